@@ -15,17 +15,15 @@ ML25M_RATINGS = 25_000_000
 def movielens_shaped(n_ratings: int = ML25M_RATINGS, seed: int = 0) -> sp.csr_array:
     """Return a CSR float32 matrix of half-star ratings with Zipf-skewed users and items.
 
-    Users and items are scaled with the square root of the number of ratings, so that a smaller
-    matrix keeps the density pattern; at 25 million it has MovieLens-25M's own shape. A user has
-    at least 20 ratings, log-normally more; items are drawn with probability ~ (rank + 40)^-1.2.
+    Items are scaled with the square root of the number of ratings, users in proportion to it; at 25
+    million it has MovieLens-25M's own shape. A user has at least 20 ratings, log-normally more;
+    items are drawn with probability ~ (rank + 40)^-1.2.
     """
     rng = np.random.default_rng(seed)
-    activity, popularity = _shape(rng, n_ratings)
-    columns_of_rank = rng.permutation(len(popularity))
-    rows, cols = _draw_pairs(rng, activity, popularity, columns_of_rank, n_ratings)
-    return sp.csr_array(
-        (_stars(rng, n_ratings), (rows, cols)), shape=(len(activity), len(popularity))
-    )
+    activity, columns_of_rank = _shape(rng, n_ratings)
+    rows, columns = _draw_pairs(rng, activity, columns_of_rank, n_ratings)
+    shape = len(activity), len(columns_of_rank)
+    return sp.csr_array((_stars(rng, n_ratings), (rows, columns)), shape=shape)
 
 
 def movielens_blocks(
@@ -36,47 +34,45 @@ def movielens_blocks(
     Each block has about `block` ratings, so that a billion take no more memory than a few million.
     """
     rng = np.random.default_rng(seed)
-    activity, popularity = _shape(rng, n_ratings)
-    columns_of_rank = rng.permutation(len(popularity))
+    activity, columns_of_rank = _shape(rng, n_ratings)
     shares = np.cumsum(activity) / activity.sum()
     n_blocks = -(-n_ratings // block)
     firsts = np.searchsorted(shares, np.arange(n_blocks + 1) / n_blocks)
     firsts[-1] = len(activity)
     ends = np.rint(np.arange(n_blocks + 1) * (n_ratings / n_blocks)).astype(np.int64)
     for first, last, n in zip(firsts, firsts[1:], np.diff(ends), strict=False):
-        of_block = activity[first:last], popularity, columns_of_rank, int(n)
-        rows, columns = _draw_pairs(rng, *of_block)
+        rows, columns = _draw_pairs(rng, activity[first:last], columns_of_rank, int(n))
         yield rows + np.int32(first), columns, _stars(rng, int(n))
 
 
 def _shape(rng: np.random.Generator, n_ratings: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return how active users and how popular items are, most popular first."""
+    """Return how active users are, and the columns of items, the most popular ones first."""
     scale = n_ratings / ML25M_RATINGS
     n_users, n_items = round(ML25M_USERS * scale), max(2000, round(ML25M_ITEMS * scale**0.5))
     activity = 20 + rng.lognormal(mean=3.9, sigma=1.35, size=n_users)
-    return np.minimum(activity, n_items / 4), (np.arange(n_items) + 40.0) ** -1.2
+    return np.minimum(activity, n_items / 4), rng.permutation(n_items).astype(np.int32)
 
 
 def _stars(rng: np.random.Generator, n: int) -> np.ndarray:
-    return np.clip(np.round(rng.normal(7.1, 2.1, size=n)), 1, 10).astype(np.float32) / 2
+    stars = rng.standard_normal(n, dtype=np.float32) * np.float32(2.1) + np.float32(7.1)
+    return np.clip(np.rint(stars), 1, 10) / 2
 
 
 def _draw_pairs(
-    rng: np.random.Generator,
-    activity: np.ndarray,
-    popularity: np.ndarray,
-    columns_of_rank: np.ndarray,
-    n: int,
+    rng: np.random.Generator, activity: np.ndarray, columns_of_rank: np.ndarray, n: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return n distinct (row, column) pairs, drawn in proportion to activity x popularity."""
-    row_edges = np.cumsum(activity) / activity.sum()
-    column_edges = np.cumsum(popularity) / popularity.sum()
-    keys = np.empty(0, dtype=np.int64)
+    m, keys = len(columns_of_rank), np.empty(0, dtype=np.int64)
+    steepest, flattest = 40.0**-0.2, (m + 40.0) ** -0.2
     while len(keys) < n:
         missing = int((n - len(keys)) * 1.3) + 1000
-        rows = np.minimum(np.searchsorted(row_edges, rng.random(missing)), len(activity) - 1)
-        ranks = np.minimum(np.searchsorted(column_edges, rng.random(missing)), len(popularity) - 1)
-        drawn = rows * len(popularity) + columns_of_rank[ranks]
-        keys = np.unique(np.concatenate([keys, drawn]))
-    keys = np.sort(rng.choice(keys, size=n, replace=False))
-    return (keys // len(popularity)).astype(np.int32), (keys % len(popularity)).astype(np.int32)
+        counts = rng.multinomial(missing, activity / activity.sum())
+        drawn = np.repeat(np.arange(len(activity), dtype=np.int64) * m, counts)
+        # The inverse of the distribution function of ranks, whose density is ~ (rank + 40)^-1.2.
+        ranks = (steepest + rng.random(missing) * (flattest - steepest)) ** -5.0 - 40.0
+        drawn += columns_of_rank[np.clip(ranks.astype(np.int32), 0, m - 1)]
+        keys = np.sort(np.concatenate([keys, drawn]))
+        keys = keys[np.append(True, keys[1:] != keys[:-1])]
+    surplus = rng.choice(len(keys), size=len(keys) - n, replace=False, shuffle=False)
+    rows, columns = np.divmod(np.delete(keys, surplus), m)
+    return rows.astype(np.int32), columns.astype(np.int32)

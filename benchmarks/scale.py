@@ -19,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,32 @@ from measuring import machine, table
 SIZES = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000)
 STAGES = ("read", "fit", "save", "load", "top 20")
 SWEEPS = 5
+PART, BLOCK = 100_000_000, 5_000_000  # ratings of a file, and of what is generated at once
 
 
-def generate(n: int, path: str) -> None:
+def generate(n: int, folder: Path) -> None:
+    """Write n ratings as Parquet files of 100 million each, unless they are there."""
     import pyarrow as pa
     from generated import movielens_blocks
     from pyarrow.parquet import ParquetWriter
 
-    names = ("userId", pa.int32()), ("movieId", pa.int32()), ("rating", pa.float32())
-    schema = pa.schema(names)
-    with ParquetWriter(path, schema, compression="zstd") as writer:
-        for users, items, stars in movielens_blocks(n):
-            writer.write_table(pa.table([users + 1, items + 1, stars], schema=schema))
+    done = folder / "_done"
+    if done.exists() and done.read_text() == str(n):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    schema = pa.schema({"userId": pa.int32(), "movieId": pa.int32(), "rating": pa.float32()})
+    for part, blocks in enumerate(batched(movielens_blocks(n, block=BLOCK), PART // BLOCK)):
+        path = folder / f"part-{part:02}.parquet"
+        with ParquetWriter(path, schema, compression="zstd") as writer:
+            for users, items, stars in blocks:
+                writer.write_table(pa.table([users + 1, items + 1, stars], schema=schema))
+    done.write_text(str(n))
+
+
+def batched(blocks: Iterator[Any], size: int) -> Iterator[Iterator[Any]]:
+    """Yield iterators of `size` blocks each; each is used up before the next."""
+    for first in blocks:
+        yield chain((first,), islice(blocks, size - 1))
 
 
 def measure(name: str, factors: int, sweeps: int, path: str) -> None:
@@ -92,7 +107,7 @@ def main() -> None:
     parser.add_argument("--path", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.generate:
-        generate(options.generate, options.path)
+        generate(options.generate, Path(options.path))
     elif options.measure:
         measure(options.model, options.factors, options.sweeps, options.path)
     else:

@@ -6,7 +6,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -47,6 +46,8 @@ def unfinished_file(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 def put_in_place(new: Path, target: Path) -> None:
     """Write the directory `new` to the disk and rename it to `target`; one there is removed."""
+    from concurrent.futures import ThreadPoolExecutor  # slow to import, for help that is not
+
     with ThreadPoolExecutor() as pool:  # which only wait
         list(pool.map(flush, [*(each for each in new.rglob("*") if not each.is_symlink()), new]))
     if target.exists():
@@ -123,7 +124,7 @@ def move_link(link: Path, name: str) -> None:
     """Let `link` point to what is called `name` next to it, from one moment to the next.
 
     The link is relative. Where links are not allowed, as for most users of Windows, it is a file of
-    text with the name, which `recsys.schema.resolved` follows.
+    text with the name, which `recsys.resolved` follows.
     """
     new = _hidden(link)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable, Mapping
 
@@ -35,6 +34,8 @@ def html_table(caption: str, facts: Mapping[str, object]) -> str:
     >>> html_table("Fit", {"rmse < 1": True})
     '<table><caption>Fit</caption><tr><th>rmse &lt; 1</th><td>True</td></tr></table>'
     """
+    import html
+
     rows = "".join(
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
         for name, value in facts.items()

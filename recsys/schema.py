@@ -17,18 +17,14 @@ from numpy.typing import NDArray
 from recsys.data.features import FeatureKind, Features
 from recsys.data.ids import Ids
 from recsys.errors import ModelFileError
+from recsys.saved_arrays import FORMAT_VERSION, LONGEST, MANIFEST, DamageError
 
-MANIFEST = "model.json"
-MODEL_FORMAT = "recsys-model"
 INDEX_FORMAT = "recsys-lsi"
 SPARK_FORMAT = "recsys-spark-model"  # written by `recsys.spark`, and opened by one machine as well
-FORMAT_VERSION: Literal[2] = 2
 MEASURED = "metrics.json"
 MEASURED_FORMAT: Literal["recsys-metrics"] = "recsys-metrics"
 SPLIT_MANIFEST = "split.json"
 SPLIT_FORMAT: Literal["recsys-split"] = "recsys-split"
-_LONGEST = 64 * 2**20  # bytes of a document
-_LONGEST_NAME = 255  # bytes
 _FEW_TEXTS = 2**16  # that are cut by Python in the time in which polars starts its threads
 
 Scalar: TypeAlias = bool | int | float | str | None
@@ -56,10 +52,6 @@ _FEATURES: dict[str, tuple[Any, ...]] = {
 }
 
 S = TypeVar("S")
-
-
-class DamageError(ValueError):
-    """Damage of a saved model, index or split, as the end of a sentence."""
 
 
 class FileEntry(Struct, frozen=True):
@@ -126,8 +118,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     `model` is a name in `recsys.MODELS`, or "lsi"; `created` the time in UTC, ISO 8601; `source`
     how the ratings were read, `period` the times of the first and the last one, `reading` the
     options of reading that an update uses again; `parent` the version of the model that this one is
-    an update of; `tag` free text; `features` what the features mean; `checksum` the SHA-256 of all
-    other fields.
+    an update of; `tag` free text; `title` the column of the titles of items; `features` what the
+    features mean; `checksum` the SHA-256 of all other fields.
     """
 
     format: str
@@ -146,6 +138,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     period: tuple[str, str] | None = None
     parent: str | None = None
     tag: str | None = None
+    title: str | None = None
     reading: dict[str, Scalar | dict[str, float]] = {}
     checksum: str = ""
 
@@ -203,9 +196,9 @@ def read_document(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise DamageError(f"{file.name} is not a file")
     with file.open("rb") as stream:
-        text = stream.read(_LONGEST + 1)
-    if len(text) > _LONGEST:
-        raise DamageError(f"{file.name} has more than {_LONGEST:,} bytes")
+        text = stream.read(LONGEST + 1)
+    if len(text) > LONGEST:
+        raise DamageError(f"{file.name} has more than {LONGEST:,} bytes")
     try:
         document = msgspec.json.decode(text)
     except (ValueError, RecursionError):
@@ -240,20 +233,6 @@ def parse(document: Mapping[str, Any], training: type[Struct]) -> Manifest:
         raise DamageError(f"the checksum of {MANIFEST} is wrong")
     checked(manifest.training, training, f"training in {MANIFEST}")
     return manifest
-
-
-def resolved(path: str | Path) -> Path:
-    """Return a path, or the directory that a text file in its place names (`atomic.move_link`)."""
-    place = Path(path)
-    if place.is_file() and place.stat().st_size <= _LONGEST_NAME:
-        try:
-            name = place.read_text(encoding="utf-8").strip()
-        except UnicodeDecodeError:
-            return place
-        target = place.parent / name
-        if name and Path(name).name == name and target.is_dir():
-            return target
-    return place
 
 
 def checksum(document: Mapping[str, Any]) -> str:

@@ -24,7 +24,6 @@ files of up to 1 MB, of all files where they have no more than 64 MB together or
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
@@ -42,7 +41,6 @@ import msgspec
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 from polars.exceptions import PanicException, PolarsError
 
@@ -57,19 +55,26 @@ from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.models.base import Model
 from recsys.models.registry import MODELS
 from recsys.provenance import Provenance, fingerprint, period_of
-from recsys.schema import MANIFEST, DamageError, Manifest, resolved
+from recsys.saved_arrays import (
+    FORMAT_VERSION,
+    MANIFEST,
+    MODEL_FORMAT,
+    VERIFIED_TOGETHER,
+    DamageError,
+    mapped,
+    resolved,
+    sha256_of,
+)
+from recsys.schema import Manifest
 
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
     from recsys.evaluation.splits import Split
 
-_ALWAYS_VERIFIED = 2**20  # bytes of one file
-VERIFIED_TOGETHER = 64 * 2**20
-"""Bytes of all files, up to which all checksums are verified."""
 _SIDES: tuple[schema.Side, ...] = ("user", "item")
 _OWN = re.compile(rf"{re.escape(MANIFEST)}|{re.escape(schema.MEASURED)}|{schema.FOLDER}")
 _OTHER_FORMS = {
-    schema.MODEL_FORMAT: "it is a saved model of ratings; see `recsys info`",
+    MODEL_FORMAT: "it is a saved model of ratings; see `recsys info`",
     schema.INDEX_FORMAT: "it is an index of texts; see `recsys lsi info` and `recsys lsi query`",
     schema.SPARK_FORMAT: "it was fitted with --engine spark; see `recsys info`",
 }
@@ -88,7 +93,7 @@ class Form(NamedTuple):
     training: type[Struct]
 
 
-MODEL = Form(schema.MODEL_FORMAT, "saved model", "recsys fit", schema.RatingsTraining)
+MODEL = Form(MODEL_FORMAT, "saved model", "recsys fit", schema.RatingsTraining)
 INDEX = Form(schema.INDEX_FORMAT, "saved index", "recsys lsi index", schema.IndexTraining)
 
 
@@ -151,6 +156,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
     source = ratings.source or saved.provenance.source
     about["source"] = None if source is None else str(source)
     about["features"] = blocks
+    about["title"] = None if ratings.item_table is None else ratings.item_table.title
     reading = dict(saved.provenance.reading)
     if ratings.source is not None:
         reading |= ratings.source.options
@@ -251,13 +257,13 @@ def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
             expected = f"its {MANIFEST} does not say format {form.format!r}"
             reason = _OTHER_FORMS.get(str(found), expected)
             raise ModelFileError(f"{path} is not a {form.noun}: {reason}.")
-        if type(number) is int and number != schema.FORMAT_VERSION:
+        if type(number) is int and number != FORMAT_VERSION:
             remedy = f"`{form.command}` writes a new one"
-            if number > schema.FORMAT_VERSION:
+            if number > FORMAT_VERSION:
                 remedy = f"install lowrank-recsys {document.get('package_version')} or newer"
             raise ModelFileError(
                 f"The {form.noun} {path} has format version {number}, and this version of recsys "
-                f"reads {schema.FORMAT_VERSION}; {remedy}."
+                f"reads {FORMAT_VERSION}; {remedy}."
             )
         return schema.parse(document, form.training)
 
@@ -342,7 +348,7 @@ def write_directory(
             os.link(origin.directory / f"{links[name]}.npy", path)
             return origin.manifest.files[f"{links[name]}.npy"]
         np.save(path, array, allow_pickle=False)
-        return schema.FileEntry(_sha256(path), path.stat().st_size, array.dtype.str, array.shape)
+        return schema.FileEntry(sha256_of(path), path.stat().st_size, array.dtype.str, array.shape)
 
     with ThreadPoolExecutor(kernels.available_cores()) as pool:  # checksums take half of the time
         mark = None if ratings is None else pool.submit(fingerprint, ratings)
@@ -355,7 +361,7 @@ def write_directory(
     manifest = Manifest(
         format=form.format,
         model=model,
-        format_version=schema.FORMAT_VERSION,
+        format_version=FORMAT_VERSION,
         package_version=recsys.__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions,
@@ -417,11 +423,6 @@ def _links(
     return links
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 @contextmanager
 def reading_directory(path: str | Path, form: Form) -> Iterator[None]:
     """Turn whatever is wrong with a saved directory into one error.
@@ -449,29 +450,10 @@ def mapped_arrays(directory: Path, manifest: Manifest, everything: bool) -> dict
     ------
     DamageError
     """
-    found = {}
-    for name, entry in manifest.files.items():
-        path = directory / name
-        if not path.is_file():
-            raise DamageError(f"{name} is missing")
-        if (size := path.stat().st_size) != entry.bytes:
-            raise DamageError(f"{name} has {size:,} bytes instead of {entry.bytes:,}")
-        if (everything or size <= _ALWAYS_VERIFIED) and _sha256(path) != entry.sha256:
-            raise DamageError(f"the contents of {name} have changed since it was saved")
-        try:
-            array = open_memmap(path, mode="r")  # never unpickles, and takes no zip
-        except OSError:
-            raise
-        except Exception:  # a header can be wrong in many ways
-            raise DamageError(f"{name} is not an array of numbers") from None
-        if (array.dtype.str, array.shape) != (entry.dtype, entry.shape):
-            raise DamageError(
-                f"{name} must be of type {entry.dtype} and shape {entry.shape}, "
-                f"not {array.dtype.str} and {array.shape}"
-            )
-        # Windows replaces no directory with files that are mapped.
-        found[name.removesuffix(".npy")] = np.array(array) if os.name == "nt" else np.asarray(array)
-    return found
+    return {
+        name.removesuffix(".npy"): mapped(directory, name, entry, verify=everything)
+        for name, entry in manifest.files.items()
+    }
 
 
 def _blocks(

@@ -23,6 +23,7 @@ from recsys.atomic import flush, move_link, unfinished_file
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.evaluation.results import Evaluation
+from recsys.saved_arrays import MANIFEST, DamageError, resolved
 from recsys.storage import load_model, read_manifest
 
 LATEST = "latest"
@@ -69,7 +70,7 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
     names = sorted(
         each.name
         for each in place.iterdir()
-        if each.name != LATEST and each.is_dir() and (each / schema.MANIFEST).is_file()
+        if each.name != LATEST and each.is_dir() and (each / MANIFEST).is_file()
     )
     if not names:
         raise DataError(f"{place} has no saved models; `recsys fit --out {place}/NAME` makes one.")
@@ -103,7 +104,7 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
 def _latest(directory: Path) -> str | None:
     """Return the name of the version that the link points to."""
     link = directory / LATEST
-    place = Path(os.path.realpath(link)) if link.is_symlink() else schema.resolved(link)
+    place = Path(os.path.realpath(link)) if link.is_symlink() else resolved(link)
     return place.name if place != link and place.is_dir() else None
 
 
@@ -144,13 +145,13 @@ def measured(model: str | Path) -> list[schema.Measured]:
     ModelFileError
         If the file of it is damaged.
     """
-    file = schema.resolved(model) / schema.MEASURED
+    file = resolved(model) / schema.MEASURED
     if not file.is_file():
         return []
     try:
         document = schema.read_document(file)
         return schema.checked(document, schema.MeasuredFile, file.name).measured
-    except schema.DamageError as error:
+    except DamageError as error:
         raise ModelFileError(f"{file} is damaged: {error}.") from None
 
 
@@ -187,7 +188,7 @@ def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
         users=found.counts["users_evaluated"],
         metrics={row["metric"]: (row["value"], row["low"], row["high"]) for row in rows},
     )
-    target = Path(os.path.realpath(schema.resolved(model))) / schema.MEASURED
+    target = Path(os.path.realpath(resolved(model))) / schema.MEASURED
     everything = schema.MeasuredFile(measured=[*measured(model), entry][-_KEPT:])
     try:
         with unfinished_file(target) as (new, stream):
@@ -204,7 +205,7 @@ def models_with(directory: str | Path, users: Iterable[str]) -> list[Path]:
     """Return the saved models in a directory that know one of some users, or have a row of them."""
     found, wanted = [], Ids(list(users), "user")
     for each in sorted(Path(directory).iterdir()):
-        if each.is_symlink() or not (each / schema.MANIFEST).is_file():
+        if each.is_symlink() or not (each / MANIFEST).is_file():
             continue
         try:
             ratings = load_model(each).ratings

@@ -45,7 +45,7 @@ def require_path(path: str, kind: str = "") -> None:
         If the path does not exist, or is a file where a saved `kind` is expected.
     """
     if kind:
-        from recsys.schema import resolved
+        from recsys.saved_arrays import resolved
 
         if resolved(path).is_file():
             raise CommandError(f"{path} is a file; a saved {kind} is a directory.")
@@ -70,7 +70,7 @@ def require_path(path: str, kind: str = "") -> None:
 
 def is_model(path: str) -> bool:
     """Return whether there is a saved model at `path`."""
-    from recsys.schema import MANIFEST, resolved
+    from recsys.saved_arrays import MANIFEST, resolved
 
     return (resolved(path) / MANIFEST).is_file()
 

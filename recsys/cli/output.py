@@ -9,7 +9,6 @@ import math
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from recsys.database import Address
     from recsys.evaluation.gate import Gate, Verdict
+    from recsys.shortlists import Shortlist
     from recsys.table_writer import IfExists, TableWriter
 
 FORMATS = ("table", "csv", "tsv", "json", "jsonl", "parquet")
@@ -70,6 +70,11 @@ class Output:
     def to_stdout(self) -> bool:
         """True if neither a file nor a table is written."""
         return self.path is None and self.address is None
+
+    @property
+    def needs_frames(self) -> bool:
+        """True where a `Shortlist` cannot be written."""
+        return self.resolved_format in ("database", "parquet")
 
     @property
     def resolved_format(self) -> str:
@@ -131,13 +136,16 @@ class Output:
             sink.finish()
 
     def write(
-        self, frames: pl.DataFrame | Iterable[pl.DataFrame], *, remark: str = "", **head: Any
+        self,
+        frames: pl.DataFrame | Shortlist | Iterable[pl.DataFrame],
+        *,
+        remark: str = "",
+        **head: Any,
     ) -> None:
         """Write one frame, or several as if they were one; below a table, also `remark`."""
-        import polars as pl
-
+        listed: Any = [frames] if hasattr(frames, "write_csv") else frames
         with self.open(**head) as sink:
-            for frame in [frames] if isinstance(frames, pl.DataFrame) else frames:
+            for frame in listed:
                 sink.write(frame)
             if remark and isinstance(sink, Sink) and sink.format == "table":
                 lines = wrapped(remark, shutil.get_terminal_size((80, 24)).columns)
@@ -183,14 +191,14 @@ class Sink:
     held: ExitStack
     is_first: bool = True
 
-    def write(self, frame: pl.DataFrame) -> None:
+    def write(self, frame: pl.DataFrame | Shortlist) -> None:
         """Write a batch; the first one, even without rows, has the columns."""
         if self.is_first or len(frame):
             self.stream.write(self.encoded(frame))
         self.is_first = False
         self.stream.flush()
 
-    def encoded(self, frame: pl.DataFrame) -> bytes:
+    def encoded(self, frame: pl.DataFrame | Shortlist) -> bytes:
         """Return the bytes of a batch."""
         if self.format == "table":
             return render(frame).encode(errors="replace")
@@ -208,7 +216,7 @@ class _Json(Sink):
 
     separator = ""
 
-    def encoded(self, frame: pl.DataFrame) -> bytes:
+    def encoded(self, frame: Any) -> bytes:
         head = json.dumps({"schema": SCHEMA, **self.head}, ensure_ascii=False)
         opening = f'{head[:-1]}, "rows": [' if self.is_first else ""
         # Not splitlines, which also splits at characters of titles, such as U+2028.
@@ -231,6 +239,8 @@ class _Parquet(Sink):
 
     def __post_init__(self) -> None:
         if self.path is None or _is_special(self.path):
+            import tempfile
+
             folder = tempfile.TemporaryDirectory(prefix="recsys-")
             self.folder = Path(self.held.enter_context(folder))
         else:  # next to the file, where room is needed anyway
@@ -238,7 +248,7 @@ class _Parquet(Sink):
             self.folder = self.held.enter_context(unfinished_directory(target))
         self.batches: list[Path] = []
 
-    def encoded(self, frame: pl.DataFrame) -> bytes:
+    def encoded(self, frame: Any) -> bytes:
         self.batches.append(self.folder / f"{len(self.batches):06}.parquet")
         frame.write_parquet(self.batches[-1])
         return b""
@@ -291,7 +301,7 @@ _PLAIN = dict.fromkeys(_CONTROLS, "\ufffd")
 _WRAPPED = ("description", "use", "value")  # columns that are read in full
 
 
-def render(frame: pl.DataFrame) -> str:
+def render(frame: pl.DataFrame | Shortlist) -> str:
     """Draw `frame` to the width of the terminal: numbers to the right, long texts cut with "…"."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -299,12 +309,13 @@ def render(frame: pl.DataFrame) -> str:
     from rich.text import Text
 
     table, columns = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False), []
-    for series in frame:
-        numeric, folds = series.dtype.is_numeric(), series.name in _WRAPPED
+    for name, values in frame.to_dict(as_series=False).items():
+        types, folds = {type(value) for value in values} - {type(None)}, name in _WRAPPED
+        numeric = bool(types) and types <= {int, float}
         # Texts make room for numbers.
-        table.add_column(series.name, justify="right" if numeric else "left", no_wrap=numeric)
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=numeric)
         overflow: Any = "fold" if folds else "ellipsis"
-        columns.append([Text(c, no_wrap=not folds, overflow=overflow) for c in _cells(series)])
+        columns.append([Text(c, no_wrap=not folds, overflow=overflow) for c in _cells(values)])
     for row in zip(*columns, strict=True):
         table.add_row(*row)
     page = io.StringIO()
@@ -313,12 +324,12 @@ def render(frame: pl.DataFrame) -> str:
     return "".join(f"{line.rstrip()}\n" for line in page.getvalue().rstrip("\n").split("\n"))
 
 
-def _cells(series: pl.Series) -> list[str]:
+def _cells(values: list[Any]) -> list[str]:
     """Return the texts of a column; of floats, about four digits of the largest."""
-    values = series.to_list()
-    if str(series.dtype) == "Boolean":
+    types = {type(value) for value in values}
+    if bool in types:
         return ["" if value is None else "yes" if value else "no" for value in values]
-    if not series.dtype.is_float():
+    if float not in types:
         return ["" if value is None else str(value).translate(_PLAIN) for value in values]
     finite = [value for value in values if value is not None and math.isfinite(value)]
     decimals = 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from recsys.cli import options as cli
 from recsys.cli.output import Output
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from recsys.reranking import ColdUser
 
 
+_ALONE = {"source", "user", "n", "output", "format", "json", "quiet", "debug"}
+
+
 @dataclass(frozen=True)
 class Source:
     """A saved model, or ratings to fit a model to."""
@@ -27,6 +31,13 @@ class Source:
     path: str
     reader: cli.ReaderOptions
     fitting: cli.FitOptions
+
+    @property
+    def is_alone(self) -> bool:
+        """True if only users, a number and an output stand next to it."""
+        context = click.get_current_context()
+        others = {str(each.name) for each in context.command.params} - _ALONE
+        return {*map(context.get_parameter_source, others)} <= {None, ParameterSource.DEFAULT}
 
     def open(self) -> Recommender:
         """Load the model, or fit one."""
@@ -154,6 +165,12 @@ def recommend(
         folder = click.get_current_context().params["output"]
         recommend_on_spark(source.path, folder, n, engine, items, block, include_seen=include_seen)
         return
+    if user and source.is_alone and not output.needs_frames:
+        from recsys.shortlists import shortlist
+
+        if (best := shortlist(source.path, user, n)) is not None:
+            output.write(best, command="recommend", model=best.model, n=n)
+            return
     from recsys.cli import inputs
     from recsys.readers.id_lists import read_ids
 

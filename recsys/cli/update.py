@@ -89,7 +89,7 @@ def update(
     from recsys.atomic import exclusive
     from recsys.cli.inputs import check_destination, is_model
     from recsys.cli.progress import note
-    from recsys.schema import resolved
+    from recsys.saved_arrays import resolved
 
     if not (ratings or changes.window or changes.forget_user or changes.refit):
         raise click.UsageError("Give RATINGS, --window, --forget-user or --refit.")

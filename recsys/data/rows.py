@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from recsys.data.ids import MISSING_IDS, Place, Spot, as_id_series, row_place
+from recsys.data.ids import MISSING_IDS, Ids, Place, Spot, as_id_series, row_place
 from recsys.data.times import (
     SECONDS,
     Moment,
@@ -261,41 +261,63 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
         If not all files have the same roles.
     """
     first_name, first = parts[0]
-    for _, rows in parts:
-        rows.spread()
+    every = [rows for _, rows in parts]
     for name, rows in parts:
-        if odd := sorted(set(rows.columns) ^ set(first.columns)):
-            has, lacks = (first_name, name) if odd[0] in first.columns else (name, first_name)
+        if odd := sorted({*rows.columns, *rows.arrays} ^ {*first.columns, *first.arrays}):
+            is_first = odd[0] in first.columns or odd[0] in first.arrays
+            has, lacks = (first_name, name) if is_first else (name, first_name)
             raise DataError(
                 f"{has} has a {odd[0]} column and {lacks} has none; read together, all files need "
                 "the same ones."
             )
-    if any(rows.levels is not first.levels for _, rows in parts):
-        _unite_levels([rows for _, rows in parts])
-    for _, rows in parts:  # dates among numbers: as dates again
-        if rows.in_seconds and not all(others.in_seconds for _, others in parts):
-            rows.columns["timestamp"] = pl.from_epoch(rows.columns["timestamp"], "s")
-    ends = list(accumulate(len(rows.columns["item"]) for _, rows in parts))
-    columns = {
-        role: _concatenated([rows.columns.pop(role) for _, rows in parts])
-        for role in tuple(first.columns)
-    }
-    idle = [rows.idle_users for _, rows in parts if rows.idle_users is not None]
-    bad = BadRows(first.bad.limit, sum(rows.bad.count for _, rows in parts))
-    bad.first = [
+    if any(rows.levels is not first.levels for rows in every):
+        _unite_levels(every)
+    found = Rows({}, first.layout, bad=BadRows(first.bad.limit, sum(r.bad.count for r in every)))
+    found.bad.first = [
         (Spot((part, *spot.order), spot.text), problem)
-        for part, (_, rows) in enumerate(parts)
+        for part, rows in enumerate(every)
         for spot, problem in rows.bad.first
     ][:SHOWN]
+    found.levels, found.in_seconds = first.levels, all(rows.in_seconds for rows in every)
+    ends = list(accumulate(len((r.arrays or r.columns)["item"]) for r in every))
 
     def place(row: int) -> Spot:
         part = bisect_right(ends, row)
-        spot = parts[part][1].place(row - (ends[part - 1] if part else 0))
+        spot = every[part].place(row - (ends[part - 1] if part else 0))
         return Spot((part, *spot.order), spot.text)
 
-    found = Rows(columns, first.layout, place, _concatenated(idle) if idle else None, bad)
-    found.levels, found.in_seconds = first.levels, all(rows.in_seconds for _, rows in parts)
+    found.place = place
+    kinds = {
+        (rows.in_seconds, *(each.dtype.is_integer() for each in rows.distinct.values()))
+        for rows in every
+    }
+    if len(kinds) == 1 and all(rows.arrays for rows in every):
+        for role in tuple(first.arrays):
+            found.arrays[role] = _united(every, role, found.distinct)
+        return found
+    for rows in every:
+        if rows.spread().in_seconds and not found.in_seconds:  # dates among numbers: as dates again
+            rows.columns["timestamp"] = pl.from_epoch(rows.columns["timestamp"], "s")
+    for role in tuple(first.columns):
+        found.columns[role] = _concatenated([rows.columns.pop(role) for rows in every])
+    idle = [rows.idle_users for rows in every if rows.idle_users is not None]
+    found.idle_users = _concatenated(idle) if idle else None
     return found
+
+
+def _united(parts: list[Rows], role: str, distinct: dict[str, pl.Series]) -> npt.NDArray[np.int32]:
+    """Return arrays of several files as one, of ids as places among `distinct` ones of all."""
+    if role in parts[0].distinct:
+        known = [rows.distinct[role] for rows in parts]
+        whole = _concatenated(known)
+        if is_text := isinstance(whole.dtype, pl.Categorical):
+            whole = whole.cast(pl.String)
+        ids = Ids(whole.unique(maintain_order=True), role, sort=False)
+        for rows, each in zip(parts, known, strict=True):
+            rows.arrays[role] = ids.find(each).astype(np.int32)[rows.arrays[role]]
+        of_texts = pl.Categorical(pl.Categories.random())
+        distinct[role] = ids.values.cast(of_texts) if is_text else ids.values
+    return np.concatenate([rows.arrays.pop(role) for rows in parts])
 
 
 def _unite_levels(parts: list[Rows]) -> None:
@@ -307,8 +329,11 @@ def _unite_levels(parts: list[Rows]) -> None:
             rows.decode()
         elif rows.levels is not None:
             places = np.searchsorted(levels, rows.levels).astype(np.uint8)
-            codes = places[rows.columns["rating"].to_numpy()]
-            rows.columns["rating"], rows.levels = pl.Series("rating", codes), levels
+            if rows.arrays:
+                rows.arrays["rating"] = places[rows.arrays["rating"]]
+            else:
+                rows.columns["rating"] = pl.Series(places[rows.columns["rating"].to_numpy()])
+            rows.levels = levels
 
 
 def _concatenated(series: list[pl.Series]) -> pl.Series:

@@ -12,10 +12,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys import schema
-from recsys.schema import MANIFEST, DamageError, resolved
+from recsys.saved_arrays import MANIFEST, VERIFIED_TOGETHER, DamageError, resolved
 from recsys.storage import (
     INDEX,
-    VERIFIED_TOGETHER,
     Origin,
     mapped_arrays,
     read_manifest,

@@ -47,7 +47,7 @@ _COMMA_WITH = ";"
 _COMMA = r"^([-+]?\d*),(\d+)$"
 """A number with a decimal comma."""
 
-_BLOCK = 1 << 22  # bytes that are parsed at once
+_BLOCK = 1 << 20  # bytes that are parsed at once
 _NUMBERS: dict[Kind, type[np.number]] = {
     "id": np.int64,
     "integer": np.int64,

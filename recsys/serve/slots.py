@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from recsys import schema
 from recsys.errors import ModelFileError, RecsysError
 from recsys.recommender import Recommender
-from recsys.schema import resolved
+from recsys.saved_arrays import MANIFEST, DamageError, resolved
 from recsys.serve.answers import Answers
 from recsys.serve.facts import Json
 
@@ -86,7 +86,7 @@ def _signature(path: str) -> Signature | None:
     """Return what changes when a saved directory is replaced, None if there is none."""
     place = os.path.realpath(resolved(path))
     try:
-        found = (Path(place) / schema.MANIFEST).stat()
+        found = (Path(place) / MANIFEST).stat()
     except OSError:
         return None
     return place, found.st_ino, found.st_mtime_ns, found.st_size
@@ -122,11 +122,11 @@ def load_search(path: Path) -> IndexAnswers:
 
 def _manifest(path: Path) -> tuple[Json, str]:
     """Return the contents of model.json, and the beginning of their checksum."""
-    file = path / schema.MANIFEST
+    file = path / MANIFEST
     try:
         document = schema.read_document(file)
         return document, str(document.get("checksum", ""))[:8]
-    except (OSError, schema.DamageError) as error:
+    except (OSError, DamageError) as error:
         raise ModelFileError(f"{path} cannot be served: {error}.") from None
 
 

@@ -28,7 +28,7 @@ from recsys.errors import DataError
 from recsys.models.als import ALS
 from recsys.models.base import Floats, Step, breakdown
 from recsys.models.ials import IALS, INTERACTIONS, Penalties
-from recsys.schema import MANIFEST
+from recsys.saved_arrays import MANIFEST
 from recsys.spark.evaluation import rating_errors
 from recsys.spark.files import Place, staged, written
 from recsys.spark.reading import Encoded, encode, read_ratings

@@ -27,7 +27,8 @@ from lowrank.kernels import backends
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
-from recsys.schema import MANIFEST, SPARK_FORMAT
+from recsys.saved_arrays import MANIFEST
+from recsys.schema import SPARK_FORMAT
 from recsys.spark.files import Place
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 
 from recsys import atomic
 from recsys.atomic import put_in_place, unfinished_directory, unfinished_file
-from recsys.schema import resolved
+from recsys.saved_arrays import resolved
 
 
 def names(folder):

@@ -28,7 +28,8 @@ from recsys.models.base import FactorModel
 from recsys.models.baselines import Bias, Popular
 from recsys.models.registry import MODELS
 from recsys.recommender import Recommender
-from recsys.schema import FORMAT_VERSION, MODEL_FORMAT, DamageError, check_features, checksum
+from recsys.saved_arrays import FORMAT_VERSION, MODEL_FORMAT, DamageError
+from recsys.schema import check_features, checksum
 from recsys.storage import format_of, read_manifest
 
 N_ITEMS = 6
@@ -568,7 +569,7 @@ def _same_json(one, other):
 
 
 def test_small_models_are_verified_wholly(saved, monkeypatch):
-    monkeypatch.setattr(recsys.storage, "_ALWAYS_VERIFIED", 0)
+    monkeypatch.setattr("recsys.saved_arrays._ALWAYS_VERIFIED", 0)
     file = saved / "ratings" / "data.npy"
     contents = bytearray(file.read_bytes())
     contents[-1] ^= 1
@@ -578,7 +579,7 @@ def test_small_models_are_verified_wholly(saved, monkeypatch):
 
 def test_large_models_are_verified_in_part_and_wholly_on_request(saved, monkeypatch):
     monkeypatch.setattr(recsys.storage, "VERIFIED_TOGETHER", 0)
-    monkeypatch.setattr(recsys.storage, "_ALWAYS_VERIFIED", 150)
+    monkeypatch.setattr("recsys.saved_arrays._ALWAYS_VERIFIED", 150)
     file = saved / "arrays" / "item_factors.npy"  # 188 bytes
     contents = bytearray(file.read_bytes())
     contents[-1] ^= 1
@@ -814,7 +815,7 @@ def test_a_file_that_cannot_be_read_is_said(saved, monkeypatch):
     def fail(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("recsys.storage.open_memmap", fail)
+    monkeypatch.setattr("recsys.saved_arrays.open_memmap", fail)
     refused(saved, r"The saved model .*model cannot be read: Permission denied\.")
 
 

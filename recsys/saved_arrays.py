@@ -1,0 +1,105 @@
+"""Arrays of saved models: mapped into memory once they are as model.json describes them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+
+__all__ = [
+    "FORMAT_VERSION",
+    "LONGEST",
+    "MANIFEST",
+    "MODEL_FORMAT",
+    "VERIFIED_TOGETHER",
+    "DamageError",
+    "mapped",
+    "resolved",
+    "sha256_of",
+]
+
+MANIFEST = "model.json"
+MODEL_FORMAT = "recsys-model"
+FORMAT_VERSION: Literal[2] = 2
+
+LONGEST = 64 * 2**20
+"""Bytes of a document."""
+
+VERIFIED_TOGETHER = 64 * 2**20
+"""Bytes of all files, up to which all checksums are verified."""
+
+_ALWAYS_VERIFIED = 2**20  # bytes of one file
+_LONGEST_NAME = 255  # bytes
+
+
+class DamageError(ValueError):
+    """Damage of a saved model, index or split, as the end of a sentence."""
+
+
+class Described(Protocol):
+    """Array as model.json describes it: checksum, size, type (``<f4`` is float32) and shape."""
+
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+def resolved(path: str | Path) -> Path:
+    """Return a path, or the directory that a text file in its place names (`atomic.move_link`)."""
+    place = Path(path)
+    if place.is_file() and place.stat().st_size <= _LONGEST_NAME:
+        try:
+            name = place.read_text(encoding="utf-8").strip()
+        except UnicodeDecodeError:
+            return place
+        target = place.parent / name
+        if name and Path(name).name == name and target.is_dir():
+            return target
+    return place
+
+
+def sha256_of(path: Path) -> str:
+    """Return the checksum of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def mapped(directory: Path, name: str, entry: Described, *, verify: bool) -> NDArray[Any]:
+    """Map an array into memory; size, type and shape are checked first, and mostly the checksum.
+
+    That of a file of more than 1 MB is left out, unless `verify` is set.
+
+    Raises
+    ------
+    DamageError
+    """
+    path = directory / name
+    if not path.is_file():
+        raise DamageError(f"{name} is missing")
+    if (size := path.stat().st_size) != entry.bytes:
+        raise DamageError(f"{name} has {size:,} bytes instead of {entry.bytes:,}")
+    if (verify or size <= _ALWAYS_VERIFIED) and sha256_of(path) != entry.sha256:
+        raise DamageError(f"the contents of {name} have changed since it was saved")
+    try:
+        array = open_memmap(path, mode="r")  # never unpickles, and takes no zip
+    except OSError:
+        raise
+    except Exception:  # a header can be wrong in many ways
+        raise DamageError(f"{name} is not an array of numbers") from None
+    if (array.dtype.str, array.shape) != (entry.dtype, entry.shape):
+        raise DamageError(
+            f"{name} must be of type {entry.dtype} and shape {entry.shape}, "
+            f"not {array.dtype.str} and {array.shape}"
+        )
+    # Windows replaces no directory with files that are mapped.
+    return np.array(array) if os.name == "nt" else np.asarray(array)

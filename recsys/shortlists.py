@@ -1,0 +1,231 @@
+"""Shortlists: the best items of known users, straight from the arrays of a saved model.
+
+The command answers with one where it can: NumPy and the kernels are there in a fraction of the time
+that models, data frames and sparse matrices take. Whatever is out of the ordinary is left to
+`recsys.recommender`, which says what is wrong with a model that is damaged.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowrank.kernels import Seen, backend
+from lowrank.kernels.retrieval import top_k
+from recsys.saved_arrays import (
+    FORMAT_VERSION,
+    LONGEST,
+    MANIFEST,
+    MODEL_FORMAT,
+    VERIFIED_TOGETHER,
+    DamageError,
+    mapped,
+    resolved,
+)
+
+__all__ = ["Shortlist", "shortlist"]
+
+# Models whose scores are those of `FactorModel`.
+_FACTORED = {
+    "als",
+    "clusters",
+    "ials",
+    "implicit-als",
+    "implicit-bpr",
+    "implicit-lmf",
+    "softimpute",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shortlist:
+    """Recommendations: lists of values by column, written as a frame of polars writes its own."""
+
+    model: str
+    columns: dict[str, list[Any]]
+
+    def __len__(self) -> int:
+        return len(self.columns["user"])
+
+    def to_dict(self, *, as_series: bool = False) -> dict[str, list[Any]]:
+        """Return the columns."""
+        return self.columns
+
+    def write_ndjson(self) -> str:
+        """Return an object in JSON for each row."""
+        form: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
+        rows = zip(*self.columns.values(), strict=True)
+        return "".join(
+            f"{json.dumps(dict(zip(self.columns, r, strict=True)), **form)}\n" for r in rows
+        )
+
+    def write_csv(self, *, include_header: bool = True, separator: str = ",") -> str:
+        """Return the rows between separators."""
+
+        def cell(value: Any) -> str:
+            text = "" if value is None else str(value)
+            is_plain = (text or value is None) and not {*text} & {separator, '"', "\n", "\r"}
+            return text if is_plain else '"{}"'.format(text.replace('"', '""'))
+
+        rows = [*[tuple(self.columns)] * include_header, *zip(*self.columns.values(), strict=True)]
+        return "".join(f"{separator.join(map(cell, row))}\n" for row in rows)
+
+
+def shortlist(path: str | Path, users: Sequence[str], n: int) -> Shortlist | None:
+    """Return the n best items that each user has not rated; None where it takes a `Recommender`.
+
+    That is the case if the model is damaged, of a family whose scores are not products of factors
+    alone, or has items that nobody rated; if a user is unknown, or none has an item left; or
+    without compiled kernels.
+
+    Parameters
+    ----------
+    path : path
+        Directory of a saved model.
+    users : sequence of str
+        Ids, or several of them between commas.
+    n : int
+    """
+    try:
+        if backend().name != "compiled":
+            return None
+        return _Model(resolved(path)).best(users, n)
+    except (OSError, LookupError, RecursionError, TypeError, ValueError):
+        return None
+
+
+class _Model:
+    """A saved model as its files are; errors of any kind where they are not as expected."""
+
+    def __init__(self, directory: Path) -> None:
+        with (directory / MANIFEST).open("rb") as file:
+            about = json.loads(file.read(LONGEST))
+        if (about["format"], about["format_version"]) != (MODEL_FORMAT, FORMAT_VERSION):
+            raise DamageError("it is not a model")
+        if about["model"] not in _FACTORED:
+            raise LookupError(about["model"])
+        self._directory, self._about, self._files = directory, about, about["files"]
+        self._verify = sum(each["bytes"] for each in self._files.values()) <= VERIFIED_TOGETHER
+
+    def array(self, name: str, dtype: str, ndim: int = 1) -> NDArray[Any]:
+        """Return a fitted array."""
+        entry = self._files[f"{name}.npy"]
+        described = SimpleNamespace(**entry | {"shape": tuple(entry["shape"])})
+        array = mapped(self._directory, f"{name}.npy", described, verify=self._verify)
+        if (array.dtype.str, array.ndim) != (dtype, ndim):
+            raise DamageError(f"{name} is of another type")
+        return array
+
+    def column(self, table: str, place: int = 0) -> _Column:
+        """Return a column of a table, of integers or texts."""
+        name = f"{table}/{place}"
+        kind = self._about["columns"][table][place]["type"]
+        ends, suffix = ("<i8", "") if kind == "number" else ("|u1", "_bytes")
+        values = self.array(f"{name}{suffix}", ends)
+        offsets = None if kind == "number" else self.array(f"{name}_offsets", "<i8")
+        is_whole = f"{name}_valid.npy" not in self._files
+        return _Column(values, offsets, None if is_whole else self.array(f"{name}_valid", "|b1"))
+
+    def best(self, users: Sequence[str], n: int) -> Shortlist:
+        """Return the n best items of each user."""
+        user_ids, item_ids = self.column("users"), self.column("items")
+        places = np.array([place for text in users for place in _places(text, user_ids)])
+        vectors, items = (self.array(f"arrays/{s}_factors", "<f4", 2) for s in ("user", "item"))
+        offset, bias = (self.array(f"arrays/{side}_bias", "<f4") for side in ("user", "item"))
+        offset = offset[places] + self.array("arrays/global_mean", "<f8", 0).item()
+        indptr, indices = self.array("ratings/indptr", "<i8"), self.array("ratings/indices", "<i4")
+        marks_new = "item" in self._about["features"]
+        if marks_new and not np.bincount(indices, minlength=len(item_ids)).all():
+            raise LookupError("new items")
+        rated = [indices[indptr[u] : indptr[u + 1]] for u in places]
+        seen = np.concatenate(rated)
+        if seen.size and not 0 <= seen.min() <= seen.max() < len(items) == len(item_ids):
+            raise DamageError("there are ratings of other items")
+        ends = np.cumsum([0, *map(len, rated)])
+        exclude = Seen(np.arange(len(places)), ends, seen)
+        found = top_k(vectors[places], items, n, offset=offset, bias=bias, seen=exclude)
+        if not found.counts.any():
+            raise LookupError("no items")
+        columns: dict[str, list[Any]] = {name: [] for name in ("user", "item", "rank", "score")}
+        for row, (place, count) in enumerate(
+            zip(places.tolist(), found.counts.tolist(), strict=True)
+        ):
+            columns["user"] += [user_ids[place]] * count
+            columns["rank"] += range(1, count + 1)
+            columns["score"] += [float(str(score)) for score in found.scores[row, :count]]
+            columns["item"] += found.items[row, :count].tolist()
+        shown = columns["item"]
+        columns["item"] = [item_ids[place] for place in shown]
+        if (titles := self._titles()) is not None:
+            columns["title"] = [*_beside(columns["item"], shown, *titles)]
+        return Shortlist(self._about["model"], columns)
+
+    def _titles(self) -> tuple[_Column, _Column] | None:
+        """Return the ids and the titles of the table of items, if it has titles."""
+        title = self._about.get("title")
+        if title is None:
+            return None
+        place = [each["name"] for each in self._about["columns"]["item_table"]].index(title)
+        return self.column("item_table"), self.column("item_table", place)
+
+
+class _Column:
+    """Integers or texts that are read one by one."""
+
+    def __init__(
+        self, values: NDArray[Any], offsets: NDArray[Any] | None, valid: NDArray[Any] | None
+    ) -> None:
+        self.values, self.offsets, self.valid = values, offsets, valid
+
+    def __len__(self) -> int:
+        return len(self.values) if self.offsets is None else len(self.offsets) - 1
+
+    def __getitem__(self, place: int) -> Any:
+        if self.valid is not None and not self.valid[place]:
+            return None
+        if self.offsets is None:
+            return int(self.values[place])
+        start, end = self.offsets[place : place + 2]
+        return self.values[start:end].tobytes().decode()
+
+    def find(self, text: str) -> int:
+        """Return the place of an id among sorted ones, -1 if it is not there."""
+        if self.offsets is None and str(int(text)) != text:
+            return -1
+        query: Any = text if self.offsets is not None else int(text)
+        place = bisect_left(self, query)
+        return place if place < len(self) and self[place] == query else -1
+
+
+def _places(text: str, ids: _Column) -> list[int]:
+    """Return the place of an id, or of several ones between commas; all must be there."""
+    try:
+        found = [ids.find(text)]
+    except ValueError:  # not an integer
+        found = [-1]
+    if found[0] < 0:
+        found = [ids.find(part) for each in text.split(",") if (part := each.strip())]
+    if not found or min(found) < 0:
+        raise LookupError(text)
+    return found
+
+
+def _beside(
+    ids: list[Any], places: list[int], known: _Column, titles: _Column
+) -> Iterator[str | None]:
+    """Yield the title of each item, None without one; mostly the table is in the items' order."""
+    rows: dict[Any, int] = {}
+    for each, place in zip(ids, places, strict=True):
+        if place < len(known) and known[place] == each:
+            yield titles[place]
+            continue
+        rows = rows or {known[row]: row for row in range(len(known))}
+        yield titles[rows[each]] if each in rows else None

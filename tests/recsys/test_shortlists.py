@@ -1,0 +1,91 @@
+"""Shortlists: the same rows as those of a `Recommender`, in the same words, or none at all."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recsys import Ratings, Recommender
+from recsys.shortlists import shortlist
+
+TITLES = ["plain", 'with "quotes", and commas', "", None, "of two\nlines", "日本\t語 \u2028"]
+
+
+def ratings_of(users, items, *, implicit=False, titles=TITLES) -> Ratings:
+    rng = np.random.default_rng(3)
+    pairs = np.unique(rng.integers(0, [30, 12], size=(150, 2)), axis=0)
+    columns = {"user": [users(u) for u, _ in pairs], "item": [items(i) for _, i in pairs]}
+    columns |= {} if implicit else {"rating": rng.integers(1, 6, len(pairs)).astype(float)}
+    table = None
+    if titles is not None:  # in an order of its own, without some items
+        order = [*range(11, 1, -1), 40]
+        found = [titles[at % len(titles)] for at in order]
+        table = pl.DataFrame({"item": [items(at) for at in order], "title": found})
+    return Ratings.from_frame(pl.DataFrame(columns), item_table=table)
+
+
+def number(index: int) -> int:
+    return index * 7 - 20
+
+
+def text(index: int) -> str:
+    return f"é,{index}" if index % 2 else f"{index}"
+
+
+@pytest.mark.parametrize("name", ["als", "ials", "softimpute"])
+@pytest.mark.parametrize(("users", "items"), [(number, text), (text, number)])
+@pytest.mark.parametrize("titles", [TITLES, None])
+def test_shortlists_are_what_a_recommender_recommends(tmp_path, name, users, items, titles):
+    data = ratings_of(users, items, implicit=name == "ials", titles=titles)
+    Recommender(name).fit(data).save(tmp_path / "model")
+    chosen = [users(4), users(1), users(4)]
+    expected = Recommender.load(tmp_path / "model").recommend(chosen, 7)
+    found = shortlist(tmp_path / "model", [str(each) for each in chosen], 7)
+    assert found is not None
+    assert found.write_csv(separator="\t") == expected.write_csv(separator="\t")
+    assert found.write_csv(include_header=False) == expected.write_csv(include_header=False)
+    assert found.write_ndjson() == expected.write_ndjson()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("shortlists") / "model"
+    Recommender("als", factors=2).fit(ratings_of(number, text)).save(path)
+    return path
+
+
+def test_several_users_may_stand_between_commas(saved):
+    assert shortlist(saved, ["1, 8"], 2) == shortlist(saved, ["1", "8"], 2)
+
+
+@pytest.mark.parametrize("user", ["999", "01", "1,999", "", "ann", "1.0", "9" * 40])
+def test_unknown_users_are_left_to_a_recommender(saved, user):
+    assert shortlist(saved, [user], 2) is None
+
+
+def test_models_of_other_forms_are_left_to_a_recommender(saved, tmp_path):
+    Recommender("popular").fit(ratings_of(number, text)).save(tmp_path / "popular")
+    assert shortlist(tmp_path / "popular", ["1"], 2) is None
+    assert shortlist(tmp_path / "none", ["1"], 2) is None
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["arrays/item_factors", "ratings/indices", "users/0", "items/0_bytes", "item_table/1_bytes"],
+)
+def test_damaged_models_are_left_to_a_recommender(tmp_path, file):
+    Recommender("als", factors=2).fit(ratings_of(number, text)).save(tmp_path / "model")
+    path = tmp_path / "model" / f"{file}.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert shortlist(tmp_path / "model", ["1"], 2) is None
+    path.unlink()
+    assert shortlist(tmp_path / "model", ["1"], 2) is None
+
+
+def test_a_document_that_does_not_say_what_is_needed_is_left_to_a_recommender(saved, tmp_path):
+    document = json.loads((saved / "model.json").read_text())
+    for changed in ({}, [], {**document, "files": {}}, {**document, "columns": {"users": 3}}):
+        (tmp_path / "model.json").write_text(json.dumps(changed))
+        assert shortlist(tmp_path, ["1"], 2) is None
