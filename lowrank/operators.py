@@ -273,9 +273,11 @@ class ProductOperator(MatrixOperator):
         return self._checked(self.operator.matmat(X), "A @ X")
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
+        # Without an adjoint, SciPy raises NotImplementedError itself for a subclass, and TypeError
+        # for an operator made of functions; both are told here in one sentence.
         try:
             product = self.operator.rmatmat(Y)
-        except (NotImplementedError, TypeError) as error:  # what SciPy raises without an adjoint
+        except (NotImplementedError, TypeError) as error:
             message = f"A is a LinearOperator that needs rmatvec or rmatmat, and has none: {error}"
             raise TypeError(message) from error
         return self._checked(product, "A' @ Y")

@@ -190,10 +190,7 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
             raise DamageError(f"rating_min and rating_max in {MANIFEST} must be numbers")
         everything = verify or manifest.size <= VERIFIED_TOGETHER
         found = mapped_arrays(Path(path), manifest, everything)
-        users, items = (
-            schema.saved_ids(found, manifest, "user"),
-            schema.saved_ids(found, manifest, "item"),
-        )
+        users, items = (schema.saved_ids(found, manifest, kind) for kind in ("user", "item"))
         arrays = {
             name.removeprefix("arrays/"): np.require(array, requirements="C")
             for name, array in found.items()

@@ -218,12 +218,9 @@ def variational_sweeps(
             columns.fit_prior()
             targets.update(rows, columns, mean, squares)
         quick = _QUICK_STEPS
+        state = mean, rows.vectors, columns.vectors, rows.prior, columns.prior
         yield VariationalSweep(
-            mean,
-            rows.vectors,
-            columns.vectors,
-            rows.prior,
-            columns.prior,
+            *state,
             noise_variance=targets.noise,
             free_energy=rows.free_energy() + columns.free_energy() + targets.free_energy,
             rmse=targets.rmse,

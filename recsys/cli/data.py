@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import click
 
 from recsys.atomic import unfinished_directory
 from recsys.cli import options as cli
-from recsys.cli.errors import CommandError
+from recsys.cli.errors import CommandError, require
 from recsys.cli.group import Group
 from recsys.cli.output import Output, write_facts
 from recsys.cli.progress import note
@@ -83,28 +82,32 @@ def sample(out: str, force: bool) -> None:
     from recsys.readers import sample_path
 
     target = Path(os.path.realpath(out))
-    if target.is_file():
-        raise CommandError(f"{out} is a file; --out needs the name of a directory.")
-    if target.exists() and not force:
-        raise CommandError(f"{out} exists already; choose another --out, or add --force.")
-    files = [each for each in sorted(sample_path().iterdir()) if each.suffix in {".csv", ".md"}]
+    is_file = f"{out} is a file; --out needs the name of a directory."
+    require(not target.is_file(), is_file, CommandError)
+    exists = f"{out} exists already; choose another --out, or add --force."
+    require(force or not target.exists(), exists, CommandError)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished_directory(target) as unfinished:  # each file is complete, or not there
-            for each in files:
-                shutil.copyfile(each, unfinished / each.name)
-            if target.exists():
-                for each in files:
-                    (unfinished / each.name).replace(target / each.name)
-            else:
-                unfinished.rename(target)
+        _copy([each for each in sample_path().iterdir() if each.suffix in {".csv", ".md"}], target)
     except OSError as error:
-        raise CommandError(f"The sample cannot be copied to {out}: {error.strerror}.") from error
+        require(False, f"The sample cannot be copied to {out}: {error.strerror}.", CommandError)
     with (target / "ratings.csv").open(encoding="utf-8") as lines:
         next(lines)
         user = next(lines).split(",")[0]
     note(f"The sample data are in {out}. Try:")
     note(f"  recsys recommend {shlex.quote(out)} --user {user}", verbatim=True)
+
+
+def _copy(files: list[Path], target: Path) -> None:
+    """Copy files to a directory; each is complete there, or not there."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with unfinished_directory(target) as unfinished:
+        for each in files:
+            shutil.copyfile(each, unfinished / each.name)
+        if target.exists():
+            for each in files:
+                (unfinished / each.name).replace(target / each.name)
+        else:
+            unfinished.rename(target)
 
 
 data.add_command(inspect)
@@ -122,6 +125,8 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
     """Return facts about ratings: counts, dates, values, activity, popularity."""
     import numpy as np
 
+    from recsys.data.times import shown_time
+
     counts: dict[str, Any] = {
         "kind": "implicit" if ratings.implicit else "explicit",
         "users": ratings.n_users,
@@ -131,13 +136,9 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
         "duplicates": ratings.n_duplicates,
     }
     moments = ratings.timestamps
-    ends = {} if moments is None else {"first": int(moments.min()), "last": int(moments.max())}
-    for name, seconds in ends.items():
-        try:
-            date = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
-            counts[name] = date.date().isoformat()
-        except OverflowError:
-            counts[name] = f"{seconds} s after 1970"
+    if moments is not None:
+        for name, seconds in (("first", moments.min()), ("last", moments.max())):
+            counts[name] = shown_time(seconds, day=True)
     facts: dict[str, dict[str, Any]] = {"ratings": counts}
     # The count of each value, or quantiles if there are many.
     if not ratings.implicit or ratings.weighted:

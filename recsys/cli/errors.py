@@ -32,6 +32,18 @@ class CommandError(RecsysError):
     """Request that cannot be met, as far as the command line shows (exit code 1)."""
 
 
+def require(condition: object, sentence: str, error: type[Exception] = click.UsageError) -> None:
+    """Check a condition of a verb; the sentence says what would be right.
+
+    Raises
+    ------
+    UsageError
+        Or another error, if the condition does not hold.
+    """
+    if not condition:
+        raise error(sentence)
+
+
 def guarded(command: Callable[[], object], state: State) -> int:
     """Run `command` and return its exit code; errors are printed, never raised."""
     with warnings.catch_warnings():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recsys.cli import options as cli
+from recsys.cli.errors import require
 from recsys.cli.group import State
 from recsys.cli.output import Output, atomic_file, check_file, parsed_gates, report_verdicts
 from recsys.cli.progress import Activity, note
@@ -517,12 +518,12 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
         from recsys.cli.spark import evaluate_on_spark
 
         others = (request.train, request.model, request.candidates, request.per_user)
-        if any(others) or request.report or request.fitting.given or len(request.n) > 1:
-            raise click.UsageError("--engine spark takes MODEL --test FILE, and one -n.")
-        if len(request.ratings) != 1 or request.test is None:
-            raise click.UsageError("--engine spark needs MODEL --test FILE.")
-        n, reader = request.n[0], request.reader
-        evaluate_on_spark(request.ratings[0], request.test, n, engine, reader, output)
+        too_much = any(others) or request.report or request.fitting.given or len(request.n) > 1
+        require(not too_much, "--engine spark takes MODEL --test FILE, and one -n.")
+        is_there = len(request.ratings) == 1 and request.test is not None
+        require(is_there, "--engine spark needs MODEL --test FILE.")
+        place, test, reader = request.ratings[0], str(request.test), request.reader
+        evaluate_on_spark(place, test, request.n[0], engine, reader, output)
         return
     models, found = _run(request)
     document = _document("evaluate", models, found)
@@ -569,8 +570,8 @@ def compare(request: _Request, online: str | None, output: Output) -> None:
         compare_online(online, request.ratings, request.reader, output, request.fitting.seed)
         return
     models, found = _run(request, at_least=2)
-    if found.comparisons.is_empty():
-        raise click.UsageError("A test needs a metric that two models have, of two users or more.")
+    sentence = "A test needs a metric that two models have, of two users or more."
+    require(not found.comparisons.is_empty(), sentence)
     document = _document("compare", models, found)
     output.write_document(document, found.comparisons, *_differences(found))
     _check_gates(request, found, comparing=True)

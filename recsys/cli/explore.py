@@ -60,7 +60,7 @@ def explore(
     The ratings of the first --users are in the page for everyone who has the file; --users 0 leaves
     them out.
     """
-    from recsys.cli.errors import CommandError
+    from recsys.cli.errors import CommandError, require
     from recsys.cli.inputs import load_model
     from recsys.cli.output import atomic_file, check_file
     from recsys.cli.progress import note
@@ -68,8 +68,8 @@ def explore(
     from recsys.serve.static_page import static_page
 
     check_file(out, "--out", (".html", ".htm"))
-    if Path(out).exists() and not force:
-        raise CommandError(f"{out} exists; choose another --out, or add --force.")
+    sentence = f"{out} exists; choose another --out, or add --force."
+    require(force or not Path(out).exists(), sentence, CommandError)
     first = source.open()
     second = None if model_b is None else load_model(model_b)
     page = static_page(first, second, n_items=items, n_users=users, title=title)

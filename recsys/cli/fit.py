@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 
-import click
-
 from recsys.cli import options as cli
+from recsys.cli.errors import require
 
 
 @cli.command(
@@ -58,8 +57,7 @@ def fit(
     if engine.on_spark:
         from recsys.cli.spark import fit_on_spark
 
-        if len(ratings) > 1:
-            raise click.UsageError("--engine spark takes one folder or pattern of files.")
+        require(len(ratings) == 1, "--engine spark takes one folder or pattern of files.")
         fit_on_spark(ratings[0], out, engine, fitting, reader, holdout=test_fraction, force=force)
         return
     from recsys.cli.inputs import (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recsys.cli import options as cli
+from recsys.cli.errors import require
 from recsys.cli.group import Group, Verb
 from recsys.cli.output import Output
 from recsys.cli.progress import Activity, note
@@ -234,8 +235,7 @@ def query(
     lsi = _load(index)
     command = "lsi query"
     if text is None:
-        if explain:
-            raise click.UsageError("--explain ID takes one TEXT, not --queries.")
+        require(not explain, "--explain ID takes one TEXT, not --queries.")
         found = _answers(lsi, str(queries), n, reading, method=method, parts=explain is not None)
         output.write(found, command=command, n=n)
     elif explain:

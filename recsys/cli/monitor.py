@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from recsys.cli import options as cli
-from recsys.cli.errors import CommandError
+from recsys.cli.errors import CommandError, require
 from recsys.cli.output import Output, check_file, parsed_gates, report_verdicts
 from recsys.cli.progress import Activity
 
 if TYPE_CHECKING:
+    from recsys.evaluation import Evaluation
     from recsys.evaluation.monitor import Monitoring
 
 _NAMES = (
@@ -78,10 +79,10 @@ def monitor(
     with Activity("Measuring"):
         found = monitor(loaded, new, n, reference=reference, random_state=seed)
     if report is not None:
-        if found.evaluation is None:
-            raise CommandError("No report: no new rating has a known user and a known item.")
+        sentence = "No report: no new rating has a known user and a known item."
+        require(found.evaluation is not None, sentence, CommandError)
         models = {loaded.model.name: loaded.model}
-        write_report(found.evaluation, models, report, monitoring=found)
+        write_report(cast("Evaluation", found.evaluation), models, report, monitoring=found)
     rows = found.table.to_dicts()
     document: dict[str, Any] = {
         "command": "monitor",

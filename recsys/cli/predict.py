@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from recsys.cli.errors import require
 from recsys.cli.options import ReaderOptions, command, option, output_options
 from recsys.cli.output import Output
 from recsys.cli.progress import Activity
@@ -68,10 +69,10 @@ def predict(
     from recsys.cli.inputs import is_model, listed_ids, load_pairs, note_unknown
     from recsys.folding import NEW_USER
 
-    if user_features is not None and (user or not item):
-        raise click.UsageError("--user-features goes with --item, and without --user and PAIRS.")
-    if pairs is None and not (item and (user or user_features)):
-        raise click.UsageError("--user and --item make pairs together; give both.")
+    fits = bool(user_features is None or (item and not user))
+    require(fits, "--user-features goes with --item, and without --user and PAIRS.")
+    fits = bool(pairs is not None or (item and (user or user_features)))
+    require(fits, "--user and --item make pairs together; give both.")
     recommender = source.open()
     if user_features is not None:
         recommender, user = recommender.fold_in(user_features=user_features), (NEW_USER,)

@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from recsys.cli import options as cli
+from recsys.cli.errors import require
 from recsys.cli.output import Output
 from recsys.cli.progress import note
 from recsys.errors import UnknownIdError
@@ -159,9 +160,9 @@ def recommend(
     if engine.on_spark:
         from recsys.cli.spark import recommend_on_spark
 
-        if not everyone or output.path is None or where or where_user or diversity or per:
-            needed = "--all and --output FOLDER, and takes neither conditions nor re-ranking"
-            raise click.UsageError(f"--engine spark needs {needed}.")
+        needed = "--all and --output FOLDER, and takes neither conditions nor re-ranking"
+        fits = everyone and output.path and not (where or where_user or diversity or per)
+        require(fits, f"--engine spark needs {needed}.")
         folder = click.get_current_context().params["output"]
         recommend_on_spark(source.path, folder, n, engine, items, block, include_seen=include_seen)
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from recsys.cli import options as cli
-from recsys.cli.errors import CommandError
+from recsys.cli.errors import CommandError, require
 from recsys.cli.progress import note
 from recsys.messages import missing_extra
 from recsys.serve.server import listening
@@ -92,11 +92,11 @@ def serve(
     and Ctrl-C end the service when requests in flight are answered.
     """
     for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
-        if find_spec(name) is None:
-            raise CommandError(f"`recsys serve` {missing_extra(name, 'serve')}")
+        missing = f"`recsys serve` {missing_extra(name, 'serve')}"
+        require(find_spec(name) is not None, missing, CommandError)
     key = None if api_key_env is None else os.environ.get(api_key_env, "")
-    if key == "":
-        raise CommandError(f"The environment variable {api_key_env} (--api-key-env) is not set.")
+    unset = f"The environment variable {api_key_env} (--api-key-env) is not set."
+    require(key != "", unset, CommandError)
     for path in (model, model_b, index):
         if path is not None and not (Path(path) / MANIFEST).is_file():
             from recsys.storage import read_manifest

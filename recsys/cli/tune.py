@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recsys.cli import options as cli
+from recsys.cli.errors import require
 from recsys.cli.models import word
 from recsys.cli.output import Output
 from recsys.cli.progress import Activity, note
@@ -117,8 +118,8 @@ def tune(
         parameters_for([fitting.model], fitting)  # raises before a long reading
     data, inner = _training_data(ratings, train, splitting, fitting.seed, reader)
     if validation_fraction is not None:
-        if inner.method == "leave-last":
-            raise click.UsageError("--validation-fraction does not apply to leave-last.")
+        sentence = "--validation-fraction does not apply to leave-last."
+        require(inner.method != "leave-last", sentence)
         inner = replace(inner, test_fraction=validation_fraction)
     if fitting.model is None:
         model, own, data = _chosen(data, fitting, reader)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from recsys.cli import options as cli
+from recsys.cli.errors import require
 from recsys.messages import counted
 
 if TYPE_CHECKING:
@@ -91,12 +92,10 @@ def update(
     from recsys.cli.progress import note
     from recsys.saved_arrays import resolved
 
-    if not (ratings or changes.window or changes.forget_user or changes.refit):
-        raise click.UsageError("Give RATINGS, --window, --forget-user or --refit.")
-    if changes.log and not changes.forget_user:
-        raise click.UsageError("--log requires --forget-user.")
-    if out is None and not force:
-        raise click.UsageError("Add --out MODEL2 for a new model, or --force to replace MODEL.")
+    something = ratings or changes.window or changes.forget_user or changes.refit
+    require(something, "Give RATINGS, --window, --forget-user or --refit.")
+    require(not changes.log or changes.forget_user, "--log requires --forget-user.")
+    require(out or force, "Add --out MODEL2 for a new model, or --force to replace MODEL.")
     target = out or str(resolved(model))
     check_destination(target, is_model, force=force)
     waiting = f"waiting for another update of {target} to end"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import TypeAlias
 
 import polars as pl
@@ -218,6 +218,21 @@ def check_time_format(form: str) -> str:
             f"%m/%d/%Y %H:%M; got {form!r}."
         )
     return form.replace(".%f", "%.f")  # as Python writes fractions of a second
+
+
+def shown_time(seconds: int, *, day: bool = False) -> str:
+    """Return a time, or its day, in UTC; in seconds if Python does not know the year.
+
+    Examples
+    --------
+    >>> shown_time(86400), shown_time(86400, day=True), shown_time(10**17)
+    ('1970-01-02 00:00:00 UTC', '1970-01-02', '100000000000000000 s after 1970')
+    """
+    try:
+        found = datetime(1970, 1, 1) + timedelta(seconds=int(seconds))
+    except OverflowError:
+        return f"{seconds} s after 1970"
+    return found.date().isoformat() if day else f"{found} UTC"
 
 
 def moment(value: Moment, what: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
+from recsys.data.times import shown_time
 from recsys.errors import DataError
 from recsys.readers import as_ratings
 
@@ -120,12 +120,7 @@ class Split:
     def description(self) -> str:
         """The test part in words."""
         template = _DESCRIPTIONS.get(self.method, "a given pair of data sets")
-        cut = self.parameters.get("cut", 0)
-        try:
-            date = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=cut)
-            moment = f"{date:%Y-%m-%d %H:%M:%S} UTC"
-        except OverflowError:  # before the year 1
-            moment = f"{cut} s after 1970"
+        moment = shown_time(self.parameters.get("cut", 0))
         return template.format(**self.parameters, moment=moment)
 
     def check(self) -> None:

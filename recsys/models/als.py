@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -213,32 +213,3 @@ class ALS(ContentModel):
         precision = links.ridge_precision(d - 1, self.regularization, self.rating_std, dtype)
         features = None if weights is None else weights[0]
         return links.RowPrior(mean, precision, link, self.count_power, features)
-
-
-class PathPoint(NamedTuple):
-    """A model of a regularisation path and its RMSE on the validation ratings."""
-
-    model: ALS
-    validation_rmse: float
-
-
-def regularization_path(
-    ratings: Ratings, values: Iterable[float], validation: Ratings, **params: Any
-) -> list[PathPoint]:
-    """Fit `ALS` for several penalties, from the largest down, each starting from the one before.
-
-    Parameters
-    ----------
-    ratings, validation : Ratings
-        As in `ALS.fit`.
-    values : iterable of float
-        Values of `regularization`.
-    **params
-        Other parameters of `ALS`.
-    """
-    path: list[PathPoint] = []
-    for value in sorted(values, reverse=True):
-        start = path[-1].model if path else None
-        model = ALS(regularization=value, **params).fit(ratings, validation=validation, start=start)
-        path.append(PathPoint(model, validation_rmse(model, validation) or 0.0))
-    return path

@@ -267,19 +267,22 @@ async def store(service: Served, body: bodies.EventsBody) -> Answer:
     """Store events for the next `recsys update`; they are on the disk when this is answered."""
     service.check_batch(len(body.events), "events")
     now = datetime.now(UTC)
-    events = []
-    for each in body.events:
-        time = each.timestamp or now
-        aware = time if time.tzinfo else time.replace(tzinfo=UTC)
-        try:
-            moment = aware.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        except OverflowError:
-            raise ProblemError("invalid-request", f"The time {time} is out of range.") from None
-        events.append(each.model_dump() | {"timestamp": moment})
+    events = [
+        each.model_dump() | {"timestamp": _moment(each.timestamp or now)} for each in body.events
+    ]
     if service.models:
         await service.run(service.answers().facts.check_events, events)
     await service.store(events)
     return Answer({"stored": len(events)}, 201)
+
+
+def _moment(time: datetime) -> str:
+    """Return a time, in UTC if it does not say where, as text."""
+    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
+    try:
+        return aware.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except OverflowError:
+        raise ProblemError("invalid-request", f"The time {time} is out of range.") from None
 
 
 async def metrics(service: Served) -> Response:

@@ -8,7 +8,6 @@ import pytest
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation.splits import random_split
-from recsys.models.als import regularization_path
 from recsys.models.histories import Histories
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender
@@ -215,16 +214,6 @@ def test_gibbs_samples_lie_side_by_side():
     assert model.user_draws.shape == (80, 3 * 5)
     assert model.noise_variances.shape == (3,)
     assert "user_covariance" not in model._arrays()
-
-
-def test_a_regularisation_path_goes_from_the_largest_penalty_down():
-    train, validation = random_split(make_ratings(), 0.3, random_state=0)
-    path = regularization_path(train, [0.1, 3.0, 1.0], validation, factors=4)
-    assert [point.model.regularization for point in path] == [3.0, 1.0, 0.1]
-    for point in path:
-        predicted = point.model.predict(validation.user_index_of_nonzeros(), validation.indices)
-        error = np.sqrt(np.mean((predicted - validation.values) ** 2))
-        assert point.validation_rmse == pytest.approx(error, rel=1e-5)
 
 
 @pytest.mark.parametrize("factors", [64, 256])
