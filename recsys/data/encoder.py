@@ -438,23 +438,11 @@ def _more_telling(
     X, ids = ratings.matrix, ratings.items
     if table.kind == "user":
         X, ids = X.T.tocsr(), ratings.users
-    counts, k = np.bincount(X.indices, minlength=X.shape[1]), min(_FACTORS, *X.shape)
-    if X.data.min() < X.data.max():
-        start = biased_start(X, k)
-        rows = np.column_stack([start.column_factors, start.column_bias])
-        # Errors in a factor count by its mean square on the other side, those in a bias by 1.
-        squares = (start.column_factors.astype(np.float64) ** 2).sum(axis=0) / X.shape[0]
-        weight = np.append(squares, 1)
-    else:  # interactions: an item's vector is the mean of those of its users
-        right, values = leading_directions(csr_arrays(X), X.shape[1], k)
-        rows = right * values / np.maximum(counts, 1).astype(X.dtype)[:, None]
-        weight = np.ones(k)
-    norms = np.linalg.norm(rows, axis=0)
-    told = norms > _ROUNDING * norms.max()  # directions beyond the rank are none
-    rows, weight = rows[:, told], weight[told]
+    rows, weight = _rough_vectors(X)
+    counts = np.bincount(X.indices, minlength=X.shape[1])
     fold = np.random.default_rng(0).integers(0, _FOLDS, len(ids))
     folds, encoders = range(2 if len(ids) < _FEW else 1), (terms, vectors)
-    if not told.any() or any(not counts[fold != each].any() for each in folds):
+    if not len(weight) or any(not counts[fold != each].any() for each in folds):
         return terms
     errors, whole = np.zeros(2), 0.0
     for place, features in enumerate(each.transform(table, ids) for each in encoders):
@@ -474,6 +462,27 @@ def _more_telling(
         for block in chosen.blocks
     )
     return replace(chosen, blocks=tuple(blocks))
+
+
+def _rough_vectors(X: csr_array) -> tuple[Floats, Floats]:
+    """Return vectors of the columns of a matrix of ratings, and what an error in each entry costs.
+
+    Errors in a factor count by its mean square on the other side, those in a bias by 1.
+    """
+    k = min(_FACTORS, *X.shape)
+    if X.data.min() < X.data.max():
+        start = biased_start(X, k)
+        rows = np.column_stack([start.column_factors, start.column_bias])
+        squares = (start.column_factors.astype(np.float64) ** 2).sum(axis=0) / X.shape[0]
+        weight = np.append(squares, 1)
+    else:  # interactions: an item's vector is the mean of those of its users
+        counts = np.bincount(X.indices, minlength=X.shape[1])
+        right, values = leading_directions(csr_arrays(X), X.shape[1], k)
+        rows = right * values / np.maximum(counts, 1).astype(X.dtype)[:, None]
+        weight = np.ones(k)
+    norms = np.linalg.norm(rows, axis=0)
+    told = norms > _ROUNDING * norms.max()  # directions beyond the rank are none
+    return rows[:, told], weight[told]
 
 
 def with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:

@@ -17,14 +17,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError
-from recsys.lsi.answers import answered, as_query, found_for
-from recsys.lsi.collection import Collection, NamesCollector, batches_or_none
-from recsys.lsi.explanation import (
+from recsys.lsi.answers import (
+    answered,
+    as_query,
     contributions,
     explained_by_both,
     explained_by_meaning,
     explained_by_words,
+    found_for,
 )
+from recsys.lsi.collection import Collection, NamesCollector, batches_or_none
 from recsys.lsi.inputs import as_queries, further_counts, learned_counts
 from recsys.lsi.language import StopWords
 from recsys.lsi.parts import Part
