@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.lsi.queries import ROUNDING, NothingToRankError, Queries
-from recsys.lsi.search import Query, Ranking, Search
+from recsys.lsi.search import Fusion, Query, Ranking, Search
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
