@@ -336,10 +336,7 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
         return series.cast(pl.Int64)
     if dtype.is_integer():
         converted = series.cast(pl.Int64, strict=False)
-        if converted.null_count():
-            row = converted.is_null().arg_max() or 0
-            raise DataError(f"{place(row)}: {kind} id {series[row]} does not fit in 64 bits.")
-        return converted
+        return series.cast(pl.String) if converted.null_count() else converted  # such as hashes
     if dtype == pl.Null:
         return series.cast(pl.Int64)
     raise DataError(f"{kind.capitalize()} ids must be integers or strings; got {dtype} values.")

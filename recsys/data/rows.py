@@ -287,11 +287,10 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
         return Spot((part, *spot.order), spot.text)
 
     found.place = place
-    kinds = {
-        (rows.in_seconds, *(each.dtype.is_integer() for each in rows.distinct.values()))
-        for rows in every
-    }
-    if len(kinds) == 1 and all(rows.arrays for rows in every):
+    kinds = [
+        (r.in_seconds, {k: s.dtype.is_integer() for k, s in r.distinct.items()}) for r in every
+    ]
+    if all(kind == kinds[0] for kind in kinds) and all(rows.arrays for rows in every):
         for role in tuple(first.arrays):
             found.arrays[role] = _united(every, role, found.distinct)
         return found
@@ -569,8 +568,8 @@ def rating_values(series: pl.Series, place: Place = row_place) -> pl.Series:
 
 def rating_problem(value: object) -> str | None:
     """Say in words why a value cannot be a rating, or return None if it can."""
-    if value is None or value == "":
-        return "the rating is missing."
+    if value is None or value in MISSING_IDS:
+        return "the rating is missing" + f" ({value!r})" * bool(value) + "."
     text = str(value)
     if _THOUSANDS.fullmatch(text):
         return (

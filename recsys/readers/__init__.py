@@ -17,7 +17,7 @@ from recsys.data.columns import Request, Roles, choose_columns, id_column, quote
 from recsys.data.csr import Column
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, to_polars
-from recsys.data.ids import Ids
+from recsys.data.ids import Ids, integers_if_canonical
 from recsys.data.ratings import Ratings, build_ratings
 from recsys.data.rows import RowOptions, RowRules, Rows, check_policy, joined, prepared
 from recsys.data.times import seconds_or_null
@@ -161,7 +161,11 @@ def read_ratings(
             rows = prepared(read_raw(data, request), rules)
         except DataError as error:
             if rules.bad_rows is None and _OF_A_ROW.search(str(error)):
-                error.add_note("Such rows are left out with --bad-rows skip (bad_rows='skip').")
+                remedy = "Such rows are left out with --bad-rows skip (bad_rows='skip')"
+                aside = "; --implicit leaves all ratings aside" * (
+                    "rating is missing" in str(error)
+                )
+                error.add_note(f"{remedy}{aside}.")
             raise
         ratings = build_ratings(rows, policy, data.name)
         tables: dict[str, Any] = {}
@@ -268,8 +272,9 @@ def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user"
         return joined(parts)
     if data.table is not None:
         return read_table_rows(data, data.table, request, required)
-    dated = _date_of_folder(data.name, request) if "=" in data.name else None
-    request = replace(request, timestamp=None) if dated else request
+    folders = _of_folders(data.name, request) if "=" in data.name else {}
+    request = replace(request, **dict.fromkeys(folders))
+    required = [role for role in required if role not in folders]
     layout = detect(data, request)
     if layout.kind in ("lightgcn", "netflix"):
         rows = (read_lightgcn if layout.kind == "lightgcn" else read_netflix)(data, request)
@@ -278,27 +283,34 @@ def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user"
     else:
         read = read_parquet if layout.kind == "parquet" else read_jsonl
         rows = read(data, request, required)
-    if dated and "timestamp" not in rows.spread().columns:
-        name, seconds = dated
-        rows.columns["timestamp"] = seconds.new_from_index(0, len(rows.columns["item"]))
-        rows.layout = f"{rows.layout}, timestamp = {name} (folder)"
+    for role, (name, value) in folders.items():
+        if role not in rows.spread().columns:
+            rows.columns[role] = value.new_from_index(0, len(next(iter(rows.columns.values()))))
+            rows.layout = f"{rows.layout}, {role} = {name} (folder)"
     return rows
 
 
-def _date_of_folder(path: str, request: Request) -> tuple[str, pl.Series] | None:
-    """Return name and time of a folder such as date=2025-06-09, if it is requested or usual."""
+def _of_folders(path: str, request: Request) -> dict[str, tuple[str, pl.Series]]:
+    """Return name and value of folders such as date=2025-06-09 that are requested or usual."""
     folders = {name: unquote(value) for name, value in _FOLDER.findall(path)}
     if {"year", "month", "day"} <= {*folders}:
         parts = (folders.pop(name).zfill(2) for name in ("year", "month", "day"))
         folders["date"] = "-".join(parts)
-    name = request.timestamp
-    if name is None and (place := usual_column([*folders], "timestamp", path)) is not None:
-        name = [*folders][place]
-    name = name or next((each for each in ("day", "dt", "ds") if each in folders), None)
-    if name is None or name not in folders:
-        return None
-    seconds = seconds_or_null(pl.Series([folders[name]]), request.rules.time_format)
-    return None if seconds.null_count() else (name, seconds)
+    found = {}
+    for role in ("user", "item", "event", "timestamp"):
+        place = usual_column([*folders], role, path)
+        name = getattr(request, role) or (None if place is None else [*folders][place])
+        if role == "timestamp" and name is None:
+            name = next((each for each in ("day", "dt", "ds") if each in folders), None)
+        if name in folders:
+            value = pl.Series([folders[name]])
+            if role == "timestamp":
+                value = seconds_or_null(value, request.rules.time_format)
+            elif role != "event":
+                value = integers_if_canonical(value)
+            if not value.null_count():
+                found[role] = name, value
+    return found
 
 
 def read_table(source: TableSource, ids: Ids, request: Request) -> tuple[Features, str]:

@@ -31,6 +31,7 @@ _SAMPLE_ROWS = 200
 _DOUBLE_COLON = "::"
 _SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
 _ROLES = ("user", "item", "rating", "timestamp")  # of a file without header, by position
+_RULE = re.compile(r"[ |+:=-]*-{3}[ |+:=-]*")
 _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
 _OF_AMAZON = re.compile(r"(B0|\d\d)[0-9A-Z]{8}A[0-9A-Z]{9,}")  # a product, then a reviewer
 _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -102,6 +103,11 @@ def detect(data: DataFile, request: Request) -> Layout:
         if begin == "[":
             raise DataError(f"{data.name} is a JSON array, and its elements are not objects.")
         filled = [line for line in lines if line.strip()]
+        if any(_RULE.fullmatch(line.strip()) for line in filled[:3]):
+            raise DataError(
+                f"{data.name} is a table with lines drawn around its cells; write it as CSV, as "
+                "`psql --csv` and `mysql --batch` do."
+            )
         if re.fullmatch(r"\d+:\s*", filled[0]):
             return Layout("netflix")
         rows = [line.split() for line in filled]

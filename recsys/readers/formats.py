@@ -124,7 +124,7 @@ def read_parquet(
         chosen = {role: pl.col(names[place]) for role, place in roles.items()}
         for role, dtype in [(each, types[names[place]]) for each, place in roles.items()]:
             if dtype == pl.Binary:
-                chosen[role] = _text(chosen[role], scan)
+                chosen[role] = _text(chosen[role], scan, f"{data.name}: the column of {role}s")
         n_rows = int(scan.select(pl.len()).collect().item())
         if not n_rows:
             raise NoRowsError(f"{data.name} has no rows.")
@@ -139,16 +139,15 @@ def read_parquet(
     return _numbered(_with_integers(rows) if data.columns else rows, data, description, request)
 
 
-def _text(binary: pl.Expr, scan: pl.LazyFrame) -> pl.Expr:
+def _text(binary: pl.Expr, scan: pl.LazyFrame, where: str) -> pl.Expr:
     """Return a column of bytes as texts: UUIDs if they are 16 bytes that are none."""
     head = scan.select(binary.alias("id")).head(SAMPLE).collect()["id"].drop_nulls()
-    try:
-        head.cast(pl.String)
-    except pl.exceptions.PolarsError:
-        if (head.bin.size() != _UUID_BYTES).any():
-            raise
-        return binary.bin.encode("hex").str.replace(r"^(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-")
-    return binary.cast(pl.String)
+    letters = "".join(each.decode(errors="replace") for each in head)
+    if "\ufffd" not in letters and min(letters, default=" ") > "\b":
+        return binary.cast(pl.String)
+    if (head.bin.size() != _UUID_BYTES).any():
+        raise DataError(f"{where} has bytes that are neither texts nor UUIDs.")
+    return binary.bin.encode("hex").str.replace(r"^(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-")
 
 
 def read_jsonl(

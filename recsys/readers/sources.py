@@ -78,11 +78,26 @@ _JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|$)")
 _WORKBOOK = re.compile(r"(?i)(?P<place>.+\.(?:xlsx|xlsm|xlsb|xls|ods))::(?P<sheet>[^/]+)")
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _WEB_PAGE = "a web page, perhaps in place of the file that was to be downloaded."
+_AS_PARQUET = "write it as Parquet, which most programs that read it can do."
+_DUMP = "a dump of a database; restore it, and name the database, or write the table as CSV."
 _FOREIGN = {
     b"SQLite format 3\0": "an SQLite database in an archive or a folder; name the file itself.",
     b"<!doctype html": _WEB_PAGE,
     b"<html": _WEB_PAGE,
     b"version https://git-lfs": "a pointer of Git LFS; `git lfs pull` gets the file itself.",
+    b"Obj\x01": f"an Avro file; {_AS_PARQUET}",
+    b"ORC": f"an ORC file; {_AS_PARQUET}",
+    b"\x80\x04\x95": "a pickle of Python, which is never loaded; write its table as Parquet.",
+    b"\x93NUMPY": "an array of NumPy; write users, items and ratings as columns of a table.",
+    b"PGDMP": _DUMP,
+    b"INSERT INTO": _DUMP,
+    b"-- MySQL dump": _DUMP,
+    b"--\n-- PostgreSQL": _DUMP,
+}
+_TABLE_FORMATS = {
+    "_delta_log": "a Delta Lake table",
+    "metadata/*.metadata.json": "an Iceberg table",
+    ".hoodie": "a Hudi table",
 }
 _OLD_EXCEL = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
@@ -367,6 +382,12 @@ class _Opener:
         try:
             if path.is_dir():
                 folder, name = Directory(path), f"{path.resolve().name}/"
+                for marker, noun in _TABLE_FORMATS.items():
+                    if any(path.glob(marker)):
+                        raise DataError(
+                            f"{name} is {noun}, and only programs that know of it can tell which "
+                            "of its rows count; write them as Parquet, such as with DuckDB."
+                        )
                 names = folder.names()
                 if not any(data_suffix(each) in (*_TABLE_SUFFIXES, ".txt") for each in names):
                     names = folder.names(below=True) or names

@@ -100,7 +100,7 @@ def test_times_that_cannot_be_read(values: list[Any], message: str) -> None:
         ("1_000", "rating '1_000' is not a number."),
         ("4,5", "rating '4,5' is not a number; decimals need a point."),
         ("x" * 60, f"rating {'x' * 40 + '...'!r} is not a number."),
-        ("NaN", "rating NaN is not a finite number."),
+        ("NaN", "the rating is missing ('NaN')."),
         (None, "the rating is missing."),
         ("", "the rating is missing."),
         ("1e39", "rating 1e39 does not fit in float32."),

@@ -155,6 +155,10 @@ def test_unknown_in_no_ids_at_all() -> None:
         Ids([], "item").index([1])
 
 
+def test_integers_that_need_more_than_64_bits_are_texts() -> None:
+    assert Ids(np.array([7, 2**63], np.uint64), "user").values.to_list() == ["7", str(2**63)]
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -164,7 +168,6 @@ def test_unknown_in_no_ids_at_all() -> None:
         ([1.0, 1.5], "Row 2: user id 1.5 is neither integer nor string."),
         ([1.0, float("nan")], "Row 2: user id nan is neither integer nor string."),
         ([1, "a"], "User ids must be all integers or all strings; got a mixture."),
-        (np.array([2**63], dtype=np.uint64), "Row 1: user id 9223372036854775808 does not fit"),
         ([b"a"], "User ids must be integers or strings; got Binary values."),
     ],
 )

@@ -96,6 +96,11 @@ def test_types_of_parquet(tmp_path: Path) -> None:
     pl.DataFrame({"user": users, "item": [b"a", b"b"]}).write_parquet(path)
     names = [str(key), "ffffffff-ffff-ffff-ffff-ffffffffffff"]
     assert read_ratings(path).to_frame().rows() == list(zip(names, "ab", strict=True))
+    pl.DataFrame({"user": [uuid.UUID(int=9).bytes], "item": [1]}).write_parquet(path)
+    assert read_ratings(path).users.values[0] == "00000000-0000-0000-0000-000000000009"
+    pl.DataFrame({"user": [b"\xff"], "item": [1]}).write_parquet(path)
+    with pytest.raises(DataError, match="the column of users has bytes that are neither texts nor"):
+        read_ratings(path)
     pl.DataFrame({"user": [1, 2], "items": [[7, 8], []], "time": [TIME, 9]}).write_parquet(path)
     assert read_ratings(path).to_frame().rows() == [(1, 7, TIME), (1, 8, TIME)]
     pl.DataFrame({"user": [1], "item": [7]}).write_ipc(tmp_path / "r.feather")

@@ -227,14 +227,15 @@ def test_folders_and_patterns_of_parts_and_lists(
 
 
 def test_dates_in_the_names_of_folders(tmp_path: Path) -> None:
-    for date in ("2025-06-09", "2025-06-10"):
-        folder = tmp_path / "events" / f"date={date}" / "country=de"
+    for date, kind in (("2025-06-09", "view"), ("2025-06-10", "purchase")):
+        folder = tmp_path / "events" / f"date={date}" / f"event={kind}"
         folder.mkdir(parents=True)
         (folder / "part-0.csv").write_text(f"user,item\n{date[-1]},1\n")
-    ratings = read_ratings(tmp_path / "events")
+    ratings = read_ratings(tmp_path / "events", event_weights={"purchase": 5, "view": 1})
     assert ratings.timestamps is not None
     assert ratings.timestamps.tolist() == [1_749_513_600, 1_749_427_200]
-    assert "timestamp = date (folder)" in str(ratings.source)
+    assert ratings.values.tolist() == [5, 1]
+    assert "event = event (folder), timestamp = date (folder)" in str(ratings.source)
     assert read_ratings(tmp_path / "events", since="2025-06-10").n_ratings == 1
     (folder / "part-0.csv").write_text("user,item,time\n0,1,2020-01-01\n")
     with pytest.raises(DataError, match="has no column 'day'"):
@@ -264,6 +265,22 @@ def test_errors_in_parts_name_file_and_line(events: Path) -> None:
         DataError, match=r"month=07/part-0\.csv, line 3: user 1 has rated item 10 al"
     ):
         read_ratings(events, duplicates="error")
+
+
+@pytest.mark.parametrize(
+    ("marker", "noun"),
+    [
+        ("_delta_log/0.json", "a Delta Lake"),
+        ("metadata/v1.metadata.json", "an Iceberg"),
+        (".hoodie/x", "a Hudi"),
+    ],
+)
+def test_a_folder_whose_files_may_be_outdated(tmp_path: Path, marker: str, noun: str) -> None:
+    pl.DataFrame({"user": [1], "item": [2]}).write_parquet(tmp_path / "part-0.parquet")
+    (tmp_path / marker).parent.mkdir()
+    (tmp_path / marker).write_text("{}")
+    with pytest.raises(DataError, match=f"/ is {noun} table, and only programs that know of it"):
+        read_ratings(tmp_path)
 
 
 def test_files_of_a_folder_that_are_no_parts(tmp_path: Path) -> None:
