@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from lowrank.kernels import N_CODES, backends, default_threads
+from recsys.data.files import concatenated
 from recsys.data.ids import Ids
 from recsys.data.rows import Policy, Rows
 from recsys.errors import DataError
@@ -175,7 +176,9 @@ class Batches:
         """Return all rows; their columns are not kept here."""
         rows = Rows({}, in_seconds=self._in_seconds)
         if self._arrays is None:
-            rows.columns = {role: _joined(self._parts.pop(role)) for role in tuple(self._parts)}
+            rows.columns = {
+                role: concatenated(self._parts.pop(role)) for role in tuple(self._parts)
+            }
             return rows
         arrays = self._arrays
         rows.arrays = {role: arrays.pop(role).array() for role in tuple(arrays)}
@@ -296,15 +299,6 @@ def _largest(column: pl.Series) -> float:
     """Return the largest absolute value of a column, 0 for an empty one."""
     ends: list[Any] = [column.min(), column.max()]
     return float(max(abs(end or 0.0) for end in ends))
-
-
-def _joined(parts: list[pl.Series]) -> pl.Series:
-    """Return parts as one column, of numbers wide enough for all of them."""
-    types = {part.dtype for part in parts}
-    if len(types) > 1 and all(each.is_numeric() for each in types):
-        wide = pl.Int64 if all(each.is_integer() for each in types) else pl.Float64
-        parts = [part.cast(wide) for part in parts]
-    return pl.concat(parts)
 
 
 @dataclass(slots=True)

@@ -17,15 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError
-from recsys.lsi.answers import (
-    answered,
-    as_query,
-    contributions,
-    explained_by_both,
-    explained_by_meaning,
-    explained_by_words,
-    found_for,
-)
+from recsys.lsi import answers
 from recsys.lsi.collection import Collection, NamesCollector, batches_or_none
 from recsys.lsi.inputs import as_queries, further_counts, learned_counts
 from recsys.lsi.language import StopWords
@@ -400,9 +392,9 @@ class LSI(
         given = self._queries(queries)
         check_words(given.unknown, np.array([not len(each) for each in given.terms]), self.terms_)
         directions = given.directions(self.components_)
-        rows, found = found_for(self._search, given, directions, n, method)
+        rows, found = answers.found_for(self._search, given, directions, n, method)
         kept = labels if labels is not None else given.labels
-        return answered(self.documents_, self.terms_, given, kept, rows, found, parts=parts)
+        return answers.answered(self.documents_, self.terms_, given, kept, rows, found, parts=parts)
 
     def explain(
         self, query: QueriesLike, document: int | str, *, method: str | None = None
@@ -440,16 +432,20 @@ class LSI(
             raise DataError("explain takes one query, as a text or a vector.")
         check_words(given.unknown, np.array([not len(given.terms[0])]), self.terms_)
         place = int(self.documents_.places([document])[0])
-        wanted = as_query(given, given.directions(self.components_), 0)
+        wanted = answers.as_query(given, given.directions(self.components_), 0)
         if method == "bm25":
-            return explained_by_words(self.terms_, self._search, wanted, place)
+            return answers.explained_by_words(self.terms_, self._search, wanted, place)
         own = self._encoder.weigh(self.documents_.counts_of(place))
         target = self._search.unit(place)
-        shares = contributions(wanted.terms, given.weights[0], self.components_, target, own)
+        shares = answers.contributions(
+            wanted.terms, given.weights[0], self.components_, target, own
+        )
         if method == "lsi":
-            return explained_by_meaning(self.terms_, wanted.terms, shares)
+            return answers.explained_by_meaning(self.terms_, wanted.terms, shares)
         best = self.documents_.shown((fusion := self._search.fusion(wanted)).best)[0]
-        return explained_by_both(self.terms_, self._search, fusion, wanted, place, shares, best)
+        return answers.explained_by_both(
+            self.terms_, self._search, fusion, wanted, place, shares, best
+        )
 
     # Save and load
 

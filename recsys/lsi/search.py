@@ -84,7 +84,7 @@ class Search:
     The cosine is not that of the query, whose few words are known by a few coordinates, but that of
     the ten documents that are best by the words and, half as much, by the query's own cosine. Their
     mean, in which each has as much weight as its score is above that of the eleventh, shows what is
-    meant (Rocchio's feedback among the dimensions rather than among the words, where it adds noise).
+    meant (Rocchio's feedback among dimensions rather than among words, where it adds noise).
 
     Attributes
     ----------

@@ -123,17 +123,14 @@ class ALS(ContentModel):
         for name, value in best.items():
             setattr(self, name, value)
         # The users once more, so that a user folded in later gets the very same vector.
-        entries = None if self._is_pulled(ratings) else ratings.coded
-        rows = csr_rows(ratings.user_features)
+        has_features = bool(ratings.user_features or ratings.item_features)
+        entries = None if self.linked or has_features else ratings.coded
+        rows = csr_rows(ratings.user_features) if has_features else None
         found = self._solved_rows(entries or Histories.of(ratings), rows, of_users=True)
         vars(self).update(found)
-        with at_most(self.threads):
-            self._fit_content(ratings)
-
-    def _is_pulled(self, ratings: Ratings) -> bool:
-        """Return whether vectors are pulled towards what links or features predict."""
-        has_features = bool(ratings.user_features or ratings.item_features)
-        return self.linked or has_features
+        if has_features:
+            with at_most(self.threads):
+                self._fit_content(ratings)
 
     def _sweeps(self, ratings: Ratings, start: FactorModel | None) -> Generator[AlsSweep]:
         names = "regularization", "count_power", "random_state", "threads"
@@ -144,10 +141,10 @@ class ALS(ContentModel):
             options["start"] = BiasedFactors(
                 start.global_mean, start.user_bias, start.item_bias, of_users, of_items
             )
-        if not self._is_pulled(ratings):
+        features = ratings.user_features, ratings.item_features
+        if not self.linked and not any(features):
             return als_sweeps(ratings.coded or ratings.matrix, self.factors, **options)
         options["link_penalty"] = self.link_penalty if self.linked else 0.0
-        features = ratings.user_features, ratings.item_features
         options["row_features"], options["column_features"] = features
         return links.linked_als_sweeps(ratings.matrix, self.factors, **options)
 

@@ -30,19 +30,17 @@ _QUANTILES = 201  # of predictions, which stand for those that intervals are for
 def pair_variances(model: Bayes, users: Indices, items: Indices) -> Floats:
     """Return the posterior variances of predictions, shape (n_pairs,)."""
     variance = np.empty(len(users), dtype=np.float32)
-    of_part = _sampled_variances if model._sampled else _variational_variances
     for start in range(0, len(users), _PAIRS):
         part = slice(start, start + _PAIRS)
-        variance[part] = of_part(model, users[part], items[part])
+        u, i = users[part], items[part]
+        if model._sampled:
+            variance[part] = _sampled_variances(model, u, i)
+            continue
+        w = np.column_stack([model.user_vectors()[u], model.user_bias[u]])
+        z = np.column_stack([model.item_vectors()[i], model.item_bias[i]])
+        pair = Posterior(w, model.user_covariance[u]), Posterior(z, model.item_covariance[i])
+        variance[part] = predictive_variance(*pair)
     return variance
-
-
-def _variational_variances(model: Bayes, users: Indices, items: Indices) -> Floats:
-    w = np.column_stack([model.user_vectors()[users], model.user_bias[users]])
-    z = np.column_stack([model.item_vectors()[items], model.item_bias[items]])
-    return predictive_variance(
-        Posterior(w, model.user_covariance[users]), Posterior(z, model.item_covariance[items])
-    )
 
 
 def _sampled_variances(model: Bayes, users: Indices, items: Indices) -> Floats:

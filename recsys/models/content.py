@@ -309,7 +309,11 @@ class ContentModel(FeaturedModel):
                 continue
             if of != side:
                 entries = self._residuals(of, arrays, histories.csr)
-                columns.append(self._slopes(of).of(entries, self._directions(of)))
+                names = (f"{of}_slope_{name}" for name in ("mean", "precision", "noise"))
+                mean, precision, noise = (getattr(self, name) for name in names)
+                none = np.zeros((0, len(mean)), np.float32)
+                slopes = Slopes(RowPrior(mean, precision, none, 0.0), noise)
+                columns.append(slopes.of(entries, self._directions(of)))
                 continue
             cold = histories.counts == 0
             found, content = self._content(side, len(cold), features)
@@ -362,11 +366,6 @@ class ContentModel(FeaturedModel):
     def _directions(self, side: str) -> Floats:
         content: Floats = getattr(self, f"{side}_content")
         return content[:, self._base_width + 1 :]
-
-    def _slopes(self, side: str) -> Slopes:
-        mean, precision = (getattr(self, f"{side}_slope_{name}") for name in ("mean", "precision"))
-        prior = RowPrior(mean, precision, np.zeros((0, len(mean)), np.float32), 0.0)
-        return Slopes(prior, getattr(self, f"{side}_slope_noise"))
 
     def _residuals(self, side: str, rows: dict[str, Floats], entries: CsrArrays) -> CsrArrays:
         """Return what ratings are beyond their prediction if nobody had rated rows of `side`."""

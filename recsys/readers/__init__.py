@@ -16,10 +16,11 @@ import polars as pl
 from recsys.data.columns import Request, Roles, choose_columns, id_column, quoted, usual_column
 from recsys.data.csr import Column
 from recsys.data.features import Features, TableLike
+from recsys.data.files import joined
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, integers_if_canonical
 from recsys.data.ratings import Ratings, build_ratings
-from recsys.data.rows import RowOptions, RowRules, Rows, check_policy, joined, prepared
+from recsys.data.rows import RowOptions, RowRules, Rows, check_policy, prepared
 from recsys.data.times import seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError

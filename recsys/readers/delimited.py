@@ -529,7 +529,15 @@ class _Parser:
         if not block:
             return {}, length
         n_rows = block.count(b"\n") + (not block.endswith(b"\n"))
-        columns = self._plain_numbers(block, n_rows)
+        # Numbers as a program writes them are read at once; none is in doubt then.
+        places = self.roles
+        numeric = sorted((r for r in places if self.kinds[r] in _NUMBERS), key=places.__getitem__)
+        arrays = [np.empty(n_rows, _NUMBERS[self.kinds[role]]) for role in numeric]
+        form = self.layout.separator, len(self.layout.names), [places[role] for role in numeric]
+        filled = backends.active.read_rows(np.frombuffer(block, np.uint8), *form, arrays)
+        columns: dict[str, Column] = {}
+        if filled >= 0:
+            columns = {r: each[:filled] for r, each in zip(numeric, arrays, strict=True)}
         roles = [role for role in self.roles if role not in columns]
         if not roles:
             return columns, length
@@ -544,15 +552,6 @@ class _Parser:
             return None
         frame = frame.filter(~frame["blank"]) if n_blank else frame
         return columns | {role: frame[role] for role in roles}, length
-
-    def _plain_numbers(self, block: bytes, n_lines: int) -> dict[str, Column]:
-        """Return the columns of numbers, if all are as a program writes them: none is in doubt."""
-        numeric = (role for role in self.roles if self.kinds[role] in _NUMBERS)
-        roles = sorted(numeric, key=self.roles.__getitem__)
-        arrays = [np.empty(n_lines, _NUMBERS[self.kinds[role]]) for role in roles]
-        form = self.layout.separator, len(self.layout.names), [self.roles[role] for role in roles]
-        n_rows = backends.active.read_rows(np.frombuffer(block, np.uint8), *form, arrays)
-        return {r: a[:n_rows] for r, a in zip(roles, arrays, strict=True)} if n_rows >= 0 else {}
 
     def _frame(self, block: bytes, is_quoted: bool, roles: list[str]) -> pl.DataFrame | None:
         """Read all columns, so that polars notices rows that are too long; None if it fails."""
