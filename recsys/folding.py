@@ -1,4 +1,4 @@
-"""Ratings of new users and items, and the union of old and new ratings."""
+"""Folding in: models of new users or items, from their ratings, with the rest as it is."""
 
 from __future__ import annotations
 
