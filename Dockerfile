@@ -1,15 +1,25 @@
 # syntax=docker/dockerfile:1
-# The command and the service, in two stages: the first has a compiler, the second has what it made.
+# Two images of one installation: the service, without a shell, and the whole command.
 #
-#   docker build --tag recsys .
+#   docker build --target full --tag recsys .
+#   docker build --tag recsys-service .
 #   docker run --rm --volume models:/models recsys fit URL --out /models/first
 #   docker run --rm --volume models:/models recsys versions promote /models/first
-#   docker run --detach --volume models:/models --publish 127.0.0.1:8000:8000 recsys
+#   docker run --detach --volume models:/models --publish 127.0.0.1:8000:8000 recsys-service
 
-FROM python:3.13-slim AS build
+FROM debian:12-slim AS base
 
+# hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends g++ \
+    && apt-get install --yes --no-install-recommends python3 \
+    && rm -rf /var/lib/apt/lists/*
+
+
+FROM base AS build
+
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /source
@@ -21,23 +31,44 @@ COPY data data
 # Extras of pyproject.toml: the HTTP service, PostgreSQL, reports.
 ARG EXTRAS=serve,postgres,report
 
-RUN python -m venv /opt/recsys \
+RUN python3 -m venv /opt/recsys \
     && /opt/recsys/bin/pip install --no-cache-dir --no-compile ".[${EXTRAS}]" \
     && /opt/recsys/bin/python -c "from lowrank import kernels; assert kernels.backend().name == 'compiled'" \
-    && /opt/recsys/bin/pip uninstall --yes pip
+    && install --directory --owner=10001 --group=10001 /models
 
 COPY deploy/slim.sh .
-RUN sh slim.sh /opt/recsys
 
 
-FROM python:3.13-slim
+FROM build AS build-full
+RUN sh slim.sh /opt/recsys full
 
-COPY --from=build /opt/recsys /opt/recsys
-COPY deploy/nightly.sh /opt/recsys/bin/recsys-nightly
 
-RUN useradd --system --uid 10001 --home-dir /models --no-create-home recsys \
-    && install --directory --owner=recsys --group=recsys /models \
-    && chmod 755 /opt/recsys/bin/recsys-nightly
+FROM build AS build-service
+RUN sh slim.sh /opt/recsys service
+
+
+FROM base AS full
+
+COPY --from=build-full /opt/recsys /opt/recsys
+COPY --from=build-full --chown=10001:10001 /models /models
+COPY --chmod=755 deploy/nightly.sh /opt/recsys/bin/recsys-nightly
+
+ENV PATH=/opt/recsys/bin:$PATH \
+    PYTHONUNBUFFERED=1
+
+USER 10001:10001
+WORKDIR /models
+VOLUME /models
+
+ENTRYPOINT ["recsys"]
+CMD ["--help"]
+
+
+# The same Debian and Python, and nothing else.
+FROM gcr.io/distroless/python3-debian12:nonroot AS service
+
+COPY --from=build-service /opt/recsys /opt/recsys
+COPY --from=build-service --chown=10001:10001 /models /models
 
 ENV PATH=/opt/recsys/bin:$PATH \
     PYTHONUNBUFFERED=1

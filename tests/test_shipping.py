@@ -70,26 +70,36 @@ def parses(words: list[str]) -> None:
 # Dockerfile
 
 
-def test_the_image_has_two_stages_and_no_compiler_in_the_last():
-    found = instructions()
-    names = [name for name, _ in found]
-    assert names.count("FROM") == 2
-    last = found[len(names) - names[::-1].index("FROM") - 1 :]
-    assert not any("apt-get" in rest or "pip install" in rest for name, rest in last)
-    assert ("COPY", "--from=build /opt/recsys /opt/recsys") in last
-    users = [rest for name, rest in last if name == "USER"]
-    assert users
-    assert not users[-1].startswith(("0", "root"))
-    known = "FROM RUN COPY WORKDIR ARG ENV USER VOLUME EXPOSE HEALTHCHECK ENTRYPOINT CMD"
-    assert set(names) <= set(re.findall(r"\w+", known))
+def stages() -> dict[str, tuple[str, list[tuple[str, str]]]]:
+    """Return the image that each stage begins with, and its instructions."""
+    found: dict[str, tuple[str, list[tuple[str, str]]]] = {}
+    for name, rest in instructions():
+        if name == "FROM":
+            image, _, stage = rest.split()
+            found[stage] = image, []
+        elif found:
+            found[stage][1].append((name, rest))
+    return found
 
 
-def test_base_images_have_versions_that_the_project_supports():
-    images = [rest.split()[0] for name, rest in instructions() if name == "FROM"]
-    assert len(set(images)) == 1
-    version = re.fullmatch(r"python:(3\.\d+)-slim", images[0])
-    assert version
-    classifier = f"Programming Language :: Python :: {version[1]}"
+@pytest.mark.parametrize("kind", ["full", "service"])
+def test_images_have_no_compiler_and_no_rights(kind):
+    image, own = stages()[kind]
+    while image in stages():
+        image, below = stages()[image]
+        own = below + own
+    assert not any("g++" in rest or "pip install" in rest for _, rest in own)
+    assert ("COPY", f"--from=build-{kind} /opt/recsys /opt/recsys") in own
+    assert ("RUN", f"sh slim.sh /opt/recsys {kind}") in stages()[f"build-{kind}"][1]
+    assert [rest for name, rest in own if name == "USER"] == ["10001:10001"]
+    known = "RUN COPY WORKDIR ARG ENV USER VOLUME EXPOSE HEALTHCHECK ENTRYPOINT CMD"
+    assert {name for name, _ in own} <= set(known.split())
+
+
+def test_the_images_have_the_same_python_which_the_project_supports():
+    images = {image for image, _ in stages().values()} - set(stages())
+    assert images == {"debian:12-slim", "gcr.io/distroless/python3-debian12:nonroot"}
+    classifier = "Programming Language :: Python :: 3.11"  # of Debian 12
     assert classifier in PROJECT["project"]["classifiers"]
 
 
@@ -99,7 +109,7 @@ def test_what_is_copied_is_there_and_reaches_the_builder():
     for name, rest in instructions():
         if name != "COPY" or rest.startswith("--from"):
             continue
-        for source in rest.split()[:-1]:
+        for source in [word for word in rest.split()[:-1] if not word.startswith("--")]:
             assert (ROOT / source).exists(), source
             assert any(fnmatch.fnmatch(source, each) for each in allowed), source
     built = {"pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "lowrank", "recsys"}
@@ -120,7 +130,7 @@ def test_what_the_image_runs_is_valid_shell(tmp_path):
 
 
 def test_the_image_serves_and_is_healthy_where_the_service_is_alive():
-    found = dict(instructions())
+    found = dict(stages()["service"][1])
     assert json.loads(found["ENTRYPOINT"]) == ["recsys"]
     words = json.loads(found["CMD"])
     parses(words)
@@ -166,7 +176,9 @@ def test_the_commands_of_the_compose_file_are_ours():
     nightly = COMPOSE["services"]["nightly"]
     assert "recsys-nightly" in nightly["command"][0]
     copied = [rest for name, rest in instructions() if name == "COPY"]
-    assert "deploy/nightly.sh /opt/recsys/bin/recsys-nightly" in copied
+    assert "--chmod=755 deploy/nightly.sh /opt/recsys/bin/recsys-nightly" in copied
+    for kind in ("nightly", "service"):
+        assert COMPOSE["services"][kind]["build"]["target"] in stages()
     script = (ROOT / "deploy" / "nightly.sh").read_text(encoding="utf-8")
     assert set(nightly["environment"]) - {"PGPASSWORD"} <= set(re.findall(r"\b[A-Z]+\b", script))
 

@@ -176,7 +176,8 @@ def test_a_killed_worker_is_replaced_and_the_others_go_on(model):
 def test_workers_end_with_their_supervisor(model, tmp_path):
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with Command(model, "--workers", "2", env=environment) as service:
-        assert len(workers := service.workers()) == 2
+        workers = service.workers()
+        assert len(workers) == 2
         service.process.kill()
         eventually(lambda: not any(Path(f"/proc/{each}").exists() for each in workers))
 
