@@ -1,13 +1,14 @@
 """The main job from 1 million generated ratings on: seconds and peak memory of each stage.
 
-Ratings are in Parquet, in MovieLens-25M's shape scaled in both directions, and generated block by
-block. A billion of them take 24 GiB of memory, and 10 GB on disk. Stages are those of
-`recsys fit` and `recsys recommend`: read, fit `als`, save, load, and the top 20 of 10,000 users; or
-another model with its defaults, for interactions alone, and the top 20 of all users. The peak is
-that of the whole process (Linux only).
+Ratings are in Parquet files of up to 100 million each, in MovieLens-25M's shape scaled in both
+directions, and generated block by block. A billion of them take 2.7 GB on disk, and the saved model
+7. Stages are those of `recsys fit` and `recsys recommend`: read, fit `als`, save, load, and the top
+20 of 10,000 users; or another model with its defaults, for interactions alone, and the top 20 of
+all users. Each is printed when it is over: wall seconds, processor seconds, and the peak of the
+whole process (Linux only), in which mapped files count.
 
 Usage: python benchmarks/scale.py [--largest N | --ratings N] [--factors K] [--sweeps S]
-           [--model NAME]
+           [--model NAME] [--data FOLDER]
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def generate(n: int, folder: Path) -> None:
     from generated import movielens_blocks
     from pyarrow.parquet import ParquetWriter
 
+    folder /= "ratings"
     done = folder / "_done"
     if done.exists() and done.read_text() == str(n):
         return
@@ -58,30 +60,32 @@ def batched(blocks: Iterator[Any], size: int) -> Iterator[Iterator[Any]]:
         yield chain((first,), islice(blocks, size - 1))
 
 
-def measure(name: str, factors: int, sweeps: int, path: str) -> None:
-    """Run the stages in this process; print seconds and peak bytes of each as JSON."""
+def measure(name: str, factors: int, sweeps: int, folder: Path) -> None:
+    """Run the stages in this process; print the figures of each as JSON."""
     from recsys import Recommender, read_ratings
     from recsys.auto import as_implicit
 
-    found: dict[str, tuple[float, int]] = {}
+    found: dict[str, tuple[float, float, int]] = {}
 
     def stage(name: str, work: Callable[[], Any]) -> Any:
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
-        start = time.perf_counter()
+        start, begun = time.perf_counter(), time.process_time()
         result = work()
-        found[name] = (time.perf_counter() - start, peak_now())
+        found[name] = time.perf_counter() - start, time.process_time() - begun, peak_now()
+        wall, processor, peak = found[name]
+        text = f"{name}: {wall:.1f} s, {processor:.1f} s of processors, peak {peak / 1e9:.2f} GB"
+        print(text, file=sys.stderr, flush=True)
         return result
 
-    model = str(Path(path).with_name("model"))
+    model = str(folder / "model")
     is_als = name == "als"
     params = {"factors": factors, "iterations": sweeps, "tol": 0.0} if is_als else {}
-    fitted = Recommender(name, **params)
-    ratings = [stage("read", lambda: read_ratings(path))]
+    ratings = [stage("read", lambda: read_ratings(folder / "ratings"))]
     n_users = ratings[0].n_users
     if not is_als:
         ratings = [as_implicit(ratings.pop())]
-    stage("fit", lambda: fitted.fit(ratings.pop()))
-    stage("save", lambda: fitted.save(model, overwrite=True))
+    fitted = [stage("fit", lambda: Recommender(name, **params).fit(ratings.pop()))]
+    stage("save", lambda: fitted.pop().save(model, overwrite=True))
     loaded = stage("load", lambda: Recommender.load(model))
     n_wanted = min(10_000, n_users) if is_als else n_users
     users = np.random.default_rng(0).choice(n_users, n_wanted, replace=False)
@@ -102,41 +106,45 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=SWEEPS, metavar="S")
     parser.add_argument("--factors", type=int, default=64, metavar="K")
     parser.add_argument("--model", default="als", metavar="NAME")
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="generate here, unless the ratings are there"
+    )
     parser.add_argument("--generate", type=int, metavar="N", help=argparse.SUPPRESS)
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--path", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.generate:
-        generate(options.generate, Path(options.path))
+        generate(options.generate, options.data)
     elif options.measure:
-        measure(options.model, options.factors, options.sweeps, options.path)
+        measure(options.model, options.factors, options.sweeps, options.data)
     else:
         sizes = [n for n in SIZES if n <= options.largest]
         sizes = sizes if options.ratings is None else [int(options.ratings)]
-        compare(sizes, options.model, options.factors, options.sweeps)
+        compare(sizes, options.model, options.factors, options.sweeps, options.data)
 
 
-def compare(sizes: list[int], model: str, factors: int, sweeps: int) -> None:
+def compare(sizes: list[int], model: str, factors: int, sweeps: int, data: Path | None) -> None:
     about = f"{factors} factors, {sweeps} sweeps" if model == "als" else "defaults, all users"
-    print(f"{machine()}\n{model}: {about}\n")
+    print(f"{machine()}\n{model}: {about}\n", flush=True)
     rows = []
     for n in sizes:
-        # Not in memory, where /tmp is.
-        with tempfile.TemporaryDirectory(dir=Path.cwd() if n > SIZES[-1] else None) as folder:
-            path = str(Path(folder) / "ratings.parquet")
-            run("--generate", str(n), "--path", path)
+        # Not in memory, where /tmp may be.
+        with tempfile.TemporaryDirectory(dir=Path.cwd() if n > SIZES[-1] else None) as own:
+            folder = str(data or own)
+            print(f"{n:,} ratings in {folder}", file=sys.stderr, flush=True)
+            run("--generate", str(n), "--data", folder)
             options = "--model", model, "--factors", str(factors), "--sweeps", str(sweeps)
-            found = json.loads(run("--measure", "--path", path, *options))
-        seconds, peaks = zip(*(found[name] for name in STAGES), strict=True)
-        rows.append([n, seconds, max(peaks)])
-        print(f"{n:,} done", file=sys.stderr)
-    headers = ["ratings", *(f"{name} s" for name in STAGES), "peak GB", "peak bytes per rating"]
-    shown = [[f"{n:,}", *seconds, peak / 1e9, peak / n] for n, seconds, peak in rows]
+            found = json.loads(run("--measure", "--data", folder, *options))
+        seconds, processors, peaks = zip(*(found[name] for name in STAGES), strict=True)
+        rows.append([n, seconds, sum(processors), max(peaks)])
+    headers = ["ratings", *(f"{name} s" for name in STAGES), "processor s", "peak GB", "bytes each"]
+    shown = [[f"{n:,}", *times, cpu, peak / 1e9, peak / n] for n, times, cpu, peak in rows]
     print(table(headers, shown))
     if len(rows) > 1:
-        first, last = rows[0], rows[-1]
-        growth = math.log(sum(last[1]) / sum(first[1])) / math.log(last[0] / first[0])
-        print(f"\nAll stages grow with the ratings to the power {growth:.2f}.")
+        (n, times, cpu, _), (most, last, last_cpu, _) = rows[0], rows[-1]
+        grown = math.log(most / n)
+        growth = math.log(sum(last) / sum(times)) / grown, math.log(last_cpu / cpu) / grown
+        print("\nAll stages grow with the ratings to the power {:.2f} ({:.2f}).".format(*growth))
+        print("In brackets, and in the table where it is said, processor seconds.")
 
 
 def run(*arguments: str) -> str:
