@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -41,19 +42,6 @@ class DamageError(ValueError):
     """Damage of a saved model, index or split, as the end of a sentence."""
 
 
-class Described(Protocol):
-    """Array as model.json describes it: checksum, size, type (``<f4`` is float32) and shape."""
-
-    @property
-    def sha256(self) -> str: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-
 def resolved(path: str | Path) -> Path:
     """Return a path, or the directory that a text file in its place names (`atomic.move_link`)."""
     place = Path(path)
@@ -74,10 +62,17 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def mapped(directory: Path, name: str, entry: Described, *, verify: bool) -> NDArray[Any]:
+def mapped(directory: Path, name: str, entry: Mapping[str, Any], *, verify: bool) -> NDArray[Any]:
     """Map an array into memory; size, type and shape are checked first, and mostly the checksum.
 
     That of a file of more than 1 MB is left out, unless `verify` is set.
+
+    Parameters
+    ----------
+    directory, name : path and str
+    entry : mapping
+        Fields of `recsys.schema.FileEntry`.
+    verify : bool
 
     Raises
     ------
@@ -86,9 +81,9 @@ def mapped(directory: Path, name: str, entry: Described, *, verify: bool) -> NDA
     path = directory / name
     if not path.is_file():
         raise DamageError(f"{name} is missing")
-    if (size := path.stat().st_size) != entry.bytes:
-        raise DamageError(f"{name} has {size:,} bytes instead of {entry.bytes:,}")
-    if (verify or size <= _ALWAYS_VERIFIED) and sha256_of(path) != entry.sha256:
+    if (size := path.stat().st_size) != (expected := entry["bytes"]):
+        raise DamageError(f"{name} has {size:,} bytes instead of {expected:,}")
+    if (verify or size <= _ALWAYS_VERIFIED) and sha256_of(path) != entry["sha256"]:
         raise DamageError(f"the contents of {name} have changed since it was saved")
     try:
         array = open_memmap(path, mode="r")  # never unpickles, and takes no zip
@@ -96,9 +91,10 @@ def mapped(directory: Path, name: str, entry: Described, *, verify: bool) -> NDA
         raise
     except Exception:  # a header can be wrong in many ways
         raise DamageError(f"{name} is not an array of numbers") from None
-    if (array.dtype.str, array.shape) != (entry.dtype, entry.shape):
+    dtype, shape = entry["dtype"], tuple(entry["shape"])
+    if (array.dtype.str, array.shape) != (dtype, shape):
         raise DamageError(
-            f"{name} must be of type {entry.dtype} and shape {entry.shape}, "
+            f"{name} must be of type {dtype} and shape {shape}, "
             f"not {array.dtype.str} and {array.shape}"
         )
     # Windows replaces no directory with files that are mapped.

@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -117,9 +116,8 @@ class _Model:
 
     def array(self, name: str, dtype: str, ndim: int = 1) -> NDArray[Any]:
         """Return a fitted array."""
-        entry = self._files[f"{name}.npy"]
-        described = SimpleNamespace(**entry | {"shape": tuple(entry["shape"])})
-        array = mapped(self._directory, f"{name}.npy", described, verify=self._verify)
+        file = f"{name}.npy"
+        array = mapped(self._directory, file, self._files[file], verify=self._verify)
         if (array.dtype.str, array.ndim) != (dtype, ndim):
             raise DamageError(f"{name} is of another type")
         return array

@@ -37,10 +37,10 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-import msgspec
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import asdict as as_dict
 from numpy.typing import NDArray
 from polars.exceptions import PanicException, PolarsError
 
@@ -448,7 +448,7 @@ def mapped_arrays(directory: Path, manifest: Manifest, everything: bool) -> dict
     DamageError
     """
     return {
-        name.removesuffix(".npy"): mapped(directory, name, entry, verify=everything)
+        name.removesuffix(".npy"): mapped(directory, name, as_dict(entry), verify=everything)
         for name, entry in manifest.files.items()
     }
 
@@ -466,7 +466,7 @@ def _blocks(
     folder = f"{side}_features/"
     names = [name for name in found if name.startswith(folder)]
     own = {name.removeprefix(folder): found[name] for name in names}
-    entries = [msgspec.structs.asdict(entry) for entry in manifest.features[side]]
+    entries = [as_dict(entry) for entry in manifest.features[side]]
     # Not imported above: few models have features, and these need scikit-learn.
     encoder = resolve_name("recsys.data.encoder:FeatureEncoder").from_state(
         side, resolve_name("recsys.data.encoder:EncoderState")(entries, levels, own)
