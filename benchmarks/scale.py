@@ -3,9 +3,9 @@
 Ratings are in Parquet files of up to 100 million each, in MovieLens-25M's shape scaled in both
 directions, and generated block by block. A billion of them take 2.7 GB on disk, and the saved model
 7. Stages are those of `recsys fit` and `recsys recommend`: read, fit `als`, save, load, and the top
-20 of 10,000 users; or another model with its defaults, for interactions alone, and the top 20 of
-all users. Each is printed when it is over: wall seconds, processor seconds, and the peak of the
-whole process (Linux only), in which mapped files count.
+20 of 10,000 users; or another model, with its defaults unless it is `ials`, for interactions alone,
+and the top 20 of and the top 20 of all users. Each is printed when it is over: wall seconds, processor seconds, and
+the peak of the whole process (Linux only), in which mapped files count.
 
 Usage: python benchmarks/scale.py [--largest N | --ratings N] [--factors K] [--sweeps S]
            [--model NAME] [--data FOLDER]
@@ -31,6 +31,7 @@ from measuring import machine, table
 SIZES = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000)
 STAGES = ("read", "fit", "save", "load", "top 20")
 SWEEPS = 5
+SWEPT = ("als", "ials")  # models that take --factors and --sweeps
 PART, BLOCK = 100_000_000, 5_000_000  # ratings of a file, and of what is generated at once
 
 
@@ -78,16 +79,16 @@ def measure(name: str, factors: int, sweeps: int, folder: Path) -> None:
         return result
 
     model = str(folder / "model")
-    is_als = name == "als"
-    params = {"factors": factors, "iterations": sweeps, "tol": 0.0} if is_als else {}
+    params = {"factors": factors, "iterations": sweeps} if name in SWEPT else {}
+    params |= {"tol": 0.0} if name == "als" else {}
     ratings = [stage("read", lambda: read_ratings(folder / "ratings"))]
     n_users = ratings[0].n_users
-    if not is_als:
+    if name != "als":
         ratings = [as_implicit(ratings.pop())]
     fitted = [stage("fit", lambda: Recommender(name, **params).fit(ratings.pop()))]
     stage("save", lambda: fitted.pop().save(model, overwrite=True))
     loaded = stage("load", lambda: Recommender.load(model))
-    n_wanted = min(10_000, n_users) if is_als else n_users
+    n_wanted = min(10_000, n_users) if name == "als" else n_users
     users = np.random.default_rng(0).choice(n_users, n_wanted, replace=False)
     ids = loaded.ratings.users.take(np.sort(users))
     stage("top 20", lambda: sum(map(len, loaded.recommend_batches(ids, n=20))))
@@ -123,7 +124,7 @@ def main() -> None:
 
 
 def compare(sizes: list[int], model: str, factors: int, sweeps: int, data: Path | None) -> None:
-    about = f"{factors} factors, {sweeps} sweeps" if model == "als" else "defaults, all users"
+    about = f"{factors} factors, {sweeps} sweeps" if model in SWEPT else "defaults"
     print(f"{machine()}\n{model}: {about}\n", flush=True)
     rows = []
     for n in sizes:
