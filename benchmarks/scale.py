@@ -145,7 +145,7 @@ def compare(sizes: list[int], model: str, factors: int, sweeps: int, data: Path 
         grown = math.log(most / n)
         growth = math.log(sum(last) / sum(times)) / grown, math.log(last_cpu / cpu) / grown
         print("\nAll stages grow with the ratings to the power {:.2f} ({:.2f}).".format(*growth))
-        print("In brackets, and in the table where it is said, processor seconds.")
+        print("In brackets: of processor seconds.")
 
 
 def run(*arguments: str) -> str:
