@@ -263,7 +263,8 @@ class Documents:
             read: Callable[[_Columns], Rows] = partial(_parquet_rows, data)
         elif kind == "jsonl":
             sample = islice(json_objects(data), _SAMPLE)
-            layout, names = "JSON lines", list(dict.fromkeys(n for _, row in sample for n in row))
+            layout = "JSON" if data.unit == "object" else "JSON lines"
+            names = list(dict.fromkeys(n for _, row in sample for n in row))
             read = lambda _: json_objects(data)  # noqa: E731
         else:
             lines = list(islice(data.lines(), _SAMPLE))

@@ -57,6 +57,9 @@ def test_an_explanation_adds_up_to_the_score(both):
         explained = both.explain(query, document)
         assert explained["contribution"].sum() == pytest.approx(score, abs=1e-4)
         assert explained["term"].to_list()[-2:] == ["(best documents)", "(average document)"]
+        best = explained["through"][-2].split(", ")
+        assert len(best) == 8  # of 320 documents
+        assert {int(each) % 16 for each in best} == {4}  # "The nurse called the patient"
 
 
 def test_words_alone_find_only_documents_with_the_words(both):
@@ -204,12 +207,18 @@ def large():
     drawn = topics[rng.integers(0, 40, 6000)[:, None], rng.integers(0, 12, (6000, 8))]
     noise = rng.integers(0, 400, (6000, 8))
     drawn = np.where(rng.random((6000, 8)) < 0.3, noise, drawn)
-    return LSI(20).fit([" ".join(row) for row in words[drawn]])
+    frequent = [
+        " most" * (i % 6 > 0) + " third" * (i % 3 == 0) + " few" * (i % 20 == 0)
+        for i in range(6000)
+    ]
+    texts = [" ".join(row) + more for row, more in zip(words[drawn], frequent, strict=True)]
+    return LSI(20, language=None).fit(texts)
 
 
 def test_a_filter_by_codes_loses_nothing(large, monkeypatch):
     assert large._search.is_filtered
-    queries = ("word1 word2", "word7", "word10 word20 word30 word40")
+    # Found among those with the best words, among those with words enough, and among all.
+    queries = ("word1 word2", "word10 word20 word30 word40", "few", "few most", "most", "third")
     for method in ("hybrid", "lsi"):
         found = [large.query(query, n=20, method=method) for query in queries]
         with monkeypatch.context() as patch:
