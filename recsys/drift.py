@@ -55,6 +55,16 @@ class Stability:
         """True if the distributions differ by more than `SHIFT`, and by more than chance."""
         return self.index >= SHIFT and self.index > self.chance
 
+    @property
+    def verdict(self) -> str:
+        """The difference in words."""
+        bound = f"a shift from {SHIFT:g} on"
+        if self.is_shift:
+            return f"shifted: {bound}"
+        if self.index <= self.chance:
+            return f"not more than by chance: {bound}"
+        return f"{'a little' if self.index < SHIFT / 2 else 'somewhat'}: {bound}"
+
 
 def stability(
     before: npt.ArrayLike, now: npt.ArrayLike, groups: tuple[str, ...] | None = None

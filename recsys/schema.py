@@ -88,6 +88,18 @@ class BlockEntry(Struct, frozen=True):
     n_directions: Count = 0
     remark: str = ""
 
+    @property
+    def contents(self) -> str:
+        """Number of values, words or dimensions."""
+        if self.form == "levels":
+            return f"{self.n_levels + self.has_rare:,} values"
+        if self.form == "text":
+            n, what = (
+                (self.n_directions, "dimensions") if self.n_directions else (self.n_levels, "")
+            )
+            return f"{n:,} {what or 'terms'}" + f" ({self.remark})" * bool(self.remark)
+        return self.form
+
 
 class RatingsTraining(Struct, frozen=True):
     """The fields of a model's training summary that predictions depend on."""

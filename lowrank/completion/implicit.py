@@ -134,7 +134,12 @@ def implicit_sweeps(
         raise ArgumentError(f"start must have shape {(m, k)}; got {start.shape}.")
     both = kernels.csr_arrays(W), kernels.csr_arrays(W.T.tocsr())
     features = row_features, column_features
-    sizes = [_n_known(side, each) for side, each in zip(both, features, strict=True)]
+    counts = [np.diff(side.indptr) for side in both]
+    # With features, rows without interactions are left out of the pairs.
+    sizes = [
+        len(own) if each is None else int(np.count_nonzero(own))
+        for own, each in zip(counts, features, strict=True)
+    ]
     rows, columns = (
         _Side(
             entries,
@@ -255,12 +260,6 @@ def solve_interactions(
         threads=threads,
     )
     return factors
-
-
-def _n_known(side: kernels.CsrArrays, features: GroupedFeatures | None) -> int:
-    """Return the number of rows in the pairs: with features, those with interactions."""
-    counts = np.diff(side.indptr)
-    return len(counts) if features is None else int(np.count_nonzero(counts))
 
 
 def _gram(factors: Floats, weight: float, threads: int | None) -> Floats:

@@ -15,7 +15,7 @@ from recsys.cli.options import command, output_options
 from recsys.cli.output import Output, write_facts
 
 if TYPE_CHECKING:
-    from recsys.schema import BlockEntry, Manifest
+    from recsys.schema import Manifest
     from recsys.spark.results import SparkModel
 
 LIBRARIES = (
@@ -86,20 +86,11 @@ def manifest_facts(
             if name in columns
         },
         **{
-            f"{side} features": {entry.column: _block(entry) for entry in entries}
+            f"{side} features": {entry.column: entry.contents for entry in entries}
             for side, entries in getattr(manifest, "features", {}).items()
         },
         "versions": manifest.versions,
     }
-
-
-def _block(entry: BlockEntry) -> str:
-    if entry.form == "levels":
-        return f"{entry.n_levels + entry.has_rare:,} values"
-    if entry.form == "text":
-        n, what = (entry.n_directions, "dimensions") if entry.n_directions else (entry.n_levels, "")
-        return f"{n:,} {what or 'terms'}" + f" ({entry.remark})" * bool(entry.remark)
-    return entry.form
 
 
 def _of_installation(ctx: click.Context) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from recsys.data.ratings import Ratings, has_items, has_ratings
-from recsys.drift import SHIFT, Stability, latest, popularity_stability, rating_stability
+from recsys.drift import Stability, latest, popularity_stability, rating_stability
 from recsys.errors import DataError
 from recsys.evaluation.experiment import evaluate
 from recsys.evaluation.results import Evaluation
@@ -131,7 +131,7 @@ def monitor(
     }
     found_drift = {name: each for name, each in drift.items() if each is not None}
     for name, each in found_drift.items():
-        rows.append(_row(f"{name}_drift", each.index, each.chance, _verdict(each)))
+        rows.append(_row(f"{name}_drift", each.index, each.chance, each.verdict))
     if not known.implicit:
         rows.append(_means(known, new, confidence))
     rated = new.items.take(np.flatnonzero(has_items(new)))
@@ -171,15 +171,6 @@ def _row(
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame([tuple(row.values()) for row in rows], schema=_SCHEMA, orient="row")
-
-
-def _verdict(found: Stability) -> str:
-    bound = f"a shift from {SHIFT:g} on"
-    if found.is_shift:
-        return f"shifted: {bound}"
-    if found.index <= found.chance:
-        return f"not more than by chance: {bound}"
-    return f"{'a little' if found.index < SHIFT / 2 else 'somewhat'}: {bound}"
 
 
 def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[dict[str, Any]]:

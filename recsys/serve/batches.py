@@ -20,7 +20,7 @@ _KNOWN = 100  # mean times that are remembered
 Answer = Callable[[list[Any], int], list[Json]]
 """Lists of n items in answer to some questions, such as users or items."""
 Done = Callable[["bytes | Exception"], None]
-"""What takes the JSON of an answer, or the error that it ended in."""
+"""Taker of the JSON of an answer, or of the error that it ended in."""
 
 
 class Batches:

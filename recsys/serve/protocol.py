@@ -1,6 +1,6 @@
 """HTTP with bounds on the head of a request, and with the shortest way to a list.
 
-uvicorn has no such bounds. A list for an id is asked for and written here: without the task, the
+uvicorn has no such bounds. A list for an id is computed and written here: without the task, the
 messages and the events of an ASGI call, which would take as long as the search itself.
 """
 
