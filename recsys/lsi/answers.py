@@ -158,13 +158,13 @@ def explained_by_both(
             "through": _named(names, None if moved else through, len(query.terms)).cast(pl.String),
         }
     )
-    others = {
+    rest = {
         "term": [FEEDBACK, AVERAGE],
         "words": [0.0, -fusion.average_words],
         "meaning": [fusion.meaning * cosine, -fusion.average_meaning],
         "through": [", ".join(best.cast(pl.String)), None],
     }
-    others = pl.DataFrame(others).tail(1 + moved)
+    others = pl.DataFrame(rest).tail(1 + moved)
     frame = pl.concat([_sorted(frame, "words", "meaning"), others])
     total = (pl.col("words") + pl.col("meaning")).alias("contribution")
     return frame.select("term", total, "words", "meaning", "through")

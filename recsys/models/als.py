@@ -124,10 +124,10 @@ class ALS(ContentModel):
             setattr(self, name, value)
         # The users once more, so that a user folded in later gets the very same vector.
         has_features = bool(ratings.user_features or ratings.item_features)
-        entries = None if self.linked or has_features else ratings.coded
+        entries: Any = None if self.linked or has_features else ratings.coded
         rows = csr_rows(ratings.user_features) if has_features else None
-        found = self._solved_rows(entries or Histories.of(ratings), rows, of_users=True)
-        vars(self).update(found)
+        entries = entries or Histories.of(ratings)
+        vars(self).update(self._solved_rows(entries, rows, of_users=True))
         if has_features:
             with at_most(self.threads):
                 self._fit_content(ratings)

@@ -274,7 +274,7 @@ def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user"
     if data.table is not None:
         return read_table_rows(data, data.table, request, required)
     folders = _of_folders(data.name, request) if "=" in data.name else {}
-    request = replace(request, **dict.fromkeys(folders))
+    request = replace(request, **cast(Any, dict.fromkeys(folders)))
     required = [role for role in required if role not in folders]
     layout = detect(data, request)
     if layout.kind in ("lightgcn", "netflix"):
@@ -297,7 +297,7 @@ def _of_folders(path: str, request: Request) -> dict[str, tuple[str, pl.Series]]
     if {"year", "month", "day"} <= {*folders}:
         parts = (folders.pop(name).zfill(2) for name in ("year", "month", "day"))
         folders["date"] = "-".join(parts)
-    found = {}
+    found: dict[str, tuple[str, pl.Series]] = {}
     for role in ("user", "item", "event", "timestamp"):
         place = usual_column([*folders], role, path)
         name = getattr(request, role) or (None if place is None else [*folders][place])
@@ -310,7 +310,7 @@ def _of_folders(path: str, request: Request) -> dict[str, tuple[str, pl.Series]]
             elif role != "event":
                 value = integers_if_canonical(value)
             if not value.null_count():
-                found[role] = name, value
+                found[role] = str(name), value
     return found
 
 
