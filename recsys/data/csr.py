@@ -151,7 +151,7 @@ class Batches:
     """
 
     def __init__(self, expected: int | None = None) -> None:
-        self.n_rows, self._expected = 0, expected or _FEWEST
+        self._expected = expected or _FEWEST
         self._keys: dict[str, Keys] = {}
         self._texts: dict[str, pl.Series] = {}  # categories are there as long as a series of them
         self._levels: Levels | None = Levels()
@@ -160,7 +160,7 @@ class Batches:
         self._parts: dict[str, list[pl.Series]] = {}
 
     def add(self, batch: Mapping[str, Column]) -> None:
-        """Add rows; the columns are named by their roles, arrays are of int64 or float32."""
+        """Add rows of some columns, named by their roles; arrays are of int64 or float32."""
         if self._arrays is not None and not all(map(self._is_plain, batch, batch.values())):
             before = self.rows().decode().columns
             self._levels = None
@@ -170,7 +170,6 @@ class Batches:
                 self._append(self._arrays.setdefault(role, _Growing(self._expected)), role, column)
             else:
                 self._parts.setdefault(role, []).append(self._narrow(role, pl.Series(role, column)))
-        self.n_rows += len(next(iter(batch.values())))
 
     def rows(self) -> Rows:
         """Return all rows; their columns are not kept here."""
@@ -194,7 +193,7 @@ class Batches:
         """Return whether a column can be kept as an array."""
         if isinstance(column, np.ndarray):
             return role not in self._texts
-        dtype, is_begun = column.dtype, bool(self._arrays)
+        dtype, is_begun = column.dtype, role in (self._arrays or {})
         is_integer = dtype.is_signed_integer() or dtype in (pl.UInt8, pl.UInt16, pl.UInt32)
         if column.null_count():
             return False

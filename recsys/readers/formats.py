@@ -128,13 +128,17 @@ def read_parquet(
         n_rows = int(scan.select(pl.len()).collect().item())
         if not n_rows:
             raise NoRowsError(f"{data.name} has no rows.")
-        plan, batches = scan.select(**chosen), Batches(n_rows)
+        # Column by column, as polars reads whole groups of rows, and a file may have a single one.
+        plans, batches = [scan.select(**{role: chosen[role]}) for role in chosen], Batches(n_rows)
         if "item" in roles and isinstance(types[names[roles["item"]]], pl.List):
-            plan = plan.explode("item").filter(pl.col("item").is_not_null())
-        for frame in plan.collect_batches(chunk_size=_CHUNK, engine="streaming"):
-            batches.add(frame.to_dict())
-            if data.on_rows is not None:
-                data.on_rows(min(batches.n_rows, n_rows), n_rows)
+            plans = [scan.select(**chosen).explode("item").filter(pl.col("item").is_not_null())]
+        for n_plans, plan in enumerate(plans):
+            n_read = n_plans * n_rows
+            for frame in plan.collect_batches(chunk_size=_CHUNK, engine="streaming"):
+                batches.add(frame.to_dict())
+                n_read += len(frame)
+                if data.on_rows is not None:
+                    data.on_rows(min(n_read // len(plans), n_rows), n_rows)
     rows = batches.rows()
     return _numbered(_with_integers(rows) if data.columns else rows, data, description, request)
 
