@@ -1,7 +1,7 @@
-from .collection import DocumentBatch as DocumentBatch
-from .collection import Documents as Documents
-from .collection import read_documents as read_documents
 from .eigenwords import Eigenwords as Eigenwords
+from .inputs import DocumentBatch as DocumentBatch
+from .inputs import Documents as Documents
+from .inputs import read_documents as read_documents
 from .model import LSI as LSI
 from .queries import UnknownTermWarning as UnknownTermWarning
 from .space import Added as Added

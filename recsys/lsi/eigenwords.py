@@ -12,7 +12,7 @@ from scipy import sparse
 
 from recsys.data.ids import Ids
 from recsys.errors import DataError, NotFittedError
-from recsys.lsi.collection import NamesCollector, batches_or_none
+from recsys.lsi.inputs import Texts, text_batches
 from recsys.lsi.language import Language, StopWords
 from recsys.lsi.queries import best_rows, similar_rows
 from recsys.lsi.space import decompose
@@ -122,10 +122,10 @@ class Eigenwords:
         DataError
             If there are no texts, or no word has a context.
         """
-        batches = batches_or_none(texts)
+        batches = text_batches(texts)
         if batches is None:
             raise DataError("Eigenwords are learned from texts; got a matrix.")
-        words, ends, terms = self._words(NamesCollector().watch(batches))
+        words, ends, terms = self._words(Texts(batches))
         if not len(terms):
             raise DataError(f"No word occurs min_count={self.min_count} times or more.")
         self.counts_ = word_contexts(words, ends, len(terms), self.window, self.sides)

@@ -1,18 +1,25 @@
-"""Counts of terms from what an index is given: documents and queries, as texts or matrices."""
+"""What an index is given as texts or matrices: names of documents, counts of terms, queries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count, repeat
+from numbers import Number
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import polars as pl
 from scipy import sparse
 
+from recsys.data.frames import is_pandas
 from recsys.data.ids import Ids
 from recsys.errors import DataError
-from recsys.lsi.collection import Names, NamesCollector, batches_or_none, names_of_matrix
 from recsys.lsi.queries import Queries, has_texts
 from recsys.lsi.vectorizer import VectorizerEncoder, WordEncoder, checked_text
+from recsys.readers.documents import Document, batches_of
+from recsys.readers.documents import DocumentBatch as DocumentBatch
+from recsys.readers.documents import Documents as Documents
+from recsys.readers.documents import read_documents as read_documents
 
 if TYPE_CHECKING:
     from recsys.data.ids import IdsLike
@@ -23,10 +30,148 @@ Labels: TypeAlias = "tuple[Sequence[Any] | None, Sequence[str | None] | None]"
 Matrix: TypeAlias = Callable[[Any], Any]
 """Check of a matrix, which returns it as CSR."""
 
+_SNIPPET = 120  # characters
+_TITLES = 3  # times that the words of a title count in a text
+
+
+class Texts:
+    """Texts of batches, each after its title, which counts thrice; what passes is named in `table`.
+
+    Raises
+    ------
+    DataError
+        While it is read, if a batch has fewer ids or titles than texts, or an item is not a text.
+    """
+
+    def __init__(self, batches: Iterable[DocumentBatch]) -> None:
+        self._batches = batches
+        self._names: list[tuple[Any, str | None, str]] = []
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for ids, texts, given in self._batches:
+            titles = given or [None] * len(ids)
+            if not len(ids) == len(texts) == len(titles):
+                raise DataError(
+                    "A batch must have as many ids (and titles) as texts; got "
+                    f"{len(ids)} ids, {len(titles)} titles and {len(texts)} texts."
+                )
+            first = len(self._names)
+            checked = [checked_text(text, first + i) for i, text in enumerate(texts)]
+            self._names += zip(ids, titles, map(_snippet, checked), strict=True)
+            yield [_with_title(*each) for each in zip(titles, checked, strict=True)]
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """Columns document, title where there is one, and snippet of the texts that have passed."""
+        ids, titles, snippets = map(list, zip(*self._names, strict=True))
+        known = any(title is not None for title in titles)
+        return _table(ids, titles if known else None, snippets)
+
+
+def _snippet(text: str) -> str:
+    line = " ".join(text[: 4 * _SNIPPET].split())
+    return line if len(line) <= _SNIPPET else line[: _SNIPPET - 1].rstrip() + "…"
+
+
+def _with_title(title: str | None, text: str) -> str:
+    """Return a text with its title, three times if the text is more than that."""
+    if not title:
+        return text
+    # Many texts begin with their title; and one that has little more is not about it any the more.
+    has_title = " ".join(text[: 2 * len(title)].split()).startswith(" ".join(title.split()))
+    rest = len(text) - len(title) * has_title
+    times = (_TITLES if rest > len(title) else 1) - has_title
+    return f"{title}\n" * times + text
+
+
+def _table(
+    ids: Any, titles: Sequence[str | None] | None, snippets: Sequence[str] | None = None
+) -> pl.DataFrame:
+    columns = [Ids(ids, "document", sort=False).values.alias("document")]
+    for name, values in (("title", titles), ("snippet", snippets)):
+        columns += [] if values is None else [pl.Series(name, list(values), dtype=pl.String)]
+    return pl.DataFrame(columns)
+
+
+def _check_lengths(n: int, ids: Any, titles: Any) -> None:
+    for name, given in (("ids", ids), ("titles", titles)):
+        if given is not None and len(given) != n:
+            raise DataError(
+                f"{name} must have one entry for each of {n} documents; got {len(given)}."
+            )
+
+
+def text_batches(
+    documents: Any, labels: Labels = (None, None), first_id: int = 0
+) -> Iterator[DocumentBatch] | None:
+    """Return documents as batches of texts, or None if they are (or should be) a matrix.
+
+    `labels` are for texts, since batches have their own; without ids the texts are numbered from
+    `first_id`.
+
+    Raises
+    ------
+    DataError
+        If `documents` is a single text, a frame of texts, or empty, or there are not as many ids
+        or titles as texts.
+    """
+    problem = _problem(documents)
+    if problem:
+        raise DataError(f"Documents must be a list of texts or a matrix; got {problem}")
+    shape = getattr(documents, "shape", None)
+    if shape is None or isinstance(documents, pl.Series):
+        is_matrix = not isinstance(documents, Iterable)
+    else:
+        is_matrix = len(shape) != 1 or not isinstance(next(iter(documents), None), str)
+    if is_matrix:
+        return None
+    stream = iter(documents)
+    first = next(stream, None)
+    if first is None:
+        raise DataError("There are no documents.")
+    stream = chain([first], stream)
+    if isinstance(first, DocumentBatch):
+        if any(each is not None for each in labels):
+            raise DataError("Batches of documents have ids and titles; do not give others.")
+        return stream
+    if isinstance(first, str):
+        return batches_of(_documents(stream, *labels, first_id))
+    if isinstance(documents, Sequence) and not isinstance(first, Number):
+        return None
+    raise DataError(
+        "Documents must be texts, DocumentBatch or a matrix; got items of type "
+        f"{type(first).__name__}."
+    )
+
+
+def _problem(documents: Any) -> str | None:
+    """Return why documents are neither texts nor a matrix, where their type shows it."""
+    if isinstance(documents, str | bytes):
+        return "one text."
+    if isinstance(documents, Mapping) and not hasattr(documents, "shape"):  # a dok_matrix is one
+        return "a mapping. Give its values, and its keys as ids."
+    is_table = isinstance(documents, pl.LazyFrame) or (
+        not all(dtype.is_numeric() for dtype in documents.dtypes)
+        if isinstance(documents, pl.DataFrame)
+        else is_pandas(documents)
+        and any(getattr(dtype, "kind", "O") not in "biuf" for dtype in documents.dtypes)
+    )
+    return "a frame with columns that are not numbers. Give its column of texts." * is_table or None
+
+
+def _documents(texts: Iterable[str], ids: Any, titles: Any, first_id: int) -> Iterator[Document]:
+    labels = count(first_id) if ids is None else chain(ids, repeat(None))
+    heads = repeat(None) if titles is None else chain(titles, repeat(None))
+    n = 0
+    for text in texts:
+        yield Document(next(labels), text, next(heads))
+        n += 1
+    _check_lengths(n, ids, titles)
+
 
 def learned_counts(
     encoder: Encoder, documents: Any, labels: Labels, vocabulary: IdsLike | None, matrix: Matrix
-) -> tuple[Names, Any]:
+) -> tuple[pl.DataFrame, Any]:
     """Return the names and counts of documents; the encoder learns the terms.
 
     Raises
@@ -34,41 +179,43 @@ def learned_counts(
     DataError
         If a vocabulary is of another length than the matrix is wide, or given for texts.
     """
-    batches = batches_or_none(documents, *labels)
+    batches = text_batches(documents, labels)
     if batches is not None:
         if vocabulary is not None:
             raise DataError("vocabulary is for matrices; the terms of texts are found in them.")
-        collector = NamesCollector()
-        counts = encoder.read(collector.watch(batches))
-        return collector.names(), counts
-    counts = matrix(documents)
-    names = names_of_matrix(counts.shape[0], *labels, 0)
+        counts = encoder.read(texts := Texts(batches))
+        return texts.table, counts
+    names, counts = _of_matrix(matrix(documents), labels, 0)
     n_terms = counts.shape[1]
-    if vocabulary is not None and len(vocabulary) != n_terms:  # type: ignore[arg-type]
-        given = len(vocabulary)  # type: ignore[arg-type]
+    terms = range(n_terms) if vocabulary is None else vocabulary
+    if len(terms) != n_terms:  # type: ignore[arg-type]
+        given = len(terms)  # type: ignore[arg-type]
         raise DataError(f"vocabulary must have one entry for each of {n_terms} terms; got {given}.")
-    encoder.terms = Ids(range(n_terms) if vocabulary is None else vocabulary, "term", sort=False)
+    encoder.terms = Ids(terms, "term", sort=False)
     return names, counts
+
+
+def _of_matrix(counts: Any, labels: Labels, first: int) -> tuple[pl.DataFrame, Any]:
+    n, (ids, titles) = counts.shape[0], labels
+    _check_lengths(n, ids, titles)
+    return _table(range(first, first + n) if ids is None else ids, titles), counts
 
 
 def further_counts(
     encoder: Encoder, documents: Any, labels: Labels, first: int, matrix: Matrix
-) -> tuple[Names, Any, int]:
+) -> tuple[pl.DataFrame, Any, int]:
     """Return the names and counts of further documents, and the number of words lost.
 
     Documents without ids are numbered from `first`.
     """
-    batches = batches_or_none(documents, *labels, first)
+    batches = text_batches(documents, labels, first)
     if batches is None:
-        counts = matrix(documents)
-        return names_of_matrix(counts.shape[0], *labels, first), counts, 0
-    collector = NamesCollector()
-    blocks, n_unknown = [], 0
-    for texts in collector.watch(batches):
-        encoded = encoder.encode(texts)
-        blocks.append(encoded.rows if encoded.counts is None else encoded.counts)
-        n_unknown += sum(map(len, encoded.unknown))
-    return collector.names(), sparse.vstack(blocks, format="csr"), n_unknown
+        return *_of_matrix(matrix(documents), labels, first), 0
+    texts = Texts(batches)
+    encoded = [encoder.encode(each) for each in texts]
+    rows = [each.rows if each.counts is None else each.counts for each in encoded]
+    n_unknown = sum(len(words) for each in encoded for words in each.unknown)
+    return texts.table, sparse.vstack(rows, format="csr"), n_unknown
 
 
 def as_queries(encoder: Encoder, given: Any, matrix: Matrix, *, columns: bool) -> Queries:

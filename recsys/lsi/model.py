@@ -18,8 +18,8 @@ from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError
 from recsys.lsi import answers
-from recsys.lsi.collection import Collection, NamesCollector, batches_or_none
-from recsys.lsi.inputs import as_queries, further_counts, learned_counts
+from recsys.lsi.collection import Collection
+from recsys.lsi.inputs import Texts, as_queries, further_counts, learned_counts, text_batches
 from recsys.lsi.language import StopWords
 from recsys.lsi.parts import Part
 from recsys.lsi.queries import Queries, check_words
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     DocumentsLike = Iterable[str] | Iterable[DocumentBatch] | MatrixLike
     QueriesLike = str | Sequence[str] | MatrixLike
-    from recsys.lsi.collection import Names
 
 Floats = NDArray[np.floating[Any]]
 _ADDING = ("fold-in", "update")
@@ -216,11 +215,11 @@ class LSI(
     def transform(self, documents: DocumentsLike) -> Floats:
         """Return the coordinates q' U_k of texts or of rows of counts, shape (n, n_components_)."""
         check_is_fitted(self)
-        batches = batches_or_none(documents)
+        batches = text_batches(documents)
         if batches is None:
             return self._space.project(self._encoder.weigh(self._matrix(documents)))
-        texts = NamesCollector().watch(batches)
-        return np.concatenate([self._space.project(self._encoder.encode(t).rows) for t in texts])
+        rows = (self._encoder.encode(texts).rows for texts in Texts(batches))
+        return np.concatenate([self._space.project(each) for each in rows])
 
     def fit_transform(
         self, documents: DocumentsLike, y: object = None, **fit_params: Any
@@ -269,9 +268,9 @@ class LSI(
         rows = self._encoder.weigh(counts)
         more = self._part(names, counts, rows)
         outside = outside_share(rows, more.embedding)
-        old = self.documents_.ids.find(names.ids.values)
+        old = self.documents_.ids.find(names["document"])
         if not replace and (old >= 0).any():
-            label = names.ids.values[int((old >= 0).argmax())]
+            label = names["document"][int((old >= 0).argmax())]
             raise DataError(
                 f"Document {label!r} is in the index already; it is replaced with --replace "
                 "(replace=True)."
@@ -535,9 +534,9 @@ class LSI(
         self.n_components_ = len(space.singular_values)
         self.__dict__.pop("_search", None)
 
-    def _part(self, names: Names, counts: Any, rows: Any) -> Part:
+    def _part(self, names: pl.DataFrame, counts: Any, rows: Any) -> Part:
         mean = self.training_["mean_length"] if self._has_counts else None
-        return Part(names.table, counts, self._space.project(rows), mean)
+        return Part(names, counts, self._space.project(rows), mean)
 
     @property
     def _has_counts(self) -> bool:

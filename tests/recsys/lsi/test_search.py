@@ -166,7 +166,7 @@ def test_changes_lead_to_the_index_of_what_is_left(everyday, tmp_path):
     for name in ("components_", "singular_values_", "_encoder", "training_"):
         setattr(whole, name, getattr(changed, name))
     rows = changed._encoder.encode(texts)
-    whole._totals = (part := whole._part(whole.documents_.whole, rows.counts, rows.rows)).totals()
+    whole._totals = (part := whole._part(whole.documents_.table, rows.counts, rows.rows)).totals()
     whole.documents_ = Collection((part,))
     changed.save(tmp_path / "index")
     for lsi in (changed, LSI.load(tmp_path / "index")):
