@@ -34,7 +34,8 @@ from recsys import Recommender
 from recsys.data.ratings import Ratings
 from recsys.models.als import ALS
 from recsys.readers import read_ratings
-from recsys.storage import Saved, save_model
+from recsys.schema import Saved
+from recsys.storage import save_model
 from recsys.topn import CsrPairs, top_n
 
 N = 20

@@ -22,7 +22,7 @@ from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.priors import Known
 from recsys.models.registry import MODELS, model_class
-from recsys.storage import Saved
+from recsys.schema import Saved
 from recsys.topn import CsrPairs, TopN, check_n
 
 PairsLike: TypeAlias = "FrameLike | Sequence[tuple[int | str, int | str]]"

@@ -30,7 +30,8 @@ from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
 from recsys.readers import as_ratings
 from recsys.reranking import ColdUser, Request, requested
-from recsys.storage import Saved, load_model, save_model
+from recsys.schema import Saved, load_model
+from recsys.storage import save_model
 from recsys.topn import Cosine, KnownUsers, Scorer, TopN, top_n
 from recsys.update import updated
 
@@ -201,7 +202,7 @@ class Recommender:
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = False) -> Self:
-        """Load a saved model, see `recsys.storage.load_model`."""
+        """Load a saved model, see `recsys.schema.load_model`."""
         saved = load_model(path, verify=verify)
         recommender = cls(saved.model)
         recommender._is_named, recommender.provenance = True, saved.provenance

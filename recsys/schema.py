@@ -1,28 +1,50 @@
-"""Documents and columns of saved models, indexes and splits, with strict checks of them."""
+"""Schemas of saved models, indexes and splits, and loading by them: everything is checked."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 import numpy as np
 import polars as pl
 from msgspec import Meta, Struct
+from msgspec.structs import asdict as as_dict
 from numpy.typing import NDArray
+from polars.exceptions import PanicException, PolarsError
 
 from recsys.data.features import FeatureKind, Features
 from recsys.data.ids import Ids
-from recsys.errors import ModelFileError
-from recsys.saved_arrays import FORMAT_VERSION, LONGEST, MANIFEST, DamageError
+from recsys.data.ratings import Ratings
+from recsys.errors import ModelFileError, RecsysError
+from recsys.models.base import Model
+from recsys.models.registry import MODELS
+from recsys.provenance import Provenance
+from recsys.saved_arrays import (
+    FORMAT_VERSION,
+    LONGEST,
+    MANIFEST,
+    MODEL_FORMAT,
+    VERIFIED_TOGETHER,
+    DamageError,
+    mapped,
+    resolved,
+)
+
+if TYPE_CHECKING:
+    from lowrank.completion.design import GroupedFeatures
+
 
 INDEX_FORMAT = "recsys-lsi"
 SPARK_FORMAT = "recsys-spark-model"  # written by `recsys.spark`, and opened by one machine as well
 MEASURED = "metrics.json"
-MEASURED_FORMAT: Literal["recsys-metrics"] = "recsys-metrics"
 SPLIT_MANIFEST = "split.json"
 SPLIT_FORMAT: Literal["recsys-split"] = "recsys-split"
 _FEW_TEXTS = 2**16  # that are cut by Python in the time in which polars starts its threads
@@ -50,6 +72,13 @@ _FEATURES: dict[str, tuple[Any, ...]] = {
     "list": (pl.List(pl.String),),
     "text": (pl.String,),
 }
+
+_OTHER_FORMS = {
+    MODEL_FORMAT: "it is a saved model of ratings; see `recsys info`",
+    INDEX_FORMAT: "it is an index of texts; see `recsys lsi info` and `recsys lsi query`",
+    SPARK_FORMAT: "it was fitted with --engine spark; see `recsys info`",
+}
+_ROWS = ("indptr", "indices", "data")
 
 S = TypeVar("S")
 
@@ -165,24 +194,6 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return sum(entry.bytes for entry in self.files.values())
 
 
-class Measured(Struct, frozen=True, kw_only=True):
-    """Metrics of a model on one set of test ratings: value, and bounds of the interval."""
-
-    test: str
-    fingerprint: str
-    time: str
-    ratings: Count
-    users: Count
-    metrics: dict[str, tuple[float, float | None, float | None]]
-
-
-class MeasuredFile(Struct, frozen=True, kw_only=True):
-    """Contents of metrics.json."""
-
-    format: Literal["recsys-metrics"] = MEASURED_FORMAT
-    measured: list[Measured] = []
-
-
 class SplitManifest(Struct, frozen=True, kw_only=True):
     """Contents of split.json; `folds` are the folders of a split with several folds."""
 
@@ -265,42 +276,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "item"):
         return value.item()
     raise TypeError(f"{value!r} is not a number or text")
-
-
-def encoded(series: pl.Series) -> tuple[ColumnType, dict[str, NDArray[Any]]]:
-    """Return the type of a column, and its arrays by the ends of their names.
-
-    Raises
-    ------
-    ModelFileError
-        If values of its type cannot be saved.
-    """
-    kind: ColumnType = "number"
-    arrays: dict[str, NDArray[Any]] = {}
-    if series.null_count():
-        arrays["_valid"] = series.is_not_null().to_numpy()
-    if series.dtype == pl.List(pl.String):
-        lists = [each or [] for each in series.to_list()]
-        kind, series = "list", pl.Series([text for each in lists for text in each], dtype=pl.String)
-        arrays["_ends"] = np.cumsum([len(each) for each in lists], dtype=np.int64)
-    if isinstance(series.dtype, pl.String | pl.Categorical | pl.Enum):
-        kind = "list" if kind == "list" else "text"
-        texts = series.cast(pl.String).fill_null("")
-        lengths = np.append(0, texts.str.len_bytes().to_numpy())
-        arrays["_offsets"] = np.cumsum(lengths, dtype=np.int64)
-        arrays["_bytes"] = np.frombuffer((texts.str.join().item() or "").encode(), dtype=np.uint8)
-        return kind, arrays
-    if series.dtype == pl.Date:
-        kind, series = "date", series.cast(pl.Int32)
-    elif isinstance(series.dtype, pl.Datetime):
-        kind, series = "datetime", series.dt.cast_time_unit("us").cast(pl.Int64)
-    if not (series.dtype.is_numeric() or series.dtype == pl.Boolean) or series.dtype.is_decimal():
-        raise ModelFileError(
-            f"The column {series.name!r} of the metadata cannot be saved: it has {series.dtype} "
-            "values; texts, lists of texts, numbers, booleans and dates can be."
-        )
-    filled = series.fill_null(0 if series.dtype != pl.Boolean else False)
-    return kind, arrays | {"": filled.to_numpy()}
 
 
 def listed(found: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
@@ -436,3 +411,188 @@ def saved_table(found: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any
     if len({len(column) for column in columns}) != 1:
         raise DamageError(f"the columns of {name} are of different lengths, or missing")
     return pl.DataFrame(columns)
+
+
+class Form(NamedTuple):
+    """A kind of saved directory, and its name in messages."""
+
+    format: str
+    noun: str
+    command: str
+    training: type[Struct]
+
+
+MODEL = Form(MODEL_FORMAT, "saved model", "recsys fit", RatingsTraining)
+INDEX = Form(INDEX_FORMAT, "saved index", "recsys lsi index", IndexTraining)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A fitted model, its ratings, the summary of the fit, and where all of it comes from."""
+
+    model: Model
+    ratings: Ratings
+    training: dict[str, Any]
+    provenance: Provenance = field(default_factory=Provenance)
+
+
+def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
+    """Read and check the model.json of a saved model or index.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    directory = resolved(path)
+    with reading_directory(path, form):
+        if directory.exists() and not (directory / MANIFEST).is_file():
+            reason = f"it has no {MANIFEST}."
+            if not directory.is_dir():
+                reason = f"it is a file, and a {form.noun} is a directory."
+            raise ModelFileError(f"{directory} is not a {form.noun}: {reason}")
+        if not directory.exists():
+            around = directory.parent.iterdir() if directory.parent.is_dir() else ()
+            models = [each.name for each in around if (each / MANIFEST).is_file()]
+            near = get_close_matches(directory.name, models, n=1, cutoff=0.5)
+            hint = f"did you mean {directory.with_name(near[0])}?" if near else ""
+            hint = hint or f"`{form.command}` makes one."
+            raise ModelFileError(f"There is no {form.noun} {directory}; {hint}")
+        document = read_document(directory / MANIFEST)
+        found, number = document.get("format"), document.get("format_version")
+        if found != form.format:
+            expected = f"its {MANIFEST} does not say format {form.format!r}"
+            reason = _OTHER_FORMS.get(str(found), expected)
+            raise ModelFileError(f"{path} is not a {form.noun}: {reason}.")
+        if type(number) is int and number != FORMAT_VERSION:
+            remedy = f"`{form.command}` writes a new one"
+            if number > FORMAT_VERSION:
+                remedy = f"install lowrank-recsys {document.get('package_version')} or newer"
+            raise ModelFileError(
+                f"The {form.noun} {path} has format version {number}, and this version of recsys "
+                f"reads {FORMAT_VERSION}; {remedy}."
+            )
+        return parse(document, form.training)
+
+
+def format_of(path: str | Path) -> str | None:
+    """Return the format that the model.json in a directory states, None if there is none."""
+    try:
+        return str(read_document(resolved(path) / MANIFEST).get("format"))
+    except (OSError, DamageError):
+        return None
+
+
+@contextmanager
+def reading_directory(path: str | Path, form: Form) -> Iterator[None]:
+    """Turn whatever is wrong with a saved directory into one error.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    try:
+        yield
+    except ModelFileError:
+        raise
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ModelFileError(f"The {form.noun} {path} cannot be read: {reason}.") from error
+    except (RecsysError, TypeError, ValueError, PolarsError, PanicException) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ModelFileError(f"The {form.noun} {path} is damaged: {reason}.") from None
+
+
+def load_model(path: str | Path, *, verify: bool = False) -> Saved:
+    """Load a saved model; `verify` checks all checksums, however large the files.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    path = resolved(path)
+    if format_of(path) == SPARK_FORMAT:
+        return Saved(*resolve_name("recsys.spark.results:load_result")(path))
+    manifest = read_manifest(path)
+    if manifest.model not in MODELS:
+        raise ModelFileError(
+            f"The saved model {path} is of the kind {manifest.model!r}, which this version of "
+            f"recsys does not know; it knows {', '.join(sorted(MODELS))}."
+        )
+    with reading_directory(path, MODEL):
+        training = manifest.training
+        if not training["implicit"] and None in (training["rating_min"], training["rating_max"]):
+            raise DamageError(f"rating_min and rating_max in {MANIFEST} must be numbers")
+        everything = verify or manifest.size <= VERIFIED_TOGETHER
+        found = mapped_arrays(Path(path), manifest, everything)
+        users, items = (saved_ids(found, manifest, kind) for kind in ("user", "item"))
+        arrays = {
+            name.removeprefix("arrays/"): np.require(array, requirements="C")
+            for name, array in found.items()
+            if name.startswith("arrays/")
+        }
+        model = resolve_name(MODELS[manifest.model])._from_arrays(manifest.parameters, arrays)
+        indptr, indices, data = (listed(found, f"ratings/{name}") for name in _ROWS)
+        levels = found.get("ratings/levels")
+        if (shape := (model.n_users, model.n_items)) != (len(users), len(items)):
+            raise DamageError(f"the model is of shape {shape}, not {(len(users), len(items))}")
+        check_rows("ratings/indptr", indptr, indices, len(items))
+        ratings = Ratings(
+            *(users, items, indptr, indices, data, found.get("ratings/seconds")),
+            implicit=bool(training["implicit"]),
+            item_table=saved_features(found, manifest, "item"),
+            user_table=saved_features(found, manifest, "user"),
+            item_features=_blocks(found, manifest, items, everything),
+            user_features=_blocks(found, manifest, users, everything),
+            levels=levels,
+        )
+        if levels is not None and data.max(initial=0) >= len(levels):
+            raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")
+        if everything and not np.isfinite(data if levels is None else levels).all():
+            raise DamageError("ratings has values that are not finite")
+    origin = {each.name: getattr(manifest, each.name) for each in fields(Provenance)}
+    return Saved(model, ratings, training, Provenance(**origin))
+
+
+def mapped_arrays(directory: Path, manifest: Manifest, everything: bool) -> dict[str, NDArray[Any]]:
+    """Map all arrays into memory, by names without suffix; sizes and checksums come first.
+
+    Raises
+    ------
+    DamageError
+    """
+    return {
+        name.removesuffix(".npy"): mapped(directory, name, as_dict(entry), verify=everything)
+        for name, entry in manifest.files.items()
+    }
+
+
+def _blocks(
+    found: Mapping[str, NDArray[Any]], manifest: Manifest, ids: Ids, everything: bool
+) -> GroupedFeatures | None:
+    """Return the features of users or items, if the model has any."""
+    side = cast("Side", ids.kind)
+    if side not in manifest.features:
+        return None
+    levels = saved_table(found, manifest, f"{side}_levels")
+    if levels.schema != {"level": pl.String, "weight": pl.Float64} or levels["weight"].has_nulls():
+        raise DamageError(f"{side}_levels are not levels and their weights")
+    folder = f"{side}_features/"
+    names = [name for name in found if name.startswith(folder)]
+    own = {name.removeprefix(folder): found[name] for name in names}
+    entries = [as_dict(entry) for entry in manifest.features[side]]
+    # Not imported above: few models have features, and these need scikit-learn.
+    encoder = resolve_name("recsys.data.encoder:FeatureEncoder").from_state(
+        side, resolve_name("recsys.data.encoder:EncoderState")(entries, levels, own)
+    )
+    indptr, indices, data = (listed(found, f"{folder}{name}") for name in _ROWS)
+    check_rows(f"{folder}indptr", indptr, indices, len(encoder.names))
+    if len(indptr) != len(ids) + 1 or data.shape != indices.shape or data.dtype != np.float32:
+        raise DamageError(f"the {side} features are not a matrix of {len(ids)} rows")
+    arrays = [*own.values(), levels["weight"].to_numpy()]
+    if everything and not all(np.isfinite(each).all() for each in arrays):
+        raise DamageError(f"the {side} features are not all finite")
+    matrix = resolve_name("scipy.sparse:csr_array")(
+        (data, indices, indptr), shape=(len(ids), len(encoder.names))
+    )
+    blocks: GroupedFeatures = resolve_name("recsys.data.encoder:FeatureBlocks")(matrix, encoder)
+    return blocks

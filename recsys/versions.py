@@ -14,9 +14,10 @@ import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
+from msgspec import Struct
 
 from recsys import schema
 from recsys.atomic import flush, move_link, unfinished_file
@@ -24,7 +25,7 @@ from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.evaluation.results import Evaluation
 from recsys.saved_arrays import MANIFEST, DamageError, resolved
-from recsys.storage import load_model, read_manifest
+from recsys.schema import load_model, read_manifest
 
 LATEST = "latest"
 """Name of the link."""
@@ -44,6 +45,24 @@ _FACTS = {
     "test": pl.String,
     "measured": pl.String,
 }
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """Metrics of a model on one set of test ratings: value, and bounds of the interval."""
+
+    test: str
+    fingerprint: str
+    time: str
+    ratings: schema.Count
+    users: schema.Count
+    metrics: dict[str, tuple[float, float | None, float | None]]
+
+
+class MeasuredFile(Struct, frozen=True, kw_only=True):
+    """Contents of metrics.json."""
+
+    format: Literal["recsys-metrics"] = "recsys-metrics"
+    measured: list[Measured] = []
 
 
 def list_versions(directory: str | Path) -> pl.DataFrame:
@@ -137,7 +156,7 @@ def promote(version: str | Path) -> tuple[str | None, str]:
     return before, place.name
 
 
-def measured(model: str | Path) -> list[schema.Measured]:
+def measured(model: str | Path) -> list[Measured]:
     """Return what was measured of a saved model, the oldest first.
 
     Raises
@@ -150,7 +169,7 @@ def measured(model: str | Path) -> list[schema.Measured]:
         return []
     try:
         document = schema.read_document(file)
-        return schema.checked(document, schema.MeasuredFile, file.name).measured
+        return schema.checked(document, MeasuredFile, file.name).measured
     except DamageError as error:
         raise ModelFileError(f"{file} is damaged: {error}.") from None
 
@@ -180,7 +199,7 @@ def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
         If the file is damaged.
     """
     rows = found.metrics.filter(pl.col("model") == label).to_dicts()
-    entry = schema.Measured(
+    entry = Measured(
         test=test,
         fingerprint=found.fingerprint,
         time=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -189,7 +208,7 @@ def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
         metrics={row["metric"]: (row["value"], row["low"], row["high"]) for row in rows},
     )
     target = Path(os.path.realpath(resolved(model))) / schema.MEASURED
-    everything = schema.MeasuredFile(measured=[*measured(model), entry][-_KEPT:])
+    everything = MeasuredFile(measured=[*measured(model), entry][-_KEPT:])
     try:
         with unfinished_file(target) as (new, stream):
             stream.write(schema.to_json(everything))

@@ -40,8 +40,7 @@ def info(ctx: click.Context, model: str | None, output: Output) -> None:
         write_facts(_of_installation(ctx), output)
         return
     from recsys.cli.inputs import require_path
-    from recsys.schema import SPARK_FORMAT
-    from recsys.storage import format_of, read_manifest
+    from recsys.schema import SPARK_FORMAT, format_of, read_manifest
 
     require_path(model, "model")
     if format_of(Path(model)) == SPARK_FORMAT:

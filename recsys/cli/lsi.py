@@ -163,8 +163,7 @@ def index(
     """
     from recsys.cli.inputs import check_destination
     from recsys.lsi import LSI
-    from recsys.schema import INDEX_FORMAT
-    from recsys.storage import format_of
+    from recsys.schema import INDEX_FORMAT, format_of
 
     check_destination(out, lambda path: format_of(path) == INDEX_FORMAT, "index", force=force)
     found = reading.open(documents)
@@ -489,7 +488,7 @@ def info(index: str, output: Output) -> None:
     from recsys.cli.info import manifest_facts
     from recsys.cli.inputs import require_path
     from recsys.cli.output import write_facts
-    from recsys.storage import INDEX, read_manifest
+    from recsys.schema import INDEX, read_manifest
 
     require_path(index, "index")
     manifest = read_manifest(index, INDEX)

@@ -99,7 +99,7 @@ def serve(
     require(key != "", unset, CommandError)
     for path in (model, model_b, index):
         if path is not None and not (Path(path) / MANIFEST).is_file():
-            from recsys.storage import read_manifest
+            from recsys.schema import read_manifest
 
             read_manifest(path)  # raises
     place = Path(model).absolute()  # of a link, not of what it points to today

@@ -13,15 +13,8 @@ from numpy.typing import NDArray
 
 from recsys import schema
 from recsys.saved_arrays import MANIFEST, VERIFIED_TOGETHER, DamageError, resolved
-from recsys.storage import (
-    INDEX,
-    Origin,
-    mapped_arrays,
-    read_manifest,
-    reading_directory,
-    target_directory,
-    write_directory,
-)
+from recsys.schema import INDEX, mapped_arrays, read_manifest, reading_directory
+from recsys.storage import Origin, target_directory, write_directory
 
 _ARRAYS = {
     "components": ("k", "terms"),
@@ -88,7 +81,7 @@ def save_index(
 
 
 def load_index(path: str | Path, *, verify: bool = False) -> tuple[SavedIndex, Origin]:
-    """Load a saved index; see `recsys.storage.load_model`.
+    """Load a saved index; see `recsys.schema.load_model`.
 
     Raises
     ------

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from lowrank import kernels
-from recsys.schema import INDEX_FORMAT
+from recsys.schema import INDEX_FORMAT, format_of
 from recsys.serve.answers import Answers
 from recsys.serve.counters import Counters
 from recsys.serve.facts import Id, Json
@@ -22,7 +22,6 @@ from recsys.serve.journals import EventLog, RequestLog
 from recsys.serve.problems import ProblemError
 from recsys.serve.settings import Settings
 from recsys.serve.slots import IndexAnswers, Slot, load_answers, load_search
-from recsys.storage import format_of
 
 T = TypeVar("T")
 Variant: TypeAlias = Literal["a", "b"]

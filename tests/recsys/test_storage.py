@@ -17,8 +17,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import recsys.atomic
-import recsys.storage
 from lowrank.kernels import backend
 from recsys.data.encoder import with_features
 from recsys.data.ids import Ids
@@ -29,8 +27,7 @@ from recsys.models.baselines import Bias, Popular
 from recsys.models.registry import MODELS
 from recsys.recommender import Recommender
 from recsys.saved_arrays import FORMAT_VERSION, MODEL_FORMAT, DamageError
-from recsys.schema import check_features, checksum
-from recsys.storage import format_of, read_manifest
+from recsys.schema import check_features, checksum, format_of, read_manifest
 
 N_ITEMS = 6
 ARRAYS = [
@@ -578,7 +575,7 @@ def test_small_models_are_verified_wholly(saved, monkeypatch):
 
 
 def test_large_models_are_verified_in_part_and_wholly_on_request(saved, monkeypatch):
-    monkeypatch.setattr(recsys.storage, "VERIFIED_TOGETHER", 0)
+    monkeypatch.setattr("recsys.schema.VERIFIED_TOGETHER", 0)
     monkeypatch.setattr("recsys.saved_arrays._ALWAYS_VERIFIED", 150)
     file = saved / "arrays" / "item_factors.npy"  # 188 bytes
     contents = bytearray(file.read_bytes())
