@@ -79,11 +79,11 @@ def leading_directions(
     if n <= n_columns:
         Q = of_rows(Q)
         for step in range(1, steps if Q.any() else 1):
-            Q = of_rows(of_columns(Q if step == 1 else _orthonormal(Q)))
+            Q = of_rows(of_columns(Q if step == 1 else orthonormal(Q)))
         Q = of_columns(Q)
     else:
         for step in range(steps):
-            Q = of_columns(of_rows(Q if step == 0 or not Q.any() else _orthonormal(Q)))
+            Q = of_columns(of_rows(Q if step == 0 or not Q.any() else orthonormal(Q)))
     if not Q.any():  # all entries equal their shifts
         return Directions(vectors, values)
     squares, turn, Q = _ritz(Q, of_rows)
@@ -108,14 +108,14 @@ def _ritz(
     """
     inverse = _inverse_factor(_gram(Q), Q.dtype)
     if inverse is None:
-        Q = _orthonormal(Q)
+        Q = orthonormal(Q)
         inverse = np.eye(Q.shape[1])
     squares, turn = np.linalg.eigh(inverse @ _gram(times(Q)) @ inverse.T)
     kept = np.flatnonzero(squares > np.finfo(Q.dtype).eps * squares[-1])[::-1]
     return squares[kept], inverse.T @ turn[:, kept], Q
 
 
-def _orthonormal(Q: Floats) -> Floats:
+def orthonormal(Q: Floats) -> Floats:
     """Return an orthonormal basis of the range of Q, without directions that are rounding.
 
     It takes the place of Q where it can.
@@ -137,7 +137,7 @@ def _orthonormal(Q: Floats) -> Floats:
     Q = kernels.multiply(Q, turn / np.sqrt(np.maximum(squares, rounding * squares[-1])))
     squares, turn = np.linalg.eigh(_gram(Q))  # in which small directions have grown, and noise less
     kept = squares > len(gram) * rounding * squares[-1]
-    return _orthonormal(kernels.multiply(Q, turn[:, kept] / np.sqrt(squares[kept])))
+    return orthonormal(kernels.multiply(Q, turn[:, kept] / np.sqrt(squares[kept])))
 
 
 def _inverse_factor(gram: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.float64] | None:

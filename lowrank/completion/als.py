@@ -87,7 +87,7 @@ class Biases(NamedTuple):
         (n, m), dtype = X.shape, X.dtype
         if not wanted:
             return cls(0.0, np.zeros(n, dtype), np.zeros(m, dtype))
-        by_row, mean = _stored(X), moments(X).mean
+        by_row, mean = stored(X), moments(X).mean
         if by_column is None:
             by_column = transposed(by_row, m, kernels.resolve_threads(None))
         sums, weights, known = [], [], []
@@ -246,7 +246,7 @@ def als_sweeps(
     the Netflix prize", section 3.
     """
     check_problem(X, k, regularization=regularization)
-    entries = _stored(X)
+    entries = stored(X)
     by_column = transposed(entries, X.shape[1], kernels.resolve_threads(threads))
     if start is None:
         with kernels.at_most(threads):
@@ -301,7 +301,7 @@ def moments(X: Known) -> Moments:
     return Moments(mean, math.sqrt(np.mean((X.data - np.float64(mean)) ** 2)))
 
 
-def _stored(X: Known) -> Stored:
+def stored(X: Known) -> Stored:
     """Return a matrix as the kernels take it."""
     return X if isinstance(X, CodedMatrix) else kernels.csr_arrays(X)
 

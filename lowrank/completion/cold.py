@@ -14,7 +14,7 @@ over all columns.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,7 @@ from lowrank import kernels
 from lowrank.completion.bayes import VariationalSide, shrinkage_target
 from lowrank.completion.design import FeatureDesign, FeatureRidge, GroupedFeatures
 from lowrank.completion.links import Posterior, RowPrior, posterior_rows, unpack
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+from lowrank.subspace import orthonormal
 
 Floats = NDArray[np.floating[Any]]
 
@@ -33,7 +31,6 @@ N_SLOPES = 32  # directions of the features at most
 
 _MAP_STEPS = 8  # of expectation maximisation for the penalties of the map
 _SLOPE_STEPS = 10  # and for the distribution of the slopes
-_SLOPE_ROWS = 8192  # that the distribution is learned from, at most
 _RANGE_STEPS = 6  # of subspace iteration for the directions
 
 
@@ -73,20 +70,34 @@ class ColdMap:
         return factors
 
 
+def mean_covariance(vectors: Posterior, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the mean covariance of vectors, which count as those that a map is fitted to."""
+    d = vectors.mean.shape[1]
+    if not vectors.covariance.shape[1]:
+        return np.zeros((d, d))
+    weight = np.sqrt(counts).astype(vectors.mean.dtype)
+    packed = kernels.coefficients(vectors.covariance, weight[:, None] / weight.sum())
+    mean: NDArray[np.float64] = unpack(packed.T.astype(np.float64), d)[0]
+    return mean
+
+
 def fit_cold_map(
-    vectors: Posterior, counts: NDArray[np.int64], features: GroupedFeatures
+    vectors: Floats,
+    counts: NDArray[np.int64],
+    features: GroupedFeatures,
+    covariance: NDArray[np.float64] | None = None,
 ) -> ColdMap:
-    """Fit the map from features to the vectors of rows, given each row's number of entries."""
-    dtype, d = vectors.mean.dtype, vectors.mean.shape[1]
+    """Fit the map from features to the vectors of rows, given each row's number of entries.
+
+    The vectors are known up to their mean `covariance`, shape (d, d); exactly without one.
+    """
+    dtype, d = vectors.dtype, vectors.shape[1]
     weight = np.sqrt(counts).astype(dtype)
     weight *= weight.sum() / (weight @ weight)  # their sum is the effective number of rows
     total, ridge = float(weight.sum(dtype=np.float64)), FeatureRidge.of(features, weight, d)
-    uncertain = np.zeros((d, d))
-    if vectors.covariance.shape[1]:
-        packed = kernels.coefficients(vectors.covariance, weight[:, None])
-        uncertain = unpack(packed.T.astype(np.float64), d)[0]
+    uncertain = np.zeros((d, d)) if covariance is None else total * covariance
     for _ in range(_MAP_STEPS):
-        off = vectors.mean - ridge.fit(vectors.mean)
+        off = vectors - ridge.fit(vectors)
         mean = (np.einsum("i,ij->j", weight, off, dtype=np.float64) / total).astype(dtype)
         off = (off - mean) * np.sqrt(weight)[:, None]
         scatter = kernels.coefficients(off, off) + uncertain + ridge.scatter()
@@ -102,14 +113,15 @@ def main_directions(features: GroupedFeatures, counts: NDArray[np.int64], dtype:
 
     The features of all entries' rows, times the directions, have total variance 1.
     """
-    weight = (counts / max(1, counts.sum())).astype(dtype)
-    design, rng = FeatureDesign.of(features, weight), np.random.default_rng(0)
+    weight = (counts / max(1, counts.sum())).astype(dtype)[:, None]
+    design, rng = FeatureDesign.of(features, weight[:, 0]), np.random.default_rng(0)
     r = min(N_SLOPES, design.n_features)
     Q = rng.standard_normal((design.n_features, min(r + 8, design.n_features))).astype(dtype)
-    for _ in range(_RANGE_STEPS):
-        Q = np.linalg.qr(design.backward(weight[:, None] * design.forward(Q)))[0].astype(dtype)
-    image = design.forward(Q)
-    variances, turn = np.linalg.eigh(kernels.coefficients(image, weight[:, None] * image))
+    with kernels.one_blas_thread():
+        for _ in range(_RANGE_STEPS):
+            Q = orthonormal(design.backward(weight * design.forward(Q)))
+        image = design.forward(Q)
+        variances, turn = np.linalg.eigh(kernels.coefficients(image, weight * image))
     best = slice(None, -r - 1, -1)
     scale = 1 / np.sqrt(max(float(variances[best].sum()), np.finfo(dtype).tiny))
     directions: Floats = np.ascontiguousarray(Q @ turn[:, best] * scale, dtype)
@@ -131,26 +143,26 @@ class Slopes(NamedTuple):
         return posterior_rows(entries, columns, self.prior, mean=0.0, noise=self.noise).mean
 
 
-def fit_slopes(residuals: csr_array, directions: Floats) -> Slopes:
+def fit_slopes(residuals: kernels.CsrArrays, directions: Floats) -> Slopes:
     """Fit the distribution of slopes to residuals, one row of which has its own slopes.
 
-    `directions` has shape (residuals.shape[1], r). Of very many rows a random sample is taken.
+    `directions` has shape (n_columns, r).
     """
-    if residuals.shape[0] > _SLOPE_ROWS:
-        rng = np.random.default_rng(0)
-        rated = np.flatnonzero(np.diff(residuals.indptr))
-        residuals = residuals[np.sort(rng.permutation(rated)[:_SLOPE_ROWS])]
+    from scipy import sparse
+
     d, dtype = directions.shape[1] + 1, residuals.dtype
+    shape = len(residuals.indptr) - 1, len(directions)
+    X = sparse.csr_array((residuals.data, residuals.indices, residuals.indptr), shape=shape)
     variance = float(residuals.data.var(dtype=np.float64)) or 1.0
     target = shrinkage_target(d, variance)
     none = np.zeros((0, d), dtype)
     prior = RowPrior(np.zeros(d, dtype), np.diag(1 / target).astype(dtype), none, 0.0)
-    rows, columns = VariationalSide.pair(residuals, prior, prior, 0.0)
+    rows, columns = VariationalSide.pair(X, prior, prior, 0.0)
     width, noise = d * (d + 1) // 2, variance
     rows.target = target
     columns.vectors = Posterior(_with_bias(directions), np.zeros((len(directions), width), dtype))
     for _ in range(_SLOPE_STEPS):
-        noise = rows.fit_vectors(columns, 0.0, noise) / residuals.nnz
+        noise = rows.fit_vectors(columns, 0.0, noise) / X.nnz
         rows.fit_prior()
     return Slopes(rows.prior, noise)
 

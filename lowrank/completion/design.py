@@ -10,7 +10,7 @@ ridge penalty, learned by maximising the evidence.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Floats = NDArray[np.floating[Any]]
 
 _EXACT = 1024  # features up to which their Gram matrix is factored
-_STEPS = 6  # conjugate gradient steps per sweep beyond: they start from the sweep before
+_STEPS = 6  # conjugate gradient steps per sweep beyond, at most: they start from the sweep before
+_CLOSE = 1e-2  # change of coefficients by another step, as a share of them, that is not worth it
 _MOST_TURN = 10.0  # weight of the step before; of residuals of rounding it could be anything
 _FIRST_PENALTY = 10.0  # of each group, in units of the typical weight: a tenth is explained
 _DRAWS = 32  # of the coefficients around their mean, which measure how well they are known
@@ -125,11 +126,15 @@ class FeatureDesign:
     @classmethod
     def of(cls, features: GroupedFeatures, weight: Floats) -> Self:
         """Return features centred by the mean over rows, each with its weight."""
-        matrix = features.matrix.astype(weight.dtype)
+        matrix = features.matrix.astype(weight.dtype, copy=False)
+        groups, centre = tuple(features.groups.values()), np.zeros(matrix.shape[1], weight.dtype)
         columns = kernels.csr_arrays(matrix.T.tocsr())
-        total = weight.sum(dtype=np.float64)
-        centre = kernels.csr_matmat(columns, weight[:, None])[:, 0] / weight.dtype.type(total)
-        return cls(kernels.csr_arrays(matrix), columns, tuple(features.groups.values()), centre)
+        return cls(kernels.csr_arrays(matrix), columns, groups, centre).centred(weight)
+
+    def centred(self, weight: Floats) -> Self:
+        """Return the same features, centred by the mean over rows of other weights."""
+        total = weight.dtype.type(weight.sum(dtype=np.float64))
+        return replace(self, centre=kernels.csr_matmat(self.columns, weight[:, None])[:, 0] / total)
 
     @property
     def n_features(self) -> int:
@@ -151,15 +156,14 @@ class FeatureDesign:
 
     def forward(self, B: Floats) -> Floats:
         """Return (F - 1 centre') @ B for B of shape (n_features, width)."""
+        B = np.ascontiguousarray(B)
         product = kernels.csr_matmat(self.rows, B)
-        product -= self.centre @ B
+        product -= kernels.coefficients(self.centre.reshape(-1, 1), B)
         return product
 
     def backward(self, Y: Floats) -> Floats:
-        """Return (F - 1 centre').T @ Y for Y of shape (n_rows, width)."""
-        product = kernels.csr_matmat(self.columns, Y)
-        product -= self.centre[:, None] * Y.sum(axis=0, dtype=np.float64).astype(Y.dtype)
-        return product
+        """Return F.T @ Y for Y of shape (n_rows, width); centred where columns of Y sum to zero."""
+        return kernels.csr_matmat(self.columns, Y)
 
     def squares(self, weight: Floats) -> Floats:
         """Return the diagonal of F' W F, centred by the mean under these weights, as a column."""
@@ -197,6 +201,7 @@ def ridge_fit(
     weight: Floats,
     start: Floats,
     steps: int,
+    close: float = 0.0,
     predictions: Floats | None = None,
     squares: Floats | None = None,
 ) -> RidgeFit:
@@ -205,7 +210,9 @@ def ridge_fit(
     Conjugate gradients on :math:`(S' W S + \rho I) B = S' W T`, all columns of B at once, with
     the diagonal as preconditioner. Every step lowers
     :math:`\sum_u w_u |t_u - B's_u|^2 + \rho |B|^2`, however few there are, and takes one product
-    with S and one with its transpose.
+    with S and one with its transpose. There are fewer where the residual, preconditioned, is at
+    most a share `close` of B in the norm of the preconditioner. Targets of a centred design are
+    centred too.
 
     The targets T have shape (n_rows, width), the weights w (n_rows,), B and its start
     (n_cols, width); the ridge rho is positive, one number or one for each column, shape
@@ -224,20 +231,27 @@ def ridge_fit(
     def ratio(a: NDArray[np.float64], b: NDArray[np.float64]) -> Floats:
         return np.divide(a, b, out=np.zeros_like(a), where=b > 0).astype(start.dtype)
 
-    w, rho, B = weight[:, None], np.asarray(ridge, start.dtype), start
+    w, rho, B = weight[:, None], np.asarray(ridge, start.dtype), start.copy()
     diagonal = (design.squares(weight) if squares is None else squares) + rho
-    found = design.forward(B) if predictions is None else predictions
-    direction, size = np.zeros_like(B), np.zeros(B.shape[1])
+    found = design.forward(B) if predictions is None else predictions.copy()
+    direction, size, scale = np.zeros_like(B), np.zeros(B.shape[1]), 0.0
+    if close:
+        scale = float(dots(B, diagonal * B).sum())
     for _ in range(steps):
-        residual = design.backward(w * (target - found)) - rho * B
+        residual = design.backward(w * (target - found))
+        residual -= rho * B
         scaled = residual / diagonal
         before, size = size, dots(residual, scaled)
-        direction = scaled + np.minimum(ratio(size, before), _MOST_TURN) * direction
+        scale = scale or float(size.sum())
+        if size.sum() <= close**2 * scale:
+            break
+        direction *= np.minimum(ratio(size, before), _MOST_TURN)
+        direction += scaled
         image = design.forward(direction)
         curvature = dots(image, w * image) + dots(direction, rho * direction)
         step = ratio(dots(residual, direction), curvature)
-        B = B + step * direction
-        found = found + step * image
+        B += step * direction
+        found += step * image
     return RidgeFit(B, found)
 
 
@@ -261,36 +275,44 @@ class FeatureRidge:
     penalties : float64 ndarray of shape (n_groups,)
         The penalties rho.
     coefficients : ndarray of shape (n_features, d)
-    gram : float64 ndarray of shape (n_features, n_features) or None
-        F'WF if there are few features, which are then solved for exactly.
+    diagonal : ndarray of shape (n_features, 1)
+        That of F'WF.
     log_evidence : float
         What learning the penalties has added to it, at least, the penalties themselves aside.
     """
 
     design: FeatureDesign
-    weight: Floats
-    shrinkage: Floats
-    penalties: NDArray[np.float64]
     coefficients: Floats
-    gram: NDArray[np.float64] | None
+    weight: Floats = field(init=False)
+    shrinkage: Floats = field(init=False)
+    diagonal: Floats = field(init=False)
+    penalties: NDArray[np.float64] = field(init=False)
     draws: Floats | None = None
     log_evidence: float = 0.0
+    _gram: NDArray[np.float64] | None = None
     _factored: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     @classmethod
-    def of(
-        cls, features: GroupedFeatures, weight: Floats, d: int, charge: Floats | None = None
-    ) -> Self:
+    def of(cls, features: GroupedFeatures, weight: Floats, d: int) -> Self:
         """Return a regression with coefficients of zero."""
-        shrinkage = np.ones((len(weight), 1), weight.dtype)
-        if charge is not None:
-            weight, own = weight + charge, weight
-            np.divide(own, weight, out=shrinkage[:, 0], where=own > 0)
         design = FeatureDesign.of(features, weight)
-        penalties = np.full(len(design.groups), _FIRST_PENALTY * _typical(weight))
-        coefficients = np.zeros((design.n_features, d), weight.dtype)
-        gram = design.gram(weight) if design.n_features <= _EXACT else None
-        return cls(design, weight, shrinkage, penalties, coefficients, gram)
+        ridge = cls(design, np.zeros((design.n_features, d), weight.dtype))
+        ridge.weigh(weight, np.zeros_like(weight))
+        ridge.penalties = np.full(len(design.groups), _FIRST_PENALTY * _typical(weight))
+        return ridge
+
+    def weigh(self, weight: Floats, charge: Floats) -> None:
+        """Give rows other weights, and charge what features explain."""
+        self.weight, self._gram, self._factored = weight + charge, None, None
+        self.shrinkage = np.ones((len(weight), 1), weight.dtype)
+        np.divide(weight, self.weight, out=self.shrinkage[:, 0], where=weight > 0)
+        self.design = self.design.centred(self.weight)
+        self.diagonal = self.design.squares(self.weight)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether features are so few that they are solved for by a factorisation."""
+        return self.design.n_features <= _EXACT
 
     @property
     def ridge(self) -> Floats:
@@ -304,14 +326,17 @@ class FeatureRidge:
 
     def solve(self, target: Floats, start: Floats) -> Floats:
         """Return the coefficients of targets, beginning at `start` where they are iterated."""
-        if self.gram is None:
+        means = np.einsum("i,ij->j", self.weight, target, dtype=np.float64)
+        target = target - (means / self.weight.sum(dtype=np.float64)).astype(target.dtype)
+        if not self.is_exact:
             fixed: dict[str, Any] = {"weight": self.weight, "ridge": self.ridge}
-            return ridge_fit(self.design, target, start=start, steps=_STEPS, **fixed).coefficients
+            fixed |= {"squares": self.diagonal, "steps": _STEPS, "close": _CLOSE}
+            return ridge_fit(self.design, target, start=start, **fixed).coefficients
         from scipy.linalg import cho_solve
 
         right = self.design.backward(self.weight[:, None] * target).astype(np.float64)
         with kernels.one_blas_thread():
-            found = cho_solve((self._root(self.gram), True), right)
+            found = cho_solve((self._root(), True), right)
         return np.ascontiguousarray(found, target.dtype)
 
     def drawn(self, n_draws: int = _DRAWS) -> Floats:
@@ -319,11 +344,11 @@ class FeatureRidge:
         n, dtype = self.design.n_features, self.weight.dtype
         rng = np.random.default_rng(n)
         noise = rng.standard_normal((n, n_draws)).astype(dtype)
-        if self.gram is not None:
+        if self.is_exact:
             from scipy.linalg import solve_triangular
 
             with kernels.one_blas_thread():
-                found = solve_triangular(self._root(self.gram), noise, trans="T", lower=True)
+                found = solve_triangular(self._root(), noise, trans="T", lower=True)
             return np.ascontiguousarray(found, dtype)
         # The solution of (F'WF + R) V = F'W W^-1/2 E1 + R^1/2 E2 for standard normal E.
         others = rng.standard_normal((len(self.weight), n_draws)).astype(dtype)
@@ -375,23 +400,24 @@ class FeatureRidge:
     def _variances(self) -> NDArray[np.float64]:
         """Return the diagonal of Q; an estimate where Q is not computed."""
         variances: NDArray[np.float64]
-        if self.gram is None:
+        if not self.is_exact:
             variances = np.mean(self.drawn(_TRACE_DRAWS).astype(np.float64) ** 2, axis=1)
             return variances
-        from scipy.linalg import solve_triangular
+        from scipy.linalg.lapack import dtrtri
 
         with kernels.one_blas_thread():
-            root = self._root(self.gram)
-            inverse = solve_triangular(root, np.eye(len(root)), lower=True, overwrite_b=True)
+            inverse, _ = dtrtri(self._root(), lower=True)
         variances = np.einsum("ij,ij->j", inverse, inverse)
         return variances
 
-    def _root(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _root(self) -> NDArray[np.float64]:
         """Return the Cholesky factor of the normal equations' matrix, computed once per penalty."""
         from scipy.linalg import cholesky
 
+        if self._gram is None:
+            self._gram = self.design.gram(self.weight)
         if self._factored is None or self._factored[0] is not self.penalties:
-            system = gram + np.diag(self.design.spread(self.penalties))
+            system = self._gram + np.diag(self.design.spread(self.penalties))
             root: NDArray[np.float64] = cholesky(system, lower=True, overwrite_a=True)
             self._factored = self.penalties, root
         return self._factored[1]

@@ -14,24 +14,30 @@ import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from lowrank import kernels
-from lowrank.completion.als import AlsSweep, BiasedFactors, biased_start, check_problem
+from lowrank.completion.als import (
+    AlsSweep,
+    BiasedFactors,
+    Known,
+    biased_start,
+    check_problem,
+    moments,
+    stored,
+)
 from lowrank.completion.design import FeatureRidge, GroupedFeatures, Link, ridge_fit
 from lowrank.errors import ArgumentError
-from lowrank.kernels import posteriors
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+from lowrank.kernels import CodedMatrix, Stored, posteriors, transposed
 
 Floats = NDArray[np.floating[Any]]
 
 _LEARNING_SWEEPS = 5  # of least squares, in which the penalties of features are chosen
-_SAMPLED_ROWS = 4096  # whose uncertainty stands for that of all
+_CHARGED_SWEEPS = 0, 3  # what features are charged changes slowly
+_SAMPLED_ROWS = 4096  # that distributions are learned from, at most
 _LINK_STEPS = 1  # of conjugate gradients per sweep: they start from the sweep before
 
 
@@ -195,6 +201,14 @@ def posterior_terms(
     return Terms(base, right @ inverse, known @ inverse)
 
 
+def sampled_rows(counts: NDArray[np.integer[Any] | np.bool_]) -> NDArray[np.int64]:
+    """Return rows with entries that stand for all of them: a random sample of very many."""
+    rows = np.flatnonzero(counts)
+    if len(rows) > _SAMPLED_ROWS:
+        rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SAMPLED_ROWS])
+    return rows
+
+
 def exact_posterior(
     entries: kernels.CsrArrays, columns: Floats, prior: RowPrior, prior_means: Floats, mean: float
 ) -> Posterior:
@@ -294,24 +308,28 @@ class Side:
     @classmethod
     def pair(
         cls,
-        X: csr_array,
+        X: Known,
         row_prior: RowPrior,
         column_prior: RowPrior,
         link_penalty: float,
         row_features: GroupedFeatures | None = None,
         column_features: GroupedFeatures | None = None,
+        by_column: Stored | None = None,
     ) -> tuple[Self, Self]:
         """Return the rows and the columns of X, all vectors zero.
 
         A prior without the matrix B that a positive `link_penalty` calls for begins with zeros.
+        `by_column` is the transpose of X, if it is there.
         """
+        by_row = stored(X)
+        if by_column is None:
+            by_column = transposed(by_row, X.shape[1], kernels.resolve_threads(None))
         sides = []
-        for matrix, prior, features in (
-            (X, row_prior, row_features),
-            (X.T.tocsr(), column_prior, column_features),
+        for coded, (n, m), prior, features in (
+            (by_row, X.shape, row_prior, row_features),
+            (by_column, X.shape[::-1], column_prior, column_features),
         ):
-            (n, m), d = matrix.shape, len(prior.mean)
-            entries = kernels.csr_arrays(matrix)
+            entries, d = coded.arrays if isinstance(coded, CodedMatrix) else coded, len(prior.mean)
             counts, link = np.diff(entries.indptr), Link.of(entries, m)
             weight = np.where(counts > 0, prior.weights(counts), 0).astype(X.dtype)
             typical = float(weight.sum(dtype=np.float64)) / np.count_nonzero(counts)
@@ -424,7 +442,7 @@ class LinkedSweep(AlsSweep):
 
 
 def linked_als_sweeps(
-    X: csr_array,
+    X: Known,
     k: int,
     *,
     regularization: float,
@@ -459,27 +477,26 @@ def linked_als_sweeps(
     check_problem(X, k, regularization=regularization)
     if not 0 <= link_penalty < math.inf:
         raise ArgumentError(f"link_penalty must be 0 or positive; got {link_penalty}.")
-    with kernels.at_most(threads):
-        first = start or biased_start(X, k, random_state=random_state)
-    scale = float(X.data.std(dtype=np.float64)) or 1.0
-    precision = ridge_precision(k, regularization, scale, X.dtype)
+    precision = ridge_precision(k, regularization, moments(X).deviation or 1.0, X.dtype)
     none = np.zeros((0, k + 1), X.dtype)
     prior = RowPrior(np.zeros(k + 1, X.dtype), precision, none, count_power)
     features = row_features, column_features
     with kernels.at_most(threads):
-        rows, columns = _LinkedSide.pair(X, prior, prior, link_penalty, *features)
-        rows.grouped, columns.grouped = features
+        by_column = transposed(stored(X), X.shape[1], kernels.resolve_threads(None))
+        first = start or biased_start(X, k, random_state=random_state, by_column=by_column)
+        given = prior, prior, link_penalty, *features
+        rows, columns = _LinkedSide.pair(X, *given, by_column=by_column)
     columns.vectors.mean[:] = np.column_stack([first.column_factors, first.column_bias])
     for number in count():
         with kernels.at_most(threads):
             learns, fitted = number < _LEARNING_SWEEPS, rows.fit_vectors(columns, first.mean)
             half = fitted + rows.map_penalties() + columns.penalties()
-            if learns and number % 2 == 0:  # what they are charged changes slowly
+            if number in _CHARGED_SWEEPS:
                 rows.charge(columns, fitted / X.nnz)
             rows.fit_prior(columns if learns else None, first.mean, fitted / X.nnz)
             fitted = columns.fit_vectors(rows, first.mean)
             squares = fitted - columns.vector_penalties()
-            if learns and number % 2 == 0:
+            if number in _CHARGED_SWEEPS:
                 columns.charge(rows, fitted / X.nnz)
             columns.fit_prior(rows if learns else None, first.mean, fitted / X.nnz)
             penalties = rows.penalties() + columns.penalties()
@@ -497,8 +514,6 @@ def linked_als_sweeps(
 class _LinkedSide(Side):
     """A side of penalised least squares."""
 
-    grouped: GroupedFeatures | None = None
-
     def charge(self, other: Side, noise: float) -> None:
         """Let features pay for being multiplied with vectors that are not known exactly.
 
@@ -507,7 +522,7 @@ class _LinkedSide(Side):
         its diagonal counts, a factor by its share in the vectors of rows; it is in proportion to
         the variance of the noise, most likely the mean of squared errors and penalties.
         """
-        if self.features is None or self.grouped is None:
+        if self.features is None:
             return
         own, theirs = (float(side.prior.precision[0, 0]) for side in (self, other))
         squares = self.vectors.mean[:, :-1] ** 2
@@ -517,26 +532,35 @@ class _LinkedSide(Side):
         variances = np.divide(1, known, out=np.zeros_like(known), where=known > 0) @ shares
         variances = variances.astype(self.data.dtype)[:, None]
         charge = kernels.csr_matmat(self.link.pattern, variances)[:, 0] / self.data.dtype.type(own)
-        before = self.features
-        self.features = FeatureRidge.of(self.grouped, self.weight, len(self.prior.mean), charge)
-        self.features.coefficients, self.features.penalties = before.coefficients, before.penalties
+        self.features.weigh(self.weight, charge)
 
     def fit_vectors(self, other: Side, mean: float) -> float:
         """Minimise over this side's vectors; return the errors and their own penalties."""
-        # Off the points that they are pulled towards, vectors have plain penalties.
-        points, columns, pattern = self.prior_means, other.vectors.mean, self.link.pattern
-        factors = kernels.aligned_zeros((len(points), points.shape[1] - 1), points.dtype)
+        points, columns, entries = self.prior_means, other.vectors.mean, self.link.pattern
+        factors, others = (
+            kernels.aligned_zeros((len(each), each.shape[1] - 1), each.dtype)
+            for each in (points, columns)
+        )
+        others[:] = columns[:, :-1]
         bias, precision = np.empty(len(points), points.dtype), np.diag(self.prior.precision)
+        options: dict[str, Any] = {"shift": mean}
+        if self.features is None and not self.penalty:  # all are pulled towards the same bias
+            entries = entries._replace(data=self.data)
+            options = {"shift": mean + float(points[0, -1]), "other_bias": columns[:, -1].copy()}
+        else:  # off the points that they are pulled towards, vectors have plain penalties
+            pulls = kernels.csr_entries(entries, points, columns)
+            entries = entries._replace(data=np.subtract(self.data, pulls, out=pulls))
         objective = kernels.als_half_sweep(
-            pattern._replace(data=self.data - kernels.csr_entries(pattern, points, columns)),
-            np.ascontiguousarray(columns[:, :-1]),
-            shift=mean,
+            entries,
+            others,
             penalty=self.weight * precision[0],
             bias_penalty=self.weight * precision[-1],
             factors=factors,
             bias=bias,
+            **options,
         )
-        self.vectors = Posterior.exactly(np.column_stack([factors, bias]) + points)
+        self.vectors = Posterior.exactly(np.column_stack([factors, bias]))
+        self.vectors.mean[:] += points
         return math.fsum(objective)
 
     def fit_prior(self, other: Side | None, mean: float, noise: float) -> None:
@@ -566,9 +590,7 @@ class _LinkedSide(Side):
 
         Of very many rows, it is estimated from a sample.
         """
-        rows = np.flatnonzero(self.seen)
-        if len(rows) > _SAMPLED_ROWS:
-            rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SAMPLED_ROWS])
+        rows = sampled_rows(self.seen)
         entries = self.link.pattern._replace(data=self.data).take(rows)
         known = exact_posterior(entries, other.vectors.mean, self.prior, prior_means[rows], mean)
         weight = self.weight[rows, None]

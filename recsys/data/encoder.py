@@ -15,7 +15,6 @@ from scipy import sparse
 
 from lowrank.completion.als import biased_start
 from lowrank.completion.cold import fit_cold_map
-from lowrank.completion.links import Posterior
 from lowrank.kernels import csr_arrays
 from lowrank.subspace import leading_directions
 from recsys.data.blocks import (
@@ -448,7 +447,7 @@ def _more_telling(
     for place, features in enumerate(each.transform(table, ids) for each in encoders):
         for held in folds:
             known = np.where(fold == held, 0, counts)
-            found = fit_cold_map(Posterior.exactly(rows), known, features)
+            found = fit_cold_map(rows, known, features)
             off = rows - found.vectors(csr_arrays(features.matrix)).mean
             own, at = np.sqrt(counts[fold == held]), fold == held
             errors[place] += own @ (off[at].astype(np.float64) ** 2 @ weight)

@@ -9,10 +9,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lowrank.completion import links
 from lowrank.completion.als import AlsSweep, BiasedFactors, als_sweeps, solve_rows
-from lowrank.completion.design import Link
+from lowrank.completion.cold import mean_covariance
 from lowrank.kernels import CsrArrays, Stored, at_most
 from recsys.models.base import (
     FactorModel,
@@ -119,7 +120,7 @@ class ALS(ContentModel):
             if watch.over or previous - sweep.objective <= self.tol * sweep.objective:
                 break
             previous = sweep.objective
-        sweeps.close()  # and with it the transpose of the ratings
+        del sweeps  # and with it the transpose of the ratings
         for name, value in best.items():
             setattr(self, name, value)
         # The users once more, so that a user folded in later gets the very same vector.
@@ -141,12 +142,12 @@ class ALS(ContentModel):
             options["start"] = BiasedFactors(
                 start.global_mean, start.user_bias, start.item_bias, of_users, of_items
             )
-        features = ratings.user_features, ratings.item_features
+        features, matrix = (ratings.user_features, ratings.item_features), ratings.coded
         if not self.linked and not any(features):
-            return als_sweeps(ratings.coded or ratings.matrix, self.factors, **options)
+            return als_sweeps(matrix or ratings.matrix, self.factors, **options)
         options["link_penalty"] = self.link_penalty if self.linked else 0.0
         options["row_features"], options["column_features"] = features
-        return links.linked_als_sweeps(ratings.matrix, self.factors, **options)
+        return links.linked_als_sweeps(matrix or ratings.matrix, self.factors, **options)
 
     def _take(self, side: str, prior: links.RowPrior) -> None:
         """Set the arrays of a prior."""
@@ -187,13 +188,14 @@ class ALS(ContentModel):
         side, found = "user" if of_users else "item", vectors[0].mean
         return {f"{side}_factors": found[:, :-1].copy(), f"{side}_bias": found[:, -1].copy()}
 
-    def _uncertain_vectors(
+    def _mean_covariance(
         self, sample: int, histories: Histories, features: CsrArrays | None, *, of_users: bool
-    ) -> links.Posterior:
-        entries, prior = histories.csr, self._prior(0, of_users=of_users)
-        known = self._vectors(0, of_users=not of_users).mean
-        means = prior.means(Link.of(entries, len(known)), features)
-        return links.exact_posterior(entries, known, prior, means, self.global_mean)
+    ) -> NDArray[np.float64]:
+        rows = links.sampled_rows(histories.counts)
+        some, prior = histories.take(rows), self._prior(0, of_users=of_users)
+        known, own = (self._vectors(0, of_users=side).mean for side in (not of_users, of_users))
+        found = links.exact_posterior(some.csr, known, prior, own[rows], self.global_mean)
+        return mean_covariance(found, some.counts)
 
     def _vectors(self, sample: int, *, of_users: bool) -> links.Posterior:
         factors = self.user_vectors() if of_users else self.item_vectors()

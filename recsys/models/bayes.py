@@ -15,6 +15,7 @@ from lowrank.completion.bayes import (
     VariationalSweep,
     variational_sweeps,
 )
+from lowrank.completion.cold import mean_covariance
 from lowrank.completion.gibbs import GibbsSweep, gibbs_sweeps
 from lowrank.completion.links import Posterior, RowPrior, normal_draws, posterior_rows
 from lowrank.completion.ordinal import OrdinalScale
@@ -42,8 +43,6 @@ from recsys.models.priors import Known, csr_rows
 from recsys.models.validation import HeldOut
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
     from recsys.data.ratings import Ratings
 
 # Arrays that are there or not:
@@ -548,11 +547,11 @@ class Bayes(DriftingModel, ContentModel):
         features = None if weights is None else weights[sample]
         return RowPrior(mean, precision, link, self.count_power, features)
 
-    def _fit_slopes(self, side: str, X: csr_array) -> None:
+    def _fit_slopes(self, side: str, histories: Histories) -> None:
         """Fit slopes; then scale the covariances of rows without ratings to what slopes leave."""
-        super()._fit_slopes(side, X)
+        super()._fit_slopes(side, histories)
         covariances = getattr(self, f"{side}_cold_covariance")
-        spread, counts = np.zeros(X.shape[0]), np.diff(X.indptr)
+        spread, counts = np.zeros(histories.n_rows), histories.counts
         for sample, covariance in enumerate(covariances):
             w = self._vectors(sample, of_users=side == "item").mean.astype(np.float64)
             w[:, -1] = 1
@@ -591,7 +590,7 @@ class Bayes(DriftingModel, ContentModel):
         temperature = (1 + self.temperature) / 2 if self.is_ordinal else self.temperature
         return temperature * float(self.noise_variances[sample])
 
-    def _uncertain_vectors(
+    def _mean_covariance(
         self, sample: int, histories: Histories, features: CsrArrays | None, *, of_users: bool
-    ) -> Posterior:
-        return self._vectors(sample, of_users=of_users)
+    ) -> NDArray[np.float64]:
+        return mean_covariance(self._vectors(sample, of_users=of_users), histories.counts)

@@ -21,17 +21,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
-from lowrank.completion.cold import ColdMap, Slopes, fit_cold_map, fit_slopes, main_directions
+from lowrank.completion.cold import (
+    ColdMap,
+    Slopes,
+    fit_cold_map,
+    fit_slopes,
+    main_directions,
+)
 from lowrank.completion.design import GroupedFeatures
-from lowrank.completion.links import Posterior, RowPrior, Terms, posterior_terms
-from lowrank.kernels import CsrArrays
+from lowrank.completion.links import Posterior, RowPrior, Terms, posterior_terms, sampled_rows
+from lowrank.kernels import CsrArrays, transposed
 from recsys.models.base import Floats, Indices, check_indices, fitted, model
 from recsys.models.histories import Explanation, Histories
 from recsys.models.priors import FeaturedModel, Known, csr_rows, row_of
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
     from recsys.data.ratings import Ratings
 
 
@@ -99,10 +103,10 @@ class ContentModel(FeaturedModel):
         return 1.0
 
     @abstractmethod
-    def _uncertain_vectors(
+    def _mean_covariance(
         self, sample: int, histories: Histories, features: CsrArrays | None, *, of_users: bool
-    ) -> Posterior:
-        """Return the vectors of a sample with their covariances, given all histories."""
+    ) -> NDArray[np.float64]:
+        """Return the mean covariance of the vectors of a sample, given all histories."""
 
     def item_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two items, shape (n_items, S k)."""
@@ -240,13 +244,13 @@ class ContentModel(FeaturedModel):
         rows = {side: csr_rows(each) for side, each in features.items()}
         if not any(rows.values()):
             return
-        by_item = ratings.matrix.T.tocsr()
-        of_items = Histories(*kernels.csr_arrays(by_item))
-        histories = {"user": Histories.of(ratings), "item": of_items}
+        by_user = Histories.of(ratings)
+        turned = transposed(by_user.csr, ratings.n_items, kernels.resolve_threads(None))
+        histories = {"user": by_user, "item": Histories(*turned)}
         for side, each in features.items():
             if each is not None and rows[side] is not None:
                 self._fit_map(side, histories[side], each)
-                self._fit_slopes(side, ratings.matrix if side == "item" else by_item)
+                self._fit_slopes(side, histories["user" if side == "item" else "item"])
         completed = [
             self._completed(side, self._base(side), histories[side], rows[side])
             for side in ("user", "item")
@@ -256,12 +260,13 @@ class ContentModel(FeaturedModel):
 
     def _fit_map(self, side: str, histories: Histories, features: GroupedFeatures) -> None:
         """Fit the map from features to vectors, and the directions of the slopes."""
-        rows, counts = csr_rows(features), histories.counts
+        rows, counts, of_users = csr_rows(features), histories.counts, side == "user"
         maps = [
             fit_cold_map(
-                self._uncertain_vectors(s, histories, rows, of_users=side == "user"),
+                self._vectors(s, of_users=of_users).mean,
                 counts,
                 features,
+                self._mean_covariance(s, histories, rows, of_users=of_users),
             )
             for s in range(self._n_samples)
         ]
@@ -277,13 +282,11 @@ class ContentModel(FeaturedModel):
         _, content = self._content(side, histories.n_rows, rows)
         setattr(self, f"{side}_content", content)
 
-    def _fit_slopes(self, side: str, X: csr_array) -> None:
-        """Fit the distribution of the slopes that rows of X have on the features of a side."""
-        other = self._base("item" if side == "user" else "user")
-        entries = CsrArrays(*kernels.csr_arrays(X))
-        values = self._residuals(side, other, entries).data
-        residuals = X.copy()
-        residuals.data = values
+    def _fit_slopes(self, side: str, histories: Histories) -> None:
+        """Fit the distribution of the slopes that rows have on the features of a side."""
+        rows, other = sampled_rows(histories.counts), "item" if side == "user" else "user"
+        given = getattr(self, f"{other}_factors")[rows], getattr(self, f"{other}_bias")[rows]
+        residuals = self._residuals(side, *given, histories.take(rows).csr)
         slopes = fit_slopes(residuals, self._directions(side))
         setattr(self, f"{side}_slope_mean", slopes.prior.mean)
         setattr(self, f"{side}_slope_precision", slopes.prior.precision)
@@ -308,7 +311,8 @@ class ContentModel(FeaturedModel):
             if not self.knows(of):
                 continue
             if of != side:
-                entries = self._residuals(of, arrays, histories.csr)
+                given = arrays[f"{side}_factors"], arrays[f"{side}_bias"]
+                entries = self._residuals(of, *given, histories.csr)
                 names = (f"{of}_slope_{name}" for name in ("mean", "precision", "noise"))
                 mean, precision, noise = (getattr(self, name) for name in names)
                 none = np.zeros((0, len(mean)), np.float32)
@@ -367,14 +371,10 @@ class ContentModel(FeaturedModel):
         content: Floats = getattr(self, f"{side}_content")
         return content[:, self._base_width + 1 :]
 
-    def _residuals(self, side: str, rows: dict[str, Floats], entries: CsrArrays) -> CsrArrays:
+    def _residuals(self, side: str, factors: Floats, bias: Floats, entries: CsrArrays) -> CsrArrays:
         """Return what ratings are beyond their prediction if nobody had rated rows of `side`."""
-        other = "item" if side == "user" else "user"
-        factors, bias = rows[f"{other}_factors"], rows[f"{other}_bias"]
         content: Floats = getattr(self, f"{side}_content")
         k = self._base_width
-        at = np.repeat(np.arange(len(bias)), np.diff(entries.indptr))
-        columns = entries.indices.astype(np.int64)
-        predicted = kernels.pair_dots(factors[:, :k], content[:, :k], at, columns)
-        predicted += bias[at] + content[columns, k] + np.float32(self.global_mean)
-        return entries._replace(data=entries.data - predicted)
+        vectors = np.column_stack([factors[:, :k], bias])
+        predicted = kernels.csr_entries(entries, vectors, content[:, : k + 1])
+        return entries._replace(data=entries.data - predicted - np.float32(self.global_mean))
