@@ -7,6 +7,7 @@ that of a loose tolerance does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -106,22 +107,22 @@ def _ritz(
 
     The right vectors are the columns of Q T; Q is another basis where it was nearly dependent.
     """
-    inverse = _inverse_factor(_gram(Q), Q.dtype)
+    gram = _gram(Q)
+    inverse = _inverse_factor(gram, math.sqrt(np.finfo(Q.dtype).eps))
     if inverse is None:
-        Q = orthonormal(Q)
-        inverse = np.eye(Q.shape[1])
+        return _ritz(orthonormal(Q, gram), times)
     squares, turn = np.linalg.eigh(inverse @ _gram(times(Q)) @ inverse.T)
     kept = np.flatnonzero(squares > np.finfo(Q.dtype).eps * squares[-1])[::-1]
     return squares[kept], inverse.T @ turn[:, kept], Q
 
 
-def orthonormal(Q: Floats) -> Floats:
-    """Return an orthonormal basis of the range of Q, without directions that are rounding.
+def orthonormal(Q: Floats, gram: NDArray[np.float64] | None = None) -> Floats:
+    """Return a nearly orthonormal basis of the range of Q, without directions that are rounding.
 
-    It takes the place of Q where it can.
+    It takes the place of Q where it can. The Gram matrix of Q may be given.
     """
-    gram = _gram(Q)
-    inverse = _inverse_factor(gram, Q.dtype)
+    gram, rounding = _gram(Q) if gram is None else gram, np.finfo(Q.dtype).eps
+    inverse = _inverse_factor(gram, len(gram) * rounding)
     if inverse is not None:  # a triangle, so that half of the product is zero
         if len(gram) <= _WIDTH:
             for start in range(0, len(Q), _ROWS):
@@ -132,7 +133,6 @@ def orthonormal(Q: Floats) -> Floats:
         for b in _blocks(len(gram)):
             result[:, b] = kernels.multiply(Q[:, : b.stop], inverse.T[: b.stop, b])
         return result
-    rounding = np.finfo(Q.dtype).eps
     squares, turn = np.linalg.eigh(gram)
     Q = kernels.multiply(Q, turn / np.sqrt(np.maximum(squares, rounding * squares[-1])))
     squares, turn = np.linalg.eigh(_gram(Q))  # in which small directions have grown, and noise less
@@ -140,16 +140,16 @@ def orthonormal(Q: Floats) -> Floats:
     return orthonormal(kernels.multiply(Q, turn[:, kept] / np.sqrt(squares[kept])))
 
 
-def _inverse_factor(gram: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.float64] | None:
-    """Return the inverse of the Cholesky factor of a Gram matrix; None where it is rounding."""
+def _inverse_factor(gram: NDArray[np.float64], share: float) -> NDArray[np.float64] | None:
+    """Return the inverse of the Cholesky factor of a Gram matrix; None if rounding grows too much.
+
+    It grows by the squared lengths of the rows of the inverse, and may by 1 / `share`.
+    """
     try:
-        lower = np.linalg.cholesky(gram)
+        inverse: NDArray[np.float64] = np.linalg.inv(np.linalg.cholesky(gram))
     except np.linalg.LinAlgError:
         return None
-    rounding = len(gram) * np.finfo(dtype).eps
-    if (np.diagonal(lower) ** 2 <= rounding * np.diagonal(gram)).any():
-        return None
-    return np.linalg.inv(lower)
+    return inverse if np.max(inverse**2 @ np.diagonal(gram)) * share < 1 else None
 
 
 def _gram(Q: Floats) -> NDArray[np.float64]:

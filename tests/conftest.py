@@ -23,7 +23,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 # A Java that lives for a minute has no time for its best compiler, for a threaded collector, and
 # for checking classes that come from a package.
 QUICK_JAVA = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmn400m -XX:ReservedCodeCacheSize=200m "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 
@@ -36,6 +36,10 @@ SMALL = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.ui.explainMode": "simple",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.shuffle.compress": "false",
+    "spark.sql.parquet.compression.codec": "uncompressed",
 }
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import polars as pl
 
+from recsys.atomic import exclusive
 from recsys.data.ratings import Ratings, has_ratings
 from recsys.errors import DataError
 from recsys.evaluation.experiment import RankingTask, check_folding, measure_lists, with_history
@@ -30,6 +31,7 @@ from recsys.readers import as_ratings
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.storages.journal import JournalFileOpenLock
 
 RATING_METRICS = ("rmse", "mae")
 RANKING_METRICS = tuple(metric.name for metric in METRICS.values() if metric.direction > 0)
@@ -433,7 +435,7 @@ def _open_study(
                 raise damaged
             file.truncate(text.rfind(b"\n") + 1)
     try:
-        storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(path), _lock_of(path)))
         study = new(storage=storage, study_name="recsys", load_if_exists=True)
         if not (done := task.finished(study)) and "identity" not in study.user_attrs:
             study.set_user_attr("identity", identity)
@@ -454,6 +456,22 @@ def _open_study(
     for trial in interrupted:
         study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
     return study
+
+
+def _lock_of(path: Path) -> JournalFileOpenLock:
+    """Return the system's lock, which ends with the process; optuna's outlives a kill by 30 s."""
+    from optuna.storages.journal import JournalFileOpenLock
+
+    class SystemLock(JournalFileOpenLock):
+        def acquire(self) -> bool:
+            self.held = exclusive(path, lambda: None)
+            self.held.__enter__()
+            return True
+
+        def release(self) -> None:
+            self.held.__exit__(None, None, None)
+
+    return SystemLock(str(path))
 
 
 def _search_space(

@@ -260,15 +260,14 @@ class IALS(PriorModel):
             return Penalties(weight, given.regularization or mean / (density + weight))
 
         steps = [(0, 1), (0, -1)] * (not given[1]) + [(1, 0), (-1, 0)] * (not given[0])
-        few, best = min(_FACTORS, self.factors), (0, 0)
+        most, best = min(self.factors, n, m), (0, 0)  # more factors than rows or columns fit alike
+        few = min(_FACTORS, most)
         heights: dict[Place, float] = {}
         for size in (2, 1):
             taken = [(size * i, size * j) for i, j in steps]
             best = _climbed(best, taken, lambda each: trial.ndcg(penalties(each), few), heights)
-        if few < self.factors and not given[1]:  # more factors need a larger penalty
-            best = _climbed(
-                best, steps[:1], lambda each: trial.ndcg(penalties(each), self.factors), {}
-            )
+        if few < most and not given[1]:  # more factors need a larger penalty
+            best = _climbed(best, steps[:1], lambda each: trial.ndcg(penalties(each), most), {})
         return penalties(best)
 
 

@@ -96,9 +96,10 @@ class Gate:
             return
         status, headers, body = self.reply(scope["method"], path, found)
         headers = [(b"content-length", str(len(body)).encode()), *headers]
+        # First, so that a worker that is killed has counted all that it has answered.
+        self.counters.observe(route, status, perf_counter() - start)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
-        self.counters.observe(route, status, perf_counter() - start)
 
     def make_list(self, path: bytes, query: bytes, done: Done) -> str:
         """Begin a list for an id, which goes to `done`, and return its route.

@@ -1,14 +1,16 @@
 """Run by test_cluster.py in a process of its own: one Spark application on a standalone cluster.
 
-The master, and a worker with two executors, run in the Java of the driver. Fits a model, with the
-PARAMETERS that a JSON object gives, while an executor is killed, then lets a job fail whose
-executors die. JAVA are the options of every Java. Prints one JSON document.
+The master, and a worker with three executors, run in the Java of the driver. Fits a model, with the
+PARAMETERS that a JSON object gives, while an executor is killed, then lets a job fail at which the
+others die; none is started again, which takes as long as the rest. JAVA are the options of every
+Java. Prints one JSON document.
 """
 
 import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pyspark
@@ -18,6 +20,7 @@ from recsys.errors import EngineError
 from recsys.spark import fit, spark_session
 
 HOST = "127.0.0.1"
+EXECUTORS = 3
 CONF = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
@@ -28,6 +31,7 @@ CONF = {
     "spark.task.maxFailures": "2",
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "500ms",
+    "spark.default.parallelism": "2",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -35,7 +39,7 @@ CONF = {
 
 
 def start_cluster(folder: str, conf: dict[str, str]) -> str:
-    """Start a master, and a worker with two cores; return the URL of the master."""
+    """Start a master, and a worker with a core for each executor; return the URL of the master."""
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
@@ -45,7 +49,7 @@ def start_cluster(folder: str, conf: dict[str, str]) -> str:
     urls[0] = f"spark://{HOST}:{master._1().address().port()}"
     nothing = SparkContext._jvm.scala.Option.empty()
     deploy.worker.Worker.startRpcEnvAndEndpoint(
-        HOST, 0, 0, 2, 1200, urls, folder, nothing, settings, nothing
+        HOST, 0, 0, EXECUTORS, 600 * EXECUTORS, urls, folder, nothing, settings, nothing
     )
     return urls[0]
 
@@ -79,8 +83,13 @@ def main(ratings: str, folder: str, parameters: str, java: str) -> None:
 
     def kill_one(step) -> None:
         if step.step == 1:
-            killed.append(session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1)
-            os.kill(executors()[0], signal.SIGKILL)
+            spark = session.sparkContext._jsc.sc()
+            while spark.getExecutorMemoryStatus().size() - 1 < EXECUTORS:
+                time.sleep(0.1)
+            none = session._jvm.scala.collection.immutable.HashMap()
+            spark.requestTotalExecutors(0, 0, none)  # more than there are
+            killed.append(executors()[0])
+            os.kill(killed[0], signal.SIGKILL)
 
     conf = CONF | {f"spark.{part}.extraJavaOptions": java for part in ("driver", "executor")}
     master = start_cluster(folder, conf)
@@ -98,7 +107,7 @@ def main(ratings: str, folder: str, parameters: str, java: str) -> None:
                 broken.write.parquet(place.child("second").uri)
         except EngineError as error:
             failure = str(error)
-    print(json.dumps({"executors": killed, "failure": failure}))
+    print(json.dumps({"killed": len(killed), "failure": failure}))
 
 
 if __name__ == "__main__":

@@ -107,18 +107,25 @@ def test_the_held_out_ratings_are_not_learnt_and_their_error_is_reported(toy, to
     assert opened.training["validation_rmse"] == pytest.approx(rmse, abs=1e-5)
 
 
-@pytest.mark.parametrize("broadcast_limit", [0, 2**20])
+@pytest.mark.parametrize(
+    ("broadcast_limit", "penalties"),
+    [(0, {"regularization": 0.01, "unobserved_weight": 0.1}), (2**20, {})],
+    ids=["penalties given", "penalties chosen"],
+)
 def test_implicit_feedback_is_fitted_by_ials_as_on_one_machine(
-    spark, toy, tmp_path, broadcast_limit
+    spark, toy, tmp_path, broadcast_limit, penalties
 ):
     from recsys.spark import fit
 
     pairs = spark.createDataFrame(toy.drop("rating").to_dicts(), "user string, item smallint")
-    given = {"factors": 3, "iterations": 3, "regularization": 0.01, "unobserved_weight": 0.1}
+    given = {"factors": 3, "iterations": 1, **penalties}
     result = fit(pairs, str(tmp_path / "model"), broadcast_limit=broadcast_limit, **given)
     assert (result.model, result.implicit) == ("ials", True)
     opened = Recommender.load(tmp_path / "model")
     assert (opened.ratings.values == 1).all()
+    local = make_model("ials", **given).fit(opened.ratings)
+    chosen = result.fitted["penalty"], result.fitted["pair_weight"]
+    np.testing.assert_allclose(chosen, (local.penalty, local.pair_weight), rtol=1e-5)
     model, everyone = opened.model, Histories.of(opened.ratings)
     folded = model.with_users(everyone)
     np.testing.assert_allclose(folded.user_factors, model.user_factors, atol=1e-5)
@@ -127,21 +134,10 @@ def test_implicit_feedback_is_fitted_by_ials_as_on_one_machine(
     assert parts == pytest.approx(one["score"][0], abs=1e-4)
     # One more sweep from these items is a sweep of the local engine.
     weights = opened.ratings.matrix.astype(np.float32)
-    options = {name: given[name] for name in ("regularization", "unobserved_weight")}
+    options = dict(zip(("regularization", "unobserved_weight"), chosen, strict=True))
     first = next(implicit_sweeps(weights, 3, start=model.item_factors.copy(), **options))
     ours, theirs = first.row_factors, model.user_factors  # whose axes are others
     np.testing.assert_allclose(ours @ ours.T, theirs @ theirs.T, atol=1e-3)
-
-
-def test_penalties_that_are_not_given_are_chosen_as_on_one_machine(spark, toy, tmp_path):
-    from recsys.spark import fit
-
-    pairs = spark.createDataFrame(toy.drop("rating").to_dicts(), "user string, item smallint")
-    result = fit(pairs, str(tmp_path / "model"), factors=3, iterations=1)
-    likes = Recommender.load(tmp_path / "model").ratings
-    local = make_model("ials", factors=3, iterations=1).fit(likes)
-    found = result.fitted["penalty"], result.fitted["pair_weight"]
-    np.testing.assert_allclose(found, (local.penalty, local.pair_weight), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
