@@ -179,77 +179,60 @@ class _BadRows(click.ParamType["str | float"]):
         return share
 
 
-_READING: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    (("--user-col",), {"metavar": "NAME", "help": "Column of the users."}),
-    (("--item-col",), {"metavar": "NAME", "help": "Column of the items."}),
-    (("--rating-col",), {"metavar": "NAME", "help": "Column of the ratings."}),
-    (("--timestamp-col",), {"metavar": "NAME", "help": "Column of the timestamps."}),
-    (("--sep",), {"metavar": "TEXT", "help": "Separator of the columns."}),
-    (("--encoding",), {"metavar": "NAME", "help": "Text encoding."}),
-    (
-        ("--duplicates",),
-        {
-            "type": click.Choice(("last", "first", "mean", "sum", "error")),
-            "show_default": "last; sum of weights",
-            "help": "Rating kept of repeated user-item pairs; by timestamp, if known.",
-        },
+def _named(metavar: str, text: str, **more: Any) -> dict[str, Any]:
+    return {"metavar": metavar, "help": text, **more}
+
+
+_READING: dict[str, dict[str, Any]] = {
+    "--user-col": _named("NAME", "Column of the users."),
+    "--item-col": _named("NAME", "Column of the items."),
+    "--rating-col": _named("NAME", "Column of the ratings."),
+    "--timestamp-col": _named("NAME", "Column of the timestamps."),
+    "--sep": _named("TEXT", "Separator of the columns."),
+    "--encoding": _named("NAME", "Text encoding."),
+    "--duplicates": {
+        "type": click.Choice(("last", "first", "mean", "sum", "error")),
+        "show_default": "last; sum of weights",
+        "help": "Rating kept of repeated user-item pairs; by timestamp, if known.",
+    },
+    "--implicit": {
+        "is_flag": True,
+        "help": "Ignore the rating column and treat every row as implicit feedback.",
+    },
+    "--event-col": _named("NAME", "Column of the kinds of events."),
+    "--event-weight event_weights": _named(
+        "KIND=W,...",
+        "Weights of events: purchase=5,view=1; 0 leaves out, * is any other.",
+        type=_Weights(),
     ),
-    (
-        ("--implicit",),
-        {
-            "is_flag": True,
-            "help": "Ignore the rating column and treat every row as implicit feedback.",
-        },
+    "--half-life": _named("TIME", "Halve weights every 30d (s, h, d, w, y)."),
+    "--since": _named("DATE", "Use rows from this date or time on."),
+    "--until": _named("DATE", "Use rows before this date or time."),
+    "--time-format": _named("FORMAT", "Format of times: %m/%d/%Y, or s, ms, us, ns."),
+    "--bad-rows": _named(
+        "error|skip|N%",
+        "Raise at a bad row, or skip up to 1% or N%.",
+        type=_BadRows(),
+        default="error",
     ),
-    (("--event-col",), {"metavar": "NAME", "help": "Column of the kinds of events."}),
-    (
-        ("--event-weight", "event_weights"),
-        {
-            "metavar": "KIND=W,...",
-            "type": _Weights(),
-            "help": "Weights of events: purchase=5,view=1; 0 leaves out, * is any other.",
-        },
-    ),
-    (("--half-life",), {"metavar": "TIME", "help": "Halve weights every 30d (s, h, d, w, y)."}),
-    (("--since",), {"metavar": "DATE", "help": "Use rows from this date or time on."}),
-    (("--until",), {"metavar": "DATE", "help": "Use rows before this date or time."}),
-    (
-        ("--time-format",),
-        {"metavar": "FORMAT", "help": "Format of times: %m/%d/%Y, or s, ms, us, ns."},
-    ),
-    (
-        ("--bad-rows",),
-        {
-            "metavar": "error|skip|N%",
-            "type": _BadRows(),
-            "default": "error",
-            "help": "Raise at a bad row, or skip up to 1% or N%.",
-        },
-    ),
-    (
-        ("--table",),
-        {"metavar": "NAME", "help": "Table of a database, or sheet of a workbook."},
-    ),
-    (("--query",), {"metavar": "SQL", "help": "Query whose result is read."}),
-    (
-        ("--item-table",),
-        {"metavar": "TABLE", "help": "Table of the items: titles, prices, genres, ..."},
-    ),
-    (("--user-table",), {"metavar": "TABLE", "help": "Table of the users: ages, countries, ..."}),
-    (("--features",), {"metavar": "NAMES", "help": "Columns of the tables that models use."}),
-    (("--no-features",), {"is_flag": True, "help": "Use no columns of the tables in models."}),
-)
+    "--table": _named("NAME", "Table of a database, or sheet of a workbook."),
+    "--query": _named("SQL", "Query whose result is read."),
+    "--item-table": _named("TABLE", "Table of the items: titles, prices, genres, ..."),
+    "--user-table": _named("TABLE", "Table of the users: ages, countries, ..."),
+    "--features": _named("NAMES", "Columns of the tables that models use."),
+    "--no-features": {"is_flag": True, "help": "Use no columns of the tables in models."},
+}
 
 
 def reader_options(described: Literal["all", "columns", "none"] = "columns") -> Decorator:
     """Add the options of reading as `reader`; the help describes some and names the others."""
     elsewhere = "More options of reading, as in `recsys data inspect --help`"
     options = []
-    for names, settings in _READING:
-        is_column = names[0].endswith("-col") and names[0] != "--event-col"
+    for name, settings in _READING.items():
+        is_column = name.endswith("-col") and name != "--event-col"
         shown = described == "all" or (described == "columns" and is_column)
         details = "" if shown else elsewhere
-        options.append(option(*names, section="Reading", details=details, **settings))
+        options.append(option(*name.split(), section="Reading", details=details, **settings))
     return bundle("reader", ReaderOptions, *options)
 
 

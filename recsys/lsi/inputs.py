@@ -1,4 +1,4 @@
-"""What an index is given as texts or matrices: names of documents, counts of terms, queries."""
+"""Texts and matrices given to an index: names of documents, counts of terms, queries."""
 
 from __future__ import annotations
 
