@@ -4,7 +4,7 @@ Ratings are in Parquet files of up to 100 million each, in MovieLens-25M's shape
 directions, and generated block by block. A billion of them take 2.7 GB on disk, and the saved model
 7. Stages are those of `recsys fit` and `recsys recommend`: read, fit `als`, save, load, and the top
 20 of 10,000 users; or another model, with its defaults unless it is `ials`, for interactions alone,
-and the top 20 of and the top 20 of all users. Each is printed when it is over: wall seconds, processor seconds, and
+and the top 20 of all users. Each is printed when it is over: wall seconds, processor seconds, and
 the peak of the whole process (Linux only), in which mapped files count.
 
 Usage: python benchmarks/scale.py [--largest N | --ratings N] [--factors K] [--sweeps S]

@@ -7,6 +7,7 @@ that models, data frames and sparse matrices take. Whatever is out of the ordina
 
 from __future__ import annotations
 
+import hashlib
 import json
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -97,7 +98,7 @@ def shortlist(path: str | Path, users: Sequence[str], n: int) -> Shortlist | Non
         if backend().name != "compiled":
             return None
         return _Model(resolved(path)).best(users, n)
-    except (OSError, LookupError, RecursionError, TypeError, ValueError):
+    except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError):
         return None
 
 
@@ -109,6 +110,12 @@ class _Model:
             about = json.loads(file.read(LONGEST))
         if (about["format"], about["format_version"]) != (MODEL_FORMAT, FORMAT_VERSION):
             raise DamageError("it is not a model")
+        # As `recsys.schema.checksum`, except for numbers such as 1e-5, which that writes otherwise.
+        rest = {name: value for name, value in about.items() if name != "checksum"}
+        form: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
+        text = json.dumps(rest, sort_keys=True, **form)
+        if hashlib.sha256(text.encode()).hexdigest() != about["checksum"]:
+            raise DamageError("its checksum is another one")
         if about["model"] not in _FACTORED:
             raise LookupError(about["model"])
         self._directory, self._about, self._files = directory, about, about["files"]
@@ -140,15 +147,20 @@ class _Model:
         offset, bias = (self.array(f"arrays/{side}_bias", "<f4") for side in ("user", "item"))
         offset = offset[places] + self.array("arrays/global_mean", "<f8", 0).item()
         indptr, indices = self.array("ratings/indptr", "<i8"), self.array("ratings/indices", "<i4")
+        if not len(items) == len(bias) == len(item_ids) or items.shape[1] != vectors.shape[1]:
+            raise DamageError("the arrays do not agree")
+        starts, stops = indptr[places], indptr[places + 1]
+        if not (starts >= 0).all() or (starts > stops).any() or (stops > len(indices)).any():
+            raise DamageError("the ratings are not in rows")
+        rated = [indices[start:stop] for start, stop in zip(starts, stops, strict=True)]
         marks_new = "item" in self._about["features"]
-        if marks_new and not np.bincount(indices, minlength=len(item_ids)).all():
-            raise LookupError("new items")
-        rated = [indices[indptr[u] : indptr[u + 1]] for u in places]
-        seen = np.concatenate(rated)
-        if seen.size and not 0 <= seen.min() <= seen.max() < len(items) == len(item_ids):
+        seen = indices if marks_new else np.concatenate(rated)
+        if seen.size and not 0 <= seen.min() <= seen.max() < len(items):
             raise DamageError("there are ratings of other items")
+        if marks_new and not np.bincount(indices, minlength=len(items)).all():
+            raise LookupError("new items")
         ends = np.cumsum([0, *map(len, rated)])
-        exclude = Seen(np.arange(len(places)), ends, seen)
+        exclude = Seen(np.arange(len(places)), ends, np.concatenate(rated))
         found = top_k(vectors[places], items, n, offset=offset, bias=bias, seen=exclude)
         if not found.counts.any():
             raise LookupError("no items")

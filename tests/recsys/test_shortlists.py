@@ -33,9 +33,15 @@ def text(index: int) -> str:
     return f"é,{index}" if index % 2 else f"{index}"
 
 
-@pytest.mark.parametrize("name", ["als", "ials", "softimpute"])
-@pytest.mark.parametrize(("users", "items"), [(number, text), (text, number)])
-@pytest.mark.parametrize("titles", [TITLES, None])
+@pytest.mark.parametrize(
+    ("name", "users", "items", "titles"),
+    [
+        ("als", number, text, TITLES),
+        ("als", text, number, None),
+        ("ials", text, number, TITLES),
+        ("softimpute", number, text, TITLES),
+    ],
+)
 def test_shortlists_are_what_a_recommender_recommends(tmp_path, name, users, items, titles):
     data = ratings_of(users, items, implicit=name == "ials", titles=titles)
     Recommender(name).fit(data).save(tmp_path / "model")
@@ -86,6 +92,6 @@ def test_damaged_models_are_left_to_a_recommender(tmp_path, file):
 
 def test_a_document_that_does_not_say_what_is_needed_is_left_to_a_recommender(saved, tmp_path):
     document = json.loads((saved / "model.json").read_text())
-    for changed in ({}, [], {**document, "files": {}}, {**document, "columns": {"users": 3}}):
+    for changed in ({}, [], {**document, "files": []}, {**document, "columns": {"users": 3}}):
         (tmp_path / "model.json").write_text(json.dumps(changed))
         assert shortlist(tmp_path, ["1"], 2) is None

@@ -28,6 +28,7 @@ from recsys.models.registry import MODELS
 from recsys.recommender import Recommender
 from recsys.saved_arrays import FORMAT_VERSION, MODEL_FORMAT, DamageError
 from recsys.schema import check_features, checksum, format_of, read_manifest
+from recsys.shortlists import shortlist
 
 N_ITEMS = 6
 ARRAYS = [
@@ -931,3 +932,27 @@ def test_arrays_of_features_that_do_not_agree(with_blocks, name, array, message)
     changed = array(np.load(with_blocks / f"{name}.npy"))
     replace_array(with_blocks, f"{name}.npy", changed)
     refused(with_blocks, f"is damaged: .*({message})")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("arrays/item_bias", lambda array: array[:-1]),
+        ("arrays/user_bias", lambda array: array[:1]),
+        ("arrays/user_factors", lambda array: array[:, :-1]),
+        ("arrays/user_factors", lambda array: array.astype(np.float64)),
+        ("ratings/indices", lambda array: array + np.int32(10**6)),
+        ("ratings/indices", lambda array: array - np.int32(10**6)),
+        ("ratings/indptr", lambda array: array - 5),
+        ("ratings/indptr", lambda array: array + 10**12),
+        ("items/0", lambda array: array.astype(np.float64)),
+    ],
+)
+def test_shortlists_of_arrays_that_do_not_agree_are_refused(tmp_path, name, change):
+    saved = tmp_path / "model"
+    Recommender("als", factors=2, iterations=2).fit(make_ratings()).save(saved)
+    assert shortlist(saved, ["ann"], 3) is not None
+    replace_array(saved, f"{name}.npy", change(np.load(saved / f"{name}.npy")))
+    assert shortlist(saved, ["ann"], 3) is None
+    with pytest.raises(ModelFileError):
+        Recommender.load(saved)
