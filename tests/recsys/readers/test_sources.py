@@ -16,6 +16,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
@@ -253,6 +254,21 @@ def test_parts_in_several_formats_and_types(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text("user,item\n1,2\n")
     with pytest.raises(DataError, match=r"b\.csv has a rating column and .*d\.csv has none; read"):
         read_ratings([tmp_path / "b.csv", tmp_path / "d.csv"])
+
+
+@pytest.mark.parametrize("kind", [pl.Int64, pl.String])
+@pytest.mark.parametrize("n_levels", [6, 300])  # ratings are codes, or numbers
+def test_parts_are_read_as_one_table(tmp_path: Path, kind: pl.DataType, n_levels: int) -> None:
+    places = pl.Series(range(400))
+    columns = {"user": places * 7 % 40, "item": places % 13, "rating": places * 37 % n_levels / 2}
+    frame = pl.DataFrame(columns | {"timestamp": 1_700_000_000 + places % 350})
+    frame = frame.with_columns(pl.col("user").cast(kind))
+    parts, paths = (frame[:30], frame[390:], frame[30:390]), []
+    for number, part in enumerate(parts):
+        paths.append(tmp_path / f"{number}.parquet")
+        part.write_parquet(paths[-1])
+    expected = Ratings.from_frame(pl.concat(parts)).to_frame()
+    assert_frame_equal(read_ratings(paths).to_frame(), expected)
 
 
 def test_errors_in_parts_name_file_and_line(events: Path) -> None:
