@@ -62,7 +62,7 @@ class Request(TypedDict, total=False):
 class Found:
     """Answers to a request: blocks of the best items of users, whose ids are `labels`.
 
-    `new` tells which items nobody rated, where there are some to choose from.
+    `new` tells which items nobody rated, if there are any and the model knows them.
     """
 
     labels: pl.Series
@@ -109,8 +109,7 @@ def requested(
     search = partial(top_n, scorer, exclude=exclude, allowed=allowed)
     limits = request.get("diversity", 0.0), request.get("at_most"), request.get("per")
     blocks = best_items(search, chosen.places, n, model, ratings, *limits)
-    marked = new is not None and bool((new if allowed is None else new & allowed).any())
-    return Found(chosen.labels, blocks, new if marked else None)
+    return Found(chosen.labels, blocks, new)
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,6 +231,7 @@ def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -
     ],
     one_of=[("item", "title"), ("text",), ("user",)],
     required="Choose items, texts or users",
+    hints={"": "Name items by --item, or by --title."},
 )
 @click.argument("source", metavar="MODEL|RATINGS")
 @cli.option("--item", "-i", metavar="ID", multiple=True, help="Item, or items between commas.")

@@ -165,7 +165,8 @@ class Documents:
                     )
 
         def pick(names: Sequence[str], where: str) -> Roles:
-            chosen = _chosen(list(names), self._columns, where)._asdict()
+            columns = _chosen(list(names), self._columns, where)
+            chosen = {**columns._asdict(), "item": _item_column(names, columns)}
             return {role: names.index(name) for role, name in chosen.items() if name is not None}
 
         table, query = self._where
@@ -278,8 +279,10 @@ class Documents:
         if wanted.text is None:
             wanted = wanted._replace(text=_text_column(names, wanted, read))
         columns = _chosen(names, wanted, data.name)
-        if columns.id is None:
-            columns = columns._replace(id=_item_column(names, columns, read))
+        if (name := _item_column(names, columns)) is not None:
+            values = [row.get(name) for _, row in read(columns._replace(id=name))]
+            if len({*values} - {None, ""}) == len(values):
+                columns = columns._replace(id=name)
         parts = [layout, f"text = {columns.text}"]
         parts.append(f"id = {columns.id}" if columns.id else self._numbered(unit))
         parts += [f"title = {columns.title}"] if columns.title else []
@@ -433,19 +436,10 @@ def _text_column(
     return first if stands_out and first not in (columns.id, columns.title) else None
 
 
-def _item_column(
-    names: list[str], columns: _Columns, read: Callable[[_Columns], Rows]
-) -> str | None:
-    """Return the column of items (sku, asin, product_id, ...) if no two rows have the same one."""
+def _item_column(names: Sequence[str], columns: _Columns) -> str | None:
+    """Return the column of items (sku, asin, product_id, ...) where none is of ids."""
     taken = [names.index(name) for name in (columns.text, columns.title) if name in names]
     with suppress(DataError):  # several columns may be the one
-        place = usual_column(names, "item", taken=taken)
-        if place is not None:
-            name, seen = names[place], set[Any]()
-            for _, row in read(columns._replace(id=name)):
-                value = row.get(name)
-                if value in (None, "") or value in seen:
-                    return None
-                seen.add(value)
-            return name
+        place = usual_column(names, "item", taken=taken) if columns.id is None else None
+        return None if place is None else names[place]
     return None

@@ -73,7 +73,7 @@ def test_new_items_are_recommended_and_marked(recommender):
 def test_new_items_can_be_chosen_and_left_out(als):
     assert als.recommend([3, 4], where="new")["item"].str.slice(1).cast(int).max() < NEW
     old = als.recommend([3, 4], n=N_ITEMS, where="NOT new AND price < 5")
-    assert old.columns == ["user", "item", "rank", "score", "title"]  # none is new
+    assert not old["new"].any()  # but it is there: a table in a database keeps its columns
     assert old["item"].str.slice(1).cast(int).min() >= NEW
     assert als.recommend(3, items=["i0", "i7"])["new"].to_list() == [True, False]
     with pytest.raises(DataError, match=r"about \(text\), new \(boolean\), and text"):

@@ -255,6 +255,8 @@ def test_lists_histories_and_documents(shop: Path) -> None:
     documents = read_documents(shop, query="select sku as id, title as text from items")
     assert [batch.texts for batch in documents] == [["Tea", "Cup"]]
     assert documents.decision.endswith("(query): SQLite, text = text, id = id")
+    named = read_documents(f"{shop}::items", text_col="title")
+    assert [batch.ids for batch in named] == [[10, 20]]
 
 
 SECRETS = st.text(st.characters(codec="ascii", exclude_characters=" \"'\t\n\r\x0b\x0c"), min_size=3)
