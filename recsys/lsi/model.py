@@ -22,7 +22,7 @@ from recsys.lsi.collection import Collection
 from recsys.lsi.inputs import Texts, as_queries, further_counts, learned_counts, text_batches
 from recsys.lsi.language import StopWords
 from recsys.lsi.parts import Part
-from recsys.lsi.queries import Queries, check_words
+from recsys.lsi.queries import Queries
 from recsys.lsi.saved_index import SavedIndex, SavedPart, load_index, save_index
 from recsys.lsi.search import METHODS, Search
 from recsys.lsi.space import (
@@ -389,9 +389,8 @@ class LSI(
         check_n(n)
         method = self._method(method)
         given = self._queries(queries)
-        check_words(given.unknown, np.array([not len(each) for each in given.terms]), self.terms_)
-        directions = given.directions(self.components_)
-        rows, found = answers.found_for(self._search, given, directions, n, method)
+        given.check(self.terms_)
+        rows, found = answers.found_for(self._search, given, self.components_, n, method)
         kept = labels if labels is not None else given.labels
         return answers.answered(self.documents_, self.terms_, given, kept, rows, found, parts=parts)
 
@@ -429,22 +428,12 @@ class LSI(
         given = self._queries(query)
         if not given.single:
             raise DataError("explain takes one query, as a text or a vector.")
-        check_words(given.unknown, np.array([not len(given.terms[0])]), self.terms_)
+        given.check(self.terms_)
+        wanted = given.each[0].towards(self.components_)
         place = int(self.documents_.places([document])[0])
-        wanted = answers.as_query(given, given.directions(self.components_), 0)
-        if method == "bm25":
-            return answers.explained_by_words(self.terms_, self._search, wanted, place)
         own = self._encoder.weigh(self.documents_.counts_of(place))
-        target = self._search.unit(place)
-        shares = answers.contributions(
-            wanted.terms, given.weights[0], self.components_, target, own
-        )
-        if method == "lsi":
-            return answers.explained_by_meaning(self.terms_, wanted.terms, shares)
-        best = self.documents_.shown((fusion := self._search.fusion(wanted)).best)[0]
-        return answers.explained_by_both(
-            self.terms_, self._search, fusion, wanted, place, shares, best
-        )
+        shown = (self._search, self.components_, self.documents_, self.terms_)
+        return answers.explained(*shown, wanted, place, own, method)
 
     # Save and load
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -36,41 +35,55 @@ class UnknownTermWarning(UserWarning):
     """Words of a query are in no document of the index."""
 
 
-@dataclass(frozen=True, eq=False)
-class Queries:
-    """Queries as terms with counts and weights, and the unknown words of each."""
+class Query(NamedTuple):
+    """A query: its terms, how often it has each and their weights, and words that are not known.
 
-    labels: list[Any]  # the texts, or the positions of vectors
-    terms: list[Indices]
-    counts: list[Floats]
-    weights: list[Floats]
-    unknown: list[list[str]]
-    single: bool  # whether one query was given, not a list
+    `direction` is its own among the dimensions: see `towards`.
+    """
+
+    terms: Indices
+    counts: Floats
+    weights: Floats
+    unknown: Sequence[str] = ()
+    direction: NDArray[np.float32] = np.zeros(0, np.float32)
+
+    def towards(self, components: Floats) -> Query:
+        """Return the query with its direction q' U_k, of length 1, or 0 if it has none."""
+        direction = components[:, self.terms].astype(np.float64) @ self.weights
+        length = float(np.sqrt(direction @ direction))
+        has_one = length > ROUNDING * float(np.sqrt(self.weights @ self.weights))
+        direction *= 1 / length if has_one else 0
+        return self._replace(direction=direction.astype(np.float32))
+
+
+class Queries(NamedTuple):
+    """Queries with their texts, or the positions of vectors; `single` if one was given, no list."""
+
+    labels: Sequence[Any]
+    each: Sequence[Query]
+    single: bool
 
     @classmethod
     def of_rows(
         cls, rows: Any, weigh: Callable[[Indices, Floats], Floats], single: bool
     ) -> Queries:
         """Return the queries that the rows of a CSR matrix are; `weigh` takes terms and counts."""
-        n = rows.shape[0]
         terms = np.split(rows.indices.astype(np.int64), rows.indptr[1:-1])
         counts = np.split(rows.data, rows.indptr[1:-1])
-        weights = [weigh(*each) for each in zip(terms, counts, strict=True)]
-        return cls([*range(n)], terms, counts, weights, [[] for _ in range(n)], single)
+        pairs = zip(terms, counts, strict=True)
+        return cls(range(rows.shape[0]), [Query(*pair, weigh(*pair)) for pair in pairs], single)
 
-    def __len__(self) -> int:
-        return len(self.terms)
-
-    def directions(self, components: Floats) -> Floats:
-        """Return the coordinates q' U_k of each query, shape (n_queries, k)."""
-        found = np.zeros((len(self), len(components)), components.dtype)
-        for number, (terms, weights) in enumerate(zip(self.terms, self.weights, strict=True)):
-            found[number] = components[:, terms] @ weights.astype(components.dtype, copy=False)
-        return found
+    def check(self, known: Ids) -> None:
+        """Check that queries have known words: see `check_words`."""
+        lost = np.array([not len(query.terms) for query in self.each])
+        check_words([query.unknown for query in self.each], lost, known, stacklevel=5)
 
 
 def check_words(
-    unknown: Sequence[Sequence[str]], lost: NDArray[np.bool_], known: Ids | None = None
+    unknown: Sequence[Sequence[str]],
+    lost: NDArray[np.bool_],
+    known: Ids | None = None,
+    stacklevel: int = 4,
 ) -> None:
     """Check that queries have known words.
 
@@ -115,7 +128,7 @@ def check_words(
             n = int(lost.sum())
             subject = "One query has" if n == 1 else f"{n:,} queries have"
             message += f" {subject} no known word, and so no results."
-        warnings.warn(message, UnknownTermWarning, stacklevel=4)
+        warnings.warn(message, UnknownTermWarning, stacklevel=stacklevel)
 
 
 def _with_similar(word: str, known: pl.Series) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from lowrank.kernels.retrieval import largest
 from recsys.lsi.parts import Part
+from recsys.lsi.queries import Query
 
 METHODS = ("hybrid", "lsi", "bm25")
 """Exact words and meaning together, meaning alone, exact words alone."""
@@ -28,14 +29,6 @@ _RARELY = 40  # documents of a collection for each of them, at least
 _GATHERED = 16  # documents for each whose vectors are read one by one rather than all as codes
 _CANDIDATES = 200  # documents with the best words, or bounds, whose scores are computed first
 _ROUNDING = 1e-5  # of float32 sums
-
-
-class Query(NamedTuple):
-    """A query: its terms, how often it has each, and its direction, of length 1 or 0."""
-
-    terms: Indices
-    counts: Floats
-    direction: Floats
 
 
 class Ranking(NamedTuple):
@@ -151,7 +144,7 @@ class Search:
     def bm25(self, query: Query) -> Floats:
         """Return the BM25 score of each place."""
         scores = np.zeros(self.n_places, np.float32)
-        factors = self.idf[query.terms] * query.counts
+        factors = self.idf[query.terms] * query.counts.astype(np.float32, copy=False)
         for part, own in self._slices:
             part.postings.add(query.terms, factors, scores[own])
         scores[self.removed] = 0

@@ -7,7 +7,6 @@ import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cache, cached_property
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from scipy import sparse
 from recsys.data.ids import Ids
 from recsys.errors import DataError
 from recsys.lsi.language import Language, StopWords, check_language, detect
-from recsys.lsi.queries import Queries
+from recsys.lsi.queries import Queries, Query
 from recsys.lsi.weighting import WEIGHTINGS, Weighting, canonical_csr
 
 TOKEN_PATTERN = r"(?u)\b\w\w+\b"
@@ -263,16 +262,12 @@ class WordEncoder:
 
     def queries(self, texts: Sequence[str], single: bool) -> Queries:
         """Return texts as queries."""
-        terms, unknown = [], []
-        counts: list[NDArray[np.floating[Any]]] = []
-        weights: list[NDArray[np.floating[Any]]] = []
+        queries = []
         for text in texts:
             places, numbers, lost = self.count(text)
-            terms.append(np.array(places, np.int64))
-            counts.append(np.array(numbers, np.float64))
-            weights.append(self.weighting.of_query(terms[-1], counts[-1]))
-            unknown.append(lost)
-        return Queries([*texts], terms, counts, weights, unknown, single)
+            terms, counts = np.array(places, np.int64), np.array(numbers, np.float64)
+            queries.append(Query(terms, counts, self.weighting.of_query(terms, counts), lost))
+        return Queries([*texts], queries, single)
 
     def queries_of(self, rows: Any, single: bool) -> Queries:
         """Return rows of counts as queries."""
@@ -349,7 +344,8 @@ class VectorizerEncoder:
     def queries(self, texts: Sequence[str], single: bool) -> Queries:
         """Return texts as queries."""
         rows, unknown, _ = self.encode(texts)
-        return replace(self.queries_of(rows, single), labels=[*texts], unknown=unknown)
+        found = zip(self.queries_of(rows, single).each, unknown, strict=True)
+        return Queries([*texts], [query._replace(unknown=lost) for query, lost in found], single)
 
     def queries_of(self, rows: Any, single: bool) -> Queries:
         """Return rows of weights as queries."""

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from recsys.data.frames import listed
-from recsys.lsi.queries import similar_rows
-from recsys.lsi.search import Query
+from recsys.lsi.queries import Query, similar_rows
 
 if TYPE_CHECKING:
     from recsys.data.ids import Ids, IdsLike
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.floating[Any]]
 
-_NO_WORDS = Query(np.zeros(0, np.int64), *np.zeros((2, 0), np.float32))
+_NO_WORDS = Query(np.zeros(0, np.int64), *np.zeros((2, 0)))
 
 
 class Vectors:

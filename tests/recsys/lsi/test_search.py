@@ -14,7 +14,8 @@ from recsys.lsi import LSI, DocumentBatch
 from recsys.lsi.collection import Collection
 from recsys.lsi.language import Language, detect, stop_words_of
 from recsys.lsi.parts import Codes, Part
-from recsys.lsi.search import Query, Search, words_weight
+from recsys.lsi.queries import Query
+from recsys.lsi.search import Search, words_weight
 from recsys.lsi.space import _bounded, decompose
 
 ENGLISH = "The nurse was in the hospital and she called the doctors who were treating the patient. "
@@ -31,7 +32,7 @@ def test_bm25_is_robertsons_formula():
     table = pl.DataFrame({"document": range(4)})
     part = Part(table, matrix, np.ones((4, 1), np.float32), counts.sum() / 4)
     search = Search((part,), 1.5, part.totals())
-    query = Query(np.array([0, 2]), np.array([1.0, 2.0], np.float32), np.ones(1, np.float32))
+    query = Query(np.array([0, 2]), np.array([1.0, 2.0], np.float32), np.ones(2))
     found = search.bm25(query)
     lengths, df, k1, b = counts.sum(axis=1), (counts > 0).sum(axis=0), 1.2, 0.75
     idf = np.log(1 + (4 - df + 0.5) / (df + 0.5))
