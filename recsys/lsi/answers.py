@@ -98,7 +98,7 @@ def explained(
     terms = names.values.gather(query.terms).alias("term")
     if method == "bm25":
         return _sorted(pl.DataFrame([terms, _shares(search.word_shares(query, place))]))
-    cosines, through = _contributions(query, components, search.unit(place), own)
+    cosines, through = _contributions(query, components, search.units(np.array([place]))[0], own)
     nothing = pl.Series("through", [None] * len(terms), dtype=names.dtype)
     via = nothing if through is None else names.values.gather(through).alias("through")
     if method == "lsi":
@@ -107,7 +107,7 @@ def explained(
     best = documents.shown(fusion.best)[0].cast(pl.String)
     words = fusion.words * search.word_shares(query, place)
     meaning = cosines * (0.0 if len(best) else fusion.meaning)
-    cosine = float(search.unit(place).astype(np.float64) @ fusion.direction)
+    cosine = float(search.units(np.array([place]))[0].astype(np.float64) @ fusion.direction)
     rest = {
         "term": [FEEDBACK, AVERAGE],
         "contribution": [fusion.meaning * cosine, -fusion.average],

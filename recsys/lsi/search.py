@@ -160,29 +160,23 @@ class Search:
         """Return the part that a place is in, and its first place."""
         return next((part, own.start) for part, own in self._slices if place < own.stop)
 
-    def unit(self, place: int) -> Floats:
-        """Return the unit vector of a document."""
-        part, start = self._owner(place)
-        vector: Floats = part.vectors[place - start] * part.inverse[place - start]
-        return vector
+    def units(self, places: Indices) -> Floats:
+        """Return the unit vectors of some documents, shape (n_places, k); 0 for one without."""
+        if len(self.parts) == 1:
+            part = self.parts[0]
+            return part.vectors[places] * part.inverse[places, None]
+        found = np.empty((len(places), self.totals.shape[1]), np.float32)
+        for part, own in self._slices:
+            inside = (places >= own.start) & (places < own.stop)
+            rows = places[inside] - own.start
+            found[inside] = part.vectors[rows] * part.inverse[rows, None]
+        return found
 
     def cosines(self, direction: Floats, places: Indices | None = None) -> Floats:
-        """Return the cosines of documents (ascending places) with a direction of length 1."""
-        products = [
-            (part.vectors[rows] @ direction) * part.inverse[rows]
-            for part, rows in self._rows(places)
-        ]
-        return products[0] if len(products) == 1 else np.concatenate(products)
-
-    def _rows(self, places: Indices | None) -> Iterator[tuple[Part, Any]]:
-        """Yield each part with its rows among ascending places."""
-        if places is None or len(self.parts) == 1:
-            rows = slice(None) if places is None else places
-            yield from ((part, rows) for part in self.parts)
-            return
-        for part, own in self._slices:
-            first, last = np.searchsorted(places, (own.start, own.stop))
-            yield part, places[first:last] - own.start
+        """Return the cosines of documents, all by default, with a direction of length 1."""
+        if places is not None:
+            return self.units(places) @ direction
+        return np.concatenate([(part.vectors @ direction) * part.inverse for part in self.parts])
 
     def spread(self, direction: Floats) -> tuple[float, float]:
         """Return the mean and the deviation of the cosines of all documents."""
@@ -214,10 +208,15 @@ class Search:
         """Find the n documents with the best scores of words and meaning."""
         bm25 = self.bm25(query)
         candidates = largest(bm25, max(_CANDIDATES, 2 * n))
-        fusion = self._fusion(query, bm25, candidates)
+        first = np.sort(candidates[:_CANDIDATES])
+        units = self.units(first)
+        fusion = self._fusion(query, bm25, first, units)
         if not self.is_filtered or not fusion.words:
             return self._best(fusion, bm25, n)
-        found = self._ranked(fusion, bm25, np.sort(candidates), n)
+        if len(candidates) > len(first):
+            found = self._ranked(fusion, bm25, np.sort(candidates), n)
+        else:
+            found = self._ranked(fusion, bm25, first, n, units @ fusion.direction)
         if len(found.scores) == n:
             # No cosine is above 1, so what is better has at least so much of the words.
             least = float(found.scores[-1]) + fusion.average - fusion.meaning * (1 + _ROUNDING)
@@ -230,10 +229,11 @@ class Search:
 
     def fusion(self, query: Query) -> Fusion:
         """Return how the documents of a query are scored."""
-        bm25 = self.bm25(query)
-        return self._fusion(query, bm25, largest(bm25, _CANDIDATES))
+        first = np.sort(largest(bm25 := self.bm25(query), _CANDIDATES))
+        return self._fusion(query, bm25, first, self.units(first))
 
-    def _fusion(self, query: Query, bm25: Floats, candidates: Indices) -> Fusion:
+    def _fusion(self, query: Query, bm25: Floats, first: Indices, units: Floats) -> Fusion:
+        """Return the fusion of a query whose documents with the best words come `first`."""
         n, weight = self.n_documents, words_weight(self.mean_length, len(query.terms))
         average = float(bm25.sum()) / n
         deviation = math.sqrt(max(float(bm25 @ bm25) / n - average**2, 0.0))
@@ -241,35 +241,25 @@ class Search:
         mean, spread = self.spread(query.direction)
         meaning = (1 - weight) / spread if spread > 0 else 0.0
         fusion = Fusion(words, words * average, meaning, meaning * mean, query.direction)
-        candidates = np.sort(candidates[bm25[candidates] > 0][:_CANDIDATES])
-        n_best = min(_BEST, n // _RARELY, len(candidates))
+        own = bm25[first]
+        n_best = min(_BEST, n // _RARELY, np.count_nonzero(own))
         if not meaning or not n_best:
             return fusion
         # Halfway between the weights of both and words alone.
-        scores = np.float32(words * (1 + weight) / (2 * weight)) * (bm25[candidates] - average)
-        scores += np.float32(meaning / 2) * (self.cosines(query.direction, candidates) - mean)
+        scores = np.float32(words * (1 + weight) / (2 * weight)) * (own - average)
+        scores += np.float32(meaning / 2) * (units @ query.direction - mean)
+        scores[own == 0] = -np.inf
         best = largest(scores, n_best + 1)
-        scores -= scores[best[n_best]] if len(best) > n_best else 0
-        direction = self._mean_of(candidates[best[:n_best]], scores[best[:n_best]])
+        above = scores[best[:n_best]] - (scores[best[n_best]] if len(best) > n_best else 0)
+        total = np.maximum(above, _ROUNDING) @ units[best[:n_best]]
+        length = math.sqrt(float(total @ total))
+        direction = total / np.float32(length or 1)
         mean, spread = self.spread(direction)
         if spread == 0:
             return fusion
         meaning = (1 - weight) / spread
-        return Fusion(
-            *(words, words * average, meaning, meaning * mean, direction),
-            candidates[best[:n_best]],
-        )
-
-    def _mean_of(self, places: Indices, weights: Floats) -> Floats:
-        """Return the direction of the weighted mean of some documents, of length 1 or 0."""
-        order, total = np.argsort(places), np.zeros(self.totals.shape[1], np.float32)
-        weights, first = np.maximum(weights[order], _ROUNDING), 0
-        for part, rows in self._rows(places[order]):
-            own = weights[first : first + len(rows)] * part.inverse[rows]
-            total += own @ part.vectors[rows]
-            first += len(rows)
-        length = math.sqrt(float(total @ total))
-        return total / np.float32(length) if length > 0 else total
+        about = words, words * average, meaning, meaning * mean, direction
+        return Fusion(*about, first[best[:n_best]])
 
     def _best(self, fusion: Fusion, bm25: Floats | None, n: int) -> Ranking:
         """Find the n best documents of all, but leave out those whose bounds are too low."""
@@ -295,10 +285,15 @@ class Search:
         return self._ranked(fusion, bm25, np.flatnonzero(bounds >= least), n)
 
     def _ranked(
-        self, fusion: Fusion, bm25: Floats | None, places: Indices | None, n: int
+        self,
+        fusion: Fusion,
+        bm25: Floats | None,
+        places: Indices | None,
+        n: int,
+        cosines: Floats | None = None,
     ) -> Ranking:
         """Return the n best of some documents, ascending places or None for all."""
-        meaning = self.cosines(fusion.direction, places)
+        meaning = self.cosines(fusion.direction, places) if cosines is None else cosines
         meaning *= np.float32(fusion.meaning)
         meaning -= np.float32(fusion.average_meaning)
         if bm25 is None:

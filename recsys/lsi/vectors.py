@@ -65,7 +65,7 @@ class Vectors:
         check_is_fitted(self)
         frames = []
         for place in self.documents_.places(listed(documents)).tolist():
-            unit = self._search.unit(place)
+            unit = self._search.units(np.array([place]))[0]
             found = self._search.by_meaning(_NO_WORDS._replace(direction=unit), n + 1)
             others = np.flatnonzero((found.documents != place) & unit.any())[:n]
             ids, *shown = self.documents_.shown(found.documents[others])
