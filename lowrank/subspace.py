@@ -121,7 +121,7 @@ def orthonormal(Q: Floats, gram: NDArray[np.float64] | None = None) -> Floats:
 
     It takes the place of Q where it can. The Gram matrix of Q may be given.
     """
-    gram, rounding = _gram(Q) if gram is None else gram, np.finfo(Q.dtype).eps
+    gram, rounding = _gram(Q) if gram is None else gram, float(np.finfo(Q.dtype).eps)
     inverse = _inverse_factor(gram, len(gram) * rounding)
     if inverse is not None:  # a triangle, so that half of the product is zero
         if len(gram) <= _WIDTH:

@@ -487,9 +487,8 @@ class Recommender:
 
     @cached_property
     def _known_users(self) -> KnownUsers:
-        new = None if self._new is None or self.model.uses_features else self._new
-        seen = self.ratings.indptr, self.ratings.indices
-        return KnownUsers(self.model, *seen, None if new is None else ~new)
+        rated = None if self._new is None or self.model.uses_features else ~self._new
+        return KnownUsers(self.model, self.ratings.indptr, self.ratings.indices, rated)
 
     @cached_property
     def _popular(self) -> Popular:

@@ -12,18 +12,6 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-__all__ = [
-    "FORMAT_VERSION",
-    "LONGEST",
-    "MANIFEST",
-    "MODEL_FORMAT",
-    "VERIFIED_TOGETHER",
-    "DamageError",
-    "mapped",
-    "resolved",
-    "sha256_of",
-]
-
 MANIFEST = "model.json"
 MODEL_FORMAT = "recsys-model"
 FORMAT_VERSION: Literal[2] = 2

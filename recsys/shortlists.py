@@ -31,8 +31,6 @@ from recsys.saved_arrays import (
     resolved,
 )
 
-__all__ = ["Shortlist", "shortlist"]
-
 # Models whose scores are those of `FactorModel`.
 _FACTORED = {
     "als",

@@ -102,10 +102,10 @@ def fit_cold_map(
         off = (off - mean) * np.sqrt(weight)[:, None]
         scatter = kernels.coefficients(off, off) + uncertain + ridge.scatter()
         scatter += np.diag(np.diag(scatter) / total + np.finfo(dtype).tiny)
-        covariance = scatter / (total + 1)
-        ridge.learn(np.linalg.inv(covariance).astype(dtype))
+        expected = scatter / (total + 1)
+        ridge.learn(np.linalg.inv(expected).astype(dtype))
     C, centre = ridge.coefficients, ridge.design.centre
-    return ColdMap(mean - centre @ C, covariance.astype(dtype), C, ridge.drawn(), centre)
+    return ColdMap(mean - centre @ C, expected.astype(dtype), C, ridge.drawn(), centre)
 
 
 def main_directions(features: GroupedFeatures, counts: NDArray[np.int64], dtype: Any) -> Floats:

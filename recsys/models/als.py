@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lowrank.completion import links
+from lowrank.completion import linked_als, links
 from lowrank.completion.als import AlsSweep, BiasedFactors, als_sweeps, solve_rows
 from lowrank.completion.cold import mean_covariance
 from lowrank.kernels import CsrArrays, Stored, at_most
@@ -107,7 +107,7 @@ class ALS(ContentModel):
             self.global_mean = found.mean
             self.user_bias, self.item_bias = found.row_bias, found.column_bias
             self.user_factors, self.item_factors = found.row_factors, found.column_factors
-            if isinstance(sweep, links.LinkedSweep):
+            if isinstance(sweep, linked_als.LinkedSweep):
                 self._take("user", sweep.row_prior)
                 self._take("item", sweep.column_prior)
             reached = validation_rmse(self, validation)
@@ -147,7 +147,7 @@ class ALS(ContentModel):
             return als_sweeps(matrix or ratings.matrix, self.factors, **options)
         options["link_penalty"] = self.link_penalty if self.linked else 0.0
         options["row_features"], options["column_features"] = features
-        return links.linked_als_sweeps(matrix or ratings.matrix, self.factors, **options)
+        return linked_als.linked_als_sweeps(matrix or ratings.matrix, self.factors, **options)
 
     def _take(self, side: str, prior: links.RowPrior) -> None:
         """Set the arrays of a prior."""

@@ -18,11 +18,8 @@ from lowrank.completion.bayes import variational_sweeps
 from lowrank.completion.cold import fit_cold_map, fit_slopes, main_directions
 from lowrank.completion.design import FeatureDesign, FeatureRidge
 from lowrank.completion.gibbs import gibbs_sweeps
-from lowrank.completion.links import (
-    linked_als_sweeps,
-    posterior_rows,
-    posterior_terms,
-)
+from lowrank.completion.linked_als import linked_als_sweeps
+from lowrank.completion.links import posterior_rows, posterior_terms
 
 
 def grouped(matrix, *sizes):

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from lowrank import kernels
 from lowrank.completion.gibbs import Chain
-from lowrank.completion.links import Posterior, RowPrior, linked_als_sweeps
+from lowrank.completion.linked_als import linked_als_sweeps
+from lowrank.completion.links import Posterior, RowPrior
 
 
 def random_ratings(n=40, m=25, density=0.4, seed=0):

@@ -1,0 +1,227 @@
+"""Alternating least squares whose vectors are pulled towards what links and features predict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowrank import kernels
+from lowrank.completion.als import (
+    AlsSweep,
+    BiasedFactors,
+    Known,
+    biased_start,
+    check_problem,
+    moments,
+    stored,
+)
+from lowrank.completion.design import GroupedFeatures
+from lowrank.completion.links import (
+    Posterior,
+    RowPrior,
+    Side,
+    exact_posterior,
+    ridge_precision,
+    sampled_rows,
+    unpack,
+)
+from lowrank.errors import ArgumentError
+from lowrank.kernels import transposed
+
+Floats = NDArray[np.floating[Any]]
+
+_LEARNING_SWEEPS = 5  # in which the penalties of features are chosen
+_CHARGED_SWEEPS = 0, 3  # what features are charged changes slowly
+
+
+@dataclass(frozen=True, eq=False)
+class LinkedSweep(AlsSweep):
+    """An `AlsSweep` with the priors that the vectors of rows and columns are pulled towards."""
+
+    row_prior: RowPrior
+    column_prior: RowPrior
+
+
+def linked_als_sweeps(
+    X: Known,
+    k: int,
+    *,
+    regularization: float,
+    link_penalty: float = 0.0,
+    row_features: GroupedFeatures | None = None,
+    column_features: GroupedFeatures | None = None,
+    count_power: float = 0.5,
+    start: BiasedFactors | None = None,
+    random_state: int | None = 0,
+    threads: int | None = None,
+) -> Generator[LinkedSweep]:
+    r"""Fit biased factors as `als_sweeps` does, pulled towards predicted means instead of zero.
+
+    In its objective a penalty :math:`n_u^g |a_u|^2` becomes
+    :math:`n_u^g |a_u - a_0 - B's_u - C'f_u|^2`, where :math:`s_u` is row u of the link and
+    :math:`f_u` its features, and likewise for biases and columns; B has the ridge penalty
+    `link_penalty` in the same units (0 means no links), each group of C one that is chosen in the
+    first 5 sweeps by the evidence of the regression of the vectors on features, and the means
+    :math:`a_0` none (but without links those of factors are zero for rows of mean features). The
+    mean :math:`\mu` is that of the entries. The objective never rises, from the sixth sweep on if
+    there are features. The other parameters are those of `als_sweeps`.
+
+    Raises
+    ------
+    ArgumentError
+        As `check_problem`, or if `link_penalty` is negative.
+
+    References
+    ----------
+    Koren (2008), "Factorization meets the neighborhood", section 4.
+    """
+    check_problem(X, k, regularization=regularization)
+    if not 0 <= link_penalty < math.inf:
+        raise ArgumentError(f"link_penalty must be 0 or positive; got {link_penalty}.")
+    precision = ridge_precision(k, regularization, moments(X).deviation or 1.0, X.dtype)
+    none = np.zeros((0, k + 1), X.dtype)
+    prior = RowPrior(np.zeros(k + 1, X.dtype), precision, none, count_power)
+    features = row_features, column_features
+    with kernels.at_most(threads):
+        by_column = transposed(stored(X), X.shape[1], kernels.resolve_threads(None))
+        first = start or biased_start(X, k, random_state=random_state, by_column=by_column)
+        given = prior, prior, link_penalty, *features
+        rows, columns = _LinkedSide.pair(X, *given, by_column=by_column)
+    columns.vectors.mean[:] = np.column_stack([first.column_factors, first.column_bias])
+    for number in count():
+        with kernels.at_most(threads):
+            learns, fitted = number < _LEARNING_SWEEPS, rows.fit_vectors(columns, first.mean)
+            half = fitted + rows.map_penalties() + columns.penalties()
+            if number in _CHARGED_SWEEPS:
+                rows.charge(columns, fitted / X.nnz)
+            rows.fit_prior(columns if learns else None, first.mean, fitted / X.nnz)
+            fitted = columns.fit_vectors(rows, first.mean)
+            squares = fitted - columns.vector_penalties()
+            if number in _CHARGED_SWEEPS:
+                columns.charge(rows, fitted / X.nnz)
+            columns.fit_prior(rows if learns else None, first.mean, fitted / X.nnz)
+            penalties = rows.penalties() + columns.penalties()
+        (a, b), (m, c) = (np.split(s.vectors.mean, [k], axis=1) for s in (rows, columns))
+        yield LinkedSweep(
+            BiasedFactors(first.mean, b[:, 0], c[:, 0], a, m),
+            half_objective=half,
+            objective=squares + penalties,
+            rmse=math.sqrt(max(squares, 0.0) / X.nnz),
+            row_prior=rows.prior,
+            column_prior=columns.prior,
+        )
+
+
+class _LinkedSide(Side):
+    """A side of penalised least squares."""
+
+    def charge(self, other: Side, noise: float) -> None:
+        """Let features pay for being multiplied with vectors that are not known exactly.
+
+        The error of an entry has the variance :math:`a_u' V_i a_u`, which the penalties of vectors
+        stand for; what is common to many rows would pass them by. Of the covariance of a column
+        its diagonal counts, a factor by its share in the vectors of rows; it is in proportion to
+        the variance of the noise, most likely the mean of squared errors and penalties.
+        """
+        if self.features is None:
+            return
+        own, theirs = (float(side.prior.precision[0, 0]) for side in (self, other))
+        squares = self.vectors.mean[:, :-1] ** 2
+        shares = squares.mean(axis=0, dtype=np.float64)
+        shares *= noise / max(float(shares.sum()), np.finfo(np.float64).tiny)
+        known = kernels.csr_matmat(other.link.pattern, squares) + theirs * other.weight[:, None]
+        variances = np.divide(1, known, out=np.zeros_like(known), where=known > 0) @ shares
+        variances = variances.astype(self.data.dtype)[:, None]
+        charge = kernels.csr_matmat(self.link.pattern, variances)[:, 0] / self.data.dtype.type(own)
+        self.features.weigh(self.weight, charge)
+
+    def fit_vectors(self, other: Side, mean: float) -> float:
+        """Minimise over this side's vectors; return the errors and their own penalties."""
+        points, columns, entries = self.prior_means, other.vectors.mean, self.link.pattern
+        factors, others = (
+            kernels.aligned_zeros((len(each), each.shape[1] - 1), each.dtype)
+            for each in (points, columns)
+        )
+        others[:] = columns[:, :-1]
+        bias, precision = np.empty(len(points), points.dtype), np.diag(self.prior.precision)
+        options: dict[str, Any] = {"shift": mean}
+        if self.features is None and not self.penalty:  # all are pulled towards the same bias
+            entries = entries._replace(data=self.data)
+            options = {"shift": mean + float(points[0, -1]), "other_bias": columns[:, -1].copy()}
+        else:  # off the points that they are pulled towards, vectors have plain penalties
+            pulls = kernels.csr_entries(entries, points, columns)
+            entries = entries._replace(data=np.subtract(self.data, pulls, out=pulls))
+        objective = kernels.als_half_sweep(
+            entries,
+            others,
+            penalty=self.weight * precision[0],
+            bias_penalty=self.weight * precision[-1],
+            factors=factors,
+            bias=bias,
+            **options,
+        )
+        self.vectors = Posterior.exactly(np.column_stack([factors, bias]))
+        self.vectors.mean[:] += points
+        return math.fsum(objective)
+
+    def fit_prior(self, other: Side | None, mean: float, noise: float) -> None:
+        """Improve B and C, then set the prior mean to its best value.
+
+        With the `other` side, the mean of entries and their noise, the penalties of C are learned.
+        """
+        shares = self.fit_maps()
+        off = self.vectors.mean - shares
+        centre = self.weighted_mean(off).astype(self.data.dtype)
+        if not self.penalty:
+            # Factors of rows with few entries would share a direction, and top many rankings.
+            centre[:-1] = 0
+        self.prior, before = self.with_mean(centre), self.prior_means
+        self.prior_means = shares + centre
+        if self.features is None or other is None:
+            return
+        off -= centre
+        squares = np.einsum("i,ij,ij->j", self.weight, off, off, dtype=np.float64)
+        squares += np.diag(self.features.scatter())
+        squares += noise * self.uncertainty(other, before, mean)
+        precision = np.diag(np.count_nonzero(self.seen) / squares)
+        self.features.learn(precision.astype(self.data.dtype))
+
+    def uncertainty(self, other: Side, prior_means: Floats, mean: float) -> NDArray[np.float64]:
+        """Return the weighted sum of the variances of all rows, by that of the noise.
+
+        Of very many rows, it is estimated from a sample.
+        """
+        rows = sampled_rows(self.seen)
+        entries = self.link.pattern._replace(data=self.data).take(rows)
+        known = exact_posterior(entries, other.vectors.mean, self.prior, prior_means[rows], mean)
+        weight = self.weight[rows, None]
+        packed = kernels.coefficients(known.covariance, weight).T.astype(np.float64)
+        scale = self.weight.sum(dtype=np.float64) / weight.sum(dtype=np.float64)
+        variances: NDArray[np.float64] = scale * np.diag(unpack(packed, prior_means.shape[1])[0])
+        return variances
+
+    def vector_penalties(self) -> float:
+        off = self.vectors.mean - self.prior_means
+        return self.weighted_dots(off, off)
+
+    def map_penalties(self) -> float:
+        """Return the penalties of B and C, with what features are charged."""
+        link = self.prior.link
+        weighted = kernels.multiply(link, self.prior.precision)
+        total = self.penalty * float(np.einsum("ij,ij->", link, weighted, dtype=np.float64))
+        if self.features is not None:
+            total += float(np.sum(self.features.scatter() * self.prior.precision))
+            told = self.features.design.forward(self.features.coefficients)
+            charge = (1 - self.features.shrinkage) * self.features.weight[:, None]
+            pull = kernels.multiply(told, self.prior.precision)
+            total += float(np.einsum("ij,ij->", charge * told, pull, dtype=np.float64))
+        return total
+
+    def penalties(self) -> float:
+        return self.vector_penalties() + self.map_penalties()
