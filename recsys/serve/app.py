@@ -99,8 +99,8 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
     app.entry = app.state.gate = Gate(super(_Application, app).__call__, service)
     if chosen.cors:
         app.entry = CORSMiddleware(app.entry, allow_origins=chosen.cors, allow_headers=_HEADERS)
-    app.include_router(health)
     app.include_router(routes)
+    app.include_router(health)
     app.add_api_route("/metrics", metrics, response_class=PlainTextResponse, tags=["health"])
     app.mount("/page", StaticFiles(directory=PAGE, check_dir=False), name="page")
     app.add_api_route("/", _index, include_in_schema=False)

@@ -53,7 +53,7 @@ class Batches:
             for start in range(0, len(requests), _MOST):
                 batch = requests[start : start + _MOST]
                 questions, waiting_for = zip(*batch, strict=True)
-                if self._seconds.get(name, 1.0) > _QUICK:
+                if self._seconds.get(name, 0.0) > _QUICK:
                     search = self._elsewhere(answer, name, questions, n, waiting_for)
                     task = asyncio.create_task(search)
                     self._tasks.add(task)

@@ -75,12 +75,12 @@ def _route(method: str, path: str, operation: Json, schemas: Json) -> str:
     if "requestBody" in operation:
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         text = json.dumps(example(schema, schemas), indent=1)
-        body = f'<textarea name="body" rows="8" style="width:100%">{escape(text)}</textarea>'
+        body = f'<textarea name="body" rows="8" aria-label="Body">{escape(text)}</textarea>'
     paragraphs = escape(operation.get("description", "")).replace("\n\n", "</p><p>")
     return (
         f'<section><h3 id="{_anchor(method, path)}"><b>{method}</b>{escape(path)}</h3>'
         f"<p>{paragraphs}</p>{table}<form><input type='hidden' name='method' value='{method}'>"
-        f'<p><input name="target" size="50" aria-label="Address" value="{escape(target)}"> '
+        f'<p><input name="target" aria-label="Address" value="{escape(target)}"> '
         f"<button>Send</button></p>{body}<pre hidden></pre></form>"
         f"{_answer(operation, schemas)}</section>"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import gc
 import logging
@@ -17,7 +18,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+from urllib.parse import quote
 
 import msgspec
 
@@ -36,6 +38,7 @@ _PRELOADED = (
     "uvicorn.loops.auto",
     "uvicorn.loops.uvloop",
 )
+_PRACTICE = 20  # after which code is specialised
 _HANGS = 3  # seconds after which polars is known to hang
 
 _log = logging.getLogger("recsys.serve")
@@ -195,8 +198,22 @@ def _shared_server(settings: Settings) -> Any:
 
     if _succeeds(load):
         service.check()
+        asyncio.run(_practised(app.state.gate))
     gc.freeze()  # a collection would write to all objects, and so copy their pages
+    if hasattr(sys, "_clear_type_cache"):  # so would names that leave this cache
+        sys._clear_type_cache()
     return server
+
+
+async def _practised(gate: Gate) -> None:
+    """Make some lists, so that workers find what the interpreter learns of the way to one."""
+    if gate.service.models and gate.service.is_ready:
+        answers = gate.service.answers()
+        item = str(answers.ratings.items.values[0]).encode()
+        for _ in range(_PRACTICE):
+            answers.best([0], 1)
+            gate.make_list(b"/v1/similar/" + quote(item).encode(), b"", lambda _: None)
+            await asyncio.sleep(0)
 
 
 def _succeeds(work: Callable[[], None]) -> bool:

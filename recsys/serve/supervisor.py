@@ -11,11 +11,16 @@ LISTENER is the descriptor of the socket, NUMBER that of workers, and each PROCE
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterable
-from types import FrameType
+
+TYPE_CHECKING = False  # as in `typing`, which would be most of this program
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Iterable
+    from types import FrameType
+else:
+    import _signal as signal  # without its enumerations
 
 DRAIN = 30  # seconds for requests in flight
 ENDING = {signal.SIGTERM, signal.SIGINT}

@@ -496,7 +496,7 @@ def test_the_service_shows_the_same_page(visit, fitted, films, saved, tmp_path):
         page.keyboard.press("Escape")
         page.get_by_role("tab", name="Map").click()
         assert page.locator("canvas").get_attribute("aria-label") == "Map of 40 items, 40 in sight"
-        page.get_by_role("tab", name="Text search").click()
+        page.get_by_role("tab", name="Search").click()
         page.get_by_placeholder("A few words").fill("the nurse of a hospital")
         page.get_by_role("button", name="Search", exact=True).click()
         page.locator("#texts li").first.wait_for()
@@ -527,7 +527,7 @@ def test_a_service_of_documents_has_one_view(browser, saved):
         page.get_by_placeholder("A few words").fill("doctor")
         page.keyboard.press("Enter")
         page.locator("#texts li").first.wait_for()
-        assert page.get_by_role("tab").all_inner_texts() == ["Text search"]
+        assert page.get_by_role("tab").all_inner_texts() == ["Search"]
         page.close()
 
 
