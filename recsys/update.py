@@ -136,7 +136,7 @@ def reason_to_refit(
     folded_before = recommender.training.get("folded", 0)
     share = (folded_before + change.n_added + change.n_removed) / change.before.n_ratings
     if share > _SHARE:
-        return f"{share:.0%} of the ratings are other ones than at the last fit"
+        return f"ratings that came or went are {share:.0%} of those of the last fit"
     if new is None:
         return None
     for what, found in (

@@ -27,6 +27,9 @@ from recsys.errors import DataError
 from recsys.serve import supervisor
 from recsys.serve.settings import SHARED, Settings
 
+if TYPE_CHECKING:
+    from recsys.serve.gate import Gate
+
 _BACKLOG = 2048
 _IDLE = 30  # seconds until an idle connection is closed
 _SETTINGS = "RECSYS_SERVICE"  # environment variable of workers that are started later
