@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -26,18 +26,10 @@ _SHOWN = ("map@1000", "ndcg@10", "precision@10", "recall@100", "mrr@1000")
 _KINDS = ("map", "ndcg", "precision", "recall", "mrr")
 
 
-@dataclass(frozen=True)
-class Judged:
-    """Queries with their relevant documents.
+class Judged(NamedTuple):
+    """Ids and texts of the queries that have relevant documents, and the places of these.
 
-    Attributes
-    ----------
-    labels, texts : list
-        Ids and texts of the queries that have relevant documents.
-    relevant : list of int64 ndarray
-        Places of the relevant documents of each query, -1 for one that the index does not have.
-    decision : str
-        How ids were matched, and what was left out.
+    A place is -1 where the index does not have the document; `decision` says how ids were matched.
     """
 
     labels: list[Any]
@@ -45,48 +37,38 @@ class Judged:
     relevant: list[NDArray[np.int64]]
     decision: str
 
-    @classmethod
-    def of(
-        cls,
-        lsi: LSI,
-        labels: Sequence[Any],
-        texts: Sequence[str],
-        judgements: Judgements,
-        relevant_from: float | None = None,
-    ) -> Judged:
-        """Match queries, judgements and the documents of an index.
 
-        Raises
-        ------
-        DataError
-            If no query has a relevant document in the index.
-        """
-        rows = judgements.relevant(relevant_from)
-        queries, of_queries = places_of(rows["query"], labels, in_order=True)
-        documents, of_documents = places_of(rows["document"], lsi.documents_.ids.values)
-        if not ((queries >= 0) & (documents >= 0)).any():
-            raise DataError(
-                "No judgement is of a query and a document that are there; the judgements have ids "
-                f"such as {rows['query'][0]!r} and {rows['document'][0]!r}, the queries such as "
-                f"{str(labels[0])!r}, the documents such as {str(lsi.documents_.ids.values[0])!r}."
-                if len(rows)
-                else "No judgement says that a document is relevant."
-            )
-        said = [
-            f"{noun} matched {how}"
-            for noun, how in (("queries", of_queries), ("documents", of_documents))
-            if how
-        ]
-        lost = int((documents < 0).sum())
-        said += [f"{lost:,} relevant documents are not in the index"] * (lost > 0)
-        chosen = np.unique(queries[queries >= 0])
-        said.append(f"{len(chosen):,} of {len(labels):,} queries have relevant documents")
-        return cls(
-            [labels[place] for place in chosen],
-            [texts[place] for place in chosen],
-            [np.unique(documents[queries == place]) for place in chosen],
-            f"{judgements.decision}; {', '.join(said)}",
+def _judged(
+    lsi: LSI,
+    labels: Sequence[Any],
+    texts: Sequence[str],
+    judgements: Judgements,
+    relevant_from: float | None,
+) -> Judged:
+    """Match queries, judgements and the documents of an index."""
+    rows, ids = judgements.relevant(relevant_from), lsi.documents_.ids.values
+    queries, of_queries = places_of(rows["query"], labels, in_order=True)
+    documents, of_documents = places_of(rows["document"], ids)
+    if not len(rows):
+        raise DataError("No judgement says that a document is relevant.")
+    if not ((queries >= 0) & (documents >= 0)).any():
+        raise DataError(
+            "No judgement is of a query and a document that are there; the judgements have ids "
+            f"such as {rows['query'][0]!r} and {rows['document'][0]!r}, the queries such as "
+            f"{str(labels[0])!r}, the documents such as {str(ids[0])!r}."
         )
+    said = [f"queries matched {of_queries}"] * bool(of_queries)
+    said += [f"documents matched {of_documents}"] * bool(of_documents)
+    lost = int((documents < 0).sum())
+    said += [f"{lost:,} relevant documents are not in the index"] * (lost > 0)
+    chosen = np.unique(queries[queries >= 0])
+    said.append(f"{len(chosen):,} of {len(labels):,} queries have relevant documents")
+    return Judged(
+        [labels[place] for place in chosen],
+        [texts[place] for place in chosen],
+        [np.unique(documents[queries == place]) for place in chosen],
+        f"{judgements.decision}; {', '.join(said)}",
+    )
 
 
 def evaluate_search(
@@ -131,7 +113,7 @@ def evaluate_search(
     DataError
         If no query has a relevant document in the index.
     """
-    judged = Judged.of(lsi, labels, texts, judgements, relevant_from)
+    judged = _judged(lsi, labels, texts, judgements, relevant_from)
     n_judged = sum(map(len, judged.relevant))
     counts = {"queries": len(judged.labels), "judgements": n_judged}
     counts |= {"documents": len(lsi.documents_), "test_ratings": n_judged}

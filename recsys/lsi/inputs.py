@@ -213,9 +213,8 @@ def further_counts(
         return *_of_matrix(matrix(documents), labels, first), 0
     texts = Texts(batches)
     encoded = [encoder.encode(each) for each in texts]
-    rows = [each.rows if each.counts is None else each.counts for each in encoded]
-    n_unknown = sum(len(words) for each in encoded for words in each.unknown)
-    return texts.table, sparse.vstack(rows, format="csr"), n_unknown
+    counts = sparse.vstack([each.counts for each in encoded], format="csr")
+    return texts.table, counts, sum(len(words) for each in encoded for words in each.unknown)
 
 
 def as_queries(encoder: Encoder, given: Any, matrix: Matrix, *, columns: bool) -> Queries:

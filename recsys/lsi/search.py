@@ -241,7 +241,7 @@ class Search:
         meaning = (1 - weight) / spread if spread > 0 else 0.0
         fusion = Fusion(words, words * average, meaning, meaning * mean, query.direction)
         own = bm25[first]
-        n_best = min(_BEST, n // _RARELY, np.count_nonzero(own))
+        n_best = min(_BEST, n // _RARELY, int(np.count_nonzero(own)))
         if not meaning or not n_best:
             return fusion
         # Halfway between the weights of both and words alone.

@@ -165,7 +165,6 @@ class WordEncoder:
         self.language = Language.of(None if language == "auto" else language, stop_words)
         self.terms: Ids
         self.weighting: Weighting
-        self.n_words = 0
 
     def read(self, texts: Iterable[Sequence[str]]) -> Any:
         """Count the words of batches of texts; with "auto", the language is found in them.
@@ -180,9 +179,8 @@ class WordEncoder:
         held = pl.Series([], dtype=kind)  # without it the numbers are lost between batches
         blocks, n_texts = [], 0
         for batch in texts:
-            checked = [checked_text(text, n_texts + i) for i, text in enumerate(batch)]
-            blocks.append(self._counted(checked, kind))
-            n_texts += len(checked)
+            blocks.append(self._counted(batch, kind))
+            n_texts += len(batch)
         n_words = 1 + max((int(indices.max(initial=-1)) for _, indices, _ in blocks), default=-1)
         if not n_words:
             raise DataError(_no_terms(n_texts, 0, 1))
@@ -198,7 +196,7 @@ class WordEncoder:
             self.language = Language.of(detect(counts), self._stop_words)
         return self._merged(found, words, totals)
 
-    def _counted(self, texts: list[str], kind: pl.Categorical) -> tuple[NDArray[Any], ...]:
+    def _counted(self, texts: Sequence[str], kind: pl.Categorical) -> tuple[NDArray[Any], ...]:
         """Return how often each text has each word: counts, codes of words, numbers of words."""
         if self._tokenize.is_default:
             frame = word_frame(pl.Series(texts, dtype=pl.String))
@@ -223,13 +221,13 @@ class WordEncoder:
                 of_word[place] = stems.setdefault(stem, len(stems))
                 names += [words[place]] * (len(stems) - len(names))
         merged = _with_columns(counts, of_word, len(stems))
-        self.n_words = int(merged.data.sum())
-        if not self.n_words:
+        n_words = int(merged.data.sum())
+        if not n_words:
             raise DataError(_no_terms(counts.shape[0], 0, 1))
         frequency = np.bincount(merged.indices, minlength=len(stems))
         kept = np.flatnonzero(frequency >= self._min_df)
         if not len(kept):
-            raise DataError(_no_terms(counts.shape[0], self.n_words, self._min_df))
+            raise DataError(_no_terms(counts.shape[0], n_words, self._min_df))
         kept = kept[np.argsort(np.array(names, dtype=object)[kept], kind="stable")]
         self.terms = Ids([names[place] for place in kept.tolist()], "term", sort=False)
         target = np.full(len(stems), -1)
@@ -248,8 +246,8 @@ class WordEncoder:
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the weighted rows of texts, and the words of each that are not known."""
         data, indices, indptr, unknown = array("f"), array("i"), array("q", [0]), []
-        for number, text in enumerate(texts):
-            terms, numbers, lost = self.count(checked_text(text, number))
+        for text in texts:
+            terms, numbers, lost = self.count(text)
             indices.extend(terms)
             data.extend(numbers)
             indptr.append(len(indices))
@@ -356,10 +354,10 @@ class VectorizerEncoder:
         rows = canonical_csr(self._vectorizer.transform(list(texts)))
         known = getattr(self._vectorizer, "vocabulary_", None)
         if known is None:
-            return Encoded(rows, [[] for _ in texts])
+            return Encoded(rows, [[] for _ in texts], rows)
         analyze = self._vectorizer.build_analyzer()
         unknown = [[w for w in dict.fromkeys(analyze(text)) if w not in known] for text in texts]
-        return Encoded(rows, unknown)
+        return Encoded(rows, unknown, rows)
 
 
 def make_encoder(weighting: Any, **settings: Any) -> WordEncoder | VectorizerEncoder:
