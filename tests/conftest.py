@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -69,6 +70,16 @@ def unit_of(nodeid: str) -> str:
     """Return what one worker runs the whole of: a file, or all files of a service in their name."""
     path = nodeid.partition("::")[0]
     return next((service for service in ("spark", "postgres") if service in path), path)
+
+
+def pytest_sessionstart() -> None:
+    """Do not look for garbage among modules and tests that are there until the end."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
