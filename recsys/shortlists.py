@@ -32,15 +32,8 @@ from recsys.saved_arrays import (
 )
 
 # Models whose scores are those of `FactorModel`.
-_FACTORED = {
-    "als",
-    "clusters",
-    "ials",
-    "implicit-als",
-    "implicit-bpr",
-    "implicit-lmf",
-    "softimpute",
-}
+_FACTORED = "als clusters ials implicit-als implicit-bpr implicit-lmf softimpute".split()
+_JSON: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +52,9 @@ class Shortlist:
 
     def write_ndjson(self) -> str:
         """Return an object in JSON for each row."""
-        form: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
         rows = zip(*self.columns.values(), strict=True)
-        return "".join(
-            f"{json.dumps(dict(zip(self.columns, r, strict=True)), **form)}\n" for r in rows
-        )
+        objects = (dict(zip(self.columns, row, strict=True)) for row in rows)
+        return "".join(f"{json.dumps(each, **_JSON)}\n" for each in objects)
 
     def write_csv(self, *, include_header: bool = True, separator: str = ",") -> str:
         """Return the rows between separators."""
@@ -110,8 +101,7 @@ class _Model:
             raise DamageError("it is not a model")
         # As `recsys.schema.checksum`, except for numbers such as 1e-5, which that writes otherwise.
         rest = {name: value for name, value in about.items() if name != "checksum"}
-        form: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
-        text = json.dumps(rest, sort_keys=True, **form)
+        text = json.dumps(rest, sort_keys=True, **_JSON)
         if hashlib.sha256(text.encode()).hexdigest() != about["checksum"]:
             raise DamageError("its checksum is another one")
         if about["model"] not in _FACTORED:
