@@ -32,7 +32,8 @@ from recsys.saved_arrays import (
 )
 
 # Models whose scores are those of `FactorModel`.
-_FACTORED = "als clusters ials implicit-als implicit-bpr implicit-lmf softimpute".split()
+_FACTORED = {"als", "clusters", "ials", "softimpute"}
+_FACTORED |= {"implicit-als", "implicit-bpr", "implicit-lmf"}
 _JSON: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 
 
