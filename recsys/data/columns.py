@@ -61,7 +61,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "timestamp": (
         "timestamp ts unixreviewtime unixtime",
         "time datetime",
-        "date createdat eventtime",
+        "date createdat eventtime eventtimestamp",
         "purchasedate orderdate invoicedate reviewdate tdat",
     ),
     "event": (

@@ -340,8 +340,9 @@ def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
         masks[role] = series.is_null()
         if series.dtype == pl.String:
             masks[role] |= series.is_in(MISSING_IDS).fill_null(True)
-        elif series.dtype.is_float():
-            masks[role] = ~(series.is_finite() & (series.floor() == series)).fill_null(False)
+        elif series.dtype.is_float() or series.dtype.is_decimal():
+            numbers = series.cast(pl.Float64)
+            masks[role] = ~(numbers.is_finite() & (numbers.floor() == numbers)).fill_null(False)
     if "rating" in columns:
         liked = _truths(columns["rating"])
         known = _readable(columns["rating"]) if liked is None else liked.is_not_null()
