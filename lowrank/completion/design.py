@@ -311,7 +311,7 @@ class FeatureRidge:
 
     @property
     def is_exact(self) -> bool:
-        """Whether features are so few that they are solved for by a factorisation."""
+        """True if features are so few that they are solved for by a factorisation."""
         return self.design.n_features <= _EXACT
 
     @property

@@ -145,10 +145,10 @@ def recommend(
     """Recommend items to users.
 
     Takes a saved model, or ratings to fit a model to. A FILE of users or items has one id per line,
-    or is CSV, TSV or Parquet with a column of that name; a column of users
-    in --block blocks items for that user only. The columns are user, item, rank, score,
-    title if titles are known, and new if there are items that nobody rated, known by their
-    features. Scores of rating models are expected ratings, not clipped.
+    or is CSV, TSV or Parquet with a column of that name; a column of users in --block blocks items
+    for that user only. The columns are user, item, rank, score, title if titles are known, and new
+    if there are items that nobody rated, known by their features. Scores of rating models are
+    expected ratings, not clipped.
 
     A new user is described by --like and --rate, with an id, a title or its beginning, by
     --user-features, or by --history: a file of ratings of one or more users, or of items that one
@@ -183,8 +183,7 @@ def recommend(
         recommender = recommender.fold_in(described, user_features=user_features)
     ratings, found = recommender.ratings, 0
     chosen = inputs.listed_ids(user, ratings.users) if users is None else read_ids(users, "user")
-    if chosen:
-        _check_known(chosen, ratings.users, cold_start)
+    _check_known(chosen, ratings.users, cold_start)
     with output.open(command="recommend", model=recommender.model.name, n=n) as sink:
         for batch in recommender.recommend_batches(
             chosen if user or users else None,
@@ -210,6 +209,8 @@ def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -
     """Point out unknown users, by an error unless they get the most popular items."""
     from recsys.cli.inputs import note_unknown
 
+    if not users:
+        return
     if cold_start != "error":
         note_unknown(users, known, "they get the most popular items")
         return
@@ -231,7 +232,7 @@ def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -
     ],
     one_of=[("item", "title"), ("text",), ("user",)],
     required="Choose items, texts or users",
-    hints={"": "Name items by --item, or by --title."},
+    hints={"": "Name items by --item, or by --title. Quote values that contain spaces."},
 )
 @click.argument("source", metavar="MODEL|RATINGS")
 @cli.option("--item", "-i", metavar="ID", multiple=True, help="Item, or items between commas.")
