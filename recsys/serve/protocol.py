@@ -50,6 +50,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head = 0  # bytes of the head that is arriving
         self._chunk = 0  # bytes that arrived last, unless a head has ended among them
         self._is_expected = False  # the rest of a head
+        self._running: Any = None  # request that the application answers
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -59,9 +60,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
+        """Wait and answer no longer: of several requests, uvicorn tells the last alone."""
         self._cancel()
+        if self._running is not None:
+            self._running.disconnected = True
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; too many before the end of a head are a 431."""

@@ -123,6 +123,8 @@ def _server(settings: Settings) -> Any:
         format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, stream=sys.stderr
     )
     _log.setLevel(logging.INFO)
+    # Requests that are not HTTP would fill the log.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     import uvicorn  # not in a process that starts workers by spawning them
 
     from recsys.serve.app import create_app

@@ -8,7 +8,7 @@ import threading
 import pytest
 from serving import Application, Command, limited_file_size
 
-from recsys.serve import create_app
+from recsys.serve import create_app, journals
 from recsys.serve.journals import append_lines
 
 EVENT = {
@@ -33,6 +33,13 @@ def test_events_are_lines_that_update_reads(saved, tmp_path):
         assert lines[1]["timestamp"].endswith("Z")
         assert "events" in service.get("/v1/model").json["abilities"]
         assert "recsys_events_stored_total 2.0" in service.get("/metrics").body.decode()
+
+
+def test_lines_are_appended_where_there_are_no_locks(tmp_path, monkeypatch):
+    monkeypatch.setattr(journals, "fcntl", None)  # as on Windows
+    for line in (b"1\n", b"2\n"):
+        append_lines(tmp_path / "log", line, durable=True)
+    assert (tmp_path / "log").read_bytes() == b"1\n2\n"
 
 
 @pytest.mark.parametrize(
