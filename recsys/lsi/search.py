@@ -151,13 +151,9 @@ class Search:
 
     def word_shares(self, query: Query, place: int) -> Doubles:
         """Return what each term of a query adds to the BM25 score of a document."""
-        part, start = self._owner(place)
+        part, start = next((each, own.start) for each, own in self._slices if place < own.stop)
         weights = part.postings.of_document(place - start, query.terms)
         return weights * self.idf[query.terms] * query.counts
-
-    def _owner(self, place: int) -> tuple[Part, int]:
-        """Return the part that a place is in, and its first place."""
-        return next((part, own.start) for part, own in self._slices if place < own.stop)
 
     def units(self, places: Indices) -> Floats:
         """Return the unit vectors of some documents, shape (n_places, k); 0 for one without."""
