@@ -20,6 +20,7 @@ from recsys.data.ratings import build_ratings
 from recsys.data.rows import RowRules, prepared
 
 IDS = st.integers(-(2**40), 2**40) | st.integers(0, 9) | st.text("ab7", min_size=1, max_size=3)
+FEW = pl.Categories("few", "", pl.UInt8)
 VALUES = st.sampled_from([1.0, 2.5, 5.0]) | st.floats(-9, 9, width=32)
 
 
@@ -67,6 +68,12 @@ def frame_of(n: int, **columns: Any) -> pl.DataFrame:
         {"timestamp": [20_240_101] * 100},
         {"item": [f"item-{n % 13}" for n in range(100)]},
         {"user": pl.Series([f"u{n % 3}" for n in range(100)], dtype=pl.Categorical)},
+        {
+            "user": pl.Series(
+                ["a", "b"] * 50, dtype=pl.Categorical(pl.Categories("few", "", pl.UInt8))
+            )
+        },
+        {"user": [-(2**31), 2**31 - 1] * 50, "item": [10**9 + n % 7 for n in range(100)]},
     ],
 )
 def test_values_that_need_more_bytes(columns: dict[str, Any]) -> None:
