@@ -163,17 +163,11 @@ class _Model:
             columns["item"] += found.items[row, :count].tolist()
         shown = columns["item"]
         columns["item"] = [item_ids[place] for place in shown]
-        if (titles := self._titles()) is not None:
-            columns["title"] = [*_beside(columns["item"], shown, *titles)]
+        if (title := self._about.get("title")) is not None:
+            names = [each["name"] for each in self._about["columns"]["item_table"]]
+            known, titles = (self.column("item_table", each) for each in (0, names.index(title)))
+            columns["title"] = [*_beside(columns["item"], shown, known, titles)]
         return Shortlist(self._about["model"], columns)
-
-    def _titles(self) -> tuple[_Column, _Column] | None:
-        """Return the ids and the titles of the table of items, if it has titles."""
-        title = self._about.get("title")
-        if title is None:
-            return None
-        place = [each["name"] for each in self._about["columns"]["item_table"]].index(title)
-        return self.column("item_table"), self.column("item_table", place)
 
 
 class _Column:

@@ -83,27 +83,25 @@ class HeldOut:
         return float(np.sqrt(np.mean((predicted - self.test.values) ** 2, dtype=np.float64)))
 
     def lists(self, models: Sequence[Model]) -> Lists:
-        """Return the scores by fitted models of the items that may be in the lists of users."""
+        """Return the scores by fitted models of the items that may be in the lists of users.
+
+        Relevant are held-out items; of ratings with values, those that are not below the mean.
+        """
         users = self._users
         users = users[:: -(-len(users) // _USERS) or 1]
         scales = [score_scale(each) for each in models]
         size = max(1, _BLOCK // self.train.n_items)
-        parts = []
+        least, parts = 0 if self.test.implicit else self.test.values.mean(), []
         for start in range(0, len(users), size):
             block = users[start : start + size]
             scores = np.stack([m.scores(block) / s for m, s in zip(models, scales, strict=True)])
             rows, items = self.train.matrix[block].tocoo().coords
             scores[:, rows, items] = -np.inf
-            parts.append(_candidates(scores, self._relevant(block)))
+            test = self.test.matrix[block].tocoo()
+            good, relevant = test.data >= least, np.zeros(test.shape, np.bool_)
+            relevant[test.coords[0][good], test.coords[1][good]] = True
+            parts.append(_candidates(scores, relevant))
         return Lists.joined(parts)
-
-    def _relevant(self, users: Indices) -> NDArray[np.bool_]:
-        """Return which items are relevant; of ratings with values, those above the mean."""
-        test = self.test.matrix[users].tocoo()
-        good = test.data >= (0 if self.test.implicit else self.test.values.mean())
-        found = np.zeros(test.shape, np.bool_)
-        found[test.coords[0][good], test.coords[1][good]] = True
-        return found
 
 
 _NEVER = np.float32(-1e30)  # a score; finite, so that a weight of 0 leaves a number
