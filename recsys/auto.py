@@ -21,7 +21,7 @@ from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
 from recsys.models.parameters import random_state_parameter, threads_parameter
 from recsys.models.registry import make_model, model_class, parameters
-from recsys.models.validation import TOP, HeldOut, Lists, best_weights
+from recsys.models.validation import TOP, HeldOut, Lists, growing_blends
 
 _PRODUCTS = 1.5e12  # of factors, for the scores of all items for all users
 _PRODUCTS_EACH = 2e5  # the same for each interaction, where these are many
@@ -31,8 +31,8 @@ _TAIL = 5
 _ENOUGH = 2_000  # ratings: fewer say too little about which model is better
 _FEW_ITEMS = 8_000  # of `ease`, whose time grows with their cube
 _MOST_FOR_LINKED, _MOST_FOR_BAYES = 20_000_000, 2_000_000  # ratings, by the time of a fit
-_GAIN = 0.01  # by which a blend must be better than its best model: it costs as much as all
-_GAIN_OF_SLOWER = 0.005  # by which a slower model of ratings must be better
+_GAIN = 0.005  # by which a slower model of ratings, or one more in a blend, must be better;
+_GAIN_OF_MANY, _MANY = 0.01, 3_000_000  # of many interactions, whose fits are long
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +169,10 @@ class Auto(Model):
     the clock, so that the same seed gives the same choice. They are fitted to nine tenths of the
     ratings; of more than a million, or three million interactions, to those of some users, and of
     up to 100,000 interactions, to four fifths, three times. Models of ratings are compared by the
-    RMSE on the rest. Models of interactions are compared by the NDCG@20 of their lists; a blend of
-    them has to be better than the best by 1%, on users other than those that its weights were
-    chosen on. The winner is fitted to everything.
+    RMSE on the rest. Models of interactions are compared by the NDCG@20 of their lists; to the best
+    others are added to a blend while each makes it better by 0.5%, of more than three million
+    interactions by 1%, on users other than those that its weights were chosen on. The winner is
+    fitted to everything.
 
     `recsys.Recommender` takes over the winner: what it saves, explains and updates is that model.
 
@@ -260,7 +261,7 @@ class Auto(Model):
         errors = [folds[0].rmse(each) for each in next(self._trials(choice, folds))]
         best = 0
         for number, error in enumerate(errors):
-            if error < errors[best] * (1 - _GAIN_OF_SLOWER):
+            if error < errors[best] * (1 - _GAIN):
                 best = number
         gain = min(errors[:best] + errors[best + 1 :]) / errors[best] - 1
         shown = [f"{c} {error:.4f}" for c, error in zip(choice.candidates, errors, strict=True)]
@@ -275,23 +276,26 @@ class Auto(Model):
         heights = [float(lists.ndcg(each).mean()) for each in np.eye(len(trials))]
         shown = [f"{c} {x:.4f}" for c, x in zip(choice.candidates, heights, strict=True)]
         best = int(np.argmax(heights))
-        found, start = choice.candidates[best], trials[best]
+        found, start, height = choice.candidates[best], trials[best], heights[best]
         next_best = max(heights[:best] + heights[best + 1 :])
-        verdict = f"{heights[best] / max(next_best, 1e-9) - 1:.1%} better than the next"
-        if self._blends and not any(each.params for each in choice.candidates):
-            weights, height = best_weights(lists)
-            parts = [(w, c.model) for w, c in zip(weights, choice.candidates, strict=True) if w > 0]
-            blend = " + ".join(f"{weight:.2f} {name}" for weight, name in parts)
-            shown += [f"{blend} {height:.4f}"] * (len(parts) > 1)
-            if height > heights[best] * (1 + _GAIN):
-                verdict = f"{height / heights[best] - 1:.1%} better than {found}"
-                names = ",".join(name for _, name in parts)
-                shares = ",".join(f"{weight:.2f}" for weight, _ in parts)
-                found = Candidate("blend", {"members": names, "weights": shares})
-                used = [each for each, weight in zip(trials, weights, strict=True) if weight > 0]
-                start = Blend.of(used, **found.params)
-        name = blend if found.model == "blend" else str(found)
-        return _Verdict(found, start, f"NDCG@{TOP}", shown, f"{name}, {verdict}")
+        verdict = f"{found}, {height / max(next_best, 1e-9) - 1:.1%} better than the next"
+        many = self.ratings.n_ratings > _MANY
+        blends = self._blends and not any(each.params for each in choice.candidates)
+        for members, weights, higher in growing_blends(lists, best) if blends else ():
+            names = [choice.candidates[member].model for member in members]
+            shares = [f"{weight:.2f}" for weight in weights]
+            blend = " + ".join(f"{x} {name}" for x, name in zip(shares, names, strict=True))
+            shown.append(f"{blend} {higher:.4f}")
+            if higher <= height * (1 + (_GAIN_OF_MANY if many else _GAIN)):
+                break
+            height = higher
+            verdict = (
+                f"{blend}, {height / heights[best] - 1:.1%} better than {choice.candidates[best]}"
+            )
+            params = {"members": ",".join(names), "weights": ",".join(shares)}
+            found = Candidate("blend", params)
+            start = Blend.of([trials[member] for member in members], **params)
+        return _Verdict(found, start, f"NDCG@{TOP}", shown, verdict)
 
     def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:
         return self.chosen, self.ratings, "; ".join(self.findings) or None

@@ -34,7 +34,7 @@ _FACTORS, _SWEEPS = 32, 6
 _FIRST_WEIGHT, _FIRST_PENALTY = 0.03, 2.0
 _STEP = 10**0.25
 _TRIALS = 30
-
+_MOST_OF_MANY = 3_000_000  # interactions, by the time of a fit
 
 Place = tuple[int, int]  # in steps of the weight of all pairs, and of the penalty
 
@@ -82,7 +82,13 @@ class IALS(PriorModel):
     _needs_values = False
     _scores_between_sweeps = True
 
-    factors: int = parameter(128, "Number of latent factors.", low=16, high=256, log=True)
+    factors: int | None = parameter(
+        None,
+        "Number of latent factors; by default 256, and 128 for more than 3 million interactions.",
+        low=16,
+        high=256,
+        log=True,
+    )
     regularization: float | None = parameter(
         None, "Ridge penalty; by default chosen on held-out interactions."
     )
@@ -125,7 +131,8 @@ class IALS(PriorModel):
         options["row_features"], options["column_features"] = (
             None if rows[side] is None else each for side, each in features.items()
         )
-        sweeps, previous = implicit_sweeps(weights, self.factors, **options), math.inf
+        k = self.factors or default_factors(*ratings.shape, ratings.n_ratings)
+        sweeps, previous = implicit_sweeps(weights, k, **options), math.inf
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):
                 raise breakdown(self, "count_power")
@@ -260,7 +267,8 @@ class IALS(PriorModel):
             return Penalties(weight, given.regularization or mean / (density + weight))
 
         steps = [(0, 1), (0, -1)] * (not given[1]) + [(1, 0), (-1, 0)] * (not given[0])
-        most, best = min(self.factors, n, m), (0, 0)  # more factors than rows or columns fit alike
+        k = self.factors or default_factors(n, m, weights.nnz)
+        most, best = min(k, n, m), (0, 0)  # more factors than rows or columns fit alike
         few = min(_FACTORS, most)
         heights: dict[Place, float] = {}
         for size in (2, 1):
@@ -269,6 +277,11 @@ class IALS(PriorModel):
         if few < most and not given[1]:  # more factors need a larger penalty
             best = _climbed(best, steps[:1], lambda each: trial.ndcg(penalties(each), most), {})
         return penalties(best)
+
+
+def default_factors(n_users: int, n_items: int, n_interactions: int) -> int:
+    """Return the number of factors for data of this size."""
+    return min(n_users, n_items, 256 if n_interactions <= _MOST_OF_MANY else 128)
 
 
 def _climbed(

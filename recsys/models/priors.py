@@ -101,8 +101,6 @@ class PriorModel(FeaturedModel):
     A user, or item, without ratings is that point itself.
     """
 
-    factors: int
-
     item_prior_mean: Floats = fitted("k", when="set")
     item_prior_weights: Floats = fitted("n_item_features", "k", when="set")
     item_centre: Floats = fitted("k", when="set")

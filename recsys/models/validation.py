@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ _MOST = 1_000_000  # ratings in a comparison: larger data lend some of their use
 _MOST_INTERACTIONS = 3_000_000  # of whom too few would change which model is best
 _PARTS = 10  # one of them is held out: what is left is still much like the whole
 _FEW, _PARTS_OF_FEW, _FOLDS = 100_000, 5, 3  # interactions, of which fifths are held out in turn
-_USERS = 4_000  # to whom items are ranked
+_USERS = 20_000  # to whom items are ranked
 _DEPTH = 100  # the best items of each model that compete for the places of a blend
 _BLOCK = 2**22  # scores of all items at a time: 16 MB
 _SAMPLE = 256  # users whose scores set the scale of a model
@@ -153,6 +153,24 @@ class Lists:
         ideal = discounts.cumsum()[np.minimum(self.counts[with_any], self.top) - 1]
         found: NDArray[np.float64] = hits @ discounts[:top] / ideal
         return found
+
+
+def growing_blends(
+    lists: Lists, first: int
+) -> Iterator[tuple[list[int], NDArray[np.float64], float]]:
+    """Yield blends of the first model and one more each time, the one that raises the NDCG most.
+
+    Each comes as its models, their weights and its NDCG, as of `best_weights`.
+    """
+    members = [first]
+    while len(members) < len(lists.scores):
+        tried = []
+        for other in set(range(len(lists.scores))) - {*members}:
+            some = sorted([*members, other])
+            tried.append((some, *best_weights(replace(lists, scores=lists.scores[some]))))
+        best = max(tried, key=lambda each: each[2])
+        members = best[0]
+        yield best
 
 
 def best_weights(lists: Lists) -> tuple[NDArray[np.float64], float]:

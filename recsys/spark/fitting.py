@@ -27,7 +27,7 @@ from recsys.data.columns import Request
 from recsys.errors import DataError
 from recsys.models.als import ALS
 from recsys.models.base import Floats, Step, breakdown
-from recsys.models.ials import IALS, INTERACTIONS, Penalties
+from recsys.models.ials import IALS, INTERACTIONS, Penalties, default_factors
 from recsys.saved_arrays import MANIFEST
 from recsys.spark.evaluation import rating_errors
 from recsys.spark.files import Place, staged, written
@@ -123,6 +123,9 @@ def fit(
         name, settings = _chosen_model(model, parameters, implicit=table.implicit)
         options = {"test_fraction": share, "random_state": settings["random_state"]}
         coded = encode(table.frame, scratch, duplicates=duplicates, **options)
+        settings["factors"] = settings["factors"] or default_factors(
+            coded.n_users, coded.n_items, coded.n_ratings
+        )
         fit_model = _fit_als if name == "als" else _fit_ials
         found = fit_model(coded, settings, scratch, broadcast_limit, on_step, begin)
         sides, fitted, summary = found
