@@ -32,7 +32,7 @@ WORDS = [
     (f"word{i}", f"thing{i % 13}", f"salt{i % 101}", f"more{i * 31 % 997}") for i in range(400)
 ]
 COMMANDS = {
-    "fit": "fit ratings.csv --out new --force",
+    "fit": "fit ratings.csv --model als --out new --force",
     "recommend": "recommend old --all --output out.csv",
     "parquet": "recommend old --all --output out.parquet",
     "impute": "impute old --output all.csv",
