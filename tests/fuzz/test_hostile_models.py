@@ -234,7 +234,7 @@ def test_a_range_of_ratings_that_is_none(wholes, tmp_path, value):
 
 
 def test_model_json_without_end(saved, monkeypatch):
-    monkeypatch.setattr(recsys.schema, "_LONGEST", 100)
+    monkeypatch.setattr(recsys.schema, "LONGEST", 100)
     refused(saved, "model.json has more than 100 bytes")
 
 
