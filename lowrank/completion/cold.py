@@ -121,7 +121,10 @@ def main_directions(features: GroupedFeatures, counts: NDArray[np.int64], dtype:
     Q = rng.standard_normal((design.n_features, min(r + 8, design.n_features))).astype(dtype)
     with kernels.one_blas_thread():
         for _ in range(_RANGE_STEPS):
-            Q = orthonormal(design.backward(weight * design.forward(Q)))
+            Q = design.backward(weight * design.forward(Q))
+            if not Q.any():  # all entries are of rows with the same features
+                return np.zeros((design.n_features, r), dtype)
+            Q = orthonormal(Q)
         image = design.forward(Q)
         variances, turn = np.linalg.eigh(kernels.coefficients(image, weight * image))
     best = slice(None, -r - 1, -1)

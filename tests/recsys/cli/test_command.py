@@ -156,7 +156,6 @@ def test_light_commands_import_nothing_heavy(source_tree, args):
 @pytest.mark.parametrize(
     "args",
     [
-        ["recommend", "--user", "1"],
         ["recommend", "--like", "103", "--where", "year > 1990"],
         ["similar", "--user", "1"],
         ["explain", "--user", "1", "--item", "103"],
@@ -168,6 +167,11 @@ def test_verbs_on_a_saved_model_import_only_numpy_and_polars(source_tree, model,
     verb, *rest = args
     loaded = imported(source_tree, [verb, str(model), *rest, "--quiet"])
     assert loaded & HEAVY == {"numpy", "polars"}
+
+
+def test_lists_of_known_users_import_only_numpy(source_tree, model):
+    loaded = imported(source_tree, ["recommend", str(model), "--user", "1", "--quiet"])
+    assert loaded & HEAVY == {"numpy"}
 
 
 def test_completion_imports_nothing_heavy(source_tree):
