@@ -84,12 +84,14 @@ def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
     """Return up to n texts that resemble one, the most similar first.
 
     As `difflib.get_close_matches`, but in bounded time: only as many of the others are compared as
-    a few seconds allow.
+    a few seconds allow. Of texts that resemble it as much, one of the same letters comes first.
 
     Examples
     --------
     >>> close_matches("appel", ["ape", "apple", "peach", "puppy"], 2)
     ['apple', 'ape']
+    >>> close_matches("wnig", ["wing", "wong"], 1)
+    ['wing']
     """
     from difflib import SequenceMatcher
     from heapq import nlargest
@@ -109,8 +111,8 @@ def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
         if left < 0:
             break
         if (ratio := matcher.ratio()) >= _SIMILAR:
-            found.append((ratio, other))
-    return [other for _, other in nlargest(n, found)]
+            found.append((ratio, sorted(other) == sorted(text), other))
+    return [other for *_, other in nlargest(n, found)]
 
 
 def similar_files(name: str, others: Iterable[str], n: int) -> list[str]:
