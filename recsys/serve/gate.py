@@ -96,7 +96,7 @@ class Gate:
             return
         status, headers, body = self.reply(scope["method"], path, found)
         headers = [(b"content-length", str(len(body)).encode()), *headers]
-        # First, so that a worker that is killed has counted all that it has answered.
+        # Before the answer is sent: a worker may be killed between the two.
         self.counters.observe(route, status, perf_counter() - start)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
