@@ -1,7 +1,8 @@
 """Run the benchmarks one after the other: `make bench` the small set, `make bench-full` all.
 
 With --out, what they print goes into one Markdown file too, below the machine and the versions of
-everything measured. Scripts on real data need RECSYS_DATASETS; what is left out is said.
+everything measured: a section for each, that begins with what its script says it measures.
+Scripts on real data need RECSYS_DATASETS; what is left out is said.
 
 Usage: python benchmarks/run.py [--full] [--only SCRIPT]... [--out FILE]
 """
@@ -9,6 +10,7 @@ Usage: python benchmarks/run.py [--full] [--only SCRIPT]... [--out FILE]
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import subprocess
@@ -22,50 +24,48 @@ from pathlib import Path
 from measuring import machine, table
 
 HERE = Path(__file__).resolve().parent
-SMALL = [
-    ["startup.py"],
-    ["als_kernel.py", "--ratings", "2000000", "--repeats", "3"],
-    ["fit_memory.py", "--ratings", "2000000"],
-    ["sources.py", "--rows", "1000000", "--recommendations", "1000000"],
-    ["svd.py", "--repeats", "3", "gowalla", "normalised", "cranfield", "dense"],
-    ["serve.py", "--repeats", "3"],
-    ["roofline.py"],
-    ["metrics.py", "--repeats", "3"],
-    ["lsi.py", "--repeats", "3", "100", "200"],
-    ["topn.py", "--data", "ml-latest-small"],
-]
-FULL = [
-    ["startup.py"],
-    ["als_kernel.py"],
-    ["train.py", "--sweeps", "4", "64"],
-    ["train_implicit.py", "--sweeps", "4", "64"],
-    ["fit_memory.py"],
-    ["sources.py"],
-    ["scale.py"],
-    ["spark.py"],
-    ["svd.py"],
-    ["roofline.py"],
-    ["blocks.py"],
-    ["serve.py"],
-    ["serve_http.py", "--soak", "5"],
-    ["metrics.py"],
-    ["lsi.py", "50", "100", "200"],
-    ["ratings.py"],
-    ["features.py"],
-    ["features.py", "--scale", "25000000"],
-    ["topn.py", "--data", "gowalla", "popular", "spectral", "implicit-als, 64"],
-    ["topn.py", "--data", "ml-latest-small"],
-]
+SMALL = {
+    "Start-up": "startup.py",
+    "One exact ALS half-sweep": "als_kernel.py --ratings 2000000 --repeats 3",
+    "Time and memory of a whole fit": "fit_memory.py --ratings 2000000",
+    "Reading and writing": "sources.py --rows 1000000 --recommendations 1000000",
+    "Truncated SVD and PCA": "svd.py --repeats 3 gowalla normalised cranfield dense",
+    "Serving: top-20 of all Gowalla users": "serve.py --repeats 3",
+    "Kernels under the roofline": "roofline.py",
+    "Ranking metrics of all Gowalla users": "metrics.py --repeats 3",
+    "Text search on Cranfield and CACM": "lsi.py --repeats 3 100 200",
+    "Top-N on ml-latest-small": "topn.py --data ml-latest-small",
+}
+FULL = {
+    "One exact ALS half-sweep, 25 million ratings": "als_kernel.py --repeats 3",
+    "One exact ALS half-sweep with AVX2": "LOWRANK_KERNELS=avx2 als_kernel.py --repeats 3 64 128",
+    "One full ALS sweep, 25 million ratings": "train.py --sweeps 4 64",
+    "One full sweep of implicit ALS, 25 million interactions": "train_implicit.py --sweeps 3",
+    "Truncated SVD of the Gowalla training matrix": "svd.py --repeats 3 gowalla normalised",
+    "Truncated SVD with AVX2": "LOWRANK_KERNELS=avx2 svd.py --repeats 3 gowalla",
+    "Truncated SVD and PCA of other matrices": "svd.py --repeats 3 cranfield dense 25m",
+    "A matrix larger than memory": "blocks.py",
+    "Kernels under the roofline": "roofline.py",
+    "Serving: top-20 of all Gowalla users": "serve.py",
+    "Requests to the service": "serve_http.py --soak 5",
+    "Start-up": "startup.py",
+    "Reading and writing of files and databases": "sources.py",
+    "Time and memory of a whole fit": "fit_memory.py",
+    "The main job from 1 million to 100 million ratings": "scale.py --sweeps 3",
+    "Updates": "update.py --ratings 25000000",
+    "Spark next to the local engine": "spark.py 1000000 10000000",
+    "Ranking metrics of all Gowalla users": "metrics.py",
+    "Rating prediction on ml-latest-small": "ratings.py",
+    "Features of items on ml-latest-small": "features.py",
+    "Seconds with features, 25 million ratings": "features.py --scale 25000000 --models als",
+    "Top-N on Gowalla's published split": "topn.py --data gowalla --skip ease --skip blend",
+    "Top-N on Last.fm and ml-latest-small": "topn.py --data lastfm --data ml-latest-small",
+    "Text search on Cranfield and CACM": "lsi.py 50 100 200",
+}
 ON_REAL_DATA = {
-    "svd.py",
-    "roofline.py",
-    "serve.py",
-    "serve_http.py",
-    "metrics.py",
-    "lsi.py",
-    "ratings.py",
-    "topn.py",
-} | {"features.py"}
+    *("svd.py", "roofline.py", "serve.py", "serve_http.py", "metrics.py"),
+    *("lsi.py", "ratings.py", "topn.py", "features.py"),
+}
 MEASURED = (
     "lowrank-recsys", "numpy", "scipy", "scikit-learn", "polars", "implicit", "gensim", "bm25s",
     "pyspark", "scikit-surprise", "lenskit", "ranx", "cmfrec", "lightfm-next", "myfm",
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write a Markdown file")
     options = parser.parse_args()
     chosen = FULL if options.full else SMALL
-    names = {script for script, *_ in chosen}
+    names = {script_of(command) for command in chosen.values()}
     unknown = set(options.only or ()) - names
     if unknown:
         parser.error(f"there is no {', '.join(sorted(unknown))} in this set: {sorted(names)}")
@@ -101,10 +101,26 @@ def main() -> None:
                 file.write(f"{text}\n")
 
     say(head())
-    failed = [each for each in chosen if options.only is None or each[0] in options.only]
-    failed = [" ".join(each) for each in failed if not run(each, say)]
+    failed = []
+    for title, command in chosen.items():
+        if options.only is None or script_of(command) in options.only:
+            say(f"\n## {title}\n\n{introduction(command)}\n")
+            if not run(command, say):
+                failed.append(command)
     if failed:
         sys.exit(f"These benchmarks failed: {'; '.join(failed)}.")
+
+
+def script_of(command: str) -> str:
+    return next(word for word in command.split() if word.endswith(".py"))
+
+
+def introduction(command: str) -> str:
+    """Return the command as one types it, and what its script says before its usage."""
+    script = script_of(command)
+    said = ast.get_docstring(ast.parse((HERE / script).read_text(encoding="utf-8"))) or ""
+    typed = command.replace(script, f"python benchmarks/{script}")
+    return f"`{typed}`\n\n{said.partition('Usage:')[0].strip()}"
 
 
 def head() -> str:
@@ -127,23 +143,23 @@ def versions(python: str) -> dict[str, str]:
     return found
 
 
-def run(command: list[str], say: Say) -> bool:
+def run(command: str, say: Say) -> bool:
     """Run a script in a process of its own and say what it prints; False if it fails."""
-    script, *arguments = command
-    say(f"\n## {' '.join(command)}\n")
+    script = script_of(command)
     if script in ON_REAL_DATA and not os.environ.get("RECSYS_DATASETS"):
         say("Left out: RECSYS_DATASETS names no folder of data sets.")
         return True
-    environment = dict(os.environ)
+    before, _, after = command.partition(script)
+    environment = os.environ | dict(word.split("=") for word in before.split())
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
     if folder := environment.get("RECSYS_DATASETS"):
         environment["RECSYS_DATASETS"] = str(Path(folder).resolve())
-    start = time.perf_counter()
+    start, this_machine = time.perf_counter(), machine()
     # Elsewhere than at the sources: what a script starts takes the packages that are installed.
     with (
         tempfile.TemporaryDirectory() as elsewhere,
         subprocess.Popen(
-            [sys.executable, str(HERE / script), *arguments],
+            [sys.executable, str(HERE / script), *after.split()],
             env=environment,
             cwd=elsewhere,
             stdout=subprocess.PIPE,
@@ -152,7 +168,8 @@ def run(command: list[str], say: Say) -> bool:
     ):
         assert process.stdout is not None
         for line in process.stdout:
-            say(line.rstrip("\n"))
+            if line.rstrip() != this_machine:  # the head has it
+                say(line.rstrip())
     end = "" if process.returncode == 0 else f", failed with exit code {process.returncode}"
     say(f"\n({time.perf_counter() - start:.0f} s{end})")
     return process.returncode == 0

@@ -11,6 +11,7 @@ Usage: RECSYS_DATASETS=... python benchmarks/svd.py [--repeats N] [CASE ...]
 from __future__ import annotations
 
 import argparse
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -190,7 +191,7 @@ def main() -> None:
         for dtype in case.dtypes:
             for k in case.ranks:
                 rows += measure(case, matrix.astype(dtype), k, arguments.repeats, bandwidth)
-                print(f"{case.name}, {dtype}, k={k}: done", flush=True)
+                print(f"{case.name}, {dtype}, k={k}: done", file=sys.stderr, flush=True)
     print(f"\n{machine()}; kernels: {kernels.backend()}; {bandwidth / 1e9:.0f} GB/s\n")
     print(table(HEADERS, rows))
 
