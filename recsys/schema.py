@@ -56,7 +56,7 @@ Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 # Patterns end in \Z: $ would let a line end follow.
-_TABLES = r"users|items|(item|user)_(table|levels)|terms|documents_[0-9]{1,6}"
+_TABLES = r"users|items|(item|user)_(table|levels)|terms|stop_words|documents_[0-9]{1,6}"
 TableName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({_TABLES})\Z")]
 FOLDER = rf"(arrays|part_[0-9]{{1,6}}|ratings|(item|user)_features|{_TABLES})"
 """Pattern of the directories of a saved model or index."""

@@ -21,7 +21,7 @@ from recsys.messages import counted
 if TYPE_CHECKING:
     import polars as pl
 
-    from recsys.lsi import LSI, DocumentBatch, Documents
+    from recsys.lsi import LSI, DocumentBatch, Documents, Index
 
 _METHODS = ("hybrid", "lsi", "bm25")
 
@@ -97,7 +97,15 @@ def _watched(documents: Documents, activity: Activity) -> Iterator[DocumentBatch
     note(documents.decision)
 
 
-def _load(path: str) -> LSI:
+def _load(path: str) -> Index:
+    from recsys.cli.inputs import require_path
+    from recsys.lsi import Index
+
+    require_path(path, "index")
+    return Index.load(path)
+
+
+def _load_to_change(path: str) -> LSI:
     from recsys.cli.inputs import require_path
     from recsys.lsi import LSI
 
@@ -247,7 +255,7 @@ def query(
 
 
 def _answers(
-    lsi: LSI, path: str, n: int, reading: DocumentOptions, **how: Any
+    lsi: Index, path: str, n: int, reading: DocumentOptions, **how: Any
 ) -> Iterator[pl.DataFrame]:
     """Yield the results of a file of queries; it fails only if none has any."""
     from recsys.lsi.queries import NothingToRankError
@@ -347,7 +355,7 @@ def add(
     proportion to what is new. The share outside the dimensions and the loss of orthogonality, 0 for
     a new index, show when to update the decomposition or to index everything again.
     """
-    lsi = _load(index)
+    lsi = _load_to_change(index)
     ids = lsi.documents_.ids.values
     last = ids.max() if ids.dtype.is_integer() else None
     found = reading.open(documents, after=last if isinstance(last, int) else 0)
@@ -378,7 +386,7 @@ def remove(index: str, ids: tuple[str, ...], out: str | None, force: bool) -> No
 
     Its words and dimensions stay as they are. `recsys lsi add --replace` exchanges documents.
     """
-    lsi = _load(index)
+    lsi = _load_to_change(index)
     removed = lsi.remove_documents(list(ids))
     target = out or index
     lsi.save(target, overwrite=force or out is None)

@@ -1,4 +1,5 @@
 from .eigenwords import Eigenwords as Eigenwords
+from .index import Index as Index
 from .inputs import DocumentBatch as DocumentBatch
 from .inputs import Documents as Documents
 from .inputs import read_documents as read_documents

@@ -18,7 +18,7 @@ from recsys.lsi.search import METHODS
 from recsys.readers.judgements import Judgements, places_of
 
 if TYPE_CHECKING:
-    from recsys.lsi.model import LSI
+    from recsys.lsi.index import Index
 
 _DEPTH = 1000  # documents that are retrieved for each query
 _NS = (10, 100, _DEPTH)
@@ -39,7 +39,7 @@ class Judged(NamedTuple):
 
 
 def _judged(
-    lsi: LSI,
+    lsi: Index,
     labels: Sequence[Any],
     texts: Sequence[str],
     judgements: Judgements,
@@ -72,7 +72,7 @@ def _judged(
 
 
 def evaluate_search(
-    lsi: LSI,
+    lsi: Index,
     labels: Sequence[Any],
     texts: Sequence[str],
     judgements: Judgements,
@@ -91,7 +91,7 @@ def evaluate_search(
 
     Parameters
     ----------
-    lsi : LSI
+    lsi : Index
     labels, texts : sequences
         Ids and texts of queries.
     judgements : Judgements
@@ -143,7 +143,7 @@ def evaluate_search(
     )
 
 
-def _measure(lsi: LSI, judged: Judged, method: str) -> Measurement:
+def _measure(lsi: Index, judged: Judged, method: str) -> Measurement:
     """Search for all queries, and measure each."""
     lsi.query(judged.texts, 1, method=method)  # what a first search reads is not counted
     start = time.perf_counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,19 +12,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from recsys.data.frames import listed
-from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError
-from recsys.lsi import answers
 from recsys.lsi.collection import Collection
-from recsys.lsi.inputs import Texts, as_queries, further_counts, learned_counts, text_batches
-from recsys.lsi.language import StopWords
+from recsys.lsi.index import Floats, Index
+from recsys.lsi.inputs import Texts, further_counts, learned_counts, text_batches
 from recsys.lsi.parts import Part
-from recsys.lsi.queries import Queries
-from recsys.lsi.saved_index import SavedIndex, SavedPart, load_index, save_index
-from recsys.lsi.search import METHODS, Search
+from recsys.lsi.saved_index import SavedIndex, SavedPart, save_index
+from recsys.lsi.search import METHODS
 from recsys.lsi.space import (
     DEFAULT_RANK,
     Added,
@@ -35,27 +32,22 @@ from recsys.lsi.space import (
     outside_share,
     with_documents,
 )
-from recsys.lsi.vectorizer import POWER, TOKEN_PATTERN, WordEncoder, make_encoder
-from recsys.lsi.vectors import Vectors
-from recsys.lsi.weighting import Weighting, canonical_csr
-from recsys.topn import check_n
+from recsys.lsi.vectorizer import WordEncoder, make_encoder
+from recsys.lsi.weighting import canonical_csr
 
 if TYPE_CHECKING:
-    from lowrank.arguments import MatrixLike, RandomStateLike
+    from lowrank.arguments import MatrixLike
     from recsys.data.ids import IdsLike
     from recsys.readers.documents import DocumentBatch
-    from recsys.storage import Origin
 
     DocumentsLike = Iterable[str] | Iterable[DocumentBatch] | MatrixLike
-    QueriesLike = str | Sequence[str] | MatrixLike
 
-Floats = NDArray[np.floating[Any]]
 _ADDING = ("fold-in", "update")
 _DEFAULT = f"default: a third of the documents or terms, at most {DEFAULT_RANK}"
 
 
 class LSI(
-    Vectors,
+    Index,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
@@ -120,32 +112,7 @@ class LSI(
     [0, 1, 2]
     """
 
-    def __init__(
-        self,
-        n_components: int | str | None = None,
-        weighting: str | TransformerMixin = "tfidf",
-        *,
-        method: str = "hybrid",
-        language: str | None = "auto",
-        min_df: int = 1,
-        stop_words: StopWords = None,
-        token_pattern: str = TOKEN_PATTERN,
-        terms_in_rows: bool = False,
-        random_state: RandomStateLike = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.weighting = weighting
-        self.method = method
-        self.language = language
-        self.min_df = min_df
-        self.stop_words = stop_words
-        self.token_pattern = token_pattern
-        self.terms_in_rows = terms_in_rows
-        self.random_state = random_state
-
     # Fit and transform
-
-    _origin: Origin | None = None
 
     def fit(
         self,
@@ -214,7 +181,7 @@ class LSI(
 
     def transform(self, documents: DocumentsLike) -> Floats:
         """Return the coordinates q' U_k of texts or of rows of counts, shape (n, n_components_)."""
-        check_is_fitted(self)
+        self._check_fitted()
         batches = text_batches(documents)
         if batches is None:
             return self._space.project(self._encoder.weigh(self._matrix(documents)))
@@ -260,7 +227,7 @@ class LSI(
         DataError
             If there are no documents, an id is in the index already, or there is no such method.
         """
-        check_is_fitted(self)
+        self._check_fitted()
         if method not in _ADDING:
             raise DataError(f"method must be one of {', '.join(_ADDING)}; got {method!r}.")
         given = documents, (ids, titles), len(self.documents_)
@@ -309,7 +276,7 @@ class LSI(
         DataError
             If no document would be left.
         """
-        check_is_fitted(self)
+        self._check_fitted()
         places = np.unique(self.documents_.places(listed(documents)))
         if len(places) == len(self.documents_):
             raise DataError("An index needs at least one document; no document would be left.")
@@ -339,103 +306,7 @@ class LSI(
         self.__dict__.pop("_search", None)
         return loss
 
-    # Search
-
-    def query(
-        self,
-        queries: QueriesLike,
-        n: int = 10,
-        *,
-        method: str | None = None,
-        labels: Sequence[Any] | None = None,
-        parts: bool = False,
-    ) -> pl.DataFrame:
-        """Find the n documents that match a query best.
-
-        Parameters
-        ----------
-        queries : str, sequence of str, or vector or matrix of counts of the terms
-            One query, or several.
-        n : int
-        method : {"hybrid", "lsi", "bm25"}, optional
-            What to rank by, if not by the index's own `method`.
-        labels : sequence of int or str, optional
-            Values of the column query for several queries, instead of their texts.
-        parts : bool, default False
-            Whether to add the columns words and meaning (Float32), whose sum is the score, and
-            matched: the terms of the query that the document has.
-
-        Returns
-        -------
-        polars DataFrame
-            Columns query (the text, or the position of a vector; only for several queries),
-            document, rank (Int32, from 1), score (Float32), and title and snippet where they are
-            known. The score is the cosine ("lsi"), BM25's, or the sum of both as standard scores
-            ("hybrid"). Documents without words are never found.
-
-        Raises
-        ------
-        DataError
-            If no word of any query is known, n is below 1, or the index has no counts for the
-            method.
-
-        Warns
-        -----
-        UnknownTermWarning
-            If words are not known; they are left out.
-        """
-        if "components_" not in self.__dict__:  # scikit-learn's check takes as long as a search
-            check_is_fitted(self)
-        check_n(n)
-        method = self._method(method)
-        given = self._queries(queries)
-        given.check(self.terms_)
-        rows, found = answers.found_for(self._search, given, self.components_, n, method)
-        kept = labels if labels is not None else given.labels
-        return answers.answered(self.documents_, self.terms_, given, kept, rows, found, parts=parts)
-
-    def explain(
-        self, query: QueriesLike, document: int | str, *, method: str | None = None
-    ) -> pl.DataFrame:
-        """Explain the score of a document by the query's words.
-
-        Parameters
-        ----------
-        query : str, or vector of counts of the terms
-        document : id
-        method : {"hybrid", "lsi", "bm25"}, optional
-            As for `query`.
-
-        Returns
-        -------
-        polars DataFrame
-            One row for each known term of the query, with columns term and contribution (Float64;
-            their sum is the score). For "lsi" also through: the term of the document that carries
-            most of the contribution, null where the document has no words. For "hybrid" also words
-            and meaning, whose sum is the contribution, and two more rows: of the best documents
-            (their ids in through), whose mean stands for what the query means unless there are
-            few documents, and of the average document, whose scores are subtracted.
-
-        Raises
-        ------
-        DataError
-            If no word of the query is known, or several queries were given.
-        UnknownIdError
-            If the document is not in the index.
-        """
-        check_is_fitted(self)
-        method = self._method(method)
-        given = self._queries(query)
-        if not given.single:
-            raise DataError("explain takes one query, as a text or a vector.")
-        given.check(self.terms_)
-        wanted = given.each[0].towards(self.components_)
-        place = int(self.documents_.places([document])[0])
-        own = self._encoder.weigh(self.documents_.counts_of(place))
-        shown = (self._search, self.components_, self.documents_, self.terms_)
-        return answers.explained(*shown, wanted, place, own, method)
-
-    # Save and load
+    # Save
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save the index as a directory of JSON and ``.npy`` files, without pickle.
@@ -450,7 +321,7 @@ class LSI(
         ModelFileError
             If `path` exists, or cannot be written, or the weighting is a vectorizer.
         """
-        check_is_fitted(self)
+        self._check_fitted()
         parameters = self.get_params(deep=False)
         if not isinstance(self._encoder, WordEncoder):
             raise ModelFileError(
@@ -464,43 +335,10 @@ class LSI(
         arrays |= {"removed": self._search.removed}
         arrays["term_weights"] = self._encoder.weighting.term_weights
         parts = [SavedPart(part.arrays, part.table) for part in self.documents_.parts]
-        saved = SavedIndex(parameters, self.training_, arrays, self.terms_.values, parts)
+        stop_words = sorted(self._encoder.language.stop_words)
+        terms = self.terms_.values
+        saved = SavedIndex(parameters, self.training_, arrays, terms, stop_words, parts)
         self._origin = save_index(saved, path, overwrite=overwrite, origin=self._origin)
-
-    @classmethod
-    def load(cls, path: str | Path, *, verify: bool = False) -> LSI:
-        """Load a saved index; its arrays are mapped from the files, not read.
-
-        With `verify` the checksums of an index larger than 64 MB are verified too.
-
-        Raises
-        ------
-        ModelFileError
-            If there is no saved index at `path`, or it is damaged or too new.
-        """
-        saved, origin = load_index(path, verify=verify)
-        arrays = saved.arrays
-        try:
-            lsi = cls(**saved.parameters)
-            encoder = WordEncoder(
-                *(lsi.weighting, lsi.min_df, lsi.stop_words, lsi.token_pattern),
-                saved.training["language"],
-            )
-            encoder.terms = Ids(saved.terms, "term", sort=False)
-            has_counts = lsi.weighting != "count"
-            mean = saved.training["mean_length"] if has_counts else None
-            parts = [Part.of(*part, len(saved.terms), mean) for part in saved.parts]
-            lsi.documents_ = Collection(tuple(parts)).without(arrays["removed"])
-        except (TypeError, ValueError) as error:
-            reason = str(error).rstrip(".")
-            raise ModelFileError(f"The saved index {path} is damaged: {reason}.") from None
-        encoder.weighting = Weighting(lsi.weighting, arrays["term_weights"], POWER)
-        lsi._encoder = encoder
-        lsi._set_space(Space(arrays["components"], arrays["singular_values"]))
-        lsi.n_features_in_ = len(encoder.terms)
-        lsi.training_ = saved.training
-        lsi._totals, lsi._origin = arrays["totals"], origin
-        return lsi
 
     @property
     def _space(self) -> Space:
@@ -517,50 +355,9 @@ class LSI(
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _set_space(self, space: Space) -> None:
-        self.components_ = space.components
-        self.singular_values_ = space.singular_values
-        self.n_components_ = len(space.singular_values)
-        self.__dict__.pop("_search", None)
-
     def _part(self, names: pl.DataFrame, counts: Any, rows: Any) -> Part:
         mean = self.training_["mean_length"] if self._has_counts else None
         return Part(names, counts, self._space.project(rows), mean)
-
-    @property
-    def _has_counts(self) -> bool:
-        """True if the rows of documents are counts, which BM25 needs."""
-        return isinstance(self._encoder, WordEncoder) and self.weighting != "count"
-
-    @cached_property
-    def _search(self) -> Search:
-        facts = self.training_
-        length = facts["words"] / max(1, facts["documents"] - facts["empty_documents"])
-        return Search(self.documents_.parts, length, self._totals)
-
-    @cached_property
-    def _totals(self) -> NDArray[np.float64]:
-        """Sums of `Part.totals` over all documents."""
-        parts = [part.totals() for part in self.documents_.parts]
-        return np.asarray(np.sum(parts, axis=0))
-
-    def _method(self, given: str | None) -> str:
-        """Return the method of a search.
-
-        Raises
-        ------
-        DataError
-            If it is none, or the index has no counts for it.
-        """
-        if given is not None and given not in METHODS:
-            raise DataError(f"method must be one of {', '.join(METHODS)}; got {given!r}.")
-        if self._has_counts:
-            return given or self.method
-        if given not in (None, "lsi"):
-            raise DataError(
-                f"method={given!r} needs counts of words; the weights of this index allow 'lsi'."
-            )
-        return "lsi"
 
     def _matrix(self, matrix: Any, *, reset: bool = False) -> Any:
         """Return a checked matrix as CSR, documents in rows."""
@@ -573,9 +370,6 @@ class LSI(
             reset=reset,
         )
         return canonical_csr(checked)
-
-    def _queries(self, given: Any) -> Queries:
-        return as_queries(self._encoder, given, self._matrix, columns=self.terms_in_rows)
 
 
 def _n_empty(counts: Any) -> int:

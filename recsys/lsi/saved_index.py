@@ -56,6 +56,7 @@ class SavedIndex:
     training: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
     terms: pl.Series
+    stop_words: list[str]
     parts: list[SavedPart]
 
 
@@ -67,7 +68,8 @@ def save_index(
     What is the same as in `origin` is linked to, not written.
     """
     arrays = {f"arrays/{name}": array for name, array in index.arrays.items()}
-    tables = {"terms": index.terms.alias("term").to_frame()}
+    stop_words = pl.Series("word", index.stop_words, dtype=pl.String)
+    tables = {"terms": index.terms.alias("term").to_frame(), "stop_words": stop_words.to_frame()}
     for number, part in enumerate(index.parts):
         arrays |= {f"part_{number}/{name}": array for name, array in part.arrays.items()}
         tables[f"documents_{number}"] = part.documents
@@ -94,15 +96,16 @@ def load_index(path: str | Path, *, verify: bool = False) -> tuple[SavedIndex, O
         found = mapped_arrays(Path(path), manifest, everything)
         tables = {name: schema.saved_table(found, manifest, name) for name in manifest.columns}
         arrays = {name: schema.listed(found, f"arrays/{name}") for name in _ARRAYS}
-        if tables.get("terms", pl.DataFrame()).columns != ["term"]:
-            raise DamageError(f"{MANIFEST} does not name the column of terms")
-        terms = tables["terms"]["term"]
+        for name, column in (("terms", "term"), ("stop_words", "word")):
+            if tables.get(name, pl.DataFrame()).columns != [column]:
+                raise DamageError(f"{MANIFEST} does not name the column of {name}")
+        terms, stop_words = tables["terms"]["term"], tables["stop_words"]["word"].to_list()
         sizes = {"terms": len(terms), "terms + 1": len(terms) + 1}
         sizes |= {"k": (k := arrays["singular_values"].size), "2 k + 1": 2 * k + 1}
         sizes["removed"] = arrays["removed"].size
         _check_arrays(arrays, _ARRAYS, sizes, everything)
         parts = []
-        for number in range(len(tables) - 1):
+        for number in range(len(tables) - 2):
             folder, table = f"part_{number}", tables.get(f"documents_{number}", pl.DataFrame())
             own = {name: schema.listed(found, f"{folder}/{name}") for name in _PART_ARRAYS}
             if "document" not in table.columns:
@@ -112,7 +115,7 @@ def load_index(path: str | Path, *, verify: bool = False) -> tuple[SavedIndex, O
         n, removed = sum(len(part.documents) for part in parts), arrays["removed"]
         if (np.diff(removed, prepend=-1, append=n) < 1).any() or len(removed) == n:
             raise DamageError("removed must be ascending places of documents, not all of them")
-    saved = SavedIndex(manifest.parameters, manifest.training, arrays, terms, parts)
+    saved = SavedIndex(manifest.parameters, manifest.training, arrays, terms, stop_words, parts)
     return saved, Origin(Path(path), manifest, found, tables)
 
 

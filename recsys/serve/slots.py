@@ -17,7 +17,7 @@ from recsys.serve.answers import Answers
 from recsys.serve.facts import Json
 
 if TYPE_CHECKING:
-    from recsys.lsi import LSI
+    from recsys.lsi.index import Index
 
 T = TypeVar("T")
 Signature = tuple[str, int, int, int]
@@ -113,11 +113,11 @@ def load_search(path: Path) -> IndexAnswers:
     ------
     ModelFileError
     """
-    from recsys.lsi import LSI  # it needs scikit-learn, which models do without
+    from recsys.lsi.index import Index
 
-    lsi = LSI.load(path, verify=True)
+    index = Index.load(path, verify=True)
     manifest, mark = _manifest(path)
-    return IndexAnswers(lsi, f"lsi@{mark}", manifest)
+    return IndexAnswers(index, f"lsi@{mark}", manifest)
 
 
 def _manifest(path: Path) -> tuple[Json, str]:
@@ -135,15 +135,15 @@ class IndexAnswers:
 
     Parameters
     ----------
-    lsi : LSI
+    index : recsys.lsi.index.Index
     name : str
         What the answers call the index.
     manifest : mapping
         The contents of its model.json.
     """
 
-    def __init__(self, lsi: LSI, name: str, manifest: Json) -> None:
-        self.lsi = lsi
+    def __init__(self, index: Index, name: str, manifest: Json) -> None:
+        self.index = index
         self.name = name
         self.manifest = manifest
 
@@ -159,7 +159,7 @@ class IndexAnswers:
 
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            frame = self.lsi.query(query, n)
+            frame = self.index.query(query, n)
         rows: list[Any] = frame.to_dicts()
         notes = [str(each.message) for each in caught]
         return {"query": query, "documents": rows, "notes": notes, "model": self.name}

@@ -1,0 +1,354 @@
+"""Indexes as they are searched: documents that match a query, and what is alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.data.frames import listed
+from recsys.data.ids import Ids
+from recsys.errors import DataError, ModelFileError
+from recsys.lsi import answers
+from recsys.lsi.collection import Collection
+from recsys.lsi.inputs import as_queries
+from recsys.lsi.language import Language, StopWords, check_language
+from recsys.lsi.parts import Part
+from recsys.lsi.queries import Queries, Query, similar_rows
+from recsys.lsi.saved_index import load_index
+from recsys.lsi.search import METHODS, Search
+from recsys.lsi.space import Space
+from recsys.lsi.vectorizer import POWER, TOKEN_PATTERN, WordEncoder
+from recsys.lsi.weighting import Weighting
+from recsys.topn import check_n
+
+if TYPE_CHECKING:
+    from sklearn.base import TransformerMixin
+
+    from lowrank.arguments import MatrixLike, RandomStateLike
+    from recsys.data.ids import IdsLike
+    from recsys.lsi.inputs import Encoder
+    from recsys.storage import Origin
+
+    QueriesLike = str | Sequence[str] | MatrixLike
+
+Floats = NDArray[np.floating[Any]]
+
+_NO_WORDS = Query(np.zeros(0, np.int64), *np.zeros((2, 0)))
+
+
+class Index:
+    """An index that is searched, without scikit-learn; `recsys.lsi.LSI` makes it.
+
+    Its parameters are those of `LSI`.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components_, n_terms)
+    singular_values_ : ndarray of shape (n_components_,)
+    documents_ : Collection
+    terms_ : Ids
+    training_ : dict
+    """
+
+    components_: Floats
+    singular_values_: Floats
+    documents_: Collection
+    training_: dict[str, Any]
+    n_features_in_: int
+    _encoder: Encoder
+    _origin: Origin | None = None
+
+    def __init__(
+        self,
+        n_components: int | str | None = None,
+        weighting: str | TransformerMixin = "tfidf",
+        *,
+        method: str = "hybrid",
+        language: str | None = "auto",
+        min_df: int = 1,
+        stop_words: StopWords = None,
+        token_pattern: str = TOKEN_PATTERN,
+        terms_in_rows: bool = False,
+        random_state: RandomStateLike = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.weighting = weighting
+        self.method = method
+        self.language = language
+        self.min_df = min_df
+        self.stop_words = stop_words
+        self.token_pattern = token_pattern
+        self.terms_in_rows = terms_in_rows
+        self.random_state = random_state
+
+    @classmethod
+    def load(cls, path: str | Path, *, verify: bool = False) -> Self:
+        """Load a saved index; its arrays are mapped from the files, not read.
+
+        With `verify` the checksums of an index larger than 64 MB are verified too.
+
+        Raises
+        ------
+        ModelFileError
+            If there is no saved index at `path`, or it is damaged or too new.
+        """
+        saved, origin = load_index(path, verify=verify)
+        arrays = saved.arrays
+        try:
+            index = cls(**saved.parameters)
+            encoder = WordEncoder(index.weighting, token_pattern=index.token_pattern)
+            check_language(language := saved.training["language"])
+            encoder.language = Language(language, frozenset(saved.stop_words))
+            encoder.terms = Ids(saved.terms, "term", sort=False)
+            has_counts = index.weighting != "count"
+            mean = saved.training["mean_length"] if has_counts else None
+            parts = [Part.of(*part, len(saved.terms), mean) for part in saved.parts]
+            index.documents_ = Collection(tuple(parts)).without(arrays["removed"])
+        except (TypeError, ValueError) as error:
+            reason = str(error).rstrip(".")
+            raise ModelFileError(f"The saved index {path} is damaged: {reason}.") from None
+        encoder.weighting = Weighting(index.weighting, arrays["term_weights"], POWER)
+        index._encoder = encoder
+        index._set_space(Space(arrays["components"], arrays["singular_values"]))
+        index.n_features_in_ = len(encoder.terms)
+        index.training_ = saved.training
+        index._totals, index._origin = arrays["totals"], origin
+        return index
+
+    @property
+    def terms_(self) -> Ids:
+        """The terms, in the order of the columns of ``components_``."""
+        return self._encoder.terms
+
+    def query(
+        self,
+        queries: QueriesLike,
+        n: int = 10,
+        *,
+        method: str | None = None,
+        labels: Sequence[Any] | None = None,
+        parts: bool = False,
+    ) -> pl.DataFrame:
+        """Find the n documents that match a query best.
+
+        Parameters
+        ----------
+        queries : str, sequence of str, or vector or matrix of counts of the terms
+            One query, or several.
+        n : int
+        method : {"hybrid", "lsi", "bm25"}, optional
+            What to rank by, if not by the index's own `method`.
+        labels : sequence of int or str, optional
+            Values of the column query for several queries, instead of their texts.
+        parts : bool, default False
+            Whether to add the columns words and meaning (Float32), whose sum is the score, and
+            matched: the terms of the query that the document has.
+
+        Returns
+        -------
+        polars DataFrame
+            Columns query (the text, or the position of a vector; only for several queries),
+            document, rank (Int32, from 1), score (Float32), and title and snippet where they are
+            known. The score is the cosine ("lsi"), BM25's, or the sum of both as standard scores
+            ("hybrid"). Documents without words are never found.
+
+        Raises
+        ------
+        DataError
+            If no word of any query is known, n is below 1, or the index has no counts for the
+            method.
+
+        Warns
+        -----
+        UnknownTermWarning
+            If words are not known; they are left out.
+        """
+        self._check_fitted()
+        check_n(n)
+        method = self._method(method)
+        given = self._queries(queries)
+        given.check(self.terms_)
+        rows, found = answers.found_for(self._search, given, self.components_, n, method)
+        kept = labels if labels is not None else given.labels
+        return answers.answered(self.documents_, self.terms_, given, kept, rows, found, parts=parts)
+
+    def explain(
+        self, query: QueriesLike, document: int | str, *, method: str | None = None
+    ) -> pl.DataFrame:
+        """Explain the score of a document by the query's words.
+
+        Parameters
+        ----------
+        query : str, or vector of counts of the terms
+        document : id
+        method : {"hybrid", "lsi", "bm25"}, optional
+            As for `query`.
+
+        Returns
+        -------
+        polars DataFrame
+            One row for each known term of the query, with columns term and contribution (Float64;
+            their sum is the score). For "lsi" also through: the term of the document that carries
+            most of the contribution, null where the document has no words. For "hybrid" also words
+            and meaning, whose sum is the contribution, and two more rows: of the best documents
+            (their ids in through), whose mean stands for what the query means unless there are
+            few documents, and of the average document, whose scores are subtracted.
+
+        Raises
+        ------
+        DataError
+            If no word of the query is known, or several queries were given.
+        UnknownIdError
+            If the document is not in the index.
+        """
+        self._check_fitted()
+        method = self._method(method)
+        given = self._queries(query)
+        if not given.single:
+            raise DataError("explain takes one query, as a text or a vector.")
+        given.check(self.terms_)
+        wanted = given.each[0].towards(self.components_)
+        place = int(self.documents_.places([document])[0])
+        own = self._encoder.weigh(self.documents_.counts_of(place))
+        shown = (self._search, self.components_, self.documents_, self.terms_)
+        return answers.explained(*shown, wanted, place, own, method)
+
+    def similar_documents(self, documents: IdsLike | int | str, n: int = 10) -> pl.DataFrame:
+        """Find the n documents most similar to each of some documents of the index.
+
+        Parameters
+        ----------
+        documents : id or sequence of ids
+        n : int
+
+        Returns
+        -------
+        polars DataFrame
+            Columns document, similar, rank, score, and title and snippet (of `similar`).
+
+        Raises
+        ------
+        UnknownIdError
+            If a document is not in the index.
+        """
+        self._check_fitted()
+        frames = []
+        for place in self.documents_.places(listed(documents)).tolist():
+            unit = self._search.units(np.array([place]))[0]
+            found = self._search.by_meaning(_NO_WORDS._replace(direction=unit), n + 1)
+            others = np.flatnonzero((found.documents != place) & unit.any())[:n]
+            ids, *shown = self.documents_.shown(found.documents[others])
+            columns = [
+                ids.alias("similar"),
+                pl.Series("rank", np.arange(1, len(ids) + 1, dtype=np.int32)),
+            ]
+            columns += [pl.Series("score", found.scores[others]), *shown]
+            label = self.documents_.shown(np.full(len(ids), place))[0]
+            frames.append(pl.DataFrame([label, *columns]))
+        return pl.concat(frames)
+
+    def similar_terms(self, terms: IdsLike | int | str, n: int = 10) -> pl.DataFrame:
+        """Find the n terms most similar to each of some terms: cosines of rows of U_k S_k.
+
+        Parameters
+        ----------
+        terms : term or sequence of terms
+        n : int
+
+        Returns
+        -------
+        polars DataFrame
+            Columns term, similar, rank, score.
+        """
+        self._check_fitted()
+        vectors = np.asarray(self.term_vectors(), dtype=np.float32)
+        return similar_rows(self.terms_, vectors, terms, n)
+
+    def document_vectors(self, documents: IdsLike | int | str | None = None) -> Floats:
+        """Return the rows of V_k S_k of some documents (ids), by default of all."""
+        self._check_fitted()
+        if documents is None:
+            return self.documents_.whole.embedding
+        return self.documents_.whole.embedding[self.documents_.ids.index(listed(documents))]
+
+    def document_weights(self, documents: IdsLike | int | str | None = None) -> Any:
+        """Return the weighted terms of some documents (ids), by default of all, as a csr_array."""
+        self._check_fitted()
+        counts = self.documents_.whole.counts
+        if documents is not None:
+            counts = counts[self.documents_.ids.index(listed(documents))]
+        return self._encoder.weigh(counts)
+
+    def term_vectors(self, terms: IdsLike | int | str | None = None) -> Floats:
+        """Return the rows of U_k S_k of some terms, by default of all."""
+        self._check_fitted()
+        chosen = slice(None) if terms is None else self.terms_.index(listed(terms))
+        scaled = self.components_[:, chosen] * self.singular_values_[:, None]
+        return np.ascontiguousarray(scaled.T)
+
+    def _set_space(self, space: Space) -> None:
+        self.components_ = space.components
+        self.singular_values_ = space.singular_values
+        self.n_components_ = len(space.singular_values)
+        self.__dict__.pop("_search", None)
+
+    @property
+    def _has_counts(self) -> bool:
+        """True if the rows of documents are counts, which BM25 needs."""
+        return isinstance(self._encoder, WordEncoder) and self.weighting != "count"
+
+    @cached_property
+    def _search(self) -> Search:
+        facts = self.training_
+        length = facts["words"] / max(1, facts["documents"] - facts["empty_documents"])
+        return Search(self.documents_.parts, length, self._totals)
+
+    @cached_property
+    def _totals(self) -> NDArray[np.float64]:
+        """Sums of `Part.totals` over all documents."""
+        parts = [part.totals() for part in self.documents_.parts]
+        return np.asarray(np.sum(parts, axis=0))
+
+    def _method(self, given: str | None) -> str:
+        """Return the method of a search.
+
+        Raises
+        ------
+        DataError
+            If it is none, or the index has no counts for it.
+        """
+        if given is not None and given not in METHODS:
+            raise DataError(f"method must be one of {', '.join(METHODS)}; got {given!r}.")
+        if self._has_counts:
+            return given or self.method
+        if given not in (None, "lsi"):
+            raise DataError(
+                f"method={given!r} needs counts of words; the weights of this index allow 'lsi'."
+            )
+        return "lsi"
+
+    def _queries(self, given: Any) -> Queries:
+        return as_queries(self._encoder, given, self._matrix, columns=self.terms_in_rows)
+
+    def _matrix(self, matrix: Any) -> Any:
+        """Return a checked matrix as CSR, documents in rows.
+
+        Raises
+        ------
+        DataError
+            Always: it takes scikit-learn's checks.
+        """
+        raise DataError("Queries of an Index are texts; an LSI takes vectors too.")
+
+    def _check_fitted(self) -> None:
+        """Check that there is an index; scikit-learn's own check takes as long as a search."""
+        if "components_" not in vars(self):
+            from sklearn.utils.validation import check_is_fitted
+
+            check_is_fitted(self)
