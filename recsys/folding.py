@@ -1,4 +1,4 @@
-"""Folding in: models of new users, from their ratings, with the rest as it is."""
+"""Folding in: models of new users or items, from their ratings, with the rest as it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from recsys.cold_start import FeaturesLike, described_user
-from recsys.data.csr import Entries, Values, compact_times, encode, to_csr
+from recsys.data.csr import CSR, Entries, Times, Values, compact_times, encode, to_csr
 from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, as_frame, column, column_names
 from recsys.data.ids import Ids, as_id_series
@@ -18,7 +18,7 @@ from recsys.data.ratings import Ratings, table_of
 from recsys.data.rows import rating_problem, rating_values
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
-from recsys.models.abilities import FoldsInUsers
+from recsys.models.abilities import FoldsInItems, FoldsInUsers
 from recsys.models.base import Model
 from recsys.models.histories import Histories
 from recsys.predictions import unsupported
@@ -62,6 +62,23 @@ def folded_users(
     return model.with_users(Histories.of(new)), new
 
 
+def folded_items(
+    model: Model, known: Ratings, histories: FrameLike, item_table: TableLike | None = None
+) -> tuple[Model, Ratings]:
+    """Return a model of new items, and their ratings; see `Recommender.fold_in_items`.
+
+    Raises
+    ------
+    DataError
+    """
+    if not isinstance(model, FoldsInItems):
+        raise unsupported(model, FoldsInItems, "fold in new items")
+    new, rows = new_items(histories, known, item_table, needs_values=model._needs_values)
+    if model.uses_features:
+        return cast(Any, model).with_items(rows, new.item_features), new
+    return model.with_items(rows), new
+
+
 def new_users(
     source: HistoryLike, known: Ratings, user_table: TableLike | None = None, *, needs_values: bool
 ) -> Ratings:
@@ -74,13 +91,13 @@ def new_users(
     frame: pl.DataFrame | Any
     if isinstance(source, Mapping):
         mixed = any(isinstance(each, str) for each in source)
-        ids = as_id_series([str(each) if mixed else each for each in source], "item")
+        items = as_id_series([str(each) if mixed else each for each in source], "item")
         ratings = pl.Series("rating", [*source.values()], dtype=pl.Float64, strict=False)
         for item, value, rating in zip(source, source.values(), ratings, strict=True):
             if rating is None:
                 problem = rating_problem(value) or f"rating {value!r} is not a number."
                 raise DataError(f"Item {item!r}: {problem}")
-        frame = pl.DataFrame([ids, ratings])
+        frame = pl.DataFrame([items, ratings])
         users, user_codes = Ids([NEW_USER], "user"), np.zeros(len(frame), np.int32)
     else:
         try:
@@ -91,21 +108,28 @@ def new_users(
                 f"item and rating; got {type(source).__name__}."
             ) from None
         users, user_codes = encode(as_id_series(column(frame, "user"), "user"), "user")
-    items = known.items.index(column(frame, "item")).astype(np.int32)
-    seconds = None
-    if known.seconds is not None and "timestamp" in column_names(frame):
-        seconds = compact_times(unix_seconds(column(frame, "timestamp")).to_numpy())
-    entries = Entries(user_codes, items, _values(frame, known, needs_values), seconds)
-    csr = to_csr(entries, (len(users), len(known.items)))
-    table = table_of(user_table, users) or known.user_table
-    if table is not None and not (table.rows_of(users) >= 0).any():
-        table = None
-    encoder: FeatureEncoder | None = getattr(known.user_features, "encoder", None)
-    features = None if encoder is None or table is None else encoder.transform(table, users)
-    changes: dict[str, Any] = {"users": users, "user_table": table, "user_features": features}
-    changes |= {"indptr": csr.indptr, "indices": csr.indices, "seconds": csr.seconds}
-    data, levels = csr.values
-    return replace(known, **changes, data=data, levels=levels, n_duplicates=csr.n_duplicates)
+    item_codes = known.items.index(column(frame, "item")).astype(np.int32)
+    values, seconds = _values(frame, known, needs_values), _seconds(frame, known)
+    shape = len(users), len(known.items)
+    csr = to_csr(Entries(user_codes, item_codes, values, seconds), shape)
+    return _ratings(known, users, known.items, csr, user_table)
+
+
+def new_items(
+    source: FrameLike, known: Ratings, item_table: TableLike | None = None, *, needs_values: bool
+) -> tuple[Ratings, Histories]:
+    """Return ratings of the items of `source` by the known users, and the rows of its items."""
+    frame = as_frame(source)
+    items, item_codes = encode(as_id_series(column(frame, "item"), "item"), "item")
+    user_codes = known.users.index(column(frame, "user")).astype(np.int32)
+    values, seconds = _values(frame, known, needs_values), _seconds(frame, known)
+    shape = len(known.users), len(items)
+    again = None if values is None else Values(values.data.copy(), values.levels)
+    turned = Entries(item_codes.copy(), user_codes.copy(), again, seconds)
+    rows = to_csr(turned, shape[::-1])
+    csr = to_csr(Entries(user_codes, item_codes, values, seconds), shape)
+    ratings = _ratings(known, known.users, items, csr, item_table)
+    return ratings, Histories(rows.indptr, rows.indices, rows.values.at(), rows.seconds)
 
 
 def _values(frame: Any, known: Ratings, needs_values: bool) -> Values | None:
@@ -118,3 +142,25 @@ def _values(frame: Any, known: Ratings, needs_values: bool) -> Values | None:
         return None
     values = rating_values(column(frame, "rating")).to_numpy()
     return None if known.implicit and not known.weighted else Values.of(values)
+
+
+def _seconds(frame: Any, known: Ratings) -> Times | None:
+    """Return the times of ratings, if these and the known ones have any."""
+    if known.seconds is None or "timestamp" not in column_names(frame):
+        return None
+    return compact_times(unix_seconds(column(frame, "timestamp")).to_numpy())
+
+
+def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike | None) -> Ratings:
+    """Return ratings of new users or of new items; `table` is what is known of these."""
+    side, ids = ("user", users) if items is known.items else ("item", items)
+    own = table_of(table, ids) or getattr(known, f"{side}_table")
+    if own is not None and not (own.rows_of(ids) >= 0).any():
+        own = None
+    encoder: FeatureEncoder | None
+    encoder = getattr(getattr(known, f"{side}_features"), "encoder", None)
+    features = encoder.transform(own, ids) if encoder is not None and own is not None else None
+    changes: dict[str, Any] = {f"{side}s": ids, f"{side}_table": own, f"{side}_features": features}
+    (data, levels), count = csr.values, csr.n_duplicates
+    changes |= {"data": data, "levels": levels, "seconds": csr.seconds, "n_duplicates": count}
+    return replace(known, **changes, indptr=csr.indptr, indices=csr.indices)

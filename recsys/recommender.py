@@ -92,7 +92,7 @@ class Recommender:
         self.training: dict[str, Any] = {}
         self.provenance = Provenance()
         self._ratings: Ratings | None = None
-        self._counts_from: Ratings | None = None
+        self._counts_from: dict[str, Ratings] = {}
 
     def __repr__(self) -> str:
         known = "not fitted" if self._ratings is None else f"{self._ratings}"
@@ -173,10 +173,8 @@ class Recommender:
         self.provenance = Provenance()
         return self._restored(ratings, training)
 
-    def _restored(
-        self, ratings: Ratings, training: dict[str, Any], counts_from: Ratings | None = None
-    ) -> Self:
-        """Set the fitted state; `counts_from` are the ratings of the fit, where others fold in."""
+    def _restored(self, ratings: Ratings, training: dict[str, Any], **counts_from: Ratings) -> Self:
+        """Set the fitted state; `counts_from` has the ratings that folded-in ones are added to."""
         check_process()
         self._ratings, self.training, self._counts_from = ratings, training, counts_from
         for name, attribute in vars(Recommender).items():
@@ -192,12 +190,12 @@ class Recommender:
         Raises
         ------
         DataError
-            If users were folded in.
+            If users or items were folded in.
         """
-        if self._counts_from is not None:
+        if self._counts_from:
             raise DataError(
-                "A recommender with folded-in users cannot be saved; update(ratings) adds them to "
-                "the model itself."
+                "A recommender with folded-in users or items cannot be saved; update(ratings) adds "
+                "them to the model itself."
             )
         about = replace(self.provenance, tag=tag or self.provenance.tag)
         save_model(Saved(self.model, self.ratings, self.training, about), path, overwrite=overwrite)
@@ -228,12 +226,12 @@ class Recommender:
         DataError
             If the column of ids is missing, or an id is missing.
         """
-        tables, learns = (item_table, user_table), self._counts_from is None
+        tables, learns = (item_table, user_table), not self._counts_from
         model, changed = cold_start.with_tables(self.model, self.ratings, *tables, learns=learns)
         other = type(self)(model)
         other._is_named = self._is_named
         counts = {"users": changed.n_users, "items": changed.n_items}
-        return other._restored(changed, self.training | counts, self._counts_from)
+        return other._restored(changed, self.training | counts, **self._counts_from)
 
     def fold_in(
         self,
@@ -264,7 +262,28 @@ class Recommender:
         """
         ratings = self.ratings
         model, new = folding.folded_users(self.model, ratings, histories, user_table, user_features)
-        return type(self)(model)._restored(new, self.training, self._fitted_ratings)
+        counts_from = self._counts_from.get("item", ratings)
+        return type(self)(model)._restored(new, self.training, item=counts_from)
+
+    def fold_in_items(self, histories: FrameLike, *, item_table: TableLike | None = None) -> Self:
+        """Return a recommender of new items, from their ratings; nothing is refitted.
+
+        It has the same users, and the new items alone. `update` has old and new ones in one model.
+
+        Parameters
+        ----------
+        histories : frame as in `fold_in`
+        item_table : frame or Features, optional
+            What is known of these items, such as titles; as `user_table` in `fold_in`.
+
+        Raises
+        ------
+        DataError
+        """
+        ratings = self.ratings
+        model, new = folding.folded_items(self.model, ratings, histories, item_table)
+        counts_from = self._counts_from.get("user", ratings)
+        return type(self)(model)._restored(new, self.training, user=counts_from)
 
     def update(
         self,
@@ -418,7 +437,7 @@ class Recommender:
         ------
         DataError
             If there are neither items nor texts, or both; if the model has no texts, or none of
-            their words.
+            their words; if the item is the only one of a recommender of folded-in items.
 
         Warns
         -----
@@ -427,6 +446,10 @@ class Recommender:
         """
         if (items is None) == (text is None):
             raise DataError("Similar items are those of items or of texts; give one of them.")
+        if "user" in self._counts_from and self.ratings.n_items == 1:
+            raise DataError(
+                "The folded-in item is alone, with none to be similar to; update(ratings) adds it."
+            )
         if items is not None:
             return self._similar("item", items, n, self._item_similarity)
         texts = [text] if isinstance(text, str) else list(cast(Sequence[str], text))
@@ -448,22 +471,19 @@ class Recommender:
         found = (ranked(top, labels, ids, "similar", titles=titles, new=new) for top in blocks)
         return pl.concat(found)
 
-    @property
-    def _fitted_ratings(self) -> Ratings:
-        return self.ratings if self._counts_from is None else self._counts_from
-
     @cached_property
     def _item_similarity(self) -> Scorer:
-        rated, n = self._fitted_ratings.indices, self.ratings.n_items
+        rated, n = self._counts_from.get("item", self.ratings).indices, self.ratings.n_items
         return cold_start.item_similarity(self.model, np.bincount(rated, minlength=n))
 
     @cached_property
     def _user_similarity(self) -> Cosine:
-        return cold_start.user_similarity(self.model, np.diff(self.ratings.indptr))
+        counts = np.diff(self._counts_from.get("user", self.ratings).indptr)
+        return cold_start.user_similarity(self.model, counts)
 
     @cached_property
     def _new(self) -> npt.NDArray[np.bool_] | None:
-        return cold_start.is_new(self.ratings, self._fitted_ratings)
+        return cold_start.is_new(self.ratings, self._counts_from.get("item", self.ratings))
 
     @cached_property
     def _known_users(self) -> KnownUsers:
@@ -472,7 +492,7 @@ class Recommender:
 
     @cached_property
     def _popular(self) -> Popular:
-        return Popular().fit(self._fitted_ratings)
+        return Popular().fit(self._counts_from.get("item", self.ratings))
 
     @cached_property
     def _titles(self) -> pl.Series | None:
@@ -570,7 +590,11 @@ class Recommender:
         Raises
         ------
         DataError
-            If the model's scores are not such sums.
+            If the model's scores are not such sums, or items were folded in.
         """
-        known = self.ratings, self._fitted_ratings
+        if "user" in self._counts_from:
+            raise DataError(
+                "Scores of folded-in items cannot be explained; update(ratings) adds the items."
+            )
+        known = self.ratings, self._counts_from.get("item", self.ratings)
         return predictions.explained(self.model, *known, user, item, n, self._titles)

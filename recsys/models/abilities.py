@@ -27,6 +27,14 @@ class FoldsInUsers(Protocol):
 
 
 @runtime_checkable
+class FoldsInItems(Protocol):
+    """A model that can represent new items, with the users as fitted."""
+
+    def with_items(self, histories: Histories) -> Model:
+        """Return the model of these items, of index 0..n-1: rows of user indices."""
+
+
+@runtime_checkable
 class Explains(Protocol):
     """A model whose scores are sums over the items of the user's history."""
 

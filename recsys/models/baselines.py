@@ -171,6 +171,14 @@ class Popular(Model):
         """Return the model with as many users as these, who get the same recommendations."""
         return self._with_arrays(n_users=histories.n_rows)
 
+    def with_items(self, histories: Histories) -> Self:
+        """Return the model whose items are these, with their counts and damped means."""
+        items = _Side(histories.rows, histories.counts, self.damping)
+        means = self._means(items, histories.values)
+        return self._with_arrays(
+            item_counts=self._counts(items, histories.values), item_means=means
+        )
+
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the number of ratings of each item as base: the history adds nothing."""
         columns = check_indices(items, self.n_items, "item")

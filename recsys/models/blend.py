@@ -280,10 +280,19 @@ class Blend(Model):
 
     def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
         """Return the blend whose users are these; `DataError` if a model cannot fold in users."""
+        return self._folded(abilities.FoldsInUsers, "users", histories, features)
+
+    def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+        """Return the blend whose items are these; `DataError` if a model cannot fold in items."""
+        return self._folded(abilities.FoldsInItems, "items", histories, features)
+
+    def _folded(
+        self, ability: Any, side: str, histories: Histories, features: GroupedFeatures | None
+    ) -> Self:
         parts = []
-        for each in self._able(abilities.FoldsInUsers, "fold in new users"):
+        for each in self._able(ability, f"fold in new {side}"):
             known = (features,) if each.uses_features else ()
-            parts.append(each.with_users(histories, *known))
+            parts.append(getattr(each, f"with_{side}")(histories, *known))
         return self.with_parts(parts)
 
     def contributions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _PENALTY = 30.0
 _BLOCK = 2**22  # entries of a matrix of items that are worked on at a time
+_TOL = 1e-6  # residual of a folded-in regression, relative to its right-hand side: that of float32
+_STEPS = 2000
 
 
 @model
@@ -119,13 +122,16 @@ class EASE(ProfileModel, ItemItemModel):
         self._fit_profiles(ratings)
 
     def item_vectors(self) -> Floats:
-        """Return the weights with all items, shape (n_items, n_items)."""
-        return self.weights
+        """Return the weights with the items of the fit, shape (n_items, n_items_of_the_fit)."""
+        return self.weights if self._source is self else np.ascontiguousarray(self.weights.T)
 
     def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
-        """Return the model whose users are these; without a history, what their features say."""
+        """Return the model whose users are these; `DataError` if it has folded in items.
+
+        Without a history, users are what their features say.
+        """
         result = super().with_users(histories)
-        result._place_users(histories, features)
+        result._place_users(histories, features, others=False)
         return result
 
     def scores(self, users: ArrayLike) -> Floats:
@@ -142,9 +148,9 @@ class EASE(ProfileModel, ItemItemModel):
         """Set the weights of items without users, and what users without a history get."""
         if self.knows("item"):
             new = self.item_positions[:, -1] > 0
-            self.weights[:, new] = self.item_profiles @ self.item_positions[new].T
+            self.weights[:, new] = self._source.item_profiles @ self.item_positions[new].T
         if self.knows("user"):
-            self.user_columns = self._scored(self.user_histories)
+            self.user_columns = self._scored(self._source.user_histories)
 
     def _counting(self, histories: Histories) -> Floats:
         return histories.values / np.float32(self.unit)
@@ -162,6 +168,48 @@ class EASE(ProfileModel, ItemItemModel):
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         return self.weights[np.ix_(rows, columns)]
+
+    def _set_items(self, histories: Histories) -> None:
+        """Solve the ridge regression of each new item on the items of the fit."""
+        n_known = self.n_items
+        weights = np.empty((n_known, histories.n_rows), np.float32)
+        rows = replace(histories, values=histories.values / np.float32(self.unit))
+        size = max(1, _BLOCK // max(self.n_users, n_known))
+        for start in range(0, histories.n_rows, size):
+            block = np.arange(start, min(start + size, histories.n_rows))
+            weights[:, block] = self._ridge(rows.take(block), n_known)
+        self.weights = weights
+
+    def _ridge(self, items: Histories, n_known: int) -> Floats:
+        """Solve (X'X + lambda I) B = X'C by conjugate gradients, so that no inverse is kept.
+
+        C are the weights of the new items' users; the preconditioner is the diagonal.
+        """
+        X = self.history_indptr, self.history_items, self.history_weights.astype(np.float64)
+        squares = np.bincount(X[1], X[2] ** 2, minlength=n_known)
+        scale = 1 / (squares + self.penalty)[:, None]
+        C = np.zeros((self.n_users, items.n_rows))
+        C[items.indices, items.rows] = items.values
+        residual = kernels.csr_rmatmat(X, C, n_known)
+        limit = _TOL * np.linalg.norm(residual, axis=0)
+        B, step = np.zeros_like(residual), scale * residual
+        size = (residual * step).sum(axis=0)
+        for _ in range(_STEPS):
+            if (np.linalg.norm(residual, axis=0) <= limit).all():
+                return B.astype(np.float32)
+            image = kernels.csr_rmatmat(X, kernels.csr_matmat(X, step), n_known)
+            image += self.penalty * step
+            curvature = (step * image).sum(axis=0)
+            length = np.divide(size, curvature, out=np.zeros_like(size), where=curvature > 0)
+            B += length * step
+            residual -= length * image
+            before, size = size, (scale * residual**2).sum(axis=0)
+            turn = np.divide(size, before, out=np.zeros_like(size), where=before > 0)
+            step = scale * residual + turn * step
+        raise DataError(
+            f"The weights of the folded-in items did not converge in {_STEPS} steps; "
+            "try a larger regularization."
+        )
 
 
 def default_penalty(counts: NDArray[np.integer[Any]]) -> float:

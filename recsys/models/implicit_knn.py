@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 _BM25_K1, _BM25_B = 1.2, 0.75
+_ROUNDING = 1e-6  # of a similarity, so that an item as similar as the last neighbour is one
 
 
 @model
@@ -59,7 +60,8 @@ class ImplicitKNN(ItemItemModel):
     @property
     def n_items(self) -> int:
         """Number of items."""
-        return len(self.neighbor_indptr) - 1
+        n: int = vars(self).get("_n_new", len(self.neighbor_indptr) - 1)
+        return n
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Find the neighbours of every item."""
@@ -75,7 +77,8 @@ class ImplicitKNN(ItemItemModel):
         self._set_neighbors(found)
 
     def item_similarity(self, confidence: Floats) -> Neighbors:
-        """Return a scorer of items for items."""
+        """Return a scorer of items for items; `DataError` if the model has folded in items."""
+        self._require_items_of_the_fit()
         return Neighbors(self, confidence)
 
     @classmethod
@@ -83,6 +86,23 @@ class ImplicitKNN(ItemItemModel):
         result = super()._from_arrays(params, arrays)
         check_rows(result.neighbor_indptr, result.neighbor_items, result.n_items, "neighbours")
         return result
+
+    def _set_items(self, histories: Histories) -> None:
+        """Make new items neighbours of those to which they are as similar as the last neighbour."""
+        n_items = self.n_items
+        mine = Histories(self.history_indptr, self.history_items, self.history_weights)
+        known = weighted_matrix(mine, n_items, 1)
+        new = weighted_matrix(histories, self.n_users, self.unit)
+        similar = (self._weighted(known) @ self._weighted(known, new).T).tocsr().astype(np.float32)
+        counts = np.diff(self.neighbor_indptr)
+        least = np.full(n_items, np.inf, np.float32)
+        np.minimum.at(least, np.repeat(np.arange(n_items), counts), self.neighbor_weights)
+        least[counts < self.neighbors] = 0
+        least = np.maximum(least * np.float32(1 - _ROUNDING), np.finfo(np.float32).tiny)
+        similar.data[similar.data < np.repeat(least, np.diff(similar.indptr))] = 0
+        similar.eliminate_zeros()
+        self._set_neighbors(similar)
+        vars(self)["_n_new"] = histories.n_rows
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Scores of pairs, shape (n_pairs,), the same bits as in `scores`."""
@@ -111,12 +131,15 @@ class ImplicitKNN(ItemItemModel):
         self.neighbor_items = similarities.indices.astype(np.int32)
         self.neighbor_weights = similarities.data.astype(np.float32)
 
-    def _weighted(self, known: csr_array[np.float32]) -> csr_array[np.float64]:
+    def _weighted(
+        self, known: csr_array[np.float32], new: csr_array[np.float32] | None = None
+    ) -> csr_array[np.float64]:
         """Return rows of items x users whose dot products are the similarities.
 
-        They are the weights of the library, of the `known` matrix of users x items.
+        They are the weights of the library, of the `known` matrix of users x items or of `new`
+        rows, for which the statistics of users and items are those of the known ones.
         """
-        weighted = known.T.tocsr().astype(np.float64)
+        weighted = (known.T.tocsr() if new is None else new).astype(np.float64)
         rows = np.repeat(np.arange(weighted.shape[0]), np.diff(weighted.indptr))
         idf = (np.log(known.shape[1]) - np.log1p(np.diff(known.indptr)))[weighted.indices]
         values = weighted.data

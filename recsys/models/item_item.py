@@ -25,7 +25,10 @@ _BLOCK_SCORES = 2**22  # scores of the users of pairs that are computed at a tim
 
 @model
 class HistoryModel(Model):
-    """A model that knows nothing of a user but the history, rows of a CSR matrix."""
+    """A model that knows nothing of a user but the history, rows of a CSR matrix.
+
+    A model with folded-in items refers to the model of the items of the histories.
+    """
 
     predicts_ratings = False
 
@@ -36,6 +39,25 @@ class HistoryModel(Model):
     def n_users(self) -> int:
         """Number of users."""
         return len(self.history_indptr) - 1
+
+    @property
+    def _source(self) -> Self:
+        """The model whose items the histories are of: this one, unless it has folded in items."""
+        source: Self = vars(self).get("_source_model", self)
+        return source
+
+    def with_items(self, histories: Histories) -> Self:
+        """Return the model whose items are these; items folded in before are dropped."""
+        source = self._source
+        check_indices(histories.indices, source.n_users, "user")
+        folded = copy.copy(source)
+        vars(folded)["_source_model"] = source
+        folded._set_items(histories)
+        return folded
+
+    @abstractmethod
+    def _set_items(self, histories: Histories) -> None:
+        """Set the arrays of the scored items to those of new ones, given by their users."""
 
     @abstractmethod
     def _terms(self, history: Histories, items: Indices) -> Floats:
@@ -68,7 +90,8 @@ class ItemItemModel(HistoryModel):
         """Return the entries of S at all `rows` and `columns`, shape (n_rows, n_columns)."""
 
     def with_users(self, histories: Histories) -> Self:
-        """Return the model whose users are these."""
+        """Return the model whose users are these; `DataError` if it has folded in items."""
+        self._require_items_of_the_fit()
         check_indices(histories.indices, self.n_items, "item")
         result = copy.copy(self)
         result.history_indptr, result.history_items = histories.indptr, histories.indices
@@ -81,6 +104,7 @@ class ItemItemModel(HistoryModel):
         return Explanation(np.zeros(len(columns), np.float32), self._terms(history, columns))
 
     def _terms(self, history: Histories, items: Indices) -> Floats:
+        self._require_items_of_the_fit()
         known = check_indices(history.indices, self.n_items, "item")
         terms = self._entries(known, items) * (history.values / np.float32(self.unit))[:, None]
         return np.ascontiguousarray(terms.T)
@@ -111,6 +135,13 @@ class ItemItemModel(HistoryModel):
         self.unit = weight_unit(ratings)
         self.history_indptr, self.history_items = ratings.indptr, ratings.indices
         self.history_weights = ratings.values / np.float32(self.unit)
+
+    def _require_items_of_the_fit(self) -> None:
+        if self._source is not self:
+            raise DataError(
+                f"Items folded into a model of {self.name} have no weights for one another; fold "
+                "in new users first, then the items, or fit to all ratings."
+            )
 
 
 def weight_unit(ratings: Ratings) -> float:

@@ -12,6 +12,7 @@ import copy
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -38,6 +39,8 @@ _EXTRA = 64  # columns of the random subspace beyond the factors
 _BLOCK = 2**24  # weights that are computed at a time: 128 MB
 _MOST_WEIGHTS = 2**26  # that are kept: 512 MB
 _SAMPLE = 256  # items, to estimate how many weights there are
+_ROUNDING = 1e-6  # of a weight, so that an item of the fit is folded in as it was
+_NO_DIRECTION = 1e-4  # of the largest singular value: below it is rounding
 
 
 @model
@@ -140,15 +143,22 @@ class LinearFilter(ProfileModel):
         self.item_factors = vectors
         self.item_factors *= self.item_output[:, None]
         if self.linear:
-            self._set_weights(everyone)
+            self._set_weights(self, everyone)
         self._fit_profiles(ratings)
 
     def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
-        """Return the model whose users are these; without a history, what their features say."""
+        """Return the model whose users are these, after any items folded in.
+
+        Without a history, users are what their features say.
+        """
         check_indices(histories.indices, self.n_items, "item")
         result = copy.copy(self)
+        source, of_users = vars(result).pop("_source_model", None), vars(result).pop("_users", None)
+        if source is not None and self.linear:  # weights of the items folded in, for one another
+            vars(result)["item_output"] = self.item_output
+            result._set_weights(source, of_users, of_users)
         result._take_histories(histories)
-        result._place_users(histories, features)
+        result._place_users(histories, features, others=source is not None)
         return result
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
@@ -209,43 +219,94 @@ class LinearFilter(ProfileModel):
         if self.weighted:
             self.history_weights = self._counting(histories)
 
-    def _set_weights(self, everyone: Histories) -> None:
-        """Set the rows of the linear filter from the items that all users have."""
+    def _set_weights(
+        self, source: Self, of_users: Histories, known: Histories | None = None
+    ) -> None:
+        """Set the rows of the linear filter from the items that the users of `source` have.
+
+        `of_users` has the scored items of each user, `known` those of which rows are needed: by
+        default those of the histories.
+        """
         length = np.einsum("ij,ij->i", self.item_factors, self.item_factors)
         self.item_order = np.argsort(-length, kind="stable").astype(np.int32)
         place = np.empty_like(self.item_order)
         place[self.item_order] = np.arange(self.n_items)
-        of_items, scale = _transposed(everyone, self.n_items), self.item_weight**2
+        before = source if known is None else self
+        of_items = _transposed(known or source._everyone(), before.n_items)
+        scale = before.item_weight**2
         entries = partial(
             gram_rows,
-            CsrArrays(everyone.indptr, place[everyone.indices], everyone.values),
-            weight=self._user_scale() ** 2 * np.float32(self._slope),
+            CsrArrays(of_users.indptr, place[of_users.indices], of_users.values),
+            weight=source._user_scale() ** 2 * np.float32(source._slope),
             out=(self.item_weight * self.item_output)[self.item_order],
             threads=self.threads,
         )
         most = min(self.neighbors or self.n_items, self.n_items)
         if self.neighbors is None:  # from the rows of a sample of the items
-            sample = np.unique(np.linspace(0, self.n_items - 1, _SAMPLE).astype(np.int64))
+            sample = np.unique(np.linspace(0, before.n_items - 1, _SAMPLE).astype(np.int64))
             part = of_items.take(sample).csr
             found = entries(part, slice(0, len(sample)), self.n_items, scale=scale[sample])
             lengths = np.diff(found.indptr)
-            if lengths.mean() * self.n_items > _MOST_WEIGHTS:
-                most = _most_that_fit(lengths, self.n_items)
+            if lengths.mean() * before.n_items > _MOST_WEIGHTS:
+                most = _most_that_fit(lengths, before.n_items)
         vars(self)["_is_cut"] = most < self.n_items
         step = max(1, _BLOCK // most)
         blocks = [
             entries(
                 of_items.csr,
-                slice(start, min(start + step, self.n_items)),
+                slice(start, min(start + step, before.n_items)),
                 most,
                 scale=scale,
             )
-            for start in range(0, self.n_items, step)
+            for start in range(0, before.n_items, step)
         ]
         counts = np.concatenate([np.diff(block.indptr) for block in blocks])
         self.weight_indptr = np.append(0, np.cumsum(counts))
         self.weight_places = np.concatenate([block.indices for block in blocks])
         self.weight_values = np.concatenate([block.data for block in blocks])
+
+    def _set_items(self, histories: Histories) -> None:
+        """Place new items by their users: a normalised column times U S^-1.
+
+        An item of the fit gets its own vector back, as exactly as the singular vectors were found.
+        """
+        source = self._source
+        vars(self)["_source_model"] = source
+        histories = replace(histories, values=self._counting(histories))
+        user_scale = source._user_scale() / source.singular_values[0]
+        values = user_scale[histories.indices] ** 2 * histories.values
+        sums, squares = _sums(histories.rows, histories.values, histories.n_rows)
+        self.item_weight = self._inputs(sums)
+        users, place = np.unique(histories.indices, return_inverse=True)
+        columns = histories.csr._replace(indices=place.astype(np.int32), data=values)
+        placed = source._vectors(source._everyone().take(users.astype(np.int64)))  # rows of U S
+        self.item_factors = kernels.csr_matmat(columns, placed, threads=self.threads)
+        share = self.singular_values / self.singular_values[0]
+        known = np.divide(1, share**2, out=np.zeros_like(share), where=share > _NO_DIRECTION)
+        self.item_factors *= known * self.item_weight[:, None]
+        self.item_output = self._outputs(sums, squares, self.item_factors)
+        self.item_factors *= self.item_output[:, None]
+        if self.linear:
+            vars(self)["_users"] = _transposed(histories, source.n_users)
+            self._set_weights(source, vars(self)["_users"])
+            self._drop_small(source)
+
+    def _drop_small(self, source: Self) -> None:
+        """Drop weights of new items that the rows of the fit would not have kept."""
+        counts = np.diff(source.weight_indptr)
+        full = counts == counts.max()
+        if counts.max() == source.n_items:
+            return
+        sizes = np.abs(source.weight_values)
+        least = np.zeros(source.n_items, np.float32)
+        least[full] = [
+            sizes[start : start + counts.max()].min() for start in source.weight_indptr[:-1][full]
+        ]
+        rows = np.repeat(np.arange(source.n_items), np.diff(self.weight_indptr))
+        kept = np.abs(self.weight_values) >= least[rows] * np.float32(1 - _ROUNDING)
+        self.weight_indptr = np.append(0, np.cumsum(np.bincount(rows[kept], minlength=len(least))))
+        self.weight_places = self.weight_places[kept]
+        self.weight_values = self.weight_values[kept]
 
     def _everyone(self) -> Histories:
         """Return the weights of all interactions, ones if there are none."""
@@ -271,9 +332,10 @@ class LinearFilter(ProfileModel):
 
     def _vectors(self, histories: Histories) -> Floats:
         """Return users among the singular vectors, shape (n_rows, k)."""
-        scale = self.item_weight * inverse_of(self.item_output)
+        source = self._source
+        scale = source.item_weight * inverse_of(source.item_output)
         scaled = histories.csr._replace(data=histories.values * scale[histories.indices])
-        return kernels.csr_matmat(scaled, self.item_factors, threads=self.threads)
+        return kernels.csr_matmat(scaled, source.item_factors, threads=self.threads)
 
     def _vectors_of(self, users: Indices) -> Floats:
         """Return filtered users, with what features add, shape (n_block, n_columns)."""
@@ -296,8 +358,9 @@ class LinearFilter(ProfileModel):
         return found
 
     def _scored(self, Q: Floats) -> Floats:
-        scale = self.item_weight * inverse_of(self.item_output)
-        vectors = (self.item_factors * scale[:, None] * self._response).T @ Q
+        source = self._source
+        scale = source.item_weight * inverse_of(source.item_output)
+        vectors = (source.item_factors * scale[:, None] * self._response).T @ Q
         found: Floats = self.item_factors @ vectors
         if self.linear:
             found[self.item_order] += kernels.csr_rmatmat(self._weights, Q, self.n_items)

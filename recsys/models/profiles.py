@@ -148,9 +148,9 @@ class ProfileModel(HistoryModel):
         """Set what users without a history are scored by."""
         vars(self).pop("_extra", None)
         if self.knows("user"):
-            self.user_columns = self._scored(self.user_histories)
+            self.user_columns = self._scored(self._source.user_histories)
             if self.knows("item"):
-                both = self.item_profiles.T @ self.user_histories
+                both = self._source.item_profiles.T @ self._source.user_histories
                 self.user_columns += self.item_positions @ both
 
     @property
@@ -166,7 +166,7 @@ class ProfileModel(HistoryModel):
         items, of_users = self._new
         parts = [own]
         if items:
-            parts.append(kernels.csr_matmat(history, self.item_profiles))
+            parts.append(kernels.csr_matmat(history, self._source.item_profiles))
         if of_users:
             parts.append(self.user_positions[users])
         return np.hstack(parts) if len(parts) > 1 else own
@@ -199,12 +199,26 @@ class ProfileModel(HistoryModel):
         told = np.sqrt(square / (square + np.float32(getattr(self, f"{side}_variance") + 1e-12)))
         return np.where(positions[:, -1:] > 0, predicted, vectors - found[-1]), told
 
-    def _place_users(self, histories: Histories, features: GroupedFeatures | None) -> None:
-        """Set the positions of new users."""
+    def _place_users(
+        self, histories: Histories, features: GroupedFeatures | None, *, others: bool
+    ) -> None:
+        """Set the positions of new users; with `others`, items of the fit no longer count."""
         vars(self).pop("_extra", None)
+        if others:
+            for name in [name for name in vars(self) if name.startswith(("item_c", "user_c"))]:
+                vars(self).pop(name)
         if self.knows("user"):
             positions = self._frame("user").positions(csr_rows(features), histories.n_rows)
             self.user_positions = positions * (histories.counts == 0)[:, None]
+
+    def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+        """Return the model whose items are these; items folded in before are dropped."""
+        result = super().with_items(histories)
+        if self.knows("item"):
+            positions = self._frame("item").positions(csr_rows(features), histories.n_rows)
+            result.item_positions = positions * (histories.counts == 0)[:, None]
+        result._set_columns()
+        return result
 
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
         """Return the model with more items, or users, without ratings; `order` sorts all of them.

@@ -153,6 +153,33 @@ def test_what_was_folded_in_is_not_saved(als, tmp_path):
     assert not (tmp_path / "m").exists()
 
 
+# Items
+
+
+def test_known_items_as_new_ones_get_nearly_the_same(als):
+    renamed = make_frame().with_columns(item=pl.col("item") + 1000)
+    folded = als.fold_in_items(renamed)
+    assert folded.ratings.items.values.to_list() == list(range(1100, 1120))
+    pairs = als.recommend(n=20).select("user", "item")
+    theirs = pairs.with_columns(item=pl.col("item") + 1000)
+    difference = als.predict(pairs)["prediction"] - folded.predict(theirs)["prediction"]
+    assert difference.abs().max() < 0.05
+
+
+def test_new_items_are_recommended_with_their_titles(als):
+    rows = pl.DataFrame({"user": [1, 2, 3], "item": ["a", "a", "b"], "rating": [5.0, 5.0, 1.0]})
+    titles = pl.DataFrame({"item": ["a", "b"], "title": ["Alpha", "Beta"]})
+    found = als.fold_in_items(rows, item_table=titles).recommend([2, 9])
+    assert found.filter(pl.col("user") == 2)["title"].to_list() == ["Beta"]
+    assert found.filter(pl.col("user") == 9)["title"].to_list() == ["Alpha", "Beta"]
+    assert "title" not in als.fold_in_items(rows).recommend().columns
+
+
+def test_similar_users_are_damped_by_what_they_rated_in_the_fit(als):
+    rows = pl.DataFrame({"user": [1], "item": [7], "rating": [5.0]})
+    assert als.fold_in_items(rows).similar_users(4, 5).equals(als.similar_users(4, 5))
+
+
 def test_likeness_of_users_is_the_damped_cosine(als):
     vectors, counts = als.model.user_vectors().astype(float), np.diff(als.ratings.indptr)
     lengths = np.linalg.norm(vectors, axis=1)
@@ -161,6 +188,12 @@ def test_likeness_of_users_is_the_damped_cosine(als):
     np.testing.assert_allclose(found["score"], expected[found["similar"]], atol=1e-6)
     assert found["rank"].to_list() == list(range(1, 30))
     assert 4 not in found["similar"]
+
+
+def test_new_items_need_known_users(als):
+    rows = pl.DataFrame({"user": [99], "item": [7], "rating": [5.0]})
+    with pytest.raises(UnknownIdError, match="Unknown user 99"):
+        als.fold_in_items(rows)
 
 
 # Updates
@@ -287,6 +320,15 @@ def test_an_update_outside_of_the_range_names_the_rating(ratings):
     assert recommender.update(new.head(1)).ratings.n_users == ratings.n_users
 
 
+def test_the_only_folded_in_item_has_no_similar_ones(ratings):
+    recommender = Recommender("spectral", factors=3).fit(ratings)
+    one = pl.DataFrame({"user": [1, 2, 3], "item": 999})
+    with pytest.raises(DataError, match="is alone, with none to be similar to; update"):
+        recommender.fold_in_items(one).similar_items(999)
+    two = pl.concat([one, pl.DataFrame({"user": [1, 2], "item": 998})])
+    assert recommender.fold_in_items(two).similar_items(999)["similar"].to_list() == [998]
+
+
 # Features
 
 
@@ -319,6 +361,15 @@ def test_features_of_new_users_count(featured):
     assert scores[0][2] > scores[1][2]
     assert scores[0][3] < scores[1][3]
     assert featured.fold_in({0: 3.0}).ratings.user_features is None
+
+
+def test_features_of_new_items_count(featured):
+    rows = pl.DataFrame({"user": [0, 0], "item": ["a", "b"], "rating": [3.0, 3.0]})
+    table = pl.DataFrame({"item": ["a", "b"], "genre": ["war", "love"]})
+    found = featured.fold_in_items(rows, item_table=table).recommend([2, 3], exclude_seen=False)
+    assert found["item"].to_list() == ["a", "b", "b", "a"]
+    known = featured.fold_in_items(rows.with_columns(item=pl.Series([98, 99])))
+    assert known.recommend([2], exclude_seen=False)["item"].to_list() == [98, 99]
 
 
 def test_an_update_learns_the_same_columns_again(featured):

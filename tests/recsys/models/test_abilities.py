@@ -10,13 +10,13 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.abilities import (
     Explains,
+    FoldsInItems,
     FoldsInUsers,
     HasItemSimilarity,
     HasItemVectors,
     HasUncertainty,
     HasUserVectors,
 )
-from recsys.models.base import FoldingModel
 from recsys.models.histories import Histories
 from recsys.models.registry import MODELS, make_model, model_class
 from recsys.recommender import Recommender
@@ -107,7 +107,7 @@ def test_nobody_can_be_folded_in(name, fitted):
     assert folded.scores([]).shape == (0, N_ITEMS)
 
 
-@those_with(FoldingModel)
+@those_with(FoldsInItems)
 def test_items_folded_in_can_be_scored(name, ratings, fitted):
     model = fitted(name)
     folded = model.with_items(item_rows(ratings))
@@ -116,6 +116,22 @@ def test_items_folded_in_can_be_scored(name, ratings, fitted):
     assert np.isfinite(scores).all()
     pair = model.with_items(item_rows(ratings.take(ratings.indices < 2))).scores([3])
     assert_same_scores(pair[:, :2], scores[3:4, :2])
+
+
+@those_with(FoldsInItems)
+def test_new_items_are_recommended_next_to_the_old_ones(name, ratings):
+    recommender = Recommender(name).fit(ratings)
+    before = recommender.recommend(3, n=5)
+    rows = {"user": [3, 5, 8, 8], "item": [97, 98, 97, 99], "rating": [4.0, 2.0, 3.0, 5.0]}
+    new = recommender.fold_in_items(pl.DataFrame(rows))
+    assert set(new.recommend(3, n=5)["item"]) == {98, 99}
+    assert new.recommend(3, n=5)["score"].is_finite().all()
+    assert recommender.recommend(3, n=5).equals(before)
+    with pytest.raises(DataError, match="cannot be saved; update"):
+        new.save("nowhere")
+    if issubclass(model_class(name), Explains):
+        with pytest.raises(DataError, match="Scores of folded-in items cannot be explained"):
+            new.explain(3, 98)
 
 
 @those_with(Explains)
@@ -192,6 +208,11 @@ def test_uncertainty_is_positive_and_finite(name, fitted):
     ("ability", "ask", "what"),
     [
         (FoldsInUsers, lambda r: r.recommend(history={1: 3}), "fold in new users"),
+        (
+            FoldsInItems,
+            lambda r: r.fold_in_items(pl.DataFrame({"user": [1], "item": [99], "rating": [4]})),
+            "fold in new items",
+        ),
         (Explains, lambda r: r.explain(1, 1), "explain its scores"),
         (
             HasUncertainty,
@@ -212,7 +233,7 @@ def test_the_table_of_abilities_in_the_guide_is_true():
     table = guide.read_text(encoding="utf-8").split("## What each can do")[1].split("\n\n")[1]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
     similar = (HasItemVectors, HasItemSimilarity)
-    abilities = [FoldsInUsers, FoldingModel, similar, HasUserVectors, Explains, HasUncertainty]
+    abilities = [FoldsInUsers, FoldsInItems, similar, HasUserVectors, Explains, HasUncertainty]
     for name, *said in rows:
         able = [issubclass(model_class(name), ability) for ability in abilities]
         assert [cell == "yes" for cell in said] == able, name

@@ -83,6 +83,10 @@ def test_folded_in_users_get_the_scores_of_their_histories():
     blend = make_model("blend", weights="1,1").fit(ratings)
     again = blend.with_users(Histories.of(ratings).take(np.array([4, 9])))
     np.testing.assert_allclose(again.scores([0, 1]), blend.scores([4, 9]), rtol=1e-4, atol=1e-5)
+    items = Histories(
+        *(getattr(ratings.matrix.T.tocsr(), a) for a in ("indptr", "indices", "data"))
+    )
+    assert blend.with_items(items.take(np.array([7]))).scores([0]).shape == (1, 1)
 
 
 def test_an_explanation_adds_up_over_the_models():

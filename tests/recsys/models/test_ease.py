@@ -12,6 +12,7 @@ from recsys.evaluation import evaluate
 from recsys.evaluation.splits import random_split
 from recsys.models import ease
 from recsys.models.ease import EASE
+from recsys.models.histories import Histories
 from recsys.models.item_item import check_rows, weight_unit
 from recsys.readers import read_ratings, sample_path
 from recsys.recommender import Recommender
@@ -67,6 +68,48 @@ def test_it_recommends_better_than_popularity_on_the_sample_data():
     found = evaluate(["ease", "implicit-als", "implicit-knn", "popular"], random_split(ratings))
     *ours, popular = found.table["ndcg@10"]
     assert min(ours) > 2 * popular
+
+
+def rows_of_items(X):
+    rows, users = np.nonzero(X.T)
+    indptr = np.searchsorted(rows, np.arange(X.shape[1] + 1))
+    return Histories(indptr, users.astype(np.int32), X.T[rows, users].astype(np.float32))
+
+
+@pytest.mark.parametrize("block", [2**22, 100])
+def test_an_unseen_item_gets_the_weights_of_a_fit_with_it(block, monkeypatch):
+    monkeypatch.setattr("recsys.models.ease._BLOCK", block)
+    X = interactions(shape=(60, 14)).matrix.toarray()
+    whole = EASE(regularization=3).fit(Ratings.from_matrix(np.where(X, 1.0, np.nan), implicit=True))
+    some = Ratings.from_matrix(np.where(X[:, :13], 1.0, np.nan), implicit=True)
+    model = EASE(regularization=3).fit(some)
+    folded = model.with_items(rows_of_items(X[:, [13, 13]]))
+    expected = whole.scores(np.arange(60))[:, 13]
+    np.testing.assert_allclose(folded.scores(np.arange(60))[:, 1], expected, atol=1e-4)
+    np.testing.assert_allclose(folded.predict([3, 7], [0, 1]), expected[[3, 7]], atol=1e-4)
+    np.testing.assert_allclose(folded.item_vectors()[0], whole.weights[:13, 13], atol=1e-4)
+    assert (folded.n_users, folded.n_items) == (60, 2)
+    again = folded.with_items(rows_of_items(X[:, [13]]))
+    np.testing.assert_allclose(again.weights[:, 0], folded.weights[:, 0], atol=1e-6)
+
+
+def test_items_folded_in_without_interactions_score_nothing_and_bring_no_users():
+    model = EASE().fit(interactions())
+    nobody = Histories(np.zeros(2, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+    folded = model.with_items(nobody)
+    assert (folded.scores(np.arange(40)) == 0).all()
+    for ask in (folded.with_users, lambda one: folded.contributions(one, [0])):
+        with pytest.raises(DataError, match="have no weights for one another; fold in new users"):
+            ask(nobody)
+    with pytest.raises(IndexError, match="user indices must be between 0 and 39; got 40"):
+        model.with_items(Histories(np.array([0, 1]), np.array([40], np.int32), np.ones(1)))
+
+
+def test_regressions_that_do_not_converge_are_rejected(monkeypatch):
+    monkeypatch.setattr("recsys.models.ease._STEPS", 1)
+    ratings = interactions()
+    with pytest.raises(DataError, match="did not converge in 1 steps; try a larger"):
+        EASE().fit(ratings).with_items(rows_of_items(ratings.matrix.toarray()))
 
 
 def test_scores_are_sums_of_weights_over_the_history():

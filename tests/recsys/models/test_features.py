@@ -112,6 +112,17 @@ def test_folding_in_a_known_user_changes_nothing(recommender, ratings):
     assert again.select("item", "score", "new").equals(known)
 
 
+def test_items_folded_in_with_features_alone_score_as_new_ones(recommender, ratings):
+    model, features = recommender.model, ratings.item_features
+    none = [np.zeros(NEW + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)]
+    from recsys.models.histories import Histories
+
+    rows = replace(features, matrix=features.matrix[:NEW])
+    folded = model.with_items(Histories(*none), rows)
+    users = np.array([4, N_USERS - 1])
+    np.testing.assert_allclose(folded.scores(users), model.scores(users)[:, :NEW], atol=1e-5)
+
+
 def test_new_items_have_similar_ones_and_are_found(recommender):
     found = recommender.similar_items([1, 31], n=30)
     assert (found.filter(pl.col("item") == 1)["similar"][:15].to_numpy() % 3 == 1).mean() > 0.9

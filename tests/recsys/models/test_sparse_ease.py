@@ -87,13 +87,21 @@ def test_the_search_gives_the_scores_and_predictions_to_the_bit(weighted):
     assert (np.sort(all_scores, axis=1)[:, -4:].min(axis=1) <= found.scores[3::4] + 1e-5).all()
 
 
-def test_users_of_the_fit_are_folded_in_as_they_were():
+def test_users_and_items_of_the_fit_are_folded_in_as_they_were():
     ratings = interactions(weighted=True)
     model = SparseEASE(factors=6).fit(ratings)
     everyone = Histories.of(ratings)
     again = model.with_users(everyone)
     users = np.arange(ratings.n_users)
     np.testing.assert_array_equal(again.scores(users), model.scores(users))
+    columns = ratings.matrix.T.tocsr()
+    items = Histories(
+        columns.indptr.astype(np.int64), columns.indices.astype(np.int32), columns.data
+    )
+    folded = model.with_items(items)
+    own = columns.T.toarray() > 0  # a folded-in item is not known to be its own double
+    difference = np.abs(folded.scores(users) - model.scores(users))
+    assert difference[~own].max() < 0.02 * np.abs(model.scores(users)).max()
 
 
 def test_explanations_add_up():

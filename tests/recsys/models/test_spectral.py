@@ -93,6 +93,67 @@ def test_strangers_get_the_scores_of_the_formula(data, strangers):
     np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
 
 
+def item_rows(R):
+    rows, columns = np.nonzero(R.T)
+    indptr = np.searchsorted(rows, np.arange(R.shape[1] + 1))
+    return Histories(indptr, columns.astype(np.int32), R.T[rows, columns].astype(np.float32))
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_training_items_folded_in_get_their_own_vectors_and_scores(data, linear, monkeypatch):
+    monkeypatch.setattr("recsys.models.linear_filter._BLOCK", 60)  # weights, of a row or so
+    ratings, R = data
+    model = fitted(ratings, linear=linear)
+    folded = model.with_items(item_rows(R))
+    np.testing.assert_allclose(folded.item_factors, model.item_factors, atol=1e-4)
+    users = np.arange(N_USERS)
+    scores = model.scores(users)
+    np.testing.assert_allclose(folded.scores(users), scores, atol=1e-4 * scores.max())
+    pairs = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
+    found = folded.predict(*pairs).reshape(scores.shape)
+    assert (np.abs(found - folded.scores(users)) <= folded._score_error(users)[:, None]).all()
+    again = folded.with_items(item_rows(R[:, :5]))
+    np.testing.assert_array_equal(again.item_factors, folded.item_factors[:5])
+
+
+def new_column_by_the_formula(R, new, k=K, p=0.3, q=0.35, y=0.25, t=0.8):
+    """Score one new item for all users: its column in the space of the old ones."""
+    of_users, of_items = positive(R.sum(1)), positive(R.sum(0))
+    normalised = of_users[:, None] ** -p * R * of_items**-q
+    U, s, Vt = np.linalg.svd(normalised, full_matrices=False)
+    share = (s / s[0]) ** 2
+    column = of_users**-p * new * new.sum() ** -q
+    lifted = np.median(share[:k]) - t * share[:k] ** 2
+    users = R * of_items**-q
+    low_pass = users @ (Vt[:k].T * lifted) @ (column @ U[:, :k] / s[:k])
+    linear = users @ normalised.T @ column / s[0] ** 2
+    return (low_pass + linear) * new.sum() ** y
+
+
+def test_unseen_items_get_the_scores_of_the_formula(data):
+    ratings, R = data
+    new = (np.random.default_rng(5).random(N_USERS) < 0.2).astype(float) * R.max()
+    expected = new_column_by_the_formula(R, new)
+    found = fitted(ratings).with_items(item_rows(new[:, None])).scores(np.arange(N_USERS))
+    np.testing.assert_allclose(found[:, 0], expected, atol=3e-2 * np.abs(expected).max())
+
+
+def test_items_and_users_can_both_be_folded_in(data, strangers):
+    ratings, R = data
+    theirs, r = strangers
+    model = fitted(ratings)
+    both = model.with_users(Histories.of(theirs)).with_items(item_rows(r))
+    users = np.arange(N_USERS)
+    alone = both.scores(users[3:9])
+    assert both.with_users(Histories.of(theirs)).scores(users).shape == (N_USERS, N_ITEMS)
+    np.testing.assert_allclose(alone, both.scores(users)[3:9], rtol=1e-4)
+    same = model.with_items(item_rows(R)).with_users(Histories.of(ratings)).scores(users)
+    expected = model.scores(users)
+    np.testing.assert_allclose(same, expected, atol=3e-2 * expected.max())
+    with pytest.raises(IndexError, match="user indices must be between 0 and 49; got 50"):
+        model.with_items(Histories(np.array([0, 1]), np.array([50], np.int32), np.ones(1)))
+
+
 @pytest.mark.parametrize("linear", [True, False])
 def test_top_n_is_that_of_predict(data, linear):
     ratings, R = data
@@ -153,7 +214,7 @@ def test_users_alone_get_the_bits_of_users_together(data):
 
 @pytest.mark.parametrize("neighbors", [1, 5, 20])
 def test_neighbors_are_the_largest_weights_of_each_item(data, neighbors):
-    ratings, _ = data
+    ratings, R = data
     whole, model = fitted(ratings), fitted(ratings, neighbors=neighbors)
     weights, kept = (
         csr_array((m.weight_values, m.weight_places, m.weight_indptr)).toarray()
@@ -161,6 +222,10 @@ def test_neighbors_are_the_largest_weights_of_each_item(data, neighbors):
     )
     for row, best in zip(weights, kept, strict=True):
         assert sorted(best[best > 0]) == sorted(row[row > 0])[-neighbors:]
+    folded = model.with_items(item_rows(R))
+    expected = model.scores(np.arange(N_USERS))
+    found = folded.scores(np.arange(N_USERS))
+    np.testing.assert_allclose(found, expected, atol=1e-4 * expected.max())
 
 
 def test_as_many_weights_are_kept_as_fit_into_memory(data, monkeypatch):
