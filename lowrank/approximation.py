@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from lowrank.arguments import as_operator, check_not_negative
-from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.errors import ArgumentError, ArgumentTypeError, real_matrix
 from lowrank.operators import DenseOperator, SparseOperator
 from lowrank.rank import marchenko_pastur_median, threshold_factor, whole_spectrum
 from lowrank.svd import SVD, truncated_svd
@@ -89,11 +89,6 @@ class LowRank:
         return self.left.dtype
 
     @property
-    def nbytes(self) -> int:
-        """Bytes that the two factors take."""
-        return self.left.nbytes + self.right.nbytes
-
-    @property
     def storage_saved(self) -> float:
         """Share of a dense array's memory that is saved; negative for factors that take more."""
         return 1.0 - self.rank * sum(self.shape) / max(1, math.prod(self.shape))
@@ -114,14 +109,6 @@ class LowRank:
         if isinstance(rows, slice) or isinstance(columns, slice):
             return np.tensordot(left, right, axes=(-1, -1))
         return np.einsum("...k,...k->...", left, right)[()]
-
-    def row(self, i: int) -> FloatArray:
-        """Return row `i`, shape (m,)."""
-        return np.asarray(self[i, :])
-
-    def column(self, j: int) -> FloatArray:
-        """Return column `j`, an array of shape (n,)."""
-        return np.asarray(self[:, j])
 
     def entries(self, rows: ArrayLike, columns: ArrayLike) -> FloatArray:
         """Return the entries at pairs of positions, all three of shape (p,).
@@ -241,13 +228,6 @@ class LowRank:
         )
         return math.hypot(*map(np.linalg.norm, differences))
 
-    def aslinearoperator(self) -> LinearOperator:
-        """Return a scipy.sparse.linalg.LinearOperator with the same products."""
-        times, turned = self.__matmul__, self.T.__matmul__
-        return LinearOperator(
-            self.shape, matvec=times, rmatvec=turned, matmat=times, rmatmat=turned, dtype=self.dtype
-        )
-
 
 def approximate(
     A: OperatorLike,
@@ -342,7 +322,7 @@ def hard_threshold(
     array([[3., 0.],
            [0., 0.]])
     """
-    svd = _svd_down_to(A, tau, random_state)
+    svd = svd_down_to(A, tau, random_state)
     return _shrunk(svd, np.where(svd.s > tau, svd.s, 0))
 
 
@@ -359,7 +339,7 @@ def soft_threshold(
     Cai, Candes & Shen (2010), "A singular value thresholding algorithm for matrix completion",
     theorem 2.1.
     """
-    svd = _svd_down_to(A, tau, random_state)
+    svd = svd_down_to(A, tau, random_state)
     return _shrunk(svd, np.maximum(svd.s - svd.s.dtype.type(tau), 0))
 
 
@@ -440,7 +420,7 @@ def denoise(
     low, high = (1 - math.sqrt(beta)) * unit, (1 + math.sqrt(beta)) * unit  # edges of the noise
     if method == "soft":
         return soft_threshold(matrix, high, random_state=random_state)
-    svd = _svd_down_to(matrix, high, random_state)
+    svd = svd_down_to(matrix, high, random_state)
     # sqrt((y^2 - beta - 1)^2 - 4 beta) / y of y = s / unit, with factors that cannot overflow
     kept = svd.s.astype(np.float64)
     kept = kept[kept > high]
@@ -462,8 +442,16 @@ def _aspect(matrix: MatrixOperator, noise: float | None) -> tuple[float, float]:
     return beta, median / math.sqrt(marchenko_pastur_median(beta))
 
 
-def _svd_down_to(A: SVD | OperatorLike, tau: float, random_state: RandomStateLike) -> SVD:
-    """Return a decomposition with all singular values above tau."""
+def svd_down_to(
+    A: SVD | OperatorLike, tau: float, random_state: RandomStateLike, k: int = _FIRST_RANK
+) -> SVD:
+    """Return a decomposition with all singular values above tau; of a matrix, k are tried first.
+
+    Raises
+    ------
+    ValueError
+        If `tau` is negative or not finite, or an SVD does not reach down to it.
+    """
     check_not_negative(tau, "tau")
     if isinstance(A, SVD):
         if A.k < min(A.shape) and not (A.k and A.s[-1] <= tau):
@@ -475,7 +463,7 @@ def _svd_down_to(A: SVD | OperatorLike, tau: float, random_state: RandomStateLik
         return A
     matrix = as_operator(A)
     largest = min(matrix.shape)
-    k = min(_FIRST_RANK, largest)
+    k = min(k, largest)
     while True:
         svd = truncated_svd(matrix, k, random_state=random_state)
         if k == largest or svd.s[-1] <= tau:
@@ -504,14 +492,10 @@ def _pieces(length: int, width: int) -> Iterator[slice]:
 
 def _factor(given: ArrayLike, name: str) -> FloatArray:
     array = np.asarray(given)
-    if array.dtype.kind not in "fiub":
-        raise ArgumentTypeError(f"{name} must hold real numbers; got dtype {array.dtype}.")
-    if array.ndim != 2:
-        raise ArgumentError(f"{name} must be two-dimensional; got shape {array.shape}.")
+    dtype = real_matrix(array.dtype, array.shape, name)
     if not np.isfinite(array).all():
         raise ArgumentError(f"{name} must be finite; got NaN or infinity.")
-    single = array.dtype.kind == "f" and array.dtype.itemsize <= 4
-    return array.astype(np.float32 if single else np.float64, copy=False)
+    return array.astype(dtype, copy=False)
 
 
 def _taken(factor: FloatArray, key: Any, name: str) -> FloatArray:

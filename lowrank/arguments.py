@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from lowrank.blocks import by_blocks
-from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.errors import ArgumentError, ArgumentTypeError, not_finite, real_matrix
 from lowrank.operators import (
     CentredDenseOperator,
     DenseOperator,
@@ -147,7 +147,7 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
     if not np.isfinite(operator.peak):
         bad = ~np.isfinite(array)
         row, column = np.unravel_index(int(np.argmax(bad)), bad.shape)
-        raise _not_finite(array[row, column], int(row), int(column))
+        raise not_finite(array[row, column], int(row), int(column), "A")
     return operator
 
 
@@ -165,7 +165,7 @@ def _sparse_operator(A: Any) -> SparseOperator:
     if not np.isfinite(operator.peak):
         position = int(np.argmax(~np.isfinite(csr.data)))
         row = int(np.searchsorted(csr.indptr, position, side="right")) - 1
-        raise _not_finite(csr.data[position], row, int(csr.indices[position]))
+        raise not_finite(csr.data[position], row, int(csr.indices[position]), "A")
     return operator
 
 
@@ -173,19 +173,7 @@ def _working_dtype(given: np.dtype[Any] | None, shape: tuple[int, ...]) -> np.dt
     dtype = np.dtype(np.float64) if given is None else np.dtype(given)
     if dtype.kind == "c":
         raise ArgumentTypeError(f"A must be real; got the complex dtype {dtype}.")
-    if dtype.kind not in "fiub":
-        raise ArgumentTypeError(f"A must hold real numbers; got dtype {dtype}.")
-    if len(shape) != 2:
-        hint = ": use A.reshape(-1, 1) for one column or A.reshape(1, -1) for one row"
-        hint *= len(shape) == 1
-        raise ArgumentError(f"A must be two-dimensional; got shape {shape}{hint}.")
-    single = dtype.kind == "f" and dtype.itemsize <= 4
-    return np.dtype(np.float32 if single else np.float64)
-
-
-def _not_finite(value: Any, row: int, column: int) -> ArgumentError:
-    name = "NaN" if np.isnan(value) else "infinity"
-    return ArgumentError(f"A must be finite; got {name} at row {row}, column {column}.")
+    return np.dtype(real_matrix(dtype, shape, "A"))
 
 
 def checked_rank(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from scipy import linalg, sparse
 
-from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.errors import ArgumentError, ArgumentTypeError, not_finite, real_matrix
 from lowrank.operators import MatrixOperator, largest_entry
 
 if TYPE_CHECKING:
@@ -334,12 +334,7 @@ def _read(array: Any, start: int, end: int) -> Any:
 def _checked(given: Any, row: int) -> tuple[Any, float]:
     """Return a block as float32 or float64, dense or CSR, and its largest entry; both finite."""
     block: Any = sparse.csr_array(given) if _is_sparse(given) else np.asarray(given)
-    if block.ndim != 2:
-        raise ArgumentError(f"blocks must be two-dimensional; got shape {block.shape}.")
-    if block.dtype.kind not in "fiub":
-        raise ArgumentTypeError(f"blocks must hold real numbers; got dtype {block.dtype}.")
-    single = block.dtype.kind == "f" and block.dtype.itemsize <= 4
-    block = block.astype(np.float32 if single else np.float64, copy=False)
+    block = block.astype(real_matrix(block.dtype, block.shape, "blocks"), copy=False)
     if _is_sparse(block) and not block.has_canonical_format:
         block = block.copy()
         block.sum_duplicates()
@@ -352,10 +347,7 @@ def _checked(given: Any, row: int) -> tuple[Any, float]:
         else:
             line, column = (int(x) for x in np.argwhere(~np.isfinite(block))[0])
             value = block[line, column]
-        name = "NaN" if np.isnan(value) else "infinity"
-        raise ArgumentError(
-            f"blocks must be finite; got {name} at row {row + line}, column {column}."
-        )
+        raise not_finite(value, row + line, column, "blocks")
     return block, largest
 
 

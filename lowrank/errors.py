@@ -1,5 +1,7 @@
 """Errors that lowrank raises: one tree, each also the builtin that fits."""
 
+from typing import Any
+
 
 class LowRankError(Exception):
     """Base of all errors that lowrank raises on purpose."""
@@ -11,6 +13,31 @@ class ArgumentError(LowRankError, ValueError):
 
 class ArgumentTypeError(LowRankError, TypeError):
     """An argument has the wrong type."""
+
+
+def real_matrix(dtype: Any, shape: tuple[int, ...], name: str) -> str:
+    """Check the dtype and the shape of a matrix that a user gives; return the dtype to work in.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If its numbers are not real.
+    ArgumentError
+        If it is not two-dimensional.
+    """
+    if dtype.kind not in "fiub":
+        raise ArgumentTypeError(f"{name} must hold real numbers; got dtype {dtype}.")
+    if len(shape) != 2:
+        hint = ": use A.reshape(-1, 1) for one column or A.reshape(1, -1) for one row"
+        hint *= len(shape) == 1 and name == "A"
+        raise ArgumentError(f"{name} must be two-dimensional; got shape {shape}{hint}.")
+    return "float32" if dtype.kind == "f" and dtype.itemsize <= 4 else "float64"
+
+
+def not_finite(value: float, row: int, column: int, name: str) -> ArgumentError:
+    """Return the error of an entry that is NaN or infinite."""
+    kind = "NaN" if value != value else "infinity"
+    return ArgumentError(f"{name} must be finite; got {kind} at row {row}, column {column}.")
 
 
 def missing_extra(library: str, extra: str) -> str:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from lowrank.approximation import LowRank
+from lowrank.approximation import LowRank, svd_down_to
 from lowrank.arguments import checked_generator, checked_rank
 from lowrank.completion.observed import check_positive
-from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.errors import ArgumentError, ArgumentTypeError, not_finite, real_matrix
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:
@@ -184,12 +184,8 @@ class _Pursuit:
         if self._missing is not None:
             target[self._missing] = self._low_rank[self._missing]
         # Lower the singular values by tau; the rank of the last step says how many to compute.
-        tau, largest = 1 / self._mu, min(target.shape)
-        k = min(self._rank + _MARGIN, largest)
-        svd = truncated_svd(target, k, random_state=self._rng)
-        while k < largest and svd.s[-1] > tau:
-            k = min(2 * k, largest)
-            svd = truncated_svd(target, k, random_state=self._rng)
+        tau = 1 / self._mu
+        svd = svd_down_to(target, tau, self._rng, self._rank + _MARGIN)
         self._rank = int(np.count_nonzero(svd.s > tau))
         values = svd.s[: self._rank] - svd.s.dtype.type(tau)
         self.nuclear_norm = float(values.sum(dtype=np.float64))
@@ -230,19 +226,11 @@ def _known_values(X: ArrayLike) -> tuple[FloatArray, NDArray[np.bool_] | None]:
             "use X.toarray() if its zeros are known, and NaN for entries that are not."
         )
     array: Any = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
-    if array.dtype.kind not in "fiub":
-        raise ArgumentTypeError(f"X must hold real numbers; got dtype {array.dtype}.")
-    if array.ndim != 2:
-        raise ArgumentError(f"X must be two-dimensional; got shape {array.shape}.")
-    single = array.dtype.kind == "f" and array.dtype.itemsize <= 4
-    values: Any = np.ma.getdata(array).astype(np.float32 if single else np.float64)
+    values: Any = np.ma.getdata(array).astype(real_matrix(array.dtype, array.shape, "X"))
     missing: Any = np.isnan(values) | np.ma.getmaskarray(array)
     if missing.all():
         raise ArgumentError(f"X must have a known entry; got none in shape {array.shape}.")
     values[missing] = 0.0
-    bad = np.argwhere(~np.isfinite(values))
-    if bad.size:
-        raise ArgumentError(
-            f"X must be finite; got infinity at row {bad[0, 0]}, column {bad[0, 1]}."
-        )
+    for row, column in np.argwhere(~np.isfinite(values)):
+        raise not_finite(values[row, column], row, column, "X")
     return values, missing if missing.any() else None

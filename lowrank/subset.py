@@ -13,12 +13,12 @@ from scipy import sparse
 from scipy.linalg import solve_triangular
 from scipy.sparse.linalg import LinearOperator
 
-from lowrank import kernels
 from lowrank.approximation import LowRank
 from lowrank.arguments import as_operator, checked_generator, checked_rank, safe_exponent
 from lowrank.errors import ArgumentError, ArgumentTypeError
 from lowrank.kernels import one_blas_thread
-from lowrank.samples import negligible_value
+from lowrank.operators import DenseOperator, SparseOperator
+from lowrank.samples import negligible_value, samples_of
 from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
@@ -245,9 +245,9 @@ def cur(A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateL
     return CUR(
         columns=first,
         rows=second,
-        C=target.given[:, first].astype(target.dtype),
+        C=target.given[:, first],
         U=U.astype(target.dtype),
-        R=target.given[second].astype(target.dtype),
+        R=target.given[second],
         error=target.distance(left @ core, right),
         optimum=target.unscaled(target.best),
     )
@@ -267,16 +267,10 @@ class _Target:
         self.method, self.rng = method, checked_generator(random_state)
         if isinstance(A, LinearOperator):
             raise ArgumentTypeError("A must be an array or a sparse matrix; got a LinearOperator.")
-        wrapped = as_operator(A)
+        wrapped: Any = as_operator(A)
         self.shape, self.dtype = wrapped.shape, wrapped.dtype
         self.exponent = safe_exponent(wrapped.peak, np.dtype(np.float64))
-        given: Any = A
-        if sparse.issparse(A):
-            given = sparse.csr_array(given)
-            if not given.has_canonical_format:
-                given = given.copy()
-                given.sum_duplicates()
-        self.given = given if sparse.issparse(A) else np.asarray(given)
+        self.given = wrapped.csr if isinstance(wrapped, SparseOperator) else wrapped.array
         self.matrix = self.given.astype(np.float64, copy=False)
         if self.exponent:
             self.matrix = self.matrix * 2.0**-self.exponent
@@ -336,44 +330,32 @@ def _span(block: Float64Array) -> tuple[Float64Array, Float64Array]:
 
 
 class _Columns:
-    """The columns of a dense array or a canonical CSR array of shape (n, m), in float64.
-
-    Sparse products are made from A and from A' in CSR form: both only gather.
-    """
+    """The columns of a dense array or a canonical CSR array of shape (n, m), in float64."""
 
     def __init__(self, matrix: Any) -> None:
         self.shape = (matrix.shape[0], matrix.shape[1])
         self.is_sparse = sparse.issparse(matrix)
-        self._matrix = matrix.tocsr() if self.is_sparse else matrix
+        self._matrix = self._csc = matrix
         if self.is_sparse:
-            self._csc = self._matrix.tocsc()
-            self._rows = kernels.csr_arrays(self._matrix)
-            self._transposed = kernels.csr_arrays(self._csc.T)
+            self._matrix, self._csc = matrix.tocsr(), matrix.tocsc()
+        self._operator: Any = (SparseOperator if self.is_sparse else DenseOperator)(self._matrix)
 
     def block(self, columns: Indices) -> Float64Array:
         """Return some columns as a dense array of shape (n, b)."""
-        if self.is_sparse:
-            return np.asarray(self._csc[:, columns].toarray())
-        return np.asarray(self._matrix[:, columns])
+        found = self._csc[:, columns]
+        return np.asarray(found.toarray() if self.is_sparse else found)
 
     def product(self, X: Float64Array) -> Float64Array:
         """Return A X."""
-        if self.is_sparse:
-            return np.asarray(kernels.csr_matmat(self._rows, np.ascontiguousarray(X)))
-        return np.asarray(self._matrix @ X)
+        return np.asarray(self._operator.matmat(np.ascontiguousarray(X)))
 
     def transposed_product(self, Y: Float64Array) -> Float64Array:
         """Return A' Y."""
-        if self.is_sparse:
-            return np.asarray(kernels.csr_matmat(self._transposed, np.ascontiguousarray(Y)))
-        return np.asarray(self._matrix.T @ Y)
+        return np.asarray(self._operator.rmatmat(np.ascontiguousarray(Y)))
 
     def squares(self) -> Float64Array:
         """Return the sum of squares of each column."""
-        if not self.is_sparse:
-            return np.asarray(np.einsum("ij,ij->j", self._matrix, self._matrix))
-        data, places = self._matrix.data, self._matrix.indices
-        return np.asarray(np.bincount(places, data**2, self.shape[1]), np.float64)
+        return samples_of(self._matrix).column_squares(np.zeros(self.shape[1]))
 
     def gram_squares(self) -> Float64Array:
         """Return ||A' a_j||^2 for each column a_j."""

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.arguments import checked_generator
-from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.errors import ArgumentError, not_finite, real_matrix
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,10 +56,7 @@ def observed_entries(X: MatrixLike) -> csr_array:
     if not sparse.issparse(X):
         array = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
     shape = array.shape
-    if array.dtype.kind not in "fiub":
-        raise ArgumentTypeError(f"X must hold real numbers; got dtype {array.dtype}.")
-    if len(shape) != 2:
-        raise ArgumentError(f"X must be two-dimensional; got shape {shape}.")
+    dtype = real_matrix(array.dtype, shape, "X")
     if sparse.issparse(X):
         coo = array.tocoo()
         order = np.lexsort((coo.col, coo.row))
@@ -77,17 +74,10 @@ def observed_entries(X: MatrixLike) -> csr_array:
         data = values[rows, columns]
     if data.size == 0:
         raise ArgumentError(f"X must have at least one known entry; got none in shape {shape}.")
-    bad = np.flatnonzero(~np.isfinite(data))
-    if bad.size:
-        name = "NaN" if np.isnan(data[bad[0]]) else "infinity"
-        raise ArgumentError(
-            f"X must have finite known entries; got {name} at row {rows[bad[0]]}, "
-            f"column {columns[bad[0]]}."
-        )
-    single = data.dtype.kind == "f" and data.dtype.itemsize <= 4
-    data = data.astype(np.float32 if single else np.float64, copy=False)
+    for bad in np.flatnonzero(~np.isfinite(data)):
+        raise not_finite(data[bad], rows[bad], columns[bad], "X")
     indptr = np.searchsorted(rows, np.arange(shape[0] + 1))
-    return sparse.csr_array((data, columns, indptr), shape=shape)
+    return sparse.csr_array((data.astype(dtype, copy=False), columns, indptr), shape=shape)
 
 
 def hold_out(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
-from scipy.sparse.linalg import LinearOperator, aslinearoperator
+from scipy.sparse.linalg import aslinearoperator
 
 from lowrank import truncated_svd
 from lowrank.approximation import (
@@ -92,8 +92,6 @@ def test_indexing_is_that_of_numpy(key):
 
 def test_rows_columns_and_entries():
     B = random_low_rank(0)
-    np.testing.assert_allclose(B.row(2), B.toarray()[2])
-    np.testing.assert_allclose(B.column(-1), B.toarray()[:, -1])
     np.testing.assert_allclose(B.entries([6, 0], [0, 4]), B.toarray()[[6, 0], [0, 4]])
 
 
@@ -109,21 +107,12 @@ def test_entries_in_pieces(monkeypatch):
 def test_size_and_dtype():
     B = random_low_rank(0, 100, 50, 4, np.float32)
     assert (B.shape, B.rank, B.dtype) == ((100, 50), 4, np.float32)
-    assert B.nbytes == 4 * 150 * 4
     assert B.storage_saved == pytest.approx(1 - 600 / 5000)
     for other in (2 * B, B + B, B.T, B @ B.T, B.compress()):
         assert other.dtype == np.float32
     assert B[3, 4].dtype == np.float32
     assert LowRank([[1]], [[2]]).dtype == np.float64
     assert repr(B) == "LowRank(shape=(100, 50), rank=4, dtype=float32)"
-
-
-def test_as_a_linear_operator():
-    B = random_low_rank(0, 40, 30, 3)
-    operator = B.aslinearoperator()
-    assert isinstance(operator, LinearOperator)
-    svd = truncated_svd(operator, 3, random_state=0)
-    np.testing.assert_allclose(svd.s, np.linalg.svd(B.toarray())[1][:3], rtol=1e-8)
 
 
 @pytest.mark.parametrize("tol", [0.05, 0.3, 0.7])
@@ -327,8 +316,8 @@ def test_denoise_without_noise_returns_the_matrix():
             ValueError,
             r"A must be finite; got NaN",
         ),
-        (lambda B: B.distance_to(B.aslinearoperator()), TypeError, r"got a LinearOperator\."),
-        (lambda B: rank_for_error(B.aslinearoperator(), 0.1), TypeError, r"got a LinearOperator\."),
+        (lambda B: B.distance_to(aslinearoperator(np.eye(3))), TypeError, r"a LinearOperator\."),
+        (lambda B: rank_for_error(aslinearoperator(np.eye(3)), 0.1), TypeError, r"got a Linear"),
         (lambda B: rank_for_error(np.eye(3), -1.0), ValueError, r"rtol must be finite and not neg"),
         (
             lambda B: hard_threshold(np.eye(3), np.nan),
