@@ -28,11 +28,11 @@ from .lsi.eigenwords import Eigenwords as Eigenwords
 from .lsi.model import LSI as LSI
 from .models.als import ALS as ALS
 from .models.baselines import Bias as Bias
+from .models.baselines import Clusters as Clusters
 from .models.baselines import Popular as Popular
 from .models.baselines import Random as Random
 from .models.bayes import Bayes as Bayes
 from .models.blend import Blend as Blend
-from .models.clusters import Clusters as Clusters
 from .models.ease import EASE as EASE
 from .models.ials import IALS as IALS
 from .models.implicit_factors import ImplicitALS as ImplicitALS

@@ -5,7 +5,6 @@ over the partitions. The driver keeps vectors as long as a row, so that up to so
 columns are possible, and as many rows as Spark holds. PySpark is the extra ``spark``.
 """
 
-from lowrank.spark.decomposition import DistributedSVD, truncated_svd
-from lowrank.spark.pca import PCA
+from lowrank.spark.decomposition import PCA, DistributedSVD, truncated_svd
 
 __all__ = ["PCA", "DistributedSVD", "truncated_svd"]

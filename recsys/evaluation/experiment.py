@@ -334,17 +334,9 @@ def sample_candidates(split: Split, relevant: Ratings, n: int, random_state: int
 def draw_items(
     rng: np.random.Generator, n_items: int, n: int, rated: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """Draw n different items that are not rated; few of many by trial, else from a permutation."""
-    tries = 2 * n + len(rated)
-    if 4 * tries < n_items:
-        drawn = rng.integers(0, n_items, tries, dtype=np.int32)
-        _, first = np.unique(drawn, return_index=True)
-        drawn = drawn[np.sort(first)]
-        drawn = drawn[~np.isin(drawn, rated)]
-        if len(drawn) >= n:
-            return drawn[:n]
-    everything = rng.permutation(n_items).astype(np.int32)
-    return everything[~np.isin(everything, rated)][:n]
+    """Draw n different items that are not rated."""
+    drawn = rng.choice(n_items, min(n + len(rated), n_items), replace=False)  # so many suffice
+    return drawn[~np.isin(drawn, rated)][:n].astype(np.int32)
 
 
 class _CandidateScorer:

@@ -175,6 +175,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 
 def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[dict[str, Any]]:
     """Return the shares of unknown users, items and ratings, and of ratings that are known."""
+    from scipy.stats import binomtest  # slow to import
+
     rows, unknown = [], np.zeros(new.n_ratings, np.bool_)
     places = []
     for kind, code, there in (
@@ -185,7 +187,7 @@ def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[dict[str, 
         place = getattr(known, f"{kind}s").find(getattr(new, f"{kind}s").values)
         is_known = (place >= 0) & there[place]
         missing = int((~is_known[rated]).sum())
-        low, high = wilson(missing, len(rated), confidence)
+        low, high = binomtest(missing, len(rated)).proportion_ci(confidence, "wilson")
         said = f"share of the {len(rated):,} {kind}s that the model has no ratings of"
         rows.append(_row(f"unknown_{kind}s", missing / len(rated), None, said, low, high))
         unknown |= ~is_known[code]
@@ -215,22 +217,3 @@ def _means(known: Ratings, new: Ratings, confidence: float) -> dict[str, Any]:
         half = NormalDist().inv_cdf((1 + confidence) / 2) * error
     earlier = float(before.mean(dtype=np.float64))
     return _row("mean_rating", mean, earlier, "mean of the new ratings", mean - half, mean + half)
-
-
-def wilson(count: int, n: int, confidence: float) -> tuple[float, float]:
-    """Return the score interval of a share.
-
-    Examples
-    --------
-    >>> [round(bound, 3) for bound in wilson(0, 10, 0.95)]
-    [0.0, 0.278]
-
-    References
-    ----------
-    Wilson (1927), "Probable inference, the law of succession, and statistical inference".
-    """
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    share, below = count / n, 1 + z**2 / n
-    centre = (share + z**2 / (2 * n)) / below
-    half = z / below * sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    return max(0.0, centre - half), min(1.0, centre + half)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from recsys.data.ids import Ids
-    from recsys.lsi.collection import Collection
+    from recsys.lsi.parts import Collection
 
 Indices = NDArray[np.int64]
 Floats = NDArray[np.floating[Any]]

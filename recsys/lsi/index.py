@@ -15,10 +15,9 @@ from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError
 from recsys.lsi import answers
-from recsys.lsi.collection import Collection
 from recsys.lsi.inputs import as_queries
 from recsys.lsi.language import Language, StopWords, check_language
-from recsys.lsi.parts import Part
+from recsys.lsi.parts import Collection, Part
 from recsys.lsi.queries import Queries, Query, similar_rows
 from recsys.lsi.saved_index import load_index
 from recsys.lsi.search import METHODS, Search

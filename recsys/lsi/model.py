@@ -16,10 +16,9 @@ from sklearn.utils.validation import validate_data
 
 from recsys.data.frames import listed
 from recsys.errors import DataError, ModelFileError
-from recsys.lsi.collection import Collection
 from recsys.lsi.index import Floats, Index
 from recsys.lsi.inputs import Texts, further_counts, learned_counts, text_batches
-from recsys.lsi.parts import Part
+from recsys.lsi.parts import Collection, Part
 from recsys.lsi.saved_index import SavedIndex, SavedPart, save_index
 from recsys.lsi.search import METHODS
 from recsys.lsi.space import (

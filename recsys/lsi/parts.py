@@ -1,11 +1,11 @@
-"""Parts of an index: documents that were added together, and what finds them."""
+"""The documents of an index, in the parts in which they were added, and what finds them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowrank.kernels.retrieval import scan_codes, sum_rows
+from recsys.data.ids import Ids
 from recsys.topn import inverse_lengths
+
+if TYPE_CHECKING:
+    from recsys.data.ids import IdsLike
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -24,6 +28,8 @@ _SMALL = 4096  # documents without codes; rows of a block
 _LEVELS = 15  # of a code are 0 to 15
 _MOST_QUERY = 2047  # largest entry of a query among codes
 _FEWEST = 64  # dimensions of codes, at least
+_LARGER = 2  # times the size of the part behind it, that a part has
+_MOST_REMOVED = 4  # documents of a part for each that is removed
 _SHARED = 2**23  # bytes from which on several threads read codes
 
 
@@ -283,6 +289,108 @@ class Part:
         csr = (arrays["counts_data"], arrays["counts_indices"], arrays["counts_indptr"])
         counts = sparse.csr_array(csr, shape=(len(table), n_terms))
         return cls(table, counts, arrays["embedding"], mean_length, stored=arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Collection:
+    """Documents of an index, in the parts in which they were added.
+
+    A place is a row of the parts, one below another, those of removed documents included.
+    """
+
+    parts: tuple[Part, ...]
+
+    def __len__(self) -> int:
+        return sum(len(part) - len(part.removed) for part in self.parts)
+
+    @cached_property
+    def whole(self) -> Part:
+        """All documents as one part, without those that are removed."""
+        if len(self.parts) == 1 and not len(self.parts[0].removed):
+            return self.parts[0]
+        return Part.joined(self.parts)
+
+    @cached_property
+    def ids(self) -> Ids:
+        """Their ids."""
+        labels = self.table["document"]
+        kept = labels if self._places is None else labels.gather(self._places)
+        return Ids(kept, "document", sort=False)
+
+    @cached_property
+    def table(self) -> pl.DataFrame:
+        """Columns document, title and snippet, as far as they are known, of all places."""
+        return tables_joined([part.table for part in self.parts])
+
+    @cached_property
+    def _places(self) -> Indices | None:
+        """Place of each document, None where nothing is removed."""
+        if len(self) == len(self.table):
+            return None
+        kept = [np.delete(np.arange(len(part)), part.removed) for part in self.parts]
+        return np.concatenate([a + b for a, b in zip(self._starts, kept, strict=True)])
+
+    @cached_property
+    def _starts(self) -> Indices:
+        return np.cumsum([0, *map(len, self.parts[:-1])])
+
+    def places(self, labels: IdsLike) -> Indices:
+        """Return the places of documents by their ids.
+
+        Raises
+        ------
+        UnknownIdError
+            If one is not there.
+        """
+        return self.places_of(self.ids.index(labels))
+
+    def places_of(self, numbers: Indices) -> Indices:
+        """Return the places of documents by their numbers among `ids`."""
+        return numbers if self._places is None else self._places[numbers]
+
+    def shown(self, places: Indices) -> list[pl.Series]:
+        """Return ids, and titles and snippets as far as they are known, of some documents."""
+        index = pl.Series(places.astype(np.uint32))  # the quickest way by far
+        return [column[index] for column in self.table.get_columns()]
+
+    def counts_of(self, place: int) -> Any:
+        """Return the row of counts of one document."""
+        owner = int(np.searchsorted(self._starts, place, side="right")) - 1
+        return self.parts[owner].counts[[place - self._starts[owner]]]
+
+    def extended(self, more: Part) -> Collection:
+        """Return a collection of these and further documents.
+
+        Parts that are not much larger than the one behind them are joined with it: so there are
+        few, and each document is written again only as often as the collection has doubled.
+        """
+        parts = [*self.parts, more]
+        while len(parts) > 1 and len(parts[-2]) < _LARGER * len(parts[-1]):
+            parts[-2:] = [Part.joined(parts[-2:])]
+        return Collection(tuple(parts))
+
+    def without(self, places: Indices) -> Collection:
+        """Return a collection without the documents at some places.
+
+        They stay in their part until they are a quarter of it.
+        """
+        owned = {id(part): rows for part, rows in self.owned(places)}
+        parts = []
+        for part in self.parts:
+            left = part
+            if (rows := owned.get(id(part))) is not None:
+                left = part.without(rows)
+                if _MOST_REMOVED * len(left.removed) >= len(left):
+                    left = Part.joined([left])
+            parts += [left] if len(left) else []
+        return Collection(tuple(parts))
+
+    def owned(self, places: Indices) -> Iterator[tuple[Part, Indices]]:
+        """Yield the parts that places are in, with their rows there."""
+        for start, part in zip(self._starts.tolist(), self.parts, strict=True):
+            inside = (places >= start) & (places < start + len(part))
+            if inside.any():
+                yield part, places[inside] - start
 
 
 def tables_joined(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:

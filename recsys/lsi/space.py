@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lowrank
-from lowrank.kernels import csr_arrays, csr_matmat, csr_rmatmat, one_blas_thread
+from lowrank.kernels import csr_arrays, csr_matmat, one_blas_thread
 from recsys.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,13 +22,9 @@ Float64s = NDArray[np.float64]
 DEFAULT_RANK = 75
 _SHARE = 3  # documents (or terms) for each dimension, at least, by default
 _NOTHING = 1e-10  # of the largest square: rounding errors of a zero direction are below it
-_LARGE = 20_000  # documents from which on the number of passes is bounded
-_SAMPLE = 50_000  # of them
-_SAMPLE_ROUNDS, _ROUNDS = 6, 2  # of subspace iteration on the sample, and on all
-_SPARE = 16  # directions more than k
-_ROWS = 65_536  # of a block
-_SUMMED = 4096  # rows whose products are summed in their own precision
-_ROUNDING = 1e-6  # of the largest square: in float32, a direction below it is noise
+_LARGE = 20_000  # documents from which on a larger residual saves a third of the passes:
+_TOL = 1e-2  # with it the directions carry 2e-4 less
+_MANY = 65_536  # entries from which on products are made on all cores
 _BLOCK = 512  # rows that are added at a time: bounds the size of the small matrix
 
 
@@ -57,7 +52,7 @@ class Space:
             used = np.unique(rows.indices)
             rows, components = rows[:, used], components[:, used]
         turned = np.ascontiguousarray(components.T)
-        if rows.dtype == turned.dtype and rows.nnz > _ROWS:  # on all cores
+        if rows.dtype == turned.dtype and rows.nnz > _MANY:
             return np.asarray(csr_matmat(csr_arrays(rows), turned))
         return np.ascontiguousarray(rows @ turned, dtype=components.dtype)
 
@@ -130,67 +125,13 @@ def decompose(
             f"n_components must be an integer from 1 to {largest} (documents or terms, whichever "
             f"are fewer), None, or a rule of lowrank.choose_rank; got {n_components!r}."
         )
-    if weighted.shape[0] > _LARGE and weighted.dtype == np.float32:
-        return _bounded(weighted, k, random_state)
-    svd = lowrank.truncated_svd(weighted, k, random_state=random_state)
+    tol = _TOL if weighted.shape[0] > _LARGE else None
+    svd = lowrank.truncated_svd(weighted, k, tol=tol, random_state=random_state)
     rounding = svd.s[0] * max(weighted.shape) * np.finfo(svd.s.dtype).eps if k else 0
     kept = int(np.sum(svd.s > rounding))
     if not kept:
         raise DataError("There is nothing to decompose: every term has weight zero everywhere.")
     return Space(svd.Vt[:kept], svd.s[:kept])
-
-
-def _bounded(weighted: Any, k: int, random_state: RandomStateLike) -> Space:
-    """Return about the space of a large matrix in five passes.
-
-    Subspace iteration on a sample of the rows shows where to begin; two rounds of it on all rows,
-    and the best directions within the result, are as good for search as a converged decomposition.
-    A'A V is a sum over blocks of rows, so nothing of the size of the documents times k is held.
-
-    References
-    ----------
-    Halko, Martinsson & Tropp (2011), "Finding structure with randomness", section 4.5.
-    """
-    rng = np.random.default_rng(random_state if isinstance(random_state, int) else 0)
-    n, n_terms = weighted.shape
-    V = rng.standard_normal((n_terms, min(k + _SPARE, n_terms)), np.float32)
-    sample = weighted[np.sort(rng.choice(n, min(n, _SAMPLE), replace=False))]
-    for rows, rounds in ((sample, _SAMPLE_ROUNDS), (weighted, _ROUNDS)):
-        for _ in range(rounds):
-            turned = _orthonormal(V, 1)
-            V = np.zeros(turned.shape, np.float32)
-            for block, Y in _products(rows, turned):
-                V += csr_rmatmat(block, Y, n_terms)
-    V = _orthonormal(V, 2)
-    squares, turn = np.linalg.eigh(sum(_gram(Y) for _, Y in _products(weighted, V)))
-    order = np.argsort(-squares, kind="stable")[:k]
-    order = order[squares[order] > squares.max() * _NOTHING]
-    components = (V @ turn[:, order].astype(np.float32)).T
-    components *= _signs(components)[:, None]
-    s = np.sqrt(squares[order]).astype(np.float32)
-    return Space(np.ascontiguousarray(components), s)
-
-
-def _products(rows: Any, V: NDArray[Any]) -> Iterator[tuple[Any, NDArray[Any]]]:
-    """Yield blocks of rows as the kernels take them, and their products with V."""
-    for start in range(0, rows.shape[0], _ROWS):
-        block = csr_arrays(rows[start : start + _ROWS])
-        yield block, csr_matmat(block, V)
-
-
-def _orthonormal(V: NDArray[np.float32], rounds: int) -> NDArray[np.float32]:
-    """Return orthonormal columns with the same span, by Cholesky QR; two rounds do for float32."""
-    for _ in range(rounds):
-        V = V / np.linalg.norm(V, axis=0)
-        squares, turn = np.linalg.eigh(_gram(V))
-        kept = squares > squares.max() * _ROUNDING
-        V = V @ (turn[:, kept] / np.sqrt(squares[kept])).astype(np.float32)
-    return np.ascontiguousarray(V)
-
-
-def _signs(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return the sign of the largest entry of each row."""
-    return np.asarray(np.sign(rows[np.arange(len(rows)), np.abs(rows).argmax(axis=1)]))
 
 
 def orthogonality_loss(gram: Float64s, singular_values: NDArray[Any]) -> float:
@@ -261,20 +202,13 @@ def _rayleigh_ritz(components: Float64s, documents: Any, dtype: Any) -> tuple[Sp
     triangle = np.linalg.cholesky(components @ components.T)
     components = np.linalg.inv(triangle) @ components
     coordinates = documents @ np.ascontiguousarray(components.T)
-    eigenvalues, turn = np.linalg.eigh(_gram(coordinates))
+    eigenvalues, turn = np.linalg.eigh(coordinates.T @ coordinates)
     order = np.argsort(-eigenvalues, kind="stable")
     order = order[eigenvalues[order] > eigenvalues.max() * _NOTHING]
     turned = turn[:, order].T @ components
-    signs = _signs(turned)
+    largest = np.abs(turned).argmax(axis=1)  # which are positive, by the signs
+    signs = np.sign(turned[np.arange(len(turned)), largest])
     space = Space(
         (turned * signs[:, None]).astype(dtype), np.sqrt(eigenvalues[order]).astype(dtype)
     )
     return space, (coordinates @ (turn[:, order] * signs)).astype(dtype)
-
-
-def _gram(embedding: NDArray[Any]) -> Float64s:
-    gram = np.zeros((embedding.shape[1],) * 2)
-    for start in range(0, len(embedding), _SUMMED):
-        vectors = embedding[start : start + _SUMMED]
-        gram += vectors.T @ vectors
-    return gram

@@ -75,7 +75,7 @@ class Weighting:
         parts = (weights, counts.indices, counts.indptr)
         weighted = sparse.csr_array(parts, shape=counts.shape, copy=False)
         if self.name != "count":
-            norms = row_norms(weighted)
+            norms = np.sqrt(weighted.power(2, dtype=np.float64).sum(axis=1))
             inverse = np.zeros_like(norms)
             np.power(norms, -self.power, out=inverse, where=norms > 0)
             weights *= np.repeat(inverse.astype(counts.dtype), np.diff(weighted.indptr))
@@ -84,16 +84,6 @@ class Weighting:
     def of_query(self, terms: NDArray[np.int64], counts: Floats) -> Floats:
         """Return the weights of the terms of a query, which is not scaled."""
         return (_LOCAL[self.name](counts) * self.term_weights[terms]).astype(counts.dtype)
-
-
-def row_norms(csr: Any) -> Float64s:
-    """Return the length of each row of a CSR matrix."""
-    norms = np.zeros(csr.shape[0])
-    filled = np.diff(csr.indptr) > 0
-    if filled.any():
-        squares = np.square(csr.data, dtype=np.float64)
-        norms[filled] = np.sqrt(np.add.reduceat(squares, csr.indptr[:-1][filled]))
-    return norms
 
 
 def canonical_csr(matrix: Any) -> Any:

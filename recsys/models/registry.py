@@ -20,7 +20,7 @@ MODELS: dict[str, str] = {
     "bayes": "recsys.models.bayes:Bayes",
     "bias": "recsys.models.baselines:Bias",
     "blend": "recsys.models.blend:Blend",
-    "clusters": "recsys.models.clusters:Clusters",
+    "clusters": "recsys.models.baselines:Clusters",
     "ease": "recsys.models.ease:EASE",
     "ials": "recsys.models.ials:IALS",
     "implicit-als": "recsys.models.implicit_factors:ImplicitALS",

@@ -411,7 +411,7 @@ def test_sampled_candidates_are_ranked_among_themselves(split, model):
         assert value == len(set(ranked) & set(liked.tolist())) / 4
 
 
-def test_candidates_of_many_items_are_drawn_by_trial():
+def test_candidates_are_different_items_that_are_not_rated():
     rated = np.arange(0, 2000, 2, dtype=np.int32)
     drawn = draw_items(np.random.default_rng(0), 20_000, 500, rated)
     assert len(set(drawn.tolist())) == 500

@@ -11,12 +11,10 @@ from scipy import sparse
 
 from recsys.errors import DataError
 from recsys.lsi import LSI, DocumentBatch
-from recsys.lsi.collection import Collection
 from recsys.lsi.language import Language, detect, stop_words_of
-from recsys.lsi.parts import Codes, Part
+from recsys.lsi.parts import Codes, Collection, Part
 from recsys.lsi.queries import Query
 from recsys.lsi.search import Search, words_weight
-from recsys.lsi.space import _bounded, decompose
 
 ENGLISH = "The nurse was in the hospital and she called the doctors who were treating the patient. "
 
@@ -250,13 +248,3 @@ def test_bounds_by_codes_are_above_the_scores_and_close(seed, k):
     scores = 0.4 * bm25 + 0.6 * (vectors @ direction) * inverse
     assert (out + extra >= scores - 1e-5).all()
     assert (out + extra - scores).max() < 0.25
-
-
-def test_a_bounded_decomposition_is_close_to_a_converged_one(everyday):
-    rows = LSI(5).fit(everyday * 40).document_weights()
-    noisy = rows.copy()
-    noisy.data = noisy.data * np.random.default_rng(0).uniform(0.5, 1.5, noisy.nnz).astype("f4")
-    bounded, converged = _bounded(noisy, 5, 0), decompose(noisy, 5, 0)
-    np.testing.assert_allclose(bounded.singular_values, converged.singular_values, rtol=1e-3)
-    cosines = np.linalg.norm(bounded.components @ converged.components.T, axis=1)
-    assert cosines.min() > 0.99

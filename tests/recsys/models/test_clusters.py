@@ -5,8 +5,7 @@ from threadpoolctl import threadpool_limits
 from recsys.data.ratings import Ratings
 from recsys.evaluation.splits import random_split
 from recsys.models.base import validation_rmse
-from recsys.models.baselines import Bias
-from recsys.models.clusters import Clusters
+from recsys.models.baselines import Bias, Clusters
 from recsys.models.histories import Histories
 
 
