@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import require
 from recsys.cli.group import State
@@ -172,9 +173,7 @@ def _are_models(request: _Request) -> bool:
     UsageError
         If there are others next to them.
     """
-    from recsys.cli.inputs import is_model
-
-    others = [place for place in request.ratings if not is_model(place)]
+    others = [place for place in request.ratings if not inputs.is_model(place)]
     found = [place for place in request.ratings if place not in others]
     if found and others:
         hint = "name saved models only, with --test FILE"
@@ -186,14 +185,13 @@ def _prepared(
     request: _Request, at_least: int
 ) -> tuple[dict[str, Any], Split | Sequence[Split] | dict[str, Split]]:
     """Return the models to evaluate, by label, and the ratings to evaluate them on."""
-    from recsys.cli.inputs import featured, note_weights, require_path
     from recsys.evaluation import Split
 
     if _are_models(request):
         return _saved(request, at_least)
     if request.ratings and request.test and not request.train:
         for place in request.ratings:
-            require_path(place, "model")
+            inputs.require_path(place, "model")
         hint = "--test FILE needs saved models, or --train FILE"
         raise click.UsageError(f"{request.ratings[0]} is not a saved model; {hint}.")
     if request.model and len(set(request.model)) < at_least:
@@ -203,22 +201,21 @@ def _prepared(
     names, splits = _chosen_models(request.model, splits)
     models = _unfitted(names, request.fitting)
     bare = [getattr(each, "model", each) for each in models.values()]
-    note_weights(bare, (splits if isinstance(splits, Split) else splits[0]).train)
+    inputs.note_weights(bare, (splits if isinstance(splits, Split) else splits[0]).train)
     if isinstance(splits, Split):
-        return models, replace(splits, train=featured(splits.train, request.reader, bare))
+        return models, replace(splits, train=inputs.featured(splits.train, request.reader, bare))
     return models, [
-        replace(each, train=featured(each.train, request.reader, bare)) for each in splits
+        replace(each, train=inputs.featured(each.train, request.reader, bare)) for each in splits
     ]
 
 
 def _unfitted(names: Sequence[str], fitting: cli.FitOptions) -> dict[str, Any]:
     """Return models by label; "als:no-features" is `als`, to be fitted without features."""
-    from recsys.cli.inputs import parameters_for
     from recsys.evaluation import WithoutFeatures
     from recsys.models.registry import make_model
 
     plain = {label: label.partition(":")[0] for label in names}
-    parameters = parameters_for([*dict.fromkeys(plain.values())], fitting)
+    parameters = inputs.parameters_for([*dict.fromkeys(plain.values())], fitting)
     models = {label: make_model(name, **parameters[name]) for label, name in plain.items()}
     return {
         label: each if label in plain.values() else WithoutFeatures(each)
@@ -231,7 +228,6 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
 
     A saved model keeps its fit; models next to it are fitted to the ratings of the first.
     """
-    from recsys.cli.inputs import load_model, load_ratings, note_weights
     from recsys.evaluation import shared_test
     from recsys.provenance import without_weights
 
@@ -246,10 +242,10 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     if len(places) + len(set(request.model)) < at_least:
         hint = "name another saved model, or --model NAME"
         raise click.UsageError(f"Give at least two models to compare: {hint}.")
-    loaded = [load_model(place) for place in places]
+    loaded = [inputs.load_model(place) for place in places]
     first = loaded[0]
     reader = replace(request.reader, implicit=first.ratings.implicit)
-    test = load_ratings(request.test, reader, without_weights(first.provenance.reading))
+    test = inputs.load_ratings(request.test, reader, without_weights(first.provenance.reading))
     saved = dict(zip(_labels(places, loaded, request.model), loaded, strict=True))
     shared = shared_test({label: each.ratings for label, each in saved.items()}, test)
     for count, reason in (
@@ -262,7 +258,7 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     own = next(iter(splits.values()))
     names = _chosen_models(request.model, own)[0] if request.model else []
     fresh = _unfitted(names, fitting)
-    note_weights([getattr(each, "model", each) for each in fresh.values()], own.train)
+    inputs.note_weights([getattr(each, "model", each) for each in fresh.values()], own.train)
     return saved | fresh, splits | dict.fromkeys(fresh, own)
 
 

@@ -1,11 +1,23 @@
-"""`recsys fit`: fit a model and save it."""
+"""`recsys fit` and `recsys update`: models of ratings, and of more, fewer or newer ones."""
 
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import click
+
+from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import require
+from recsys.cli.progress import Activity, describe, note
+from recsys.messages import counted
+
+if TYPE_CHECKING:
+    from recsys.recommender import Recommender
 
 
 @cli.command(
@@ -60,30 +72,21 @@ def fit(
         require(len(ratings) == 1, "--engine spark takes one folder or pattern of files.")
         fit_on_spark(ratings[0], out, engine, fitting, reader, holdout=test_fraction, force=force)
         return
-    from recsys.cli.inputs import (
-        check_destination,
-        fit_recommender,
-        is_model,
-        load_ratings,
-        parameters_for,
-        plan_fit,
-    )
-    from recsys.cli.progress import describe, note
 
-    check_destination(out, is_model, force=force)
+    inputs.check_destination(out, inputs.is_model, force=force)
     if fitting.model is not None:
-        parameters_for([fitting.model], fitting)  # raises before a long reading
-    planned, used, reason = plan_fit(fitting, load_ratings(ratings, reader), reader)
+        inputs.parameters_for([fitting.model], fitting)  # raises before a long reading
+    planned, used, reason = inputs.plan_fit(fitting, inputs.load_ratings(ratings, reader), reader)
     if reason is not None:
         note(reason)
     start = time.perf_counter()
     if test_fraction is None:
-        fitted = fit_recommender(planned, used)
+        fitted = inputs.fit_recommender(planned, used)
     else:
         from recsys.evaluation.splits import random_split
 
         train, test = random_split(used, test_fraction, random_state=fitting.seed)
-        fitted = fit_recommender(planned, train, test, lambda step: note(describe(step)))
+        fitted = inputs.fit_recommender(planned, train, test, lambda step: note(describe(step)))
     seconds = time.perf_counter() - start
     fitted.save(out, overwrite=force, tag=tag)
     if findings := fitted.training.get("choice"):
@@ -92,3 +95,137 @@ def fit(
     for line in fitted.model.remarks:
         note(line)
     note(f"fitted {fitted.model.name} to {fitted.ratings} in {seconds:.1f} s, saved in {out}")
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """Options of an update next to its data."""
+
+    refit: bool
+    window: str | None
+    forget_user: tuple[str, ...]
+    log: tuple[str, ...]
+    tag: str | None
+
+
+@cli.command(
+    "update",
+    examples=[
+        "recsys update model new-ratings.csv --force",
+        "recsys update versions/latest events.jsonl --out versions/2025-06-10 --window 180d",
+        "recsys update model --forget-user 4711 --log events.jsonl --force",
+    ],
+)
+@click.argument("model")
+@click.argument("ratings", nargs=-1)
+@cli.option("--out", "-o", metavar="MODEL2", help="Directory for the updated model.")
+@cli.option("--force", is_flag=True, help="Replace an existing model: MODEL, without --out.")
+@cli.bundle(
+    "changes",
+    _Changes,
+    cli.option("--refit", is_flag=True, help="Fit to all ratings again."),
+    cli.option(
+        "--window",
+        metavar="TIME",
+        show_default="as at the last update",
+        help="Leave out ratings older than 180d (s, h, d, w, y) before the last one.",
+    ),
+    cli.option(
+        "--forget-user",
+        metavar="ID",
+        multiple=True,
+        commas=True,
+        help="Remove a user and all ratings and features of theirs; repeatable.",
+    ),
+    cli.option(
+        "--log",
+        metavar="FILE",
+        multiple=True,
+        help="Log (.jsonl, .csv) from which to remove the users of --forget-user; repeatable.",
+    ),
+    cli.option("--tag", metavar="TEXT", help="Free text that the model keeps."),
+)
+@cli.reader_options()
+def update(
+    model: str,
+    ratings: tuple[str, ...],
+    out: str | None,
+    force: bool,
+    changes: _Changes,
+    reader: cli.ReaderOptions,
+) -> None:
+    """Add new ratings to a model, or remove old ones or users.
+
+    RATINGS are read as those of the model were: with the same columns, tables, weights of events
+    and half-life, unless others are given. Users and items may be new; a rating of a known pair
+    replaces the old one, and weights of interactions add up.
+
+    New and changed users and items are folded in, in time that grows with what is new. If the model
+    cannot do that, a fifth of the ratings is newer than the last fit, or their distribution has
+    shifted (`recsys monitor`), all ratings are fitted again; als and ials begin with their factors.
+    The result is written to a temporary directory and moved into place when complete. An update
+    waits for others of the same model to end.
+    """
+    from recsys.atomic import exclusive
+    from recsys.saved_arrays import resolved
+
+    something = ratings or changes.window or changes.forget_user or changes.refit
+    require(something, "Give RATINGS, --window, --forget-user or --refit.")
+    require(not changes.log or changes.forget_user, "--log requires --forget-user.")
+    require(out or force, "Add --out MODEL2 for a new model, or --force to replace MODEL.")
+    target = out or str(resolved(model))
+    inputs.check_destination(target, inputs.is_model, force=force)
+    waiting = f"waiting for another update of {target} to end"
+    with exclusive(Path(target), lambda: note(waiting)) if Path(target).exists() else nullcontext():
+        _update(model, ratings, target, changes, reader)
+
+
+def _update(
+    model: str, ratings: tuple[str, ...], target: str, changes: _Changes, reader: cli.ReaderOptions
+) -> None:
+
+    old = inputs.load_model(model)
+    start, new = time.perf_counter(), None
+    if ratings:
+        is_implicit = reader.implicit or old.ratings.implicit
+        like = old.provenance.reading
+        new = inputs.load_ratings(ratings, replace(reader, implicit=is_implicit), like)
+        start = time.perf_counter()
+    with Activity(f"Updating {old.model.name}") as activity:
+        updated = old.update(
+            new,
+            window=changes.window,
+            forget=list(changes.forget_user) or None,
+            refit=changes.refit or None,
+            on_step=activity.step,
+        )
+        updated.save(target, overwrite=True, tag=changes.tag)  # the place has been checked
+    seconds = time.perf_counter() - start
+    if new is not None:
+        known = old.ratings.n_ratings + new.n_ratings - updated.ratings.n_ratings
+        is_plain = not (changes.window or changes.forget_user or "window" in old.provenance.reading)
+        remark = f", {known:,} of them in place of old ones" if is_plain else ""
+        note(f"{counted(new.n_ratings, 'new rating')}{remark}")
+    note(updated.training["update"])
+    note(f"updated {old.model.name} to {updated.ratings} in {seconds:.1f} s, saved in {target}")
+    if changes.forget_user:
+        _forget(old, updated, model, target, changes)
+
+
+def _forget(
+    old: Recommender, updated: Recommender, model: str, target: str, changes: _Changes
+) -> None:
+    """Remove users from logs, and report where something of them may be left."""
+    from recsys.changes import erase_users
+    from recsys.versions import models_with
+
+    column = old.provenance.reading.get("user")
+    for log in changes.log:
+        n_erased = erase_users(log, changes.forget_user, column)
+        note(f"removed {counted(n_erased, 'line')} from {log}")
+    if not str(updated.training["update"]).startswith("fitted again"):
+        note("the items keep what the fit has learned from these users; --refit removes that, too")
+    places = {place.parent.resolve(): place.parent for place in (Path(model), Path(target))}
+    left = [each for place in places.values() for each in models_with(place, changes.forget_user)]
+    if left:
+        note(f"still known by {', '.join(map(str, left))}")

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recsys.cli import inputs
 from recsys.cli import options as cli
+from recsys.cli.data import check_plot, write_spectrum
 from recsys.cli.errors import require
 from recsys.cli.group import Group, Verb
 from recsys.cli.output import Output
 from recsys.cli.progress import Activity, note
-from recsys.cli.scree import check_plot, write_spectrum
 from recsys.messages import counted
 
 if TYPE_CHECKING:
@@ -65,10 +66,9 @@ class DocumentOptions:
 
     def open(self, path: str, after: int = 0) -> Documents:
         """Return the documents at a path, not yet read."""
-        from recsys.cli.inputs import require_path
         from recsys.lsi import Documents
 
-        require_path(path)
+        inputs.require_path(path)
         return Documents(path, **vars(self), after=after)
 
 
@@ -98,18 +98,16 @@ def _watched(documents: Documents, activity: Activity) -> Iterator[DocumentBatch
 
 
 def _load(path: str) -> Index:
-    from recsys.cli.inputs import require_path
     from recsys.lsi import Index
 
-    require_path(path, "index")
+    inputs.require_path(path, "index")
     return Index.load(path)
 
 
 def _load_to_change(path: str) -> LSI:
-    from recsys.cli.inputs import require_path
     from recsys.lsi import LSI
 
-    require_path(path, "index")
+    inputs.require_path(path, "index")
     return LSI.load(path)
 
 
@@ -133,12 +131,6 @@ def _load_to_change(path: str) -> LSI:
     help="Number of dimensions, or elbow, profile, energy, gavish-donoho, parallel, cv or mle.",
 )
 @_model(
-    "--weighting",
-    type=click.Choice(["tfidf", "log-entropy", "count"]),
-    default="tfidf",
-    help="Weights of the words.",
-)
-@_model(
     "--method",
     type=click.Choice(_METHODS),
     default="hybrid",
@@ -150,8 +142,6 @@ def _load_to_change(path: str) -> LSI:
     default="auto",
     help="Language of the stop words and stems, none for neither; auto finds it.",
 )
-@_model("--min-df", default=1, help="Minimum number of documents of a word.", **cli.COUNT)
-@_model("--stop-words", metavar="NAME", help="Language whose commonest words are left out.")
 @cli.seed_option("Model")
 @document_options
 def index(
@@ -159,9 +149,10 @@ def index(
     out: str,
     force: bool,
     dimensions: int | str | None,
+    method: str,
+    language: str,
     seed: int,
     reading: DocumentOptions,
-    **weights: Any,
 ) -> None:
     """Index documents and save the index.
 
@@ -169,27 +160,25 @@ def index(
     column, or a file with one document per line (- for standard input), plain or compressed by gzip
     or zstd. Texts are read once, a thousand at a time, and not kept.
     """
-    from recsys.cli.inputs import check_destination
     from recsys.lsi import LSI
     from recsys.schema import INDEX_FORMAT, format_of
 
-    check_destination(out, lambda path: format_of(path) == INDEX_FORMAT, "index", force=force)
+    inputs.check_destination(
+        out, lambda path: format_of(path) == INDEX_FORMAT, "index", force=force
+    )
     found = reading.open(documents)
-    weights["language"] = None if weights["language"] == "none" else weights["language"]
-    fitted = LSI(dimensions, random_state=seed, **weights)
+    spoken = None if language == "none" else language
+    fitted = LSI(dimensions, method=method, language=spoken, random_state=seed)
     with Activity("Indexing") as activity:
         fitted.fit(_watched(found, activity))
     fitted.save(out, overwrite=force)
     facts = fitted.training_
     empty = f" ({facts['empty_documents']:,} without words)" if facts["empty_documents"] else ""
-    indexed = (
-        f"{counted(facts['documents'], 'document')}{empty} and {counted(facts['terms'], 'word')}"
-    )
     size = f"{counted(facts['dimensions'], 'dimension')} ({facts['dimensions_by']})"
-    spoken = facts["language"]
-    if spoken:
-        note(f"language: {spoken}, so words with the same stem count as the same")
-    note(f"indexed {indexed} in {size}, saved in {out}")
+    if facts["language"]:
+        note(f"language: {facts['language']}, so words with the same stem count as the same")
+    indexed = f"{counted(facts['documents'], 'document')}{empty}"
+    note(f"indexed {indexed} and {counted(facts['terms'], 'word')} in {size}, saved in {out}")
 
 
 @cli.command(
@@ -416,13 +405,6 @@ def remove(index: str, ids: tuple[str, ...], out: str | None, force: bool) -> No
     show_default="all",
     help="Method of search; may be repeated.",
 )
-@cli.option(
-    "--relevant-from",
-    metavar="X",
-    type=float,
-    show_default="any above 0",
-    help="Least relevance of a relevant document.",
-)
 @cli.option("--per-query", metavar="FILE", help="File for the measures of each query: .csv, ...")
 @cli.output_options
 @document_options
@@ -431,7 +413,6 @@ def evaluate(
     queries: str,
     judgements: str,
     method: tuple[str, ...],
-    relevant_from: float | None,
     per_query: str | None,
     output: Output,
     reading: DocumentOptions,
@@ -443,13 +424,12 @@ def evaluate(
     intervals and tests. The queries are those that have a relevant document.
     """
     from recsys.cli.evaluate import tables
-    from recsys.cli.inputs import require_path
     from recsys.evaluation.results import INTERVALS, TESTS
     from recsys.lsi.evaluation import evaluate_search
-    from recsys.readers.judgements import read_judgements
+    from recsys.readers.collections import read_judgements
 
     lsi = _load(index)
-    require_path(judgements)
+    inputs.require_path(judgements)
     documents = reading.open(_inside(queries, "queries.jsonl"))
     labels, texts = list[Any](), list[str]()
     for batch in documents:
@@ -462,7 +442,6 @@ def evaluate(
         texts,
         read_judgements(_inside(judgements, "qrels/test.tsv"), encoding=reading.encoding),
         methods=[*dict.fromkeys(method)] or _METHODS,
-        relevant_from=relevant_from,
     )
     note(found.splits[0].description)
     if per_query is not None:
@@ -494,11 +473,10 @@ def info(index: str, output: Output) -> None:
     Its numbers of documents, words and dimensions, and the loss of orthogonality by folding in.
     """
     from recsys.cli.info import manifest_facts
-    from recsys.cli.inputs import require_path
     from recsys.cli.output import write_facts
     from recsys.schema import INDEX, read_manifest
 
-    require_path(index, "index")
+    inputs.require_path(index, "index")
     manifest = read_manifest(index, INDEX)
     size = sum(entry.bytes for entry in manifest.files.values())
     write_facts(manifest_facts(index, manifest, size, "index"), output)

@@ -27,10 +27,10 @@ VERBS = {
         "recsys.cli.recommend:explain", "Explain a score by the ratings and features behind it."
     ),
     "update": Verb(
-        "recsys.cli.update:update", "Add new ratings to a model, or remove old ones or users."
+        "recsys.cli.fit:update", "Add new ratings to a model, or remove old ones or users."
     ),
     "monitor": Verb(
-        "recsys.cli.monitor:monitor", "Compare new ratings with those of a saved model."
+        "recsys.cli.versions:monitor", "Compare new ratings with those of a saved model."
     ),
     "versions": Verb(
         "recsys.cli.versions:versions", "List saved models, and choose the one that is served."
@@ -41,9 +41,9 @@ VERBS = {
         "recsys.cli.evaluate:compare", "Test whether models differ on held-out ratings."
     ),
     "tune": Verb("recsys.cli.tune:tune", "Search for better parameters of a model."),
-    "models": Verb("recsys.cli.models:models", "List models, or the parameters of a model."),
-    "scree": Verb("recsys.cli.scree:scree", "Show the singular values of the ratings."),
-    "explore": Verb("recsys.cli.explore:explore", "Write a page to explore a model, as one file."),
+    "models": Verb("recsys.cli.info:models", "List models, or the parameters of a model."),
+    "scree": Verb("recsys.cli.data:scree", "Show the singular values of the ratings."),
+    "explore": Verb("recsys.cli.serve:explore", "Write a page to explore a model, as one file."),
     "lsi": Verb(
         "recsys.cli.lsi:lsi",
         "Search documents by their words and their meaning.",

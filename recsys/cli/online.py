@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recsys.cli.inputs import load_columns
+from recsys.cli import inputs
 from recsys.cli.progress import Activity, note
 from recsys.messages import counted
 
@@ -36,7 +36,7 @@ def compare_online(
         raise click.UsageError("--online FILE takes one file of clicks: user, item, timestamp.")
     with Activity("Reading the log"):
         lists = read_lists(log)
-        columns = load_columns(clicks[0], reader)
+        columns = inputs.load_columns(clicks[0], reader)
     if "timestamp" not in columns:
         note("the clicks have no times: each counts for the last list with its item")
     with Activity("Testing"):

@@ -259,7 +259,7 @@ class EngineOptions:
 
 def engine_options(details: str = "") -> Decorator:
     """Add the options of the engine as `engine`; they go above `output_options`."""
-    add = functools.partial(option, section="Cluster")
+    add = functools.partial(option, section="Cluster", details=details)
     return bundle(
         "engine",
         EngineOptions,
@@ -272,16 +272,9 @@ def engine_options(details: str = "") -> Decorator:
         add(
             "--master",
             metavar="URL",
-            details=details,
             help="Spark master: local[N], spark://HOST:PORT, yarn or k8s://URL.",
         ),
-        add(
-            "--conf",
-            metavar="K=V",
-            multiple=True,
-            details=details,
-            help="Spark setting; repeatable.",
-        ),
+        add("--conf", metavar="K=V", multiple=True, help="Spark setting; repeatable."),
     )
 
 
@@ -466,7 +459,8 @@ def output_options(function: Verb) -> Verb:
             "--output",
             "-o",
             metavar="FILE|TABLE",
-            help="File, or table such as shop.db::NAME, to write.",
+            help="File, or table such as shop.db::NAME, to write; one that exists is an error "
+            "without --if-exists replace or append.",
         ),
         add(
             "--format",
@@ -477,11 +471,9 @@ def output_options(function: Verb) -> Verb:
         add("--json", is_flag=True, help="Short for --format json."),
         add(
             "--if-exists",
-            metavar="WHAT",
             type=click.Choice(["fail", "replace", "append"]),
             default="fail",
-            show_default=False,
-            help="Existing table: fail (default), replace, append.",
+            hidden=True,
         ),
         add("--force", is_flag=True, hidden=True),
     )(verb)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from recsys.cli import inputs
 from recsys.cli.errors import require
 from recsys.cli.options import ReaderOptions, command, option, output_options
 from recsys.cli.output import Output
@@ -66,7 +67,6 @@ def predict(
     """
     import polars as pl
 
-    from recsys.cli.inputs import is_model, listed_ids, load_pairs, note_unknown
     from recsys.folding import NEW_USER
 
     fits = bool(user_features is None or (item and not user))
@@ -77,16 +77,18 @@ def predict(
     if user_features is not None:
         recommender, user = recommender.fold_in(user_features=user_features), (NEW_USER,)
     if pairs is None:
-        users = listed_ids(user, recommender.ratings.users)
-        items = listed_ids(item, recommender.ratings.items)
+        users = inputs.listed_ids(user, recommender.ratings.users)
+        items = inputs.listed_ids(item, recommender.ratings.items)
         frame = pl.DataFrame({"user": users}).join(pl.DataFrame({"item": items}), how="cross")
     else:
-        frame = load_pairs(pairs, source.reader if is_model(source.path) else ReaderOptions())
+        frame = inputs.load_pairs(
+            pairs, source.reader if inputs.is_model(source.path) else ReaderOptions()
+        )
     if cold_start != "error":
         answers = {"bias": "they get the known biases", "popular": "they get the items' means"}
         for ids in (recommender.ratings.users, recommender.ratings.items):
             listed = frame[ids.kind].unique(maintain_order=True).to_list()
-            note_unknown(listed, ids, answers[cold_start])
+            inputs.note_unknown(listed, ids, answers[cold_start])
     try:
         predictions = recommender.predict(frame, cold_start=cold_start, std=std)
     except UnknownIdError as error:
@@ -99,36 +101,26 @@ def predict(
     "impute",
     examples=[
         "recsys impute model --output ratings.parquet",
-        "recsys impute ratings.csv --users users.txt --items items.txt --all-pairs",
+        "recsys impute ratings.csv --users users.txt --items items.txt",
     ],
 )
 @click.argument("source", metavar="MODEL|RATINGS")
 @option("--users", metavar="FILE", help="File of users to predict for.")
 @option("--items", metavar="FILE", help="File of items to predict for.")
-@option(
-    "--missing-only/--all-pairs",
-    default=True,
-    help="Leave out pairs that are rated, or include them.",
-)
 @output_options
 @source_options
-def impute(
-    source: Source, users: str | None, items: str | None, missing_only: bool, output: Output
-) -> None:
+def impute(source: Source, users: str | None, items: str | None, output: Output) -> None:
     """Predict all missing ratings.
 
     Takes a saved model, or ratings to fit a model to. The columns are user, item, prediction, user
     by user, within the range of the training ratings. Rows are written as they are computed, so
     memory does not grow with their number.
     """
-    from recsys.cli.inputs import known_ids
-
     recommender = source.open()
     ratings = recommender.ratings
     blocks = recommender.impute(
-        None if users is None else known_ids(users, ratings.users),
-        None if items is None else known_ids(items, ratings.items),
-        missing_only=missing_only,
+        None if users is None else inputs.known_ids(users, ratings.users),
+        None if items is None else inputs.known_ids(items, ratings.items),
     )
     with nullcontext() if output.to_stdout else Activity("Imputing"):
         output.write(blocks, command="impute", model=recommender.model.name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import require
 from recsys.cli.output import Output
@@ -42,9 +43,7 @@ class Source:
 
     def open(self) -> Recommender:
         """Load the model, or fit one."""
-        from recsys.cli.inputs import open_recommender
-
-        return open_recommender(self.path, self.reader, self.fitting)
+        return inputs.open_recommender(self.path, self.reader, self.fitting)
 
 
 source_options = cli.bundle(
@@ -172,7 +171,6 @@ def recommend(
         if (best := shortlist(source.path, user, n)) is not None:
             output.write(best, command="recommend", model=best.model, n=n)
             return
-    from recsys.cli import inputs
     from recsys.readers.id_lists import read_ids
 
     recommender = source.open()
@@ -207,12 +205,10 @@ def recommend(
 
 def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -> None:
     """Point out unknown users, by an error unless they get the most popular items."""
-    from recsys.cli.inputs import note_unknown
-
     if not users:
         return
     if cold_start != "error":
-        note_unknown(users, known, "they get the most popular items")
+        inputs.note_unknown(users, known, "they get the most popular items")
         return
     try:
         known.index(users)
@@ -262,16 +258,16 @@ def similar(
     similar, rank, score, title (of the similar item) if titles are known, and new if there are
     items that nobody rated.
     """
-    from recsys.cli.inputs import find_title, listed_ids
-
     recommender = source.open()
     ratings = recommender.ratings
     if user:
-        frame = recommender.similar_users(listed_ids(user, ratings.users), n)
+        frame = recommender.similar_users(inputs.listed_ids(user, ratings.users), n)
     elif text:
         frame = recommender.similar_items(text=text, n=n)
     else:
-        items = listed_ids(item, ratings.items) + [find_title(ratings, each) for each in title]
+        items = inputs.listed_ids(item, ratings.items) + [
+            inputs.find_title(ratings, each) for each in title
+        ]
         try:
             frame = recommender.similar_items(items, n)
         except UnknownIdError as error:
@@ -308,9 +304,7 @@ def explain(
     clipped. The columns are part, item, rating, feature if there are any, contribution, and title
     if titles are known.
     """
-    from recsys.cli.inputs import find_title
-
     recommender = source.open()
-    chosen = str(item) if title is None else find_title(recommender.ratings, title)
+    chosen = str(item) if title is None else inputs.find_title(recommender.ratings, title)
     frame = recommender.explain(user, chosen, n)
     output.write(frame, command="explain", model=recommender.model.name, user=user, item=chosen)

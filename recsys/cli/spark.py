@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from recsys.cli import inputs
 from recsys.cli.errors import CommandError
 from recsys.cli.options import EngineOptions, FitOptions, ReaderOptions
 from recsys.cli.progress import Activity, describe, note
@@ -46,11 +47,10 @@ def fit_on_spark(
                 "ratings alone; fit with features on one machine."
             )
     from recsys import spark
-    from recsys.cli.inputs import parameters_for
 
     # Without a model's name, the data decide between these two.
     models = [fitting.model] if fitting.model else ["als", "implicit-als"]
-    given = parameters_for(models, fitting, shared=False).values()
+    given = inputs.parameters_for(models, fitting, shared=False).values()
     parameters: dict[str, Any] = {name: value for found in given for name, value in found.items()}
     with _on_cluster("Fitting on Spark", engine) as cluster:
         result = spark.fit(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from recsys.cli import inputs
 from recsys.cli.options import (
     SHARE,
     Decorator,
@@ -146,13 +147,12 @@ def load_splits(
     UsageError
         If the sources contradict each other, or the options of a split do not apply.
     """
-    from recsys.cli.inputs import load_ratings, require_path
     from recsys.evaluation import Split
     from recsys.evaluation.split_files import read_pair, read_split
     from recsys.storage import is_split, split_files
 
     def read(path: str | Path) -> Ratings:
-        return load_ratings(str(path), reader)
+        return inputs.load_ratings(str(path), reader)
 
     train, test = pair
     if bool(sources) == (train is not None) or (train is None) != (test is None):
@@ -161,10 +161,10 @@ def load_splits(
         if splitting.given:
             raise click.UsageError(f"{splitting.given[0]} applies to RATINGS, not to --train.")
         for path in (str(train), str(test)):
-            require_path(path)
+            inputs.require_path(path)
         found: Split | list[Split] = read_pair(str(train), str(test), read)
     elif len(sources) > 1 or sources[0] == "-" or not is_split(sources[0]):
-        return make_splits(load_ratings(sources, reader), splitting, seed)
+        return make_splits(inputs.load_ratings(sources, reader), splitting, seed)
     else:
         source = sources[0]
         if splitting.given:
@@ -220,13 +220,12 @@ def split(
     it gets a directory for each fold. It is written to a temporary directory and moved into place
     when complete. `recsys evaluate DIR` takes it.
     """
-    from recsys.cli.inputs import load_ratings
     from recsys.evaluation import Split
     from recsys.storage import check_split_target, save_split
 
     splitting.check()
     check_split_target(out, overwrite=force)
-    parts = make_splits(load_ratings(ratings, reader), splitting, seed)
+    parts = make_splits(inputs.load_ratings(ratings, reader), splitting, seed)
     save_split(parts, out, form="parquet" if form == "parquet" else "csv", overwrite=force)
     first = parts if isinstance(parts, Split) else parts[0]
     sizes = f"{first.train.n_ratings:,} for training, {first.test.n_ratings:,} for testing"

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import require
-from recsys.cli.models import word
+from recsys.cli.info import word
 from recsys.cli.output import Output
 from recsys.cli.progress import Activity, note
 from recsys.cli.split import SplitOptions, load_splits, make_splits, split_options
@@ -107,7 +108,6 @@ def tune(
     given parameter, such as --factors 64, is not tuned. Prints the best parameters, and the
     commands that fit a model with them and measure it on the test ratings.
     """
-    from recsys.cli.inputs import featured, parameters_for
     from recsys.evaluation import tuning
     from recsys.models.registry import make_model
 
@@ -115,7 +115,7 @@ def tune(
     if search["metric"] is not None:
         tuning.check_metric_name(search["metric"])
     if fitting.model is not None:
-        parameters_for([fitting.model], fitting)  # raises before a long reading
+        inputs.parameters_for([fitting.model], fitting)  # raises before a long reading
     data, inner = _training_data(ratings, train, splitting, fitting.seed, reader)
     if validation_fraction is not None:
         sentence = "--validation-fraction does not apply to leave-last."
@@ -126,7 +126,7 @@ def tune(
         reader = replace(reader, implicit=data.implicit)
     else:
         model, own = fitting.model, {}
-    data = featured(data, reader, [make_model(model)])
+    data = inputs.featured(data, reader, [make_model(model)])
     with Activity(f"Tuning {model}") as activity:
 
         def each(number: int, step: Step) -> None:
@@ -137,7 +137,7 @@ def tune(
             model,
             data,
             ranges=wanted,
-            fixed=own | parameters_for([model], fitting, shared=False)[model],
+            fixed=own | inputs.parameters_for([model], fitting, shared=False)[model],
             validation=lambda held: _single(make_splits(held, inner, fitting.seed)),
             random_state=fitting.seed,
             threads=fitting.threads,
@@ -157,13 +157,12 @@ def _chosen(
 ) -> tuple[str, dict[str, Any], Ratings]:
     """Choose a model; return its name, its own parameters, and the ratings as it takes them."""
     from recsys.auto import Auto, choose_model
-    from recsys.cli.inputs import featured, parameters_for
 
     choice = choose_model(data)
     names = dict.fromkeys(each.model for each in choice.candidates)
     auto = Auto(random_state=fitting.seed, threads=fitting.threads)
-    auto.among(choice.given(parameters_for(names, fitting, shared=False)), blends=False)
-    candidate = auto.compare(featured(choice.ratings, reader, [auto]))
+    auto.among(choice.given(inputs.parameters_for(names, fitting, shared=False)), blends=False)
+    candidate = auto.compare(inputs.featured(choice.ratings, reader, [auto]))
     for line in auto.findings[1:-1]:
         note(line)
     note(f"chose {candidate}: {choice.reason}")
@@ -213,15 +212,13 @@ def _training_data(
     reader: cli.ReaderOptions,
 ) -> tuple[Ratings, SplitOptions]:
     """Read the training ratings; return them, and how to hold out validation ratings."""
-    from recsys.cli.inputs import load_ratings
-
     if splitting.method == "k-fold":
         raise click.UsageError(_FOLDS)
     if not sources:
         for flag in {"--test-fraction", "--folds"}.intersection(splitting.given):
             raise click.UsageError(f"{flag} applies to RATINGS, not to --train.")
         splitting.check()
-        return load_ratings(str(train), reader), splitting
+        return inputs.load_ratings(str(train), reader), splitting
     split = _single(load_splits(sources, (None, None), splitting, seed, reader))
     note(f"set aside: {split.description}, {counted(split.test.n_ratings, 'rating')}")
     if split.method == "given":  # in an unknown way

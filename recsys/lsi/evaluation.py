@@ -15,7 +15,7 @@ from recsys.errors import DataError
 from recsys.evaluation.metrics import METRICS
 from recsys.evaluation.results import Evaluation, Measurement, Settings, SplitInfo, summarize
 from recsys.lsi.search import METHODS
-from recsys.readers.judgements import Judgements, places_of
+from recsys.readers.collections import Judgements, places_of
 
 if TYPE_CHECKING:
     from recsys.lsi.index import Index
@@ -95,7 +95,7 @@ def evaluate_search(
     labels, texts : sequences
         Ids and texts of queries.
     judgements : Judgements
-        See `recsys.readers.judgements.read_judgements`.
+        See `recsys.readers.collections.read_judgements`.
     methods : sequence of str
         Of `recsys.lsi.search.METHODS`.
     relevant_from : float, optional

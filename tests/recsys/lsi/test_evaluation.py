@@ -9,7 +9,7 @@ import pytest
 from recsys.errors import DataError
 from recsys.lsi import LSI
 from recsys.lsi.evaluation import evaluate_search
-from recsys.readers.judgements import Judgements, places_of
+from recsys.readers.collections import Judgements, places_of
 
 TEXTS = ["tea", "tea tea milk", "milk bread", "bread", "water"]
 
