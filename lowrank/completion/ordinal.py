@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -21,11 +22,12 @@ from lowrank.errors import ArgumentError
 Floats = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 
-_BLOCK = 2**17  # entries at a time
+_BLOCK = 2**14  # entries at a time, whose intermediate results stay in the cache
 _LEARNED_FROM = 50_000  # entries at most, for cut points and noise
 _STEPS = 4  # of quasi-Newton per call
 _ANCHORS = 0.16, 0.84  # shares of the entries below the fixed cut points, about
 _LEAST = 1e-300  # probability of a level
+_LOW, _HIGH, _PER_UNIT = -38, 9, 1024  # table of the normal distribution, points per unit
 
 
 class Latent(NamedTuple):
@@ -93,21 +95,19 @@ class OrdinalScale:
         self, codes: NDArray[np.uint16], scores: Floats, noise: float, rng: np.random.Generator
     ) -> Floats:
         """Return draws of the truncated normal numbers."""
-        from scipy.special import ndtr, ndtri
+        from scipy.special import ndtri
 
         draws, deviation = np.empty_like(scores), math.sqrt(noise)
         for part in _parts(len(scores)):
             at = scores[part].astype(np.float64)
             lower, upper, turned = self._interval(codes[part], at, deviation)
-            low, high = ndtr(lower), ndtr(upper)
+            low, high = normal_cdf(lower), normal_cdf(upper)
             inside = ndtri(np.maximum(low + rng.random(len(at)) * (high - low), _LEAST))
             draws[part] = at + deviation * turned * np.clip(inside, lower, upper)
         return draws
 
     def expected(self, scores: Floats, variance: Floats | float) -> Floats:
         """Return the expected entry where the latent number has these means and variances."""
-        from scipy.special import ndtr
-
         expected, deviation = (
             np.empty_like(scores),
             np.sqrt(np.broadcast_to(variance, scores.shape)),
@@ -116,16 +116,14 @@ class OrdinalScale:
         for part in _parts(len(scores)):
             total = np.full(scores[part].shape, self.levels[-1])
             for cut, step in zip(self.cuts, steps, strict=True):
-                total -= step * ndtr((cut - scores[part]) / deviation[part])
+                total -= step * normal_cdf((cut - scores[part]) / deviation[part])
             expected[part] = total
         return expected
 
     def probabilities(self, scores: Floats, variance: Floats | float) -> Doubles:
         """Return the probability of each level, shape (n, L)."""
-        from scipy.special import ndtr
-
         deviation = np.sqrt(np.broadcast_to(variance, scores.shape)).astype(np.float64)
-        below = ndtr((self.cuts - scores[:, None].astype(np.float64)) / deviation[:, None])
+        below = normal_cdf((self.cuts - scores[:, None].astype(np.float64)) / deviation[:, None])
         ends = np.zeros((len(scores), 1)), np.ones((len(scores), 1))
         return np.diff(np.hstack([ends[0], below, ends[1]]), axis=1)
 
@@ -240,12 +238,33 @@ def _parts(n: int) -> Iterator[slice]:
     return (slice(start, start + _BLOCK) for start in range(0, n, _BLOCK))
 
 
+@cache
+def _table() -> tuple[Doubles, Doubles, Doubles]:
+    """Return points of the normal distribution, its function and its density at each."""
+    at = np.arange(_LOW * _PER_UNIT, _HIGH * _PER_UNIT + 1) / _PER_UNIT
+    below = [0.5 * math.erfc(-z / math.sqrt(2)) for z in at.tolist()]
+    return at, np.array(below), _density(at)
+
+
+def normal_cdf(z: Floats) -> Doubles:
+    """Return the distribution function of the standard normal; 0 or 1 beyond -38 and 9.
+
+    It is a third-order expansion around the nearest point of a table, as fast as SciPy's function,
+    whose import takes a second BLAS; the relative error is 1e-14 near 0 and 1e-8 at most.
+    """
+    z = np.clip(z, _LOW, _HIGH).astype(np.float64)
+    at, below, density = _table()
+    nearest = np.rint((z - _LOW) * _PER_UNIT).astype(np.intp)
+    x = at[nearest]
+    d = z - x
+    found: Doubles = below[nearest] + density[nearest] * d * (1 - d * (x / 2 + d * (1 - x * x) / 6))
+    return found
+
+
 def _density(z: Doubles) -> Doubles:
     return np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
 
 
 def _mass(lower: Doubles, upper: Doubles) -> Doubles:
-    from scipy.special import ndtr
-
-    mass: Doubles = np.maximum(ndtr(upper) - ndtr(lower), _LEAST)
+    mass: Doubles = np.maximum(normal_cdf(upper) - normal_cdf(lower), _LEAST)
     return mass

@@ -1,7 +1,7 @@
 """Factor models of the library `implicit`: ALS, BPR and logistic matrix factorisation.
 
 The library fits; everything else is done here, from the arrays that it found. It is imported only
-by a fit and where new users or items are folded in.
+by a fit.
 """
 
 from __future__ import annotations
@@ -185,9 +185,6 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
         self.interaction_weight = self.alpha or _INTERACTION_WEIGHT * ratings.density**-0.5
         by_chance = sum(math.sqrt(ratings.n_ratings / n) for n in ratings.shape)
         self.penalty = self.regularization or _PENALTY * self.interaction_weight * by_chance
-        return self._solver()
-
-    def _solver(self) -> Any:
         als = library_class("cpu.als", "AlternatingLeastSquares")
         options = {name: getattr(self, name) for name in ("factors", "iterations", "random_state")}
         options |= {"regularization": self.penalty, "alpha": self.interaction_weight}
@@ -196,13 +193,31 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
 
     def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
         side, other = ("user", self.item_factors) if of_users else ("item", self.user_factors)
-        solved, n = np.zeros((0, other.shape[1]), dtype=np.float32), histories.n_rows
-        if n:
-            matrix = library_matrix(weighted_matrix(histories, len(other), self.unit))
-            peer = self._solver()
-            peer.item_factors = np.require(other, requirements=["C", "W"])  # a mapped file: copied
-            with library(self.name):
-                solved = peer.recalculate_user(np.arange(n), matrix)
+        n, Y = histories.n_rows, np.ascontiguousarray(other)
+        indptr, indices = histories.indptr, histories.indices
+        confidence = (self.interaction_weight * histories.values / self.unit).astype(np.float32)
+        preferred, weights = np.maximum(confidence, 0), np.abs(confidence) - 1
+        gram = kernels.coefficients(Y, Y, threads=self.threads)
+        # (Y'Y + Y'(|C| - I)Y + penalty) x = Y' max(C, 0). Of the right-hand side the kernel has
+        # Y'(|C| - I) by itself; a negative confidence is one in an item that is not preferred.
+        solved = kernels.aligned_zeros((n, Y.shape[1]), Y.dtype)
+        rest = kernels.CsrArrays(indptr, indices, preferred - weights)
+        kernels.implicit_half_sweep(
+            kernels.CsrArrays(indptr, indices, np.maximum(weights, 0)),
+            Y,
+            gram=gram,
+            penalty=np.full(n, self.penalty),
+            factors=solved,
+            right=kernels.csr_matmat(rest, Y, threads=self.threads),
+            threads=self.threads,
+        )
+        # The kernel takes roots of weights; rows with a confidence below 1 are solved here.
+        penalised = gram + np.float32(self.penalty) * np.eye(len(gram), dtype=gram.dtype)
+        for row in np.unique(histories.rows[weights < 0]).tolist():
+            own = slice(indptr[row], indptr[row + 1])
+            seen = Y[indices[own]]
+            system = penalised + (seen.T * weights[own]) @ seen
+            solved[row] = np.linalg.solve(system, seen.T @ preferred[own])
         return {f"{side}_factors": solved, f"{side}_bias": np.zeros(n, dtype=np.float32)}
 
 
