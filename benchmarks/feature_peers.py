@@ -1,15 +1,17 @@
 """Predictions from features by the peers, for `features.py`: run by the Python that has them.
 
-Usage: PYTHON feature_peers.py IN.npz OUT.npz [NAME ...]
+Usage: PYTHON feature_peers.py IN.npz OUT.npz
 
 Of cmfrec's CMF, LightFM and myFM those whose library is there are fitted with each of their
-settings to the inner part, the best on the items held out from it is fitted to the training part,
-and its scores of the held-out items go to OUT, one row per user, with the seconds of this last fit
-and, of those that predict ratings, predictions of known items.
+settings to the inner part, unless IN says which to take; the best on the items held out from it is
+fitted to the training part,
+and its scores of the held-out items go to OUT, one row per user, with the seconds of this last fit,
+predictions of known items by those that predict ratings, and LightFM's scores of all items.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import warnings
@@ -26,6 +28,7 @@ class Data:
 
     def __init__(self, path):
         arrays = dict(np.load(path))
+        self.chosen = json.loads(str(arrays.pop("chosen")))
         self.n_users, self.held = int(arrays["n_users"]), arrays["held"]
         self.inner_held, self.dense = arrays["inner_held"], arrays["dense"].astype(float)
         csr = arrays["data"], arrays["indices"], arrays["indptr"]
@@ -221,17 +224,18 @@ def fitted(kind, data, part, params):
 
 
 def main() -> None:
-    data, found, wanted = Data(sys.argv[1]), {}, sys.argv[3:]
-    titles = []
+    data, found = Data(sys.argv[1]), {}
+    titles, chosen = [], data.chosen
     for kind in (OfCmfrec, OfContentBased, OfLightfm, OfMyfm):
-        if wanted and kind.title not in wanted:
-            continue
         try:
-            best = min(kind.settings, key=lambda p: quality(fitted(kind, data, "inner", p), data))
+            if kind.title not in chosen:
+                errors = [quality(fitted(kind, data, "inner", p), data) for p in kind.settings]
+                chosen[kind.title] = int(np.argmin(errors))
+            best = kind.settings[chosen[kind.title]]
+            start = time.perf_counter()
+            peer = fitted(kind, data, "train", best)
         except ImportError:
             continue
-        start = time.perf_counter()
-        peer = fitted(kind, data, "train", best)
         found[f"{kind.title}: seconds"] = time.perf_counter() - start
         print(f"{kind.title}: {best}", file=sys.stderr)
         found[f"{kind.title}: scores"] = peer.scores(data, data.held)
@@ -239,9 +243,20 @@ def main() -> None:
             users, items, _ = data.parts["warm_test"]
             known = fitted(kind, data, "warm", best)
             found[f"{kind.title}: warm"] = known.predict(data, users, items)
+        if kind is OfLightfm:
+            everything = np.arange(data.features.shape[0])
+            found[f"{kind.title}: lists"] = fitted(kind, data, "warm", best).scores(
+                data, everything
+            )
         titles.append(kind.title)
     rated = [kind.title for kind in (OfCmfrec, OfContentBased, OfLightfm, OfMyfm) if kind.rates]
-    np.savez(sys.argv[2], titles=np.array(titles), rated=np.array(rated), **found)
+    np.savez(
+        sys.argv[2],
+        titles=np.array(titles),
+        rated=np.array(rated),
+        chosen=json.dumps(chosen),
+        **found,
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,16 @@
-"""Features of items: ratings of known items, and items that nobody rated, on ml-latest-small.
+"""Features of items: ratings and likes of known items, and of items that nobody rated.
 
-Features are genres, the year and the users' tags as texts. Warm: 10% of the ratings are held out
-at random, RMSE with and without features. Cold: 10% of the items are held out whole; RMSE of their
-ratings, and for each user with liked ones (4 stars or more) AUC and NDCG@10 of these among all
-held-out items. Means over the splits with 95% intervals (of Student), and the share of ratings
-inside the 90% interval where the model has one. Our models run with their defaults. A peer with
-several settings uses the best on 10% of the training items, and is then fitted to all of them.
+The data are ml-latest-small, its features genres, the year and the users' tags as texts. Warm: 10%
+of the ratings are held out at random; RMSE, and NDCG@20 of the liked ones (4 stars or more) among
+all films that a user has not rated, with and without features. Cold: 10% of the items are held out
+whole; RMSE of their ratings, and for each user with liked ones AUC and NDCG@10 of these among all
+held-out items. Models of ratings are fitted to the ratings of a training part, models of likes to
+the likes in it; all are measured on the same held-out ones. Means over the splits with 95%
+intervals (of Student), and the share of ratings inside the 90% interval where the model has one. A
+second table has the change that features bring to known items, with a paired t test over the
+splits. Our models run with their defaults; `auto` is what `recsys fit` takes for likes. What has
+several settings uses the best on 10% of the training items of the first split, and `auto` its
+choice there.
 
 "Ridge per user" is fitted here; other peers run in a process of their own: PEERS_PYTHON names the
 Python that has cmfrec, lightfm-next or myfm.
@@ -17,6 +22,7 @@ Usage: RECSYS_DATASETS=FOLDER [PEERS_PYTHON=...] python benchmarks/features.py [
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import subprocess
@@ -32,14 +38,18 @@ import polars as pl
 from measuring import datasets, machine, table
 from ratings import OURS, inside, with_interval
 from scipy import sparse
-from scipy.stats import rankdata
+from scipy.stats import rankdata, ttest_rel
 
+from recsys.auto import as_implicit
 from recsys.data.ratings import Ratings
 from recsys.evaluation.splits import random_split
 from recsys.models.registry import make_model
 from recsys.readers import read_ratings
 
 LIKED = 4.0
+TOP = 20
+OF_LIKES = {f"{name}, of likes": (name, {}) for name in ("spectral", "ials", "sparse-ease", "auto")}
+WITHOUT = ", without features"
 RIDGES = (1.0, 3.0, 10.0, 30.0)
 Figures = dict[str, dict[str, list[float]]]
 
@@ -126,23 +136,47 @@ def held_out_items(ratings: Ratings, seed: int) -> tuple[Ratings, Ratings, np.nd
     return ratings.take(~is_held), ratings.take(is_held), np.sort(held)
 
 
+def likes_of(ratings: Ratings) -> Ratings:
+    """Return the likes among ratings, of the same users and items."""
+    return as_implicit(ratings.take(ratings.values >= LIKED))
+
+
+def aucs(scores: np.ndarray, liked: np.ndarray) -> np.ndarray:
+    """Return for each row with liked columns how often one of them is above another column."""
+    ranks, n = rankdata(scores, axis=1), liked.sum(axis=1)
+    above = (ranks * liked).sum(axis=1) - n * (n + 1) / 2
+    return above / (n * (liked.shape[1] - n))
+
+
+def gains(scores: np.ndarray, liked: np.ndarray, top: int) -> np.ndarray:
+    """Return the NDCG of each row with liked columns; ties are in random order."""
+    noise = np.broadcast_to(np.random.default_rng(0).random(scores.shape[1]), scores.shape)
+    best = np.lexsort((noise, -scores), axis=1)[:, :top]
+    discounts = 1 / np.log2(np.arange(2, top + 2))
+    ideal = discounts.cumsum()[np.minimum(liked.sum(axis=1), top) - 1]
+    return np.take_along_axis(liked, best, axis=1) @ discounts[: best.shape[1]] / ideal
+
+
 def cold_figures(scores: np.ndarray, train: Ratings, test: Ratings, held: np.ndarray) -> dict:
-    """Return RMSE, AUC and NDCG of predictions of all held-out items, one row per user."""
+    """Return RMSE, AUC and NDCG of scores of all held-out items, one row per user."""
     users, place = test.user_index_of_nonzeros(), np.searchsorted(held, test.indices)
     clipped = np.clip(scores[users, place], train.values.min(), train.values.max())
-    aucs, gains = [], []
-    noise = np.random.default_rng(0).random(len(held))  # ties in random order
-    for user in np.unique(users[test.values >= LIKED]):
-        own = users == user
-        liked = np.zeros(len(held), bool)
-        liked[place[own & (test.values >= LIKED)]] = True
-        n, ranks = liked.sum(), rankdata(scores[user])
-        aucs.append((ranks[liked].sum() - n * (n + 1) / 2) / (n * (len(held) - n)))
-        best = liked[np.lexsort((noise, -scores[user]))[:10]]
-        discounts = 1 / np.log2(np.arange(2, 12))
-        gains.append(best @ discounts[: len(best)] / discounts[: min(10, n)].sum())
-    rmse = math.sqrt(np.mean((clipped - test.values) ** 2, dtype=float))
-    return {"cold rmse": rmse, "auc": float(np.mean(aucs)), "ndcg": float(np.mean(gains))}
+    liked = likes_of(test).matrix.toarray()[:, held] > 0
+    rows = np.flatnonzero(liked.any(axis=1))
+    return {
+        "cold rmse": math.sqrt(np.mean((clipped - test.values) ** 2, dtype=float)),
+        "auc": float(aucs(scores[rows], liked[rows]).mean()),
+        "ndcg": float(gains(scores[rows], liked[rows], 10).mean()),
+    }
+
+
+def warm_gain(scores: np.ndarray, train: Ratings, test: Ratings) -> float:
+    """Return the NDCG of liked items among all that a user has not rated."""
+    liked = likes_of(test).matrix.toarray() > 0
+    rows = np.flatnonzero(liked.any(axis=1))
+    scores = scores[rows].astype(np.float64)
+    scores[train.matrix[rows].toarray() > 0] = -np.inf
+    return float(gains(scores, liked[rows], TOP).mean())
 
 
 def ridge_per_user(train: Ratings, F: np.ndarray, penalty: float, held: np.ndarray) -> np.ndarray:
@@ -160,19 +194,19 @@ def ridge_per_user(train: Ratings, F: np.ndarray, penalty: float, held: np.ndarr
     return scores
 
 
-def measure_ridge(train, test, held, inner, blocks: Blocks, figures: Figures) -> None:
+def measure_ridge(train, test, held, inner, blocks: Blocks, figures: Figures, chosen: dict) -> None:
     for title, F in {
         "ridge per user, genres": blocks.matrix[:, blocks.groups["genres"]].toarray(),
         "ridge per user, all features": blocks.matrix.toarray(),
     }.items():
+        if title not in chosen:
+            tried = [ridge_per_user(inner[0], F, penalty, inner[2]) for penalty in RIDGES]
+            errors = [cold_figures(scores, *inner)["cold rmse"] for scores in tried]
+            chosen[title] = RIDGES[int(np.argmin(errors))]
         start = time.perf_counter()
-        errors = [
-            cold_figures(ridge_per_user(inner[0], F, p, inner[2]), *inner)["cold rmse"]
-            for p in RIDGES
-        ]
-        best = RIDGES[int(np.argmin(errors))]
-        found = cold_figures(ridge_per_user(train, F, best, held), train, test, held)
-        add(figures[title], found | {"fit": (time.perf_counter() - start) / (len(RIDGES) + 1)})
+        scores = ridge_per_user(train, F, chosen[title], held)
+        seconds = time.perf_counter() - start
+        add(figures[title], cold_figures(scores, train, test, held) | {"fit": seconds})
 
 
 def add(figures: dict[str, list[float]], found: dict[str, float]) -> None:
@@ -180,28 +214,40 @@ def add(figures: dict[str, list[float]], found: dict[str, float]) -> None:
         figures[key].append(value)
 
 
-def measure_ours(cold: tuple, warm: tuple, blocks: Blocks, figures: Figures) -> None:
-    train, test, held = cold
-    known = warm[1].user_index_of_nonzeros(), warm[1].indices
-    for title, (name, params) in OURS.items():
-        for features in (None, blocks):
-            label = title if features else f"{title}, without features"
-            model = make_model(name, **params).fit(replace(train, item_features=features))
-            scores = model.scores(np.arange(train.n_users))[:, held].astype(float)
-            found = cold_figures(scores, train, test, held)
+def measure_ours(cold: tuple, warm: tuple, blocks: Blocks, figures: Figures, chosen: dict) -> None:
+    everybody = np.arange(cold[0].n_users)
+    for title, (name, params) in (OURS | OF_LIKES).items():
+        parts = [likes_of(part) if title in OF_LIKES else part for part in (cold[0], warm[0])]
+        for features in (blocks,) if name == "auto" else (None, blocks):
+            own = figures[title if features else f"{title}{WITHOUT}"]
+            name, params = chosen.get(title, (name, params))
+            model = make_model(name, **params).fit(replace(parts[0], item_features=features))
+            if name == "auto":
+                name, params = chosen[title] = model.candidate.model, model.candidate.params
+                print(f"auto: {'; '.join(model.findings)}", file=sys.stderr)
+            scores = model.scores(everybody)[:, cold[2]].astype(float)
+            found = cold_figures(scores, *cold)
             if name == "bayes":
-                found["inside cold"] = inside(model, test)
+                found["inside cold"] = inside(model, cold[1])
             start = time.perf_counter()
-            model = make_model(name, **params).fit(replace(warm[0], item_features=features))
+            model = make_model(name, **params).fit(replace(parts[1], item_features=features))
             found["fit"] = time.perf_counter() - start
-            off = np.clip(model.predict(*known), 0.5, 5) - warm[1].values
-            found["warm rmse"] = math.sqrt(np.mean(off**2, dtype=float))
+            found["warm ndcg"] = warm_gain(model.scores(everybody), *warm)
+            if title in OF_LIKES:
+                del found["cold rmse"]  # its scores are not ratings
+            else:
+                pairs = warm[1].user_index_of_nonzeros(), warm[1].indices
+                found["warm rmse"] = error(model.predict(*pairs), warm[1])
             if name == "bayes":
                 found["inside warm"] = inside(model, warm[1])
-            add(figures[label], found)
+            add(own, found)
 
 
-def measure_peers(python: str, cold: tuple, warm: tuple, inner: tuple, blocks, figures) -> None:
+def error(predicted: np.ndarray, test: Ratings) -> float:
+    return math.sqrt(np.mean((np.clip(predicted, 0.5, 5) - test.values) ** 2, dtype=float))
+
+
+def measure_peers(python, cold: tuple, warm: tuple, inner: tuple, blocks, figures, chosen) -> None:
     script = Path(__file__).with_name("feature_peers.py")
     dense = blocks.matrix[:, : blocks.groups["tags"].start].toarray()
     with tempfile.TemporaryDirectory() as folder:
@@ -214,15 +260,17 @@ def measure_peers(python: str, cold: tuple, warm: tuple, inner: tuple, blocks, f
             arrays[f"{name}_items"], arrays[f"{name}_values"] = part.indices, part.values
         M = blocks.matrix
         arrays |= {"indptr": M.indptr, "indices": M.indices, "data": M.data, "shape": M.shape}
-        np.savez(given, n_users=cold[0].n_users, **arrays)
+        np.savez(given, n_users=cold[0].n_users, chosen=json.dumps(chosen), **arrays)
         subprocess.run([python, str(script), str(given), str(answer)], check=True)
         found = np.load(answer)
+        chosen |= json.loads(str(found["chosen"]))
         for title in found["titles"].tolist():
             scores = found[f"{title}: scores"]
             own = cold_figures(scores, *cold)
             if f"{title}: warm" in found:
-                off = np.clip(found[f"{title}: warm"], 0.5, 5) - warm[1].values
-                own["warm rmse"] = math.sqrt(np.mean(off**2, dtype=float))
+                own["warm rmse"] = error(found[f"{title}: warm"], warm[1])
+            if f"{title}: lists" in found:
+                own["warm ndcg"] = warm_gain(found[f"{title}: lists"], *warm)
             if title not in found["rated"]:
                 del own["cold rmse"]  # its scores are not ratings
             add(figures[title], own | {"fit": float(found[f"{title}: seconds"])})
@@ -275,18 +323,20 @@ def main() -> None:
     if not pythons:
         print("No peers: PEERS_PYTHON names no Python that has them.", file=sys.stderr)
     figures: Figures = defaultdict(lambda: defaultdict(list))
+    chosen: dict = {}  # settings, on the first split
     for seed in range(arguments.first, arguments.first + arguments.splits):
         cold, warm = held_out_items(ratings, seed), tuple(random_split(ratings, 0.1, seed))
         inner = held_out_items(cold[0], seed)
-        measure_ours(cold, warm, blocks, figures)
-        measure_ridge(*cold, inner, blocks, figures)
+        measure_ours(cold, warm, blocks, figures, chosen)
+        measure_ridge(*cold, inner, blocks, figures, chosen)
         for python in pythons:
-            measure_peers(python, cold, warm, inner, blocks, figures)
+            measure_peers(python, cold, warm, inner, blocks, figures, chosen)
         done = "; ".join(f"{title} {dict(each)}" for title, each in figures.items())
         print(f"split {seed}: {done}", file=sys.stderr)
     print(f"{machine()}\nml-latest-small, {ratings.n_ratings:,} ratings, ", end="")
     print(f"{blocks.matrix.shape[1]} features, {arguments.splits} splits\n")
-    columns, intervals = ("warm rmse", "cold rmse", "auc", "ndcg"), ("inside warm", "inside cold")
+    columns = ("warm rmse", "warm ndcg", "cold rmse", "auc", "ndcg")
+    intervals = ("inside warm", "inside cold")
     rows = [
         [
             title,
@@ -296,8 +346,24 @@ def main() -> None:
         ]
         for title, found in figures.items()
     ]
-    headers = ["model", "warm RMSE", "cold RMSE", "cold AUC", "cold NDCG@10"]
+    headers = ["model", "warm RMSE", f"warm NDCG@{TOP}", "cold RMSE", "cold AUC", "cold NDCG@10"]
     print(table([*headers, "in 90%, warm", "in 90%, cold", "fit s"], rows))
+    if arguments.splits > 1:
+        print_changes(figures)
+
+
+def print_changes(figures: Figures) -> None:
+    """Print what features change for known items, and whether a paired t test calls it a change."""
+    rows = []
+    for title, found in figures.items():
+        for key, sign in (("warm rmse", -1), ("warm ndcg", 1)):
+            without = figures.get(f"{title}{WITHOUT}", {}).get(key)
+            if without and key in found:
+                change = np.subtract(found[key], without)
+                p, better = ttest_rel(found[key], without).pvalue, sign * change.mean() > 0
+                verdict = ("better" if better else "worse") if p < 0.05 else "no difference"
+                rows.append([title, key, with_interval(change), f"{p:.4f}", verdict])
+    print(f"\n{table(['model', 'figure', 'with - without features', 'p', ''], rows)}")
 
 
 if __name__ == "__main__":

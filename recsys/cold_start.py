@@ -74,13 +74,18 @@ def with_tables(
     ------
     DataError
     """
-    items = table_of(item_table, ratings.items) or ratings.item_table
-    users = table_of(user_table, ratings.users) or ratings.user_table
-    changed = replace(ratings, item_table=items, user_table=users)
-    for given, table in ((item_table, items), (user_table, users)):
-        if given is not None and table is not None and learns:
-            model, changed = extended(model, changed, table)
-    return model, changed
+    for given, ids in ((item_table, ratings.items), (user_table, ratings.users)):
+        table, name = table_of(given, ids), f"{ids.kind}_table"
+        kept: Features | None = getattr(ratings, name)
+        if table is None:
+            continue
+        if kept is not None and not (table.rows_of(ids) >= 0).any():  # new ones only
+            table = kept.updated(table)
+        changes: dict[str, Any] = {name: table}
+        ratings = replace(ratings, **changes)
+        if learns:
+            model, ratings = extended(model, ratings, table)
+    return model, ratings
 
 
 def extended(model: Model, ratings: Ratings, table: Features) -> tuple[Model, Ratings]:

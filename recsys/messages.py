@@ -115,6 +115,18 @@ def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
     return [other for *_, other in nlargest(n, found)]
 
 
+def did_you_mean(near: Iterable[str]) -> str:
+    """Return a sentence that follows a message, empty without anything near.
+
+    Examples
+    --------
+    >>> did_you_mean(["ape", "apple"])
+    ' Did you mean ape or apple?'
+    """
+    names = " or ".join(near)
+    return f" Did you mean {names}?" if names else ""
+
+
 def similar_files(name: str, others: Iterable[str], n: int) -> list[str]:
     """Return up to n file names that resemble one by what they have before the suffixes.
 

@@ -13,12 +13,14 @@ from click.core import ParameterSource
 from recsys.cli.errors import CommandError
 from recsys.cli.options import FitOptions, ReaderOptions
 from recsys.cli.progress import Activity, note
-from recsys.messages import close_matches, counted, redacted, similar_files
+from recsys.messages import close_matches, counted, did_you_mean, redacted, similar_files
 
 if TYPE_CHECKING:
     import polars as pl
 
     from recsys.data.columns import Request
+    from recsys.data.encoder import FeatureBlocks, FeatureEncoder
+    from recsys.data.features import Features
     from recsys.data.ids import Ids
     from recsys.data.ratings import Ratings
     from recsys.models.base import Model, Step
@@ -181,8 +183,12 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
         for ids in (recommender.ratings.items, recommender.ratings.users):
             place = getattr(reader, f"{ids.kind}_table")
             if place is not None:  # in place of the table that the model kept
-                tables[f"{ids.kind}_table"], remark = read_table(place, ids, request)
+                table, remark = read_table(place, ids, request, of_new=True)
+                tables[f"{ids.kind}_table"] = table
                 note(remark)
+                _note_unknown_levels(
+                    table, ids, getattr(recommender.ratings, f"{ids.kind}_features")
+                )
         return recommender.with_tables(**tables) if tables else recommender
     ratings = load_ratings(path, reader)
     is_given = (
@@ -194,6 +200,18 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
     fitted = fit_recommender(planned, used)
     note(f"fitted {fitted.model.name} to {path} (not saved; use `recsys fit` to keep the model)")
     return fitted
+
+
+def _note_unknown_levels(table: Features, ids: Ids, features: FeatureBlocks | None) -> None:
+    """Say which categories of new items, or users, a model has not learned of."""
+    encoder: FeatureEncoder | None = getattr(features, "encoder", None)
+    if encoder is not None:
+        new = table.frame.filter(ids.find(table.frame[ids.kind]) < 0)
+        unknown = encoder.unknown(replace(table, frame=new))
+        found = [f"{column} = {level}" for column in unknown for level in unknown[column]]
+        if found:
+            more = f" and {len(found) - _NAMED:,} more" * (len(found) > _NAMED)
+            note(f"not known to the model: {', '.join(found[:_NAMED])}{more}")
 
 
 def plan_fit(
@@ -454,8 +472,7 @@ def find_title(ratings: Ratings, text: str) -> Any:
             known.setdefault(" ".join(words[start : start + n_words]).strip(",:!?."), title)
     known |= {name: title for name, title in zip(bare, titles, strict=True) if name}
     near = dict.fromkeys(known[each] for each in close_matches(wanted_bare, known, _NAMED))
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise CommandError(f"No title is or contains {text!r}.{hint}")
+    raise CommandError(f"No title is or contains {text!r}.{did_you_mean(near)}")
 
 
 def _only(text: str, ratings: Ratings, found: list[int]) -> Any:

@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 
 from recsys.cli.group import EVERYWHERE, Command, Option, State
 from recsys.cli.output import FORMATS, SUFFIXES, Output
+from recsys.messages import did_you_mean
 from recsys.models.registry import MODELS, similar_names
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,8 +41,7 @@ class _ModelType(click.Choice[str]):
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return the message for a name that no model has."""
-        near = similar_names(str(value))
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        hint = did_you_mean(similar_names(str(value)))
         return super().get_invalid_choice_message(value, ctx) + hint
 
 

@@ -33,7 +33,7 @@ from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.lsi.space import decompose, default_rank
-from recsys.messages import close_matches
+from recsys.messages import close_matches, did_you_mean
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -240,9 +240,9 @@ class FeatureEncoder:
         for name, text in given.items():
             if name not in columns:
                 listed, near = ", ".join(columns) or "none", close_matches(name, columns, 1)
-                hint = f" Did you mean {near[0]}?" if near else ""
                 raise DataError(
-                    f"There is no feature {name!r} of {self.kind}s; there are {listed}.{hint}"
+                    f"There is no feature {name!r} of {self.kind}s; there are {listed}."
+                    f"{did_you_mean(near)}"
                 )
             block, typed = columns[name], pl.Series(name, [text])
             if isinstance(block, NumberBlock | DateBlock) and block.suited(typed).null_count():
@@ -409,6 +409,7 @@ def with_features(
         if name not in known:
             raise DataError(
                 f"There is no column {name!r} of items or users; there are {', '.join(known)}."
+                f"{did_you_mean(close_matches(name, known, 1))}"
             )
     found: list[FeatureBlocks | None] = []
     for ids, table in tables:

@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from recsys.errors import DataError
-from recsys.messages import close_matches
+from recsys.messages import close_matches, did_you_mean
 
 LANGUAGES = (
     *("arabic", "catalan", "czech", "danish", "dutch", "english", "finnish", "french", "german"),
@@ -80,8 +80,7 @@ def check_language(name: Any) -> None:
         If it is neither "auto", None nor one of `LANGUAGES`.
     """
     if name is not None and name != "auto" and name not in LANGUAGES:
-        near = close_matches(str(name), LANGUAGES, 2)
-        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        hint = did_you_mean(map(repr, close_matches(str(name), LANGUAGES, 2)))
         raise DataError(
             f"language must be 'auto', None, or one of {', '.join(LANGUAGES)}; got {name!r}.{hint}"
         )

@@ -314,7 +314,9 @@ def _of_folders(path: str, request: Request) -> dict[str, tuple[str, pl.Series]]
     return found
 
 
-def read_table(source: TableSource, ids: Ids, request: Request) -> tuple[Features, str]:
+def read_table(
+    source: TableSource, ids: Ids, request: Request, *, of_new: bool = False
+) -> tuple[Features, str]:
     """Read what is known of items or users, and say in a few words what that is.
 
     The column of ids is the one of `request`, if the table has it, or is found by its usual names;
@@ -328,6 +330,8 @@ def read_table(source: TableSource, ids: Ids, request: Request) -> tuple[Feature
         Of the items or users of the ratings.
     request : Request
         Names of columns of the ratings, and an encoding for a file that is not in UTF-8.
+    of_new : bool
+        Take a table of new ids only as well, if these look like `ids`.
 
     Raises
     ------
@@ -341,9 +345,9 @@ def read_table(source: TableSource, ids: Ids, request: Request) -> tuple[Feature
             if isinstance(source, Features)
             else _features(to_polars(source), ids, request, where, untyped=False)
         )
-        return _described(features, ids, where)
+        return _described(features, ids, where, of_new)
     with open_data(source, request.encoding, guess=True) as data:
-        return _described(_read(data, ids, request), ids, data.name)
+        return _described(_read(data, ids, request), ids, data.name, of_new)
 
 
 def _neighbouring_table(data: DataFile, ids: Ids, request: Request) -> tuple[Features | None, str]:
@@ -471,22 +475,30 @@ def _has_ids(values: pl.Series, ids: Ids) -> bool:
     return 2 * int((ids.find(known) >= 0).sum()) >= min(len(known), len(ids))
 
 
-def _described(features: Features, ids: Ids, name: str) -> tuple[Features, str]:
+def _described(
+    features: Features, ids: Ids, name: str, of_new: bool = False
+) -> tuple[Features, str]:
     """Return the table, and a remark with its columns and the ids that it lacks or has more."""
     noun, n_known = f"{ids.kind}s", int((features.rows_of(ids) >= 0).sum())
-    if not n_known:
+    if not n_known and not (of_new and _forms(features.frame[ids.kind]) & _forms(ids.values)):
         raise DataError(
             f"{name} has none of the {noun} of the ratings: its ids look like "
             f"{next(iter(features.frame[ids.kind]), None)!r}, theirs like {ids.values[0]!r}."
         )
     remarks = []
-    if n_known < len(ids):
+    if 0 < n_known < len(ids):
         remarks.append(f"lacks {len(ids) - n_known:,} of {counted(len(ids), ids.kind)}")
     if n_known < len(features):
         remarks.append(f"has {len(features) - n_known:,} without ratings")
     aside = f" ({', '.join(remarks)})" if remarks else ""
     unused = f"; left out: {', '.join(features.left_out)}" if features.left_out else ""
     return features, f"{name}{aside}: {features if features.kinds else 'ids only'}{unused}"
+
+
+def _forms(ids: pl.Series) -> set[str]:
+    """Return what ids look like: "SKU-0042" as "A-a"."""
+    plain = ids.cast(pl.String).str.replace_all("[0-9a-z]+", "a").str.replace_all("[A-Z]+", "A")
+    return set(plain.unique())
 
 
 def _film(row: list[str]) -> list[str]:

@@ -68,6 +68,17 @@ def test_a_file_of_ratings_brings_its_new_items(run, saved):
     assert {line.split(",")[1] for line in bare[1:]}.isdisjoint(map(str, NEW))
 
 
+def test_a_table_of_new_items_only_is_added(run, rows, saved):
+    arrivals = saved / "arrivals.csv"
+    arrivals.write_text("item,title,about,price,tag\n90,New,robots of the future,11,x\n")
+    asked = ("recommend", saved / "model", "--user", 3, "--item-table", arrivals)
+    found = {each["item"]: each["title"] for each in rows(*asked, "-n", 50)}
+    assert (found[90], found[1]) == ("New", "T1")
+    assert "arrivals.csv (has 1 without ratings)" in run(*asked).stderr
+    arrivals.write_text("item,title\nSKU-90,New\n")
+    assert "its ids look like 'SKU-90', theirs like 0" in run(*asked, code=1).output
+
+
 def test_a_user_is_described(rows, saved):
     described = ("recommend", saved / "model", "--user-features", "job=astronaut, age=30")
     assert {each["item"] % 2 for each in rows(*described, "-n", 10)} == {1}

@@ -150,7 +150,7 @@ def test_features_of_evaluated_models(run):
 @pytest.mark.parametrize(
     ("options", "message", "code"),
     [
-        (("--features", "prize"), "There is no column 'prize' of items or users; there are", 1),
+        (("--features", "prize"), "Did you mean price?", 1),
         (("--features", "price", "--no-features"), "--features and --no-features contradict", 2),
     ],
 )
