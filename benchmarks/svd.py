@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +48,9 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "gowalla": Case("gowalla", gowalla, (64, 256), ("ARPACK", "PROPACK", "randomized_svd")),
+    "gowalla": Case(
+        "gowalla", gowalla, (64, 256), ("ARPACK", "PROPACK", "PRIMME", "randomized_svd")
+    ),
     "normalised": Case(
         "gowalla, normalised", lambda: degree_normalised(gowalla()), (64, 256), ("ARPACK",)
     ),
@@ -68,6 +71,7 @@ def solver(label: str, A: Any, k: int) -> Callable[[], Triplets]:
         "truncated_svd": lambda: tuple(truncated_svd(A, k, random_state=0)),
         "ARPACK": lambda: svds(A, k, tol=tol, rng=0),
         "PROPACK": lambda: svds(A, k, tol=tol, solver="propack", rng=0),
+        "PRIMME": partial(_primme, A, k),
         "randomized_svd": lambda: randomized_svd(
             A, k, n_iter=POWER_ITERATIONS[A.dtype.name], n_oversamples=k, random_state=0
         ),
@@ -98,6 +102,12 @@ def _truncated_svd_of_sklearn(A: Any, k: int) -> Triplets:
     return np.zeros((0, 0)), fitted.singular_values_, fitted.components_
 
 
+def _primme(A: Any, k: int) -> Triplets:
+    import primme
+
+    return primme.svds(sp.csr_matrix(A), k, tol=TOL[A.dtype.name])
+
+
 def _gensim(A: Any, k: int) -> Triplets:
     from gensim.matutils import Sparse2Corpus
     from gensim.models.lsimodel import LsiModel
@@ -123,18 +133,12 @@ def peers_of(case: Case, dtype: str, k: int) -> Iterator[str]:
     for peer in case.peers:
         if peer == "randomized_svd" and (k > 64 or dtype not in POWER_ITERATIONS):
             continue
-        if peer == "PROPACK" and k > 64:
+        if peer in ("PROPACK", "PRIMME") and k > 64:
             continue
-        if peer == "gensim" and not _is_installed("gensim"):
-            print("gensim is not installed: pip install gensim adds it to the table.")
+        if peer in ("gensim", "PRIMME") and not find_spec(peer.lower()):
+            print(f"{peer} is left out: pip install {peer.lower()} adds it to the table.")
             continue
         yield peer
-
-
-def _is_installed(name: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(name) is not None
 
 
 def measure(case: Case, A: Any, k: int, repeats: int, bandwidth: float) -> list[list[Any]]:
