@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recsys.data.columns import Roles
 from recsys.errors import DataError
-from recsys.messages import close_matches, missing_extra, redacted, similar_files
+from recsys.messages import close_matches, missing_extra, nothing_at, redacted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -203,11 +203,7 @@ def open_database(address: Address, *, write: bool = False) -> Iterator[Database
         rejects the user, or a statement fails within the context. The message has no password.
     """
     if address.kind != "postgresql" and not write and not address.path.exists():
-        folder = address.path.parent
-        names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
-        near = similar_files(address.path.name, names, 1)
-        hint = f" Did you mean {folder / near[0]}?" if near else ""
-        raise DataError(f"There is no file {address.place}.{hint}")
+        raise DataError(nothing_at(address.path))
     with failures(address, write=write):
         connection = _connect(address, write)
         try:

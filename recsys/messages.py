@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from lowrank.errors import missing_extra as missing_extra
 
@@ -144,6 +145,23 @@ def similar_files(name: str, others: Iterable[str], n: int) -> list[str]:
     suffix = name.rpartition(".")[2]
     ordered = (sorted(stems[stem], key=lambda each: not each.endswith(suffix)) for stem in near)
     return [each for found in ordered for each in found][:n]
+
+
+def nothing_at(path: Path) -> str:
+    """Return the sentence for a path where there is nothing, with the nearest name that is there.
+
+    Examples
+    --------
+    >>> nothing_at(Path("nowhere/ratings.csv"))
+    'There is no file nowhere/ratings.csv: the directory nowhere does not exist.'
+    """
+    if path.is_symlink():
+        return f"{path} is a broken symbolic link."
+    if not path.parent.is_dir():
+        return f"There is no file {path}: the directory {path.parent} does not exist."
+    near = similar_files(path.name, [each.name for each in path.parent.iterdir()], 1)
+    hint = f" Did you mean {path.parent / near[0]}?" if near else ""
+    return f"There is no file or directory {path}.{hint}"
 
 
 def wrapped(text: str, width: int) -> str:

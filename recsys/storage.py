@@ -137,16 +137,27 @@ def target_directory(path: str | Path, form: Form, overwrite: bool) -> Iterator[
     ------
     ModelFileError, DataError
     """
-    path = resolved(path)
-    target, noun = Path(os.path.realpath(path)), form.noun.rpartition(" ")[2]
-    is_ours = target.is_dir() and format_of(target) == form.format
-    if problem := _obstacle(target, form.noun, is_ours, _OWN, overwrite):
-        raise ModelFileError(f"The {noun} cannot be saved in {path}: {problem}")
+    path, noun = check_target(path, form, overwrite=overwrite), form.noun.rpartition(" ")[2]
     try:
         with _complete(path, noun, ModelFileError) as directory:
             yield directory
     except TypeError as error:
         raise DataError(f"The {noun} cannot be saved: {error}.") from error
+
+
+def check_target(path: str | Path, form: Form, *, overwrite: bool) -> Path:
+    """Check that a model or index may be saved in a place, and return it.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    path = resolved(path)
+    target, noun = Path(os.path.realpath(path)), form.noun.rpartition(" ")[2]
+    is_ours = target.is_dir() and format_of(target) == form.format
+    if problem := _obstacle(target, form.noun, is_ours, _OWN, overwrite):
+        raise ModelFileError(f"The {noun} cannot be saved in {path}: {problem}")
+    return path
 
 
 @contextmanager

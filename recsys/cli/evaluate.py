@@ -190,8 +190,6 @@ def _prepared(
     if _are_models(request):
         return _saved(request, at_least)
     if request.ratings and request.test and not request.train:
-        for place in request.ratings:
-            inputs.require_path(place, "model")
         hint = "--test FILE needs saved models, or --train FILE"
         raise click.UsageError(f"{request.ratings[0]} is not a saved model; {hint}.")
     if request.model and len(set(request.model)) < at_least:

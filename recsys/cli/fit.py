@@ -73,7 +73,10 @@ def fit(
         fit_on_spark(ratings[0], out, engine, fitting, reader, holdout=test_fraction, force=force)
         return
 
-    inputs.check_destination(out, inputs.is_model, force=force)
+    from recsys.schema import MODEL
+    from recsys.storage import check_target
+
+    check_target(out, MODEL, overwrite=force)
     if fitting.model is not None:
         inputs.parameters_for([fitting.model], fitting)  # raises before a long reading
     planned, used, reason = inputs.plan_fit(fitting, inputs.load_ratings(ratings, reader), reader)
@@ -168,13 +171,15 @@ def update(
     """
     from recsys.atomic import exclusive
     from recsys.saved_arrays import resolved
+    from recsys.schema import MODEL
+    from recsys.storage import check_target
 
     something = ratings or changes.window or changes.forget_user or changes.refit
     require(something, "Give RATINGS, --window, --forget-user or --refit.")
     require(not changes.log or changes.forget_user, "--log requires --forget-user.")
     require(out or force, "Add --out MODEL2 for a new model, or --force to replace MODEL.")
     target = out or str(resolved(model))
-    inputs.check_destination(target, inputs.is_model, force=force)
+    check_target(target, MODEL, overwrite=force)
     waiting = f"waiting for another update of {target} to end"
     with exclusive(Path(target), lambda: note(waiting)) if Path(target).exists() else nullcontext():
         _update(model, ratings, target, changes, reader)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recsys.cli import config, inputs
+from recsys.cli import config
 from recsys.cli.options import command, output_options
 from recsys.cli.output import Output, write_facts
 from recsys.models.registry import MODELS
@@ -43,7 +43,6 @@ def info(ctx: click.Context, model: str | None, output: Output) -> None:
         return
     from recsys.schema import SPARK_FORMAT, format_of, read_manifest
 
-    inputs.require_path(model, "model")
     if format_of(Path(model)) == SPARK_FORMAT:
         from recsys.spark.results import read_result
 

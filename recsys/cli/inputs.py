@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +12,7 @@ from click.core import ParameterSource
 from recsys.cli.errors import CommandError
 from recsys.cli.options import FitOptions, ReaderOptions
 from recsys.cli.progress import Activity, note
-from recsys.messages import close_matches, counted, did_you_mean, redacted, similar_files
+from recsys.messages import close_matches, counted, did_you_mean, redacted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,62 +37,11 @@ _VISIBLE = (
 _CANDIDATES = 10
 
 
-def require_path(path: str, kind: str = "") -> None:
-    """Check that a path exists, and is a directory if it is to hold a `kind` of index or model.
-
-    Raises
-    ------
-    CommandError
-        If the path does not exist, or is a file where a saved `kind` is expected.
-    """
-    if kind:
-        from recsys.saved_arrays import resolved
-
-        if resolved(path).is_file():
-            raise CommandError(f"{path} is a file; a saved {kind} is a directory.")
-    if path == "-" or Path(path).exists():
-        return
-    from recsys.readers.sources import is_address
-
-    if not kind and is_address(path):
-        return  # whoever reads it says what is wrong
-    if not kind:
-        from recsys.database import parse_address
-
-        parse_address(path)  # says where slashes are missing
-    if Path(path).is_symlink():
-        raise CommandError(f"{path} is a broken symbolic link.")
-    place = Path(path).parent
-    names = [each.name for each in place.iterdir()] if place.is_dir() else []
-    close = similar_files(Path(path).name, names, 1)
-    suggestion = f" Did you mean {place / close[0]}?" if close else ""
-    raise CommandError(f"There is no file or directory {path}.{suggestion}")
-
-
 def is_model(path: str) -> bool:
     """Return whether there is a saved model at `path`."""
     from recsys.saved_arrays import MANIFEST, resolved
 
     return (resolved(path) / MANIFEST).is_file()
-
-
-def check_destination(
-    path: str, is_saved: Callable[[str], bool], kind: str = "model", *, force: bool
-) -> None:
-    """Check, before the work, that a model or index can be saved at `path`.
-
-    Raises
-    ------
-    CommandError
-        If `path` exists and is not to be replaced, or its parent does not exist.
-    """
-    target = Path(path).resolve()
-    if target.exists() and not is_saved(path):
-        raise CommandError(f"{path} exists and is not a saved {kind}; choose another --out.")
-    if target.exists() and not force:
-        raise CommandError(f"{path} is a saved {kind}; choose another --out, or add --force.")
-    if not target.parent.is_dir():
-        raise CommandError(f"Cannot write {path}: there is no directory {Path(path).parent}.")
 
 
 def load_ratings(
@@ -110,7 +58,6 @@ def load_ratings(
     """
     sources = [sources] if isinstance(sources, str) else sources
     for each in sources:
-        require_path(each)
         if is_model(each):
             raise CommandError(f"{each} is a saved model; a file of ratings is needed here.")
         if each != redacted(each):
@@ -130,7 +77,6 @@ def load_columns(path: str, reader: ReaderOptions) -> dict[str, pl.Series]:
     from recsys.readers import read_raw
     from recsys.readers.sources import open_data
 
-    require_path(path)
     request = _request(reader, implicit=True, timestamp=reader.timestamp_col)
     with open_data(path, reader.encoding) as data:
         return read_raw(data, request).plain().columns
@@ -155,7 +101,6 @@ def _request(reader: ReaderOptions, **others: Any) -> Request:
 
 def load_model(path: str) -> Recommender:
     """Load a saved model."""
-    require_path(path, "model")
     from recsys.recommender import Recommender
 
     return Recommender.load(path)
@@ -169,7 +114,6 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
     CommandError
         If `path` is a saved model and options of a fit are given.
     """
-    require_path(path)
     if is_model(path):
         recommender = load_model(path)
         name = recommender.model.name
@@ -546,7 +490,6 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     from recsys.folding import NEW_USER
     from recsys.readers.id_lists import read_history
 
-    require_path(path)
     items = recommender.ratings.items
     names = {role: getattr(reader, f"{role}_col") for role in ("rating", "timestamp", "event")}
     options = {name: getattr(reader, name) for name in RowOptions.__annotations__}

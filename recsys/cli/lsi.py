@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.data import check_plot, write_spectrum
 from recsys.cli.errors import require
@@ -68,7 +67,6 @@ class DocumentOptions:
         """Return the documents at a path, not yet read."""
         from recsys.lsi import Documents
 
-        inputs.require_path(path)
         return Documents(path, **vars(self), after=after)
 
 
@@ -100,14 +98,12 @@ def _watched(documents: Documents, activity: Activity) -> Iterator[DocumentBatch
 def _load(path: str) -> Index:
     from recsys.lsi import Index
 
-    inputs.require_path(path, "index")
     return Index.load(path)
 
 
 def _load_to_change(path: str) -> LSI:
     from recsys.lsi import LSI
 
-    inputs.require_path(path, "index")
     return LSI.load(path)
 
 
@@ -161,11 +157,10 @@ def index(
     or zstd. Texts are read once, a thousand at a time, and not kept.
     """
     from recsys.lsi import LSI
-    from recsys.schema import INDEX_FORMAT, format_of
+    from recsys.schema import INDEX
+    from recsys.storage import check_target
 
-    inputs.check_destination(
-        out, lambda path: format_of(path) == INDEX_FORMAT, "index", force=force
-    )
+    check_target(out, INDEX, overwrite=force)
     found = reading.open(documents)
     spoken = None if language == "none" else language
     fitted = LSI(dimensions, method=method, language=spoken, random_state=seed)
@@ -429,7 +424,6 @@ def evaluate(
     from recsys.readers.collections import read_judgements
 
     lsi = _load(index)
-    inputs.require_path(judgements)
     documents = reading.open(_inside(queries, "queries.jsonl"))
     labels, texts = list[Any](), list[str]()
     for batch in documents:
@@ -476,7 +470,6 @@ def info(index: str, output: Output) -> None:
     from recsys.cli.output import write_facts
     from recsys.schema import INDEX, read_manifest
 
-    inputs.require_path(index, "index")
     manifest = read_manifest(index, INDEX)
     size = sum(entry.bytes for entry in manifest.files.values())
     write_facts(manifest_facts(index, manifest, size, "index"), output)

@@ -121,7 +121,7 @@ class ReaderOptions:
     since: str | None = None
     until: str | None = None
     time_format: str | None = None
-    bad_rows: str | float = "error"
+    bad_rows: str = "error"
     table: str | None = None
     query: str | None = None
     item_table: str | None = None
@@ -162,23 +162,6 @@ class _Weights(click.ParamType[dict[str, float]]):
         return weights
 
 
-class _BadRows(click.ParamType["str | float"]):
-    """The word error or skip, or a percentage."""
-
-    name = "bad rows"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, float) or value in ("error", "skip"):
-            return value
-        try:
-            share = float(value.removesuffix("%")) / (100 if value.endswith("%") else 0)
-        except (ValueError, ZeroDivisionError):
-            share = -1.0
-        if not 0 <= share < 1:
-            self.fail(f"takes error, skip, or a percentage below 100, such as 5%; got {value!r}.")
-        return share
-
-
 def _named(metavar: str, text: str, **more: Any) -> dict[str, Any]:
     return {"metavar": metavar, "help": text, **more}
 
@@ -212,7 +195,6 @@ _READING: dict[str, dict[str, Any]] = {
     "--bad-rows": _named(
         "error|skip|N%",
         "Raise at a bad row, or skip up to 1% or N%.",
-        type=_BadRows(),
         default="error",
     ),
     "--table": _named("NAME", "Table of a database, or sheet of a workbook."),

@@ -160,8 +160,6 @@ def load_splits(
     if not sources:
         if splitting.given:
             raise click.UsageError(f"{splitting.given[0]} applies to RATINGS, not to --train.")
-        for path in (str(train), str(test)):
-            inputs.require_path(path)
         found: Split | list[Split] = read_pair(str(train), str(test), read)
     elif len(sources) > 1 or sources[0] == "-" or not is_split(sources[0]):
         return make_splits(inputs.load_ratings(sources, reader), splitting, seed)

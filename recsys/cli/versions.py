@@ -81,7 +81,6 @@ def promote(version: str) -> None:
     """
     from recsys.versions import promote
 
-    inputs.require_path(version, "model")
     before, now = promote(version)
     was = f" (it was {before})" if before not in (None, now) else ""
     note(f"latest is {now}{was}")

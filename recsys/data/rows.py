@@ -52,7 +52,7 @@ class RowOptions(TypedDict, total=False):
     since: Moment | None
     until: Moment | None
     time_format: str | None
-    bad_rows: Literal["error", "skip"] | float
+    bad_rows: str | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class RowRules:
         since: Moment | None = None,
         until: Moment | None = None,
         time_format: str | None = None,
-        bad_rows: Literal["error", "skip"] | float = "error",
+        bad_rows: str | float = "error",
     ) -> Self:
         """Check the options.
 
@@ -90,9 +90,14 @@ class RowRules:
                 raise DataError(
                     f"The weight of the event {kind!r} must be a number from 0; got {weight!r}."
                 )
-        limit = {"error": None, "skip": _LIMIT}.get(str(bad_rows), bad_rows)
+        limit: Any = {"error": None, "skip": _LIMIT}.get(str(bad_rows), bad_rows)
+        if (percent := re.fullmatch(r"(\d+\.?\d*)%", str(bad_rows))) is not None:
+            limit = float(percent[1]) / 100
         if limit is not None and (isinstance(limit, str | bool) or not 0 <= limit < 1):
-            raise DataError(f"bad_rows must be error, skip or a share below 1; got {bad_rows!r}.")
+            raise DataError(
+                "bad_rows must be error, skip, or a share below 1, such as 0.05 or 5%; "
+                f"got {bad_rows!r}."
+            )
         first = None if since is None else moment(since, "since")
         last = None if until is None else moment(until, "until")
         if first is not None and last is not None and first >= last:

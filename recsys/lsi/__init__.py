@@ -2,9 +2,9 @@
 
 ::
 
-    from recsys.lsi import LSI, read_documents
+    from recsys.lsi import LSI, Documents
 
-    lsi = LSI().fit(read_documents("articles/"))
+    lsi = LSI().fit(Documents("articles/"))
     lsi.query("heat transfer in slip flow", n=5)
 
 The public names are listed in ``__init__.pyi``, and imported when first used: the features of

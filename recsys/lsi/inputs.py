@@ -19,7 +19,6 @@ from recsys.lsi.vectorizer import VectorizerEncoder, WordEncoder, checked_text
 from recsys.readers.documents import Document, batches_of
 from recsys.readers.documents import DocumentBatch as DocumentBatch
 from recsys.readers.documents import Documents as Documents
-from recsys.readers.documents import read_documents as read_documents
 
 if TYPE_CHECKING:
     from recsys.data.ids import IdsLike

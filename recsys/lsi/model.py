@@ -128,7 +128,7 @@ class LSI(
         ----------
         documents : iterable of str or DocumentBatch, or matrix of shape (n_documents, n_terms)
             Texts are read once and not kept, so they may come from an iterator; see
-            `recsys.lsi.read_documents`. A dense or sparse matrix has counts (or, with
+            `recsys.lsi.Documents`. A dense or sparse matrix has counts (or, with
             ``weighting="count"``, any weights); terms are its rows if `terms_in_rows`.
         y : ignored
         vocabulary : sequence of str, optional

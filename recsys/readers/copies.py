@@ -6,7 +6,6 @@ import bz2
 import codecs
 import glob
 import gzip
-import json
 import logging
 import lzma
 import re
@@ -21,11 +20,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
 from recsys.errors import DataError
-from recsys.messages import close_matches, missing_extra, redacted, shortened
+from recsys.messages import close_matches, missing_extra, redacted
 
 _BLOCK = 1 << 20
 _LAYERS = 3  # a zip of a gz of a ...
@@ -37,7 +37,7 @@ ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 _DAMAGES = (gzip.BadGzipFile, EOFError, zlib.error, zipfile.BadZipFile, lzma.LZMAError)
 _TITLES = 10  # rows of a sheet above its header
-_SPACE = re.compile(r"[\s,]*")
+_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _PATIENCE = 10  # seconds to wait for a server, and for the next bytes from it
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 _DATABASES = ("mysql", "mariadb", "mssql", "oracle", "mongodb", "redis", "snowflake", "bigquery")
@@ -274,43 +274,16 @@ def write_lines(path: Path, name: str, target: Path) -> None:
     Raises
     ------
     DataError
-        If something is not JSON, or the array ends early; the message counts the objects.
+        If something is not JSON, or the array ends early.
     """
-    with target.open("w", encoding="utf-8", errors="surrogateescape") as sink:
-        for text in _objects(path, name):
-            sink.write(re.sub(r"[\r\n]+", " ", text) + "\n")
-
-
-def _objects(path: Path, name: str) -> Iterator[str]:
-    """Yield the text of each object of an array, with little of the file in memory."""
-    decoder, buffer, count = json.JSONDecoder(), "", 0
-    with path.open(encoding="utf-8-sig", errors="surrogateescape") as stream:
-        place = -1
-        while True:
-            more = stream.read(max(_BLOCK, len(buffer)))
-            buffer, place = buffer[max(place, 0) :] + more, 0
-            if count == 0 and buffer.lstrip().startswith("["):
-                place = buffer.index("[") + 1
-            while True:
-                match = _SPACE.match(buffer, place)
-                begin = place if match is None else match.end()
-                if buffer[begin : begin + 1] == "]":
-                    return
-                try:
-                    _, end = decoder.raw_decode(buffer, begin)
-                except json.JSONDecodeError as error:
-                    if more and error.pos >= begin:
-                        break  # perhaps it goes on in the next block
-                    raise DataError(
-                        f"{name}, object {count + 1}: not JSON ({error.msg.lower()}); got "
-                        f"{shortened(buffer[begin : begin + 60])!r}."
-                    ) from None
-                except RecursionError:
-                    raise DataError(
-                        f"{name}, object {count + 1}: brackets are nested too deeply."
-                    ) from None
-                yield buffer[begin:end]
-                count, place = count + 1, end
+    text = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    try:
+        objects = msgspec.json.decode(text, type=list[msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError) as error:
+        reason = str(error).rpartition("malformed: ")[2].rstrip(".")
+        raise DataError(f"{name} is not JSON: {reason[:1].lower()}{reason[1:]}.") from None
+    with target.open("wb") as sink:
+        sink.writelines(bytes(each).translate(_ONE_LINE) + b"\n" for each in objects)
 
 
 def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:

@@ -27,7 +27,7 @@ from recsys.readers.delimited import (
     split_rows,
 )
 from recsys.readers.formats import json_objects, parquet_columns, reading_parquet
-from recsys.readers.sources import DataFile, open_data
+from recsys.readers.sources import DataFile, Directory, open_data
 
 BATCH = 1000
 """Documents that are held as texts at a time, if they are not very long."""
@@ -214,12 +214,7 @@ class Documents:
 
     def _directory(self, folder: Path) -> Iterator[Document]:
         name = f"{folder.resolve().name}/"
-        paths = [
-            path
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-            and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        ]
+        paths = [folder / each for each in Directory(folder).names(below=True)]
         collection = _collection(folder, paths)
         if collection is not None:
             with open_data(collection, self._encoding) as data:
@@ -302,11 +297,6 @@ class Documents:
                     None if title is None else _plain(title, place, "title"),
                 ),
             )
-
-
-def read_documents(path: str | PathLike[str], **settings: Any) -> Documents:
-    """Return the documents at a path: `Documents` with the same settings."""
-    return Documents(path, **settings)
 
 
 def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:

@@ -6,19 +6,19 @@ import csv
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from recsys.data.columns import Request, usual_column
 from recsys.data.ids import Ids, as_id_series
+from recsys.data.ratings import build_ratings
 from recsys.data.rows import RowRules, prepared
 from recsys.errors import DataError
 from recsys.readers import read_raw
 from recsys.readers.delimited import Layout, read_columns
 from recsys.readers.formats import parquet_columns, reading_parquet
-from recsys.readers.sources import DataFile, is_address, open_data
+from recsys.readers.sources import DataFile, open_data
 
 
 def read_ids(path: str, kind: str) -> list[int] | list[str]:
@@ -32,7 +32,6 @@ def read_ids(path: str, kind: str) -> list[int] | list[str]:
     DataError
         If the file is missing or not text, or has no ids or no such column.
     """
-    _check_list(path, kind)
     with open_data(path) as data:
         return _listed_ids(data, kind)
 
@@ -45,7 +44,6 @@ def read_block(path: str, request: Request) -> pl.DataFrame:
     DataError
         As `read_ids`.
     """
-    _check_list(path, "item")
     with open_data(path, request.encoding) as data:
         names = _first_row(data.parts[0] if data.parts else data)[0].names
         user = _column_of(names, "user", request.user) or _column_of(names, "user")
@@ -56,14 +54,6 @@ def read_block(path: str, request: Request) -> pl.DataFrame:
                 [pairs.plain().columns[kind].alias(kind) for kind in ("user", "item")]
             )
         return pl.Series("item", _listed_ids(data, "item")).to_frame()
-
-
-def _check_list(path: str, kind: str) -> None:
-    # A pipe that is open already, as in <(command); others might be waited for without end.
-    is_open = path == "-" or path.startswith("/dev/fd/")
-    if not (is_open or is_address(path) or Path(path).is_file()):
-        one = f" For one user, say --user {path}." if kind == "user" else ""
-        raise DataError(f"There is no file {path} with a list of {kind}s.{one}")
 
 
 def _listed_ids(data: DataFile, kind: str) -> list[Any]:
@@ -105,8 +95,6 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
     DataError
         If the file is missing, or as `read_ids` and `recsys.readers.read_ratings`.
     """
-    if path != "-" and not (is_address(path) or Path(path).exists()):
-        raise DataError(f"There is no file {path} with a history.")
     with open_data(path, request.encoding) as data:
         files = data.parts or (data,)
         layout, line = _first_row(files[0])
@@ -128,11 +116,7 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
             has_users = "user" in columns
             if not has_users:
                 columns["user"] = pl.Series(["new"]).new_from_index(0, len(columns["item"]))
-            rows = prepared(raw, request.rules)
-            table = pl.DataFrame([column.alias(role) for role, column in rows.columns.items()])
-            if rows.implicit and "rating" in rows.columns:
-                pairs = table.group_by("user", "item", maintain_order=True)
-                table = pairs.agg(pl.col("rating").sum())
+            table = build_ratings(prepared(raw, request.rules), None, data.name).to_frame()
             columns = table.select(pl.all() if has_users else pl.exclude("user")).to_dict()
     for role in ("timestamp", "event"):
         columns.pop(role, None)

@@ -32,7 +32,7 @@ from recsys.database import (
     parse_address,
 )
 from recsys.errors import DataError
-from recsys.messages import redacted, similar_files
+from recsys.messages import nothing_at, redacted
 from recsys.readers.copies import (
     PACKED,
     ZIP,
@@ -395,7 +395,7 @@ class _Opener:
             if path.is_file():
                 return self._opened(path, name, Directory(path.parent))
             if not path.exists():
-                raise _missing(path)
+                raise DataError(nothing_at(path))
             with path.open("rb") as stream:  # a pipe, as in <(command): it can be read only once
                 return self._opened(self.scratch.copy(stream), name, None)
         except OSError as error:
@@ -496,17 +496,6 @@ def _encoding(path: Path, otherwise: str | None) -> str | None:
         except UnicodeDecodeError:
             return otherwise or "latin-1"  # as the older MovieLens sets
     return None
-
-
-def _missing(path: Path) -> DataError:
-    """Return the error for a path where there is nothing."""
-    if path.is_symlink():
-        return DataError(f"{path} is a broken symbolic link.")
-    if not path.parent.is_dir():
-        return DataError(f"There is no file {path}: the directory {path.parent} does not exist.")
-    near = ", ".join(similar_files(path.name, [each.name for each in path.parent.iterdir()], 3))
-    hint = f"; the nearest names there are {near}" if near else ""
-    return DataError(f"There is no file {path}{hint}.")
 
 
 def _choose_members(names: list[str], place: str) -> list[str]:

@@ -302,7 +302,7 @@ def test_update_in_place_needs_force(run, model):
     run("update", "m", "new.csv", "--force")
     assert Recommender.load("m").ratings.n_users == 41
     said = run("update", model, "new.csv", "--out", "m", code=1).stderr
-    assert "m is a saved model" in said
+    assert "cannot be saved in m: there is a saved model already" in said
 
 
 def test_update_of_a_model_of_contacts_ignores_ratings(run, contacts):

@@ -71,7 +71,10 @@ def test_a_range_of_time(run, events):
     ("options", "message"),
     [
         (("--event-weight", "buy"), "takes KIND=WEIGHT,..., such as purchase=5,view=1; got 'buy'"),
-        (("--bad-rows", "5"), "takes error, skip, or a percentage below 100, such as 5%; got '5'"),
+        (
+            ("--bad-rows", "5"),
+            "bad_rows must be error, skip, or a share below 1",
+        ),
         (("--half-life", "soon"), "half_life must be a length of time"),
         (("--since", "soon"), "since must be a date or time"),
         (("--time-format", "DD/MM"), "must be s, ms, us or ns, or have the parts of a date"),

@@ -121,7 +121,7 @@ def test_tables_that_cannot_be_used_are_one_sentence(run):
     said = run(*fit, "--item-table", "people.csv", code=1).stderr
     assert "Error: people.csv has no column of items; its columns are 'visitor'" in said
     said = run(*fit, "--item-table", "wears.csv", code=1).stderr
-    assert "Error: There is no file wears.csv; the nearest names there are wares.csv" in said
+    assert "Error: There is no file or directory wears.csv. Did you mean wares.csv?" in said
     assert not Path("m").exists()
 
 

@@ -49,7 +49,7 @@ def test_another_model_than_the_saved_one_is_refused(run, model, monkeypatch):
 
 def test_a_user_given_as_a_file_of_users(run, model):
     said = run("recommend", model, "--users", "7", code=1).stderr
-    assert "There is no file 7 with a list of users. For one user, say --user 7." in said
+    assert "There is no file or directory 7." in said
 
 
 def test_users_that_are_all_known_need_no_word(run, model):

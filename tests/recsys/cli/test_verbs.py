@@ -71,7 +71,7 @@ def test_fit_holdout_prints_every_sweep(run, ratings):
 def test_fit_does_not_replace_without_force(run, ratings):
     run("fit", ratings, "--out", "m", "--model", "bias")
     said = run("fit", ratings, "--out", "m", "--model", "popular", code=1).stderr
-    assert "m is a saved model; choose another --out, or add --force." in said
+    assert "cannot be saved in m: there is a saved model already; choose another path, or" in said
     assert Recommender.load("m").model.name == "bias"
     run("fit", ratings, "--out", "m", "--model", "popular", "--force")
     assert Recommender.load("m").model.name == "popular"
@@ -81,7 +81,7 @@ def test_fit_never_replaces_other_things(run, ratings):
     Path("folder").mkdir()
     Path("folder/thesis.tex").touch()
     said = run("fit", ratings, "--out", "folder", "--force", code=1).stderr
-    assert "folder exists and is not a saved model" in said
+    assert "cannot be saved in folder: it exists and is not a saved model" in said
     assert Path("folder/thesis.tex").exists()
     assert "there is no directory" in run("fit", ratings, "--out", "no/m", code=1).stderr
 
@@ -203,7 +203,7 @@ def test_ids_with_what_unicode_takes_for_the_end_of_a_line(run):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("nowhere.txt", None, "There is no file nowhere.txt with a list of users."),
+        ("nowhere.txt", None, "There is no file or directory nowhere.txt."),
         ("empty.txt", "\n", "empty.txt lists no users; one id per line is expected."),
         ("short.csv", "a,user\n1,2\n3\n", "short.csv, line 3: found 1 field, expected 2."),
         (
@@ -286,7 +286,7 @@ def test_damaged_and_missing_models(run, ratings, verb):
 
 def test_info_refuses_a_file(run, ratings):
     said = run("info", ratings / "ratings.csv", code=1).stderr
-    assert "is a file; a saved model is a directory" in said
+    assert "it is a file, and a saved model is a directory" in said
     assert "Error: " in run("info", ratings, code=1).stderr
 
 

@@ -212,7 +212,7 @@ def test_what_cannot_be_promoted(run, models):
     (models / "one" / "arrays" / "item_bias.npy").write_bytes(b"")
     assert "is damaged" in run("versions", "promote", "models/one", code=1).stderr
     said = run("versions", "promote", "models/latest", code=1).stderr
-    assert "There is no file or directory models/latest" in said
+    assert "models/latest is the link itself; name the version" in said
     (models / "latest").mkdir()
     said = run("versions", "promote", "models/old", code=1).stderr
     assert "models/latest is a directory, not a link; move it away." in said

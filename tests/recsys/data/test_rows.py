@@ -165,7 +165,7 @@ def test_too_many_bad_rows_are_an_error(tmp_path):
     with pytest.raises(DataError, match=message):
         read_ratings(path, bad_rows="skip")
     assert read_ratings(path, bad_rows=0.02).nnz == 395
-    with pytest.raises(DataError, match="bad_rows must be error, skip or a share below 1"):
+    with pytest.raises(DataError, match="bad_rows must be error, skip, or a share below 1"):
         read_ratings(path, bad_rows=2.0)
 
 

@@ -201,7 +201,7 @@ def test_repeated_pairs_as_an_error_name_lines(read: Read, tmp_path: Path) -> No
 
 def test_missing_files_name_what_is_near(tmp_path: Path) -> None:
     (tmp_path / "ratings.csv").touch()
-    with pytest.raises(DataError, match=r"no file .*ratngs\.csv; the nearest names there are rat"):
+    with pytest.raises(DataError, match=r"no file .*ratngs\.csv\. Did you mean .*rat"):
         read_ratings(tmp_path / "ratngs.csv")
     with pytest.raises(DataError, match=r"There is no file .*xyz\.$"):
         read_ratings(tmp_path / "xyz")

@@ -19,7 +19,7 @@ from recsys import Ratings, read_ratings
 from recsys.data.ids import Ids
 from recsys.database import fetch, parse_address
 from recsys.errors import DataError
-from recsys.lsi import read_documents
+from recsys.lsi import Documents
 from recsys.messages import redacted
 from recsys.readers.id_lists import read_history, read_ids
 
@@ -252,10 +252,10 @@ def test_lists_histories_and_documents(shop: Path) -> None:
 
     history = read_history(f"{shop}::events", Request(), Ids([10, 20], "item"))
     assert sorted(history["item"].to_list()) == [10, 20, 20]
-    documents = read_documents(shop, query="select sku as id, title as text from items")
+    documents = Documents(shop, query="select sku as id, title as text from items")
     assert [batch.texts for batch in documents] == [["Tea", "Cup"]]
     assert documents.decision.endswith("(query): SQLite, text = text, id = id")
-    named = read_documents(f"{shop}::items", text_col="title")
+    named = Documents(f"{shop}::items", text_col="title")
     assert [batch.ids for batch in named] == [[10, 20]]
 
 

@@ -13,14 +13,14 @@ import polars as pl
 import pytest
 
 from recsys.errors import DataError
-from recsys.lsi import LSI, DocumentBatch, Documents, read_documents
+from recsys.lsi import LSI, DocumentBatch, Documents
 from recsys.readers.delimited import separator_name
 
 ROWS = [{"key": "a", "headline": "Ice", "body": "Salt melts ice."}, {"key": "b", "body": "Tea"}]
 
 
 def read(path, **settings):
-    documents = read_documents(path, **settings)
+    documents = Documents(path, **settings)
     batches = list(documents)
     ids = list(chain.from_iterable(batch.ids for batch in batches))
     texts = list(chain.from_iterable(batch.texts for batch in batches))

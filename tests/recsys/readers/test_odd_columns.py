@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from recsys import LSI, DataError, read_ratings
-from recsys.readers.documents import read_documents
+from recsys.readers.documents import Documents
 from recsys.readers.id_lists import read_ids
 
 FAR = pl.Series([2**62, 2**62 + 1]).cast(pl.Datetime("us"))  # the year 148108
@@ -31,14 +31,14 @@ def test_documents_with_times_of_far_years(tmp_path: Path, times: pl.Series, rol
     path = tmp_path / "d.parquet"
     pl.DataFrame({"text": ["a", "b"], "far": times}).write_parquet(path)
     with pytest.raises(DataError, match=r"d\.parquet is a damaged Parquet file: .*out.of.range"):
-        list(read_documents(path, **{"text_col": "text"} | {role: "far"}))
+        list(Documents(path, **{"text_col": "text"} | {role: "far"}))
 
 
 def test_documents_in_lists_are_refused_before_they_are_objects(tmp_path: Path) -> None:
     path = tmp_path / "d.parquet"
     pl.DataFrame({"text": [["a"], ["b"]]}).write_parquet(path)
     with pytest.raises(DataError, match=r"column text must be of texts; got List\(String\) values"):
-        list(read_documents(path))
+        list(Documents(path))
 
 
 def test_a_list_of_times_is_no_list_of_ids(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_documents_with_ids_of_more_than_64_bits(tmp_path: Path, number: int) ->
     path = tmp_path / "d.jsonl"
     lines = [{"id": number, "text": "salt melts ice"}, {"id": 2, "text": "ice floats on water"}]
     path.write_text("\n".join(map(json.dumps, lines)))
-    [batch] = read_documents(path)
+    [batch] = Documents(path)
     index = LSI(n_components=1).fit(batch.texts, ids=batch.ids)
     assert index.similar_documents(2)["similar"].to_list() == [str(number)]
 

@@ -319,8 +319,8 @@ def test_arrays_of_json(read: Read) -> None:
     )
     assert read(many, "many.json").n_ratings == 9000
     for bad, message in {
-        '[{"user": 1, "item": 2}, {"user": ]': r"r\.json, object 2: not JSON \(expecting value\)",
-        '[{"user": 1, "item": 2}': r"r\.json, object 2: not JSON",
+        '[{"user": 1, "item": 2}, {"user": ]': r"r\.json is not JSON: invalid character",
+        '[{"user": 1, "item": 2}': r"r\.json is not JSON: input data was truncated",
         '[{"user": 1, "item": 2}, {"user": 3}]': r"r\.json, object 2: the item id is missing",
         '{"users": [{"id": 1}], "n": 1}': "one nested JSON object, with the keys users, n; write",
     }.items():
