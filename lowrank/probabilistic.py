@@ -6,7 +6,7 @@ import math
 import numbers
 import warnings
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from scipy import sparse
@@ -21,7 +21,7 @@ from lowrank.svd import ConvergenceWarning, truncated_svd
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray
@@ -216,7 +216,7 @@ class ProbabilisticPCA(
             return self._log_likelihoods(samples_of(X))
         likelihood = np.empty(X.shape[0])
         for posterior in posteriors(IncompleteRows(X, self._location), self._model()):
-            likelihood[posterior.block.rows] = posterior.log_likelihood
+            likelihood[posterior.rows] = posterior.log_likelihood
         return likelihood.astype(X.dtype)
 
     def _closed_form(self, X: Any) -> tuple[PCA, float]:
@@ -233,7 +233,7 @@ class ProbabilisticPCA(
                 f"X must have a known entry in each column; got none in column {unknown[0]}."
             )
         rows = IncompleteRows(X)
-        pca, noise = self._closed_form(rows.filled())
+        pca, noise = self._closed_form(rows.values)
         share = rows.count / X.size  # of the variances, which the filled entries diminish
         excess = np.maximum((pca.explained_variance_ - noise) / share, 0)
         start = FactorModel(
@@ -286,10 +286,7 @@ class ProbabilisticPCA(
         return FactorModel(np.zeros(loadings.shape[0]), loadings, noise)
 
     def _posterior_means(self, rows: IncompleteRows) -> Float64Array:
-        means = np.empty((rows.shape[0], self.n_components_))
-        for posterior in posteriors(rows, self._model()):
-            means[posterior.block.rows] = posterior.mean
-        return means
+        return np.concatenate([each.mean for each in posteriors(rows, self._model())])
 
     def _checked(self, X: Any, *, reset: bool = False, **options: Any) -> Any:
         """Check samples, in which NaN is allowed if they are dense."""
@@ -322,60 +319,36 @@ class FactorModel:
     noise: float
 
 
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """Consecutive rows in order of their pattern.
+class Posterior(NamedTuple):
+    """Posterior distribution of the hidden coordinates z of some rows, a slice of all.
 
-    ``values`` are 0 where nothing is known, ``known`` has 1 and 0 for each pattern of the block,
-    ``pattern`` the one of each row, and pattern p has the rows from ``starts[p]`` on.
+    `mean` has shape (r, k), `covariance` (r, k, k), and `log_likelihood`, of the known entries,
+    (r,); 0 for a row without any.
     """
 
-    rows: NDArray[np.int64]
-    values: Float64Array
-    known: Float64Array
-    pattern: NDArray[np.int64]
-    starts: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Posterior:
-    """Posterior distribution of the hidden coordinates z of some rows.
-
-    ``block.rows`` are their indices, `mean` has shape (r, k), `covariance` (patterns of the block,
-    k, k), and `log_likelihood`, of the known entries, (r,); 0 for a row without any.
-    """
-
-    block: _Block
+    rows: slice
     mean: Float64Array
     covariance: Float64Array
     log_likelihood: Float64Array
 
 
 class IncompleteRows:
-    """The rows of a matrix with NaN for missing entries, grouped by the pattern of known ones.
+    """The rows of a matrix with NaN for missing entries, less a location.
 
-    The location, shape (m,), is subtracted from each row; by default it is the means of the known
-    entries of each column, each of which must have one. `count` is the number of known entries, and
-    `squares` the sum of their squares.
+    The location, shape (m,), is by default the means of the known entries of each column, each of
+    which must have one. `values` are 0 and `known` is 0 where an entry is missing; `count` is the
+    number of known entries, and `squares` the sum of their squares.
     """
 
     def __init__(self, X: FloatArray, location: Float64Array | None = None) -> None:
-        self.shape = (X.shape[0], X.shape[1])
         known = ~np.isnan(X)
-        self.count = int(known.sum())
-        packed = np.ascontiguousarray(np.packbits(known, axis=1))
-        keys: Any = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
-        _, first, pattern = np.unique(keys, return_index=True, return_inverse=True)
-        self._known = known[first]
-        self._order = np.argsort(pattern, kind="stable")
-        self._pattern = pattern[self._order]
-        ordered_mask = known[self._order]
-        values = np.where(ordered_mask, X[self._order], 0).astype(np.float64)
+        values = np.where(known, X, 0).astype(np.float64)
         if location is None:
             location = values.sum(axis=0) / known.sum(axis=0)
-        self.location = location
-        np.subtract(values, location, out=values, where=ordered_mask)
-        self._values = values
+        np.subtract(values, location, out=values, where=known)
+        self.values, self.location = values, location
+        self.known = known.astype(np.float64)
+        self.count = int(known.sum())
         self.squares = float(np.einsum("ij,ij->", values, values))
 
     @property
@@ -383,47 +356,29 @@ class IncompleteRows:
         """Noise variance that counts as 0: a share of the mean variance."""
         return _LEAST_NOISE * self.squares / max(1, self.count) or _LEAST_NOISE**10
 
-    def filled(self) -> Float64Array:
-        """Return the rows less the location, with 0 for missing entries, in their own order."""
-        filled = np.empty_like(self._values)
-        filled[self._order] = self._values
-        return filled
-
-    def blocks(self, rank: int) -> Iterator[_Block]:
-        """Yield all rows, as many at a time as may have a rank x rank matrix each."""
-        step = max(1, _CHUNK // max(1, self.shape[1], (rank + 1) ** 2))
-        for start in range(0, self.shape[0], step):
-            part = slice(start, start + step)
-            pattern = self._pattern[part] - self._pattern[start]
-            last = int(pattern[-1]) + 1
-            known = self._known[self._pattern[start] : self._pattern[start] + last]
-            starts = np.searchsorted(pattern, np.arange(last))
-            yield _Block(
-                self._order[part], self._values[part], known.astype(np.float64), pattern, starts
-            )
-
 
 def posteriors(rows: IncompleteRows, model: FactorModel) -> Iterator[Posterior]:
     """Yield the posterior of all rows, block by block; the mean is relative to `rows.location`."""
     W, mean, noise = model.loadings, model.mean, model.noise
     features, k = W.shape
     squares = (W[:, :, None] * W[:, None, :]).reshape(features, k * k)
-    for block in rows.blocks(k):
-        system = (block.known @ squares).reshape(len(block.starts), k, k) + noise * np.eye(k)
+    step = max(1, _CHUNK // max(1, features, (k + 1) ** 2))
+    for start in range(0, len(rows.values), step):
+        part = slice(start, start + step)
+        values, known = rows.values[part], rows.known[part]
+        system = (known @ squares).reshape(len(known), k, k) + noise * np.eye(k)
         inverse: Float64Array = np.linalg.inv(system).astype(np.float64, copy=False)
-        right = block.values @ W - (block.known @ (mean[:, None] * W))[block.pattern]
+        right = (values @ W - known @ (mean[:, None] * W))[:, :, None]
         # An inverse alone has the errors of its largest entries, 1 / noise, in all directions. The
         # second step removes them where the row is known well.
-        systems, inverses = system[block.pattern], inverse[block.pattern]
-        first = inverses @ right[:, :, None]
-        hidden = (first + inverses @ (right[:, :, None] - systems @ first))[:, :, 0]
-        known = block.known.sum(axis=1)
-        constant = known * math.log(2 * math.pi) + (known - k) * math.log(noise)
+        first = inverse @ right
+        hidden = (first + inverse @ (right - system @ first))[:, :, 0]
+        count = known.sum(axis=1)
+        constant = count * math.log(2 * math.pi) + (count - k) * math.log(noise)
         constant += np.linalg.slogdet(system)[1]
-        residual = (block.values - mean - hidden @ W.T) * block.known[block.pattern]
+        residual = (values - mean - hidden @ W.T) * known
         distance = np.einsum("ij,ij->i", residual, residual) / noise + (hidden**2).sum(axis=1)
-        likelihood = -0.5 * (constant[block.pattern] + distance)
-        yield Posterior(block, hidden, noise * inverse, likelihood)
+        yield Posterior(part, hidden, noise * inverse, -0.5 * (constant + distance))
 
 
 def em_steps(rows: IncompleteRows, start: FactorModel) -> Iterator[tuple[FactorModel, float]]:
@@ -466,15 +421,13 @@ class _Moments:
         columns, likelihoods = np.zeros((features, side * side)), []
         products, hidden = np.zeros((features, side)), np.zeros((side, side))
         for posterior in posteriors(rows, model):
-            block = posterior.block
-            extended = np.column_stack([posterior.mean, np.ones(len(posterior.mean))])
+            known = rows.known[posterior.rows]
+            extended = np.column_stack([posterior.mean, np.ones(len(known))])
             outer = extended[:, :, None] * extended[:, None, :]
-            by_pattern = np.add.reduceat(outer, block.starts, axis=0)
-            counts = by_pattern[:, -1, -1]
-            by_pattern[:, :-1, :-1] += counts[:, None, None] * posterior.covariance
-            columns += block.known.T @ by_pattern.reshape(len(counts), -1)
-            products += block.values.T @ extended
-            hidden += by_pattern[block.known.any(axis=1)].sum(axis=0)
+            outer[:, :-1, :-1] += posterior.covariance
+            columns += known.T @ outer.reshape(len(known), -1)
+            products += rows.values[posterior.rows].T @ extended
+            hidden += outer[known.any(axis=1)].sum(axis=0)
             likelihoods.append(float(posterior.log_likelihood.sum()))
         return cls(columns, products, hidden), math.fsum(likelihoods)
 
