@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from lowrank import truncated_svd
 from recsys.data.ratings import Ratings, has_ratings
 from recsys.errors import DataError
-from recsys.evaluation.splits import pair_keys
+from recsys.evaluation.splits import has_pairs
 
 Floats = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
@@ -187,12 +187,8 @@ def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
     array([[ True, False],
            [ True, False]])
     """
-    known = pair_keys(relevant)
-    if not len(known):
-        return np.zeros(lists.shape, dtype=np.bool_)
     keys = users[:, None] * np.int64(relevant.n_items) + lists
-    places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return np.asarray((known[places] == keys) & (lists >= 0))
+    return has_pairs(relevant, keys) & (lists >= 0)
 
 
 @_metric("precision", "relevant items among the N recommended, divided by N")

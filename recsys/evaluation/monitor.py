@@ -16,7 +16,7 @@ from recsys.drift import Stability, latest, popularity_stability, rating_stabili
 from recsys.errors import DataError
 from recsys.evaluation.experiment import evaluate
 from recsys.evaluation.results import Evaluation
-from recsys.evaluation.split_files import shared_test
+from recsys.evaluation.split_files import shared_test, unknown_and_known
 
 if TYPE_CHECKING:
     from recsys.recommender import Recommender
@@ -177,8 +177,7 @@ def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[dict[str, 
     """Return the shares of unknown users, items and ratings, and of ratings that are known."""
     from scipy.stats import binomtest  # slow to import
 
-    rows, unknown = [], np.zeros(new.n_ratings, np.bool_)
-    places = []
+    rows = []
     for kind, code, there in (
         ("user", new.user_index_of_nonzeros(), has_ratings(known)),
         ("item", new.indices, has_items(known)),
@@ -190,18 +189,9 @@ def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[dict[str, 
         low, high = binomtest(missing, len(rated)).proportion_ci(confidence, "wilson")
         said = f"share of the {len(rated):,} {kind}s that the model has no ratings of"
         rows.append(_row(f"unknown_{kind}s", missing / len(rated), None, said, low, high))
-        unknown |= ~is_known[code]
-        places.append(place[code])
+    unknown, repeated = unknown_and_known(known, new)
     said = "share of the new ratings that are of unknown users or items"
     rows.append(_row("unknown_ratings", float(unknown.mean()), None, said))
-    keys = np.where(unknown, -1, places[0] * np.int64(known.n_items) + places[1])
-    wanted = np.unique(places[0][~unknown])
-    starts, ends = known.indptr[wanted], known.indptr[wanted + 1]
-    pairs = [
-        known.indices[a:b] + u * np.int64(known.n_items)
-        for u, a, b in zip(wanted, starts, ends, strict=True)
-    ]
-    repeated = np.isin(keys, np.concatenate(pairs)) if pairs else np.zeros(len(keys), np.bool_)
     said = "share of the new ratings whose pair of user and item the model was fitted to"
     rows.append(_row("repeated_ratings", float(repeated.mean()), None, said))
     return rows

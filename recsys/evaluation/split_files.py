@@ -15,9 +15,10 @@ from recsys.data.ratings import Ratings, has_items, has_ratings
 from recsys.errors import DataError
 from recsys.evaluation.splits import (
     NOTHING_KNOWN,
+    Mask,
     RatingsLike,
     Split,
-    pair_keys,
+    has_pairs,
 )
 from recsys.provenance import fingerprint
 from recsys.readers import as_ratings, read_ratings
@@ -120,14 +121,8 @@ def shared_test(trainings: Mapping[str, Ratings], test: Ratings) -> SharedTest:
                     f"{first_label} and {label} cannot be compared: the ids of {kind} are integers "
                     "in one of them and texts in the other."
                 )
-    unknown = np.zeros(test.n_ratings, np.bool_)
-    known = np.zeros(test.n_ratings, np.bool_)
-    for train in trainings.values():
-        users = train.users.find(test.users.values)[test.user_index_of_nonzeros()]
-        items = train.items.find(test.items.values)[test.indices]
-        unknown |= (users < 0) | (items < 0)
-        unknown |= ~has_ratings(train)[users] | ~has_items(train)[items]
-        known |= ~unknown & np.isin(users * np.int64(train.n_items) + items, pair_keys(train))
+    masks = [unknown_and_known(train, test) for train in trainings.values()]
+    unknown, known = (np.any(each, axis=0) for each in zip(*masks, strict=True))
     if (unknown | known).all():
         raise DataError(
             "No test rating is left: all are of users or items without training ratings, or among "
@@ -139,6 +134,14 @@ def shared_test(trainings: Mapping[str, Ratings], test: Ratings) -> SharedTest:
         for label, train in trainings.items()
     }
     return SharedTest(splits, int(unknown.sum()), int((known & ~unknown).sum()))
+
+
+def unknown_and_known(train: Ratings, test: Ratings) -> tuple[Mask, Mask]:
+    """Return which test ratings are of users or items without training ratings, and repeat one."""
+    users = train.users.find(test.users.values)[test.user_index_of_nonzeros()]
+    items = train.items.find(test.items.values)[test.indices]
+    there = (users >= 0) & (items >= 0) & has_ratings(train)[users] & has_items(train)[items]
+    return ~there, there & has_pairs(train, users * np.int64(train.n_items) + items)
 
 
 def _union(known: Ids, others: Ids) -> Ids:

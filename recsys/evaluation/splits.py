@@ -133,8 +133,7 @@ class Split:
             user with a history has training ratings, or ratings are on the wrong side of the cut.
         """
         test = self.test
-        known, keys = np.append(pair_keys(self.seen), -1), pair_keys(test)
-        common = np.flatnonzero(known[np.searchsorted(known[:-1], keys)] == keys)
+        common = np.flatnonzero(has_pairs(self.seen, pair_keys(test)))
         if len(common):
             user = test.users.take(test.user_index_of_nonzeros()[common[:1]])[0]
             item = test.items.take(test.indices[common[:1]])[0]
@@ -334,16 +333,9 @@ def held_out_users(
     """
     data = as_ratings(ratings)
     counts = np.diff(data.indptr)
-    eligible = np.flatnonzero(counts >= 2)
-    n_held = round(len(eligible) * user_fraction) if 0 < user_fraction < 1 else 0
-    if not 0 < n_held < np.count_nonzero(counts):
-        raise DataError(
-            "user_fraction must be between 0 and 1 and leave users for both parts; "
-            f"got {user_fraction} of {len(eligible):,} users with two ratings or more."
-        )
     if not 0 < test_fraction < 1:
         raise DataError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
-    held = _mask(data.n_users, np.random.default_rng(random_state).permutation(eligible)[:n_held])
+    held = _held(counts >= 2, "user_fraction", user_fraction, random_state, int((counts > 0).sum()))
     every = np.ones(data.n_items, dtype=np.bool_)
     theirs = restricted(data, held, every)
     tested = _random_mask(theirs, test_fraction, random_state, at_least=1)
@@ -414,17 +406,19 @@ def held_out_cold_users(
     return _cold_split(data, of_rating, "users-cold", shares, random_state)
 
 
-def _held(rated: Mask, name: str, fraction: float, random_state: int) -> Mask:
-    """Choose a share of the users or items that have ratings."""
-    eligible = np.flatnonzero(rated)
-    n_held = round(len(eligible) * fraction) if 0 < fraction < 1 else 0
-    if not 0 < n_held < len(eligible):
+def _held(
+    eligible: Mask, name: str, fraction: float, random_state: int, n_rated: int | None = None
+) -> Mask:
+    """Choose a share of the eligible users or items, but not all that have ratings."""
+    places = np.flatnonzero(eligible)
+    n_held = round(len(places) * fraction) if 0 < fraction < 1 else 0
+    if not 0 < n_held < (n_rated or len(places)):
         raise DataError(
             f"{name} must be between 0 and 1 and leave some for both parts; "
-            f"got {fraction} of {len(eligible):,}."
+            f"got {fraction} of {len(places):,}."
         )
     rng = np.random.default_rng(random_state)
-    return _mask(len(rated), rng.permutation(eligible)[:n_held])
+    return _mask(len(eligible), rng.permutation(places)[:n_held])
 
 
 def _cold_split(
@@ -537,3 +531,9 @@ def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> F
 def pair_keys(ratings: Ratings) -> NDArray[np.int64]:
     """Return one number for each pair of user and item, increasing, shape (nnz,)."""
     return ratings.user_index_of_nonzeros() * np.int64(ratings.n_items) + ratings.indices
+
+
+def has_pairs(ratings: Ratings, keys: NDArray[np.int64]) -> Mask:
+    """Return which of the pairs, as `pair_keys` numbers them, have a rating."""
+    known = np.append(pair_keys(ratings), -1)
+    return np.asarray(known[np.searchsorted(known[:-1], keys)] == keys)
