@@ -83,16 +83,8 @@ class DenseSamples:
 class SparseSamples(LinearOperator):
     """Sparse rows less a matrix of rank one, ``csr - offsets weights'``.
 
-    As a LinearOperator it has products; other than of most operators, its entries are known.
-
-    Parameters
-    ----------
-    csr : scipy.sparse.csr_array of shape (n, m)
-        float32 or float64, canonical; neither copied nor written to.
-    offsets : ndarray of shape (n,), float64, optional
-        Subtracted from the entries of each row. By default 0.
-    weights : ndarray of shape (m,), float64, optional
-        Factors of the offsets, one per column. By default 1.
+    As a LinearOperator it has products; other than of most operators, its entries are known. The
+    CSR array is canonical; offsets, shape (n,), are 0 and weights, shape (m,), are 1 by default.
     """
 
     is_sparse = True
@@ -326,10 +318,8 @@ def require_samples(count: int, ddof: int) -> None:
 
     Raises
     ------
-    ArgumentTypeError
-        If `ddof` is not an integer.
-    ArgumentError
-        If `ddof` is negative, or there are no more samples than `ddof`.
+    ArgumentTypeError, ArgumentError
+        If `ddof` is not an integer or negative, or there are no more samples than `ddof`.
     """
     if isinstance(ddof, (bool, np.bool_)) or not isinstance(ddof, (int, np.integer)):
         raise ArgumentTypeError(f"ddof must be a non-negative integer; got {ddof!r}.")

@@ -46,17 +46,11 @@ class BiasedFactors:
 
 @dataclass(frozen=True, eq=False)
 class AlsSweep:
-    """The state after one sweep: rows solved, then columns.
+    """The state after one sweep: rows solved, then columns; the next one reuses the arrays.
 
-    Attributes
-    ----------
-    factors : BiasedFactors
-        Its arrays are reused by the next sweep.
-    half_objective, objective : float
-        The penalised sum of squares after the rows and after the columns were solved.
-    rmse : float
-        Root mean squared error over the known entries, as a difference of sums: below about 1e-8 of
-        the entries (3e-4 in float32) it is rounding.
+    The objectives are the penalised sum of squares after the rows and after the columns were
+    solved. The root mean squared error over the known entries is a difference of sums: below about
+    1e-8 of the entries (3e-4 in float32) it is rounding.
     """
 
     factors: BiasedFactors

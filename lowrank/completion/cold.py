@@ -40,17 +40,9 @@ _RANGE_STEPS = 6  # of subspace iteration for the directions
 class ColdMap:
     r"""The distribution of the vector of a row without entries.
 
-    Its mean is ``mean + C'f``, its covariance ``covariance`` times :math:`1 + (f - c)'Q(f - c)`
-    for the mean features c: the second term is what is not known of C.
-
-    Attributes
-    ----------
-    mean, covariance : ndarrays of shape (d,) and (d, d)
-    coefficients : ndarray of shape (n_features, d)
-        The matrix C.
-    draws : ndarray of shape (n_features, n_draws)
-        From N(0, Q).
-    centre : ndarray of shape (n_features,)
+    Its mean is ``mean + C'f`` for the `coefficients` C, shape (n_features, d), its covariance
+    ``covariance`` times :math:`1 + (f - c)'Q(f - c)` for the mean features c, `centre`: the second
+    term is what is not known of C. In the columns of `draws` are draws from N(0, Q).
     """
 
     mean: Floats
@@ -140,10 +132,7 @@ class Slopes(NamedTuple):
     noise: float
 
     def of(self, entries: kernels.CsrArrays, directions: Floats) -> Floats:
-        """Return the slopes of columns, whose entries are residuals, shape (n, r + 1).
-
-        `directions` are those of the features of the rows that the entries belong to.
-        """
+        """Return the slopes of columns, whose entries are residuals, shape (n, r + 1)."""
         columns = Posterior.exactly(_with_bias(directions))
         return posterior_rows(entries, columns, self.prior, mean=0.0, noise=self.noise).mean
 

@@ -35,12 +35,8 @@ _TRACE_DRAWS = 8  # that learning takes where there are many features
 class GroupedFeatures(Protocol):
     """Named blocks of features of the rows (or columns) of a matrix.
 
-    Attributes
-    ----------
-    matrix : csr_array of shape (n, n_features)
-        The mean squared norm of the rows of each block should be near 1.
-    groups : mapping of str to slice
-        The columns of each block; together they are all columns.
+    The mean squared norm of the rows of each block should be near 1; the blocks, by name in
+    `groups`, are together all columns.
     """
 
     @property
@@ -54,15 +50,9 @@ class GroupedFeatures(Protocol):
 class Link:
     """The 0/1 pattern of a sparse matrix, its rows scaled to length 1.
 
-    Attributes
-    ----------
-    pattern : CsrArrays
-        The matrix with ones for data.
-    scale : ndarray of shape (n_rows,)
-        One over the square root of each row's number of entries; 1 for a row without any.
-    turned : CsrArrays or None
-        The transposed pattern, through which products are faster where rows are fewer than
-        columns: the array that is gathered from, or scattered to, is then the smaller one.
+    `scale` is one over the square root of each row's number of entries, 1 for a row without any.
+    `turned` is the transposed pattern, through which products are faster where rows are fewer than
+    columns: the array that is gathered from, or scattered to, is then the smaller one.
     """
 
     pattern: kernels.CsrArrays
@@ -108,14 +98,8 @@ class Link:
 class FeatureDesign:
     """Sparse features of rows, centred by their weighted mean without being multiplied out.
 
-    Attributes
-    ----------
-    rows, columns : CsrArrays
-        The matrix F of features and its transpose.
-    groups : tuple of slice
-        Columns that share a penalty.
-    centre : ndarray of shape (n_features,)
-        The mean row, which is subtracted from every row.
+    `rows` and `columns` are the matrix F of features and its transpose, `groups` the columns that
+    share a penalty, and `centre` the mean row, which is subtracted from every row.
     """
 
     rows: kernels.CsrArrays
@@ -207,16 +191,13 @@ def ridge_fit(
 ) -> RidgeFit:
     r"""Improve B towards the minimum of a weighted ridge regression on a design.
 
-    Conjugate gradients on :math:`(S' W S + \rho I) B = S' W T`, all columns of B at once, with
-    the diagonal as preconditioner. Every step lowers
-    :math:`\sum_u w_u |t_u - B's_u|^2 + \rho |B|^2`, however few there are, and takes one product
-    with S and one with its transpose. There are fewer where the residual, preconditioned, is at
-    most a share `close` of B in the norm of the preconditioner. Targets of a centred design are
-    centred too.
-
-    The targets T have shape (n_rows, width), the weights w (n_rows,), B and its start
-    (n_cols, width); the ridge rho is positive, one number or one for each column, shape
-    (n_cols, 1). The `predictions` of the start and the design's `squares` save time if known.
+    Conjugate gradients on :math:`(S' W S + \rho I) B = S' W T`, all columns of B at once, with the
+    diagonal as preconditioner. Every step lowers :math:`\sum_u w_u |t_u - B's_u|^2 + \rho |B|^2`,
+    however few there are, and takes one product with S and one with its transpose. There are fewer
+    where the residual, preconditioned, is at most a share `close` of B in the norm of the
+    preconditioner. Targets of a centred design are centred too. The ridge rho is one number, or one
+    for each column, shape (n_cols, 1). The `predictions` of the start and the design's `squares`
+    save time if known.
 
     References
     ----------
@@ -260,25 +241,14 @@ class FeatureRidge:
     r"""Weighted ridge regressions of row vectors on features, with one penalty for each group.
 
     Rows are independent with precision :math:`w_u \Lambda`, and the coefficients C of group g have
-    the prior precision :math:`\rho_g \Lambda`. Their posterior covariance is
-    :math:`Q \otimes \Lambda^{-1}` with :math:`Q^{-1} = F'WF + \operatorname{diag} \rho`.
+    the prior precision :math:`\rho_g \Lambda`. Their posterior covariance is :math:`Q \otimes
+    \Lambda^{-1}` with :math:`Q^{-1} = F'WF + \operatorname{diag} \rho`.
 
-    Attributes
-    ----------
-    design : FeatureDesign
-        Centred by the mean under `weight`.
-    weight : ndarray of shape (n_rows,)
-        0 for rows that have no say. A `charge` w'_u on what features explain is part of it.
-    shrinkage : ndarray of shape (n_rows, 1)
-        Factors of the targets, :math:`w_u / (w_u + w'_u)`: least squares to the shrunk targets are
-        those to the targets, with :math:`\sum_u w'_u |C'f_u|^2` as a further penalty.
-    penalties : float64 ndarray of shape (n_groups,)
-        The penalties rho.
-    coefficients : ndarray of shape (n_features, d)
-    diagonal : ndarray of shape (n_features, 1)
-        That of F'WF.
-    log_evidence : float
-        What learning the penalties has added to it, at least, the penalties themselves aside.
+    The `weight` is 0 for rows that have no say; a charge w' on what features explain is part of it.
+    Targets are multiplied by `shrinkage`, :math:`w_u / (w_u + w'_u)`: least squares to the shrunk
+    ones are those to the targets, with :math:`\sum_u w'_u |C'f_u|^2` as a further penalty.
+    `diagonal` is that of F'WF, `log_evidence` what learning the penalties has added to it, at
+    least, the penalties themselves aside.
     """
 
     design: FeatureDesign

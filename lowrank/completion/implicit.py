@@ -89,28 +89,9 @@ def implicit_sweeps(
     objective never rises from then on. All rows count the same there, however many interactions
     they have. Rows without any are none of the pairs, and their factors zero.
 
-    Parameters
-    ----------
-    W : csr_array of shape (n, m), float32 or float64
-        Weights of the interactions, not negative. Sorted indices, no duplicates.
-    k : int
-        Number of factors.
-    regularization, unobserved_weight : float
-        The positive numbers lambda and alpha_0.
-    count_power : float
-        The exponent g: 0 is plain ridge.
-    start : ndarray of shape (m, k), optional
-        Column factors to begin with, instead of random ones.
-    row_features, column_features : GroupedFeatures, optional
-    random_state : int, optional
-        Seed of the starting factors.
-    threads : int, optional
-        All available cores by default; the result is the same on any number.
-
-    Yields
-    ------
-    ImplicitSweep
-        After each sweep, without end.
+    `W` has sorted indices and no duplicates; `regularization` and `unobserved_weight` are the
+    positive numbers lambda and alpha_0, `count_power` is g, and `start` are column factors to begin
+    with. The other parameters are those of `als_sweeps`.
 
     Raises
     ------

@@ -63,14 +63,14 @@ def linked_als_sweeps(
 ) -> Generator[LinkedSweep]:
     r"""Fit biased factors as `als_sweeps` does, pulled towards predicted means instead of zero.
 
-    In its objective a penalty :math:`n_u^g |a_u|^2` becomes
-    :math:`n_u^g |a_u - a_0 - B's_u - C'f_u|^2`, where :math:`s_u` is row u of the link and
-    :math:`f_u` its features, and likewise for biases and columns; B has the ridge penalty
-    `link_penalty` in the same units (0 means no links), each group of C one that is chosen in the
-    first 5 sweeps by the evidence of the regression of the vectors on features, and the means
-    :math:`a_0` none (but without links those of factors are zero for rows of mean features). The
-    mean :math:`\mu` is that of the entries. The objective never rises, from the sixth sweep on if
-    there are features. The other parameters are those of `als_sweeps`.
+    In its objective a penalty :math:`n_u^g |a_u|^2` becomes :math:`n_u^g |a_u - a_0 - B's_u -
+    C'f_u|^2`, where :math:`s_u` is row u of the link and :math:`f_u` its features, and likewise for
+    biases and columns; B has the ridge penalty `link_penalty` in the same units (0 means no links),
+    each group of C one that is chosen in the first 5 sweeps by the evidence of the regression of
+    the vectors on features, and the means :math:`a_0` none (but without links those of factors are
+    zero for rows of mean features). The mean :math:`\mu` is that of the entries. The objective
+    never rises, from the sixth sweep on if there are features. The other parameters are those of
+    `als_sweeps`.
 
     Raises
     ------

@@ -121,10 +121,10 @@ def posterior_rows(
     """Return the posterior of rows given their entries and the posterior of the columns.
 
     A row gets the same bits whichever rows are solved with it, on any number of threads. `noise` is
-    the noise variance, multiplied by the temperature; 1 for penalised least squares. The `features`
-    of the rows are in CSR form; rows without them have features of zero. With a `draw_seed` the
-    result is draws from the posteriors instead of their means. `sums` are those of the covariances
-    of the columns by row, if known; with `only_means` the result has no covariances.
+    the noise variance, multiplied by the temperature; 1 for penalised least squares. With a
+    `draw_seed` the result is draws from the posteriors instead of their means. `sums` are those of
+    the covariances of the columns by row, if known; with `only_means` the result has no
+    covariances.
     """
     link = Link.of(entries, len(columns.mean))
     means = prior.means(link, features)
@@ -135,16 +135,10 @@ def posterior_rows(
 
 
 class Terms(NamedTuple):
-    """The posterior mean of a row as a sum.
+    """The posterior mean of a row as a sum: of float64 arrays of shapes (d,), (n, d) and (n, d).
 
-    Attributes
-    ----------
-    base : float64 ndarray of shape (d,)
-        The term of the mean of all rows.
-    entries : float64 ndarray of shape (n_entries, d)
-        Those of the entries, by their values and, with a link, by being there.
-    features : float64 ndarray of shape (n_stored, d)
-        Those of the features that are not zero.
+    The `base` is the term of the mean of all rows; `entries` are those of the entries, by their
+    values and, with a link, by being there; `features` those of the features that are not zero.
     """
 
     base: NDArray[np.float64]

@@ -28,29 +28,22 @@ class Entries(NamedTuple):
 
 
 def observed_entries(X: MatrixLike) -> csr_array:
-    """Check a matrix of which some entries are known, and return them as a CSR array.
+    """Check a matrix of which some entries are known; return them as CSR with sorted indices.
 
-    It has sorted indices, and may share memory with X, which is never written to.
-
-    Parameters
-    ----------
-    X : scipy.sparse matrix or array, or array-like, of shape (n, m)
-        Of a sparse matrix the stored entries are known, stored zeros too. Of a dense one those that
-        are not NaN (and not masked). float32 is kept; other real types become float64.
+    Of a sparse matrix the stored entries are known, stored zeros too; of a dense one those that are
+    not NaN (and not masked). float32 is kept; other real types become float64. The result may share
+    memory with X, which is never written to.
 
     Raises
     ------
-    ArgumentTypeError
-        If X is not real.
-    ArgumentError
-        If X is not two-dimensional, has no known entry, stores an entry twice, or has an infinity
-        (or, if sparse, a NaN).
+    ArgumentTypeError, ArgumentError
+        If X is not a real matrix, has no known entry, stores one twice, or has an infinity (or, if
+        sparse, a NaN).
 
     Examples
     --------
-    >>> X = observed_entries([[1.0, float("nan")], [0.0, 4.0]])
-    >>> X.nnz, X.data
-    (3, array([1., 0., 4.]))
+    >>> observed_entries([[1.0, float("nan")], [0.0, 4.0]]).data
+    array([1., 0., 4.])
     """
     array: Any = X
     if not sparse.issparse(X):
@@ -83,9 +76,7 @@ def observed_entries(X: MatrixLike) -> csr_array:
 def hold_out(
     X: csr_array, test_fraction: float, random_state: RandomStateLike
 ) -> tuple[csr_array, Entries]:
-    """Remove a random sample of the known entries from a matrix.
-
-    X is as `observed_entries` returns it. At least one entry is held out, and at least one kept.
+    """Remove a random sample of the known entries from a matrix, as `observed_entries` returns it.
 
     Raises
     ------

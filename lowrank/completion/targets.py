@@ -29,15 +29,7 @@ LATENT_STEPS = 4  # of new rows and their latent numbers, in turn
 
 
 class Observed(NamedTuple):
-    """How a fit sees the entries.
-
-    Attributes
-    ----------
-    scale : OrdinalScale or None
-        The ordinal scale as learned, if the likelihood is an ordinal one.
-    score_variance : float
-        Mean variance of the scores of entries.
-    """
+    """How a fit sees the entries: the ordinal scale as learned, the mean variance of scores."""
 
     scale: OrdinalScale | None
     score_variance: float
@@ -47,20 +39,10 @@ class Observed(NamedTuple):
 class Targets:
     """The entries of a matrix as a fit sees them.
 
-    Attributes
-    ----------
-    entries : CsrArrays
-    data : ndarray of shape (nnz,)
-        What vectors are fitted to, in the order of the entries.
-    turned : int64 ndarray of shape (nnz,)
-        The order of the entries in the transposed matrix.
-    scale : OrdinalScale or None
-    noise : float
-        Variance of an entry, or of a latent number, around its score.
-    free_energy : float
-        The share of the free energy that is not that of the vectors.
-    rmse : float
-        Expected over the known entries.
+    Vectors are fitted to `data`, in the order of the entries; `turned` is that order in the
+    transposed matrix. `noise` is the variance of an entry, or of a latent number, around its score,
+    `free_energy` the share of the free energy that is not that of the vectors, and `rmse` the
+    expected error over the known entries.
     """
 
     entries: kernels.CsrArrays

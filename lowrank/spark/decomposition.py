@@ -134,8 +134,7 @@ def decompose(
 
     Raises
     ------
-    TypeError, ValueError
-        As for `truncated_svd`.
+    ArgumentError
     """
     start = time.perf_counter()
     (n, m), dtype = A.shape, np.dtype(np.float32 if A.is_single else np.float64)

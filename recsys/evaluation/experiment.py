@@ -228,10 +228,9 @@ class Candidates(NamedTuple):
 class RankingTask:
     """A split made ready: n items are recommended to each user with relevant test items.
 
-    `relevant` are the relevant test ratings, and `users` those who have some, shape (n_ranked,).
-    Without `candidates`, items are all that the user has not rated in the training part. Of a split
-    that holds out whole items, or users, only the ratings of these are relevant, and of items only
-    the held-out ones are `allowed`.
+    `relevant` are the relevant test ratings, and `users` those who have some. Without `candidates`,
+    items are all that the user has not rated in the training part. Of a split that holds out whole
+    items, or users, only the ratings of these are relevant, and of items only these are `allowed`.
     """
 
     split: Split
@@ -497,7 +496,7 @@ def measure_lists(
     """Return the metrics of each of the task's users, and those of all lists together.
 
     `lists` has shape (n_ranked, N), and `ns` are at most N. Of the metrics of all lists together,
-    the arrays of users, shape (n_ranked,), have the change without the user.
+    the arrays of users have the change without the user.
 
     Raises
     ------

@@ -29,15 +29,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A condition that fails an evaluation: a metric beyond a bound, or worse than before.
-
-    Attributes
-    ----------
-    name : str
-        A metric, such as "ndcg@10".
-    sign : {"<", "<=", ">", ">="} or None
-        None for "worse".
-    bound : float or None
+    """A condition that fails an evaluation: a metric beyond a bound, or (no sign) worse.
 
     Examples
     --------
@@ -87,7 +79,6 @@ class Gate:
         Raises
         ------
         DataError
-            If the condition has no bound.
         """
         if self.sign is None or self.bound is None:
             raise DataError(f"The condition {str(self)!r} compares two models; it has no bound.")
@@ -99,7 +90,6 @@ class Gate:
         Raises
         ------
         DataError
-            If the value is missing, or the condition has no bound.
         """
         if self.name not in values:
             raise DataError(
@@ -113,13 +103,8 @@ class Gate:
     def verdicts(self, found: Evaluation, models: Sequence[str]) -> list[Verdict]:
         """Return the verdict for each of some models; "worse" is than the evaluation's first model.
 
-        A model is worse if the paired test says so: the adjusted p value is below 1 minus the
-        confidence of the evaluation, and the difference is to the worse.
-
-        Raises
-        ------
-        DataError
-            If the metric of a model is missing, or is not tested.
+        A model is worse if the difference is to the worse, and the adjusted p value below 1 minus
+        the confidence of the evaluation.
         """
         if self.sign is not None:
             of_models = found.metrics.filter(pl.col("metric") == self.name)

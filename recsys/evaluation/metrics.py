@@ -387,9 +387,9 @@ def _list_sums(lists: Lists, values: Doubles) -> Doubles:
 def gini_influence(lists: Lists, counts: Counts) -> Doubles:
     """Return the change of the Gini index without each user, shape (n_users,).
 
-    Without a user, each count of the user's items is one less. Sorted, a count that falls becomes
-    the first of its equals: of t items of a list with the same count, which begins at rank a, the
-    weighted sum loses ``a + (a + 1) + ... + (a + t - 1)``.
+    Each count of the user's items is then one less. Sorted, a count that falls becomes the first of
+    its equals: of t items of a list with the same count, which begins at rank a, the weighted sum
+    loses ``a + (a + 1) + ... + (a + t - 1)``.
     """
     n_items = len(counts)
     ascending = np.sort(counts)

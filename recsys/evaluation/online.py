@@ -45,14 +45,9 @@ class _List(msgspec.Struct):
 class OnlineTest:
     """Clicks of users on the lists of two models.
 
-    Attributes
-    ----------
-    metrics : polars DataFrame
-        One row for each of `METRICS`: metric, a, b, difference (b minus a), low, high (of its
-        interval, by the bootstrap over users), p_value (of random groups of users).
-    counts : dict
-        Lists, users and models of both variants; lists and clicks that do not count, and why.
-    confidence : float
+    `metrics` has a row for each of `METRICS`: metric, a, b, difference (b minus a), low, high (of
+    its interval, by the bootstrap over users), p_value (of random groups of users). `counts` has
+    the lists, users and models of both variants, and the lists and clicks that do not count.
     """
 
     metrics: pl.DataFrame
@@ -61,13 +56,10 @@ class OnlineTest:
 
 
 def read_lists(path: str | Path) -> pl.DataFrame:
-    """Read the log of `recsys serve --log`.
+    """Read the log of `recsys serve --log`: one row per recommended item.
 
-    Returns
-    -------
-    polars DataFrame
-        Columns list (a number), user (String, null for strangers), variant (null without a test),
-        model, time (Int64, milliseconds since 1970), item (String) and rank: one row per item.
+    The columns are list (a number), user (String, null for strangers), variant (null without a
+    test), model, time (Int64, milliseconds since 1970), item (String) and rank.
 
     Raises
     ------
@@ -124,16 +116,8 @@ def online_test(
     """Test whether users click more on the lists of model b than on those of model a.
 
     A click counts for the last list before it that its user got with the item. Users are the unit:
-    those with lists of both models, and strangers, are left out.
-
-    Parameters
-    ----------
-    lists : polars DataFrame
-        See `read_lists`.
-    clicks : mapping of str to polars Series
-        Columns user and item, and timestamp if times count.
-    confidence : float
-    random_state : int
+    those with lists of both models, and strangers, are left out. `lists` are those of `read_lists`,
+    `clicks` the columns user and item, and timestamp if times count.
 
     Raises
     ------

@@ -23,14 +23,9 @@ _ROUNDING = 1e-5  # of a sum in single precision
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ratio:
-    """A metric as ``transform(sum above / sum below)``.
+    """A metric as ``transform(sum above / sum below)``, with an increasing function.
 
-    Attributes
-    ----------
-    above, below : float64 ndarray of shape (n_users,)
-        0 for a user whom the metric leaves out.
-    transform : callable, optional
-        An increasing function of an array.
+    Both arrays, shape (n_users,), are 0 for a user whom the metric leaves out.
     """
 
     above: Doubles
@@ -97,18 +92,12 @@ def jackknife(value: float, influence: Doubles, confidence: float) -> tuple[floa
 
 
 def sign_flip(differences: Doubles, flips: int = FLIPS, random_state: int = 0) -> Doubles:
-    """Return the two-sided p value of each column of differences between two models.
+    """Return the two-sided p value of each column of differences of two models, paired by user.
 
     ``(1 + number of flips with |sum +-d| >= |sum d|) / (1 + flips)``: the paired permutation test,
     as ``scipy.stats.permutation_test(permutation_type="samples")``, but for all columns with the
     same signs. No flips are tried beyond ``t = 9``, since a sum of random signs times d_u exceeds
     ``t |d|`` with a probability of at most ``2 exp(-t^2 / 2)`` (Hoeffding).
-
-    Parameters
-    ----------
-    differences : float64 ndarray of shape (n_users, n_tests)
-        Paired by user; 0 for a user to be left out.
-    flips, random_state : int
 
     Examples
     --------
@@ -146,14 +135,8 @@ def shuffled_groups(
 
     ``(1 + number of shuffles with |difference| >= |observed|) / (1 + shuffles)``, where each
     shuffle puts every user in the second group by chance, as a hash of the user's id does: the
-    randomization test. Fewer shuffles are tried of more than 100,000 users.
-
-    Parameters
-    ----------
-    ratios : list of Ratio
-    second : bool ndarray of shape (n_users,)
-        Who is in the second group.
-    shuffles, random_state : int
+    randomization test. Fewer shuffles are tried of more than 100,000 users. `second` says who is in
+    the second group, shape (n_users,).
 
     Examples
     --------

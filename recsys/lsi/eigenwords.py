@@ -249,20 +249,9 @@ def word_contexts(
 ) -> Any:
     """Count how often each word has each other word at each place of a window.
 
-    Parameters
-    ----------
-    words : ndarray of shape (n,)
-        Numbers of the words of running text; negative ones are skipped.
-    ends : ndarray of shape (n_texts,)
-        End of each text in it, ascending.
-    n_words : int
-    window : int
-        Places on each side.
-    sides : {"apart", "merged"}
-
-    Returns
-    -------
-    csr_array of shape (n_words, n_words * 2 * window), or (n_words, n_words) if merged
+    `words` are the numbers of the words of running text, of which negative ones are skipped, and
+    `ends` the end of each text in it. The result is a csr_array of n_words rows, with n_words
+    columns for each place or, if the sides are merged, in all.
     """
     text = np.searchsorted(ends, np.arange(len(words)), side="right")
     places = [*range(-window, 0), *range(1, window + 1)]

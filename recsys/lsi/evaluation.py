@@ -86,32 +86,10 @@ def evaluate_search(
     """Measure how well methods of search find the relevant documents of judged queries.
 
     The measures, their intervals and the tests between methods are those of recommendations, with
-    queries in place of users: MAP over the 1,000 best documents, NDCG and precision at 10, recall
-    at 100, and MRR. Gains are 0 and 1.
-
-    Parameters
-    ----------
-    lsi : Index
-    labels, texts : sequences
-        Ids and texts of queries.
-    judgements : Judgements
-        See `recsys.readers.collections.read_judgements`.
-    methods : sequence of str
-        Of `recsys.lsi.search.METHODS`.
-    relevant_from : float, optional
-        Least relevance of a relevant document; by default any above 0.
-    resamples, confidence, random_state
-        As for `recsys.evaluate`.
-
-    Returns
-    -------
-    Evaluation
-        With methods in place of models.
-
-    Raises
-    ------
-    DataError
-        If no query has a relevant document in the index.
+    queries in place of users and methods in place of models: MAP over the 1,000 best documents,
+    NDCG and precision at 10, recall at 100, and MRR. Gains are 0 and 1. `labels` and `texts` are
+    ids and texts of the queries; documents from a relevance of `relevant_from` on are relevant, by
+    default of any above 0.
     """
     judged = _judged(lsi, labels, texts, judgements, relevant_from)
     n_judged = sum(map(len, judged.relevant))

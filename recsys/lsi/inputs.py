@@ -111,8 +111,7 @@ def text_batches(
     Raises
     ------
     DataError
-        If `documents` is a single text, a frame of texts, or empty, or there are not as many ids
-        or titles as texts.
+        If `documents` is a single text, a frame of texts, or empty, or has other numbers of labels.
     """
     problem = _problem(documents)
     if problem:

@@ -28,11 +28,7 @@ _RIVAL = 0.65  # of that share that another language may reach
 class Language:
     """Stop words of texts, and the stems by which words count as the same.
 
-    Attributes
-    ----------
-    name : str or None
-        One of `LANGUAGES`, or None: then words are compared as they are written.
-    stop_words : frozenset of str
+    Without a name, one of `LANGUAGES`, words are compared as they are written.
     """
 
     name: str | None = None
@@ -110,22 +106,16 @@ def stop_words_of(language: str) -> frozenset[str]:
 
 
 def detect(counts: Mapping[str, float]) -> str | None:
-    """Return the language of a collection, None where it is not clear.
+    """Return the language of a collection by its counts of words, None where it is not clear.
 
     It is the one whose stop words make up most of the running text, if they are many and those of
-    every other language are clearly fewer. Closely related languages, such as Danish and
-    Norwegian, and texts without sentences, such as names of products, are not clear.
-
-    Parameters
-    ----------
-    counts : mapping of word to its number of occurrences
+    every other language are clearly fewer. Closely related languages, such as Danish and Norwegian,
+    and texts without sentences, such as names of products, are not clear.
 
     Examples
     --------
     >>> detect({"the": 300, "of": 200, "nurse": 500, "hospital": 400})
     'english'
-    >>> print(detect({"usb": 600, "cable": 600}))
-    None
     """
     total = sum(counts.values())
     if total < _ENOUGH:

@@ -40,12 +40,6 @@ class Postings:
     A count c in a document of length l weighs ``(k1 + 1) c / (c + k1 (1 - b + b l / mean l))`` with
     k1 = 1.2 and b = 0.75.
 
-    Attributes
-    ----------
-    indptr : int64 ndarray of shape (n_terms + 1,)
-    documents : int32 ndarray of shape (n_entries,)
-    weights : float32 ndarray of shape (n_entries,)
-
     References
     ----------
     Robertson & Zaragoza (2009), "The probabilistic relevance framework: BM25 and beyond".
@@ -91,16 +85,8 @@ class Codes(NamedTuple):
     """Unit vectors as integers of 4 bits, an eighth of their size: a coarse but safe filter.
 
     The vectors are turned first, by a Hadamard matrix, so that their entries are about equally
-    large.
-
-    Attributes
-    ----------
-    values : uint8 ndarray of shape (n, width)
-        Two integers u in a byte, columns j and j + width.
-    scale : float32 ndarray of shape (n,)
-        A turned vector is about ``scale * (u - 7.5)``.
-    error : float32 ndarray of shape (n,)
-        Its distance from that.
+    large: a turned vector is about ``scale * (u - 7.5)``, at a distance of `error`. In `values` are
+    two of its integers u in a byte, columns j and j + width.
     """
 
     values: NDArray[np.uint8]
@@ -165,20 +151,11 @@ def _hadamard(k: int) -> Floats:
 class Part:
     """Documents that were added together.
 
-    Attributes
-    ----------
-    table : polars DataFrame
-        Columns document, and title and snippet as far as they are known.
-    counts : csr_array of shape (n_documents, n_terms)
-        How often they have each term, or whatever the rows of a matrix have.
-    embedding : ndarray of shape (n_documents, k)
-        Their coordinates, V_k S_k.
-    mean_length : float or None
-        Words of the mean document, for BM25; None where the rows are not counts.
-    removed : int64 ndarray
-        Ascending rows of documents that are there no more.
-    stored : mapping of str to ndarray
-        Arrays of a saved index, from which `arrays` takes what it would compute.
+    Their `table` has the columns document, and title and snippet as far as they are known; `counts`
+    how often they have each term, a csr_array, or whatever the rows of a matrix have; `embedding`
+    their coordinates, V_k S_k; `mean_length` the words of the mean document, for BM25, None where
+    the rows are not counts; `removed` the ascending rows of documents that are there no more; and
+    `stored` the arrays of a saved index, from which `arrays` takes what it would compute.
     """
 
     table: pl.DataFrame

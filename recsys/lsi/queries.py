@@ -85,16 +85,9 @@ def check_words(
     known: Ids | None = None,
     stacklevel: int = 4,
 ) -> None:
-    """Check that queries have known words.
+    """Check that queries have known words, given the unknown ones of each and which have no known.
 
-    Parameters
-    ----------
-    unknown : sequence of sequence of str
-        Unknown words of each query.
-    lost : ndarray of bool
-        Whether it has no known word.
-    known : Ids, optional
-        Words of which similar ones are named, for one query.
+    For one query, similar ones of the `known` words are named.
 
     Raises
     ------

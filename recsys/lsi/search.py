@@ -63,35 +63,23 @@ class Fusion(NamedTuple):
 class Search:
     r"""Search by exact words and meaning together.
 
-    Both scores are made comparable over the documents of the collection: the standard scores
-    (score - mean) / deviation of BM25 and of the cosine are added with the weights w and 1 - w.
-    An exact word that few documents have stands far above the mean, so a large collection and a
-    short query of rare words are ranked by words without any setting. And
+    The standard scores (score - mean) / deviation of BM25 and of the cosine, over the documents,
+    are added with the weights w and 1 - w, where for l words in the mean document and q in the
+    query
 
     .. math:: 1 - w = 0.8 \, \frac{l}{l + 30 \sqrt{q / 8}}
 
-    for l words in the mean document and q in the query: the coordinates of a title say less than
-    those of an abstract, and a long query says more with its words than a short one.
+    The cosine is not that of the query but that of the mean of the ten documents that are best by
+    the words and, half as much, by the query's own cosine (Rocchio's feedback among dimensions);
+    each has as much weight as its score is above that of the eleventh. See docs/howto/lsi.md.
 
-    The cosine is not that of the query, whose few words are known by a few coordinates, but that of
-    the ten documents that are best by the words and, half as much, by the query's own cosine. Their
-    mean, in which each has as much weight as its score is above that of the eleventh, shows what is
-    meant (Rocchio's feedback among dimensions rather than among words, where it adds noise).
-
-    Attributes
-    ----------
-    parts : tuple of Part
-        The documents; a place is a row of their tables, one below another.
-    mean_length : float
-        Words of the mean document.
-    totals : float64 ndarray of shape (2 k + 1, k)
-        See `Part.totals`: the mean and the square of the cosines of a direction are known without a
-        pass over all documents.
+    A place is a row of the tables of the parts, one below another. `mean_length` are the words of
+    the mean document, `totals` the sums of `Part.totals`: by them the mean and the square of the
+    cosines of a direction are known without a pass over all documents.
 
     References
     ----------
-    Rocchio (1971), "Relevance feedback in information retrieval"; Lavrenko & Croft (2001),
-    "Relevance-based language models", for feedback among words.
+    Rocchio (1971), "Relevance feedback in information retrieval".
     """
 
     parts: tuple[Part, ...]

@@ -30,14 +30,7 @@ _BLOCK = 512  # rows that are added at a time: bounds the size of the small matr
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Directions of terms, with their singular values.
-
-    Attributes
-    ----------
-    components : ndarray of shape (k, n_terms)
-        Orthonormal rows, U_k' of the term-by-document matrix.
-    singular_values : ndarray of shape (k,)
-    """
+    """Directions of terms, U_k' in orthonormal rows, with their singular values."""
 
     components: Floats
     singular_values: Floats
@@ -107,7 +100,7 @@ def decompose(
     Raises
     ------
     DataError
-        If the rule is unknown, the number is out of its range, or no document has a weight.
+        If it is out of its range, or no document has a weight.
     """
     largest = min(weighted.shape)
     if n_components is None:

@@ -20,7 +20,7 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Weighting:
-    """Weighting of counts, with the global weights of terms.
+    """Weighting of counts, with the global weights of terms; for `power` see `apply`.
 
     ==============  ================================  ==========================================
     name            weight of a count c               global weight of a term
@@ -30,17 +30,9 @@ class Weighting:
     ``count``       c                                 1
     ==============  ================================  ==========================================
 
-    Attributes
-    ----------
-    name : str
-    term_weights : ndarray of shape (n_terms,)
-    power : float
-        See `apply`.
-
     References
     ----------
-    Dumais (1991), "Improving the retrieval of information from external sources", for the
-    weightings and their effect on latent semantic indexing.
+    Dumais (1991), "Improving the retrieval of information from external sources".
     """
 
     name: str

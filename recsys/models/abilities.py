@@ -82,7 +82,10 @@ class KnowsFeatures(Protocol):
         """Return whether the model has features of a side, "item" or "user"."""
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
-        """Return vectors of a side, and how far features tell each: expected cosines."""
+        """Return vectors of a side, and how far features tell each, shape (n,).
+
+        The latter is the expected cosine of a vector with the one that its features predict.
+        """
 
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Model:
         """Return the model with more items, or users, that nobody rated.

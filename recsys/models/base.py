@@ -70,16 +70,7 @@ OnStep = Callable[[Step], None] | None
 
 
 class ValidationWatch:
-    """Early stopping by the validation RMSE of a fit; without one every sweep is the best.
-
-    Examples
-    --------
-    >>> watch = ValidationWatch()
-    >>> [watch.is_best(rmse) for rmse in (0.9, 0.8, 0.85, 0.81)], watch.over
-    ([True, True, False, False], False)
-    >>> watch.is_best(0.9), watch.over
-    (False, True)
-    """
+    """Early stopping by the validation RMSE of a fit; without one every sweep is the best."""
 
     def __init__(self) -> None:
         self._best, self._since = math.inf, 0

@@ -121,11 +121,9 @@ class ContentModel(FeaturedModel):
         return f"{side}_cold_mean" in vars(self)
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
-        """Return the vectors of a side without their mean, and how far features tell them.
+        """Return the vectors of a side without their mean, and how far features tell each: cosines.
 
         Prior means of features move all vectors into one direction, in which they don't differ.
-        The second array, shape (n,), has the expected cosine of each vector with the one that its
-        features predict.
         """
         n, k = self._n_samples, self._base_width
         maps = [self._map(side, s) for s in range(n)]

@@ -17,24 +17,11 @@ Floats = NDArray[np.float32]
 class FactorForm(NamedTuple):
     """Scores as sums of products of factors and sparse parts, for the compiled top-N search.
 
-    The score of an item i for a user u is ``((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji``.
-
-    Attributes
-    ----------
-    users, items : float32 ndarrays of shape (n_block, k) and (n_items, k)
-        The vectors x_u and y_i.
-    offset, bias : float32 ndarrays of shape (n_block,) and (n_items,), optional
-        Zero by default.
-    weight : float32 ndarray of shape (n_items,), optional
-        Makes the scores ``weight_i clip((offset_u bias_i) (x_u . y_i), -1, 1)``: cosines.
-    sparse : SparsePart, optional
-        The histories h and the item-item weights S.
-    link : callable, optional
-        An increasing function of such scores, whose values are the scores of the model.
-
-    Notes
-    -----
-    The methods are those of forms without `weight`, before the `link`.
+    The score of an item i for a user u is ``((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji``,
+    with vectors x_u and y_i in the rows of `users` and `items`, and histories h and item-item
+    weights S in `sparse`. A `weight` of items makes the scores ``weight_i clip((offset_u bias_i)
+    (x_u . y_i), -1, 1)``: cosines. The scores of the model are the values of `link`, an increasing
+    function. The methods are those of forms without `weight`, before the `link`.
     """
 
     users: Floats

@@ -22,16 +22,9 @@ Indices = NDArray[np.int64]
 class Histories:
     """Ratings of some users (or of some items), as the rows of a CSR matrix.
 
-    Attributes
-    ----------
-    indptr : int64 ndarray of shape (n + 1,)
-        The ratings of row r are at positions indptr[r]:indptr[r + 1].
-    indices : int32 ndarray of shape (nnz,)
-        Item indices (user indices, in the histories of items), increasing within a row.
-    values : float32 ndarray of shape (nnz,)
-        Ratings; ones for implicit feedback.
-    times : int32 or int64 ndarray of shape (nnz,), or None
-        Seconds since 1970-01-01 UTC, where they are known.
+    `indices` are those of items (of users, in the histories of items), increasing within a row, and
+    `values` the ratings, ones for implicit feedback; `times` are seconds since 1970-01-01 UTC,
+    where they are known.
     """
 
     indptr: NDArray[np.int64]
@@ -74,14 +67,9 @@ class Histories:
 class Explanation(NamedTuple):
     """Scores of one user as sums: ``base + terms.sum(axis=1)``, to rounding.
 
-    Attributes
-    ----------
-    base : float32 ndarray of shape (n_items,)
-        The score without any history.
-    terms : float32 ndarray of shape (n_items, n_ratings)
-        What each rating of the user's history adds.
-    item_features, user_features : float32 ndarrays of shape (n_items, n_features), optional
-        What each feature of the item, and of the user, adds.
+    The base, shape (n_items,), is the score without any history; the terms, (n_items, n_ratings),
+    are what each rating of the history adds, and those of features, (n_items, n_features), what
+    each feature of the item, and of the user, adds.
     """
 
     base: Floats

@@ -80,20 +80,9 @@ _TYPES: dict[type, tuple[Any, str]] = {
 class Parameter:
     """A parameter of a model, as its class declares it.
 
-    Attributes
-    ----------
-    type : type
-        int, float, bool or str.
-    default : object
-        None: the value is chosen from the data (of ``threads``: all cores).
-    low, high : int or float, optional
-        The range that tuning searches; None if it leaves the parameter alone.
-    log : bool
-        Whether that range is logarithmic.
-    choices : tuple of str
-        The valid texts.
-    minimum : int or float, optional
-        The smallest valid number; None if it must be positive.
+    A default of None means that the value is chosen from the data (of ``threads``: all cores).
+    Tuning searches from `low` to `high`, if they are given; `log` says whether by ratios. `choices`
+    are the valid texts, and `minimum` is the smallest valid number; None if it must be positive.
     """
 
     name: str

@@ -35,14 +35,8 @@ def row_of(rows: CsrArrays, at: int) -> CsrArrays:
 class Known(NamedTuple):
     """Features and ratings that an explanation may use, next to the history of the user.
 
-    Attributes
-    ----------
-    user : CsrArrays or None
-        The features of the user: a single row.
-    items : CsrArrays or None
-        Those of the items.
-    raters : Histories or None
-        The ratings of the items, by users.
+    The features of the user, a single row; those of the items; and the ratings of the items, by
+    users.
     """
 
     user: CsrArrays | None = None
@@ -120,11 +114,7 @@ class PriorModel(FeaturedModel):
         return f"{side}_prior_mean" in vars(self)
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
-        """Return the factors of a side without their mean, and how far features tell them.
-
-        The second array, shape (n,), has the expected cosine of each row with the one that its
-        features predict.
-        """
+        """Return the factors of a side without their mean, and how far features tell each."""
         factors: Floats = getattr(self, f"{side}_factors")
         return factors - getattr(self, f"{side}_centre"), getattr(self, f"{side}_told")
 

@@ -35,13 +35,7 @@ _EXTRA = 32  # columns of the random subspace beyond them
 
 
 class Frame(NamedTuple):
-    """The positions of rows with features: on orthogonal directions, around their mean.
-
-    Attributes
-    ----------
-    centre : float32 ndarray of shape (n_features,)
-    directions : float32 ndarray of shape (n_features, r)
-    """
+    """The positions of rows with features: on orthogonal directions, around their mean."""
 
     centre: Floats
     directions: Floats
@@ -185,11 +179,7 @@ class ProfileModel(HistoryModel):
         return None if vectors is None else vectors()
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
-        """Return vectors of a side around their mean, and how far features tell them.
-
-        The second array, shape (n,), has the expected cosine of a vector with the one that its
-        features predict, zero where there are ratings.
-        """
+        """Return vectors of a side around their mean, and how far features tell each: cosines."""
         vectors = self._compared(side)
         assert vectors is not None
         positions: Floats = getattr(self, f"{side}_positions")

@@ -44,11 +44,6 @@ def model_class(name: str) -> type[Model]:
     ------
     DataError
         If there is no such model; the message names the closest one.
-
-    Examples
-    --------
-    >>> model_class("popular").__name__
-    'Popular'
     """
     if name not in MODELS | _CHOICE:
         close = similar_names(str(name))
@@ -60,13 +55,7 @@ def model_class(name: str) -> type[Model]:
 
 
 def similar_names(name: str) -> list[str]:
-    """Return the models that may be meant by a name that no model has.
-
-    Examples
-    --------
-    >>> similar_names("knn"), similar_names("svd"), similar_names("populr")
-    (['implicit-knn'], ['als'], ['popular'])
-    """
+    """Return the models that may be meant by a name that no model has."""
     text = name.lower()
     if text in ("svd", "svd++", "funksvd", "mf", "nmf"):  # what `als` is called elsewhere
         return ["als"]

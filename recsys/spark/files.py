@@ -65,7 +65,6 @@ class Place:
         Raises
         ------
         ModelFileError
-            If the file system cannot rename it.
         """
         if not self._files.rename(self._path, other._path):
             raise ModelFileError(f"{self.uri} cannot be renamed to {other.uri}.")
@@ -92,7 +91,6 @@ def staged(
     Raises
     ------
     ModelFileError
-        If `out` exists and is not replaced, or there is no folder to write in.
     """
     target = Place(spark, out)
     if not target.exists():

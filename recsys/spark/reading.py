@@ -107,11 +107,11 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Ratings by index.
+    """Ratings by index: of ids, 0, 1, ... in their sorted order.
 
-    `users` and `items` have the columns id and index: 0, 1, ... in the sorted order of the ids;
-    `by_user` and `by_item` index, others (ascending) and values, without held-out ratings; `held`
-    user, item and value. The numbers are those of the ratings that are not held out.
+    `users` and `items` have the columns id and index; `by_user` and `by_item` index, others
+    (ascending) and values; `held` user, item and value of held-out ratings, which all others leave
+    out.
     """
 
     users: DataFrame
@@ -133,8 +133,7 @@ def encode(
 ) -> Encoded:
     """Index users and items, merge repeated pairs, and set the held-out ratings apart.
 
-    Intermediate tables are in the folder `scratch`. Which ratings are held out depends on user,
-    item and `random_state` alone.
+    Which ratings are held out depends on user, item and `random_state` alone.
 
     Raises
     ------

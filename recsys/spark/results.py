@@ -124,7 +124,6 @@ def read_result(path: str | Path) -> SparkModel:
     Raises
     ------
     ModelFileError
-        If it is damaged or too new.
     """
     directory = Path(path)
     try:
