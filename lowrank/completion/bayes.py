@@ -52,13 +52,14 @@ def predictive_variance(rows: Posterior, columns: Posterior) -> Floats:
     With independent vectors, :math:`\operatorname{var}` is :math:`z'V_w z + w'V_z w +
     \operatorname{tr} V_{aa} V_{mm}` for :math:`z = (m, 1)`, :math:`w = (a, 1)`.
     """
-    d = rows.mean.shape[1]
-    row_cov, column_cov = unpack(rows.covariance, d), unpack(columns.covariance, d)
+    i, j = np.triu_indices(rows.mean.shape[1])
+    twice = np.where(i < j, 2, 1).astype(rows.mean.dtype)  # a triangle stands for both
     w, z = rows.mean.copy(), columns.mean.copy()
     w[:, -1] = z[:, -1] = 1
-    variance: Floats = np.einsum("ni,nij,nj->n", z, row_cov, z)
-    variance += np.einsum("ni,nij,nj->n", w, column_cov, w)
-    variance += np.einsum("nij,nij->n", row_cov[:, :-1, :-1], column_cov[:, :-1, :-1])
+    variance: Floats = np.einsum("np,np->n", rows.covariance, z[:, i] * z[:, j] * twice)
+    variance += np.einsum("np,np->n", columns.covariance, w[:, i] * w[:, j] * twice)
+    twice[j == len(w[0]) - 1] = 0
+    variance += np.einsum("np,np,p->n", rows.covariance, columns.covariance, twice)
     return variance
 
 

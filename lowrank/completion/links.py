@@ -134,6 +134,14 @@ def posterior_rows(
     return _half_sweep(link, entries.data, columns, *given)[0]
 
 
+def covariance_sums(entries: kernels.CsrArrays, columns: Posterior) -> Floats | None:
+    """Return the sums of the covariances of the columns by row; None if those are known exactly."""
+    if not columns.covariance.shape[1]:
+        return None
+    ones = entries._replace(data=np.ones_like(entries.data))
+    return kernels.csr_matmat(ones, columns.covariance)
+
+
 class Terms(NamedTuple):
     """The posterior mean of a row as a sum: of float64 arrays of shapes (d,), (n, d) and (n, d).
 

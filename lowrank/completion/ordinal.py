@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -28,13 +28,26 @@ _STEPS = 4  # of quasi-Newton per call
 _ANCHORS = 0.16, 0.84  # shares of the entries below the fixed cut points, about
 _LEAST = 1e-300  # probability of a level
 _LOW, _HIGH, _PER_UNIT = -38, 9, 1024  # table of the normal distribution, points per unit
+_POINTS = 2048  # of a table by score; between them an error of 1e-5 noises at most
+_MARGIN = 6.0  # of a table, in noises beyond the outer cut points
 
 
 class Latent(NamedTuple):
-    """Expected latent numbers given levels and scores, and the log likelihood of the levels."""
+    """What levels and scores say of the latent numbers.
+
+    Attributes
+    ----------
+    means : ndarray of shape (n,)
+        The expected latent numbers.
+    log_likelihood : float
+        Of the levels.
+    squares : float
+        Sum of squared differences of the levels and what is expected of them given the scores.
+    """
 
     means: Floats
     log_likelihood: float
+    squares: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,17 +92,47 @@ class OrdinalScale:
         between = (self.levels[1:] + self.levels[:-1]) / 2
         return np.searchsorted(between, values, side="right").astype(np.uint16)
 
-    def latent(self, codes: NDArray[np.uint16], scores: Floats, noise: float) -> Latent:
-        """Return the means of normal numbers around scores, truncated to the levels' intervals."""
-        means, total, deviation = np.empty_like(scores), 0.0, math.sqrt(noise)
+    def latent(
+        self, codes: NDArray[np.integer[Any]], scores: Floats, noise: float, spread: float = 0.0
+    ) -> Latent:
+        """Return the means of normal numbers around scores, truncated to the levels' intervals.
+
+        The scores have the variance `spread`, of account for the squares alone. All are read from
+        tables by level and score, and computed for scores far outside of the scale.
+        """
+        means, totals = np.empty_like(scores), np.zeros(2)
+        scale = (a.tobytes() for a in (self.levels, self.cuts))
+        low, step, tables = _tables(*scale, noise, spread, scores.dtype.char)
         for part in _parts(len(scores)):
-            at = scores[part].astype(np.float64)
-            lower, upper, turned = self._interval(codes[part], at, deviation)
-            mass = _mass(lower, upper)
-            shift = turned * (_density(lower) - _density(upper)) / mass
-            means[part] = at + deviation * shift
-            total += float(np.log(mass).sum())
-        return Latent(means, total)
+            share = (scores[part] - low) / step
+            inside = (share >= 0) & (share < _POINTS - 1)
+            outside = None if inside.all() else np.flatnonzero(~inside)
+            if outside is not None:
+                share[outside] = 0
+            at = share.astype(np.int32)
+            share -= at
+            at += codes[part] * np.int32(_POINTS)
+            found = [table[at] for table in tables]
+            for each, table in zip(found, tables, strict=True):
+                each += share * (table[at + 1] - each)
+            if outside is not None:
+                given = codes[part][outside], scores[part][outside].astype(np.float64)
+                for each, exact in zip(found, self._exact(*given, noise, spread), strict=True):
+                    each[outside] = exact
+            means[part] = found[0]
+            totals += [each.sum(dtype=np.float64) for each in found[1:]]
+        return Latent(means, *totals.tolist())
+
+    def _exact(
+        self, codes: NDArray[np.integer[Any]], scores: Doubles, noise: float, spread: float
+    ) -> tuple[Doubles, Doubles, Doubles]:
+        """Return latent means, log likelihoods and squared errors, each of shape (n,)."""
+        deviation = math.sqrt(noise)
+        lower, upper, turned = self._interval(codes, scores, deviation)
+        mass = _mass(lower, upper)
+        means = scores + deviation * turned * (_density(lower) - _density(upper)) / mass
+        off = self.expected(scores, noise + spread) - self.levels[codes]
+        return means, np.log(mass), off**2
 
     def drawn(
         self, codes: NDArray[np.uint16], scores: Floats, noise: float, rng: np.random.Generator
@@ -200,7 +243,7 @@ class OrdinalScale:
         return self._with(found.x[:-1]), math.exp(2 * found.x[-1])
 
     def _interval(
-        self, codes: NDArray[np.uint16], scores: Doubles, deviation: float
+        self, codes: NDArray[np.integer[Any]], scores: Doubles, deviation: float
     ) -> tuple[Doubles, Doubles, Doubles]:
         """Return standardised ends of the levels' intervals, with those above zero turned round.
 
@@ -232,6 +275,22 @@ class OrdinalScale:
         moved -= np.outer(self.cuts - self.cuts[low], share)
         slopes: Doubles = by_cuts @ moved
         return slopes
+
+
+@lru_cache(maxsize=4)  # what is learned changes with each sweep; that of a fit is used again
+def _tables(
+    levels: bytes, cuts: bytes, noise: float, spread: float, kind: str
+) -> tuple[float, float, list[Floats]]:
+    """Return the first score, the step, and what `OrdinalScale._exact` has, level by level."""
+    scale = OrdinalScale(np.frombuffer(levels), np.frombuffer(cuts), (0, 0))
+    margin = _MARGIN * math.sqrt(noise)
+    places, step = np.linspace(
+        scale.cuts[0] - margin, scale.cuts[-1] + margin, _POINTS, retstep=True
+    )
+    n = len(scale.levels)
+    codes = np.repeat(np.arange(n), _POINTS)
+    found = scale._exact(codes, np.tile(places, n), noise, spread)
+    return float(places[0]), float(step), [np.append(each, 0).astype(kind) for each in found]
 
 
 def _parts(n: int) -> Iterator[slice]:

@@ -39,15 +39,13 @@ class Observed(NamedTuple):
 class Targets:
     """The entries of a matrix as a fit sees them.
 
-    Vectors are fitted to `data`, in the order of the entries; `turned` is that order in the
-    transposed matrix. `noise` is the variance of an entry, or of a latent number, around its score,
-    `free_energy` the share of the free energy that is not that of the vectors, and `rmse` the
-    expected error over the known entries.
+    Vectors are fitted to `data`, in the order of the entries. `noise` is the variance of an entry,
+    or of a latent number, around its score, `free_energy` the share of the free energy that is not
+    that of the vectors, and `rmse` the expected error over the known entries.
     """
 
     entries: kernels.CsrArrays
     data: Floats
-    turned: NDArray[np.int64]
     scale: OrdinalScale | None
     noise: float
     temperature: float
@@ -62,13 +60,9 @@ class Targets:
         cls, X: csr_array, scale: OrdinalScale | None, *, noise: float, temperature: float
     ) -> Self:
         """Return the entries as they are, to begin with."""
-        entries, variance = kernels.csr_arrays(X), float(X.data.var(dtype=np.float64)) or 1.0
-        turned, codes = np.zeros(0, np.int64), None
-        if scale is not None:
-            places = X.astype(np.float64)
-            places.data = np.arange(X.nnz, dtype=np.float64)
-            turned, codes = places.T.tocsr().data.astype(np.int64), scale.codes(X.data)
-        return cls(entries, X.data, turned, scale, noise, temperature, variance, codes)
+        variance = float(X.data.var(dtype=np.float64)) or 1.0
+        codes = None if scale is None else scale.codes(X.data)
+        return cls(kernels.csr_arrays(X), X.data, scale, noise, temperature, variance, codes)
 
     def update(self, rows: Side, columns: Side, mean: float, squares: float | None = None) -> None:
         """Set the targets given the vectors, and with the expected `squares` also what is learned.
@@ -85,15 +79,14 @@ class Targets:
         pair = rows.vectors.mean, columns.vectors.mean
         scores = kernels.csr_entries(self.entries, *pair) + self.data.dtype.type(mean)
         if squares is not None:
-            self.spread = max(squares - _sum_of_squares(self.data - scores), 0.0)
-            mean_spread = self.spread / len(self.data)
-            given = self.codes, scores, self.noise, mean_spread
+            off = self.data - scores
+            self.spread = max(squares - float(np.einsum("i,i->", off, off, dtype=np.float64)), 0.0)
+            given = self.codes, scores, self.noise, self.spread / len(off)
             self.scale, self.noise = self.scale.learned(*given)
-            off = self.scale.expected(scores, self.noise + mean_spread) - self.entries.data
-            self.rmse = math.sqrt(_sum_of_squares(off) / len(off))
-        self.data, likelihood = self.scale.latent(self.codes, scores, self.noise)
-        likelihood -= self.spread / (2 * self.noise)
+        found = self.scale.latent(self.codes, scores, self.noise, self.spread / len(scores))
+        likelihood = found.log_likelihood - self.spread / (2 * self.noise)
         self.free_energy = likelihood / self.temperature
+        self.data, self.rmse = found.means, math.sqrt(found.squares / len(self.data))
         self.give(rows, columns)
 
     def draw(self, rows: Side, columns: Side, mean: float, rng: np.random.Generator) -> None:
@@ -108,8 +101,11 @@ class Targets:
     def give(self, rows: Side, columns: Side) -> None:
         """Let the sides be fitted to the targets."""
         if self.scale is not None:
-            rows.data = self.data
-            columns.data = np.ascontiguousarray(self.data[self.turned])
+            rows.data, n_columns = self.data, len(columns.weight)
+            given = self.entries._replace(data=self.data)
+            turned = kernels.transposed(given, n_columns, kernels.resolve_threads(None))
+            assert isinstance(turned, kernels.CsrArrays)
+            columns.data = turned.data
 
     def observed(self) -> Observed:
         """Return how entries are seen now."""
@@ -123,33 +119,17 @@ def settled(
     scale: OrdinalScale,
     *,
     mean: float,
-    noise: float,
     latent_noise: float,
-    features: kernels.CsrArrays | None = None,
+    **options: Any,
 ) -> Floats:
     """Return the latent numbers of the entries of rows that are folded in, shape (nnz,).
 
-    `noise` is that of `posterior_rows`, `latent_noise` the variance of a latent number.
+    `latent_noise` is the variance of a latent number; the options are those of `posterior_rows`.
     """
-    data, codes, sums = entries.data, scale.codes(entries.data), None
-    if columns.covariance.shape[1]:
-        ones = entries._replace(data=np.ones_like(data))
-        sums = kernels.csr_matmat(ones, columns.covariance)
+    data, codes = entries.data, scale.codes(entries.data)
     for _ in range(LATENT_STEPS):
-        found = posterior_rows(
-            entries._replace(data=data),
-            columns,
-            prior,
-            mean=mean,
-            noise=noise,
-            features=features,
-            sums=sums,
-            only_means=True,
-        )
+        given = entries._replace(data=data), columns, prior
+        found = posterior_rows(*given, mean=mean, **options, only_means=True)
         scores = kernels.csr_entries(entries, found.mean, columns.mean) + data.dtype.type(mean)
         data = scale.latent(codes, scores, latent_noise).means
     return data
-
-
-def _sum_of_squares(values: Floats) -> float:
-    return float(np.einsum("i,i->", values, values, dtype=np.float64))

@@ -17,7 +17,13 @@ from lowrank.completion.bayes import (
 )
 from lowrank.completion.cold import mean_covariance
 from lowrank.completion.gibbs import GibbsSweep, gibbs_sweeps
-from lowrank.completion.links import Posterior, RowPrior, normal_draws, posterior_rows
+from lowrank.completion.links import (
+    Posterior,
+    RowPrior,
+    covariance_sums,
+    normal_draws,
+    posterior_rows,
+)
 from lowrank.completion.ordinal import OrdinalScale
 from lowrank.completion.targets import Observed, settled
 from lowrank.kernels import CsrArrays, at_most
@@ -462,7 +468,8 @@ class Bayes(DriftingModel, ContentModel):
         """
         drawn = [False, True] if self._sampled and of_users else [self._sampled]
         with at_most(self.threads):
-            entries = self._settled(histories, features, of_users=of_users)
+            sums = covariance_sums(histories.csr, self._vectors(0, of_users=not of_users))
+            entries = self._settled(histories, features, of_users=of_users, sums=sums)
             first, *more = (
                 [
                     posterior_rows(
@@ -472,6 +479,7 @@ class Bayes(DriftingModel, ContentModel):
                         mean=self.global_mean,
                         noise=self._noise(sample),
                         features=features,
+                        sums=sums,
                         draw_seed=(self.random_state, sample) if draw else None,
                     )
                     for sample in range(self._n_samples)
@@ -490,7 +498,12 @@ class Bayes(DriftingModel, ContentModel):
         return arrays
 
     def _settled(
-        self, history: Histories, features: CsrArrays | None, *, of_users: bool = True
+        self,
+        history: Histories,
+        features: CsrArrays | None,
+        *,
+        of_users: bool = True,
+        sums: Floats | None = None,
     ) -> CsrArrays:
         """Return ratings of some users (or items), or the latent numbers that they stand for."""
         if not self.is_ordinal:
@@ -505,6 +518,7 @@ class Bayes(DriftingModel, ContentModel):
                 noise=self._noise(0),
                 latent_noise=float(self.noise_variances[0]),
                 features=features,
+                sums=sums,
             )
         return history.csr._replace(data=data)
 

@@ -68,18 +68,18 @@ def leverage(
 
 
 def unseen(
-    model: Bayes, histories: Histories, arrays: Mapping[str, Floats], side: str
+    model: Bayes, histories: Histories, arrays: Mapping[str, Floats], side: str, at: Any = ...
 ) -> tuple[Floats, Floats]:
     """Return ratings, or their latent numbers, and predictions that have not seen them.
 
-    The latter are right to first order in the leverage.
+    The latter are right to first order in the leverage. Ratings are all, or those at places.
     """
     other, k = "item" if side == "user" else "user", model._base_width
-    rows, columns = histories.rows, histories.indices.astype(np.int64)
+    rows, columns = histories.rows[at], histories.indices[at].astype(np.int64)
     pair = arrays[f"{side}_factors"][:, :k], getattr(model, f"{other}_factors")[:, :k]
     scores = kernels.pair_dots(*pair, rows, columns) + arrays[f"{side}_bias"][rows]
     scores += getattr(model, f"{other}_bias")[columns] + np.float32(model.global_mean)
-    values = histories.values
+    values = histories.values[at]
     if model.is_ordinal:
         codes, noise = model._scale.codes(values), float(model.noise_variances.mean())
         values = model._scale.latent(codes, scores, noise).means
@@ -93,13 +93,14 @@ def calibrate(model: Bayes, histories: Histories) -> None:
     raters = np.bincount(histories.indices, minlength=model.n_items)
     for side, counts in (("user", histories.counts), ("item", raters)):
         found[f"{side}_leverage"] = leverage(model, side, found, counts)
-    values, scores = unseen(model, histories, found, "user")
-    at = np.random.default_rng(0).permutation(len(values))[:_CALIBRATED_ON]
+    n = len(histories.values)
+    at = np.random.default_rng(0).choice(n, min(n, _CALIBRATED_ON), replace=False)
+    values, scores = unseen(model, histories, found, "user", at)
     u, i = histories.rows[at], histories.indices[at].astype(np.int64)
     spread = pair_variances(model, u, i) * (1 + model.user_leverage[u] + model.item_leverage[i])
     scale, noise = model._scale if model.is_ordinal else None, float(model.noise_variances.mean())
-    given = histories.values[at], scores[at], spread, noise, scale
+    given = histories.values[at], scores, spread, noise, scale
     model.predictive_noise = noise if model._sampled else calibrated_noise(*given)
     if model.is_ordinal:
         shares = np.linspace(0, 1, _QUANTILES)
-        model.score_quantiles = np.quantile(scores[at].astype(np.float64), shares)
+        model.score_quantiles = np.quantile(scores.astype(np.float64), shares)

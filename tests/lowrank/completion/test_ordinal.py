@@ -54,9 +54,9 @@ def test_latent_means_are_those_of_truncated_normal_numbers(distance):
     found = scale.latent(codes, scores, DEVIATION**2)
     lower, upper = ends(scale, codes, scores, DEVIATION)
     expected = truncnorm.mean(lower, upper, scores, DEVIATION)
-    np.testing.assert_allclose(found.means, expected, atol=1e-6 * (1 + distance**2))
+    np.testing.assert_allclose(found.means, expected, atol=3e-6 * (1 + distance**2))
     turned = np.where(lower > 0, norm.sf(lower) - norm.sf(upper), norm.cdf(upper) - norm.cdf(lower))
-    assert found.log_likelihood == pytest.approx(np.log(turned).sum(), rel=1e-8)
+    assert found.log_likelihood == pytest.approx(np.log(turned).sum(), rel=1e-5)
 
 
 def test_draws_have_the_distribution_of_truncated_normal_numbers():
