@@ -32,7 +32,7 @@ _START_WIDTH = 2.0  # variances of the first prior, in units of those that later
 _START_NOISE = 0.75  # share of the entries' variance
 _NOISES = 0.3, 2.0  # in units of the posterior's: where the calibrated one is
 _NOISE_ERROR = 0.05  # at most, of the calibrated one, as a share of it
-_QUICK_STEPS = 2  # of the means, between sweeps that update covariances as well
+_QUICK_STEPS = 3  # of the means, between sweeps that update covariances as well
 
 
 def shrinkage_target(d: int, variance: float) -> NDArray[np.float64]:

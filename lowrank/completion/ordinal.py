@@ -23,7 +23,8 @@ Floats = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 
 _BLOCK = 2**14  # entries at a time, whose intermediate results stay in the cache
-_LEARNED_FROM = 50_000  # entries at most, for cut points and noise
+_LEARNED_FROM = 2**20  # entries, about, for cut points and noise
+_CELLS = 256  # by score, in which entries of a level count as alike
 _STEPS = 4  # of quasi-Newton per call
 _ANCHORS = 0.16, 0.84  # shares of the entries below the fixed cut points, about
 _LEAST = 1e-300  # probability of a level
@@ -126,7 +127,7 @@ class OrdinalScale:
     def _exact(
         self, codes: NDArray[np.integer[Any]], scores: Doubles, noise: float, spread: float
     ) -> tuple[Doubles, Doubles, Doubles]:
-        """Return latent means, log likelihoods and squared errors, each of shape (n,)."""
+        """Return latent means, log likelihoods and squared errors of the levels at the scores."""
         deviation = math.sqrt(noise)
         lower, upper, turned = self._interval(codes, scores, deviation)
         mass = _mass(lower, upper)
@@ -211,30 +212,34 @@ class OrdinalScale:
     ) -> tuple[Self, float]:
         """Return a scale and a noise variance under which the levels are more likely.
 
-        `spread` is the mean variance of the scores; of very many entries, some are looked at.
+        `spread` is the mean variance of the scores. Entries of a level with scores that are close
+        count as having their mean; of very many entries, some are looked at.
         """
         from scipy.optimize import minimize
 
-        if len(self.cuts) < 2:  # nothing is left to learn, the noise included
-            return self, noise
-        if len(codes) > _LEARNED_FROM:
-            chosen = np.random.default_rng(0).choice(len(codes), _LEARNED_FROM, replace=False)
-            codes, scores = codes[chosen], scores[chosen]
-        at = scores.astype(np.float64)
+        low, high, size = float(scores.min()), float(scores.max()), len(self.levels)
+        if len(self.cuts) < 2 or not math.isfinite(high - low):
+            return self, noise  # nothing is left to learn, the noise included
+        some = slice(None, None, -(-len(codes) // _LEARNED_FROM))
+        cells = ((scores[some] - low) / ((high - low) / _CELLS or 1.0)).astype(np.int32)
+        cells = cells * np.int32(size) + codes[some]
+        counts, totals = np.bincount(cells), np.bincount(cells, scores[some])
+        cells = np.flatnonzero(counts)
+        at, shares = totals[cells] / counts[cells], counts[cells] / counts.sum()
+        codes = cells % size
 
         def loss(parameters: Doubles) -> tuple[float, Doubles]:
             scale, deviation = self._with(parameters[:-1]), math.exp(parameters[-1])
             lower, upper, turned = scale._interval(codes, at, deviation)
-            mass = _mass(lower, upper)
-            of_lower, of_upper = _density(lower) / mass, _density(upper) / mass
-            turns, size = turned < 0, len(self.levels)
+            mass, turns = _mass(lower, upper), turned < 0
+            of_lower, of_upper = (_density(z) / mass * shares for z in (lower, upper))
             slopes = np.bincount(codes, np.where(turns, of_lower, of_upper), size)[:-1]
             slopes -= np.bincount(codes, np.where(turns, of_upper, of_lower), size)[1:]
             finite = [np.where(np.isfinite(z), z, 0) for z in (lower, upper)]
             by_width = float(np.sum(finite[1] * of_upper - finite[0] * of_lower))
-            value = -float(np.log(mass).mean()) + spread / (2 * deviation**2)
+            value = -float(shares @ np.log(mass)) + spread / (2 * deviation**2)
             free = scale._by_gaps(parameters[:-1], slopes / deviation)
-            return value, np.append(-free / len(at), by_width / len(at) - spread / deviation**2)
+            return value, np.append(-free, by_width - spread / deviation**2)
 
         start = np.append(np.log(np.diff(self.cuts)), 0.5 * math.log(noise))
         found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
@@ -287,10 +292,10 @@ def _tables(
     places, step = np.linspace(
         scale.cuts[0] - margin, scale.cuts[-1] + margin, _POINTS, retstep=True
     )
-    n = len(scale.levels)
-    codes = np.repeat(np.arange(n), _POINTS)
-    found = scale._exact(codes, np.tile(places, n), noise, spread)
-    return float(places[0]), float(step), [np.append(each, 0).astype(kind) for each in found]
+    codes = np.arange(len(scale.levels))[:, None]
+    tables = scale._exact(codes, places, noise, spread)
+    # An entry at the end, since what is read next to the last one counts nothing.
+    return float(places[0]), float(step), [np.append(each, 0).astype(kind) for each in tables]
 
 
 def _parts(n: int) -> Iterator[slice]:

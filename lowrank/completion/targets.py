@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.floating[Any]]
 
-LATENT_STEPS = 4  # of new rows and their latent numbers, in turn
+LATENT_STEPS = 2  # of new rows and their latent numbers, in turn
 
 
 class Observed(NamedTuple):

@@ -75,10 +75,7 @@ template <bool Subtract, class T, int N, int Cols, int Rows>
             for (int c = 0; c < Cols; ++c) h[c] = load<T, N>(H + i * width + c * N);
             for (int r = 0; r < Rows; ++r) {
                 const Vec<T, N> v = broadcast<T, N>(v_rows[r * V.stride + i]);
-                for (int c = 0; c < Cols; ++c) {
-                    if constexpr (Subtract) acc[r][c] -= v * h[c];
-                    else acc[r][c] += v * h[c];
-                }
+                for (int c = 0; c < Cols; ++c) acc[r][c] = add_product<T, N>(acc[r][c], Subtract ? -v : v, h[c]);
             }
         }
     }

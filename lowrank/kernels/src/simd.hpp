@@ -51,6 +51,15 @@ template <class T, int N>
     return x - Vec<T, N>{};
 }
 
+// acc + a b, rounded once where the instruction set has that. Of single numbers the compiler makes now this, now that.
+template <class T, int N>
+[[gnu::always_inline]] inline Vec<T, N> add_product(Vec<T, N> acc, Vec<T, N> a, Vec<T, N> b) {
+#if defined(__FMA__) || defined(__aarch64__)
+    if constexpr (N == 1) return sizeof(T) == 4 ? __builtin_fmaf(a, b, acc) : __builtin_fma(a, b, acc);
+#endif
+    return acc + a * b;
+}
+
 template <class T>
 [[gnu::always_inline]] inline Vec<T, lanes<T>> square_root(Vec<T, lanes<T>> v) {
     for (int i = 0; i < lanes<T>; ++i) v[i] = sizeof(T) == 4 ? __builtin_sqrtf(v[i]) : __builtin_sqrt(v[i]);
