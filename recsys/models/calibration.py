@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from recsys.models.bayes import Bayes
 
 _PAIRS = 2**13  # pairs whose covariances are unpacked at a time
+_ALL = slice(None)
 _CALIBRATED_ON = 10_000  # ratings at most
 _QUANTILES = 201  # of predictions, which stand for those that intervals are for
 
@@ -68,7 +69,11 @@ def leverage(
 
 
 def unseen(
-    model: Bayes, histories: Histories, arrays: Mapping[str, Floats], side: str, at: Any = ...
+    model: Bayes,
+    histories: Histories,
+    arrays: Mapping[str, Floats],
+    side: str,
+    at: slice | Indices = _ALL,
 ) -> tuple[Floats, Floats]:
     """Return ratings, or their latent numbers, and predictions that have not seen them.
 
