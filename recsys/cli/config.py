@@ -93,8 +93,6 @@ def _read(root: click.Context) -> dict[str, Any]:
 
     try:
         table: dict[str, Any] = _normalised(tomllib.loads(path.read_text(encoding="utf-8")))
-    except RecursionError:
-        raise CommandError(f"{FILE_NAME} is nested too deeply.") from None
     except ValueError as error:  # not TOML, not text, or a number of thousands of digits
         raise CommandError(f"{FILE_NAME} is not valid TOML: {error}.") from error
     _check(table, root, "")

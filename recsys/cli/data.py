@@ -90,7 +90,14 @@ def sample(out: str, force: bool) -> None:
     exists = f"{out} exists already; choose another --out, or add --force."
     require(force or not target.exists(), exists, CommandError)
     try:
-        _copy([each for each in sample_path().iterdir() if each.suffix in {".csv", ".md"}], target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished_directory(target) as unfinished:
+            for each in sample_path().iterdir():
+                if each.suffix in (".csv", ".md"):
+                    shutil.copyfile(each, unfinished / each.name)
+            target.mkdir(exist_ok=True)
+            for each in unfinished.iterdir():
+                each.replace(target / each.name)
     except OSError as error:
         require(False, f"The sample cannot be copied to {out}: {error.strerror}.", CommandError)
     with (target / "ratings.csv").open(encoding="utf-8") as lines:
@@ -98,19 +105,6 @@ def sample(out: str, force: bool) -> None:
         user = next(lines).split(",")[0]
     note(f"The sample data are in {out}. Try:")
     note(f"  recsys recommend {shlex.quote(out)} --user {user}", verbatim=True)
-
-
-def _copy(files: list[Path], target: Path) -> None:
-    """Copy files to a directory; each is complete there, or not there."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with unfinished_directory(target) as unfinished:
-        for each in files:
-            shutil.copyfile(each, unfinished / each.name)
-        if target.exists():
-            for each in files:
-                (unfinished / each.name).replace(target / each.name)
-        else:
-            unfinished.rename(target)
 
 
 data.add_command(inspect)

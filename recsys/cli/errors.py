@@ -24,7 +24,6 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141
 TERMINATED = 143
 
-_LONGEST = 4000  # characters of a message
 _interrupts: list[int] = []  # SIGINT received: libraries may lose the exception, or raise another
 
 
@@ -96,10 +95,8 @@ def _report(error: BaseException, state: State) -> int:
         vars(error)["message"] = redacted(error.message)
         error.show()
         return error.exit_code
-    text, half = redacted(_sentence(error)), _LONGEST // 2
-    if len(text) > _LONGEST:  # a message that quotes something endless
-        text = f"{text[:half]} ... {text[-half:]}"
     # A file name in a message must not move the cursor of the terminal.
+    text = redacted(_sentence(error))
     shown = (c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
     _print(f"Error: {''.join(shown)}")
     for hint in getattr(error, "__notes__", ()):

@@ -559,7 +559,7 @@ def compare(request: _Request, online: str | None, output: Output) -> None:
     models has logged: an A/B test.
     """
     if online is not None:
-        from recsys.cli.online import compare_online
+        from recsys.cli.versions import compare_online
 
         compare_online(online, request.ratings, request.reader, output, request.fitting.seed)
         return

@@ -78,14 +78,6 @@ class _Root(Group):
         sys.exit(errors.guarded(command, state))
 
 
-def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        import recsys
-
-        click.echo(f"recsys {recsys.__version__}")
-        ctx.exit()
-
-
 @click.group(
     name="recsys",
     cls=_Root,
@@ -99,14 +91,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
         "recsys lsi index articles/ --out index",
     ],
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_print_version,
-    help="Show the version and exit.",
-)
+@click.version_option(package_name="lowrank-recsys", message="recsys %(version)s")
 @common_options
 def cli() -> None:
     """Recommendations from ratings, and search in documents by meaning.

@@ -67,16 +67,6 @@ class Output:
     if_exists: IfExists = "fail"
 
     @property
-    def to_stdout(self) -> bool:
-        """True if neither a file nor a table is written."""
-        return self.path is None and self.address is None
-
-    @property
-    def needs_frames(self) -> bool:
-        """True where a `Shortlist` cannot be written."""
-        return self.resolved_format in ("database", "parquet")
-
-    @property
     def resolved_format(self) -> str:
         """The requested format, else the one of the file's suffix, else table or csv; or database.
 

@@ -122,5 +122,5 @@ def impute(source: Source, users: str | None, items: str | None, output: Output)
         None if users is None else inputs.known_ids(users, ratings.users),
         None if items is None else inputs.known_ids(items, ratings.items),
     )
-    with nullcontext() if output.to_stdout else Activity("Imputing"):
+    with Activity("Imputing") if output.path or output.address else nullcontext():
         output.write(blocks, command="impute", model=recommender.model.name)

@@ -165,7 +165,7 @@ def recommend(
         folder = click.get_current_context().params["output"]
         recommend_on_spark(source.path, folder, n, engine, items, block, include_seen=include_seen)
         return
-    if user and source.is_alone and not output.needs_frames:
+    if user and source.is_alone and output.resolved_format not in ("database", "parquet"):
         from recsys.shortlists import shortlist
 
         if (best := shortlist(source.path, user, n)) is not None:

@@ -140,7 +140,6 @@ def serve(
     default=200,
     help="Number of users whose ratings are in the page.",
 )
-@cli.option("--title", metavar="TEXT", help="Title of the page.")
 @source_options
 def explore(
     source: Source,
@@ -149,7 +148,6 @@ def explore(
     model_b: str | None,
     items: int | None,
     users: int,
-    title: str | None,
 ) -> None:
     """Write a page to explore a model, as one file.
 
@@ -171,7 +169,7 @@ def explore(
     require(force or not Path(out).exists(), sentence, CommandError)
     first = source.open()
     second = None if model_b is None else inputs.load_model(model_b)
-    page = static_page(first, second, n_items=items, n_users=users, title=title)
+    page = static_page(first, second, n_items=items, n_users=users)
     text = page.html.encode()
     with atomic_file(Path(out)) as stream:
         stream.write(text)

@@ -1,7 +1,8 @@
-"""`recsys versions` and `recsys monitor`: saved models side by side, and next to new ratings."""
+"""`recsys versions`, `monitor` and `compare --online`: saved models, and what happens to them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,10 +14,12 @@ from recsys.cli.errors import CommandError, require
 from recsys.cli.group import Group
 from recsys.cli.output import Output, check_file, parsed_gates, report_verdicts
 from recsys.cli.progress import Activity, note
+from recsys.messages import counted
 
 if TYPE_CHECKING:
     from recsys.evaluation import Evaluation
     from recsys.evaluation.monitor import Monitoring
+    from recsys.evaluation.online import OnlineTest
 
 _SHOWN = ("version", "model", "created", "ratings")
 _METRICS = ("rmse", "ndcg")  # in a table of a terminal
@@ -26,6 +29,7 @@ _NAMES = (
     *("ratings_drift", "popularity_drift", "mean_rating", "catalogue_used", "rmse", "mae"),
 )
 _OF_LISTS = ("recall", "ndcg", "coverage")
+_TESTS = "randomization test: random groups of users of the same sizes"
 
 
 @click.group(
@@ -183,3 +187,70 @@ def _shown(found: Monitoring) -> Any:
         for row in found.table.to_dicts()
     ]
     return pl.DataFrame(rows)
+
+
+def compare_online(
+    log: str, clicks: Sequence[str], reader: cli.ReaderOptions, output: Output, seed: int
+) -> None:
+    """Print how users of two models, whose lists a service has logged, click on them.
+
+    Raises
+    ------
+    UsageError
+        If there is not one source of clicks.
+    """
+    from recsys import __version__
+    from recsys.evaluation.online import METRICS, online_test, read_lists
+
+    if len(clicks) != 1:
+        raise click.UsageError("--online FILE takes one file of clicks: user, item, timestamp.")
+    with Activity("Reading the log"):
+        lists = read_lists(log)
+        columns = inputs.load_columns(clicks[0], reader)
+    if "timestamp" not in columns:
+        note("the clicks have no times: each counts for the last list with its item")
+    with Activity("Testing"):
+        found = online_test(lists, columns, random_state=seed)
+    for variant in ("a", "b"):
+        of = found.counts[variant]
+        shown = f"{counted(of['lists'], 'list')} to {counted(of['users'], 'user')}"
+        note(f"{variant}: {shown}, of {', '.join(of['models'])}")
+    used, total = found.counts["clicks_on_lists"], found.counts["clicks"]
+    note(f"{used:,} of {counted(total, 'click')} are on an item of a list before them")
+    if n := found.counts["users_of_both"]:
+        note(f"{counted(n, 'user')} with lists of both models left out")
+    if n := found.counts["lists_of_strangers"]:
+        note(f"{counted(n, 'list')} of users without a name, or without a variant, left out")
+    document: dict[str, Any] = {
+        "command": "compare",
+        "version": __version__,
+        "seed": seed,
+        "counts": found.counts,
+        "confidence": found.confidence,
+        "intervals": "percentile bootstrap over users",
+        "tests": _TESTS,
+        "definitions": METRICS,
+        "comparisons": found.metrics.to_dicts(),
+    }
+    output.write_document(document, found.metrics, *_table(found))
+
+
+def _table(found: OnlineTest) -> tuple[Any, str]:
+    """Return the table for a terminal, and its legend."""
+    import polars as pl
+
+    level = 1 - found.confidence
+    rows = found.metrics.to_dicts()
+    table = pl.DataFrame(
+        {
+            "metric": [row["metric"] for row in rows],
+            "a": [f"{row['a']:.4f}" for row in rows],
+            "b": [f"{row['b']:.4f}" for row in rows],
+            "b - a": [f"{row['difference']:+.4f}" for row in rows],
+            f"{found.confidence:.0%} interval": [
+                f"[{row['low']:+.4f}, {row['high']:+.4f}]" for row in rows
+            ],
+            "p": [f"{row['p_value']:.4f}" + " *" * (row["p_value"] < level) for row in rows],
+        }
+    )
+    return table, f"p: {_TESTS}; * below {level:.2g}"

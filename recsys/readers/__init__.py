@@ -56,7 +56,6 @@ TableSource: TypeAlias = "str | os.PathLike[str] | TableLike"
 _FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")  # as Hive and Spark partition tables
 _OF_A_ROW = re.compile(r", (?:line|row|object) \d+: (?!.*(?:header|--time-format))")
 _COMMA_NUMBER = r"^[-+]?\d+(?:,\d+)?$"  # with the semicolons of spreadsheets
-_WIDEST = 10_000  # columns of a table
 _CHUNK = 1 << 10  # records at once
 _YEAR = r"\((\d{4})\)\s*$"
 # The order of the flags in u.item of MovieLens 100K (u.genre says the same).
@@ -419,8 +418,6 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
 def _texts(data: DataFile, layout: Layout) -> pl.DataFrame:
     """Return all columns of a delimited file as strings, null where a field is empty."""
     width = len(layout.names)
-    if width > _WIDEST:
-        raise DataError(f"{data.name} has {width:,} columns; expected at most {_WIDEST:,}.")
     names: dict[str, None] = {}  # as a set that keeps its order
     for place, name in enumerate(layout.names):
         plain = name if name and name not in names else f"column_{place + 1}"
