@@ -94,8 +94,6 @@ def test_quiet_and_debug_can_be_set(run, monkeypatch):
         ("fit = 3", "sets 'fit', which no command has"),
         ("seed = ", "recsys.toml is not valid TOML"),
         ("seed = " + "9" * 5000, "recsys.toml is not valid TOML"),
-        ("seed = " + "[" * 5000, "recsys.toml is nested too deeply."),
-        ("a." * 5000 + "a = 1", "recsys.toml is nested too deeply."),
     ],
 )
 def test_bad_file_is_one_sentence(run, text, message):

@@ -282,12 +282,6 @@ def test_interrupted_fit_leaves_nothing(source_tree, ratings):
     assert not list(Path().iterdir())
 
 
-def test_a_message_that_quotes_something_endless_is_cut_in_its_middle(capsys):
-    code, said = outcome(DataError(f"Column {'x' * 100_000} is not there."), capsys)
-    assert code == 1
-    assert said == f"Error: Column {'x' * 1993} ... {'x' * 1986} is not there.\n"
-
-
 def test_a_list_with_a_long_field_is_read(run, model, tmp_path):
     path = tmp_path / "users.csv"
     path.write_text("remark,user\n" + "x" * 200_000 + ",1\n")
