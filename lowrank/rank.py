@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from scipy import sparse
@@ -16,8 +17,6 @@ from lowrank.samples import SparseSamples
 from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import ArrayLike
 
     from lowrank.arguments import OperatorLike, RandomStateLike
@@ -183,17 +182,6 @@ def _checked_spectrum(s: ArrayLike) -> Float64Array:
     for i in np.flatnonzero(np.diff(spectrum) > 0):
         raise ArgumentError(f"s must be descending; it rises after position {i}.")
     return spectrum
-
-
-class Rule(NamedTuple):
-    """A rule for the rank of a matrix.
-
-    Its input is the 50 largest singular values ("leading"), all of them ("spectrum"), or the
-    "entries". `choose` takes ``(s, shape, fraction)``, or ``(A, center=..., random_state=...)``.
-    """
-
-    needs: Literal["leading", "spectrum", "entries"]
-    choose: Callable[..., int]
 
 
 def choose_rank(
@@ -531,12 +519,14 @@ def _by_cross_validation(matrix: MatrixOperator, **options: Any) -> int:
     return int(np.argmax(errors <= errors.min() + rounding))
 
 
-RULES = {
-    "elbow": Rule("leading", lambda s, shape, fraction: elbow(s)),
-    "profile": Rule("leading", lambda s, shape, fraction: profile_likelihood(s)),
-    "energy": Rule("spectrum", lambda s, shape, fraction: rank_for_energy(s, fraction)),
-    "gavish-donoho": Rule("spectrum", lambda s, shape, fraction: gavish_donoho(s, shape)),
-    "parallel": Rule("entries", parallel_analysis),
-    "cv": Rule("entries", _by_cross_validation),
-    "mle": Rule("spectrum", _by_evidence),
+# What each rule needs of a matrix: its 50 largest singular values, all of them, or its entries. It
+# takes (s, shape, fraction), or (A, center=..., random_state=...).
+RULES: dict[str, tuple[Literal["leading", "spectrum", "entries"], Callable[..., int]]] = {
+    "elbow": ("leading", lambda s, shape, fraction: elbow(s)),
+    "profile": ("leading", lambda s, shape, fraction: profile_likelihood(s)),
+    "energy": ("spectrum", lambda s, shape, fraction: rank_for_energy(s, fraction)),
+    "gavish-donoho": ("spectrum", lambda s, shape, fraction: gavish_donoho(s, shape)),
+    "parallel": ("entries", parallel_analysis),
+    "cv": ("entries", _by_cross_validation),
+    "mle": ("spectrum", _by_evidence),
 }

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -217,13 +217,6 @@ def _labelled(models: Mapping[str, ModelLike] | Iterable[ModelLike] | str) -> di
     return labelled
 
 
-class Candidates(NamedTuple):
-    """The items that each user's recommendations are chosen from, as the rows of a CSR matrix."""
-
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-
-
 @dataclass(frozen=True)
 class RankingTask:
     """A split made ready: n items are recommended to each user with relevant test items.
@@ -237,7 +230,7 @@ class RankingTask:
     relevant: Ratings
     users: Indices
     n: int
-    candidates: Candidates | None = None
+    candidates: CsrPairs | None = None
     catalogue: Catalogue | None = None
     allowed: NDArray[np.bool_] | None = None
 
@@ -296,7 +289,7 @@ class RankingTask:
         return lists
 
 
-def sample_candidates(split: Split, relevant: Ratings, n: int, random_state: int = 0) -> Candidates:
+def sample_candidates(split: Split, relevant: Ratings, n: int, random_state: int = 0) -> CsrPairs:
     """Draw candidates: each user's relevant items, and n others that the user has not rated.
 
     Metrics over samples are not those over all items, and may order models differently: they
@@ -327,7 +320,7 @@ def sample_candidates(split: Split, relevant: Ratings, n: int, random_state: int
         drawn = draw_items(np.random.default_rng([random_state, user]), relevant.n_items, n, rated)
         rows[user] = np.concatenate([row(relevant, user), drawn])
     indptr = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    return Candidates(indptr, np.concatenate(rows))
+    return CsrPairs(indptr, np.concatenate(rows))
 
 
 def draw_items(
@@ -341,9 +334,9 @@ def draw_items(
 class _CandidateScorer:
     """A `Scorer` for whose users only their candidates have scores."""
 
-    def __init__(self, model: Scorer, candidates: Candidates) -> None:
+    def __init__(self, model: Scorer, candidates: CsrPairs) -> None:
         self._model = model
-        self._pick = CsrPairs(*candidates)
+        self._pick = candidates
         self.n_items = model.n_items
         self.predict = model.predict
         self._score_error = model._score_error

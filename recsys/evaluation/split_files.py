@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from string import Formatter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings, has_items, has_ratings
 from recsys.errors import DataError
 from recsys.evaluation.splits import (
+    DESCRIPTIONS,
     NOTHING_KNOWN,
     Mask,
     RatingsLike,
@@ -24,17 +26,6 @@ from recsys.provenance import fingerprint
 from recsys.readers import as_ratings, read_ratings
 from recsys.schema import SPLIT_MANIFEST
 from recsys.storage import read_split_manifest, split_files
-
-_NUMBERS = {  # parameters that the description of a split is made of
-    "random": ("test_fraction", "random_state"),
-    "per-user": ("test_fraction", "random_state"),
-    "leave-last": ("k",),
-    "time": ("cut",),
-    "k-fold": ("fold", "folds", "random_state"),
-    "users": ("test_fraction", "user_fraction", "random_state"),
-    "items": ("test_fraction", "item_fraction", "random_state"),
-    "users-cold": ("test_fraction", "user_fraction", "random_state"),
-}
 
 
 def split_from_pair(
@@ -233,7 +224,8 @@ def read_pair(
         manifest = None
     if manifest is not None:
         history = history or files.get("history")
-        needed = (*_NUMBERS.get(manifest.method, ()), *({"cut"} & manifest.parameters.keys()))
+        form = Formatter().parse(DESCRIPTIONS.get(manifest.method, ""))
+        needed = ["cut" if name == "moment" else name for _, name, *_ in form if name]
         if not all(name in manifest.parameters for name in needed):
             raise DataError(f"{folder / SPLIT_MANIFEST} is damaged: it lacks {', '.join(needed)}.")
     names = ("method", "parameters") if manifest else ()

@@ -24,7 +24,7 @@ NOTHING_KNOWN = (
 FRACTION = 0.1
 FOLDS = 5
 
-_DESCRIPTIONS = {
+DESCRIPTIONS = {
     "random": "{test_fraction:.0%} of the ratings, at random (seed {random_state})",
     "per-user": "{test_fraction:.0%} of each user's ratings, at random (seed {random_state})",
     "leave-last": "the last {k} of each user's ratings",
@@ -119,7 +119,7 @@ class Split:
     @property
     def description(self) -> str:
         """The test part in words."""
-        template = _DESCRIPTIONS.get(self.method, "a given pair of data sets")
+        template = DESCRIPTIONS.get(self.method, "a given pair of data sets")
         moment = shown_time(self.parameters.get("cut", 0))
         return template.format(**self.parameters, moment=moment)
 

@@ -159,6 +159,7 @@ class WordEncoder:
         self._tokenize = Tokenizer(token_pattern)
         self._wanted = language
         self.language = Language.of(None if language == "auto" else language, stop_words)
+        self._known: dict[str, int] = {}
         self.terms: Ids
         self.weighting: Weighting
 
@@ -283,10 +284,6 @@ class WordEncoder:
                 unknown.append(word)
         terms = sorted(counts)
         return terms, [counts[term] for term in terms], unknown
-
-    @cached_property
-    def _known(self) -> dict[str, int]:
-        return {}
 
     @cached_property
     def _places(self) -> dict[str, int]:
