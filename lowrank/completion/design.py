@@ -343,7 +343,15 @@ class FeatureRidge:
         feature's worth of prior keeps the penalties of features without effect finite.
         """
         d, sizes = self.coefficients.shape[1], self.design.sizes + 1
-        traces = self.design.sums(self._variances())
+        if self.is_exact:  # the diagonal of Q, or an estimate
+            from scipy.linalg.lapack import dtrtri
+
+            with kernels.one_blas_thread():
+                inverse, _ = dtrtri(self._root(), lower=True)
+            variances = np.einsum("ij,ij->j", inverse, inverse)
+        else:
+            variances = np.mean(self.drawn(_TRACE_DRAWS).astype(np.float64) ** 2, axis=1)
+        traces = self.design.sums(variances)
         traces += 1 / (_FIRST_PENALTY * _typical(self.weight))
         before, squares = self.penalties, self.squares(precision)
         self.penalties = d * sizes / (squares + d * traces)
@@ -366,19 +374,6 @@ class FeatureRidge:
         """Return C' diag(rho) C, shape (d, d)."""
         C = np.ascontiguousarray(self.coefficients * np.sqrt(self.ridge))
         return kernels.coefficients(C, C).astype(np.float64)
-
-    def _variances(self) -> NDArray[np.float64]:
-        """Return the diagonal of Q; an estimate where Q is not computed."""
-        variances: NDArray[np.float64]
-        if not self.is_exact:
-            variances = np.mean(self.drawn(_TRACE_DRAWS).astype(np.float64) ** 2, axis=1)
-            return variances
-        from scipy.linalg.lapack import dtrtri
-
-        with kernels.one_blas_thread():
-            inverse, _ = dtrtri(self._root(), lower=True)
-        variances = np.einsum("ij,ij->j", inverse, inverse)
-        return variances
 
     def _root(self) -> NDArray[np.float64]:
         """Return the Cholesky factor of the normal equations' matrix, computed once per penalty."""

@@ -121,22 +121,15 @@ def implicit_sweeps(
         len(own) if each is None else int(np.count_nonzero(own))
         for own, each in zip(counts, features, strict=True)
     ]
-    rows, columns = (
-        _Side(
-            entries,
-            _penalties(
-                entries,
-                m if at == 0 else n,
-                sizes[1 - at],
-                regularization,
-                unobserved_weight,
-                count_power,
-            ),
-            kernels.aligned_zeros((len(entries.indptr) - 1, k), dtype),
-            None if each is None else _regression(entries, each, k),
-        )
-        for at, (entries, each) in enumerate(zip(both, features, strict=True))
-    )
+    sides, strength = [], (regularization, unobserved_weight, count_power)
+    for entries, each, length, others in zip(both, features, (m, n), sizes[::-1], strict=True):
+        penalty = _penalties(entries, length, others, *strength)
+        factors, ridge = kernels.aligned_zeros((len(penalty), k), dtype), None
+        if each is not None:  # over the rows with interactions
+            ridge = FeatureRidge.of(each, (np.diff(entries.indptr) > 0).astype(dtype), k)
+            ridge.penalties = np.full(len(ridge.penalties), FEATURE_PENALTY)
+        sides.append(_Side(entries, penalty, factors, ridge))
+    rows, columns = sides
     columns.factors[:] = start
     if columns.ridge is not None:
         columns.factors[columns.ridge.weight == 0] = 0
@@ -193,13 +186,6 @@ class _Side:
     def penalties(self) -> float:
         off = self.factors if self.points is None else self.factors - self.points
         return _penalty(off, self.penalty)
-
-
-def _regression(entries: kernels.CsrArrays, features: GroupedFeatures, k: int) -> FeatureRidge:
-    """Return the ridge regression of factors on features, over the rows with interactions."""
-    ridge = FeatureRidge.of(features, (np.diff(entries.indptr) > 0).astype(entries.data.dtype), k)
-    ridge.penalties = np.full(len(ridge.penalties), FEATURE_PENALTY)
-    return ridge
 
 
 def solve_interactions(

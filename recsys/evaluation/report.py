@@ -78,6 +78,12 @@ def html_report(
     environment.globals.update(axis=Axis.of, name_boxes=name_boxes)
     words = {"errors": ERRORS, "intervals": INTERVALS, "tests": TESTS, "ranking": ranking(found)}
     last = found.settings.ns[-1]
+    drifts = {} if monitoring is None else monitoring.drift
+    shares: dict[str, Curves] = {  # of the groups of each drift, by the number of the group
+        name: {when: [*enumerate(getattr(each, when), start=1)] for when in ("before", "now")}
+        for name, each in drifts.items()
+        if len(each.groups) > 1
+    }
     cells: dict[str, dict[str, Any]] = {}
     for row in found.metrics.to_dicts():
         cells.setdefault(row["metric"], {})[row["model"]] = row
@@ -98,23 +104,10 @@ def html_report(
         named=lambda metric: named(metric, found),
         command=command,
         monitoring=None if monitoring is None else monitoring.table.to_dicts(),
-        shares=_shares(monitoring),
+        shares=shares,
         versions=versions or {},
         parameters=parameters or {},
     )
-
-
-def _shares(monitoring: Monitoring | None) -> dict[str, Curves]:
-    """Return the shares of the groups of each drift, by the number of the group."""
-    drift = {} if monitoring is None else monitoring.drift
-    return {
-        name: {
-            "before": [(float(x), float(y)) for x, y in enumerate(each.before, start=1)],
-            "now": [(float(x), float(y)) for x, y in enumerate(each.now, start=1)],
-        }
-        for name, each in drift.items()
-        if len(each.groups) > 1
-    }
 
 
 def _curves(found: Evaluation) -> dict[str, Any]:

@@ -248,13 +248,22 @@ class ContentModel(FeaturedModel):
         for side, each in features.items():
             if each is not None and rows[side] is not None:
                 self._fit_map(side, histories[side], each)
-                self._fit_slopes(side, histories["user" if side == "item" else "item"])
-        completed = [
-            self._completed(side, self._base(side), histories[side], rows[side])
-            for side in ("user", "item")
-        ]
-        for arrays in completed:
-            vars(self).update(arrays)
+                other = "item" if side == "user" else "user"
+                some = sampled_rows(histories[other].counts)
+                given = (getattr(self, f"{other}_{name}")[some] for name in ("factors", "bias"))
+                residuals = self._residuals(side, *given, histories[other].take(some).csr)
+                slopes = fit_slopes(residuals, self._directions(side))
+                setattr(self, f"{side}_slope_mean", slopes.prior.mean)
+                setattr(self, f"{side}_slope_precision", slopes.prior.precision)
+                setattr(self, f"{side}_slope_noise", float(slopes.noise))
+        completed: dict[str, Floats] = {}
+        for side in ("user", "item"):
+            names = (
+                f"{side}_{each}" for each in ("factors", "biases", "bias", "covariance", "draws")
+            )
+            base = {name: vars(self)[name] for name in names if name in vars(self)}
+            completed |= self._completed(side, base, histories[side], rows[side])
+        vars(self).update(completed)
 
     def _fit_map(self, side: str, histories: Histories, features: GroupedFeatures) -> None:
         """Fit the map from features to vectors, and the directions of the slopes."""
@@ -279,16 +288,6 @@ class ContentModel(FeaturedModel):
         vars(self).update({f"{side}_{name}": array for name, array in arrays.items()})
         _, content = self._content(side, histories.n_rows, rows)
         setattr(self, f"{side}_content", content)
-
-    def _fit_slopes(self, side: str, histories: Histories) -> None:
-        """Fit the distribution of the slopes that rows have on the features of a side."""
-        rows, other = sampled_rows(histories.counts), "item" if side == "user" else "user"
-        given = getattr(self, f"{other}_factors")[rows], getattr(self, f"{other}_bias")[rows]
-        residuals = self._residuals(side, *given, histories.take(rows).csr)
-        slopes = fit_slopes(residuals, self._directions(side))
-        setattr(self, f"{side}_slope_mean", slopes.prior.mean)
-        setattr(self, f"{side}_slope_precision", slopes.prior.precision)
-        setattr(self, f"{side}_slope_noise", float(slopes.noise))
 
     def _solved(
         self, histories: Histories, features: CsrArrays | None = None, *, of_users: bool
@@ -331,12 +330,6 @@ class ContentModel(FeaturedModel):
             whole = np.hstack([result[f"{side}_factors"], *columns])
             result[f"{side}_factors"] = whole.astype(np.float32, copy=False)
         return result
-
-    def _base(self, side: str) -> dict[str, Floats]:
-        """Return the arrays of a side without slopes."""
-        names = "factors", "biases", "bias", "covariance", "draws"
-        arrays = {f"{side}_{name}": vars(self).get(f"{side}_{name}") for name in names}
-        return {name: array for name, array in arrays.items() if array is not None}
 
     def _content(
         self, side: str, n: int, features: CsrArrays | None
