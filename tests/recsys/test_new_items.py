@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from lowrank.completion import links
 from recsys import Recommender
 from recsys.data.encoder import with_features
 from recsys.data.ratings import Ratings
@@ -226,6 +227,16 @@ def test_a_cold_prediction_is_less_certain(ratings):
     pairs = pl.DataFrame({"user": [3] * N_ITEMS, "item": [f"i{i}" for i in range(N_ITEMS)]})
     std = bayes.predict(pairs, std=True)["std"].to_numpy()
     assert std[:NEW].mean() > 1.02 * std[NEW:].mean()
+
+
+def test_what_a_sample_of_the_users_tells_of_new_items(als, ratings, monkeypatch):
+    monkeypatch.setattr(links, "_SAMPLED_ROWS", 55)
+    sampled = Recommender("als", factors=4, iterations=8).fit(ratings)
+    new = np.arange(NEW)
+    found, other = (each.model.scores(np.arange(N_USERS))[:, new] for each in (als, sampled))
+    assert 0 < np.abs(found - other).max() < 0.04
+    covariances = [each.model.item_cold_covariance for each in (als, sampled)]
+    np.testing.assert_allclose(*covariances, atol=0.05 * np.abs(covariances[0]).max())
 
 
 def test_similar_users_without_ratings(als):
