@@ -78,10 +78,9 @@ def html_report(
     environment.globals.update(axis=Axis.of, name_boxes=name_boxes)
     words = {"errors": ERRORS, "intervals": INTERVALS, "tests": TESTS, "ranking": ranking(found)}
     last = found.settings.ns[-1]
-    drifts = {} if monitoring is None else monitoring.drift
     shares: dict[str, Curves] = {  # of the groups of each drift, by the number of the group
         name: {when: [*enumerate(getattr(each, when), start=1)] for when in ("before", "now")}
-        for name, each in drifts.items()
+        for name, each in (monitoring.drift if monitoring else {}).items()
         if len(each.groups) > 1
     }
     cells: dict[str, dict[str, Any]] = {}
