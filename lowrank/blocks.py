@@ -165,11 +165,7 @@ class RowBlocks(MatrixOperator):
         self.is_sparse = _is_sparse(first)
 
     def _add_moments(self, block: Any, largest: float, rows: int) -> None:
-        """Join the means, and the norms of the columns about them, with those of the rows before.
-
-        Nothing cancels (Chan, Golub & LeVeque 1983), or overflows: squares are of entries relative
-        to the largest one.
-        """
+        """Join means and norms with those of the rows before (Chan, Golub & LeVeque 1983)."""
         (count, width), scale = block.shape, largest or 1.0
         squares = np.zeros(width)
         if _is_sparse(block):

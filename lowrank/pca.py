@@ -371,10 +371,7 @@ class PCA(
         )  # fmt: skip
 
     def _directions_for_fraction(self, samples: Samples, fraction: float) -> Directions:
-        """Return the fewest principal directions that carry a fraction of the total variance.
-
-        Their number is doubled until they suffice. All min(n, m) are returned if no fewer do.
-        """
+        """Return the fewest principal directions that carry a fraction of the total variance."""
         largest = min(samples.shape)
         whole = isinstance(samples, DenseSamples) and largest <= _FULL_SPECTRUM
         k = largest if whole else min(_FIRST_GUESS, largest)
@@ -477,8 +474,7 @@ class Directions:
 def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
     """Return at most k singular values and right vectors of a few rows, with their signs.
 
-    They come from the smaller Gram matrix, in float64, where squaring costs them no digits that
-    count, else from LAPACK.
+    They come from the smaller Gram matrix where squaring costs no digits, else from LAPACK.
     """
     rows, columns = stack.shape
     if 0 < 2 * k < min(stack.shape):

@@ -406,8 +406,8 @@ def em_steps(rows: IncompleteRows, start: FactorModel) -> Iterator[tuple[FactorM
 class _Moments:
     """Sums over rows that a step needs, with the 1 of the mean appended to each z.
 
-    ``columns[j]`` is the sum of E[z z'] over the rows that know entry j, ``products[j]`` that of
-    x_j E[z], and ``hidden`` the sum of E[z z'] over the ``count`` rows that know anything.
+    ``columns[j]`` is that of E[z z'] over the rows that know entry j, ``products[j]`` of x_j E[z],
+    and ``hidden`` of E[z z'] over the rows that know anything.
     """
 
     columns: Float64Array

@@ -154,11 +154,7 @@ def robust_pca(
 
 
 class _Pursuit:
-    """Alternating minimisation of the augmented Lagrangian, with a growing weight mu of its term.
-
-    Missing entries are filled with the low-rank part; the sparse part and the multipliers are 0
-    there.
-    """
+    """Alternating minimisation of the augmented Lagrangian, its weight mu growing."""
 
     def __init__(
         self,

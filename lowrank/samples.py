@@ -59,10 +59,7 @@ class DenseSamples:
         return squares
 
     def project(self, row: Float64Array, components: FloatArray) -> FloatArray:
-        """Return (Y - 1 row') components', shape (n, k).
-
-        The row is subtracted before the product, so that nothing cancels.
-        """
+        """Return (Y - 1 row') components', the row subtracted first, so that nothing cancels."""
         scores = np.empty((self.shape[0], components.shape[0]), self.dtype)
         for block, difference in self._differences(row.astype(self.dtype), least=256):
             np.matmul(difference, components.T, out=scores[block])
@@ -111,10 +108,7 @@ class SparseSamples(LinearOperator):
         return means
 
     def column_squares(self, row: Float64Array) -> Float64Array:
-        """Return the sum of squares of each column of Y - 1 row', stored entries and zeros apart.
-
-        Summed like this, nothing of the size of the entries cancels against the entries.
-        """
+        """Return the sum of squares of each column of Y - 1 row', zeros by themselves."""
         columns, (count, length) = self.csr.indices, self.shape
         subtracted = self._subtracted(row)
         stored = _sums(columns, (self.csr.data.astype(np.float64) - subtracted) ** 2, length)
@@ -154,10 +148,7 @@ class SparseSamples(LinearOperator):
         return SparseSamples(csr, self.offsets[rows], self.weights[columns])
 
     def with_entries(self, csr: Any, center: bool) -> SparseSamples:
-        """Return another sparse matrix less the means of its rows, with columns as long as these.
-
-        They are scaled to the length they have here, about their mean if `center` is set.
-        """
+        """Return other entries less the means of their rows, with columns as long as these."""
         other = SparseSamples(csr, csr @ (1 / self.weights) / csr.shape[1], self.weights)
         old, new = (it.column_squares(it.means * center) for it in (self, other))
         scale = np.sqrt(np.divide(new, old, out=np.zeros_like(old), where=old > 0))
@@ -268,11 +259,9 @@ def samples_of(X: Any, center_samples: bool = False) -> Samples:
 
 
 def column_scale(samples: Samples, ddof: int) -> Float64Array:
-    """Return the standard deviation of each column, and 1 for a constant one.
+    """Return the standard deviation of each column, 1 if that is but rounding.
 
-    A column counts as constant if its deviation is within the rounding errors of its entries.
-    The divisor is n - ddof. The float64 result is rounded to the dtype of the samples, as
-    estimators keep it for new ones.
+    The float64 result is rounded to the dtype of the samples, as estimators keep it.
     """
     count = samples.shape[0]
     deviation = np.sqrt(samples.column_squares(samples.means) / (count - ddof))
@@ -287,8 +276,7 @@ def negligible_value(
 ) -> float:
     """Return the size below which a singular value of `count` centred samples counts as 0.
 
-    An exact zero comes out as the rounding errors of the data and of the means subtracted from
-    them, or as the largest residual of the decomposition if that is larger.
+    It is that of rounding errors of the data and means, or the largest residual.
     """
     eps = float(np.finfo(s.dtype).eps)
     largest = float(s.max(initial=0.0))

@@ -374,7 +374,7 @@ class _Columns:
     def squares_of(
         self, places: Indices, image: Callable[[Float64Array], Float64Array]
     ) -> Float64Array:
-        """Return the sum of squares of each column of the image of some columns, by blocks."""
+        """Return the sum of squares of each column of the image of some columns."""
         squares = np.zeros(places.size)
         step = max(1, _CHUNK // max(1, *self.shape))
         for start in range(0, places.size, step):
@@ -383,10 +383,7 @@ class _Columns:
         return squares
 
     def triangle(self) -> Float64Array:
-        """Return a dense matrix with at most m rows and the same products of columns, A' A.
-
-        Sparse rows become dense some at a time, and are reduced to the factor at once.
-        """
+        """Return a dense matrix with at most m rows and the same products of columns, A' A."""
         rows, columns = self.shape
         if not self.is_sparse:
             dense: Float64Array = self._matrix
@@ -416,13 +413,9 @@ def _completed(chosen: list[int], k: int, count: int) -> Indices:
 class _PivotedQR:
     """QR of up to k columns of a matrix A, chosen one by one until no other is outside their span.
 
-    By error, each leaves the smallest ||A - C C^+ A||_F; else each is the one furthest from the
-    span. The first of several columns that are equally good to nine digits is taken.
-
     With the residual E = A - Q R, ``squares`` are the ||e_j||^2, ``gains`` the ||E' e_j||^2: adding
     column j reduces the squared error by gains[j] / squares[j]. Both are downdated with each
-    choice. A number that has become small compared with its last exact value is computed anew,
-    from the column itself.
+    choice; a number that has become small compared with its last exact value is computed anew.
     """
 
     def __init__(self, columns: _Columns, k: int, by_error: bool) -> None:
@@ -495,10 +488,9 @@ class _PivotedQR:
 def _backward(columns: _Columns, k: int) -> Indices:
     """Drop columns one by one, each time the one whose loss raises ||A - C C^+ A||_F the least.
 
-    Columns that depend on others cost nothing; of these the ones that pivoted QR puts last go
-    first. Then, with the n x s columns C that are left, T T' = (C' C)^-1 and K = A' C T T', the
-    squared error rises by ||K e_j||^2 / ||T' e_j||^2 without column j. The k that are left are
-    returned in ascending order.
+    Of columns that depend on others the ones that pivoted QR puts last go first. Then, with the
+    columns C that are left, T T' = (C' C)^-1 and K = A' C T T', the squared error rises by ||K
+    e_j||^2 / ||T' e_j||^2 without column j.
     """
     if k == 0 or min(columns.shape) == 0:
         return np.arange(k)

@@ -103,9 +103,9 @@ def _first(buffer: Floats, width: int) -> Floats:
 def _ritz(
     Q: Floats, times: Callable[[Floats], Floats]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], Floats]:
-    """Return the squared singular values of a matrix in the range of Q, T, and Q.
+    """Return the squared singular values of a matrix in the range of Q, T, and Q itself.
 
-    The right vectors are the columns of Q T; Q is another basis where it was nearly dependent.
+    The right vectors are the columns of Q T.
     """
     gram = _gram(Q)
     inverse = _inverse_factor(gram, math.sqrt(np.finfo(Q.dtype).eps))
@@ -141,10 +141,7 @@ def orthonormal(Q: Floats, gram: NDArray[np.float64] | None = None) -> Floats:
 
 
 def _inverse_factor(gram: NDArray[np.float64], share: float) -> NDArray[np.float64] | None:
-    """Return the inverse of the Cholesky factor of a Gram matrix; None if rounding grows too much.
-
-    It grows by the squared lengths of the rows of the inverse, and may by 1 / `share`.
-    """
+    """Return the inverse of a Gram matrix's factor; None if rounding grows by 1 / `share`."""
     try:
         inverse: NDArray[np.float64] = np.linalg.inv(np.linalg.cholesky(gram))
     except np.linalg.LinAlgError:

@@ -32,10 +32,7 @@ _START_STEPS, _START_EXTRA = 2, 16
 
 @dataclass(frozen=True, eq=False)
 class BiasedFactors:
-    """The matrix ``mean + row_bias[:, None] + column_bias + row_factors @ column_factors.T``.
-
-    Biases have shape (n,) and (m,), factors (n, k) and (m, k).
-    """
+    """The matrix ``mean + row_bias[:, None] + column_bias + row_factors @ column_factors.T``."""
 
     mean: float
     row_bias: Floats
@@ -74,10 +71,7 @@ class Biases(NamedTuple):
         rounds: int = _BIAS_ROUNDS,
         by_column: Stored | None = None,
     ) -> Biases:
-        """Fit a mean and damped biases by alternating exact solutions; zeros if not wanted.
-
-        `by_column` is the transpose of X, if it is there.
-        """
+        """Fit a mean and damped biases by alternating exact solutions; zeros if not wanted."""
         (n, m), dtype = X.shape, X.dtype
         if not wanted:
             return cls(0.0, np.zeros(n, dtype), np.zeros(m, dtype))
@@ -169,10 +163,7 @@ class _Side:
         return total + float((self.bias.astype(np.float64) ** 2 * self.bias_penalty).sum())
 
     def mean_residual(self) -> float:
-        """Return the mean residual right after `solve`: each bias then has sum e = penalty * b.
-
-        It is the error of the mean; without biases the mean stays 0.
-        """
+        """Return the error of the mean after `solve`: sum e = penalty * b for each bias."""
         if self.bias_penalty is None:
             return 0.0
         return float((self.bias_penalty.astype(np.float64) * self.bias).sum()) / len(
@@ -332,11 +323,10 @@ def biased_start(
     random_state: int | None = 0,
     by_column: Stored | None = None,
 ) -> BiasedFactors:
-    """Return biases, and column factors near ``V sqrt(s)`` of the SVD of their residual R.
+    """Return biases, and column factors near ``V sqrt(s)`` of the rough SVD of their residual R.
 
     Alternating fits begin here, with about half of the sweeps that random factors take. The row
-    factors are zero. The SVD is the rough one of `leading_directions`. The parameters are those of
-    `als_sweeps`; `by_column` is the transpose of X, which saves time if it is there.
+    factors are zero; `by_column` is the transpose of X, which saves time if it is there.
     """
     (n, m), dtype = X.shape, X.dtype
     mean, row_bias, column_bias = fitted = Biases.of(X, biases, _START_ROUNDS, by_column)

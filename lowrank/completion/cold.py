@@ -83,7 +83,7 @@ def fit_cold_map(
 ) -> ColdMap:
     """Fit the map from features to the vectors of rows, given each row's number of entries.
 
-    The vectors are known up to their mean `covariance`, shape (d, d); exactly without one.
+    The vectors are known up to their mean `covariance`; exactly without one.
     """
     dtype, d = vectors.dtype, vectors.shape[1]
     weight = np.sqrt(counts).astype(dtype)
@@ -103,10 +103,7 @@ def fit_cold_map(
 
 
 def main_directions(features: GroupedFeatures, counts: NDArray[np.int64], dtype: Any) -> Floats:
-    """Return directions of largest variance over entries, shape (n_features, r).
-
-    The features of all entries' rows, times the directions, have total variance 1.
-    """
+    """Return directions of largest variance over entries, (n_features, r), with 1 in total."""
     weight = (counts / max(1, counts.sum())).astype(dtype)[:, None]
     design, rng = FeatureDesign.of(features, weight[:, 0]), np.random.default_rng(0)
     r = min(N_SLOPES, design.n_features)
@@ -138,10 +135,7 @@ class Slopes(NamedTuple):
 
 
 def fit_slopes(residuals: kernels.CsrArrays, directions: Floats) -> Slopes:
-    """Fit the distribution of slopes to residuals, one row of which has its own slopes.
-
-    `directions` has shape (n_columns, r).
-    """
+    """Fit the distribution of slopes to residuals, each row of which has its own slopes."""
     from scipy import sparse
 
     d, dtype = directions.shape[1] + 1, residuals.dtype

@@ -274,10 +274,7 @@ def _bests_of_ranks(
     biases: bool,
     seed: int,
 ) -> Iterator[_Candidate]:
-    """Yield the penalty with the lowest held-out error of each rank.
-
-    The first rank meets all penalties, each other one those next to its predecessor's best.
-    """
+    """Yield the best penalty of each rank: of all at first, then of those next to the last."""
 
     def candidate(k: int, penalty: float) -> _Candidate:
         fitted = _fitted_als(kept, k, penalty, biases, seed)

@@ -338,9 +338,9 @@ class FeatureRidge:
     def learn(self, precision: Floats) -> None:
         r"""Raise the evidence over the penalties, by a step of expectation maximisation.
 
-        The maximum of :math:`\sum_g n_g d \log \rho_g -
-        \rho_g (\operatorname{tr} C_g \Lambda C_g' + d \operatorname{tr} Q_{gg})`, where one more
-        feature's worth of prior keeps the penalties of features without effect finite.
+        That of :math:`\sum_g n_g d \log \rho_g - \rho_g (\operatorname{tr} C_g \Lambda C_g' + d
+        \operatorname{tr} Q_{gg})`, where one more feature's worth of prior keeps all penalties
+        finite.
         """
         d, sizes = self.coefficients.shape[1], self.design.sizes + 1
         if self.is_exact:  # the diagonal of Q, or an estimate

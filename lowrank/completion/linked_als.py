@@ -124,10 +124,9 @@ class _LinkedSide(Side):
     def charge(self, other: Side, noise: float) -> None:
         """Let features pay for being multiplied with vectors that are not known exactly.
 
-        The error of an entry has the variance :math:`a_u' V_i a_u`, which the penalties of vectors
-        stand for; what is common to many rows would pass them by. Of the covariance of a column
-        its diagonal counts, a factor by its share in the vectors of rows; it is in proportion to
-        the variance of the noise, most likely the mean of squared errors and penalties.
+        The error of an entry has the variance :math:`a_u' V_i a_u`; what is common to many rows
+        would pass the penalties of vectors by. Of the covariance of a column its diagonal counts, a
+        factor by its share in the vectors of rows, in proportion to the variance of the noise.
         """
         if self.features is None:
             return
@@ -171,10 +170,7 @@ class _LinkedSide(Side):
         return math.fsum(objective)
 
     def fit_prior(self, other: Side | None, mean: float, noise: float) -> None:
-        """Improve B and C, then set the prior mean to its best value.
-
-        With the `other` side, the mean of entries and their noise, the penalties of C are learned.
-        """
+        """Improve B, C and the prior mean; with the `other` side, learn the penalties of C."""
         shares = self.fit_maps()
         off = self.vectors.mean - shares
         centre = self.weighted_mean(off).astype(self.data.dtype)
@@ -193,10 +189,7 @@ class _LinkedSide(Side):
         self.features.learn(precision.astype(self.data.dtype))
 
     def uncertainty(self, other: Side, prior_means: Floats, mean: float) -> NDArray[np.float64]:
-        """Return the weighted sum of the variances of all rows, by that of the noise.
-
-        Of very many rows, it is estimated from a sample.
-        """
+        """Return the weighted sum of the variances of the rows, by that of the noise."""
         rows = sampled_rows(self.seen)
         entries = self.link.pattern._replace(data=self.data).take(rows)
         known = exact_posterior(entries, other.vectors.mean, self.prior, prior_means[rows], mean)

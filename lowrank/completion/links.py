@@ -88,10 +88,7 @@ def unpack(packed: Floats, d: int) -> Floats:
 
 
 def ridge_precision(k: int, regularization: float, scale: float, dtype: DTypeLike) -> Floats:
-    """Return the penalties of `als_sweeps` as a prior precision, shape (k + 1, k + 1).
-
-    The noise variance is 1, and `scale` the standard deviation of the entries.
-    """
+    """Return the penalties of `als_sweeps` as a prior precision, for noise of variance 1."""
     return np.diag(np.append(np.full(k, regularization * scale), regularization)).astype(dtype)
 
 
@@ -163,10 +160,7 @@ def posterior_terms(
     noise: float = 1.0,
     features: kernels.CsrArrays | None = None,
 ) -> Terms:
-    """Return the posterior mean of one row as a sum, with one term for each entry.
-
-    The parameters are those of `posterior_rows`, with one row in `entries`.
-    """
+    """Return the posterior mean of one row as a sum; parameters as of `posterior_rows`."""
     indices = entries.indices
     n, d = len(indices), columns.mean.shape[1]
     design = columns.mean[indices].astype(np.float64)
@@ -233,8 +227,7 @@ def _half_sweep(
 ) -> tuple[Posterior, posteriors.RowPosteriors]:
     """Solve all rows, whose pattern `link` carries; with normal `draws`, draw them instead.
 
-    `sums` are those of the covariances of the columns by row, if known. Covariances that are
-    `kept` are those of the result, which has new means only.
+    Covariances that are `kept` are those of the result, which has new means only.
     """
     weight = prior.weights(np.diff(link.pattern.indptr))
     scaled = (prior.precision.astype(np.float64) * noise).astype(data.dtype)
@@ -305,11 +298,7 @@ class Side:
         column_features: GroupedFeatures | None = None,
         by_column: Stored | None = None,
     ) -> tuple[Self, Self]:
-        """Return the rows and the columns of X, all vectors zero.
-
-        A prior without the matrix B that a positive `link_penalty` calls for begins with zeros.
-        `by_column` is the transpose of X, if it is there.
-        """
+        """Return the rows and the columns of X, all vectors (and a missing matrix B) zero."""
         by_row = stored(X)
         if by_column is None:
             by_column = transposed(by_row, X.shape[1], kernels.resolve_threads(None))
@@ -359,10 +348,7 @@ class Side:
         *,
         only_means: bool = False,
     ) -> posteriors.RowPosteriors:
-        """Set the vectors to their posterior given the other side's, or draw them from it.
-
-        With `only_means` the covariances stay as they are.
-        """
+        """Set the vectors to their posterior given the other side's, or draw them from it."""
         sums, covariances = None, other.vectors.covariance
         if covariances.shape[1]:
             if self.covariance_sums is None or self.covariance_sums[1] is not covariances:

@@ -197,11 +197,7 @@ def largest_regularization(X: MatrixLike, *, random_state: RandomStateLike = 0) 
 def penalties_to(
     regularization: float, X: MatrixLike, *, random_state: RandomStateLike = 0
 ) -> NDArray[np.float64]:
-    """Return a short grid that ends at one penalty: its path is faster than a cold start.
-
-    Shape (p,), descending from below `largest_regularization`; `regularization` alone if that is
-    not less.
-    """
+    """Return a short grid that ends at one penalty: its path is faster than a cold start."""
     check_positive(regularization, "regularization")
     largest = largest_regularization(X, random_state=random_state)
     if regularization >= largest:
@@ -367,8 +363,8 @@ class _Problem:
     def swept(self, Z: _Point) -> _Point:
         """Lower the squares at the known entries + lambda (||A||^2 + ||B||^2) over Z = A B'.
 
-        Then (||A||^2 + ||B||^2) / 2 is the nuclear norm, by way of the SVD of A B'. Z itself is
-        returned where lambda is so small that the least squares are singular to rounding.
+        Z itself is returned where lambda is so small that the least squares are singular to
+        rounding.
         """
         A = kernels.aligned_zeros(Z.U.shape, Z.U.dtype)
         B = kernels.aligned_zeros(Z.V.shape, Z.V.dtype)
@@ -408,9 +404,9 @@ class _Problem:
     def relative_gap(self, Z: _Point, tol: float) -> float:
         """Return how far the objective is above a lower bound, relative to itself.
 
-        Any Y on the known entries of spectral norm at most lambda gives the bound
-        <X, Y> - ||Y||_F^2 / 2; the best multiple of the residual is taken. An error of its norm
-        moves the bound by no more, relatively; it is far below the tolerance of the SVD.
+        Any Y on the known entries of spectral norm at most lambda gives the bound <X, Y> -
+        ||Y||_F^2 / 2; the best multiple of the residual is taken. An error of its norm moves the
+        bound by no more.
         """
         residual = Z.residual.data.astype(np.float64)
         squares = _squares(residual)

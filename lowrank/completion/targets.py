@@ -65,10 +65,7 @@ class Targets:
         return cls(kernels.csr_arrays(X), X.data, scale, noise, temperature, variance, codes)
 
     def update(self, rows: Side, columns: Side, mean: float, squares: float | None = None) -> None:
-        """Set the targets given the vectors, and with the expected `squares` also what is learned.
-
-        `squares` is the expected sum of squared errors of the vectors on the targets before.
-        """
+        """Set the targets given the vectors; with their sum of `squares`, learn as well."""
         if self.scale is None or self.codes is None:
             if squares is not None:
                 count = len(self.data) / self.temperature + 1  # one entry's worth of prior
@@ -122,10 +119,7 @@ def settled(
     latent_noise: float,
     **options: Any,
 ) -> Floats:
-    """Return the latent numbers of the entries of rows that are folded in, shape (nnz,).
-
-    `latent_noise` is the variance of a latent number; the options are those of `posterior_rows`.
-    """
+    """Return the latent numbers of the entries of rows that are folded in, shape (nnz,)."""
     data, codes = entries.data, scale.codes(entries.data)
     for _ in range(LATENT_STEPS):
         given = entries._replace(data=data), columns, prior

@@ -204,7 +204,7 @@ def _certified(
     """Measure the triplets of V in one pass, along with probes as in `lowrank.svd.certify`.
 
     Returns V, s and the residuals by falling singular values, a bound on the spectral norm of the
-    remainder, ||A||_F^2, and the sums of the columns of A V.
+    rest, ||A||_F^2, and the sums of the columns of A V.
     """
     m, k = V.shape
     probes = rng.standard_normal((m, _PROBES))
@@ -238,10 +238,7 @@ def _certified(
 def _left_vectors(
     A: Rows, V: Doubles, s: Doubles, rng: np.random.Generator, left: str | None
 ) -> Doubles:
-    """Return U = A V / s, or write it; columns of zero singular values are completed on the way.
-
-    Where U is written, such columns are zero: they cannot be completed row by row.
-    """
+    """Return U = A V / s, or write it, with zeros for columns of zero singular values."""
     negligible = s <= 1e-14 * max(A.shape) * s.max(initial=0.0)
     scaled, row, read = V / np.where(negligible, np.inf, s), A.row, A.reader()
     types = dict(A.frame.dtypes)

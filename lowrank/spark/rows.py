@@ -30,11 +30,10 @@ _NUMBERS = ("float", "double", *_WHOLE, "decimal")
 
 @dataclass(frozen=True)
 class Rows:
-    """A matrix whose rows are in a table of Spark, less a row.
+    """A matrix whose rows are in a table of Spark, less a row (None for zeros).
 
     The `frame` has the columns values (array<double>), indices (array<int>, if sparse) and order
-    (if there is one). The values were float32 if `is_single`. The `row`, of shape (m,), is
-    subtracted from each row of the table; None for zeros.
+    (if there is one). The values were float32 if `is_single`.
     """
 
     frame: DataFrame
@@ -67,10 +66,9 @@ class Rows:
         return product if self.row is None else product - np.outer(self.row, sums)
 
     def summed(self, function: Callable[[Block], Doubles], shape: tuple[int, int]) -> Doubles:
-        """Return the sum of `function`, of the given shape, over blocks of rows.
+        """Return the sum of `function`, of the given shape, over blocks of rows, in a fixed order.
 
-        The partial sums of the partitions are added in the order of the partitions, by the driver
-        or, where they are large, chunk by chunk on the cluster.
+        Large partial sums are added on the cluster, chunk by chunk.
         """
         size, length, read = shape[0] * shape[1], _CHUNK // 8, self.reader()
 

@@ -356,10 +356,7 @@ class _CandidateScorer:
 def _prepare(
     split: Split, settings: Settings, metrics: Sequence[Metric], *, as_is: bool = False
 ) -> tuple[RankingTask, SplitInfo]:
-    """Check the split, apply the policy on new users and items, and count.
-
-    With `as_is`, the training part is left as it is, that of a fitted model.
-    """
+    """Check the split, apply the policy on new users and items, and count."""
     split.check()
     drops = settings.new == "drop" and split.method not in COLD
     used = split.without_new() if drops and not as_is else split
@@ -534,8 +531,7 @@ def measure_lists(
 def _join(runs: Sequence[Measurement]) -> Measurement:
     """Join the measurements on several folds, of which a user may be in several.
 
-    Numbers and sums of errors are summed, metrics are means over the user's folds; those of all
-    recommendations, and a user's influence on them, are means over all folds.
+    Numbers and sums of errors are summed; all else are means over (the user's) folds.
     """
     first = runs[0]
     if len(runs) == 1:

@@ -281,10 +281,7 @@ class Catalogue:
         return cls(counts / n_users, information, cooccurrence_vectors(train))
 
     def profile(self, seen: Ratings, users: Counts) -> Doubles:
-        """Return the mean popularity of the items that users have rated, shape (n_users,).
-
-        For a user who has rated nothing, it is the mean over all ratings.
-        """
+        """Return the mean popularity of the items that users have rated, by default of all."""
         rows, popular = seen.user_index_of_nonzeros(), self.popularity[seen.indices]
         sums, counts = np.bincount(rows, popular, minlength=seen.n_users), np.diff(seen.indptr)
         everybody = float(sums.sum() / max(1, seen.n_ratings))

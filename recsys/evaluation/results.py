@@ -76,9 +76,8 @@ class SplitInfo:
 class Measurement:
     """Measurements of one model, on one split or on all folds together.
 
-    `values` has a row per user with test ratings: the columns of `Evaluation.per_user` without the
-    model, and for each metric of all recommendations together, in `overall`, its change without the
-    user. `residuals` has the columns low, high, count.
+    `values` has the columns of `Evaluation.per_user`, and for each metric of all recommendations
+    together, in `overall`, its change without the user.
     """
 
     values: pl.DataFrame

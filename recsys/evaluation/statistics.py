@@ -50,10 +50,7 @@ class Ratio:
 
 
 def bootstrap(ratios: list[Ratio], resamples: int, random_state: int = 0) -> Doubles:
-    """Return metrics of users drawn with replacement, shape (resamples, n_ratios).
-
-    All metrics are of the same draws; NaN where a sample has nobody whom the metric counts.
-    """
+    """Return metrics of the same draws of users with replacement, shape (resamples, n_ratios)."""
     n_users = len(ratios[0].above)
     above = np.column_stack([ratio.above for ratio in ratios])
     below, place = np.unique([ratio.below for ratio in ratios], axis=0, return_inverse=True)

@@ -126,8 +126,7 @@ def _contributions(
 ) -> tuple[Floats, Indices | None]:
     """Split the cosine of a query and a document into one share for each word of the query.
 
-    `target` are the coordinates of the document. With each share comes the term of the document
-    that carries most of it; None for a document without words.
+    With each comes the term of the document that carries most of it; None for one without words.
     """
     weights = query.weights.astype(np.float64)
     basis = components[:, query.terms].T.astype(np.float64)

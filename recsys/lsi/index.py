@@ -315,13 +315,7 @@ class Index:
         return np.asarray(np.sum(parts, axis=0))
 
     def _method(self, given: str | None) -> str:
-        """Return the method of a search.
-
-        Raises
-        ------
-        DataError
-            If it is none, or the index has no counts for it.
-        """
+        """Return the method of a search, if the index has counts for it."""
         if given is not None and given not in METHODS:
             raise DataError(f"method must be one of {', '.join(METHODS)}; got {given!r}.")
         if self._has_counts:

@@ -202,10 +202,7 @@ def _of_matrix(counts: Any, labels: Labels, first: int) -> tuple[pl.DataFrame, A
 def further_counts(
     encoder: Encoder, documents: Any, labels: Labels, first: int, matrix: Matrix
 ) -> tuple[pl.DataFrame, Any, int]:
-    """Return the names and counts of further documents, and the number of words lost.
-
-    Documents without ids are numbered from `first`.
-    """
+    """Return the names and counts of further documents, and the number of words lost."""
     batches = text_batches(documents, labels, first)
     if batches is None:
         return *_of_matrix(matrix(documents), labels, first), 0

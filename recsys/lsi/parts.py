@@ -115,10 +115,7 @@ class Codes(NamedTuple):
     def bounds(
         self, direction: Floats, bm25: Floats | None, words: float, meaning: float, out: Floats
     ) -> float:
-        """Write scores ``words bm25 + meaning cosine`` that are too high rather than too low.
-
-        What is returned is to be added to them: then none is below the true score.
-        """
+        """Write ``words bm25 + meaning cosine``, which with the result are upper bounds."""
         turned = direction @ _hadamard(len(direction))
         step = max(float(np.abs(turned).max()) / _MOST_QUERY, 1e-30)
         query = np.rint(turned / step)
@@ -218,10 +215,7 @@ class Part:
         return codes if len(codes.values) else None
 
     def totals(self, rows: Any = slice(None)) -> Doubles:
-        """Return sums over documents: their unit vectors, and the outer products of these.
-
-        The last k of the 1 + 2 k rows are the sum of outer products of the coordinates themselves.
-        """
+        """Return sums of unit vectors, of their outer products, of those of coordinates."""
         vectors, inverse = self.embedding[rows], self.inverse[rows]
         k = vectors.shape[1]
         sums = np.zeros((2 * k + 1, k))
@@ -270,10 +264,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """Documents of an index, in the parts in which they were added.
-
-    A place is a row of the parts, one below another, those of removed documents included.
-    """
+    """Documents of an index; a place is a row of the parts, one below another."""
 
     parts: tuple[Part, ...]
 
@@ -338,8 +329,8 @@ class Collection:
     def extended(self, more: Part) -> Collection:
         """Return a collection of these and further documents.
 
-        Parts that are not much larger than the one behind them are joined with it: so there are
-        few, and each document is written again only as often as the collection has doubled.
+        Parts that are not much larger than the one behind them are joined with it, so that there
+        are few.
         """
         parts = [*self.parts, more]
         while len(parts) > 1 and len(parts[-2]) < _LARGER * len(parts[-1]):
@@ -347,10 +338,7 @@ class Collection:
         return Collection(tuple(parts))
 
     def without(self, places: Indices) -> Collection:
-        """Return a collection without the documents at some places.
-
-        They stay in their part until they are a quarter of it.
-        """
+        """Return a collection without some documents; a quarter of a part may be removed."""
         owned = {id(part): rows for part, rows in self.owned(places)}
         parts = []
         for part in self.parts:

@@ -36,10 +36,7 @@ class UnknownTermWarning(UserWarning):
 
 
 class Query(NamedTuple):
-    """A query: its terms, how often it has each and their weights, and words that are not known.
-
-    `direction` is its own among the dimensions: see `towards`.
-    """
+    """A query: its terms, their counts and weights, unknown words, and its direction."""
 
     terms: Indices
     counts: Floats
@@ -147,13 +144,7 @@ def best_rows(scorer: Cosine, n_queries: int, n: int, exclude: Indices | None = 
 def similar_rows(
     labels: Ids, vectors: NDArray[np.float32], wanted: IdsLike | int | str, n: int
 ) -> pl.DataFrame:
-    """Return the rows most similar to some rows, as a frame: term, similar, rank, score.
-
-    Raises
-    ------
-    UnknownIdError
-        If a label is unknown.
-    """
+    """Return the rows most similar to some rows, as a frame: term, similar, rank, score."""
     places = labels.index(listed(wanted))
     top = best_rows(Cosine(vectors, vectors[places]), len(places), n, places)
     return pl.DataFrame(

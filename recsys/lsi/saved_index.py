@@ -39,10 +39,7 @@ _PART_ARRAYS = {
 
 
 class SavedPart(NamedTuple):
-    """Documents of a saved index that were added together.
-
-    `documents` has the columns document, and title and snippet where known.
-    """
+    """Documents of a saved index that were added together, with columns as in `Part`."""
 
     arrays: Mapping[str, NDArray[Any]]
     documents: pl.DataFrame
@@ -63,10 +60,7 @@ class SavedIndex:
 def save_index(
     index: SavedIndex, path: str | Path, *, overwrite: bool = False, origin: Origin | None = None
 ) -> Origin:
-    """Write an index to a new directory, complete or not at all; see `recsys.storage.save_model`.
-
-    What is the same as in `origin` is linked to, not written.
-    """
+    """Write an index to a new directory, whole or not at all; what `origin` has is linked to."""
     arrays = {f"arrays/{name}": array for name, array in index.arrays.items()}
     stop_words = pl.Series("word", index.stop_words, dtype=pl.String)
     tables = {"terms": index.terms.alias("term").to_frame(), "stop_words": stop_words.to_frame()}

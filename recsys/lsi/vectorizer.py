@@ -109,10 +109,7 @@ class Tokenizer:
 
 
 def word_frame(texts: pl.Series) -> pl.DataFrame:
-    """Return the words of texts in small letters, with the rows of their texts: row, word.
-
-    Those of ASCII texts are found by polars, on several cores.
-    """
+    """Return the words of texts in small letters, with the rows of their texts: row, word."""
     rows = pl.DataFrame([pl.Series("row", np.arange(len(texts))), texts.alias("word")])
     is_plain = pl.col("word").str.len_bytes() == pl.col("word").str.len_chars()
     lower = pl.col("word").str.to_lowercase()
@@ -126,10 +123,7 @@ def word_frame(texts: pl.Series) -> pl.DataFrame:
 
 
 class Encoded(NamedTuple):
-    """Weighted rows of texts, the words of each that are not known, and the counts of the others.
-
-    `counts` is None where the weights are not those of counts.
-    """
+    """Weighted rows of texts, the unknown words of each, and the counts of the others."""
 
     rows: Any
     unknown: list[list[str]]

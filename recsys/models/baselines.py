@@ -317,10 +317,9 @@ class Clusters(FoldingModel, FactorModel):
         return Explanation(base, terms.astype(np.float32))
 
     def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
-        """Return the biases of some users and their means of each cluster.
+        """Return biases and, of users, the means of each cluster; of items, clusters.
 
-        Of items: the biases, and the clusters whose means have the smallest squared distance from
-        the residuals of the item; an item without ratings is in none.
+        The means of an item's cluster are nearest to its residuals; one without ratings is in none.
         """
         names = ("global_mean", "user_bias", "item_bias")
         bias = Bias._from_arrays({}, {name: np.asarray(getattr(self, name)) for name in names})

@@ -334,10 +334,7 @@ class ContentModel(FeaturedModel):
     def _content(
         self, side: str, n: int, features: CsrArrays | None
     ) -> tuple[dict[str, Floats], Floats]:
-        """Return what n rows would be without ratings: arrays of a side, and one for `_residuals`.
-
-        The latter has their factors, their bias and their directions side by side.
-        """
+        """Return arrays of rows without ratings; and factors, bias and directions in one."""
         if features is None:
             none = np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
             features = CsrArrays(*none)

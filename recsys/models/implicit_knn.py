@@ -134,10 +134,9 @@ class ImplicitKNN(ItemItemModel):
     def _weighted(
         self, known: csr_array[np.float32], new: csr_array[np.float32] | None = None
     ) -> csr_array[np.float64]:
-        """Return rows of items x users whose dot products are the similarities.
+        """Return rows of items x users whose dot products are the library's similarities.
 
-        They are the weights of the library, of the `known` matrix of users x items or of `new`
-        rows, for which the statistics of users and items are those of the known ones.
+        Those of `new` rows have the statistics of users and items of the known ones.
         """
         weighted = (known.T.tocsr() if new is None else new).astype(np.float64)
         rows = np.repeat(np.arange(weighted.shape[0]), np.diff(weighted.indptr))
@@ -169,10 +168,7 @@ class ImplicitKNN(ItemItemModel):
 
 
 class Neighbors:
-    """Similarities of items times the confidence of the found item, a `recsys.topn.Scorer`.
-
-    Those of items that are not neighbours are minus infinity, which is never found.
-    """
+    """Similarities of items times the confidence of the neighbour; others are -infinity."""
 
     def __init__(self, model: ImplicitKNN, confidence: Floats) -> None:
         self._model, self._confidence = model, confidence

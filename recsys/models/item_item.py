@@ -25,10 +25,7 @@ _BLOCK_SCORES = 2**22  # scores of the users of pairs that are computed at a tim
 
 @model
 class HistoryModel(Model):
-    """A model that knows nothing of a user but the history, rows of a CSR matrix.
-
-    A model with folded-in items refers to the model of the items of the histories.
-    """
+    """A model that knows nothing of a user but the history, rows of a CSR matrix."""
 
     predicts_ratings = False
 
@@ -145,10 +142,7 @@ class ItemItemModel(HistoryModel):
 
 
 def weight_unit(ratings: Ratings) -> float:
-    """Return the value that weighs 1 where ratings are interactions.
-
-    It is the highest rating; of implicit feedback, and of ratings that look like counts, the mean.
-    """
+    """Return the value that weighs 1: the highest rating; of counts, the mean."""
     values = ratings.values
     counts = ratings.implicit or are_counts(values)
     unit = values.mean(dtype=np.float64) if counts else values.max(initial=0)

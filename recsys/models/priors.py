@@ -51,11 +51,7 @@ class FeaturedModel(FoldingModel, FactorModel):
     uses_features = True
 
     def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
-        """Return the model whose users are these, with the items as they are.
-
-        A user of the training ratings with the same ratings, and features, gets the very same
-        vector. Without ratings, users are what their features say.
-        """
+        """Return the model whose users are these; one of the fit keeps the same vector."""
         folded = self._folded(histories, "user", "item", self.n_items, csr_rows(features))
         vars(folded)["_source_model"] = self._source
         return folded
@@ -71,10 +67,7 @@ class FeaturedModel(FoldingModel, FactorModel):
         return self._folded(histories, "item", "user", self.n_users, csr_rows(features))
 
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
-        """Return the model with more items, or users, without ratings; `order` sorts all of them.
-
-        What it knows already stays, bit for bit.
-        """
+        """Return the model with more items, or users, without ratings, sorted by `order`."""
         n_new = features.matrix.shape[0]
         none = Histories(np.zeros(n_new + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, "f4"))
         fold = self.with_items if side == "item" else self.with_users

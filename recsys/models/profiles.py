@@ -211,10 +211,7 @@ class ProfileModel(HistoryModel):
         return result
 
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
-        """Return the model with more items, or users, without ratings; `order` sorts all of them.
-
-        What it knows already stays as it is, in the same order.
-        """
+        """Return the model with more items, or users, without ratings, sorted by `order`."""
         n_new, arrays = features.matrix.shape[0], self._arrays()
         for field in fields(self):
             if field.init or field.name not in arrays:

@@ -136,11 +136,7 @@ class SoftImpute(FoldingModel, FactorModel):
         return Explanation(base, terms.astype(np.float32))
 
     def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
-        """Solve for biases, then for factors by ridge regression.
-
-        The factors of Z, taken so that Z is ``A M'`` and its penalty ``(|A|^2 + |M|^2) / 2``, are
-        each other's ridge regressions.
-        """
+        """Solve for biases, then for factors by ridge regression."""
         other_bias = self.item_bias if of_users else self.user_bias
         other_factors = self.item_factors if of_users else self.user_factors
         counts, row_of_each = histories.counts, histories.rows

@@ -201,10 +201,7 @@ def _merged(coded: DataFrame, duplicates: str) -> DataFrame:
 
 
 def _number(ids: DataFrame, place: Place) -> tuple[DataFrame, int]:
-    """Index the distinct ids of a frame 0, 1, ... in sorted order; return them and their number.
-
-    Only the lengths of the sorted partitions come to the driver.
-    """
+    """Index the distinct ids of a frame 0, 1, ... in sorted order; return them and their number."""
     from pyspark.sql import functions as sql
 
     row = sql.monotonically_increasing_id()
