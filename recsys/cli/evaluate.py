@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,8 +14,7 @@ import click
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import require
-from recsys.cli.group import State
-from recsys.cli.output import Output, atomic_file, check_file, parsed_gates, report_verdicts
+from recsys.cli.output import Output, check_file, parsed_gates, report_verdicts
 from recsys.cli.progress import Activity, note
 from recsys.cli.split import SplitOptions, load_splits, split_options
 from recsys.messages import counted, redacted
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
     from recsys.evaluation import Evaluation, Split
     from recsys.evaluation.gate import Gate
-    from recsys.evaluation.monitor import Monitoring
     from recsys.models.base import Model, Step
     from recsys.recommender import Recommender
 
@@ -144,6 +141,8 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
         Output(Path(request.per_user)).write(_without_empty(only(found, request.n).per_user))
         note(f"the values of each user are in {request.per_user}")
     if request.report is not None:
+        from recsys.cli.versions import write_report
+
         write_report(found, models, request.report)
     return models, only(found, request.n)
 
@@ -323,35 +322,6 @@ def _report_counts(found: Evaluation, method: str | None) -> None:
 def _without_empty(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame without the metrics that no model has."""
     return frame[[column.name for column in frame if column.null_count() < len(column)]]
-
-
-def write_report(
-    found: Evaluation, models: dict[str, Model], path: str, monitoring: Monitoring | None = None
-) -> None:
-    """Write the HTML report, with the command line and the versions of everything used."""
-    import platform
-
-    from lowrank.kernels import backend
-    from recsys import __version__
-    from recsys.cli.info import library_versions
-    from recsys.evaluation import html_report
-
-    page = html_report(
-        found,
-        parameters={label: model.get_params() for label, model in models.items()},
-        monitoring=monitoring,
-        command=shlex.join(["recsys", *click.get_current_context().ensure_object(State).words]),
-        versions={
-            "recsys": __version__,
-            "kernels": str(backend()),
-            "Python": platform.python_version(),
-            **library_versions(),
-            "system": f"{platform.system()} {platform.machine()}",
-        },
-    )
-    with atomic_file(Path(path)) as stream:
-        stream.write(page.encode(errors="backslashreplace"))  # a file name need not be text
-    note(f"the report is in {path}")
 
 
 def _document(command: str, models: dict[str, Model], found: Evaluation) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -11,8 +13,8 @@ import click
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
-from recsys.cli.group import Group
-from recsys.cli.output import Output, check_file, parsed_gates, report_verdicts
+from recsys.cli.group import Group, State
+from recsys.cli.output import Output, atomic_file, check_file, parsed_gates, report_verdicts
 from recsys.cli.progress import Activity, note
 from recsys.messages import counted
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from recsys.evaluation import Evaluation
     from recsys.evaluation.monitor import Monitoring
     from recsys.evaluation.online import OnlineTest
+    from recsys.models.base import Model
 
 _SHOWN = ("version", "model", "created", "ratings")
 _METRICS = ("rmse", "ndcg")  # in a table of a terminal
@@ -133,7 +136,6 @@ def monitor(
     intervals, next to those of the fit and of the last `recsys evaluate MODEL`. JSON also has the
     shares of the groups. RATINGS are read as those of the model were.
     """
-    from recsys.cli.evaluate import write_report
     from recsys.evaluation import monitor
     from recsys.provenance import without_weights
     from recsys.versions import measured
@@ -163,6 +165,35 @@ def monitor(
     }
     output.write_document(document, found.table, _shown(found))
     report_verdicts([gate.bounded(found.values, loaded.model.name) for gate in gates])
+
+
+def write_report(
+    found: Evaluation, models: dict[str, Model], path: str, monitoring: Monitoring | None = None
+) -> None:
+    """Write the HTML report, with the command line and the versions of everything used."""
+    import platform
+
+    from lowrank.kernels import backend
+    from recsys import __version__
+    from recsys.cli.info import library_versions
+    from recsys.evaluation import html_report
+
+    page = html_report(
+        found,
+        parameters={label: model.get_params() for label, model in models.items()},
+        monitoring=monitoring,
+        command=shlex.join(["recsys", *click.get_current_context().ensure_object(State).words]),
+        versions={
+            "recsys": __version__,
+            "kernels": str(backend()),
+            "Python": platform.python_version(),
+            **library_versions(),
+            "system": f"{platform.system()} {platform.machine()}",
+        },
+    )
+    with atomic_file(Path(path)) as stream:
+        stream.write(page.encode(errors="backslashreplace"))  # a file name need not be text
+    note(f"the report is in {path}")
 
 
 def _shown(found: Monitoring) -> Any:
