@@ -176,10 +176,6 @@ class Database:
             cursor.execute(sql)
             yield cursor.fetch_record_batch()
 
-    def tables(self) -> list[tuple[str, str]]:
-        """Return schema ("" for the usual one) and name of each table and view."""
-        return [(str(schema), str(name)) for schema, name in self.rows(_TABLES[self.address.kind])]
-
     def estimate(self, sql: str) -> int | None:
         """Return about how many rows a query has, as far as that is known without reading them."""
         kind = self.address.kind
@@ -396,7 +392,8 @@ def fetch(
 
 def _resolved(database: Database) -> tuple[Address, str]:
     """Return the address with the name of its table, and that name as SQL writes it."""
-    address, tables = database.address, database.tables()
+    address = database.address
+    tables = database.rows(_TABLES[address.kind])  # schema ("" for the usual one) and name
     known = {f"{schema}.{name}" if schema else name: (schema, name) for schema, name in tables}
     listed = ", ".join([*known][:_LISTED])
     listed += f" and {len(known) - _LISTED:,} more" if len(known) > _LISTED else ""

@@ -60,7 +60,7 @@ def candidate_mask(
         mask[ratings.items.index(listed(items))] = True
     if block is not None:
         mask[ratings.items.index(listed(block))] = False
-    return mask if where is None else mask & items_where(where, ratings, new)
+    return mask if where is None else mask & rows_where(where, ratings, new=new)
 
 
 def blocked_pairs(block: BlockLike | None) -> tuple[IdsLike | None, pl.DataFrame | None]:
@@ -107,21 +107,25 @@ def without_blocked(seen: Rows, pairs: pl.DataFrame, users: Ids, items: Ids, oth
     return both.indptr.astype(np.int64), both.indices.astype(np.int32)
 
 
-def items_where(
-    condition: str | pl.Expr, ratings: Ratings, new: npt.NDArray[np.bool_] | None = None
+def rows_where(
+    condition: str | pl.Expr,
+    ratings: Ratings,
+    kind: str = "item",
+    new: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """Return which items meet a condition on what is known of them, shape (n_items,).
+    """Return which items, or users, meet a condition on what is known of them, a mask.
 
     False also where the condition is unknown, because a value is missing.
 
     Parameters
     ----------
     condition : str or polars expression
-        Boolean SQL over the columns of `ratings.item_table`, as `polars.sql_expr` reads it, such as
+        Boolean SQL over the columns of their table, as `polars.sql_expr` reads it, such as
         ``price < 30 AND genres LIKE '%Comedy%'``; or an expression such as
         ``pl.col("price") < 30``. In SQL a list is its elements with ``|`` between, or an array, and
         dates compare with texts such as ``'2024-01-31'``.
     ratings : Ratings
+    kind : {"item", "user"}
     new : bool ndarray of shape (n_items,), optional
         Values of the column "new", unless the table has one; by default no item is new.
 
@@ -134,55 +138,15 @@ def items_where(
     --------
     >>> films = pl.DataFrame({"item": [1, 2], "title": ["Up", "Heat"], "year": [2009, 1995]})
     >>> pairs = pl.DataFrame({"user": [7, 7], "item": [1, 2]})
-    >>> items_where("year < 2000", Ratings.from_frame(pairs, item_table=films))
+    >>> rows_where("year < 2000", Ratings.from_frame(pairs, item_table=films))
     array([False,  True])
     """
-    return _met(condition, ratings.items, ratings.item_table, "where", new)
-
-
-def check_modest(condition: str) -> None:
-    """Check that a condition of a stranger takes little memory, as one of functions need not.
-
-    Raises
-    ------
-    DataError
-        If it calls a function that may be expensive, or joins texts.
-    """
-    bare = _TEXT.sub(" quoted ", condition)  # also of the name of a function
-    called = [name for name in _CALL.findall(bare) if not _MODEST.fullmatch(name)]
-    if "||" in bare or called:
-        found = called[0] if called else "||"
-        raise DataError(
-            f"where: {found} is not allowed in a condition; functions are those such as LOWER, "
-            "LENGTH, COALESCE and ROUND."
-        )
-
-
-def users_where(condition: str | pl.Expr, ratings: Ratings) -> npt.NDArray[np.bool_]:
-    """Return which users meet a condition on what is known of them, shape (n_users,).
-
-    As `items_where`, over the columns of `ratings.user_table`.
-
-    Raises
-    ------
-    DataError
-        As `items_where`.
-    """
-    return _met(condition, ratings.users, ratings.user_table, "where_user")
-
-
-def _met(
-    condition: str | pl.Expr,
-    ids: Ids,
-    features: Features | None,
-    place: str,
-    new: npt.NDArray[np.bool_] | None = None,
-) -> npt.NDArray[np.bool_]:
-    """Return which ids meet a condition; `place` is its name in messages."""
+    ids, place = (ratings.items, "where") if kind == "item" else (ratings.users, "where_user")
+    features: Features | None = getattr(ratings, f"{kind}_table")
     table = ids.values.to_frame() if features is None else features.aligned(ids)
     kinds = {} if features is None else features.kinds
     columns = ", ".join(f"{name} ({kinds.get(name, 'id')})" for name in table.columns)
-    if ids.kind == "item" and "new" not in table.columns:
+    if kind == "item" and "new" not in table.columns:
         columns += ", new (boolean)" if new is not None else ""
         table = table.with_columns(new=pl.lit(False) if new is None else pl.Series(new))
     if isinstance(condition, str):
@@ -213,6 +177,24 @@ def _met(
     if len(found) != len(table):
         found = found.new_from_index(0, len(table))
     return found.fill_null(False).to_numpy()
+
+
+def check_modest(condition: str) -> None:
+    """Check that a condition of a stranger takes little memory, as one of functions need not.
+
+    Raises
+    ------
+    DataError
+        If it calls a function that may be expensive, or joins texts.
+    """
+    bare = _TEXT.sub(" quoted ", condition)  # also of the name of a function
+    called = [name for name in _CALL.findall(bare) if not _MODEST.fullmatch(name)]
+    if "||" in bare or called:
+        found = called[0] if called else "||"
+        raise DataError(
+            f"where: {found} is not allowed in a condition; functions are those such as LOWER, "
+            "LENGTH, COALESCE and ROUND."
+        )
 
 
 def _evaluated(condition: str, table: pl.DataFrame, features: Features | None) -> pl.Series:

@@ -21,7 +21,7 @@ from recsys.filters import (
     BlockLike,
     blocked_pairs,
     candidate_mask,
-    users_where,
+    rows_where,
     without_blocked,
 )
 from recsys.folding import HistoryLike
@@ -91,7 +91,7 @@ def requested(
     """
     chosen = Queried.of(ratings.users, users, only_known=popular is None)
     if (condition := request.get("where_user")) is not None:
-        chosen = chosen.where(users_where(condition, ratings))
+        chosen = chosen.where(rows_where(condition, ratings, "user"))
     scorer: Scorer = model if popular is None else WithNewUser(model, popular)
     others = chosen.others
     seen = ratings.indptr, ratings.indices

@@ -29,13 +29,20 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.evaluation import Split
 
-METHODS = ("time", "random", "per-user", "leave-last", "k-fold", "users", "items", "users-cold")
-_FRACTION, _LAST, _FOLDS = 0.1, 1, 5
-_APPLIES = {
-    "test_fraction": (None, "time", "random", "per-user", "users", "items", "users-cold"),
-    "last": ("leave-last",),
-    "folds": ("k-fold",),
+
+SPLITS = {
+    "time": ("time_split", "test_fraction", False),
+    "random": ("random_split", "test_fraction", True),
+    "per-user": ("per_user_split", "test_fraction", True),
+    "leave-last": ("leave_last_split", "last", False),
+    "k-fold": ("k_fold", "folds", True),
+    "users": ("held_out_users", "test_fraction", True),
+    "items": ("held_out_items", "test_fraction", True),
+    "users-cold": ("held_out_cold_users", "test_fraction", True),
 }
+"""Function of `recsys.evaluation`, the option that it takes, and whether it draws at random."""
+
+_DEFAULTS = {"test_fraction": 0.1, "last": 1, "folds": 5}
 
 
 @dataclass(frozen=True)
@@ -60,10 +67,12 @@ class SplitOptions:
         UsageError
             If one is.
         """
-        for name, methods in _APPLIES.items():
-            if getattr(self, name) is not None and self.method not in methods:
-                listed = " or ".join(filter(None, methods))
-                raise click.UsageError(f"--{name.replace('_', '-')} applies to --method {listed}.")
+        for name in _DEFAULTS:
+            methods = [method for method, (_, option, _) in SPLITS.items() if option == name]
+            fits = self.method in methods or (self.method is None and "time" in methods)
+            if getattr(self, name) is not None and not fits:
+                flag = f"--{name.replace('_', '-')}"
+                raise click.UsageError(f"{flag} applies to --method {' or '.join(methods)}.")
 
 
 def split_options(details: str = "") -> Decorator:
@@ -75,7 +84,7 @@ def split_options(details: str = "") -> Decorator:
         add(
             "--method",
             metavar="METHOD",
-            type=click.Choice(METHODS),
+            type=click.Choice(list(SPLITS)),
             show_default="time if there are timestamps",
             help="Ratings to hold out: time (the newest), random, per-user, leave-last, k-fold, "
             "users (all but a history), or whole ones: items, users-cold.",
@@ -84,14 +93,14 @@ def split_options(details: str = "") -> Decorator:
             "--test-fraction",
             metavar="FRACTION",
             type=SHARE,
-            show_default=str(_FRACTION),
+            show_default=str(_DEFAULTS["test_fraction"]),
             help="Share of ratings (or whole users, items) to hold out.",
         ),
         add(
             "--last",
             metavar="K",
             type=click.IntRange(min=1),
-            show_default=str(_LAST),
+            show_default=str(_DEFAULTS["last"]),
             details=details,
             help="Ratings held out per user by leave-last.",
         ),
@@ -99,7 +108,7 @@ def split_options(details: str = "") -> Decorator:
             "--folds",
             metavar="K",
             type=click.IntRange(min=2),
-            show_default=str(_FOLDS),
+            show_default=str(_DEFAULTS["folds"]),
             details=details,
             help="Number of folds for k-fold.",
         ),
@@ -112,25 +121,14 @@ def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split |
     from recsys.evaluation.splits import default_split
 
     splitting.check()
-    fraction = splitting.test_fraction or _FRACTION
-    match splitting.method:
-        case None:
-            return default_split(ratings, fraction, seed)
-        case "time":
-            return evaluation.time_split(ratings, fraction)
-        case "per-user":
-            return evaluation.per_user_split(ratings, fraction, seed)
-        case "leave-last":
-            return evaluation.leave_last_split(ratings, splitting.last or _LAST)
-        case "k-fold":
-            return evaluation.k_fold(ratings, splitting.folds or _FOLDS, seed)
-        case "users":
-            return evaluation.held_out_users(ratings, fraction, random_state=seed)
-        case "items":
-            return evaluation.held_out_items(ratings, fraction, random_state=seed)
-        case "users-cold":
-            return evaluation.held_out_cold_users(ratings, fraction, random_state=seed)
-    return evaluation.random_split(ratings, fraction, seed)
+    if splitting.method is None:
+        fraction = splitting.test_fraction or _DEFAULTS["test_fraction"]
+        return default_split(ratings, fraction, seed)
+    function, option, is_random = SPLITS[splitting.method]
+    size = getattr(splitting, option) or _DEFAULTS[option]
+    drawn = {"random_state": seed} if is_random else {}
+    parts: Split | Sequence[Split] = getattr(evaluation, function)(ratings, size, **drawn)
+    return parts
 
 
 def load_splits(

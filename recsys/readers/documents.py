@@ -185,7 +185,15 @@ class Documents:
         if kind in FORMS or kind == HTML:
             if any(self._columns):
                 raise DataError(f"{data.name} has no columns: it is of the form {kind}.")
-            yield from self._marked(data, kind)
+            if kind == HTML:
+                self.decision = f"{data.name}: a page of HTML, without its tags and scripts"
+                text, title = page("".join(data.lines()))
+                yield 1, Document(data.name, text, title)
+                return
+            noun, read = FORMS[kind]
+            self.decision = f"{data.name}: {noun}, ids are its own"
+            for number, label, text, title in read(data.lines(), data.name):
+                yield number, Document(label, text, title)
             return
         if kind != "lines":
             yield from self._table(data, kind, after)
@@ -196,18 +204,6 @@ class Documents:
         for number, line in enumerate(data.lines(), 1):
             if line.strip():
                 yield number, Document(after + number, line.strip())
-
-    def _marked(self, data: DataFile, form: str) -> Iterator[tuple[int, Document]]:
-        """Yield the documents of a collection, or the one of a page of HTML."""
-        if form == HTML:
-            self.decision = f"{data.name}: a page of HTML, without its tags and scripts"
-            text, title = page("".join(data.lines()))
-            yield 1, Document(data.name, text, title)
-            return
-        noun, read = FORMS[form]
-        self.decision = f"{data.name}: {noun}, ids are its own"
-        for number, label, text, title in read(data.lines(), data.name):
-            yield number, Document(label, text, title)
 
     def _numbered(self, unit: str) -> str:
         return f"ids are {unit} numbers" + (f" + {self._after:,}" if self._after else "")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.filters import items_where
+from recsys.filters import rows_where
 
 INFO = pl.DataFrame(
     {"item": [1, 2, 3], "title": ["Up", "It's", None], "year": [2009, None, 1995], "x": [0.5, 1, 2]}
@@ -26,7 +26,7 @@ TOKENS = (
 
 def met_or_refused(condition: str) -> str:
     try:
-        met = items_where(condition, RATINGS)
+        met = rows_where(condition, RATINGS)
     except DataError as error:
         assert "Panic" not in str(error)  # noqa: PT017
         return "refused"

@@ -8,7 +8,7 @@ import pytest
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.filters import check_modest, items_where, users_where
+from recsys.filters import check_modest, rows_where
 from recsys.recommender import Recommender
 
 INFO = pl.DataFrame(
@@ -33,7 +33,7 @@ def ratings():
 
 
 def met(condition, ratings):
-    return ratings.items.values.filter(pl.Series(items_where(condition, ratings))).to_list()
+    return ratings.items.values.filter(pl.Series(rows_where(condition, ratings))).to_list()
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_conditions(ratings, condition, items):
 )
 def test_bad_conditions_name_the_columns(ratings, condition, message):
     with pytest.raises(DataError, match=f"where: .*{message}"):
-        items_where(condition, ratings)
+        rows_where(condition, ratings)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_nothing_but_the_metadata_can_be_read(ratings, condition, tmp_path):
     secret = tmp_path / "secret.csv"
     secret.write_text("hidden\n1\n")
     with pytest.raises(DataError, match=r"is not allowed|cannot be used") as error:
-        items_where(condition.format(path=secret), ratings)
+        rows_where(condition.format(path=secret), ratings)
     assert "hidden" not in str(error.value)
 
 
@@ -140,19 +140,19 @@ def test_columns_with_the_names_of_keywords_open_no_doors(tmp_path):
     info = pl.DataFrame({"item": [1], **{name: [1] for name in names}})
     ratings = Ratings.from_frame(FRAME, item_table=info)
     with pytest.raises(DataError, match="'select' is not allowed"):
-        items_where(f"year in (select hidden from read_csv('{secret}'))", ratings)
+        rows_where(f"year in (select hidden from read_csv('{secret}'))", ratings)
     assert met('"select" = 1 and e = 1', ratings) == [1]
 
 
 def test_conditions_on_users():
     users = pl.DataFrame({"user": [2, 7], "age": [30, 20]})
     known = Ratings.from_frame(FRAME, user_table=users)
-    assert users_where("age >= 30", known).tolist() == [False, True]
-    assert users_where(pl.col("user") < 2, known).tolist() == [True, False]
+    assert rows_where("age >= 30", known, "user").tolist() == [False, True]
+    assert rows_where(pl.col("user") < 2, known, "user").tolist() == [True, False]
     with pytest.raises(
         DataError, match=r"where_user: .*the columns are user \(id\), age \(number\)"
     ):
-        users_where("year > 3", known)
+        rows_where("year > 3", known, "user")
     popular = Recommender("popular").fit(known)
     assert set(popular.recommend(where_user="age > 1")["user"]) == {2}
     assert popular.recommend([1], where_user="age > 1").is_empty()
@@ -169,7 +169,7 @@ def test_data_without_metadata_have_their_ids(ratings):
     bare = Ratings.from_frame(FRAME)
     assert met("item > 3", bare) == [4, 5]
     with pytest.raises(DataError, match=r"the columns are item \(id\), and"):
-        items_where("year > 1", bare)
+        rows_where("year > 1", bare)
 
 
 def test_conditions_go_with_lists(ratings):
@@ -186,7 +186,7 @@ def test_conditions_go_with_lists(ratings):
 @pytest.mark.parametrize(("part", "times"), [("year = 1 or ", 20_000), ("(", 401), ("not ", 401)])
 def test_a_condition_of_absurd_length_is_refused_before_it_is_parsed(part, times, ratings):
     with pytest.raises(DataError, match="has more than 400 words and signs"):
-        items_where(part * times + "true", ratings)
+        rows_where(part * times + "true", ratings)
     assert met(f"item in ({','.join(['3'] * 5000)})", ratings) == [3]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recsys.cli.split import METHODS
+from recsys.cli.split import SPLITS as METHODS
 
 DATASETS = os.environ.get("RECSYS_DATASETS")
 
