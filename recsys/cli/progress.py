@@ -99,6 +99,8 @@ class Activity:
 def describe(step: Step) -> str:
     """Describe an iteration: "sweep 3/15, training RMSE 0.7312, held-out RMSE 0.8725"."""
     parts = [f"sweep {step.step}/{step.total}"]
+    if step.objective is not None and step.train_rmse is None:
+        parts.append(f"objective {step.objective:.6g}")
     if step.train_rmse is not None:
         parts.append(f"training RMSE {step.train_rmse:.4f}")
     if step.validation_rmse is not None:

@@ -68,6 +68,7 @@ def test_no_terminal_no_bar(watch):
 
 def test_words_for_a_sweep():
     assert progress.describe(Step(1, 20)) == "sweep 1/20"
+    assert progress.describe(Step(1, 20, 31250.04)) == "sweep 1/20, objective 31250"
     assert progress.describe(Step(1, 20, 3.0, 0.5)) == "sweep 1/20, training RMSE 0.5000"
 
 
