@@ -55,6 +55,40 @@ source_options = cli.bundle(
 """Decorator that adds options to fit a model, and makes the path `source` a `Source`."""
 
 
+@dataclass(frozen=True)
+class Described:
+    """What describes a new user; false without anything."""
+
+    like: tuple[str, ...]
+    rate: tuple[str, ...]
+    user_features: str | None
+
+    def __bool__(self) -> bool:
+        return bool(self.like or self.rate or self.user_features is not None)
+
+    def folded_into(self, recommender: Recommender) -> Recommender:
+        """Return a recommender for this user."""
+        history = inputs.described_history(self.like, self.rate, recommender)
+        return recommender.fold_in(history, user_features=self.user_features)
+
+
+described_options = cli.bundle(
+    "described",
+    Described,
+    cli.option(
+        "--like", metavar="TITLE", multiple=True, help="Item that a new user likes; repeatable."
+    ),
+    cli.option(
+        "--rate",
+        metavar="TITLE=X",
+        multiple=True,
+        help="Item and rating of a new user; repeatable.",
+    ),
+    cli.option("--user-features", metavar="NAME=VALUE,...", help="Features of a new user."),
+)
+"""Decorator that adds what describes a new user, as `described`."""
+
+
 @cli.command(
     "recommend",
     examples=[
@@ -82,13 +116,7 @@ source_options = cli.bundle(
 @cli.option("--users", metavar="FILE", help="File of users.")
 @cli.option("--all", "everyone", is_flag=True, help="Recommend to every user.")
 @cli.option("--history", metavar="FILE", help="Ratings of new users, to recommend to them.")
-@cli.option(
-    "--like", metavar="TITLE", multiple=True, help="Item that a new user likes; repeatable."
-)
-@cli.option(
-    "--rate", metavar="TITLE=X", multiple=True, help="Item and rating of a new user; repeatable."
-)
-@cli.option("--user-features", metavar="NAME=VALUE,...", help="Features of a new user.")
+@described_options
 @cli.n_option("items for each user")
 @cli.option("--items", metavar="FILE", help="File of items to choose from.")
 @cli.option(
@@ -125,9 +153,7 @@ def recommend(
     users: str | None,
     everyone: bool,
     history: str | None,
-    like: tuple[str, ...],
-    rate: tuple[str, ...],
-    user_features: str | None,
+    described: Described,
     n: int,
     items: str | None,
     block: str | None,
@@ -176,9 +202,8 @@ def recommend(
     recommender = source.open()
     if history is not None:
         recommender = recommender.fold_in(inputs.load_history(history, source.reader, recommender))
-    elif like or rate or user_features is not None:
-        described = inputs.described_history(like, rate, recommender)
-        recommender = recommender.fold_in(described, user_features=user_features)
+    elif described:
+        recommender = described.folded_into(recommender)
     ratings, found = recommender.ratings, 0
     chosen = inputs.listed_ids(user, ratings.users) if users is None else read_ids(users, "user")
     _check_known(chosen, ratings.users, cold_start)
@@ -282,19 +307,27 @@ def similar(
     examples=[
         "recsys explain model --user 42 --item 318",
         'recsys explain model --user 42 --title "Toy Story" -n 5 --json',
+        'recsys explain model --user-features "age=30, job=student" --item 318',
     ],
     one_of=[("item",), ("title",)],
     required="Choose the item",
 )
 @click.argument("source", metavar="MODEL|RATINGS")
-@cli.option("--user", "-u", metavar="ID", required=True, help="User to explain the score for.")
+@cli.option("--user", "-u", metavar="ID", help="User to explain the score for.")
+@described_options
 @cli.option("--item", "-i", metavar="ID", help="Item whose score is explained.")
 @cli.option("--title", metavar="TEXT", help="Title of the item, or part of it.")
 @cli.n_option("contributions shown")
 @cli.output_options
 @source_options
 def explain(
-    source: Source, user: str, item: str | None, title: str | None, n: int, output: Output
+    source: Source,
+    user: str | None,
+    described: Described,
+    item: str | None,
+    title: str | None,
+    n: int,
+    output: Output,
 ) -> None:
     """Explain a score by the ratings and features behind it.
 
@@ -302,9 +335,15 @@ def explain(
     ratings and features; then come the items whose ratings, and the features, that change it most,
     and the sum of the others. The contributions add up to the score, from which predictions are
     clipped. The columns are part, item, rating, feature if there are any, contribution, and title
-    if titles are known.
+    if titles are known. A new user is described as in `recsys recommend`.
     """
+    from recsys.folding import NEW_USER
+
+    fits = bool(described) == (user is None)
+    require(fits, "Choose the user: --user, or --like, --rate and --user-features for a new one.")
     recommender = source.open()
+    if user is None:
+        recommender, user = described.folded_into(recommender), NEW_USER
     chosen = str(item) if title is None else inputs.find_title(recommender.ratings, title)
     frame = recommender.explain(user, chosen, n)
     output.write(frame, command="explain", model=recommender.model.name, user=user, item=chosen)

@@ -136,6 +136,18 @@ def test_explanations_of_new_items_add_up(rows, saved):
     assert any((each["feature"] or "").startswith("about ~ ") for each in parts)
 
 
+def test_a_score_of_a_described_user_is_explained(run, rows, saved):
+    described = ("--user-features", "job=soldier", "--like", "T4")
+    parts = rows("explain", saved / "model", *described, "--item", 1, "-n", 100)
+    (top,) = rows("recommend", saved / "model", *described, "--where", "title = 'T1'")
+    assert sum(each["contribution"] for each in parts) == pytest.approx(top["score"], abs=1e-4)
+    assert {4} < {each["item"] for each in parts}
+    assert "user: job = soldier" in {each["feature"] for each in parts}
+    for other in ((), ("--user", 3, *described)):
+        said = run("explain", saved / "model", "--item", 1, *other, code=2).stderr
+        assert "Choose the user: --user, or --like" in said
+
+
 def test_the_features_in_use_are_shown(run, saved):
     facts = json.loads(run("info", saved / "model", "--json").stdout)
     assert facts["item features"]["about"].startswith("2 dimensions (of held-out items words tell")
