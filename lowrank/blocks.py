@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from scipy import linalg, sparse
+from scipy import sparse
 
 from lowrank.errors import ArgumentError, ArgumentTypeError, not_finite, real_matrix
 from lowrank.operators import MatrixOperator, largest_entry
@@ -223,14 +223,6 @@ class RowBlocks(MatrixOperator):
         for _, block in self._blocks():
             result += self._of_columns(block, self._of_rows(block, X))
         return result
-
-    def triangle(self) -> FloatArray:
-        """Return the triangle R of A = Q R, shape (min(n, m), m), in one pass: R'R = A'A."""
-        self.passes += 1
-        R = np.zeros((0, self.shape[1]), self.dtype)
-        for block in self.dense_blocks(0):
-            R = linalg.qr(np.vstack([R, block]), mode="r", check_finite=False)[0][: self.shape[1]]
-        return R
 
     def dense_blocks(self, axis: int) -> Iterator[FloatArray]:
         """Yield the rows as dense blocks (axis 0), and count one pass."""

@@ -17,17 +17,8 @@ from sklearn.base import (
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lowrank.errors import ArgumentError
-from lowrank.samples import (
-    FLOAT_DTYPES,
-    BlockSamples,
-    checked_scores,
-    column_scale,
-    negligible_value,
-    require_samples,
-    samples_of,
-    validated_samples,
-)
-from lowrank.svd import truncated_svd
+from lowrank.pca import PCA
+from lowrank.samples import FLOAT_DTYPES, checked_scores, validated_samples
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -138,24 +129,13 @@ class Whitening(
                 f"n_components must be None or an integer between 1 and {largest} (min(X.shape)); "
                 f"got {k!r}."
             )
-        require_samples(data.shape[0], self.ddof)
-        samples = samples_of(data)
-        means = samples.means
-        scale = column_scale(samples, self.ddof) if self.method == "zca-cor" else None
-        scaled = samples.scaled(scale)
-        row = means if scale is None else means / scale
-        if isinstance(scaled, BlockSamples):  # R of Q R has the same values and right vectors
-            svd = truncated_svd(scaled.matrix.centred(row).triangle(), largest, method="dense")
-        else:
-            svd = truncated_svd(scaled.matrix, largest, method="dense", center=row)
-        residual = float(svd.residuals.max(initial=0.0))
-        negligible = negligible_value(svd.s, row, data.shape[0], residual)
-        k = min(int(k), int(np.count_nonzero(svd.s > negligible)))
-        self.components_ = svd.Vt[:k].copy()
-        self.explained_variance_ = svd.s[:k] ** 2 / svd.s.dtype.type(data.shape[0] - self.ddof)
-        self.mean_ = means.astype(data.dtype)
-        self.scale_ = None if scale is None else scale.astype(data.dtype)
-        self.n_components_ = k
+        is_scaled = self.method == "zca-cor"
+        pca = PCA(int(k), center="exact", standardize=is_scaled, ddof=self.ddof, tol=0).fit(data)
+        kept = pca.explained_variance_ > pca._negligible_variance
+        self.components_ = pca.components_[kept]
+        self.explained_variance_ = pca.explained_variance_[kept]
+        self.mean_, self.scale_ = pca.mean_, pca.scale_
+        self.n_components_ = int(np.count_nonzero(kept))
         return self
 
     def transform(self, X: ArrayLike) -> FloatArray:

@@ -373,6 +373,12 @@ class Model:
         """Return ranking scores of all items, (n_block, n_items), which the caller may change."""
 
     @property
+    def _source(self) -> Self:
+        """The model of the fit, which this one's users or items may have been folded into."""
+        source: Self = vars(self).get("_source_model", self)
+        return source
+
+    @property
     def _keeps_best_sweep(self) -> bool:
         """Return whether `fit` keeps the iteration that predicts validation ratings best."""
         return False

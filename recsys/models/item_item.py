@@ -37,12 +37,6 @@ class HistoryModel(Model):
         """Number of users."""
         return len(self.history_indptr) - 1
 
-    @property
-    def _source(self) -> Self:
-        """The model whose items the histories are of: this one, unless it has folded in items."""
-        source: Self = vars(self).get("_source_model", self)
-        return source
-
     def with_items(self, histories: Histories) -> Self:
         """Return the model whose items are these; items folded in before are dropped."""
         source = self._source

@@ -56,12 +56,6 @@ class FeaturedModel(FoldingModel, FactorModel):
         vars(folded)["_source_model"] = self._source
         return folded
 
-    @property
-    def _source(self) -> Self:
-        """The model that users were folded into, which has those who rated the items."""
-        source: Self = vars(self).get("_source_model", self)
-        return source
-
     def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
         """Return the model whose items are these, with the users as they are."""
         return self._folded(histories, "item", "user", self.n_users, csr_rows(features))
