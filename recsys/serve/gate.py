@@ -55,6 +55,7 @@ class Gate:
 
     Lists for a known user, an item or a history, without any option but n, are made here: ids,
     search, JSON, and nothing else. Every other request goes to the routes, with its whole body.
+    An answer is counted before it is sent, because a worker may be killed between the two.
 
     Parameters
     ----------
@@ -96,7 +97,6 @@ class Gate:
             return
         status, headers, body = self.reply(scope["method"], path, found)
         headers = [(b"content-length", str(len(body)).encode()), *headers]
-        # Before the answer is sent: a worker may be killed between the two.
         self.counters.observe(route, status, perf_counter() - start)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -176,21 +176,16 @@ class Gate:
 
     async def _routed(self, scope: Scope, receive: Receive, send: Send, start: float) -> None:
         """Let the routes answer, and count the answer."""
-        status = 500
 
         async def counting(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                route = getattr(scope.get("route"), "path", "")
+                self.counters.observe(route, message["status"], perf_counter() - start)
             await send(message)
 
         if scope["path"].startswith("/v1/"):  # ids keep their escapes, as they may have a slash
             scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
-        try:
-            await self.app(scope, receive, counting)
-        finally:
-            route = getattr(scope.get("route"), "path", "")
-            self.counters.observe(route, status, perf_counter() - start)
+        await self.app(scope, receive, counting)
 
     def admits(self, headers: Headers, path: str) -> bool:
         """Return whether a request has the key that its path needs."""

@@ -121,6 +121,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _write(self, cycle: _List, found: bytes | Exception) -> None:
         """Write a list, or the problem that it ended in."""
         status, headers, body = self.gate.reply("GET", self.url, found)
+        self.gate.counters.observe(cycle.route, status, perf_counter() - cycle.start)
         content = [STATUS_LINE[status]]
         for name, value in (*self.server_state.default_headers, *headers):
             content += (name, b": ", value, b"\r\n")
@@ -133,7 +134,6 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.close()
         cycle.response_complete = True
         self.on_response_complete()
-        self.gate.counters.observe(cycle.route, status, perf_counter() - cycle.start)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP."""

@@ -165,8 +165,7 @@ def test_a_killed_worker_is_replaced_and_the_others_go_on(model):
         page = service.get("/metrics").body.decode()
         name = 'recsys_request_seconds_count{route="/v1/recommend/{user}",status="200"} '
         counted = float(page[page.index(name) + len(name) :].split()[0])
-        # Of all workers, also of the one that has ended; up to one for each client may be missing.
-        assert counted >= count[200, b"als"] - 3
+        assert counted >= count[200, b"als"]  # of all workers, also of the one that has ended
         code, said = service.stop()
     assert code == 0
     assert "ended with code -9" in said
