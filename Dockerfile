@@ -36,7 +36,7 @@ RUN python3 -m venv /opt/recsys \
     && /opt/recsys/bin/python -c "from lowrank import kernels; assert kernels.backend().name == 'compiled'" \
     && install --directory --owner=10001 --group=10001 /models
 
-COPY deploy/slim.sh .
+COPY deploy/slim.sh deploy/check.py ./
 
 
 FROM build AS build-full
@@ -44,7 +44,7 @@ RUN sh slim.sh /opt/recsys full
 
 
 FROM build AS build-service
-RUN sh slim.sh /opt/recsys service
+RUN sh slim.sh /opt/recsys service /service
 
 
 FROM base AS full
@@ -64,10 +64,10 @@ ENTRYPOINT ["recsys"]
 CMD ["--help"]
 
 
-# The same Debian and Python, and nothing else.
-FROM gcr.io/distroless/python3-debian12:nonroot AS service
+# Python, the libraries that it links to, and the service: no shell, no package manager.
+FROM scratch AS service
 
-COPY --from=build-service /opt/recsys /opt/recsys
+COPY --from=build-service /service /
 COPY --from=build-service --chown=10001:10001 /models /models
 
 ENV PATH=/opt/recsys/bin:$PATH \

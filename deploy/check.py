@@ -1,6 +1,6 @@
-"""Serve saved models and indexes with an installation, and ask every route.
+"""Serve the saved models and indexes of a folder with an installation, and ask every route.
 
-python check.py MODEL...
+python check.py FOLDER
 """
 
 from __future__ import annotations
@@ -88,5 +88,5 @@ def check(path: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        for path in sys.argv[1:]:
-            check(path, Path(folder))
+        for model in sorted(Path(sys.argv[1]).glob("model-*")):
+            check(str(model), Path(folder))

@@ -31,15 +31,15 @@ if [ "$kind" = service ]; then
         scikit-learn selectolax six sqlalchemy tqdm tzdata
     cd "$place"/lib/python3.*/site-packages
     find scipy -mindepth 1 -maxdepth 1 -type d -not -name _lib -not -name sparse -exec rm -r {} +
-    rm -r scipy.libs scipy/sparse/linalg scipy/sparse/csgraph
+    rm -rf scipy.libs scipy/sparse/linalg scipy/sparse/csgraph numpy/distutils recsys/sample/data
 fi
 "$place/bin/pip" uninstall --quiet --yes setuptools pip
 
 # Tests, sources and headers of libraries; Arrow's own network services; bytecode of everything.
 cd "$place"/lib/python3.*/site-packages
-find . -type d \( -name tests -o -name __pycache__ \) -prune -exec rm -r {} +
+find . -type d \( -name tests -o -name __pycache__ -o -name sboms \) -prune -exec rm -r {} +
 find . -type f \( -name '*.py[xi]' -o -name '*.pxd' -o -name '*.h' -o -name '*.hpp' \) \
-    -not -name '__init__.pyi' -delete
+    -not -path './recsys/*' -not -path './lowrank/*' -delete
 rm -f pyarrow/*_flight* pyarrow/*_s3*
 
 # Symbols for debuggers, but of libraries whose layout was changed for the wheel: strip breaks these.
@@ -69,9 +69,28 @@ library=$(echo /usr/lib/python3.*)
 cp -R "$library" "$root/usr/lib"
 cd "$root$library"
 rm -rf config-* distutils ensurepip idlelib lib2to3 pydoc_data test tkinter turtle* \
-    lib-dynload/_curses* lib-dynload/_dbm* lib-dynload/_sqlite3* lib-dynload/_test* lib-dynload/_xx* \
+    lib-dynload/_curses* lib-dynload/_dbm* lib-dynload/_sqlite3* lib-dynload/_test* \
     lib-dynload/nis* lib-dynload/readline* lib-dynload/xx*
-find . -name __pycache__ -prune -exec rm -r {} +
+
+# Bytecode in the place of the sources of Python and of libraries: without docstrings where these
+# are half of it, but for Polars, which reads its own bytecode.
+compiled() {
+    level=$1
+    shift
+    find "$@" -name __pycache__ -prune -exec rm -r {} +
+    "$place/bin/python" -m compileall -q -b -o "$level" "$@"
+    find "$@" -name '*.py' -delete
+}
+compiled 2 "$root$library"
+cd "$root$place"/lib/python3.*/site-packages
+compiled 2 numpy scipy
+for each in [a-z]*[a-z]; do
+    case $each in
+        lowrank | recsys | numpy | scipy | *.libs | *.dist-info | *.so) ;;
+        *) compiled 0 "$each" ;;
+    esac
+done
+
 find "$root" -type f \( -name '*.so*' -o -path '*/bin/python3.*' \) -exec ldd {} + |
     sed -n 's/^\t.*=> \(\/[^ ]*\) .*/\1/p; s/^\t\(\/[^ ]*\) .*/\1/p' | grep -v "^$root" | sort -u |
     xargs cp --parents -L -t "$root"
@@ -79,7 +98,5 @@ find "$root" -type f \( -name '*.so*' -o -path '*/bin/python3.*' \) -exec ldd {}
 # The service answers from each model here, which makes the bytecode of what it imports.
 mkdir "$root/trial"
 cp -R "$models"/model-* "$here/check.py" "$root/trial"
-cd "$models"
-PATH=$place/bin:$PATH chroot "$root" "$place/bin/python" /trial/check.py \
-    $(ls -d model-* | sed "s|^|/trial/|")
+PATH=$place/bin:$PATH chroot "$root" "$place/bin/python" /trial/check.py /trial
 rm -r "$root/trial" "$models"
