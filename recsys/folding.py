@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from recsys.cold_start import FeaturesLike, described_user
-from recsys.data.csr import CSR, Entries, Times, Values, compact_times, encode, to_csr
+from recsys.data.csr import CSR, Entries, Values, compact_times, encode, to_csr
 from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, as_frame, column, column_names
 from recsys.data.ids import Ids, as_id_series
@@ -109,9 +109,8 @@ def new_users(
             ) from None
         users, user_codes = encode(as_id_series(column(frame, "user"), "user"), "user")
     item_codes = known.items.index(column(frame, "item")).astype(np.int32)
-    values, seconds = _values(frame, known, needs_values), _seconds(frame, known)
-    shape = len(users), len(known.items)
-    csr = to_csr(Entries(user_codes, item_codes, values, seconds), shape)
+    entries = _entries(user_codes, item_codes, frame, known, needs_values)
+    csr = to_csr(entries, (len(users), len(known.items)))
     return _ratings(known, users, known.items, csr, user_table)
 
 
@@ -122,33 +121,29 @@ def new_items(
     frame = as_frame(source)
     items, item_codes = encode(as_id_series(column(frame, "item"), "item"), "item")
     user_codes = known.users.index(column(frame, "user")).astype(np.int32)
-    values, seconds = _values(frame, known, needs_values), _seconds(frame, known)
-    shape = len(known.users), len(items)
-    again = None if values is None else Values(values.data.copy(), values.levels)
-    turned = Entries(item_codes.copy(), user_codes.copy(), again, seconds)
-    rows = to_csr(turned, shape[::-1])
-    csr = to_csr(Entries(user_codes, item_codes, values, seconds), shape)
+    entries = _entries(user_codes, item_codes, frame, known, needs_values)
+    values = entries.values and Values(entries.values.data.copy(), entries.values.levels)
+    turned = Entries(item_codes.copy(), user_codes.copy(), values, entries.seconds)
+    rows = to_csr(turned, (len(items), len(known.users)))
+    csr = to_csr(entries, (len(known.users), len(items)))
     ratings = _ratings(known, known.users, items, csr, item_table)
     return ratings, Histories(rows.indptr, rows.indices, rows.values.at(), rows.seconds)
 
 
-def _values(frame: Any, known: Ratings, needs_values: bool) -> Values | None:
-    """Return the values that count for a model of `known`; None for ones."""
-    if "rating" not in column_names(frame):
-        if needs_values:
-            raise DataError(
-                "The model needs ratings with values, but the history has no column 'rating'."
-            )
-        return None
-    values = rating_values(column(frame, "rating")).to_numpy()
-    return None if known.implicit and not known.weighted else Values.of(values)
-
-
-def _seconds(frame: Any, known: Ratings) -> Times | None:
-    """Return the times of ratings, if these and the known ones have any."""
-    if known.seconds is None or "timestamp" not in column_names(frame):
-        return None
-    return compact_times(unix_seconds(column(frame, "timestamp")).to_numpy())
+def _entries(users: Any, items: Any, frame: Any, known: Ratings, needs_values: bool) -> Entries:
+    """Return entries with the values and times that count for a model of `known`."""
+    found, names = Entries(users, items), column_names(frame)
+    if "rating" in names:
+        values = rating_values(column(frame, "rating")).to_numpy()
+        is_one = known.implicit and not known.weighted
+        found.values = None if is_one else Values.of(values)
+    elif needs_values:
+        raise DataError(
+            "The model needs ratings with values, but the history has no column 'rating'."
+        )
+    if known.seconds is not None and "timestamp" in names:
+        found.seconds = compact_times(unix_seconds(column(frame, "timestamp")).to_numpy())
+    return found
 
 
 def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike | None) -> Ratings:

@@ -74,7 +74,7 @@ def predicted_pairs(
         predicted = model.predict(users, items, **told)
     else:
         users, items = ratings.users.find(user), ratings.items.find(item)
-        predicted = predict_cold(model, popular, users, items, **told)
+        predicted = _predict_cold(model, popular, users, items, **told)
     if model.predicts_ratings:
         predicted = clip_to_range(predicted, fitted.training)
     columns = [user.alias("user"), item.alias("item"), pl.Series("prediction", predicted)]
@@ -321,7 +321,7 @@ class Queried(NamedTuple):
             places = ids.index(queries)
             return cls(places, ids.take(places), _NO_USERS)
         found = ids.find(queries)
-        labels = labels_of(ids, queries, found)
+        labels = _labels_of(ids, queries, found)
         others = Ids(labels.filter(pl.Series(found < 0)), "user")
         return cls(np.where(found < 0, len(ids) + others.find(labels), found), labels, others)
 
@@ -371,17 +371,13 @@ class WithNewUser:
         return self._model._factor_form(users) if (users < self._new).all() else None
 
 
-def predict_cold(
+def _predict_cold(
     model: Model, popular: Popular | None, users: Indices, items: Indices, **told: Indices
 ) -> Floats:
     """Predict ratings of pairs where -1 stands for an unknown user or item.
 
     Where one is unknown, `popular` predicts the item's damped mean or, for an unknown item, the
     mean of all ratings; without it, the biases of `model` do.
-
-    Raises
-    ------
-    DataError
     """
     if popular is not None:
         means = popular.item_means[items]
@@ -396,14 +392,8 @@ def predict_cold(
     return predicted
 
 
-def labels_of(ids: Ids, queries: Any, found: Indices) -> pl.Series:
-    """Return the requested ids in the dtype of `ids`; `found` are their indices, -1 if unknown.
-
-    Raises
-    ------
-    UnknownIdError
-        If one is text among integers.
-    """
+def _labels_of(ids: Ids, queries: Any, found: Indices) -> pl.Series:
+    """Return the requested ids in the dtype of `ids`; `found` are their indices, -1 if unknown."""
     labels = ids.values.gather(np.maximum(found, 0))
     unknown = np.flatnonzero(found < 0)
     if not len(unknown):

@@ -365,13 +365,8 @@ def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -
     return values.alias(entry.name)
 
 
-def saved_ids(found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str) -> Ids:
-    """Return the saved ids of users or items.
-
-    Raises
-    ------
-    DamageError
-    """
+def _saved_ids(found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str) -> Ids:
+    """Return the saved ids of users or items."""
     table = saved_table(found, manifest, f"{kind}s")
     if table.columns != [kind] or table[kind].dtype not in (pl.Int64, pl.String):
         raise DamageError(f"the {kind}s have no column of ids")
@@ -381,15 +376,10 @@ def saved_ids(found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str) 
     return ids
 
 
-def saved_features(
+def _saved_features(
     found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str
 ) -> Features | None:
-    """Return the saved table of users or items, if there is one.
-
-    Raises
-    ------
-    DamageError
-    """
+    """Return the saved table of users or items, if there is one."""
     name: Any = f"{kind}_table"
     if name not in manifest.columns:
         return None
@@ -524,7 +514,7 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
             raise DamageError(f"rating_min and rating_max in {MANIFEST} must be numbers")
         everything = verify or manifest.size <= VERIFIED_TOGETHER
         found = mapped_arrays(Path(path), manifest, everything)
-        users, items = (saved_ids(found, manifest, kind) for kind in ("user", "item"))
+        users, items = (_saved_ids(found, manifest, kind) for kind in ("user", "item"))
         arrays = {
             name.removeprefix("arrays/"): np.require(array, requirements="C")
             for name, array in found.items()
@@ -539,8 +529,8 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
         ratings = Ratings(
             *(users, items, indptr, indices, data, found.get("ratings/seconds")),
             implicit=bool(training["implicit"]),
-            item_table=saved_features(found, manifest, "item"),
-            user_table=saved_features(found, manifest, "user"),
+            item_table=_saved_features(found, manifest, "item"),
+            user_table=_saved_features(found, manifest, "user"),
             item_features=_blocks(found, manifest, items, everything),
             user_features=_blocks(found, manifest, users, everything),
             levels=levels,

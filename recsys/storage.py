@@ -65,7 +65,6 @@ if TYPE_CHECKING:
 _SIDES: tuple[schema.Side, ...] = ("user", "item")
 _OWN = re.compile(rf"{re.escape(MANIFEST)}|{re.escape(schema.MEASURED)}|{schema.FOLDER}")
 _ROWS = ("indptr", "indices", "data")
-_CSR = ("indptr", "indices", "data")
 _PARTS = ("train", "test", "history")
 _SUFFIXES = ("csv", "tsv", "txt", "dat", "jsonl", "parquet")
 
@@ -113,7 +112,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             state = encoder.state()
             blocks[side] = [schema.BlockEntry(**entry) for entry in state.entries]
             tables[f"{side}_levels"] = state.levels
-            parts = {name: getattr(features.matrix, name) for name in _CSR} | state.components
+            parts = {name: getattr(features.matrix, name) for name in _ROWS} | state.components
             arrays |= {f"{side}_features/{name}": array for name, array in parts.items()}
     about: dict[str, Any] = {"parameters": saved.model.get_params(), "training": saved.training}
     source = ratings.source or saved.provenance.source

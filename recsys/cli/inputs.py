@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from recsys.models.parameters import Parameter
     from recsys.recommender import Recommender
 
-_OPTIONS = ("factors", "regularization", "iterations")  # parameters that are options
+NAMED = ("factors", "regularization", "iterations")
+"""Parameters that are options."""
+
 _SHARED = {"random_state": "--seed", "threads": "--threads"}
 _TYPES = {bool: click.BOOL, int: click.INT, float: click.FLOAT}
 _NAMED = 3
@@ -261,7 +263,7 @@ def parameters_for(
         if name in _SHARED:
             raise click.UsageError(f"-p {name}: use {_SHARED[name]}.")
         owners = [model for model in ([prefix] if prefix else declared) if name in declared[model]]
-        option = name if name in _OPTIONS else "parameter"
+        option = name if name in NAMED else "parameter"
         source = None if context is None else context.get_parameter_source(option)
         # What is on the command line is for these models, settings elsewhere for any.
         if not owners and (prefix or source in (None, ParameterSource.COMMANDLINE)):
@@ -279,7 +281,7 @@ def _not_a_parameter(
 
     models = " or ".join(declared)
     if owners := [each for each in MODELS if name in {p.name for p in parameters(each)}]:
-        shown = f"--{name}" if name in _OPTIONS else f"-p {name}"
+        shown = f"--{name}" if name in NAMED else f"-p {name}"
         return click.UsageError(
             f"{shown} does not apply to {models}; leave it out. It is for {', '.join(owners)}."
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -140,7 +140,12 @@ described_options = cli.bundle(
     help="Answer for unknown users: an error, or the most popular items.",
 )
 @cli.option(
-    "--diversity", metavar="X", type=click.FloatRange(0, 1), help="Weight of variety, 0 to 1."
+    "--diversity",
+    metavar="X",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    show_default=False,
+    help="Weight of variety, 0 to 1.",
 )
 @cli.option("--at-most", help="Limit of items with the same value of --per.", **cli.COUNT)
 @cli.option("--per", metavar="COLUMN", help="Column of the item table, such as genres.")
@@ -157,15 +162,11 @@ def recommend(
     n: int,
     items: str | None,
     block: str | None,
-    where: str | None,
-    where_user: str | None,
     include_seen: bool,
     cold_start: ColdUser,
-    diversity: float | None,
-    at_most: int | None,
-    per: str | None,
     engine: cli.EngineOptions,
     output: Output,
+    **request: Any,
 ) -> None:
     """Recommend items to users.
 
@@ -186,7 +187,7 @@ def recommend(
         from recsys.cli.spark import recommend_on_spark
 
         needed = "--all and --output FOLDER, and takes neither conditions nor re-ranking"
-        fits = everyone and output.path and not (where or where_user or diversity or per)
+        fits = everyone and output.path and not any(request.values())
         require(fits, f"--engine spark needs {needed}.")
         folder = click.get_current_context().params["output"]
         recommend_on_spark(source.path, folder, n, engine, items, block, include_seen=include_seen)
@@ -214,18 +215,15 @@ def recommend(
             exclude_seen=not include_seen,
             items=None if items is None else inputs.known_ids(items, ratings.items),
             block=None if block is None else inputs.known_block(block, source.reader, ratings),
-            where=where,
-            where_user=where_user,
             cold_start=cold_start,
-            diversity=diversity or 0.0,
-            at_most=at_most,
-            per=per,
+            **request,
         ):
             found += len(batch)
             sink.write(batch)
     if not found:
         reason = "every item is already rated, blocked or filtered out"
-        note(f"no recommendations: {reason}{', or no user meets --where-user' * bool(where_user)}")
+        reason += ", or no user meets --where-user" * bool(request["where_user"])
+        note(f"no recommendations: {reason}")
 
 
 def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -> None:

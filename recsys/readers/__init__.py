@@ -45,7 +45,7 @@ from recsys.readers.sources import (
     open_data,
     plain_name,
     sample_path,
-    table_member,
+    table_files,
 )
 
 __all__ = ["TableSource", "as_ratings", "read_ratings", "read_raw", "read_table", "sample_path"]
@@ -351,7 +351,8 @@ def read_table(
 
 def _neighbouring_table(data: DataFile, ids: Ids, request: Request) -> tuple[Features | None, str]:
     """Read the table of items or users next to a file of ratings; say why one is not used."""
-    name = None if data.folder is None else table_member(data.folder.names(), ids.kind)
+    names = [] if data.folder is None else table_files(data.folder.names(), ids.kind)
+    name = next((each for each in names if "/" not in each), None)
     if data.folder is None or name is None or name == data.name.rpartition("/")[2]:
         return None, ""
     try:

@@ -570,11 +570,6 @@ def table_files(names: list[str], kind: str) -> list[str]:
     return [name for _, _, name in sorted(ranked)]
 
 
-def table_member(names: list[str], kind: str) -> str | None:
-    """Return the name of the table of "item" or "user" kind in a folder, if there is one."""
-    return next((name for name in table_files(names, kind) if "/" not in name), None)
-
-
 def data_suffix(name: str) -> str:
     """Return the suffix of a file name in lower case, without that of a packer."""
     return PurePosixPath(plain_name(name)).suffix
