@@ -57,7 +57,7 @@ source_options = cli.bundle(
 
 @dataclass(frozen=True)
 class Described:
-    """What describes a new user; false without anything."""
+    """Description of a new user on the command line; false without any."""
 
     like: tuple[str, ...]
     rate: tuple[str, ...]
@@ -86,7 +86,7 @@ described_options = cli.bundle(
     ),
     cli.option("--user-features", metavar="NAME=VALUE,...", help="Features of a new user."),
 )
-"""Decorator that adds what describes a new user, as `described`."""
+"""Decorator that adds options to describe a new user, as `described`."""
 
 
 @cli.command(
