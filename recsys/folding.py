@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -26,7 +26,7 @@ from recsys.predictions import unsupported
 if TYPE_CHECKING:
     from recsys.data.encoder import FeatureEncoder
 
-HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float]"
+HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float] | Sequence[Any]"
 
 NEW_USER = "new"  # of a history without user ids
 
@@ -89,6 +89,8 @@ def new_users(
     DataError
     """
     frame: pl.DataFrame | Any
+    if isinstance(source, list | tuple) and not needs_values:
+        source = dict.fromkeys(source, 1)
     if isinstance(source, Mapping):
         mixed = any(isinstance(each, str) for each in source)
         items = as_id_series([str(each) if mixed else each for each in source], "item")
@@ -104,8 +106,9 @@ def new_users(
             frame = as_frame(source)
         except DataError:
             raise DataError(
-                "A history is a mapping of items to ratings, or a frame with the columns user, "
-                f"item and rating; got {type(source).__name__}."
+                "A history is a mapping of items to ratings, a list of items for a model of "
+                "implicit feedback, or a frame with the columns user, item and rating; got "
+                f"{type(source).__name__}."
             ) from None
         users, user_codes = encode(as_id_series(column(frame, "user"), "user"), "user")
     item_codes = known.items.index(column(frame, "item")).astype(np.int32)

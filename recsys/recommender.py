@@ -245,11 +245,11 @@ class Recommender:
 
         Parameters
         ----------
-        histories : frame, or mapping of item id to rating, optional
+        histories : frame, mapping of item id to rating, or list of item ids, optional
             A frame has the columns user, item and, unless the model needs none, rating; of a
             repeated pair the last rating counts; the column timestamp, if there is one, for models
-            that know times. A mapping is the history of a single user, who is called "new". Ratings
-            count as interactions for a model of implicit feedback.
+            that know times. A mapping is the history of a single user, who is called "new"; a list
+            is one for a model of implicit feedback, for which ratings count as interactions.
         user_table : frame or Features, optional
             Their features, next to ids in the column "user"; by default the table of the ratings.
         user_features : str or mapping, optional
@@ -344,7 +344,7 @@ class Recommender:
         users : id or sequence of ids, optional
             By default all, in index order; for many, `recommend_batches` needs less memory.
         n : int
-        history : frame, or mapping of item id to rating, optional
+        history : frame, mapping of item id to rating, or list of item ids, optional
             Ratings of new users (see `fold_in`); recommend to them.
         user_features : str or mapping, optional
             Features of a new user, with or without a history (see `fold_in`); recommend to them.

@@ -120,7 +120,7 @@ def test_the_last_rating_of_a_pair_counts(als):
         ({101: "good"}, DataError, "Item 101: rating 'good' is not a number"),
         (pl.DataFrame({"user": [1], "item": [101]}), DataError, "the history has no column 'rat"),
         (pl.DataFrame({"item": [101], "rating": [1]}), DataError, "The frame has no column 'user'"),
-        ([101], DataError, "A history is a mapping of items to ratings, or a frame .* got list"),
+        ([101], DataError, "A history is a mapping of items to ratings, a list .* got list"),
         (pd.Series([5.0], index=[101]), DataError, "A history is a mapping .* got Series"),
     ],
 )
@@ -136,6 +136,8 @@ def test_contacts_need_no_ratings_and_ratings_become_contacts(counts):
     assert folded.recommend().equals(counts.recommend(3))
     rated = counts.fold_in(frame.with_columns(rating=pl.lit(4)))
     np.testing.assert_array_equal(rated.ratings.values, 1)
+    listed = counts.recommend(history=frame["item"].to_list())
+    assert listed.drop("user").equals(counts.recommend(3).drop("user"))
 
 
 def test_counts_stay_counts():
