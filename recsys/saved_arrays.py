@@ -87,3 +87,26 @@ def mapped(directory: Path, name: str, entry: Mapping[str, Any], *, verify: bool
         )
     # Windows replaces no directory with files that are mapped.
     return np.array(array) if os.name == "nt" else np.asarray(array)
+
+
+def check_rows(
+    name: str,
+    indptr: NDArray[Any],
+    indices: NDArray[Any],
+    n_columns: int,
+    n_rows: int | None = None,
+) -> None:
+    """Check that the arrays are the rows of a CSR matrix.
+
+    Raises
+    ------
+    DamageError
+    """
+    if indptr.ndim != 1 or not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any():
+        raise DamageError(f"{name} does not rise from 0")
+    if n_rows is not None and len(indptr) != n_rows + 1:
+        raise DamageError(f"{name} has {len(indptr)} row starts instead of {n_rows + 1}")
+    if indptr[-1] != indices.size:
+        raise DamageError(f"{name} does not end at the number of entries")
+    if indices.size and not (indices.min() >= 0 and indices.max() < n_columns):
+        raise DamageError(f"the entries of {name} have columns that do not exist")

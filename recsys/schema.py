@@ -34,6 +34,7 @@ from recsys.saved_arrays import (
     MODEL_FORMAT,
     VERIFIED_TOGETHER,
     DamageError,
+    check_rows,
     mapped,
     resolved,
 )
@@ -288,21 +289,6 @@ def listed(found: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
     if name not in found:
         raise DamageError(f"{MANIFEST} does not list {name}.npy")
     return found[name]
-
-
-def check_rows(name: str, indptr: NDArray[Any], indices: NDArray[Any], n_columns: int) -> None:
-    """Check that the arrays are the rows of a CSR matrix.
-
-    Raises
-    ------
-    DamageError
-    """
-    if indptr.ndim != 1 or not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any():
-        raise DamageError(f"{name} does not rise from 0")
-    if indptr[-1] != indices.size:
-        raise DamageError(f"{name} does not end at the number of entries")
-    if indices.size and not (indices.min() >= 0 and indices.max() < n_columns):
-        raise DamageError(f"the entries of {name} have columns that do not exist")
 
 
 def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> None:

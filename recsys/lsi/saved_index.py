@@ -12,7 +12,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys import schema
-from recsys.saved_arrays import MANIFEST, VERIFIED_TOGETHER, DamageError, resolved
+from recsys.saved_arrays import (
+    MANIFEST,
+    VERIFIED_TOGETHER,
+    DamageError,
+    check_rows,
+    resolved,
+)
 from recsys.schema import INDEX, mapped_arrays, read_manifest, reading_directory
 from recsys.storage import Origin, target_directory, write_directory
 
@@ -126,7 +132,7 @@ def _check_part(
         raise DamageError(f"codes of {sizes['k']} dimensions cannot have {coded[-1]} columns")
     for name, column, size in (("counts", "indices", sizes["terms"]), ("postings", "documents", n)):
         indptr, indices = (arrays[f"{name}_{part}"] for part in ("indptr", column))
-        schema.check_rows(f"{name}_indptr", indptr, indices, size)
+        check_rows(f"{name}_indptr", indptr, indices, size)
 
 
 def _check_arrays(

@@ -14,8 +14,9 @@ from recsys.models.base import Floats, Indices, OnStep, check_indices, fitted, m
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
 from recsys.models.implicit_factors import library, library_class, library_matrix
-from recsys.models.item_item import ItemItemModel, check_rows, weighted_matrix
+from recsys.models.item_item import ItemItemModel, weighted_matrix
 from recsys.models.parameters import parameter, threads_parameter
+from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -84,7 +85,7 @@ class ImplicitKNN(ItemItemModel):
     @classmethod
     def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         result = super()._from_arrays(params, arrays)
-        check_rows(result.neighbor_indptr, result.neighbor_items, result.n_items, "neighbours")
+        check_rows("neighbours", result.neighbor_indptr, result.neighbor_items, result.n_items)
         return result
 
     def _set_items(self, histories: Histories) -> None:

@@ -14,6 +14,7 @@ from recsys.auto import are_counts
 from recsys.errors import DataError
 from recsys.models.base import Floats, Indices, Model, check_indices, fitted, model
 from recsys.models.histories import Explanation, Histories
+from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -57,7 +58,7 @@ class HistoryModel(Model):
     @classmethod
     def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         result = super()._from_arrays(params, arrays)
-        check_rows(result.history_indptr, result.history_items, result.n_items, "history")
+        check_rows("history", result.history_indptr, result.history_items, result.n_items)
         return result
 
 
@@ -150,30 +151,3 @@ def weighted_matrix(histories: Histories, n_columns: int, unit: float) -> csr_ar
     weights = histories.values / np.float32(unit)
     shape = (histories.n_rows, n_columns)
     return csr_array((weights, histories.indices, histories.indptr), shape=shape)
-
-
-def check_rows(
-    indptr: NDArray[np.integer[Any]],
-    indices: NDArray[np.integer[Any]],
-    n_columns: int,
-    what: str,
-    n_rows: int | None = None,
-) -> None:
-    """Check that two arrays are the rows of a CSR matrix.
-
-    Raises
-    ------
-    DataError
-        If the row starts do not rise from 0 to the number of entries, or an index is out of range.
-    """
-    if n_rows is not None and len(indptr) != n_rows + 1:
-        raise DataError(f"The {what} must have {n_rows + 1} row starts; got {len(indptr)}.")
-    if not len(indptr) or indptr[0] != 0 or indptr[-1] != len(indices):
-        raise DataError(f"The rows of the {what} must run from 0 to {len(indices)}.")
-    if (np.diff(indptr) < 0).any():
-        raise DataError(f"The row starts of the {what} must not fall.")
-    if len(indices) and not 0 <= indices.min() <= indices.max() < n_columns:
-        raise DataError(
-            f"The indices of the {what} must be between 0 and {n_columns - 1}; "
-            f"got {indices.min()} to {indices.max()}."
-        )

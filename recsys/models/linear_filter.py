@@ -28,8 +28,8 @@ from recsys.errors import DataError
 from recsys.models.base import Floats, Indices, OnStep, check_indices, fitted, model
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
-from recsys.models.item_item import check_rows
 from recsys.models.profiles import ProfileModel
+from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
@@ -204,7 +204,7 @@ class LinearFilter(ProfileModel):
         result = super()._from_arrays(params, arrays)
         if result.linear:
             n_items, places = result.n_items, result.weight_places
-            check_rows(result.weight_indptr, places, n_items, "weights", n_items)
+            check_rows("weights", result.weight_indptr, places, n_items, n_items)
             if (np.sort(result.item_order) != np.arange(n_items)).any():
                 raise DataError("The order of the items must name each item once.")
         return result

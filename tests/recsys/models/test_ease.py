@@ -13,9 +13,10 @@ from recsys.evaluation.splits import random_split
 from recsys.models import ease
 from recsys.models.ease import EASE
 from recsys.models.histories import Histories
-from recsys.models.item_item import check_rows, weight_unit
+from recsys.models.item_item import weight_unit
 from recsys.readers import read_ratings, sample_path
 from recsys.recommender import Recommender
+from recsys.saved_arrays import check_rows
 
 
 def interactions(seed=0, shape=(40, 12), density=0.3, **kinds):
@@ -180,22 +181,22 @@ def test_a_singular_matrix_is_rejected():
 @pytest.mark.parametrize(
     ("indptr", "indices", "message"),
     [
-        ([], [], "must run from 0 to 0"),
-        ([1, 2], [0, 0], "must run from 0 to 2"),
-        ([0, 1], [0, 0], "must run from 0 to 2"),
-        ([0, 2, 1, 3], [0, 1, 2], "row starts of the history must not fall"),
-        ([0, 2], [0, 3], "indices of the history must be between 0 and 2; got 0 to 3"),
-        ([0, 2], [-1, 0], "between 0 and 2; got -1 to 0"),
+        ([], [], "does not rise from 0"),
+        ([1, 2], [0, 0], "does not rise from 0"),
+        ([0, 1], [0, 0], "does not end at the number of entries"),
+        ([0, 2, 1, 3], [0, 1, 2], "history does not rise from 0"),
+        ([0, 2], [0, 3], "entries of history have columns that do not exist"),
+        ([0, 2], [-1, 0], "columns that do not exist"),
     ],
 )
 def test_invalid_rows_are_rejected(indptr, indices, message):
-    with pytest.raises(DataError, match=message):
-        check_rows(np.array(indptr, np.int64), np.array(indices, np.int32), 3, "history")
+    with pytest.raises(ValueError, match=message):
+        check_rows("history", np.array(indptr, np.int64), np.array(indices, np.int32), 3)
 
 
 def test_a_saved_model_with_foreign_items_in_its_histories_is_rejected(tmp_path):
     recommender = Recommender("ease").fit(interactions())
     recommender.model.history_items = recommender.model.history_items + np.int32(7)
     recommender.save(tmp_path / "model")
-    with pytest.raises(ModelFileError, match="indices of the history must be between 0 and"):
+    with pytest.raises(ModelFileError, match="entries of history have columns that do not"):
         Recommender.load(tmp_path / "model")
