@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from lowrank.arguments import as_operator, check_not_negative
+from lowrank.arguments import as_operator, check_positive
 from lowrank.errors import ArgumentError, ArgumentTypeError, real_matrix
 from lowrank.operators import DenseOperator, SparseOperator
 from lowrank.rank import marchenko_pastur_median, threshold_factor, whole_spectrum
@@ -183,7 +183,7 @@ class LowRank:
         """
         if tol is None:
             tol = max(self.shape) * float(np.finfo(self.dtype).eps)
-        check_not_negative(tol, "tol")
+        check_positive(tol, "tol", or_zero=True)
         Q, P = np.linalg.qr(self.left)
         Y, S = np.linalg.qr(self.right)
         U, s, Vt = np.linalg.svd(P @ S.T, full_matrices=False)
@@ -277,7 +277,7 @@ def rank_for_error(A: MatrixLike, rtol: float, *, random_state: RandomStateLike 
     >>> rank_for_error(np.diag([3.0, 2.0, 1.0]), 0.3)
     2
     """
-    check_not_negative(rtol, "rtol")
+    check_positive(rtol, "rtol", or_zero=True)
     if isinstance(A, LinearOperator):
         raise ArgumentTypeError("A must be an array or a sparse matrix; got a LinearOperator.")
     matrix = as_operator(A)
@@ -431,7 +431,7 @@ def denoise(
 def _aspect(matrix: MatrixOperator, noise: float | None) -> tuple[float, float]:
     """Return beta = min / max of the shape, and sqrt(max(n, m)) sigma."""
     if noise is not None:
-        check_not_negative(noise, "noise")
+        check_positive(noise, "noise", or_zero=True)
     smaller, larger = sorted(matrix.shape)
     if smaller == 0:
         return 1.0, 0.0
@@ -452,7 +452,7 @@ def svd_down_to(
     ValueError
         If `tau` is negative or not finite, or an SVD does not reach down to it.
     """
-    check_not_negative(tau, "tau")
+    check_positive(tau, "tau", or_zero=True)
     if isinstance(A, SVD):
         if A.k < min(A.shape) and not (A.k and A.s[-1] <= tau):
             lowest = float(A.s[-1]) if A.k else math.inf

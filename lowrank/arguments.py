@@ -202,16 +202,16 @@ def checked_rank(
     return rank
 
 
-def check_not_negative(value: float, name: str) -> None:
-    """Check that an argument is finite and not negative.
+def check_positive(value: float, name: str, *, or_zero: bool = False) -> None:
+    """Check that an argument is finite and positive, or zero where that is allowed.
 
     Raises
     ------
     ValueError
-        If it is not.
     """
-    if not 0 <= value < math.inf:
-        raise ArgumentError(f"{name} must be finite and not negative; got {value}.")
+    if not 0 <= value < math.inf or not (value or or_zero):
+        expected = "finite and not negative" if or_zero else "positive and finite"
+        raise ArgumentError(f"{name} must be {expected}; got {value}.")
 
 
 def checked_tol(tol: float | None, dtype: np.dtype[Any]) -> float:

@@ -14,10 +14,9 @@ from scipy.sparse.linalg import LinearOperator
 
 from lowrank import kernels
 from lowrank.approximation import LowRank
-from lowrank.arguments import checked_rank
+from lowrank.arguments import check_positive, checked_rank
 from lowrank.completion.observed import (
     Entries,
-    check_positive,
     hold_out,
     observed_entries,
     root_mean_square,

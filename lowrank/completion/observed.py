@@ -100,15 +100,3 @@ def root_mean_square(values: FloatArray) -> float:
     """Return the root of the mean of the squares, accumulated in float64."""
     wide = values.astype(np.float64, copy=False)
     return math.sqrt(float(wide @ wide) / values.size)
-
-
-def check_positive(value: float, name: str) -> None:
-    """Check that the value of an argument is positive and finite.
-
-    Raises
-    ------
-    ArgumentError
-        If it is not.
-    """
-    if not 0 < value < math.inf:
-        raise ArgumentError(f"{name} must be positive and finite; got {value}.")

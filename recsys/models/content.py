@@ -248,14 +248,7 @@ class ContentModel(FeaturedModel):
         for side, each in features.items():
             if each is not None and rows[side] is not None:
                 self._fit_map(side, histories[side], each)
-                other = "item" if side == "user" else "user"
-                some = sampled_rows(histories[other].counts)
-                given = (getattr(self, f"{other}_{name}")[some] for name in ("factors", "bias"))
-                residuals = self._residuals(side, *given, histories[other].take(some).csr)
-                slopes = fit_slopes(residuals, self._directions(side))
-                setattr(self, f"{side}_slope_mean", slopes.prior.mean)
-                setattr(self, f"{side}_slope_precision", slopes.prior.precision)
-                setattr(self, f"{side}_slope_noise", float(slopes.noise))
+                self._fit_slopes(side, histories["user" if side == "item" else "item"])
         completed: dict[str, Floats] = {}
         for side in ("user", "item"):
             names = (
@@ -288,6 +281,17 @@ class ContentModel(FeaturedModel):
         vars(self).update({f"{side}_{name}": array for name, array in arrays.items()})
         _, content = self._content(side, histories.n_rows, rows)
         setattr(self, f"{side}_content", content)
+
+    def _fit_slopes(self, side: str, histories: Histories) -> None:
+        """Fit the distribution of the slopes that rows have on the features of a side."""
+        rows, other = sampled_rows(histories.counts), "item" if side == "user" else "user"
+        given = getattr(self, f"{other}_factors")[rows], getattr(self, f"{other}_bias")[rows]
+        slopes = fit_slopes(
+            self._residuals(side, *given, histories.take(rows).csr), self._directions(side)
+        )
+        setattr(self, f"{side}_slope_mean", slopes.prior.mean)
+        setattr(self, f"{side}_slope_precision", slopes.prior.precision)
+        setattr(self, f"{side}_slope_noise", float(slopes.noise))
 
     def _solved(
         self, histories: Histories, features: CsrArrays | None = None, *, of_users: bool
