@@ -49,6 +49,7 @@ class _Request:
     n: tuple[int, ...]
     new: Any
     candidates: int | None
+    diversity: float
     per_user: str | None
     report: str | None
     fail_if: tuple[str, ...]
@@ -90,6 +91,13 @@ _evaluation_options = cli.bundle(
         "--candidates",
         help="Rank held-out items among N random ones alone.",
         **cli.COUNT,
+    ),
+    cli.option(
+        "--diversity",
+        metavar="X",
+        type=click.FloatRange(0, 1),
+        default=0.0,
+        help="Weight of variety in the lists, 0 to 1.",
     ),
     cli.option(
         "--per-user", metavar="FILE", help="File for the metrics of each user: .csv, .parquet."
@@ -134,6 +142,7 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
 
         seed = request.fitting.seed
         settings: dict[str, Any] = {"candidates": request.candidates, "random_state": seed}
+        settings["diversity"] = request.diversity
         found = evaluation.evaluate(models, splits, ns, new=request.new, on_step=each, **settings)
     models = {name: getattr(each, "model", each) for name, each in models.items()}
     _report_counts(found, request.splitting.method)
@@ -482,7 +491,13 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
         from recsys.cli.spark import evaluate_on_spark
 
         others = (request.train, request.model, request.candidates, request.per_user)
-        too_much = any(others) or request.report or request.fitting.given or len(request.n) > 1
+        too_much = (
+            any(others)
+            or request.diversity
+            or request.report
+            or request.fitting.given
+            or len(request.n) > 1
+        )
         require(not too_much, "--engine spark takes MODEL --test FILE, and one -n.")
         is_there = len(request.ratings) == 1 and request.test is not None
         require(is_there, "--engine spark needs MODEL --test FILE.")
@@ -492,7 +507,7 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     models, found = _run(request)
     document = _document("evaluate", models, found)
     output.write_document(document, _without_empty(found.table), *tables(found))
-    if _are_models(request) and request.candidates is None:
+    if _are_models(request) and request.candidates is None and not request.diversity:
         from recsys.versions import record
 
         measured = zip(dict.fromkeys(request.ratings), found.table["model"], strict=False)

@@ -43,6 +43,7 @@ from recsys.models.registry import MODELS, make_model, model_class
 from recsys.predictions import clip_to_range
 from recsys.provenance import fingerprint
 from recsys.recommender import Recommender
+from recsys.reranking import best_items
 from recsys.topn import CsrPairs, Scorer, check_n, top_n
 
 _CSR = ("shape", "indptr", "indices", "values")
@@ -77,6 +78,7 @@ def evaluate(
     relevant_from: float | None = None,
     candidates: int | None = None,
     new: Literal["drop", "keep"] = "drop",
+    diversity: float = 0.0,
     metrics: Sequence[MetricLike] | None = None,
     resamples: int = 1000,
     confidence: float = 0.95,
@@ -108,6 +110,8 @@ def evaluate(
     new : {"drop", "keep"}
         Leave out test ratings of users and items without training ratings, or keep them, although
         models cannot know anything about them.
+    diversity : float
+        Weight of variety, from 0 to 1, in recommendations (see `Recommender.recommend`).
     metrics : sequence of str, Metric or function, optional
         Names in `METRICS`, all by default, and own metrics: a `Metric`, or a function as it
         describes, such as ``lambda hits: hits[:, 0]``, of which more is better.
@@ -147,7 +151,7 @@ def evaluate(
         check_n(each_n)
     lengths = tuple(sorted({int(each_n) for each_n in ns}))
     settings = Settings(
-        lengths, relevant_from, candidates, new, resamples, confidence, random_state
+        lengths, relevant_from, candidates, new, resamples, confidence, random_state, diversity
     )
     runs: dict[str, list[Measurement]] = {label: [] for label in labelled}
     splits: list[SplitInfo] = []
@@ -233,6 +237,7 @@ class RankingTask:
     candidates: CsrPairs | None = None
     catalogue: Catalogue | None = None
     allowed: NDArray[np.bool_] | None = None
+    diversity: float = 0.0
 
     @classmethod
     def of(
@@ -279,12 +284,14 @@ class RankingTask:
         known = self.catalogue
         return None if known is None else known.profile(self.split.seen, self.users)
 
-    def recommend(self, model: Scorer) -> Lists:
+    def recommend(self, model: Model) -> Lists:
         """Return each user's n best items, -1 where fewer are left, shape (n_ranked, n)."""
         lists = np.full((len(self.users), self.n), -1, dtype=np.int32)
         scorer = model if self.candidates is None else _CandidateScorer(model, self.candidates)
         exclude = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
-        for top in top_n(scorer, self.users, self.n, exclude=exclude, allowed=self.allowed):
+        search = partial(top_n, scorer, exclude=exclude, allowed=self.allowed)
+        ranked = search, self.users, self.n, model, self.split.train
+        for top in best_items(*ranked, diversity=self.diversity):
             lists[top.rows, top.ranks - 1] = top.items
         return lists
 
@@ -367,6 +374,7 @@ def _prepare(
     arguments = settings.relevant_from, settings.candidates, settings.random_state
     catalogue = any(metric.uses_catalogue for metric in metrics)
     task = RankingTask.of(used, settings.ns[-1], *arguments, catalogue=catalogue)
+    task = replace(task, diversity=settings.diversity)
     counts = {
         "train_ratings": used.train.n_ratings,
         "test_ratings": used.test.n_ratings,

@@ -50,6 +50,7 @@ class Settings:
     resamples: int
     confidence: float
     random_state: int
+    diversity: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.ns:

@@ -79,6 +79,19 @@ ACCURACY = ["precision", "recall", "hit_rate", "map", "mrr", "ndcg"]
 BEYOND = ["coverage", "novelty", "diversity", "gini", "popularity_bias"]
 
 
+def test_the_price_of_variety_is_measured(implicit_split):
+    model = Recommender("ials", factors=4, random_state=0).fit(implicit_split.train)
+    kinds = ["ndcg", "diversity"]
+    plain, varied = (
+        evaluate([model], implicit_split, 5, diversity=x, metrics=kinds, resamples=0).table
+        for x in (0.0, 0.9)
+    )
+    assert varied["diversity@5"][0] > plain["diversity@5"][0]
+    assert varied["ndcg@5"][0] != plain["ndcg@5"][0]
+    with pytest.raises(DataError, match="popular model cannot diversify lists"):
+        evaluate(["popular"], implicit_split, diversity=0.5)
+
+
 def test_the_table_has_a_row_for_each_model(split):
     result = evaluate(["bias", "popular", Random(random_state=2)], split, n=[5, 2])
     ranked = [f"{kind}@{n}" for kind in ACCURACY + BEYOND for n in (2, 5)]
