@@ -16,6 +16,7 @@ from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, as_id_series
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
+from recsys.messages import counted
 
 FeatureKind: TypeAlias = Literal["number", "boolean", "date", "category", "list", "text"]
 """Kind of a column: what its values mean, whatever type they are stored in."""
@@ -215,7 +216,7 @@ class Features:
         for name, kind in self.kinds.items():
             column = self.frame[name].drop_nulls()
             found[name] = {
-                "category": f"{column.n_unique():,} values",
+                "category": counted(column.n_unique(), "value"),
                 "list": f"list of {column.explode().drop_nulls().n_unique():,}"
                 if kind == "list"
                 else "",
