@@ -100,15 +100,13 @@ class Option(click.Option):
         try:
             return super().handle_parse_result(ctx, opts, args)
         except click.BadParameter as error:
-            source = ctx.get_parameter_source(str(self.name))
-            if source is ParameterSource.ENVIRONMENT:
-                place = next(name for name in variables(self, ctx) if os.environ.get(name))
-            elif source is ParameterSource.DEFAULT_MAP:
-                place = FILE_NAME
-            else:
-                raise
-            message = f"{error.message} It is set in {place}."
-            raise click.BadParameter(message, error.ctx, error.param, error.param_hint) from error
+            places: dict[Any, list[str]] = {
+                ParameterSource.ENVIRONMENT: [*filter(os.environ.get, variables(self, ctx))],
+                ParameterSource.DEFAULT_MAP: [FILE_NAME],
+            }
+            for place in places.get(ctx.get_parameter_source(str(self.name)), [])[:1]:
+                error.message += f" It is set in {place}."
+            raise
 
 
 class _WithExamples(click.Command):

@@ -448,9 +448,9 @@ def output_options(function: Verb) -> Verb:
             "--format",
             metavar="FORMAT",
             type=click.Choice(FORMATS),
-            help="table, csv, tsv, json, jsonl, parquet (or by suffix).",
+            help="table, csv, tsv, json (--json for short), jsonl, parquet; or by suffix.",
         ),
-        add("--json", is_flag=True, help="Short for --format json."),
+        add("--json", is_flag=True, hidden=True),
         add(
             "--if-exists",
             type=click.Choice(["fail", "replace", "append"]),
