@@ -196,6 +196,7 @@ class Blend(Model):
         scales = np.ones(len(models))
         scales[shares > 0] = [score_scale(each) for each in parts]
         self._set(shares, scales, parts)
+        vars(self)["remarks"] = tuple(f"{p.name} {each}" for p in parts for each in p.remarks)
 
     def _set(self, shares: ArrayLike, scales: ArrayLike, parts: Sequence[Model]) -> None:
         self.shares, self.scales = (np.asarray(each, np.float32) for each in (shares, scales))

@@ -264,6 +264,9 @@ class LinearFilter(ProfileModel):
         self.weight_indptr = np.append(0, np.cumsum(counts))
         self.weight_places = np.concatenate([block.indices for block in blocks])
         self.weight_values = np.concatenate([block.data for block in blocks])
+        if self._is_cut and self.neighbors is None and source is self:
+            size = f"{8 * len(self.weight_values) / 2**20:,.0f} MB"
+            vars(self)["remarks"] = (f"weights: the {most:,} largest of each item ({size})",)
 
     def _set_items(self, histories: Histories) -> None:
         """Place new items by their users: a normalised column times U S^-1.

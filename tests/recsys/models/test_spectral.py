@@ -1,5 +1,6 @@
 """The spectral model against its formula, written out with dense matrices."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -231,6 +232,8 @@ def test_as_many_weights_are_kept_as_fit_into_memory(data, monkeypatch):
     monkeypatch.setattr("recsys.models.linear_filter._MOST_WEIGHTS", 300)
     model = fitted(data[0])
     assert 250 <= len(model.weight_values) <= 300
+    assert re.fullmatch(r"weights: the \d+ largest of each item \(0 MB\)", *model.remarks)
+    assert not fitted(data[0], neighbors=3).remarks
 
 
 def test_small_data_get_few_factors_and_none_more_than_there_are():
