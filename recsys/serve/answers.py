@@ -246,11 +246,6 @@ class Answers:
             rated if rated or features is None else None, user_features=features
         )
         policy = "history" if rated else "features"
-        if options.is_plain:
-            seen = CsrPairs(folded.ratings.indptr, folded.ratings.indices)
-            shown = folded if options.explain else None
-            rows = self._lists(folded.model, np.zeros(1, int), options.n, seen, shown)[0]
-            return self._answer(user, rows, policy)
         known = folded.ratings.users.values.to_list()
         return self._listed(folded, known, options, policy)[0] | {"user": user}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from recsys import schema
 from recsys.errors import ModelFileError, RecsysError
@@ -52,10 +53,6 @@ class Slot(Generic[T]):
         self.path = path
         self._load = load
         self.rejections = 0
-        self.forget()
-
-    def forget(self) -> None:
-        """Let go of what is loaded; the next `check` loads it again."""
         self.current: T | None = None
         self.rejected: str | None = None
         self._seen: Signature | None = ("", 0, 0, 0)  # of nothing: a missing directory is news
@@ -115,9 +112,7 @@ def load_search(path: Path) -> IndexAnswers:
     """
     from recsys.lsi.index import Index
 
-    index = Index.load(path, verify=True)
-    manifest, mark = _manifest(path)
-    return IndexAnswers(index, f"lsi@{mark}", manifest)
+    return IndexAnswers(Index.load(path, verify=True), f"lsi@{_manifest(path)[1]}")
 
 
 def _manifest(path: Path) -> tuple[Json, str]:
@@ -138,14 +133,10 @@ class IndexAnswers:
     index : recsys.lsi.index.Index
     name : str
         What the answers call the index.
-    manifest : mapping
-        The contents of its model.json.
     """
 
-    def __init__(self, index: Index, name: str, manifest: Json) -> None:
-        self.index = index
-        self.name = name
-        self.manifest = manifest
+    def __init__(self, index: Index, name: str) -> None:
+        self.index, self.name = index, name
 
     def search(self, query: str, n: int) -> Json:
         """Return the n documents nearest to a query in meaning.
@@ -155,11 +146,8 @@ class IndexAnswers:
         DataError
             If no word of the query is known.
         """
-        import warnings
-
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             frame = self.index.query(query, n)
-        rows: list[Any] = frame.to_dicts()
         notes = [str(each.message) for each in caught]
-        return {"query": query, "documents": rows, "notes": notes, "model": self.name}
+        return {"query": query, "documents": frame.to_dicts(), "notes": notes, "model": self.name}
