@@ -40,7 +40,8 @@ def reference_page(document: Json) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{title}: HTTP API</title><link rel="stylesheet" href="page/reference.css">'
+        f'<title>{title}: HTTP API</title><link rel="icon" href="data:,">'
+        '<link rel="stylesheet" href="page/reference.css">'
         '<script defer src="page/reference.js"></script></head><body>'
         f"<h1>{title}: HTTP API</h1><p>{escape(document['info']['description'])} "
         'For programs: <a href="openapi.json">openapi.json</a>. '
