@@ -34,7 +34,7 @@ _MARGIN = 6.0  # of a table, in noises beyond the outer cut points
 
 
 class Latent(NamedTuple):
-    """What levels and scores say of the latent numbers.
+    """Statistics of the latent numbers, given levels and scores.
 
     Attributes
     ----------
