@@ -15,8 +15,7 @@ from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
 from recsys.cli.group import Group
-from recsys.cli.output import Output, atomic_file, check_file, write_facts
-from recsys.cli.progress import Activity, note
+from recsys.cli.output import Activity, Output, atomic_file, check_file, note, write_facts
 from recsys.messages import missing_extra
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import click
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import require
-from recsys.cli.output import Output, check_file, parsed_gates, report_verdicts
-from recsys.cli.progress import Activity, note
+from recsys.cli.output import Activity, Output, check_file, note, parsed_gates, report_verdicts
 from recsys.cli.split import SplitOptions, load_splits, split_options
 from recsys.messages import counted, redacted
 

@@ -13,7 +13,7 @@ import click
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import require
-from recsys.cli.progress import Activity, describe, note
+from recsys.cli.output import Activity, describe, note
 from recsys.messages import counted
 
 if TYPE_CHECKING:

@@ -105,7 +105,7 @@ class Option(click.Option):
                 ParameterSource.DEFAULT_MAP: [FILE_NAME],
             }
             for place in places.get(ctx.get_parameter_source(str(self.name)), [])[:1]:
-                error.message += f" It is set in {place}."
+                vars(error)["message"] += f" It is set in {place}."  # which is final to its type
             raise
 
 

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from recsys.cli.errors import CommandError
 from recsys.cli.options import FitOptions, ReaderOptions
-from recsys.cli.progress import Activity, note
+from recsys.cli.output import Activity, note
 from recsys.messages import close_matches, counted, did_you_mean, redacted
 
 if TYPE_CHECKING:

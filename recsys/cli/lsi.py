@@ -14,8 +14,7 @@ from recsys.cli import options as cli
 from recsys.cli.data import check_plot, write_spectrum
 from recsys.cli.errors import require
 from recsys.cli.group import Group, Verb
-from recsys.cli.output import Output
-from recsys.cli.progress import Activity, note
+from recsys.cli.output import Activity, Output, note
 from recsys.messages import counted
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import click
 from recsys.cli import inputs
 from recsys.cli.errors import require
 from recsys.cli.options import ReaderOptions, command, option, output_options
-from recsys.cli.output import Output
-from recsys.cli.progress import Activity
+from recsys.cli.output import Activity, Output
 from recsys.cli.recommend import Source, source_options
 from recsys.errors import UnknownIdError
 

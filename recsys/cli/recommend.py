@@ -11,8 +11,7 @@ from click.core import ParameterSource
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import require
-from recsys.cli.output import Output
-from recsys.cli.progress import note
+from recsys.cli.output import Output, note
 from recsys.errors import UnknownIdError
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import click
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
-from recsys.cli.output import atomic_file, check_file
-from recsys.cli.progress import note
+from recsys.cli.output import atomic_file, check_file, note
 from recsys.cli.recommend import Source, source_options
 from recsys.messages import counted, missing_extra
 from recsys.serve.server import listening

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from recsys.cli import inputs
 from recsys.cli.errors import CommandError
 from recsys.cli.options import EngineOptions, FitOptions, ReaderOptions
-from recsys.cli.progress import Activity, describe, note
+from recsys.cli.output import Activity, describe, note
 from recsys.messages import counted
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from recsys.cli.options import (
     reader_options,
     seed_option,
 )
-from recsys.cli.progress import note
+from recsys.cli.output import note
 from recsys.messages import counted
 
 if TYPE_CHECKING:

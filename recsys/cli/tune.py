@@ -14,8 +14,7 @@ from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import require
 from recsys.cli.info import word
-from recsys.cli.output import Output
-from recsys.cli.progress import Activity, note
+from recsys.cli.output import Activity, Output, note
 from recsys.cli.split import SplitOptions, load_splits, make_splits, split_options
 from recsys.errors import DataError
 from recsys.messages import counted, redacted

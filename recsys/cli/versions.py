@@ -14,8 +14,15 @@ from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
 from recsys.cli.group import Group, State
-from recsys.cli.output import Output, atomic_file, check_file, parsed_gates, report_verdicts
-from recsys.cli.progress import Activity, note
+from recsys.cli.output import (
+    Activity,
+    Output,
+    atomic_file,
+    check_file,
+    note,
+    parsed_gates,
+    report_verdicts,
+)
 from recsys.messages import counted
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from recsys.cli import progress
+from recsys.cli import output
 from recsys.models.base import Step
 
 
@@ -27,9 +27,9 @@ def watch(monkeypatch):
     def run(work, *, patience, is_terminal=True):
         stream = Terminal() if is_terminal else io.StringIO()
         monkeypatch.setattr(sys, "stderr", stream)
-        monkeypatch.setattr(progress, "PATIENCE", patience)
+        monkeypatch.setattr(output, "PATIENCE", patience)
         monkeypatch.setenv("TERM", "xterm")
-        with progress.Activity("Fitting als") as activity:
+        with output.Activity("Fitting als") as activity:
             work(activity)
         return stream.getvalue()
 
@@ -67,9 +67,9 @@ def test_no_terminal_no_bar(watch):
 
 
 def test_words_for_a_sweep():
-    assert progress.describe(Step(1, 20)) == "sweep 1/20"
-    assert progress.describe(Step(1, 20, 31250.04)) == "sweep 1/20, objective 31250"
-    assert progress.describe(Step(1, 20, 3.0, 0.5)) == "sweep 1/20, training RMSE 0.5000"
+    assert output.describe(Step(1, 20)) == "sweep 1/20"
+    assert output.describe(Step(1, 20, 31250.04)) == "sweep 1/20, objective 31250"
+    assert output.describe(Step(1, 20, 3.0, 0.5)) == "sweep 1/20, training RMSE 0.5000"
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -77,13 +77,13 @@ def test_quiet_on_a_real_terminal(source_tree, quiet):
     """A process whose standard error is a pseudo-terminal."""
     script = (
         "import time\n"
-        "from recsys.cli import inputs, main, progress\n"
-        "progress.PATIENCE = 0.05\n"
+        "from recsys.cli import inputs, main, output\n"
+        "output.PATIENCE = 0.05\n"
         "def work(*args, **kwargs):\n"
-        "    with progress.Activity('Working'):\n"
+        "    with output.Activity('Working'):\n"
         "        time.sleep(0.6)\n"
         "    raise SystemExit(0)\n"
-        "inputs.check_destination = work\n"
+        "inputs.load_ratings = work\n"
         "main.main()\n"
     )
     leader, follower = pty.openpty()
@@ -102,7 +102,7 @@ def test_quiet_on_a_real_terminal(source_tree, quiet):
 
 
 def test_no_bar_after_the_end():
-    activity = progress.Activity("Working")
+    activity = output.Activity("Working")
     with activity:
         pass
     activity._show()  # the timer was faster than its cancelling
