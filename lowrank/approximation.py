@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from lowrank.arguments import as_operator, check_positive
-from lowrank.errors import ArgumentError, ArgumentTypeError, real_matrix
+from lowrank.arguments import as_operator
+from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive, real_matrix
 from lowrank.operators import DenseOperator, SparseOperator
 from lowrank.rank import marchenko_pastur_median, threshold_factor, whole_spectrum
 from lowrank.svd import SVD, truncated_svd

@@ -202,18 +202,6 @@ def checked_rank(
     return rank
 
 
-def check_positive(value: float, name: str, *, or_zero: bool = False) -> None:
-    """Check that an argument is finite and positive, or zero where that is allowed.
-
-    Raises
-    ------
-    ValueError
-    """
-    if not 0 <= value < math.inf or not (value or or_zero):
-        expected = "finite and not negative" if or_zero else "positive and finite"
-        raise ArgumentError(f"{name} must be {expected}; got {value}.")
-
-
 def checked_tol(tol: float | None, dtype: np.dtype[Any]) -> float:
     """Return the tolerance, that of the dtype for None, the limit of rounding for 0.
 

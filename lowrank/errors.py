@@ -1,5 +1,6 @@
 """Errors that lowrank raises: one tree, each also the builtin that fits."""
 
+import math
 from typing import Any
 
 
@@ -13,6 +14,18 @@ class ArgumentError(LowRankError, ValueError):
 
 class ArgumentTypeError(LowRankError, TypeError):
     """An argument has the wrong type."""
+
+
+def check_positive(value: float, name: str, *, or_zero: bool = False) -> None:
+    """Check that an argument is finite and positive, or zero where that is allowed.
+
+    Raises
+    ------
+    ValueError
+    """
+    if not 0 <= value < math.inf or not (value or or_zero):
+        expected = "finite and not negative" if or_zero else "positive and finite"
+        raise ArgumentError(f"{name} must be {expected}; got {value}.")
 
 
 def real_matrix(dtype: Any, shape: tuple[int, ...], name: str) -> str:

@@ -12,8 +12,8 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.approximation import LowRank, svd_down_to
-from lowrank.arguments import check_positive, checked_generator, checked_rank
-from lowrank.errors import ArgumentError, ArgumentTypeError, not_finite, real_matrix
+from lowrank.arguments import checked_generator, checked_rank
+from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive, not_finite, real_matrix
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from lowrank.arguments import check_positive
-from lowrank.errors import ArgumentError
+from lowrank.errors import ArgumentError, check_positive
 from lowrank.kernels import CodedMatrix, Stored, level_counts, transposed
 from lowrank.subspace import leading_directions
 

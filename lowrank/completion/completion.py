@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.approximation import LowRank
-from lowrank.arguments import check_positive, checked_generator, checked_rank, safe_exponent
+from lowrank.arguments import checked_generator, checked_rank, safe_exponent
 from lowrank.completion.als import BiasedFactors, Biases, als_sweeps
 from lowrank.completion.nuclear_norm import choose_regularization, penalties_to, soft_impute_path
 from lowrank.completion.observed import (
@@ -21,7 +21,7 @@ from lowrank.completion.observed import (
     observed_entries,
     root_mean_square,
 )
-from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -14,14 +14,14 @@ from scipy.sparse.linalg import LinearOperator
 
 from lowrank import kernels
 from lowrank.approximation import LowRank
-from lowrank.arguments import check_positive, checked_rank
+from lowrank.arguments import checked_rank
 from lowrank.completion.observed import (
     Entries,
     hold_out,
     observed_entries,
     root_mean_square,
 )
-from lowrank.errors import ArgumentError
+from lowrank.errors import ArgumentError, check_positive
 from lowrank.operators import SparseOperator
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
