@@ -58,7 +58,7 @@ FULL = {
     "Rating prediction on ml-latest-small": "ratings.py",
     "Features of items on ml-latest-small": "features.py",
     "Seconds with features, 25 million ratings": "features.py --scale 25000000 --models als",
-    "Top-N on Gowalla's published split": "topn.py --data gowalla --skip ease --skip blend",
+    "Top-N on Gowalla's published split": "topn.py --data gowalla popular spectral ials auto",
     "Top-N on Last.fm and ml-latest-small": "topn.py --data lastfm --data ml-latest-small",
     "Text search on Cranfield and CACM": "lsi.py 50 100 200",
 }
