@@ -79,22 +79,15 @@ def item_map(recommender: Recommender, n: int = 500) -> dict[str, Any]:
 
 def _plane(vectors: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Return the first two principal components, in -1 to 1, and their share of the variance."""
-    centred = vectors - vectors.mean(axis=0, keepdims=True)
-    gram = centred.T @ centred if centred.shape[1] < len(centred) else centred @ centred.T
-    values, directions = np.linalg.eigh(gram)  # in rising order
-    values, directions = np.maximum(values[::-1], 0), directions[:, ::-1]
+    U, s, _ = np.linalg.svd(vectors - vectors.mean(axis=0, keepdims=True), full_matrices=False)
     points = np.zeros((len(vectors), 2))
-    found = min(2, len(values))
-    if centred.shape[1] < len(centred):
-        points[:, :found] = centred @ directions[:, :found]
-    else:
-        points[:, :found] = directions[:, :found] * np.sqrt(values[:found])
+    points[:, : len(s)] = (U * s)[:, :2]
     largest = np.abs(points).max(axis=0, initial=0)
     points /= np.where(largest > 0, largest, 1)
     # The sign of a direction is free: the longer tail is on the positive side.
     points *= np.where((points**3).sum(axis=0) < 0, -1, 1)
-    total = float(values.sum())
-    return points, float(values[:2].sum()) / total if total > 0 else 0.0
+    shares = s**2 / max(float(s @ s), np.finfo(float).tiny)
+    return points, float(shares[:2].sum())
 
 
 def spectrum(recommender: Recommender) -> dict[str, Any]:
