@@ -331,12 +331,11 @@ def with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
 
     Entries within 1% of the largest count as equally large, so that rounding does not decide.
     """
-    magnitude = np.abs(Vt.T)
-    large = np.flatnonzero(magnitude >= 0.99 * magnitude.max(axis=0, initial=0.0))
-    first = np.zeros(s.size, np.intp)
-    entries, vectors = np.divmod(large[::-1], max(s.size, 1))
-    first[vectors] = entries  # in this order the first one is assigned last
-    signs = np.where(Vt[np.arange(s.size), first] < 0, -1, 1).astype(s.dtype)
+    rows = np.ascontiguousarray(Vt)
+    magnitude = np.abs(rows)
+    large = magnitude >= 0.99 * magnitude.max(axis=1, keepdims=True, initial=0.0)
+    first = rows[np.arange(s.size), large.argmax(axis=1)]
+    signs = np.where(first < 0, -1, 1).astype(s.dtype)
     return U * signs, s, Vt * signs[:, None]
 
 
@@ -363,7 +362,7 @@ def certify(
     Halko, Martinsson & Tropp (2011), "Finding structure with randomness", lemma 4.1.
     """
     k = s.size
-    probes = rng.standard_normal((A.shape[1], _PROBES)).astype(A.dtype)
+    probes = rng.standard_normal((A.shape[1], _PROBES), A.dtype)
     product = A.matmat(np.hstack([Vt.T, probes]))
     left = _distances(product[:, :k], U, s)
     forward = product[:, k:] - U @ (s[:, None] * (Vt @ probes))

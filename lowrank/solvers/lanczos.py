@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from lowrank.operators import FloatArray, MatrixOperator, Products, Triplets
 
 _BLOCK = 16  # vectors per product
-_LINE = 8  # numbers in a cache line, which sparse products read anyway, in float64
-_FEW = 0.5  # entries per vector wanted and row: fewer, and products cost less than their basis
-_CHECK_EVERY = 4  # blocks: the small eigenproblem of a check costs about as much as one
+_LINE = 64  # bytes of a cache line
+_CHECK_EVERY = 64  # vectors: the small eigenproblem of a check costs about as much as a block
 _MAX_STEPS = 1000  # products with A'A, then the best result so far is returned
 
 
@@ -30,14 +29,15 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
     The price is that singular values below ``sqrt(eps) * s[0]`` drown in the rounding errors of
     the Gram operator: for those, and for `tol` near rounding, `randomized` is the solver.
 
-    The basis has up to 3.5 k vectors. When it is full, the Ritz vectors of the largest values are
+    The basis has up to 2.5 k vectors. When it is full, the Ritz vectors of the largest values are
     kept, and the iteration goes on with the residual block, so that nothing is computed again.
     A singular value of higher multiplicity than the block is wide shows only as many copies as
     the block has columns. So where that many equal values are found, the problem is handed to
     `randomized`, which looks for missed copies.
 
-    Where A has so few entries that a product costs less than to orthogonalise what comes out of
-    it, in float64, the operator is squared: see `leading_eigenvectors`.
+    A block has 16 vectors, and of a sparse matrix in memory as many as fill a cache line: 8 in
+    float64. Its products read whole lines anyway, and narrow blocks reach as far with fewer
+    vectors.
 
     References
     ----------
@@ -47,12 +47,10 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
     decomposition", for the block width.
     """
     tall = A.transposed() if A.shape[0] < A.shape[1] else A
-    is_cheap = A.dtype == np.float64 and A.entries <= _FEW * k * tall.shape[1]
-    block = _LINE if is_cheap else _BLOCK
+    is_sparse = A.entries < math.prod(A.shape) and not A.in_blocks
+    block = _LINE // A.dtype.itemsize if is_sparse else _BLOCK
     V, _ = leading_eigenvectors(
-        *(tall.gram_product, tall.shape[1], A.dtype, k, tol, rng, _MAX_STEPS),
-        block=block,
-        squared=is_cheap,
+        *(tall.gram_product, tall.shape[1], A.dtype, k, tol, rng, _MAX_STEPS), block=block
     )
     U, s, Vt = triplets(tall, V, rng)
     if has_wide_cluster(s, block):
@@ -83,13 +81,8 @@ def leading_eigenvectors(
     *,
     block: int = _BLOCK,
     check_every: int = _CHECK_EVERY,
-    squared: bool = False,
 ) -> tuple[FloatArray, bool]:
     """Compute orthonormal eigenvectors of the k largest eigenvalues of A'A, largest first.
-
-    The iteration may go on with (A'A)^2, from the Ritz vectors of a short one with A'A: a basis of
-    about half the size reaches as far, with 1.4 times the products. As the square loses digits of
-    small values, that is done where the cubes of those found so far are well above rounding.
 
     Parameters
     ----------
@@ -106,9 +99,7 @@ def leading_eigenvectors(
     block : int
         Vectors per product.
     check_every : int
-        Blocks from one check of convergence to the next.
-    squared : bool
-        Whether (A'A)^2 may be the operator.
+        Vectors from one check of convergence to the next, at most.
 
     Returns
     -------
@@ -116,23 +107,19 @@ def leading_eigenvectors(
     converged : bool
         Whether they reach `tol`, as far as A'A can tell.
     """
-    start = rng.standard_normal((size, min(block, size))).astype(dtype)
+    start = rng.standard_normal((size, min(block, size)), dtype)
     space = _LanczosSpace(gram_product, start, k, rng)
     # A little less than tol, as rounding adds to the estimate.
     target = max(0.8 * tol, 10 * float(np.finfo(dtype).eps))
-    if squared:
-        space.extend(0, at_least=k + 2 * block)
-        space.rotate()
-        if not space.is_complete and space.loss_of_square(k) <= target / 2:
-            space.square(k)
-    blocks, before = check_every, math.inf
+    most = max(check_every // block, 1)
+    blocks, before = most, math.inf
     while True:
         space.extend(blocks, at_least=k)
         space.rotate()
         excess = float(space.residuals(k).max()) / target
         if 1 < excess < before < math.inf:  # as many as it takes if they fall as they did
             expected = blocks * math.log(excess) / math.log(before / excess)
-            blocks = min(max(int(expected), 1), check_every)
+            blocks = min(max(int(expected), 1), most)
         before, converged = excess, excess <= 1
         if converged or space.is_complete or space.steps >= max_steps:
             return space.ritz_vectors(k), converged or space.is_complete
@@ -149,13 +136,11 @@ def has_wide_cluster(s: FloatArray, block: int = _BLOCK) -> bool:
 
 def basis_size(k: int, smaller_side: int, block: int = _BLOCK) -> int:
     """Return the number of vectors that are kept at most."""
-    return min(smaller_side, -(-(7 * k // 2 + 2 * block) // block) * block)
+    return min(smaller_side, -(-(5 * k // 2 + 2 * block) // block) * block)
 
 
 class _LanczosSpace:
     """A basis V with ``A'A V = V H + V_next (0 ... 0 tail)``, for n_rows >= n_columns.
-
-    A'A stands for its square too, where `power` is 2.
 
     `size` columns of V are done; `width` more are the block to go on with (kept by itself as well),
     and A'A times it has components only in the columns from `coupled` on: three terms, but for the
@@ -171,23 +156,19 @@ class _LanczosSpace:
     ) -> None:
         columns, width = start.shape
         self.steps = 0
-        self._gram_product, self._rng, self._power = gram_product, rng, 1
+        self._gram_product, self._rng = gram_product, rng
         self._eps = float(np.finfo(start.dtype).eps)
         self._limit = basis_size(k, columns, width)
         widest = min(self._limit + width, columns)
         self._V: FloatArray = np.empty((columns, widest), start.dtype)
-        self._H: FloatArray = np.empty((widest, widest))
+        self._H: FloatArray = np.zeros((widest, widest))
         self._tail: FloatArray = np.zeros((0, 0))
         self._values: FloatArray = np.zeros(0)
         self._vectors: FloatArray = np.zeros((0, 0))
-        self._begin(start)
-
-    def _begin(self, start: FloatArray) -> None:
         self._scale = 0.0  # largest eigenvalue seen: what rounding errors are relative to
-        self._size, self._width, self._coupled = 0, int(start.shape[1]), 0
-        self._block, _, _ = extend_basis(start[:, :0], start, 1.0, self._rng)
-        self._V[:, : self._width] = self._block
-        self._H[:] = 0.0
+        self._size, self._width, self._coupled = 0, width, 0
+        self._block, _, _ = extend_basis(start[:, :0], start, 1.0, rng)
+        self._V[:, :width] = self._block
 
     @property
     def is_complete(self) -> bool:
@@ -203,10 +184,8 @@ class _LanczosSpace:
         """Extend the basis by some blocks and to a size, as far as there is room."""
         while not self.is_full and not self.is_complete and (steps > 0 or self._size < at_least):
             old, new = self._size, self._size + self._width
-            product = self._block
-            for _ in range(self._power):
-                product = self._gram_product(product)
-                self.steps += 1
+            product = self._gram_product(self._block)
+            self.steps += 1
             self._block, inside, self._tail = extend_basis(
                 self._V[:, :new], product, self._scale, self._rng, first=self._coupled
             )
@@ -228,25 +207,12 @@ class _LanczosSpace:
         last = self._vectors[self._size - self._tail.shape[1] :, :k]
         if self._values[0] == 0:
             return np.zeros(k)
-        degree = 2 * self._power
-        s = self._values[:k] ** (1 / degree)
+        s = np.sqrt(self._values[:k])
         # Below this, a value is rounding error of the operator and no residual can be told.
-        visible = self._eps ** (1 / degree) * s[0]
-        # As no eigenvalue is negative, ||B v - s^2 v|| <= ||B^2 v - s^4 v|| / s^2 for B = A'A.
+        visible = math.sqrt(self._eps) * s[0]
         found: FloatArray = np.linalg.norm(self._tail @ last, axis=0)
-        relative: FloatArray = found / np.maximum(s, visible) ** (degree - 1) / s[0]
+        relative: FloatArray = found / np.maximum(s, visible) / s[0]
         return relative
-
-    def loss_of_square(self, k: int) -> float:
-        """Return the residual relative to s[0] that rounding would leave if A'A were squared."""
-        ratio = float(self._values[k - 1] / self._values[0]) if self._values[0] else 0.0
-        return self._eps / ratio**1.5 if ratio else math.inf
-
-    def square(self, k: int) -> None:
-        """Start anew with the square of the operator, from mixed Ritz vectors."""
-        mixed = self._rng.standard_normal((k, self._block.shape[1]))
-        self._begin(kernels.multiply(self.ritz_vectors(k), mixed))
-        self._power = 2
 
     def restart(self, k: int) -> None:
         """Shrink the basis to the best Ritz vectors; the block to go on with stays."""

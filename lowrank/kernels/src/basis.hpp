@@ -11,6 +11,7 @@ namespace lowrank::LOWRANK_ISA {
 
 inline constexpr std::int64_t basis_block_rows = 64;
 inline constexpr int basis_accumulators = LOWRANK_VECTOR_BYTES == 64 ? 16 : 8;
+inline constexpr int product_accumulators = LOWRANK_VECTOR_BYTES == 64 ? 16 : 12;  // three rows of four vectors
 
 // Numbers in a cache line. Rows of V are far apart, where hardware does not prefetch by itself.
 template <class T>
@@ -49,13 +50,9 @@ template <class T, int N, int Cols>
 inline void coefficient_chunk(const Basis<T>& V, const T* W, std::int64_t width, T* P, std::int64_t begin,
                               std::int64_t end) {
     constexpr int rows = basis_accumulators / Cols;
-    for (std::int64_t start = begin; start < end; start += basis_block_rows) {
-        const std::int64_t stop = end - start < basis_block_rows ? end : start + basis_block_rows;
-        std::int64_t i = 0;
-        for (; i + rows <= V.size; i += rows)
-            coefficient_block<T, N, Cols, rows>(V, W, width, P, i, start, stop);
-        for (; i < V.size; ++i) coefficient_block<T, N, Cols, 1>(V, W, width, P, i, start, stop);
-    }
+    std::int64_t i = 0;
+    for (; i + rows <= V.size; i += rows) coefficient_block<T, N, Cols, rows>(V, W, width, P, i, begin, end);
+    for (; i < V.size; ++i) coefficient_block<T, N, Cols, 1>(V, W, width, P, i, begin, end);
 }
 
 // W[row:row+Rows, :] = V[row:row+Rows, :] H, or -= it.
@@ -86,10 +83,22 @@ template <bool Subtract, class T, int N, int Cols, int Rows>
 template <bool Subtract, class T, int N, int Cols>
 inline void product_chunk(const Basis<T>& V, const T* H, std::int64_t width, T* W, std::int64_t begin,
                           std::int64_t end) {
-    constexpr int rows = basis_accumulators / Cols;
+    constexpr int rows = product_accumulators / Cols;
     std::int64_t row = begin;
     for (; row + rows <= end; row += rows) product_block<Subtract, T, N, Cols, rows>(V, H, width, W, row);
     for (; row < end; ++row) product_block<Subtract, T, N, Cols, 1>(V, H, width, W, row);
+}
+
+// Calls chunk.operator()<N, Cols>(first_column, first_row, end_row) for all columns of a block of rows, then of the
+// next: all columns find V in the cache.
+template <class T, class Chunk>
+inline void for_each_tile(std::int64_t width, std::int64_t begin, std::int64_t end, const Chunk& chunk) {
+    for (std::int64_t start = begin; start < end; start += basis_block_rows) {
+        const std::int64_t stop = end - start < basis_block_rows ? end : start + basis_block_rows;
+        for_each_chunk<T>(width, [&]<int N, int Cols>(std::int64_t j) {
+            chunk.template operator()<N, Cols>(j, start, stop);
+        });
+    }
 }
 
 // P = V[begin:end]' W[begin:end], shape c x width.
@@ -97,8 +106,8 @@ template <class T>
 void coefficient_rows(const T* V, std::int64_t stride, std::int64_t size, const T* W, std::int64_t width, T* P,
                       std::int64_t begin, std::int64_t end) {
     __builtin_memset(P, 0, size * width * sizeof(T));
-    for_each_chunk<T>(width, [&]<int N, int Cols>(std::int64_t j) {
-        coefficient_chunk<T, N, Cols>({V, stride, size}, W + j, width, P + j, begin, end);
+    for_each_tile<T>(width, begin, end, [&]<int N, int Cols>(std::int64_t j, std::int64_t start, std::int64_t stop) {
+        coefficient_chunk<T, N, Cols>({V, stride, size}, W + j, width, P + j, start, stop);
     });
 }
 
@@ -106,8 +115,8 @@ void coefficient_rows(const T* V, std::int64_t stride, std::int64_t size, const 
 template <bool Subtract, class T>
 void product_rows(const T* V, std::int64_t stride, std::int64_t size, const T* H, std::int64_t width, T* W,
                   std::int64_t begin, std::int64_t end) {
-    for_each_chunk<T>(width, [&]<int N, int Cols>(std::int64_t j) {
-        product_chunk<Subtract, T, N, Cols>({V, stride, size}, H + j, width, W + j, begin, end);
+    for_each_tile<T>(width, begin, end, [&]<int N, int Cols>(std::int64_t j, std::int64_t start, std::int64_t stop) {
+        product_chunk<Subtract, T, N, Cols>({V, stride, size}, H + j, width, W + j, start, stop);
     });
 }
 
