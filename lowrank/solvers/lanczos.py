@@ -29,7 +29,7 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
     The price is that singular values below ``sqrt(eps) * s[0]`` drown in the rounding errors of
     the Gram operator: for those, and for `tol` near rounding, `randomized` is the solver.
 
-    The basis has up to 2.5 k vectors. When it is full, the Ritz vectors of the largest values are
+    The basis has up to 3 k vectors. When it is full, the Ritz vectors of the largest values are
     kept, and the iteration goes on with the residual block, so that nothing is computed again.
     A singular value of higher multiplicity than the block is wide shows only as many copies as
     the block has columns. So where that many equal values are found, the problem is handed to
@@ -112,15 +112,15 @@ def leading_eigenvectors(
     # A little less than tol, as rounding adds to the estimate.
     target = max(0.8 * tol, 10 * float(np.finfo(dtype).eps))
     most = max(check_every // block, 1)
-    blocks, before = most, math.inf
+    blocks, before, done = most, math.inf, 0
     while True:
         space.extend(blocks, at_least=k)
         space.rotate()
         excess = float(space.residuals(k).max()) / target
-        if 1 < excess < before < math.inf:  # as many as it takes if they fall as they did
-            expected = blocks * math.log(excess) / math.log(before / excess)
-            blocks = min(max(int(expected), 1), most)
-        before, converged = excess, excess <= 1
+        if 1 < excess < before < math.inf:  # fewer than it takes if they fall as they did
+            expected = (space.steps - done) * math.log(excess) / math.log(before / excess)
+            blocks = min(max(int(0.8 * expected), 1), most)
+        before, done, converged = excess, space.steps, excess <= 1
         if converged or space.is_complete or space.steps >= max_steps:
             return space.ritz_vectors(k), converged or space.is_complete
         if space.is_full:
@@ -136,7 +136,7 @@ def has_wide_cluster(s: FloatArray, block: int = _BLOCK) -> bool:
 
 def basis_size(k: int, smaller_side: int, block: int = _BLOCK) -> int:
     """Return the number of vectors that are kept at most."""
-    return min(smaller_side, -(-(5 * k // 2 + 2 * block) // block) * block)
+    return min(smaller_side, -(-(3 * k + 2 * block) // block) * block)
 
 
 class _LanczosSpace:
@@ -216,7 +216,7 @@ class _LanczosSpace:
 
     def restart(self, k: int) -> None:
         """Shrink the basis to the best Ritz vectors; the block to go on with stays."""
-        keep = min(k + max((self._limit - k) // 3, 1), self._size)
+        keep = min(k + max((self._limit - k) // 5, 1), self._size)
         self._V[:, :keep] = self.ritz_vectors(keep)
         self._V[:, keep : keep + self._width] = self._block
         self._H[:] = 0.0

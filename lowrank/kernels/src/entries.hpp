@@ -149,7 +149,6 @@ void transpose(const std::int64_t* indptr, const std::int32_t* indices, const T*
     on_threads(threads, [&](int number) {
         const std::int64_t begin = first_of_share(to_indptr, n_columns, number, threads);
         const std::int64_t end = first_of_share(to_indptr, n_columns, number + 1, threads);
-        if (begin >= end) return;
         std::vector<std::int64_t> next(to_indptr + begin, to_indptr + end);
         for (std::int64_t row = 0; row < n_rows; ++row) {
             const std::int32_t* stop = indices + indptr[row + 1];
