@@ -29,8 +29,9 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
     The price is that singular values below ``sqrt(eps) * s[0]`` drown in the rounding errors of
     the Gram operator: for those, and for `tol` near rounding, `randomized` is the solver.
 
-    The basis has up to 3 k vectors. When it is full, the Ritz vectors of the largest values are
-    kept, and the iteration goes on with the residual block, so that nothing is computed again.
+    The basis has up to 3 k vectors and four blocks. When it is full, the Ritz vectors of the
+    largest values are kept, and the iteration goes on with the residual block, so that nothing is
+    computed again.
     A singular value of higher multiplicity than the block is wide shows only as many copies as
     the block has columns. So where that many equal values are found, the problem is handed to
     `randomized`, which looks for missed copies.
@@ -136,7 +137,7 @@ def has_wide_cluster(s: FloatArray, block: int = _BLOCK) -> bool:
 
 def basis_size(k: int, smaller_side: int, block: int = _BLOCK) -> int:
     """Return the number of vectors that are kept at most."""
-    return min(smaller_side, -(-(3 * k + 2 * block) // block) * block)
+    return min(smaller_side, -(-(3 * k + 4 * block) // block) * block)
 
 
 class _LanczosSpace:
