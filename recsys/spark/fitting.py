@@ -126,9 +126,8 @@ def fit(
         settings["factors"] = settings["factors"] or default_factors(
             coded.n_users, coded.n_items, coded.n_ratings
         )
-        fit_model = _fit_als if name == "als" else _fit_ials
-        found = fit_model(coded, settings, scratch, broadcast_limit, on_step, begin)
-        sides, fitted, summary = found
+        given = coded, settings, scratch, broadcast_limit, on_step, begin
+        sides, fitted, summary = (_fit_als if name == "als" else _fit_ials)(*given)
         begin("writing")
         files = _write_tables(folder, coded, sides, settings["factors"])
         versions = {"python": platform.python_version(), "numpy": np.__version__}
