@@ -100,7 +100,7 @@ def calibrate(model: Bayes, histories: Histories) -> None:
         found[f"{side}_leverage"] = leverage(model, side, found, counts)
     n = len(histories.values)
     at = np.random.default_rng(0).choice(n, min(n, _CALIBRATED_ON), replace=False)
-    values, scores = unseen(model, histories, found, "user", at)
+    scores = unseen(model, histories, found, "user", at)[1]
     u, i = histories.rows[at], histories.indices[at].astype(np.int64)
     spread = pair_variances(model, u, i) * (1 + model.user_leverage[u] + model.item_leverage[i])
     scale, noise = model._scale if model.is_ordinal else None, float(model.noise_variances.mean())
