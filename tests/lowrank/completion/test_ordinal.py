@@ -57,6 +57,8 @@ def test_latent_means_are_those_of_truncated_normal_numbers(distance):
     np.testing.assert_allclose(found.means, expected, atol=3e-6 * (1 + distance**2))
     turned = np.where(lower > 0, norm.sf(lower) - norm.sf(upper), norm.cdf(upper) - norm.cdf(lower))
     assert found.log_likelihood == pytest.approx(np.log(turned).sum(), rel=1e-5)
+    off = scale.expected(scores, DEVIATION**2) - values
+    assert found.squares == pytest.approx(off @ off, rel=1e-4)
 
 
 def test_draws_have_the_distribution_of_truncated_normal_numbers():
