@@ -221,20 +221,20 @@ class OrdinalScale:
         if len(self.cuts) < 2 or not math.isfinite(high - low):
             return self, noise  # nothing is left to learn, the noise included
         some = slice(None, None, -(-len(codes) // _LEARNED_FROM))
-        cells = ((scores[some] - low) / ((high - low) / _CELLS or 1.0)).astype(np.int32)
-        cells = cells * np.int32(size) + codes[some]
-        counts, totals = np.bincount(cells), np.bincount(cells, scores[some])
+        places = ((scores[some] - low) / ((high - low) / _CELLS or 1.0)).astype(np.int32)
+        places = places * np.int32(size) + codes[some].astype(np.int32)
+        counts, totals = np.bincount(places), np.bincount(places, scores[some])
         cells = np.flatnonzero(counts)
         at, shares = totals[cells] / counts[cells], counts[cells] / counts.sum()
-        codes = cells % size
+        of_cells = cells % size
 
         def loss(parameters: Doubles) -> tuple[float, Doubles]:
             scale, deviation = self._with(parameters[:-1]), math.exp(parameters[-1])
-            lower, upper, turned = scale._interval(codes, at, deviation)
+            lower, upper, turned = scale._interval(of_cells, at, deviation)
             mass, turns = _mass(lower, upper), turned < 0
             of_lower, of_upper = (_density(z) / mass * shares for z in (lower, upper))
-            slopes = np.bincount(codes, np.where(turns, of_lower, of_upper), size)[:-1]
-            slopes -= np.bincount(codes, np.where(turns, of_upper, of_lower), size)[1:]
+            slopes = np.bincount(of_cells, np.where(turns, of_lower, of_upper), size)[:-1]
+            slopes -= np.bincount(of_cells, np.where(turns, of_upper, of_lower), size)[1:]
             finite = [np.where(np.isfinite(z), z, 0) for z in (lower, upper)]
             by_width = float(np.sum(finite[1] * of_upper - finite[0] * of_lower))
             value = -float(shares @ np.log(mass)) + spread / (2 * deviation**2)
