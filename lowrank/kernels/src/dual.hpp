@@ -13,10 +13,11 @@ namespace lowrank::LOWRANK_ISA {
 
 inline constexpr std::int64_t dual_step = 8;  // rows whose systems are of one size are solved together
 
-// Unknowns of the dual system of a row with n entries, or 0 where k unknowns take less time.
+// Unknowns of the dual system of a row with n entries, or 0 where k unknowns take less time: from half of them on
+// with AVX-512, whose registers solve more systems at once, from three quarters on otherwise.
 inline std::int64_t dual_size(std::int64_t n, std::int64_t k) {
     const std::int64_t size = round_up(n, dual_step);
-    return 4 * size <= 3 * k ? size : 0;
+    return 4 * size <= (many_registers ? 2 : 3) * k ? size : 0;
 }
 
 // The rows of `tile` times `scale`, transposed: turned[j * width + p] = scale[j] tile[p][j] for p < n, and
@@ -97,7 +98,7 @@ inline void dual_rows(const Csr<T>& entries, const T* other, T* factors, const W
                       const Finish& finish) {
     constexpr int W = lanes<T>;
     constexpr std::int64_t step = W > block_rows ? W : block_rows;
-    for (std::int64_t size = dual_step; 4 * size <= 3 * k; size += dual_step) {
+    for (std::int64_t size = dual_step; dual_size(size, k); size += dual_step) {
         const std::int64_t width = round_up(size, step);
         std::int64_t rows[W], ready = -1;  // a row whose columns are being fetched
         int count = 0;
