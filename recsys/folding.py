@@ -103,7 +103,7 @@ def new_users(
         users, user_codes = Ids([NEW_USER], "user"), np.zeros(len(frame), np.int32)
     else:
         try:
-            frame = as_frame(source)
+            frame = as_frame(cast(FrameLike, source))
         except DataError:
             raise DataError(
                 "A history is a mapping of items to ratings, a list of items for a model of "

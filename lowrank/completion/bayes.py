@@ -142,11 +142,9 @@ def variational_sweeps(
 
     .. math:: F = \frac1T E[\log p(x \mid a, b, m, c)] - \text{KL} + \log p(B, \Lambda, \sigma^2)
 
-    never falls, but for this: of a row with more than 128 entries the covariances of a regular part
-    stand for all of them, or they would take most of the time. A temperature T above 1 counts each
-    entry as 1/T of one, which keeps the posterior from becoming too sure of a model that is not
-    true. Between two sweeps a few steps move means and priors alone: covariances cost most, and
-    settle first.
+    never falls. A temperature T above 1 counts each entry as 1/T of one, which keeps the
+    posterior from becoming too sure of a model that is not true. Between two sweeps a few steps
+    move means and priors alone: covariances cost most, and settle first.
 
     The prior of B is Gaussian with precision `link_penalty` times the prior precision of the
     rows, and its posterior has that column covariance too. So have those of the coefficients C of

@@ -25,7 +25,6 @@ from lowrank.kernels import CodedMatrix, Stored, posteriors, transposed
 Floats = NDArray[np.floating[Any]]
 
 _SAMPLED_ROWS = 4096  # that distributions are learned from, at most
-_MOST_SUMMED = 128  # covariances in the sum of a row, about
 _LINK_STEPS = 1  # of conjugate gradients per sweep: they start from the sweep before
 
 
@@ -138,22 +137,6 @@ def covariance_sums(entries: kernels.CsrArrays, columns: Posterior) -> Floats | 
         return None
     ones = entries._replace(data=np.ones_like(entries.data))
     return kernels.csr_matmat(ones, columns.covariance)
-
-
-def thinned(pattern: kernels.CsrArrays) -> kernels.CsrArrays:
-    """Return a regular part of the entries of each row, with weights that add up to their number.
-
-    Rows of up to 128 entries keep all of them.
-    """
-    counts = np.diff(pattern.indptr)
-    steps = np.repeat(-(-counts // _MOST_SUMMED), counts)
-    places = np.arange(len(steps)) - np.repeat(pattern.indptr[:-1], counts)
-    kept = np.flatnonzero(places % steps == 0)
-    rows = np.repeat(np.arange(len(counts)), counts)[kept]
-    left = np.bincount(rows, minlength=len(counts))
-    weights = (counts / np.maximum(left, 1)).astype(pattern.dtype)
-    indptr = np.append(0, np.cumsum(left))
-    return kernels.CsrArrays(indptr, pattern.indices[kept], weights[rows])
 
 
 class Terms(NamedTuple):
@@ -303,7 +286,6 @@ class Side:
     linked: Floats  # share of links in the prior means, shape (n, d)
     link_squares: Floats | None = None  # the diagonal of S' W S
     covariance_sums: tuple[Floats, Floats] | None = None  # by row, and the covariances they are of
-    summed: kernels.CsrArrays | None = None  # over which entries: of many, some are enough
 
     @classmethod
     def pair(
@@ -370,9 +352,7 @@ class Side:
         sums, covariances = None, other.vectors.covariance
         if covariances.shape[1]:
             if self.covariance_sums is None or self.covariance_sums[1] is not covariances:
-                if self.summed is None:
-                    self.summed = thinned(self.link.pattern)
-                summed = kernels.csr_matmat(self.summed, covariances)
+                summed = kernels.csr_matmat(self.link.pattern, covariances)
                 self.covariance_sums = summed, covariances
             sums = self.covariance_sums[0]
         kept = self.vectors.covariance if only_means else None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lowrank import kernels
 from lowrank.completion.gibbs import Chain
 from lowrank.completion.linked_als import linked_als_sweeps
-from lowrank.completion.links import Posterior, RowPrior, thinned
+from lowrank.completion.links import Posterior, RowPrior
 
 
 def random_ratings(n=40, m=25, density=0.4, seed=0):
@@ -121,14 +121,3 @@ def test_bad_arguments_are_refused(options, message):
     defaults = {"X": random_ratings(), "k": 2, "regularization": 1.0, "link_penalty": 1.0}
     with pytest.raises(ValueError, match=message):
         next(linked_als_sweeps(**(defaults | options)))
-
-
-def test_of_rows_with_many_entries_some_have_the_weight_of_all():
-    X = sp.csr_array(np.ones((3, 700)))
-    X[0, 128:] = X[1, 300:] = 0
-    X.eliminate_zeros()
-    found = thinned(kernels.csr_arrays(X))
-    assert np.diff(found.indptr).tolist() == [128, 100, 117]
-    np.testing.assert_allclose(np.add.reduceat(found.data, found.indptr[:-1]), [128, 300, 700])
-    np.testing.assert_array_equal(found.indices[:128], np.arange(128))
-    assert (found.data[:128] == 1).all()
