@@ -69,10 +69,10 @@ template <bool Subtract, class T, int N, int Cols, int Rows>
         const std::int64_t end = line + line_length<T> < V.size ? line + line_length<T> : V.size;
         for (std::int64_t i = line; i < end; ++i) {
             Vec<T, N> h[Cols];
-            for (int c = 0; c < Cols; ++c) h[c] = load<T, N>(H + i * width + c * N);
+            for (int c = 0; c < Cols; ++c) h[c] = load<T, N>(H + i * width + c * N) * T(Subtract ? -1 : 1);
             for (int r = 0; r < Rows; ++r) {
                 const Vec<T, N> v = broadcast<T, N>(v_rows[r * V.stride + i]);
-                for (int c = 0; c < Cols; ++c) acc[r][c] = add_product<T, N>(acc[r][c], Subtract ? -v : v, h[c]);
+                for (int c = 0; c < Cols; ++c) acc[r][c] = add_product<T, N>(acc[r][c], v, h[c]);
             }
         }
     }
