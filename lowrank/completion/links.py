@@ -323,7 +323,8 @@ class Side:
                 known = ridge.design.rows
             means = prior.means(link, known)
             known_of = entries.data, link, vectors, prior, means, weight, typical
-            sides.append(cls(*known_of, ridge, link_penalty * typical, np.zeros_like(means)))
+            penalty = link_penalty and link_penalty * typical  # not NaN where none is wanted
+            sides.append(cls(*known_of, ridge, penalty, np.zeros_like(means)))
         rows, columns = sides
         rows.link = rows.link.with_turned(columns.link)
         columns.link = columns.link.with_turned(rows.link)

@@ -13,10 +13,10 @@ import click
 
 from recsys.cli import inputs
 from recsys.cli import options as cli
-from recsys.cli.errors import require
+from recsys.cli.errors import CommandError, require
 from recsys.cli.output import Activity, Output, check_file, note, parsed_gates, report_verdicts
 from recsys.cli.split import SplitOptions, load_splits, split_options
-from recsys.messages import counted, redacted
+from recsys.messages import counted, nothing_at, redacted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -197,8 +197,10 @@ def _prepared(
     if _are_models(request):
         return _saved(request, at_least)
     if request.ratings and request.test and not request.train:
-        hint = "--test FILE needs saved models, or --train FILE"
-        raise click.UsageError(f"{request.ratings[0]} is not a saved model; {hint}.")
+        place, hint = request.ratings[0], "--test FILE needs saved models, or --train FILE"
+        if not Path(place).exists():
+            raise CommandError(nothing_at(Path(place)))
+        raise click.UsageError(f"{place} is not a saved model; {hint}.")
     if request.model and len(set(request.model)) < at_least:
         raise click.UsageError("Give at least two models to compare, each with --model.")
     pair, seed = (request.train, request.test), request.fitting.seed

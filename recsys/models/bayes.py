@@ -320,6 +320,8 @@ class Bayes(DriftingModel, ContentModel):
         options: dict[str, Any] = {"row_features": None, "column_features": None}
         fits = [trials[0]._sweeps(train, **options)]
         start = next(fits[0])
+        if not math.isfinite(start.free_energy):
+            return "gaussian", "likelihood: gaussian, of numbers that are not finite"
         fits.append(trials[1]._sweeps(train, start=start, ordinal=True, **options))
         for sweeps in range(1, _COMPARED_SWEEPS + 1):
             squares = []

@@ -341,14 +341,12 @@ def test_words_that_are_no_text(verb, tmp_path):
 
 
 def test_pipes_are_not_waited_for(playground, tmp_path, monkeypatch):
-    """A pipe that nobody writes to, in place of what must be a folder or a file."""
+    """A pipe that nobody writes to, in place of what is saved."""
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     shutil.copytree(playground / "model", "model")
     ratings = str(playground / "ratings.csv")
     for words in (
-        ["recommend", "model", "--user", "1", "--items", "pipe"],
-        ["recommend", "model", "--users", "pipe"],
         ["fit", ratings, "--out", "pipe", "--force"],
         ["lsi", "index", ratings, "--out", "pipe", "--force"],
         ["lsi", "query", "pipe", "salt"],

@@ -249,11 +249,11 @@ def test_interrupted_fit_leaves_nothing(source_tree, ratings):
     """The process stops after the first sweep, and is then interrupted."""
     script = (
         "import time\n"
-        "from recsys.cli import main, progress\n"
+        "from recsys.cli import fit, main\n"
         "def wait(step):\n"
         "    print('sweep', flush=True)\n"
         "    time.sleep(60)\n"
-        "progress.describe = wait\n"
+        "fit.describe = wait\n"
         "main.main()\n"
     )
     process = subprocess.Popen(
