@@ -95,7 +95,7 @@ surprise := 'numpy<2' scikit-surprise
 lenskit := lenskit ranx
 features := cmfrec lightfm-next myfm
 
-bench-full: $(VENV)/peers/ours/.installed $(VENV)/peers/surprise/.installed $(VENV)/peers/lenskit/.installed $(VENV)/peers/features/.installed  ## Run all benchmarks next to the peers (an hour, 20 GB), into build/bench-full.md
+bench-full: $(VENV)/peers/ours/.installed $(VENV)/peers/surprise/.installed $(VENV)/peers/lenskit/.installed $(VENV)/peers/features/.installed  ## Run all benchmarks next to the peers (an hour and a half, 20 GB), into build/bench-full.md
 	@PEERS_PYTHON="$(CURDIR)/$(call peer,surprise):$(CURDIR)/$(call peer,lenskit):$(CURDIR)/$(call peer,features)" \
 		$(call peer,ours) benchmarks/run.py --full --out build/bench-full.md $(BENCH)
 	@echo "The results are in $(CURDIR)/build/bench-full.md"

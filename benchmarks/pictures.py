@@ -22,7 +22,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
-SCALE = "The main job from 1 million to a billion ratings"
+SCALE = "The main job from 1 million to 100 million ratings"
 SVD = "Truncated SVD of the Gowalla training matrix"
 RATINGS = "Rating prediction on ml-latest-small"
 STAGES = ("read s", "fit s", "save s", "load s", "top 20 s")
