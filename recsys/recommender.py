@@ -219,8 +219,7 @@ class Recommender:
         Parameters
         ----------
         item_table, user_table : frame or Features, optional
-            What is known today, next to ids in the column "item" ("user"); by default it stays. A
-            table of new ids only is added to the present one.
+            What is known today, by ids in the column "item" ("user"); one of new ids alone is added.
 
         Raises
         ------

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from lowrank.errors import ArgumentError, check_positive
+from lowrank.errors import ArgumentError
 from lowrank.kernels import CodedMatrix, Stored, level_counts, transposed
 from lowrank.subspace import leading_directions
 
@@ -309,7 +309,8 @@ def check_problem(X: Known, k: int, **penalties: float) -> None:
     if k < 1:
         raise ArgumentError(f"k must be at least 1; got {k}.")
     for name, value in penalties.items():
-        check_positive(value, name)
+        if not 0 < value < math.inf:
+            raise ArgumentError(f"{name} must be positive and finite; got {value}.")
     if X.nnz == 0:
         raise ArgumentError("X must have at least one stored entry; got none.")
 
