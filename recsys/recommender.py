@@ -219,7 +219,7 @@ class Recommender:
         Parameters
         ----------
         item_table, user_table : frame or Features, optional
-            What is known today, by ids in the column "item" ("user"); one of new ids alone is added.
+            What is known today, by ids in the column "item" ("user"); a table of new ids is added.
 
         Raises
         ------
