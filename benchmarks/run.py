@@ -101,10 +101,15 @@ def main() -> None:
                 file.write(f"{text}\n")
 
     say(head())
-    failed = []
+    failed, described = [], set()
     for title, command in chosen.items():
-        if options.only is None or script_of(command) in options.only:
-            say(f"\n## {title}\n\n{introduction(command)}\n")
+        script = script_of(command)
+        if options.only is None or script in options.only:
+            typed = command.replace(script, f"python benchmarks/{script}")
+            say(f"\n## {title}\n\n`{typed}`\n")
+            if script not in described:
+                say(f"{description(script)}\n")
+            described.add(script)
             if not run(command, say):
                 failed.append(command)
     if failed:
@@ -115,12 +120,10 @@ def script_of(command: str) -> str:
     return next(word for word in command.split() if word.endswith(".py"))
 
 
-def introduction(command: str) -> str:
-    """Return the command as one types it, and what its script says before its usage."""
-    script = script_of(command)
+def description(script: str) -> str:
+    """Return what a script says of itself before its usage."""
     said = ast.get_docstring(ast.parse((HERE / script).read_text(encoding="utf-8"))) or ""
-    typed = command.replace(script, f"python benchmarks/{script}")
-    return f"`{typed}`\n\n{said.partition('Usage:')[0].strip()}"
+    return said.partition("Usage:")[0].strip()
 
 
 def head() -> str:
