@@ -214,7 +214,10 @@ def test_full_disk_is_one_sentence(spawn, ratings):
     ids=["SIGINT", "SIGTERM"],
 )
 def test_signal_while_working_leaves_nothing(source_tree, number, code, said):
-    """The process stops in the middle of writing a file, and is then signalled."""
+    """The process stops in the middle of writing a file, and is then signalled.
+
+    It sleeps in short steps: a signal that comes just before a sleep is seen only after it.
+    """
     script = (
         "import time, sys\n"
         "from recsys.cli import inputs, main\n"
@@ -223,7 +226,8 @@ def test_signal_while_working_leaves_nothing(source_tree, number, code, said):
         "def frames():\n"
         "    yield pl.DataFrame({'x': [1]})\n"
         "    print('working', flush=True)\n"
-        "    time.sleep(60)\n"
+        "    for _ in range(6000):\n"
+        "        time.sleep(0.01)\n"
         "def work(*args):\n"
         "    from pathlib import Path\n"
         "    Output(Path('out.csv')).write(frames())\n"
@@ -252,7 +256,8 @@ def test_interrupted_fit_leaves_nothing(source_tree, ratings):
         "from recsys.cli import fit, main\n"
         "def wait(step):\n"
         "    print('sweep', flush=True)\n"
-        "    time.sleep(60)\n"
+        "    for _ in range(6000):\n"
+        "        time.sleep(0.01)\n"
         "fit.describe = wait\n"
         "main.main()\n"
     )
