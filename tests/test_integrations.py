@@ -111,7 +111,7 @@ def test_tables(tmp_path):
 
 def test_prometheus_reads_what_the_service_counts():
     pytest.importorskip("prometheus_client")
-    from recsys.serve.counters import Counters
+    from recsys.serve.service import Counters
 
     for name in ("prometheus.yml", "rules.yml"):
         assert yaml.safe_load(BLOCKS[name][1])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recsys.evaluation import Evaluation, Split
-    from recsys.evaluation.gate import Gate
+    from recsys.evaluation.results import Gate
     from recsys.models.base import Model, Step
     from recsys.recommender import Recommender
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recsys.cli import config
+from recsys.cli import group
 from recsys.cli.options import command, output_options
 from recsys.cli.output import Output, write_facts
 from recsys.models.registry import MODELS
@@ -104,7 +104,7 @@ def _of_installation(ctx: click.Context) -> dict[str, dict[str, Any]]:
     backend = kernels.backend()
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
     blas = dict.fromkeys(f"{pool['internal_api']} {pool['version']}" for pool in pools)
-    file = Path(config.FILE_NAME)
+    file = Path(group.FILE_NAME)
     return {
         "recsys": {
             "version": recsys.__version__,
@@ -123,7 +123,7 @@ def _of_installation(ctx: click.Context) -> dict[str, dict[str, Any]]:
         },
         "settings": {
             "file": str(file.resolve()) if file.is_file() else None,
-            **config.settings(ctx),
+            **group.settings(ctx),
         },
     }
 

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import click
 
-from recsys.cli import config, errors
-from recsys.cli.group import Group, State, Verb
+from recsys.cli import errors
+from recsys.cli.group import PREFIX, Group, State, Verb
 from recsys.cli.options import common_options
 
 COMPLETION_VARIABLE = "_RECSYS_COMPLETE"
@@ -21,8 +21,8 @@ VERBS = {
     "fit": Verb("recsys.cli.fit:fit", "Fit a model to ratings and save it."),
     "recommend": Verb("recsys.cli.recommend:recommend", "Recommend items to users."),
     "similar": Verb("recsys.cli.recommend:similar", "List similar items or similar users."),
-    "predict": Verb("recsys.cli.predict:predict", "Predict the ratings of user-item pairs."),
-    "impute": Verb("recsys.cli.predict:impute", "Predict all missing ratings."),
+    "predict": Verb("recsys.cli.recommend:predict", "Predict the ratings of user-item pairs."),
+    "impute": Verb("recsys.cli.recommend:impute", "Predict all missing ratings."),
     "explain": Verb(
         "recsys.cli.recommend:explain", "Explain a score by the ratings and features behind it."
     ),
@@ -71,7 +71,7 @@ class _Root(Group):
 
                 code = shell_complete(self, {}, "recsys", COMPLETION_VARIABLE, instruction)
                 raise click.exceptions.Exit(code)
-            extra.setdefault("auto_envvar_prefix", config.PREFIX)
+            extra.setdefault("auto_envvar_prefix", PREFIX)
             with self.make_context("recsys", words, obj=state, **extra) as context:
                 self.invoke(context)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recsys.database import Address
-    from recsys.evaluation.gate import Gate, Verdict
+    from recsys.evaluation.results import Gate, Verdict
     from recsys.models.base import Step
     from recsys.shortlists import Shortlist
     from recsys.table_writer import IfExists, TableWriter
@@ -377,7 +377,7 @@ def parsed_gates(
         If one cannot be read, or needs a comparison of two models.
     """
     from recsys.errors import DataError
-    from recsys.evaluation.gate import Gate
+    from recsys.evaluation.results import Gate
 
     try:
         gates = [Gate.parse(text, names) for text in conditions]

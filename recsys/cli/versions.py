@@ -27,8 +27,7 @@ from recsys.messages import counted
 
 if TYPE_CHECKING:
     from recsys.evaluation import Evaluation
-    from recsys.evaluation.monitor import Monitoring
-    from recsys.evaluation.online import OnlineTest
+    from recsys.evaluation.monitor import Monitoring, OnlineTest
     from recsys.models.base import Model
 
 _SHOWN = ("version", "model", "created", "ratings")
@@ -238,7 +237,7 @@ def compare_online(
         If there is not one source of clicks.
     """
     from recsys import __version__
-    from recsys.evaluation.online import METRICS, online_test, read_lists
+    from recsys.evaluation.monitor import CLICKS, online_test, read_lists
 
     if len(clicks) != 1:
         raise click.UsageError("--online FILE takes one file of clicks: user, item, timestamp.")
@@ -267,7 +266,7 @@ def compare_online(
         "confidence": found.confidence,
         "intervals": "percentile bootstrap over users",
         "tests": _TESTS,
-        "definitions": METRICS,
+        "definitions": CLICKS,
         "comparisons": found.metrics.to_dicts(),
     }
     output.write_document(document, found.metrics, *_table(found))

@@ -14,9 +14,8 @@ from scipy import sparse
 
 from recsys.data.features import FeatureKind
 from recsys.data.ids import Ids
-from recsys.lsi.space import Space, decompose, default_rank
+from recsys.lsi.space import Space, Weighting, decompose, default_rank
 from recsys.lsi.vectorizer import Encoded, word_frame
-from recsys.lsi.weighting import Weighting
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

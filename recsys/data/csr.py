@@ -11,7 +11,6 @@ import numpy.typing as npt
 import polars as pl
 
 from lowrank.kernels import N_CODES, backends, default_threads
-from recsys.data.files import concatenated
 from recsys.data.ids import Ids
 from recsys.data.rows import Policy, Rows
 from recsys.errors import DataError
@@ -298,6 +297,22 @@ def _largest(column: pl.Series) -> float:
     """Return the largest absolute value of a column, 0 for an empty one."""
     ends: list[Any] = [column.min(), column.max()]
     return float(max(abs(end or 0.0) for end in ends))
+
+
+def concatenated(series: list[pl.Series]) -> pl.Series:
+    """Return columns below each other: as numbers if all are, else as texts."""
+    types = {each.dtype for each in series}
+    if len(types) > 1 and all(isinstance(each, pl.Categorical) for each in types):
+        shared = pl.Categorical(pl.Categories.random())
+        return pl.concat([each.cast(pl.String).cast(shared) for each in series])
+    if len(types) > 1:
+        target: type[pl.DataType] = pl.String
+        if all(each.is_integer() for each in types):
+            target = pl.Int64
+        elif all(each.is_numeric() for each in types):
+            target = pl.Float64
+        series = [each.cast(target) for each in series]
+    return pl.concat(series)
 
 
 @dataclass(slots=True)

@@ -13,10 +13,9 @@ from scipy import sparse
 from recsys.data.ids import Ids
 from recsys.errors import DataError, NotFittedError
 from recsys.lsi.inputs import Texts, text_batches
-from recsys.lsi.language import Language, StopWords
 from recsys.lsi.queries import best_rows, similar_rows
 from recsys.lsi.space import decompose
-from recsys.lsi.vectorizer import TOKEN_PATTERN, Tokenizer
+from recsys.lsi.vectorizer import TOKEN_PATTERN, Language, StopWords, Tokenizer
 from recsys.messages import counted
 from recsys.topn import Cosine
 

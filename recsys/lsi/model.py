@@ -25,6 +25,7 @@ from recsys.lsi.space import (
     DEFAULT_RANK,
     Added,
     Space,
+    canonical_csr,
     decompose,
     energy,
     orthogonality_loss,
@@ -32,7 +33,6 @@ from recsys.lsi.space import (
     with_documents,
 )
 from recsys.lsi.vectorizer import WordEncoder, make_encoder
-from recsys.lsi.weighting import canonical_csr
 
 if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike
@@ -62,14 +62,14 @@ class LSI(
         Number of dimensions k, or a rule of `lowrank.choose_rank`, such as "elbow". By default a
         third of the documents (or terms, if they are fewer), at most 75.
     weighting : {"tfidf", "log-entropy", "count"} or scikit-learn vectorizer, default "tfidf"
-        See `recsys.lsi.weighting.Weighting`. "count" keeps the counts of texts, or the values of a
+        See `recsys.lsi.space.Weighting`. "count" keeps the counts of texts, or the values of a
         matrix. A vectorizer weights texts itself, and needs all of them in memory at once.
     method : {"hybrid", "lsi", "bm25"}, default "hybrid"
         What `query` ranks by: exact words and meaning together (see `recsys.lsi.search.Search`),
         meaning alone, or exact words alone. The first and last need counts; with the weighting
         "count" or a vectorizer it is "lsi".
     language : str or None, default "auto"
-        One of `recsys.lsi.language.LANGUAGES`, whose stop words are left out and whose words count
+        One of `recsys.lsi.vectorizer.LANGUAGES`, whose stop words are left out and whose words count
         as the same if they have the same stem; None for neither. "auto" finds the language of
         texts by their stop words, and is None where it is not clear.
     min_df : int, default 1

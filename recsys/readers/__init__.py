@@ -16,7 +16,6 @@ import polars as pl
 from recsys.data.columns import Request, Roles, choose_columns, id_column, quoted, usual_column
 from recsys.data.csr import Column
 from recsys.data.features import Features, TableLike
-from recsys.data.files import joined
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, integers_if_canonical
 from recsys.data.ratings import Ratings, build_ratings
@@ -28,6 +27,7 @@ from recsys.messages import counted, redacted
 from recsys.provenance import REMEMBERED, WEIGHTED_AT
 from recsys.readers.delimited import Kind, Layout, detect, parse, read_delimited, records
 from recsys.readers.formats import (
+    joined,
     json_objects,
     read_jsonl,
     read_lightgcn,

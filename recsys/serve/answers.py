@@ -25,8 +25,7 @@ from recsys.models.histories import Histories
 from recsys.predictions import unsupported, user_contributions
 from recsys.recommender import Recommender
 from recsys.reranking import Request
-from recsys.serve.facts import Facts, Id, Json, id_of, numbers, short
-from recsys.serve.geometry import item_map, spectrum
+from recsys.serve.facts import Facts, Id, Json, id_of, item_map, numbers, short, spectrum
 from recsys.serve.problems import ProblemError
 from recsys.topn import Cosine, CsrPairs, TopN, top_n
 

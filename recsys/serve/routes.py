@@ -13,9 +13,9 @@ from pydantic import AfterValidator
 
 from recsys.serve import bodies
 from recsys.serve.answers import ListOptions
-from recsys.serve.counters import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
 from recsys.serve.facts import Id, Json
 from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError
+from recsys.serve.service import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
 from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 

@@ -4,28 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from lowrank import kernels
+from recsys import schema
+from recsys.errors import ModelFileError, RecsysError
+from recsys.recommender import Recommender
+from recsys.saved_arrays import MANIFEST, DamageError, resolved
 from recsys.schema import INDEX_FORMAT, format_of
 from recsys.serve.answers import Answers
-from recsys.serve.counters import Counters
 from recsys.serve.facts import Id, Json
 from recsys.serve.journals import EventLog, RequestLog
 from recsys.serve.problems import ProblemError
-from recsys.serve.settings import Settings
-from recsys.serve.slots import IndexAnswers, Slot, load_answers, load_search
+from recsys.serve.settings import (
+    SHARED,  # which counts when prometheus_client is imported
+    Settings,
+)
+
+if TYPE_CHECKING:
+    from recsys.lsi.index import Index
 
 T = TypeVar("T")
 Variant: TypeAlias = Literal["a", "b"]
+Signature = tuple[str, int, int, int]
 
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _ROWS = 100_000  # items of all lists of a request: some 20 MB
 _THREADS = 2  # the work is in compiled code, which needs no more than the cores
 _log = logging.getLogger("recsys.serve")
@@ -257,3 +274,180 @@ def _loaded(slot: Slot[T]) -> T:
         reason = slot.rejected or f"{Path(slot.path).name} is being loaded."
         raise ProblemError("not-ready", reason)
     return current
+
+
+class Counters:
+    """Counters of one process, or of all workers where they share a directory.
+
+    Parameters
+    ----------
+    service : Service
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._registry = CollectorRegistry()
+        own: dict[str, Any] = {"namespace": "recsys", "registry": self._registry}
+        self._requests = Histogram(
+            "request_seconds",
+            "Time of requests, by route and status.",
+            ("route", "status"),
+            buckets=_SECONDS,
+            **own,
+        )
+        self._children: dict[tuple[str, int], Any] = {}
+        self.unknown_users = Counter("unknown_users", "Requests for users without ratings.", **own)
+        self.events = Counter("events_stored", "Events that are on the disk.", **own)
+        self.lost = Counter("log_lines_lost", "Recommendations that could not be logged.", **own)
+        self.reloads = Counter("reloads", "Models that were loaded.", ("slot",), **own)
+        self.rejected = Counter("reload_failures", "Models that were rejected.", ("slot",), **own)
+        self._age = Gauge(
+            "model_age_seconds", "Since the fit.", ("slot",), multiprocess_mode="max", **own
+        )
+
+    def observe(self, route: str, status: int, seconds: float) -> None:
+        """Count a request; one that no route takes has an empty route."""
+        child = self._children.get((route, status))
+        if child is None:
+            child = self._children[route, status] = self._requests.labels(route, str(status))
+        child.observe(seconds)
+
+    def page(self) -> bytes:
+        """Return the page that Prometheus reads."""
+        for name, slot in self._service.slots.items():
+            created = getattr(slot.current, "manifest", {}).get("created")
+            if created is not None:
+                age = time.time() - datetime.fromisoformat(created).timestamp()
+                self._age.labels(name).set(age)
+        if SHARED not in os.environ:
+            return generate_latest(self._registry)
+        everybody = CollectorRegistry()
+        MultiProcessCollector(everybody)  # type: ignore[no-untyped-call]
+        return generate_latest(everybody)
+
+
+class Slot(Generic[T]):
+    """The place of a saved model, or index, that may be replaced at any time.
+
+    A directory that is renamed into the place, or a link that is moved, is loaded by the next
+    `check`; who holds the old one goes on with it. What cannot be loaded is rejected, and the old
+    one stays.
+
+    Parameters
+    ----------
+    path : str
+        Resolved anew at every check.
+    load : callable
+        Given the real path, returns what is served.
+
+    Attributes
+    ----------
+    current : object or None
+        What is served; None before the first success.
+    rejected : str or None
+        Why what is at the path now is not served.
+    rejections : int
+    """
+
+    def __init__(self, path: str, load: Callable[[Path], T]) -> None:
+        self.path = path
+        self._load = load
+        self.rejections = 0
+        self.current: T | None = None
+        self.rejected: str | None = None
+        self._seen: Signature | None = ("", 0, 0, 0)  # of nothing: a missing directory is news
+
+    def check(self) -> bool:
+        """Load what is new at the path, if anything is; return whether `current` has changed.
+
+        One thread at a time may call it.
+        """
+        while (found := _signature(self.path)) != self._seen:
+            try:
+                loaded = self._load(Path(os.path.realpath(resolved(self.path))))
+            except (RecsysError, OSError, MemoryError) as error:
+                if found is None and self.current is not None and self.rejected is None:
+                    time.sleep(0.1)  # between two renames there is nothing for a moment
+                if _signature(self.path) != found:  # replaced meanwhile
+                    continue
+                self._seen, self.rejected = found, str(error)
+                self.rejections += 1
+                _log.error("%s", error)
+                return False
+            self._seen, self.current, self.rejected = found, loaded, None
+            return True
+        return False
+
+
+def _signature(path: str) -> Signature | None:
+    """Return what changes when a saved directory is replaced, None if there is none."""
+    place = os.path.realpath(resolved(path))
+    try:
+        found = (Path(place) / MANIFEST).stat()
+    except OSError:
+        return None
+    return place, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def load_answers(path: Path) -> Answers:
+    """Load and verify a saved model.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    recommender = Recommender.load(path, verify=True)
+    manifest, mark = _manifest(path)
+    answers = Answers(recommender, f"{recommender.model.name}@{mark}", manifest)
+    answers.warm()
+    return answers
+
+
+def load_search(path: Path) -> IndexAnswers:
+    """Load and verify a saved index.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    from recsys.lsi.index import Index
+
+    return IndexAnswers(Index.load(path, verify=True), f"lsi@{_manifest(path)[1]}")
+
+
+def _manifest(path: Path) -> tuple[Json, str]:
+    """Return the contents of model.json, and the beginning of their checksum."""
+    file = path / MANIFEST
+    try:
+        document = schema.read_document(file)
+        return document, str(document.get("checksum", ""))[:8]
+    except (OSError, DamageError) as error:
+        raise ModelFileError(f"{path} cannot be served: {error}.") from None
+
+
+class IndexAnswers:
+    """Answers of one saved index of documents.
+
+    Parameters
+    ----------
+    index : recsys.lsi.index.Index
+    name : str
+        What the answers call the index.
+    """
+
+    def __init__(self, index: Index, name: str) -> None:
+        self.index, self.name = index, name
+
+    def search(self, query: str, n: int) -> Json:
+        """Return the n documents nearest to a query in meaning.
+
+        Raises
+        ------
+        DataError
+            If no word of the query is known.
+        """
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            frame = self.index.query(query, n)
+        notes = [str(each.message) for each in caught]
+        return {"query": query, "documents": frame.to_dicts(), "notes": notes, "model": self.name}

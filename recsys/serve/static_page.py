@@ -18,8 +18,7 @@ from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
 from recsys.serve.closed_forms import Form, closed_form, form_size, scores_new
-from recsys.serve.facts import Facts
-from recsys.serve.geometry import item_map, most_rated, spectrum
+from recsys.serve.facts import Facts, item_map, most_rated, spectrum
 from recsys.topn import Cosine, top_n
 
 if TYPE_CHECKING:

@@ -30,9 +30,8 @@ from recsys.models.base import Floats, Step, breakdown
 from recsys.models.ials import IALS, INTERACTIONS, Penalties, default_factors
 from recsys.saved_arrays import MANIFEST
 from recsys.spark.evaluation import rating_errors
-from recsys.spark.files import Place, staged, written
 from recsys.spark.reading import Encoded, encode, read_ratings
-from recsys.spark.results import MODELS, VERSION, SparkModel, is_result
+from recsys.spark.results import MODELS, VERSION, Place, SparkModel, is_result, staged, written
 from recsys.spark.session import BROADCAST_LIMIT, Say, reported, spark_session
 
 if TYPE_CHECKING:

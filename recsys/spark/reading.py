@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recsys.data.columns import Request, choose_columns
 from recsys.errors import DataError
-from recsys.spark.files import Place, written
+from recsys.spark.results import Place, written
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

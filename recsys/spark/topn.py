@@ -15,8 +15,7 @@ from lowrank.kernels import at_most
 from lowrank.spark import arrow
 from recsys.errors import DataError, UnknownIdError
 from recsys.models.base import FactorModel
-from recsys.spark.files import Place, staged
-from recsys.spark.results import SparkModel
+from recsys.spark.results import Place, SparkModel, staged
 from recsys.spark.session import BROADCAST_LIMIT, reported, spark_session
 from recsys.topn import CsrPairs, top_n
 

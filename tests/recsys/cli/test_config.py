@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from recsys.cli import config
+from recsys.cli import group
 from recsys.cli.main import cli
 
 
@@ -139,7 +139,7 @@ def test_no_settings_no_lines(run):
 
 
 def test_the_file_is_of_the_current_directory():
-    assert config.FILE_NAME == "recsys.toml"
+    assert group.FILE_NAME == "recsys.toml"
 
 
 def test_a_flag_or_a_suffix_beats_settings(run, monkeypatch, model):

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from recsys import Recommender
-from recsys.serve.slots import Slot, load_answers
+from recsys.serve.service import Slot, load_answers
 
 SECRET = "margarethe-von-trotta"
 

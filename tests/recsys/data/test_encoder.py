@@ -16,8 +16,8 @@ from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
+from recsys.lsi.space import Weighting
 from recsys.lsi.vectorizer import WordEncoder
-from recsys.lsi.weighting import Weighting
 
 N = 40
 RNG = np.random.default_rng(0)

@@ -11,10 +11,10 @@ from scipy import sparse
 
 from recsys.errors import DataError
 from recsys.lsi import LSI, DocumentBatch
-from recsys.lsi.language import Language, detect, stop_words_of
 from recsys.lsi.parts import Codes, Collection, Part
 from recsys.lsi.queries import Query
 from recsys.lsi.search import Search, words_weight
+from recsys.lsi.vectorizer import Language, detect, stop_words_of
 
 ENGLISH = "The nurse was in the hospital and she called the doctors who were treating the patient. "
 

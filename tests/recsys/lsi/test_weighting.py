@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from recsys.errors import DataError
-from recsys.lsi.weighting import Weighting, canonical_csr
+from recsys.lsi.space import Weighting, canonical_csr
 
 COUNTS = np.array([[3.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 2.0], [2.0, 4.0, 0.0]])
 

@@ -19,7 +19,7 @@ import pytest
 from serving import Application, Command
 
 from recsys.serve import create_app
-from recsys.serve.slots import Slot, load_answers
+from recsys.serve.service import Slot, load_answers
 
 
 def replace(model: Path, by: Path) -> None:

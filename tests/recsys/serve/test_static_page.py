@@ -19,7 +19,7 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
 from recsys.serve import static_page as pages
 from recsys.serve.closed_forms import closed_form, form_scores
-from recsys.serve.geometry import item_map, spectrum
+from recsys.serve.facts import item_map, spectrum
 from recsys.serve.static_page import static_page
 
 DAY = date(2026, 1, 31)

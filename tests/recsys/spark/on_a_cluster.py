@@ -77,7 +77,7 @@ def kill_executor(batches):
 
 def main(ratings: str, folder: str, parameters: str, java: str) -> None:
     from lowrank.spark.arrow import map_in_arrow
-    from recsys.spark.files import staged
+    from recsys.spark.results import staged
 
     killed = []
 

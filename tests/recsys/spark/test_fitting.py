@@ -66,8 +66,8 @@ def test_it_is_an_ordinary_model(case, tmp_path):
 
 
 def test_blocks_give_what_whole_vectors_give_and_what_als_folds_in(spark, toy, tmp_path):
-    from recsys.spark.files import Place
     from recsys.spark.fitting import SOLVED, dense_vectors, half_sweep, row_solver
+    from recsys.spark.results import Place
 
     ratings = Ratings.from_frame(toy)
     model = make_model("als", factors=3).fit(ratings)

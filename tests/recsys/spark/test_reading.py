@@ -66,7 +66,7 @@ def test_no_rows(spark, tmp_path):
 
 def test_more_ids_than_an_index_has_room_for(spark, tmp_path, monkeypatch):
     from recsys.spark import reading
-    from recsys.spark.files import Place
+    from recsys.spark.results import Place
 
     monkeypatch.setattr(reading, "MOST_IDS", 2)
     ids = spark.createDataFrame([(1,), (2,), (3,)], "id bigint")
@@ -102,8 +102,8 @@ def test_a_movielens_directory_and_a_tab_separated_file(spark, tmp_path):
     ],
 )
 def test_ids_are_numbered_in_sorted_order(spark, tmp_path, values, schema):
-    from recsys.spark.files import Place
     from recsys.spark.reading import _number
+    from recsys.spark.results import Place
 
     frame = spark.createDataFrame([(value,) for value in values], schema).repartition(3)
     numbered, count = _number(frame, Place(spark, str(tmp_path / "ids")))
@@ -134,8 +134,8 @@ def test_repeated_pairs_are_merged(spark, policy, value):
     ],
 )  # fmt: skip
 def test_repeated_pairs_that_nothing_decides_are_rejected(spark, tmp_path, policy, message):
-    from recsys.spark.files import Place
     from recsys.spark.reading import encode
+    from recsys.spark.results import Place
 
     found = table(spark, [row[:3] for row in REPEATED], "user int, item int, rating double")
     scratch = Place(spark, str(tmp_path))

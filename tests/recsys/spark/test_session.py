@@ -136,17 +136,17 @@ def test_java_is_gone():
 
 
 def test_object_stores_need_no_parent_folder(spark, tmp_path, monkeypatch):
-    from recsys.spark import files
+    from recsys.spark import results
 
-    monkeypatch.setattr(files, "_WITH_FOLDERS", ("hdfs",))
+    monkeypatch.setattr(results, "_WITH_FOLDERS", ("hdfs",))
     out = str(tmp_path / "no" / "model")
-    with files.staged(spark, out, lambda place: True, overwrite=False) as folder:
+    with results.staged(spark, out, lambda place: True, overwrite=False) as folder:
         folder.child("model.json").write_text("{}")
-    assert files.Place(spark, out).sizes() == {"model.json": 2}
+    assert results.Place(spark, out).sizes() == {"model.json": 2}
 
 
 def test_the_old_result_is_put_back_where_the_new_one_cannot_be_moved(spark, tmp_path):
-    from recsys.spark.files import Place, put_in_place
+    from recsys.spark.results import Place, put_in_place
 
     class Stuck(Place):
         def move_to(self, other):
@@ -170,15 +170,14 @@ def test_the_old_result_is_put_back_where_the_new_one_cannot_be_moved(spark, tmp
     [("{", False), ("[]", False), (json.dumps({"format": SPARK_FORMAT}), True)],
 )
 def test_results_are_known_by_their_manifest(spark, tmp_path, content, expected):
-    from recsys.spark.files import Place
-    from recsys.spark.results import is_result
+    from recsys.spark.results import Place, is_result
 
     (tmp_path / "model.json").write_text(content)
     assert is_result(Place(spark, str(tmp_path))) is expected
 
 
 def test_a_failed_job_leaves_nothing_half_written(spark, tmp_path):
-    from recsys.spark.files import staged
+    from recsys.spark.results import staged
 
     def fail():
         with staged(spark, str(tmp_path / "out"), lambda place: True, overwrite=False) as folder:
