@@ -24,7 +24,7 @@ from lowrank.operators import (
 from lowrank.solvers import SOLVERS, choose_method
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
     from scipy.sparse import sparray, spmatrix
 
     SparseLike = sparray | spmatrix
@@ -139,7 +139,7 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
     masked = int(np.ma.getmaskarray(A).sum()) if isinstance(A, np.ma.MaskedArray) else 0
     if masked:
         raise ArgumentError(f"A must have no masked entries; got {masked}: fill them first.")
-    given = np.asarray(A)
+    given = as_array(A)
     array = given.astype(_working_dtype(given.dtype, given.shape), copy=False)
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         array = np.ascontiguousarray(array)  # BLAS would copy it at every product
@@ -149,6 +149,16 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
         row, column = np.unravel_index(int(np.argmax(bad)), bad.shape)
         raise not_finite(array[row, column], int(row), int(column), "A")
     return operator
+
+
+def as_array(A: Any) -> NDArray[Any]:
+    """Return array-like input as an array; nullable numbers of pandas that are missing as NaN."""
+    array = np.asarray(A)
+    if array.dtype == object and array.ndim == 2:
+        kinds = {getattr(dtype, "kind", "O") for dtype in getattr(A, "dtypes", "O")}
+        if kinds <= set("biuf"):
+            return np.asarray(A.to_numpy(np.float64, na_value=np.nan))
+    return array
 
 
 def _sparse_operator(A: Any) -> SparseOperator:

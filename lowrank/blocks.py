@@ -92,6 +92,10 @@ class RowBlocks(MatrixOperator):
         self._deviations: Float64Array
         self._look()
 
+    def __repr__(self) -> str:
+        kind = "sparse" if self.is_sparse else "dense"
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, {kind})"
+
     @classmethod
     def from_array(cls, array: ArrayLike, rows: int | None = None) -> Self:
         """Cut an array, such as a numpy.memmap, into blocks of `rows` rows: 64 MB by default."""

@@ -216,6 +216,11 @@ def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings:
         If X is not finite, has no samples, or not the features that were seen in `fit`.
     """
     data = by_blocks(X)
+    if isinstance(data, LinearOperator):
+        raise ArgumentTypeError(
+            "X must be an array, a sparse matrix or RowBlocks; got a LinearOperator, which only "
+            "truncated_svd takes: with center=True for principal components."
+        )
     if not isinstance(data, RowBlocks):
         from sklearn.utils.validation import validate_data  # slow, and ranks are chosen without it
 

@@ -114,6 +114,24 @@ def check_scale(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> None
         )
 
 
+def check_range(values: npt.NDArray[Any], known: Ratings) -> None:
+    """Check that ratings of new users or items are in the range of the known ones, if grades.
+
+    Raises
+    ------
+    DataError
+    """
+    levels = known.levels
+    if known.implicit or levels is None or len(levels) > _GRADES:
+        return
+    outside = values[(values < levels[0]) | (values > levels[-1])]
+    if len(outside):
+        raise DataError(
+            f"Rating {outside[0]:g} is outside of the range of the model's ratings, "
+            f"{levels[0]:g} to {levels[-1]:g}."
+        )
+
+
 def has_grades(ratings: Ratings) -> bool:
     """Return whether ratings are grades, of at most 20 different values."""
     return not ratings.implicit and len(ratings.distribution()[0]) <= _GRADES

@@ -127,7 +127,8 @@ def item_similarity(model: Model, counts: npt.NDArray[np.int64]) -> Scorer:
     if isinstance(model, abilities.HasItemSimilarity):
         return model.item_similarity((counts / (counts + _SUPPORT)).astype(np.float32))
     if not isinstance(model, abilities.HasItemVectors):
-        raise unsupported(model, abilities.HasItemVectors, "find similar items")
+        similar = abilities.HasItemVectors | abilities.HasItemSimilarity
+        raise unsupported(model, similar, "find similar items")
     return _cosine(model, "item", model.item_vectors(), counts)
 
 
@@ -178,8 +179,8 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
     if not spaces:
         raise DataError(
             "Texts are compared with the texts of items, and the model has none; fit one that uses "
-            "features, such as als, to ratings with a table of items that has a column of texts, "
-            "such as descriptions."
+            "features, such as als, to with_features(ratings), where the table of items has a "
+            "column of texts, such as descriptions."
         )
     words = [space.block.encode(texts) for space in spaces]
     of_texts = [

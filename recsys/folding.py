@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import polars as pl
 
+from recsys.changes import check_range
 from recsys.cold_start import FeaturesLike, described_user
 from recsys.data.csr import CSR, Entries, Values, compact_times, encode, to_csr
 from recsys.data.features import TableLike
@@ -138,6 +139,8 @@ def _entries(users: Any, items: Any, frame: Any, known: Ratings, needs_values: b
     found, names = Entries(users, items), column_names(frame)
     if "rating" in names:
         values = rating_values(column(frame, "rating")).to_numpy()
+        if needs_values:
+            check_range(values, known)
         is_one = known.implicit and not known.weighted
         found.values = None if is_one else Values.of(values)
     elif needs_values:

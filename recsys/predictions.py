@@ -60,7 +60,7 @@ def predicted_pairs(
     """
     model, ratings, told = fitted.model, fitted.ratings, {}
     if isinstance(pairs, Sequence):
-        if not (pairs and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)):
+        if not (pairs and all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs)):
             raise DataError("Pairs must be a frame, or a list of pairs of a user and an item.")
         sides = zip(("user", "item"), zip(*pairs, strict=True), strict=True)
         user, item = (as_id_series(ids, kind) for kind, ids in sides)

@@ -528,7 +528,7 @@ class Recommender:
         std: bool = False,
         user_features: FeaturesLike | None = None,
     ) -> pl.DataFrame | float:
-        """Predict the rating of one pair of a user and an item, or of each pair of a frame.
+        """Predict the rating, or score, of one pair of a user and an item, or of many pairs.
 
         Parameters
         ----------
@@ -547,17 +547,17 @@ class Recommender:
 
         Returns
         -------
-        polars DataFrame, or float for one pair
-            Columns user and item as given, and prediction (Float32), clipped to the range of the
-            training ratings unless these were implicit.
+        polars DataFrame, or float for one pair without `std`
+            Columns user and item as given, and prediction (Float32): a rating in the range of the
+            training ratings, or a score of a model of likes, or of implicit feedback.
         """
         predictions.check_choice("cold_start", cold_start, ("error", "bias", "popular"))
         known = self if user_features is None else self.fold_in(user_features=user_features)
-        given: Any = pairs if item is None else pl.DataFrame({"user": [pairs], "item": [item]})
+        given: Any = pairs if item is None else [(pairs, item)]
         popular = known._popular if cold_start == "popular" else None
         fitted = Saved(known.model, known.ratings, known.training)
         found = predictions.predicted_pairs(fitted, given, cold_start, popular, std=std)
-        return found if item is None else float(found["prediction"][0])
+        return found if item is None or std else float(found["prediction"][0])
 
     def impute(
         self,

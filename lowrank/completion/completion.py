@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.approximation import LowRank
-from lowrank.arguments import checked_generator, checked_rank, safe_exponent
+from lowrank.arguments import as_array, checked_generator, checked_rank, safe_exponent
 from lowrank.completion.als import BiasedFactors, Biases, als_sweeps
 from lowrank.completion.nuclear_norm import choose_regularization, penalties_to, soft_impute_path
 from lowrank.completion.observed import (
@@ -121,7 +121,7 @@ class Completion:
         """
         if sparse.issparse(X):
             raise ArgumentTypeError("X must be a dense array, in which all entries have room.")
-        array, mask = np.asarray(X), np.ma.getmaskarray(np.ma.asarray(X))
+        array, mask = as_array(X), np.ma.getmaskarray(np.ma.asarray(X))
         if array.shape != self.shape:
             raise ArgumentError(f"X must have shape {self.shape}; got {array.shape}.")
         filled: FloatArray = array.astype(np.result_type(array, self.factors.dtype))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from lowrank.arguments import checked_generator
+from lowrank.arguments import as_array, checked_generator
 from lowrank.errors import ArgumentError, not_finite, real_matrix
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def observed_entries(X: MatrixLike) -> csr_array:
     """
     array: Any = X
     if not sparse.issparse(X):
-        array = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
+        array = X if isinstance(X, np.ma.MaskedArray) else as_array(X)
     shape = array.shape
     dtype = real_matrix(array.dtype, shape, "X")
     if sparse.issparse(X):

@@ -167,9 +167,10 @@ def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], 
     if len(missing) > 1 and no_rating and len(names) > len(missing):
         options.append(_option("rating", where))  # which would be missed as well
     listed = " and ".join(filter(None, [", ".join(options[:-1]), options[-1]]))
+    of_frame = " of Ratings.from_frame" * (where == FRAME)
     sentence = (
         f"{where} has no {' and no '.join(missing)} column; its columns are {quoted(names)}. "
-        f"Say which {'it is' if len(missing) == 1 else 'they are'} with {listed}."
+        f"Say which {'it is' if len(missing) == 1 else 'they are'} with {listed}{of_frame}."
     )
     is_table = "item" not in missing and title_column(names) is not None
     table = " (It looks like a table of items, which --item-table reads next to the ratings.)"

@@ -49,9 +49,10 @@ def as_frame(frame: FrameLike) -> pl.DataFrame | pd.DataFrame:
         return frame.collect()
     if hasattr(frame, "__arrow_c_stream__") and not hasattr(frame, "dtype"):  # not a Series
         return pl.DataFrame(_Stream(frame))
+    is_matrix = len(getattr(frame, "shape", ())) == 2
     raise DataError(
         "Expected a polars or pandas frame, or an object with __arrow_c_stream__; "
-        f"got {type(frame).__name__}."
+        f"got {type(frame).__name__}.{' Ratings.from_matrix takes matrices.' * is_matrix}"
     )
 
 
@@ -143,6 +144,8 @@ def matrix_arrays(matrix: Any) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any],
     import scipy.sparse as sp
 
     is_sparse = sp.issparse(matrix)
+    if is_pandas(matrix) and all(dtype.kind in "biuf" for dtype in matrix.dtypes):
+        matrix = matrix.to_numpy(np.float64, na_value=np.nan)  # also of nullable columns
     matrix = matrix if is_sparse else np.asarray(matrix)
     if matrix.ndim != 2:
         raise DataError(f"The matrix must have 2 dimensions (users x items); got {matrix.ndim}.")

@@ -71,7 +71,7 @@ _SUMS += [f"{part}_{name}" for part in APART.values() for name in ("ratings", "s
 
 
 def evaluate(
-    models: Mapping[str, ModelLike] | Iterable[ModelLike] | str,
+    models: Mapping[str, ModelLike] | Iterable[ModelLike] | ModelLike,
     split: Split | Mapping[str, Split] | Iterable[Split],
     n: int | Sequence[int] = 10,
     *,
@@ -93,7 +93,7 @@ def evaluate(
 
     Parameters
     ----------
-    models : mapping of label to model, iterable of models, or name
+    models : mapping of label to model, iterable of models, or model
         Names, model objects, which are fitted in place, or a fitted `Recommender`, which is
         measured as it is: the training part must be its own ratings. ``"als:no-features"`` and
         `WithoutFeatures` are fitted without the features of the training part.
@@ -114,7 +114,7 @@ def evaluate(
         Weight of variety, from 0 to 1, in recommendations (see `Recommender.recommend`).
     metrics : sequence of str, Metric or function, optional
         Names in `METRICS`, all by default, and own metrics: a `Metric`, or a function as it
-        describes, such as ``lambda hits: hits[:, 0]``, of which more is better.
+        describes, such as ``first_hit`` below, of which more is better.
     resamples : int
         Bootstrap samples; with 0, there are no intervals and no tests.
     confidence : float
@@ -197,12 +197,15 @@ def _split_of(label: str, splits: Mapping[str, Any]) -> Split:
     return split
 
 
-def _labelled(models: Mapping[str, ModelLike] | Iterable[ModelLike] | str) -> dict[str, ModelLike]:
+def _labelled(
+    models: Mapping[str, ModelLike] | Iterable[ModelLike] | ModelLike,
+) -> dict[str, ModelLike]:
     if isinstance(models, Mapping):
         labelled = dict(models)
     else:
         labelled = {}
-        for model in [models] if isinstance(models, str) else models:
+        several = isinstance(models, Iterable) and not isinstance(models, str)
+        for model in models if several else [models]:
             if isinstance(model, Recommender):
                 label = model.model.name
             elif not isinstance(model, str) and (

@@ -135,7 +135,8 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
             lines = (getattr(each, "__doc__", None) or "").strip().splitlines() or ["own function"]
             each = Metric(name, each, lines[0])
         if each.name in METRICS or each.name in own or not each.name.isidentifier():
-            raise DataError(f"An own metric needs a name that is not taken; got {each.name!r}.")
+            hint = ": define it with def, or make it a Metric" * (each.name == "<lambda>")
+            raise DataError(f"An own metric needs a name, not taken yet; got {each.name!r}{hint}.")
         unknown = set(each.needs) - _OF_LISTS - _OF_CATALOGUE
         if unknown:
             raise DataError(

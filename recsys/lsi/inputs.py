@@ -30,6 +30,7 @@ Matrix: TypeAlias = Callable[[Any], Any]
 """Check of a matrix, which returns it as CSR."""
 
 _SNIPPET = 120  # characters
+_NONE = object()
 _TITLES = 3  # times that the words of a title count in a text
 
 
@@ -124,15 +125,15 @@ def text_batches(
     if is_matrix:
         return None
     stream = iter(documents)
-    first = next(stream, None)
-    if first is None:
+    first = next(stream, _NONE)
+    if first is _NONE:
         raise DataError("There are no documents.")
     stream = chain([first], stream)
     if isinstance(first, DocumentBatch):
         if any(each is not None for each in labels):
             raise DataError("Batches of documents have ids and titles; do not give others.")
         return stream
-    if isinstance(first, str):
+    if isinstance(first, str | None):
         return batches_of(_documents(stream, *labels, first_id))
     if isinstance(documents, Sequence) and not isinstance(first, Number):
         return None

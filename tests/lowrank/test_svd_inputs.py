@@ -3,11 +3,12 @@
 import tracemalloc
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
-from lowrank import truncated_svd
+from lowrank import complete, truncated_svd
 from lowrank.arguments import as_operator
 from lowrank.solvers import choose_method
 
@@ -100,6 +101,18 @@ def test_float32_stays_float32(method, container, center):
 def test_float16_is_worked_on_in_float32():
     result = truncated_svd(ratings().astype(np.float16), 3)
     assert {array.dtype for array in result} == {np.dtype(np.float32)}
+
+
+def test_nullable_numbers_of_pandas_are_numbers():
+    frame = pd.DataFrame({"a": [1, 2, 4], "b": [True, False, True], "c": [0.5, 0.25, 2.0]})
+    nullable = frame.convert_dtypes()
+    assert truncated_svd(nullable, 2).s.tolist() == truncated_svd(frame.astype(float), 2).s.tolist()
+    nullable.loc[1, "a"] = pd.NA
+    with pytest.raises(ValueError, match="got NaN at row 1, column 0"):
+        truncated_svd(nullable, 1)
+    filled = complete(nullable, k=1, regularization=1.0).fill(nullable)
+    assert np.isfinite(filled).all()
+    assert filled[0, 0] == 1
 
 
 def test_duplicate_entries_of_a_sparse_matrix_are_summed():

@@ -117,6 +117,7 @@ def test_the_last_rating_of_a_pair_counts(als):
         ({999: 3.0}, UnknownIdError, "Unknown item 999; the nearest ids are 119, 118, 117"),
         ({101: float("nan")}, DataError, "Row 1: rating nan is not a finite number"),
         ({101: None}, DataError, "Item 101: the rating is missing"),
+        ({101: 50}, DataError, "Rating 50 is outside of the range of the model's ratings, 1 to 5"),
         ({101: "good"}, DataError, "Item 101: rating 'good' is not a number"),
         (pl.DataFrame({"user": [1], "item": [101]}), DataError, "the history has no column 'rat"),
         (pl.DataFrame({"item": [101], "rating": [1]}), DataError, "The frame has no column 'user'"),

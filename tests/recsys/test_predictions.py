@@ -138,6 +138,8 @@ def test_the_uncertainty_stands_beside_the_prediction():
     found = sure.predict(pairs, cold_start="bias", std=True)
     assert found["std"].to_list() == [10.0, 2.0, None]
     assert found.drop("std").equals(sure.predict(pairs, cold_start="bias"))
+    assert sure.predict([[1, "b"]], std=True).equals(found[:1])
+    assert sure.predict(1, "b", std=True).equals(found[:1])
 
 
 def test_predicts_one_pair(recommender):

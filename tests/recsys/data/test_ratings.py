@@ -290,6 +290,8 @@ def test_labels_of_a_pandas_matrix_are_ids() -> None:
     table = pd.DataFrame([[5.0, np.nan], [2.0, 3.0]], index=["eve", "ann"], columns=[30, 10])
     ratings = Ratings.from_matrix(table)
     assert ratings.to_frame().rows() == [("ann", 10, 3.0), ("ann", 30, 2.0), ("eve", 30, 5.0)]
+    nullable = Ratings.from_matrix(table.convert_dtypes())
+    assert nullable.to_frame().equals(ratings.to_frame())
     assert Ratings.from_matrix(table, users=[7, 8]).users.values.to_list() == [7, 8]
     assert (
         Ratings.from_matrix(pd.DataFrame(DENSE))

@@ -213,6 +213,7 @@ def test_labels_of_a_mapping(split):
     models = {"few": Popular(damping=1), "many": Popular(damping=50)}
     result = evaluate(models, split)
     assert result.table["model"].to_list() == ["few", "many"]
+    assert evaluate(Popular(), split).table["model"].to_list() == ["popular"]
     assert result.per_user["model"].unique(maintain_order=True).to_list() == ["few", "many"]
     with pytest.raises(
         DataError, match="Two models are called 'popular'; give a mapping with a label"
@@ -501,8 +502,8 @@ def test_own_metrics_are_measured_as_those_of_the_registry(split):
     [
         ("nothing", "metric must be one of rmse, mae, rmse_warm, rmse_cold, precision"),
         (5, "A metric must be a name, a function or a Metric; got 5"),
-        (lambda hits: hits[:, 0], "An own metric needs a name that is not taken; got '<lambda>'"),
-        (METRICS["recall"], "An own metric needs a name that is not taken; got 'recall'"),
+        (lambda hits: hits[:, 0], "An own metric needs a name, not taken yet; got '<lambda>': d"),
+        (METRICS["recall"], "An own metric needs a name, not taken yet; got 'recall'"),
         (Metric("x", lambda lists, titles: lists, ""), "The parameters of the metric x must be"),
         (Metric("x", lambda hits: hits, ""), "The metric x must return one value per user"),
     ],

@@ -291,6 +291,7 @@ def test_min_df_leaves_out_rare_words(everyday):
         ({}, ["?", "!"], "There are no words in any of the 2 documents"),
         ({"min_df": 3}, ["tea", "tea"], "No word is in min_df=3 documents or more"),
         ({"min_df": 0}, ["tea"], "min_df must be a positive integer; got 0"),
+        ({}, [None, "tea"], r"Document 0 \(from 0\) must be a text; got NoneType"),
         ({}, ["tea", None], r"Document 1 \(from 0\) must be a text; got NoneType"),
         ({"n_components": 0}, ["tea", "milk"], "n_components must be an integer from 1 to 2"),
         ({"n_components": "knee"}, ["tea", "milk"], "one of 'elbow', 'profile.*got 'knee'"),

@@ -215,6 +215,11 @@ def test_uncertainty_is_positive_and_finite(name, fitted):
         ),
         (Explains, lambda r: r.explain(1, 1), "explain its scores"),
         (
+            HasItemVectors | HasItemSimilarity,
+            lambda r: r.similar_items(1),
+            "find similar items",
+        ),
+        (
             HasUncertainty,
             lambda r: r.predict(pl.DataFrame({"user": [1], "item": [1]}), std=True),
             "tell how uncertain it is",
