@@ -229,10 +229,12 @@ class Auto(Model):
         if choice.is_open and (folds := HeldOut.folds(self.ratings, self.random_state)):
             compare = self._by_lists if self.ratings.implicit else self._by_error
             self.candidate, self._start, metric, shown, verdict = compare(choice, folds)
-            n_held_out = sum(fold.test.n_ratings for fold in folds)
+            held_out = sum(fold.test.n_ratings for fold in folds)
+            what = "interaction" if self.ratings.implicit else "rating"
+            where = f" of {len(folds)} splits" if len(folds) > 1 else ""
             self.findings = [
                 f"compared {choice}",
-                f"{metric} on {n_held_out:,} held-out ratings: {', '.join(shown)}",
+                f"{metric} on {counted(held_out, f'held-out {what}')}{where}: {', '.join(shown)}",
                 f"chose {verdict}",
             ]
         return self.candidate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from os.path import commonprefix
 from pathlib import Path
 
 from lowrank.errors import missing_extra as missing_extra
@@ -135,6 +136,8 @@ def similar_files(name: str, others: Iterable[str], n: int) -> list[str]:
     --------
     >>> similar_files("rating.csv", ["ratings.csv", "ratings.parquet", "o.csv"], 3)
     ['ratings.csv', 'ratings.parquet']
+    >>> similar_files("ratings.cs", ["ratings.zip", "ratings.csv"], 1)
+    ['ratings.csv']
     >>> similar_files("nope.csv", ["o.csv"], 3)
     []
     """
@@ -143,7 +146,11 @@ def similar_files(name: str, others: Iterable[str], n: int) -> list[str]:
         stems.setdefault(each.partition(".")[0], []).append(each)
     near = close_matches(name.partition(".")[0], stems, n)
     suffix = name.rpartition(".")[2]
-    ordered = (sorted(stems[stem], key=lambda each: not each.endswith(suffix)) for stem in near)
+
+    def distance(other: str) -> tuple[bool, int, int]:
+        return not other.endswith(suffix), -len(commonprefix([other, name])), len(other)
+
+    ordered = (sorted(stems[stem], key=distance) for stem in near)
     return [each for found in ordered for each in found][:n]
 
 

@@ -289,7 +289,9 @@ def _not_a_parameter(
     near = close_matches(name, known, 1)
     hint = f"; did you mean {near[0]}?" if near else "."
     listed = f"{', '.join(known) or 'none'}; `recsys models {next(iter(declared))}` describes them."
-    return click.UsageError(f"{models} has no parameter {name!r}{hint} It has {listed}")
+    have = "has no" if len(declared) == 1 else "have no"
+    models = models.replace(" or ", " and ")
+    return click.UsageError(f"{models} {have} parameter {name!r}{hint} It has {listed}")
 
 
 def _converted(parameter: Parameter, text: str) -> Any:
@@ -301,7 +303,8 @@ def _converted(parameter: Parameter, text: str) -> Any:
         value = _TYPES.get(parameter.type, click.STRING).convert(text, None, None)
         parameter.check(value)
     except (click.BadParameter, DataError) as error:
-        reason = error.message if isinstance(error, click.BadParameter) else error
+        reason = error.message if isinstance(error, click.BadParameter) else str(error)
+        reason = reason.partition(" Recognized values: ")[0]  # a dozen ways to say true or false
         raise click.UsageError(f"-p {parameter.name}={text}: {reason}") from error
     return value
 

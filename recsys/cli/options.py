@@ -441,8 +441,8 @@ def output_options(function: Verb) -> Verb:
             "--output",
             "-o",
             metavar="FILE|TABLE",
-            help="File, or table such as shop.db::NAME, to write; one that exists is an error "
-            "without --if-exists replace or append.",
+            help="File, or table such as shop.db::NAME, to write; a table that exists is an "
+            "error without --if-exists replace or append.",
         ),
         add(
             "--format",

@@ -62,7 +62,9 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "timestamp ts unixreviewtime unixtime",
         "time datetime",
         "date createdat eventtime eventtimestamp",
-        "purchasedate orderdate invoicedate reviewdate tdat",
+        "purchasedate orderdate invoicedate reviewdate tdat eventdate ratingdate orderedat "
+        "purchasedat boughtat ratedat reviewedat playedat listenedat watchedat viewedat clickedat "
+        "occurredat ordertime purchasetime reviewtime ordertimestamp",
     ),
     "event": (
         "event eventtype eventname interactiontype",

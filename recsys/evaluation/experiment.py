@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -44,10 +44,11 @@ from recsys.predictions import clip_to_range
 from recsys.provenance import fingerprint
 from recsys.recommender import Recommender
 from recsys.reranking import best_items
-from recsys.topn import CsrPairs, Scorer, check_n, top_n
+from recsys.topn import CsrPairs, Scorer, TopN, check_n, top_n
 
 _CSR = ("shape", "indptr", "indices", "values")
 NO_FEATURES = ":no-features"
+_BLOCK_SCORES = 2**22  # scores of a block of users: 16 MB
 """Suffix of the name of a model that is fitted without the features of the ratings."""
 
 
@@ -231,6 +232,7 @@ class RankingTask:
     `relevant` are the relevant test ratings, and `users` those who have some. Without `candidates`,
     items are all that the user has not rated in the training part. Of a split that holds out whole
     items, or users, only the ratings of these are relevant, and of items only these are `allowed`.
+    Chance decides between equal scores of candidates and of such items (see `_Drawn`).
     """
 
     split: Split
@@ -241,6 +243,7 @@ class RankingTask:
     catalogue: Catalogue | None = None
     allowed: NDArray[np.bool_] | None = None
     diversity: float = 0.0
+    random_state: int = 0
 
     @classmethod
     def of(
@@ -274,7 +277,7 @@ class RankingTask:
             drawn = sample_candidates(split, relevant, candidates, random_state)
         known = Catalogue.of(split.train) if catalogue else None
         allowed = ~has_items(split.train) if split.method == "items" else None
-        return cls(split, relevant, users, n, drawn, known, allowed)
+        return cls(split, relevant, users, n, drawn, known, allowed, random_state=random_state)
 
     @property
     def n_relevant(self) -> NDArray[np.int64]:
@@ -290,9 +293,12 @@ class RankingTask:
     def recommend(self, model: Model) -> Lists:
         """Return each user's n best items, -1 where fewer are left, shape (n_ranked, n)."""
         lists = np.full((len(self.users), self.n), -1, dtype=np.int32)
-        scorer = model if self.candidates is None else _CandidateScorer(model, self.candidates)
-        exclude = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
-        search = partial(top_n, scorer, exclude=exclude, allowed=self.allowed)
+        search: Callable[[Indices, int], Iterator[TopN]]
+        if self.candidates is None and self.allowed is None:
+            seen = self.split.seen
+            search = partial(top_n, model, exclude=CsrPairs(seen.indptr, seen.indices))
+        else:
+            search = _Drawn(model, self.candidates, self.allowed, self.random_state).search
         ranked = search, self.users, self.n, model, self.split.train
         for top in best_items(*ranked, diversity=self.diversity):
             lists[top.rows, top.ranks - 1] = top.items
@@ -341,26 +347,58 @@ def draw_items(
     return drawn[~np.isin(drawn, rated)][:n].astype(np.int32)
 
 
-class _CandidateScorer:
-    """A `Scorer` for whose users only their candidates have scores."""
+class _Drawn:
+    """A `Scorer` of the allowed items, or of the candidates of each user: none of them rated.
 
-    def __init__(self, model: Scorer, candidates: CsrPairs) -> None:
-        self._model = model
-        self._pick = candidates
-        self.n_items = model.n_items
-        self.predict = model.predict
+    It has the items in an order by chance, which begins at another one for each user. So a model
+    that knows nothing of some of them, and gives all the same score, does not rank them by their
+    order in the data, where popular or old items often come first.
+    """
+
+    def __init__(
+        self,
+        model: Scorer,
+        candidates: CsrPairs | None,
+        allowed: NDArray[np.bool_] | None,
+        random_state: int,
+    ) -> None:
+        self._model, self._pick = model, candidates
+        items = np.arange(model.n_items) if allowed is None else np.flatnonzero(allowed)
+        self._order = np.random.default_rng(random_state).permutation(items)
+        self.n_items = len(items)
         self._score_error = model._score_error
 
+    def items(self, users: Indices, places: Indices) -> Indices:
+        """Return the items at some places of the users' orders."""
+        starts = users * 7919  # a large prime: users next to each other begin far from each other
+        return self._order[(starts + places) % max(self.n_items, 1)]
+
+    def search(self, users: Indices, n: int) -> Iterator[TopN]:
+        """Find the n best items of each user, as `top_n` does."""
+        for top in top_n(self, users, n):
+            yield replace(top, items=self.items(users[top.rows], top.items))
+
+    def predict(self, users: Indices, places: Indices) -> Floats:
+        """Return the scores of some places."""
+        return self._model.predict(users, self.items(users, places))
+
     def scores(self, users: Indices) -> Floats:
-        """Return the scores of candidates, minus infinity elsewhere, shape (n_block, n_items)."""
-        everything = self._model.scores(users)
-        scores = np.full_like(everything, -np.inf)
-        chosen = self._pick(users)
-        scores[chosen] = everything[chosen]
-        return scores
+        """Return the scores of all places, minus infinity of others than candidates."""
+        found = np.empty((len(users), self.n_items), np.float32)
+        size = max(1, _BLOCK_SCORES // self._model.n_items)  # the model has more items than these
+        for at in range(0, len(users), size):
+            block = users[at : at + size]
+            scores = self._model.scores(block)
+            if self._pick is not None:
+                others = np.ones(scores.shape, dtype=bool)
+                others[self._pick(block)] = False
+                scores[others] = -np.inf
+            items = self.items(block[:, None], np.arange(self.n_items))
+            found[at : at + size] = np.take_along_axis(scores, items, axis=1)
+        return found
 
     def _factor_form(self, users: Indices) -> FactorForm | None:
-        return None  # the compiled search looks at all items
+        return None  # the compiled search looks at all items in one order
 
 
 def _prepare(

@@ -132,6 +132,9 @@ class IALS(PriorModel):
             None if rows[side] is None else each for side, each in features.items()
         )
         k = self.factors or default_factors(*ratings.shape, ratings.n_ratings)
+        if not (self.unobserved_weight and self.regularization):
+            found = f"unobserved_weight={penalties[0]:.4g}, regularization={penalties[1]:.4g}"
+            vars(self)["remarks"] = (f"penalties: {found}",)
         sweeps, previous = implicit_sweeps(weights, k, **options), math.inf
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):

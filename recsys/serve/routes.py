@@ -65,8 +65,18 @@ Excluded = Annotated[
 ]
 OfVariant = Annotated[Variant | None, Query(description="Model of an A/B test.")]
 
+
+def _only_known(request: Request) -> None:
+    """Reject a misspelt parameter, which would change the answer without a word."""
+    known = [each.alias for each in request.scope["route"].dependant.query_params]
+    for name in request.query_params:
+        if name not in known:
+            listed = f"it has {', '.join(known)}" if known else "it has none"
+            raise ProblemError("invalid-request", f"There is no parameter {name!r} here; {listed}.")
+
+
 health = APIRouter(prefix="/health", tags=["health"])
-routes = APIRouter(prefix="/v1", responses=_problems())
+routes = APIRouter(prefix="/v1", responses=_problems(), dependencies=[Depends(_only_known)])
 
 
 def _route(

@@ -394,6 +394,16 @@ def test_cold_items_are_ranked_among_themselves_and_their_errors_told_apart(spli
     assert found.table[f"recall@{n}"][0] == 1
 
 
+def test_chance_orders_cold_items_of_which_a_model_knows_nothing():
+    rng = np.random.default_rng(0)
+    users, items = np.nonzero(rng.random((400, 60)) < np.linspace(0.9, 0.02, 60))
+    held = held_out_items(pl.DataFrame({"user": users, "item": items}), 0.3)
+    found = evaluate(["popular"], held, n=1, metrics=["precision"])
+    by_chance = found.per_user["user"].len() * held.new_items
+    n_relevant = held.test.take(held.is_new).n_ratings
+    assert found.table["precision@1"][0] == pytest.approx(n_relevant / by_chance, abs=0.05)
+
+
 def test_models_that_cannot_fold_users_in_are_refused(split):
     with pytest.raises(DataError, match=r"The rigid model cannot fold in .*: als, .*bias"):
         evaluate([Rigid()], held_out_users(split.train, 0.3))
@@ -404,7 +414,7 @@ class Rigid(Random):
     with_users = None
 
 
-@pytest.mark.parametrize("model", ["bias", "popular"])
+@pytest.mark.parametrize("model", ["bias", "als"])
 def test_sampled_candidates_are_ranked_among_themselves(split, model):
     found = evaluate([model], split, n=4, candidates=6, random_state=5)
     relevant = split.test

@@ -350,6 +350,11 @@ def test_a_variant_needs_a_second_model(service):
     assert detail == "The service has one model, and no variant b."
 
 
+def test_a_misspelt_parameter_is_an_error(service):
+    detail = problem(service.get("/v1/recommend/105?wher=new"), 400, "invalid-request")
+    assert detail.startswith("There is no parameter 'wher' here; it has n, where, ")
+
+
 def test_lists_may_be_empty_and_conditions_may_not_be_expensive(service):
     assert service.get("/v1/recommend/105?where=year=1").json["items"] == []
     several = service.post("/v1/recommend", {"users": [105, 106], "where": "year = 1"}).json
