@@ -144,7 +144,7 @@ def variational_sweeps(
 
     never falls. A temperature T above 1 counts each entry as 1/T of one, which keeps the
     posterior from becoming too sure of a model that is not true. Between two sweeps a few steps
-    move means and priors alone: covariances cost most, and settle first.
+    move means and priors alone: covariances and latent numbers cost most, and settle first.
 
     The prior of B is Gaussian with precision `link_penalty` times the prior precision of the
     rows, and its posterior has that column covariance too. So have those of the coefficients C of
@@ -204,7 +204,10 @@ def variational_sweeps(
         for side in sides:
             side.target = shrinkage_target(k + 1, variance) * side.typical
         targets = Targets.of(X, scale, noise=noise, temperature=temperature)
-        targets.give(rows, columns)
+        if start is None:
+            targets.give(rows, columns)
+        else:
+            targets.update(rows, columns, mean)
     quick = 0 if start is None else _QUICK_STEPS
     while True:
         with kernels.at_most(threads):
@@ -212,7 +215,6 @@ def variational_sweeps(
                 for side, other in ((rows, columns), (columns, rows)):
                     side.fit_means(other, mean, temperature * targets.noise)
                     side.fit_prior()
-                targets.update(rows, columns, mean)
             rows.fit_vectors(columns, mean, temperature * targets.noise)
             rows.fit_prior()
             squares = columns.fit_vectors(rows, mean, temperature * targets.noise)

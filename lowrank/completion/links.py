@@ -25,7 +25,7 @@ from lowrank.kernels import CodedMatrix, Stored, posteriors, transposed
 Floats = NDArray[np.floating[Any]]
 
 _SAMPLED_ROWS = 4096  # that distributions are learned from, at most
-_LINK_STEPS = 1  # of conjugate gradients per sweep: they start from the sweep before
+_RELAXATION = 1.25  # of the step of links in each sweep, which begins where the one before ended
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,7 +370,8 @@ class Side:
                 ridge=self.penalty,
                 weight=self.weight,
                 start=self.prior.link,
-                steps=_LINK_STEPS,
+                steps=1,
+                relaxation=_RELAXATION,
                 predictions=self.linked,
                 squares=self.link_squares,
             )
