@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recsys import evaluation  # which imports nothing yet
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
@@ -123,7 +124,6 @@ _evaluation_options = cli.bundle(
 
 def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evaluation]:
     """Read, split, fit and measure; return the models and the evaluation."""
-    from recsys import evaluation
     from recsys.evaluation.results import only
 
     check_file(request.per_user, "--per-user", (".csv", ".parquet"))
@@ -156,10 +156,9 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
 
 
 def _gates(request: _Request, *, comparing: bool) -> list[Gate]:
-    from recsys.evaluation.metrics import METRICS
     from recsys.evaluation.results import value_names
 
-    names = [name for *_, name in value_names(list(METRICS.values()), request.n)]
+    names = [name for *_, name in value_names(list(evaluation.METRICS.values()), request.n)]
     return parsed_gates(request.fail_if, names, comparing=comparing)
 
 
@@ -192,7 +191,6 @@ def _prepared(
     request: _Request, at_least: int
 ) -> tuple[dict[str, Any], Split | Sequence[Split] | dict[str, Split]]:
     """Return the models to evaluate, by label, and the ratings to evaluate them on."""
-    from recsys.evaluation import Split
 
     if _are_models(request):
         return _saved(request, at_least)
@@ -208,8 +206,8 @@ def _prepared(
     names, splits = _chosen_models(request.model, splits)
     models = _unfitted(names, request.fitting)
     bare = [getattr(each, "model", each) for each in models.values()]
-    inputs.note_weights(bare, (splits if isinstance(splits, Split) else splits[0]).train)
-    if isinstance(splits, Split):
+    inputs.note_weights(bare, (splits if isinstance(splits, evaluation.Split) else splits[0]).train)
+    if isinstance(splits, evaluation.Split):
         return models, replace(splits, train=inputs.featured(splits.train, request.reader, bare))
     return models, [
         replace(each, train=inputs.featured(each.train, request.reader, bare)) for each in splits
@@ -218,14 +216,13 @@ def _prepared(
 
 def _unfitted(names: Sequence[str], fitting: cli.FitOptions) -> dict[str, Any]:
     """Return models by label; "als:no-features" is `als`, to be fitted without features."""
-    from recsys.evaluation import WithoutFeatures
     from recsys.models.registry import make_model
 
     plain = {label: label.partition(":")[0] for label in names}
     parameters = inputs.parameters_for([*dict.fromkeys(plain.values())], fitting)
     models = {label: make_model(name, **parameters[name]) for label, name in plain.items()}
     return {
-        label: each if label in plain.values() else WithoutFeatures(each)
+        label: each if label in plain.values() else evaluation.WithoutFeatures(each)
         for label, each in models.items()
     }
 
@@ -235,7 +232,6 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
 
     A saved model keeps its fit; models next to it are fitted to the ratings of the first.
     """
-    from recsys.evaluation import shared_test
     from recsys.provenance import without_weights
 
     places, fitting = [*dict.fromkeys(request.ratings)], request.fitting
@@ -254,7 +250,7 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     reader = replace(request.reader, implicit=first.ratings.implicit)
     test = inputs.load_ratings(request.test, reader, without_weights(first.provenance.reading))
     saved = dict(zip(_labels(places, loaded, request.model), loaded, strict=True))
-    shared = shared_test({label: each.ratings for label, each in saved.items()}, test)
+    shared = evaluation.shared_test({label: each.ratings for label, each in saved.items()}, test)
     for count, reason in (
         (shared.n_unknown, "of users or items without training ratings"),
         (shared.n_known, "that a model was fitted to"),
@@ -286,9 +282,8 @@ def _chosen_models(
 ) -> tuple[list[str], Split | Sequence[Split]]:
     """Return the models to evaluate; without names, the ratings as `recsys fit` would use them."""
     from recsys.auto import as_implicit, choose_model
-    from recsys.evaluation import Split
 
-    parts = [splits] if isinstance(splits, Split) else [*splits]
+    parts = [splits] if isinstance(splits, evaluation.Split) else [*splits]
     if names and "auto" not in names:
         return [*dict.fromkeys(names)], splits
     choice = choose_model(parts[0].train)

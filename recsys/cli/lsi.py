@@ -10,44 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recsys import lsi  # which imports nothing yet
 from recsys.cli import options as cli
 from recsys.cli.data import check_plot, write_spectrum
 from recsys.cli.errors import require
-from recsys.cli.group import Group, Verb
+from recsys.cli.group import Group
 from recsys.cli.output import Activity, Output, note
 from recsys.messages import counted
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from recsys.lsi import LSI, DocumentBatch, Documents, Index
-
 _METHODS = ("hybrid", "lsi", "bm25")
-
-VERBS = {
-    "index": Verb("recsys.cli.lsi:index", "Index documents and save the index."),
-    "query": Verb("recsys.cli.lsi:query", "Find the documents that match a query best."),
-    "terms": Verb("recsys.cli.lsi:terms", "List the words nearest to a word."),
-    "similar": Verb("recsys.cli.lsi:similar", "List the documents nearest to a document."),
-    "add": Verb("recsys.cli.lsi:add", "Add documents to an index."),
-    "remove": Verb("recsys.cli.lsi:remove", "Remove documents from an index."),
-    "evaluate": Verb("recsys.cli.lsi:evaluate", "Measure an index on judged queries."),
-    "scree": Verb("recsys.cli.lsi:scree", "Show the singular values of an index."),
-    "info": Verb("recsys.cli.lsi:info", "Show the size and parameters of an index."),
-}
 
 
 @click.group(
     "lsi",
     cls=Group,
-    verbs=VERBS,
     examples=[
         "recsys lsi index articles/ --out index",
         'recsys lsi query index "heat transfer in slip flow"',
     ],
 )
 @cli.common_options
-def lsi() -> None:
+def group() -> None:
     """Search documents by their words and their meaning."""
 
 
@@ -62,11 +48,9 @@ class DocumentOptions:
     table: str | None = None
     query: str | None = None
 
-    def open(self, path: str, after: int = 0) -> Documents:
+    def open(self, path: str, after: int = 0) -> lsi.Documents:
         """Return the documents at a path, not yet read."""
-        from recsys.lsi import Documents
-
-        return Documents(path, **vars(self), after=after)
+        return lsi.Documents(path, **vars(self), after=after)
 
 
 _add = functools.partial(cli.option, section="Reading")
@@ -84,7 +68,7 @@ document_options = cli.bundle(
 """Decorator that adds the options for reading documents as `reading`."""
 
 
-def _watched(documents: Documents, activity: Activity) -> Iterator[DocumentBatch]:
+def _watched(documents: lsi.Documents, activity: Activity) -> Iterator[lsi.DocumentBatch]:
     """Yield the batches of documents, show their number, and report how they were read."""
     count = 0
     for batch in documents:
@@ -92,18 +76,6 @@ def _watched(documents: Documents, activity: Activity) -> Iterator[DocumentBatch
         activity.say(counted(count, "document"))
         yield batch
     note(documents.decision)
-
-
-def _load(path: str) -> Index:
-    from recsys.lsi import Index
-
-    return Index.load(path)
-
-
-def _load_to_change(path: str) -> LSI:
-    from recsys.lsi import LSI
-
-    return LSI.load(path)
 
 
 @cli.command(
@@ -155,14 +127,13 @@ def index(
     column, or a file with one document per line (- for standard input), plain or compressed by gzip
     or zstd. Texts are read once, a thousand at a time, and not kept.
     """
-    from recsys.lsi import LSI
     from recsys.schema import INDEX
     from recsys.storage import check_target
 
     check_target(out, INDEX, overwrite=force)
     found = reading.open(documents)
     spoken = None if language == "none" else language
-    fitted = LSI(dimensions, method=method, language=spoken, random_state=seed)
+    fitted = lsi.LSI(dimensions, method=method, language=spoken, random_state=seed)
     with Activity("Indexing") as activity:
         fitted.fit(_watched(found, activity))
     fitted.save(out, overwrite=force)
@@ -222,23 +193,23 @@ def query(
     either as it is. Queries from a file have a first column query: the line number, or the id of a
     table or collection. Unknown words are ignored, and reported.
     """
-    lsi = _load(index)
+    loaded = lsi.Index.load(index)
     command = "lsi query"
     if text is None:
         require(not explain, "--explain ID takes one TEXT, not --queries.")
-        found = _answers(lsi, str(queries), n, reading, method=method, parts=explain is not None)
+        found = _answers(loaded, str(queries), n, reading, method=method, parts=explain is not None)
         output.write(found, command=command, n=n)
     elif explain:
-        frame = lsi.explain(text, explain, method=method)
+        frame = loaded.explain(text, explain, method=method)
         score = float(frame["contribution"].sum())
         output.write(frame, command=command, query=text, document=explain, score=score)
     else:
-        frame = lsi.query(text, n, method=method, parts=explain is not None)
+        frame = loaded.query(text, n, method=method, parts=explain is not None)
         output.write(frame, command=command, query=text, n=n)
 
 
 def _answers(
-    lsi: Index, path: str, n: int, reading: DocumentOptions, **how: Any
+    loaded: lsi.Index, path: str, n: int, reading: DocumentOptions, **how: Any
 ) -> Iterator[pl.DataFrame]:
     """Yield the results of a file of queries; it fails only if none has any."""
     from recsys.lsi.queries import NothingToRankError
@@ -249,7 +220,7 @@ def _answers(
         if number == 0:
             note(documents.decision.replace("document", "query"))
         try:
-            yield lsi.query(batch.texts, n, labels=batch.ids, **how)
+            yield loaded.query(batch.texts, n, labels=batch.ids, **how)
             answered += 1
         except NothingToRankError as error:
             failure, first, last = error, batch.ids[0], batch.ids[-1]
@@ -279,10 +250,10 @@ def terms(index: str, words: tuple[str, ...], n: int, output: Output) -> None:
     """
     from recsys.lsi.vectorizer import normalised
 
-    lsi = _load(index)
-    known = lsi.terms_.find(words) >= 0
+    loaded = lsi.Index.load(index)
+    known = loaded.terms_.find(words) >= 0
     terms = [w if k else normalised(w.lower()) for w, k in zip(words, known, strict=True)]
-    output.write(lsi.similar_terms(terms, n), command="lsi terms", n=n)
+    output.write(loaded.similar_terms(terms, n), command="lsi terms", n=n)
 
 
 @cli.command(
@@ -298,7 +269,7 @@ def similar(index: str, ids: tuple[str, ...], n: int, output: Output) -> None:
     The score is the cosine similarity of the document vectors; the columns are document, similar,
     rank, score, and title and snippet if they are known.
     """
-    output.write(_load(index).similar_documents(list(ids), n), command="lsi similar", n=n)
+    output.write(lsi.Index.load(index).similar_documents(list(ids), n), command="lsi similar", n=n)
 
 
 @cli.command(
@@ -338,14 +309,14 @@ def add(
     proportion to what is new. The share outside the dimensions and the loss of orthogonality, 0 for
     a new index, show when to update the decomposition or to index everything again.
     """
-    lsi = _load_to_change(index)
-    ids = lsi.documents_.ids.values
+    loaded = lsi.LSI.load(index)
+    ids = loaded.documents_.ids.values
     last = ids.max() if ids.dtype.is_integer() else None
     found = reading.open(documents, after=last if isinstance(last, int) else 0)
     with Activity("Adding") as activity:
-        added = lsi.add_documents(_watched(found, activity), method=method, replace=replace)
+        added = loaded.add_documents(_watched(found, activity), method=method, replace=replace)
     target = out or index
-    lsi.save(target, overwrite=force or out is None)
+    loaded.save(target, overwrite=force or out is None)
     note(
         f"added {counted(added.n_documents, 'document')} by {added.method}"
         f"{f' ({added.n_replaced:,} replaced)' if replace else ''}, saved in {target}; "
@@ -369,11 +340,11 @@ def remove(index: str, ids: tuple[str, ...], out: str | None, force: bool) -> No
 
     Its words and dimensions stay as they are. `recsys lsi add --replace` exchanges documents.
     """
-    lsi = _load_to_change(index)
-    removed = lsi.remove_documents(list(ids))
+    loaded = lsi.LSI.load(index)
+    removed = loaded.remove_documents(list(ids))
     target = out or index
-    lsi.save(target, overwrite=force or out is None)
-    left = counted(len(lsi.documents_), "document")
+    loaded.save(target, overwrite=force or out is None)
+    left = counted(len(loaded.documents_), "document")
     note(f"removed {counted(removed, 'document')}, saved in {target}; {left} left")
 
 
@@ -411,7 +382,7 @@ def evaluate(
     output: Output,
     reading: DocumentOptions,
 ) -> None:
-    """Measure how well an index finds the documents that are relevant to queries.
+    """Measure an index on judged queries.
 
     MAP over the 1,000 best documents, NDCG and precision at 10, recall at 100 and MRR of each
     method, with 95% intervals over queries and paired tests between methods. JSON has definitions,
@@ -422,7 +393,7 @@ def evaluate(
     from recsys.lsi.evaluation import evaluate_search
     from recsys.readers.collections import read_judgements
 
-    lsi = _load(index)
+    loaded = lsi.Index.load(index)
     documents = reading.open(_inside(queries, "queries.jsonl"))
     labels, texts = list[Any](), list[str]()
     for batch in documents:
@@ -430,7 +401,7 @@ def evaluate(
         texts += batch.texts
     note(documents.decision.replace("document", "query"))
     found = evaluate_search(
-        lsi,
+        loaded,
         labels,
         texts,
         read_judgements(_inside(judgements, "qrels/test.tsv"), encoding=reading.encoding),
@@ -490,10 +461,14 @@ def scree(index: str, plot: str | None, output: Output) -> None:
     import numpy as np
 
     check_plot(plot)
-    lsi = _load(index)
-    s = lsi.singular_values_
+    loaded = lsi.Index.load(index)
+    s = loaded.singular_values_
     # The squared Frobenius norm of the indexed matrix, added documents included.
-    energy = float(np.sum(lsi.document_weights().data.astype(np.float64) ** 2))
+    energy = float(np.sum(loaded.document_weights().data.astype(np.float64) ** 2))
     energy = max(energy, float(np.sum(s.astype(np.float64) ** 2)))
     report = "{count} dimensions keep {kept} of the energy; elbow at {elbow}"
     write_spectrum(s, energy, output, plot, report, command="lsi scree", energy=energy)
+
+
+for verb in (index, query, terms, similar, add, remove, evaluate, scree, info):
+    group.add_command(verb)

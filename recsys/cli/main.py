@@ -45,7 +45,7 @@ VERBS = {
     "scree": Verb("recsys.cli.data:scree", "Show the singular values of the ratings."),
     "explore": Verb("recsys.cli.serve:explore", "Write a page to explore a model, as one file."),
     "lsi": Verb(
-        "recsys.cli.lsi:lsi",
+        "recsys.cli.lsi:group",
         "Search documents by their words and their meaning.",
     ),
     "serve": Verb("recsys.cli.serve:serve", "Serve a model over HTTP, with a page to explore it."),

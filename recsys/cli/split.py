@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from recsys import evaluation  # which imports nothing yet
 from recsys.cli import inputs
 from recsys.cli.options import (
     SHARE,
@@ -117,7 +118,6 @@ def split_options(details: str = "") -> Decorator:
 
 def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split | Sequence[Split]:
     """Split ratings by the method; without one, by time if they have timestamps."""
-    from recsys import evaluation
     from recsys.evaluation.splits import default_split
 
     splitting.check()
@@ -145,7 +145,6 @@ def load_splits(
     UsageError
         If the sources contradict each other, or the options of a split do not apply.
     """
-    from recsys.evaluation import Split
     from recsys.evaluation.split_files import read_pair, read_split
     from recsys.storage import is_split, split_files
 
@@ -170,7 +169,7 @@ def load_splits(
             raise click.UsageError(f"{source} is split already, into {names}; leave out {flags}.")
         note(f"{source} is a split; its files are used as they are")
         found = read_split(source, read)
-    if isinstance(found, Split) and found.method == "given" and len(found.test.values):
+    if isinstance(found, evaluation.Split) and found.method == "given" and len(found.test.values):
         known, tested = found.train.timestamps, found.test.timestamps
         newer = 0 if known is None or tested is None else int((known > tested.min()).sum())
         if newer:
@@ -216,14 +215,13 @@ def split(
     it gets a directory for each fold. It is written to a temporary directory and moved into place
     when complete. `recsys evaluate DIR` takes it.
     """
-    from recsys.evaluation import Split
     from recsys.storage import check_split_target, save_split
 
     splitting.check()
     check_split_target(out, overwrite=force)
     parts = make_splits(inputs.load_ratings(ratings, reader), splitting, seed)
     save_split(parts, out, form="parquet" if form == "parquet" else "csv", overwrite=force)
-    first = parts if isinstance(parts, Split) else parts[0]
+    first = parts if isinstance(parts, evaluation.Split) else parts[0]
     sizes = f"{first.train.n_ratings:,} for training, {first.test.n_ratings:,} for testing"
     if first.history is not None:
         sizes += f", {first.history.n_ratings:,} as history of the test users"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recsys import evaluation  # which imports nothing yet
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import require
@@ -229,9 +230,7 @@ _FOLDS = "Folds have no training ratings in common; choose another --method."
 
 
 def _single(parts: Split | Sequence[Split]) -> Split:
-    from recsys.evaluation import Split
-
-    if not isinstance(parts, Split):
+    if not isinstance(parts, evaluation.Split):
         raise click.UsageError(_FOLDS)
     return parts
 

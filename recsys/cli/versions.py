@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from recsys import evaluation  # which imports nothing yet
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
@@ -27,7 +28,7 @@ from recsys.messages import counted
 
 if TYPE_CHECKING:
     from recsys.evaluation import Evaluation
-    from recsys.evaluation.monitor import Monitoring, OnlineTest
+    from recsys.evaluation.monitoring import Monitoring, OnlineTest
     from recsys.models.base import Model
 
 _SHOWN = ("version", "model", "created", "ratings")
@@ -142,7 +143,6 @@ def monitor(
     intervals, next to those of the fit and of the last `recsys evaluate MODEL`. JSON also has the
     shares of the groups. RATINGS are read as those of the model were.
     """
-    from recsys.evaluation import monitor
     from recsys.provenance import without_weights
     from recsys.versions import measured
 
@@ -155,7 +155,7 @@ def monitor(
     before = next(reversed(measured(model)), None)
     reference = {name: value for name, (value, *_) in before.metrics.items()} if before else {}
     with Activity("Measuring"):
-        found = monitor(loaded, new, n, reference=reference, random_state=seed)
+        found = evaluation.monitor(loaded, new, n, reference=reference, random_state=seed)
     if report is not None:
         sentence = "No report: no new rating has a known user and a known item."
         require(found.evaluation is not None, sentence, CommandError)
@@ -182,9 +182,8 @@ def write_report(
     from lowrank.kernels import backend
     from recsys import __version__
     from recsys.cli.info import library_versions
-    from recsys.evaluation import html_report
 
-    page = html_report(
+    page = evaluation.html_report(
         found,
         parameters={label: model.get_params() for label, model in models.items()},
         monitoring=monitoring,
@@ -237,7 +236,7 @@ def compare_online(
         If there is not one source of clicks.
     """
     from recsys import __version__
-    from recsys.evaluation.monitor import CLICKS, online_test, read_lists
+    from recsys.evaluation.monitoring import CLICKS, online_test, read_lists
 
     if len(clicks) != 1:
         raise click.UsageError("--online FILE takes one file of clicks: user, item, timestamp.")

@@ -24,7 +24,7 @@ from recsys.evaluation.results import (
 from recsys.messages import missing_extra
 
 if TYPE_CHECKING:
-    from recsys.evaluation.monitor import Monitoring
+    from recsys.evaluation.monitoring import Monitoring
 
 _CHARACTER = 6.7  # average width in pixels
 _NEGLIGIBLE = 0.001  # share of the test ratings: tails of the residuals that are not drawn

@@ -22,10 +22,11 @@ from recsys.evaluation.splits import (
     Split,
     has_pairs,
 )
-from recsys.provenance import fingerprint
+from recsys.provenance import fingerprint as fingerprint  # which the package exports, too
 from recsys.readers import as_ratings, read_ratings
 from recsys.schema import SPLIT_MANIFEST
 from recsys.storage import read_split_manifest, split_files
+from recsys.storage import save_split as save_split
 
 
 def split_from_pair(

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from recsys.cli.main import cli
 from recsys.errors import DataError
-from recsys.evaluation.monitor import online_test, read_lists
+from recsys.evaluation.monitoring import online_test, read_lists
 from recsys.evaluation.statistics import Ratio, shuffled_groups
 
 
