@@ -191,7 +191,6 @@ def _prepared(
     request: _Request, at_least: int
 ) -> tuple[dict[str, Any], Split | Sequence[Split] | dict[str, Split]]:
     """Return the models to evaluate, by label, and the ratings to evaluate them on."""
-
     if _are_models(request):
         return _saved(request, at_least)
     if request.ratings and request.test and not request.train:
