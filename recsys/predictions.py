@@ -268,7 +268,7 @@ def ranked(
         Further columns.
     """
     columns = [
-        labels[top.rows],
+        labels.new_from_index(0, len(top)) if len(labels) == 1 else labels[top.rows],
         answers.take(top.items).alias(name or answers.kind),
         pl.Series("rank", top.ranks),
         pl.Series("score", top.scores),

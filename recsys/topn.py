@@ -32,8 +32,8 @@ Exclude = Callable[[Indices], tuple[Indices, NDArray[np.integer[Any]]]]
 _BLOCK_SCORES = 2**23  # scores of a block of users: 32 MB, and as much again to find the cut
 _BLOCK_RESULTS = 2**20  # results of a block of users, however many items each user gets
 _BLOCK_FACTORS = 2**23  # factors of a block of users of the kernel: 32 MB
-_SAMPLE, _TOGETHER = 64, 8  # users of a trial, in all and at a time
-_PAYS_AFTER = 64  # searches for few users, to order the items
+_SAMPLE, _TOGETHER = 16, 4  # users of a trial, in all and at a time
+_PAYS_AFTER = 32  # searches for few users, to order the items
 
 
 class Scorer(Protocol):

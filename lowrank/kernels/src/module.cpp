@@ -313,8 +313,9 @@ void top_k(In2<float> users, In1<float> offset, In2<float> items, In1<float> bia
             "bias and weight must have one entry per item");
     require(found.shape(0) == n_queries && scores.shape(0) == n_queries && found.shape(1) == scores.shape(1),
             "found and scores must have one row per user and the same number of columns");
-    for (std::size_t i = 0; i < order.size(); ++i)
-        require(static_cast<std::size_t>(order.data()[i]) < n_items, "order must hold indices of items");
+    std::uint32_t last = 0;  // of all indices, so that they are compared many at a time
+    for (std::size_t i = 0; i < order.size(); ++i) last = std::max(last, static_cast<std::uint32_t>(order.data()[i]));
+    require(order.size() == 0 || last < n_items, "order must hold indices of items");
     TopKProblem problem{};
     problem.users = users.data(), problem.offset = offset.data(), problem.items = items.data();
     problem.bias = bias.data(), problem.weight = weight ? weight->data() : nullptr;

@@ -57,16 +57,16 @@ using Scores = Vec<float, score_lanes>;
     return load<float, score_lanes>(column);
 }
 
-// Calls use(p, column p) for each column of `score_lanes` rows of length k, in order.
+// Calls use(p, column p) for the columns from:to of `score_lanes` rows, in order.
 template <class Use>
-[[gnu::always_inline]] inline void for_each_column(const float* const* rows, std::int64_t k, const Use& use) {
+[[gnu::always_inline]] inline void for_each_column(const float* const* rows, std::int64_t from, std::int64_t to,
+                                                   const Use& use) {
     Scores columns[score_lanes];
-    std::int64_t p = 0;
-    for (; p + score_lanes <= k; p += score_lanes) {
-        load_columns(rows, p, columns);
-        for (int i = 0; i < score_lanes; ++i) use(p + i, columns[i]);
+    for (; from + score_lanes <= to; from += score_lanes) {
+        load_columns(rows, from, columns);
+        for (int i = 0; i < score_lanes; ++i) use(from + i, columns[i]);
     }
-    for (; p < k; ++p) use(p, load_column(rows, p));
+    for (; from < to; ++from) use(from, load_column(rows, from));
 }
 
 inline constexpr std::int64_t sparse_ahead = 4;  // entries of a history whose rows of S are fetched early
@@ -166,12 +166,14 @@ inline void offer(const TopKBlock& block, std::int32_t user, float score, std::i
     block.threshold[user] = candidate_score(heap[0]);
 }
 
-// Rows of the items at order[start:], for one vector of them; places beyond the last repeat one.
+// The row of the item at a place of the order; places beyond the last repeat it.
+inline const float* row_at(const TopKProblem& problem, std::int64_t place) {
+    return problem.items + problem.order[place < problem.n_order ? place : problem.n_order - 1] * problem.k;
+}
+
+// Rows of the items at order[start:], for one vector of them.
 inline void item_rows(const TopKProblem& problem, std::int64_t start, const float* (&rows)[score_lanes]) {
-    for (int i = 0; i < score_lanes; ++i) {
-        const std::int64_t place = start + i < problem.n_order ? start + i : problem.n_order - 1;
-        rows[i] = problem.items + problem.order[place] * problem.k;
-    }
+    for (int i = 0; i < score_lanes; ++i) rows[i] = row_at(problem, start + i);
 }
 
 // Biases and weights of the panel of items order[start:]; places beyond the last get a bias of NaN,
@@ -191,9 +193,8 @@ inline void pack_panel(const TopKBlock& block, std::int64_t start, std::int64_t 
     for (int c = 0; c < panel_items; c += score_lanes) {
         const float* rows[score_lanes];
         item_rows(block.problem, start + c, rows);
-        for (const float*& row : rows) row += from;
-        for_each_column(rows, to - from, [&](std::int64_t p, Scores column) {
-            store<float, score_lanes>(block.panel + (from + p) * panel_items + c, column);
+        for_each_column(rows, from, to, [&](std::int64_t p, Scores column) {
+            store<float, score_lanes>(block.panel + p * panel_items + c, column);
         });
     }
 }
@@ -344,22 +345,67 @@ inline void score_panel(const TopKBlock& block, std::int64_t start, std::int64_t
     }
 }
 
+// Bit i says whether item i of a panel that is not packed may be good enough for a user: by a product whose additions
+// come in the fastest order, and a bound on the rounding of both. The rows of the next panel are fetched meanwhile.
+inline std::uint64_t near_enough(const TopKBlock& block, std::int64_t start, std::int32_t user) {
+    constexpr int W = score_lanes;
+    const TopKProblem& problem = block.problem;
+    const std::int64_t k = problem.k;
+    const float* x = problem.users + (block.first + user) * k;
+    const float most = problem.user_size[block.first + user] * problem.size[start];
+    const float error = most * static_cast<float>((k + 16) * 0x1p-23) + static_cast<float>(k * 0x1p-148);
+    if (!(error < __FLT_MAX__)) return ~std::uint64_t{0};
+    const Scores offset = broadcast<float, W>(problem.offset[block.first + user]);
+    const Scores threshold = broadcast<float, W>(block.threshold[user]);
+    std::uint64_t good = 0;
+    for (int c = 0; c < block_cols; ++c) {
+        const float *rows[W], *next[W];
+        item_rows(problem, start + c * W, rows);
+        item_rows(problem, start + c * W + panel_items, next);
+        Scores parts[W] = {}, dots = {};
+        std::int64_t p = 0;
+        for (; p + W <= k; p += W) {
+            const Scores here = load<float, W>(x + p);
+            for (int i = 0; i < W; ++i) parts[i] += here * load<float, W>(rows[i] + p);
+            for (const float* row : next) __builtin_prefetch(row + p);
+        }
+        transpose<float, W>(parts);
+        for (; p < k; ++p) dots += broadcast<float, W>(x[p]) * load_column(rows, p);
+        for (const Scores& part : parts) dots += part;
+        const Scores score = finished(block, dots + broadcast<float, W>(error), offset, nullptr, c * W);
+        good |= at_least(score, threshold) << (c * W);
+    }
+    return good;
+}
+
 // Scores one user on a panel that is not packed: for a single user that would take longer.
 inline void score_alone(const TopKBlock& block, std::int64_t start, std::int32_t user) {
-    constexpr std::int64_t line = 64 / sizeof(float);
-    const float* x = block.problem.users + (block.first + user) * block.problem.k;
-    Scores acc[block_cols] = {};
-    for (int c = 0; c < block_cols; ++c) {
-        const float* rows[score_lanes];
-        item_rows(block.problem, start + c * score_lanes + panel_items, rows);
-        for (const float* row : rows)
-            for (std::int64_t p = 0; p < block.problem.k; p += line) __builtin_prefetch(row + p);
-        item_rows(block.problem, start + c * score_lanes, rows);
-        for_each_column(rows, block.problem.k, [&](std::int64_t p, Scores column) {
-            acc[c] += broadcast<float, score_lanes>(x[p]) * column;
-        });
+    constexpr int W = score_lanes;
+    const TopKProblem& problem = block.problem;
+    const float* x = problem.users + (block.first + user) * problem.k;
+    const bool bounded = problem.size && !problem.weight;
+    std::uint64_t left = ~std::uint64_t{0} >> (64 - panel_items);
+    if (bounded) left &= near_enough(block, start, user);
+    if (!left) return;
+    float dots[panel_items];
+    for (float& dot : dots) dot = __builtin_nanf("");
+    while (left) {
+        const float* rows[W];
+        int places[W];
+        for (int i = 0; i < W; ++i) {  // beyond the last one, that again
+            places[i] = left ? __builtin_ctzll(left) : places[i - 1];
+            rows[i] = row_at(problem, start + places[i]);
+            left &= left - 1;
+            const float* later = row_at(problem, start + panel_items + places[i]);
+            for (std::int64_t p = 0; p < problem.k && !bounded; p += 64 / sizeof(float)) __builtin_prefetch(later + p);
+        }
+        Scores sum = {};
+        for_each_column(rows, 0, problem.k, [&](std::int64_t p, Scores column) { sum += broadcast<float, W>(x[p]) * column; });
+        for (int i = 0; i < W; ++i) dots[places[i]] = sum[i];
     }
-    select_row(block, start, user, acc);
+    Scores found[block_cols];
+    for (int c = 0; c < block_cols; ++c) found[c] = load<float, W>(dots + c * W);
+    select_row(block, start, user, found);
 }
 
 // Drops the users whose n-th best no item from `start` on can reach; returns how many are left.
