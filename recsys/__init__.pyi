@@ -35,10 +35,10 @@ from .models.bayes import Bayes as Bayes
 from .models.blend import Blend as Blend
 from .models.ease import EASE as EASE
 from .models.ials import IALS as IALS
-from .models.implicit_factors import ImplicitALS as ImplicitALS
-from .models.implicit_factors import ImplicitBPR as ImplicitBPR
-from .models.implicit_factors import ImplicitLMF as ImplicitLMF
-from .models.implicit_knn import ImplicitKNN as ImplicitKNN
+from .models.implicit_models import ImplicitALS as ImplicitALS
+from .models.implicit_models import ImplicitBPR as ImplicitBPR
+from .models.implicit_models import ImplicitKNN as ImplicitKNN
+from .models.implicit_models import ImplicitLMF as ImplicitLMF
 from .models.parameters import Range as Range
 from .models.registry import MODELS as MODELS
 from .models.registry import make_model as make_model

@@ -1,4 +1,4 @@
-"""Folding in: models of new users or items, from their ratings, with the rest as it is."""
+"""New users and items, by their ratings or features, with the rest of a model as it is."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from recsys.changes import check_range
-from recsys.cold_start import FeaturesLike, described_user
 from recsys.data.csr import CSR, Entries, Values, compact_times, encode, to_csr
-from recsys.data.features import TableLike
+from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, as_frame, column, column_names
 from recsys.data.ids import Ids, as_id_series
 from recsys.data.ratings import Ratings, table_of
 from recsys.data.rows import rating_problem, rating_values
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
-from recsys.models.abilities import FoldsInItems, FoldsInUsers
+from recsys.models import abilities
 from recsys.models.base import Model
 from recsys.models.histories import Histories
 from recsys.predictions import unsupported
 
 if TYPE_CHECKING:
-    from recsys.data.encoder import FeatureEncoder
+    from recsys.data.encoder import FeatureBlocks, FeatureEncoder
 
 HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float] | Sequence[Any]"
+
+FeaturesLike: TypeAlias = "str | Mapping[str, Any]"
+"""Features of a user: ``"age=30, job=student"``, or a mapping such as ``{"age": 30}``."""
 
 NEW_USER = "new"  # of a history without user ids
 
@@ -45,8 +48,8 @@ def folded_users(
     ------
     DataError
     """
-    if not isinstance(model, FoldsInUsers):
-        raise unsupported(model, FoldsInUsers, "fold in new users")
+    if not isinstance(model, abilities.FoldsInUsers):
+        raise unsupported(model, abilities.FoldsInUsers, "fold in new users")
     described = None
     if user_features is not None:
         described = described_user(user_features, model, known)
@@ -72,8 +75,8 @@ def folded_items(
     ------
     DataError
     """
-    if not isinstance(model, FoldsInItems):
-        raise unsupported(model, FoldsInItems, "fold in new items")
+    if not isinstance(model, abilities.FoldsInItems):
+        raise unsupported(model, abilities.FoldsInItems, "fold in new items")
     new, rows = new_items(histories, known, item_table, needs_values=model._needs_values)
     if model.uses_features:
         return cast(Any, model).with_items(rows, new.item_features), new
@@ -165,3 +168,91 @@ def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike 
     (data, levels), count = csr.values, csr.n_duplicates
     changes |= {"data": data, "levels": levels, "seconds": csr.seconds, "n_duplicates": count}
     return replace(known, **changes, indptr=csr.indptr, indices=csr.indices)
+
+
+def is_new(ratings: Ratings, rated: Ratings) -> npt.NDArray[np.bool_] | None:
+    """Return which items nobody has rated, None if there is none, or if no features are known.
+
+    `rated` has the ratings that the items were fitted to.
+    """
+    if ratings.item_features is None:
+        return None
+    found: npt.NDArray[np.bool_] = np.bincount(rated.indices, minlength=rated.n_items) == 0
+    return found if found.any() else None
+
+
+def described_user(values: FeaturesLike, model: Model, ratings: Ratings) -> FeatureBlocks:
+    """Return the features of a user who is described in words.
+
+    Raises
+    ------
+    DataError
+        If the model knows no features of users, or not these, or a value is unknown.
+    """
+    if not model.uses_features:
+        raise unsupported(model, abilities.KnowsFeatures, "use features of users")
+    encoder: FeatureEncoder | None = getattr(ratings.user_features, "encoder", None)
+    if encoder is None:
+        raise DataError(
+            f"The {model.name} model was fitted without features of users; fit it to ratings with "
+            "a table of users (user_table, --user-table)."
+        )
+    return encoder.row(values, ratings.user_table)
+
+
+def with_tables(
+    model: Model,
+    ratings: Ratings,
+    item_table: TableLike | None,
+    user_table: TableLike | None,
+    *,
+    learns: bool,
+) -> tuple[Model, Ratings]:
+    """Return a model and ratings with other tables; see `Recommender.with_tables`.
+
+    The model `learns` of the items and users in them that it does not know.
+
+    Raises
+    ------
+    DataError
+    """
+    for given, ids in ((item_table, ratings.items), (user_table, ratings.users)):
+        table, name = table_of(given, ids), f"{ids.kind}_table"
+        kept: Features | None = getattr(ratings, name)
+        if table is None:
+            continue
+        if kept is not None and not (table.rows_of(ids) >= 0).any():  # new ones only
+            table = kept.updated(table)
+        changes: dict[str, Any] = {name: table}
+        ratings = replace(ratings, **changes)
+        if learns:
+            model, ratings = extended(model, ratings, table)
+    return model, ratings
+
+
+def extended(model: Model, ratings: Ratings, table: Features) -> tuple[Model, Ratings]:
+    """Return a model that also knows the new items, or users, of a table, by their features.
+
+    What it knows already stays, bit for bit. The model is the same one where it has no features.
+    """
+    side = table.kind
+    old: Ids = getattr(ratings, f"{side}s")
+    features: FeatureBlocks | None = getattr(ratings, f"{side}_features")
+    encoder: FeatureEncoder | None = getattr(features, "encoder", None)
+    able = isinstance(model, abilities.KnowsFeatures) and model.knows(side)
+    if features is None or encoder is None or not able:
+        return model, ratings
+    from scipy import sparse
+
+    from recsys.data.encoder import with_ids  # few models have features
+
+    wider = with_ids(ratings, old, table)
+    ids: Ids = getattr(wider, f"{side}s")
+    if len(ids) == len(old):
+        return model, ratings
+    new = Ids(ids.values.filter(pl.Series(old.find(ids.values) < 0)), side)
+    order = np.argsort(ids.find(pl.concat([old.values, new.values])))
+    blocks = encoder.transform(table, new)
+    matrix = sparse.vstack([features.matrix, blocks.matrix], format="csr")[order]
+    changed: dict[str, Any] = {f"{side}_features": replace(features, matrix=matrix)}
+    return cast(Any, model).widened(side, order, blocks), replace(wider, **changed)

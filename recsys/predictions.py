@@ -1,9 +1,9 @@
-"""Predictions and explanations as frames, also for users and items without ratings."""
+"""Predictions and explanations as frames, also of users and items without ratings; similarities."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,7 @@ from recsys.data.ids import Ids, IdsLike, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError, UnknownIdError
-from recsys.models.abilities import Explains, HasUncertainty
+from recsys.models import abilities
 from recsys.models.base import BiasedModel, Floats, Indices, Model
 from recsys.models.baselines import Popular
 from recsys.models.factor_form import FactorForm
@@ -23,12 +23,16 @@ from recsys.models.histories import Explanation, Histories
 from recsys.models.priors import Known
 from recsys.models.registry import MODELS, model_class
 from recsys.schema import Saved
-from recsys.topn import CsrPairs, TopN, check_n
+from recsys.topn import Cosine, CsrPairs, Scorer, TopN, check_n
+
+if TYPE_CHECKING:
+    from recsys.data.encoder import FeatureBlocks
 
 PairsLike: TypeAlias = "FrameLike | Sequence[tuple[int | str, int | str]]"
 """A frame with the columns user and item, or a list of pairs of ids."""
 
 _BLOCK_PAIRS = 2**20  # pairs imputed at a time
+_SUPPORT = 10  # ratings at which a similarity counts half
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -79,8 +83,8 @@ def predicted_pairs(
         predicted = clip_to_range(predicted, fitted.training)
     columns = [user.alias("user"), item.alias("item"), pl.Series("prediction", predicted)]
     if std:
-        if not isinstance(model, HasUncertainty):
-            raise unsupported(model, HasUncertainty, "tell how uncertain it is")
+        if not isinstance(model, abilities.HasUncertainty):
+            raise unsupported(model, abilities.HasUncertainty, "tell how uncertain it is")
         known = (users >= 0) & (items >= 0)
         found = np.full(len(users), np.nan, dtype=np.float32)
         at = {name: times[known] for name, times in told.items()}
@@ -195,8 +199,8 @@ def user_contributions(
     DataError
         If the model's scores are not such sums.
     """
-    if not isinstance(model, Explains):
-        raise unsupported(model, Explains, "explain its scores")
+    if not isinstance(model, abilities.Explains):
+        raise unsupported(model, abilities.Explains, "explain its scores")
     own = slice(ratings.indptr[user], ratings.indptr[user + 1])
     rated, values = ratings.indices[own], ratings.values_at(own)
     history = Histories(np.array([0, len(rated)], dtype=np.int64), rated, values)
@@ -278,6 +282,87 @@ def ranked(
     if new is not None:
         columns.append(pl.Series("new", new[top.items]))
     return pl.DataFrame(columns)
+
+
+def item_similarity(model: Model, counts: NDArray[np.int64]) -> Scorer:
+    """Return the similarities of items, given the number of ratings of each.
+
+    Raises
+    ------
+    DataError
+        If the model has none.
+    """
+    if isinstance(model, abilities.HasItemSimilarity):
+        return model.item_similarity((counts / (counts + _SUPPORT)).astype(np.float32))
+    if not isinstance(model, abilities.HasItemVectors):
+        similar = abilities.HasItemVectors | abilities.HasItemSimilarity
+        raise unsupported(model, similar, "find similar items")
+    return _cosine(model, "item", model.item_vectors(), counts)
+
+
+def user_similarity(model: Model, counts: NDArray[np.int64]) -> Cosine:
+    """Return the similarities of users, given the number of ratings of each.
+
+    Raises
+    ------
+    DataError
+        If the model has none.
+    """
+    if not isinstance(model, abilities.HasUserVectors):
+        raise unsupported(model, abilities.HasUserVectors, "find similar users")
+    return _cosine(model, "user", model.user_vectors(), counts)
+
+
+def _cosine(model: Model, side: str, vectors: Floats, counts: NDArray[np.int64]) -> Cosine:
+    """Return cosines, times the share of a vector that ratings and features tell."""
+    told: Floats = np.zeros(len(counts), np.float32)
+    if isinstance(model, abilities.KnowsFeatures) and model.knows(side):
+        vectors, told = model.comparable(side)
+    confidence = (counts + _SUPPORT * told) / (counts + _SUPPORT)
+    return Cosine(vectors, confidence=confidence.astype(np.float32))
+
+
+def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
+    """Return the similarities of items to texts: cosines in the space of the items' own texts.
+
+    The space is that of latent semantic indexing; the model keeps it for further texts.
+
+    Raises
+    ------
+    DataError
+        If the items have no texts among their features, or no word of the texts is in them.
+
+    Warns
+    -----
+    UnknownTermWarning
+        If some words are not.
+    """
+    # Texts need SciPy and scikit-learn; models load and recommend without.
+    from scipy import sparse
+
+    from recsys.lsi.queries import check_words
+
+    features: FeatureBlocks | None = getattr(ratings, "item_features", None)
+    spaces = () if features is None else features.texts
+    if not spaces:
+        raise DataError(
+            "Texts are compared with the texts of items, and the model has none; fit one that uses "
+            "features, such as als, to with_features(ratings), where the table of items has a "
+            "column of texts, such as descriptions."
+        )
+    words = [space.block.encode(texts) for space in spaces]
+    of_texts = [
+        space.block.scale * (encoded.rows @ space.components.T)
+        for space, encoded in zip(spaces, words, strict=True)
+    ]
+    unknown = [
+        [word for word in first if all(word in each for each in others)]
+        for first, *others in zip(*(each.unknown for each in words), strict=True)
+    ]
+    rows = sparse.hstack([each.rows for each in words], format="csr")
+    check_words(unknown, np.diff(rows.indptr) == 0)
+    vectors, queries = np.hstack([space.vectors for space in spaces]), np.hstack(of_texts)
+    return Cosine(vectors.astype(np.float32), queries.astype(np.float32))
 
 
 def unsupported(model: Model, ability: Any, action: str) -> DataError:

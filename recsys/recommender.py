@@ -13,15 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from recsys import cold_start, folding, predictions
-from recsys.cold_start import FeaturesLike
+from recsys import folding, predictions
 from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings, check_process
 from recsys.errors import DataError, NotFittedError
 from recsys.filters import BlockLike
-from recsys.folding import HistoryLike
+from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import html_table
 from recsys.models.base import Model, OnStep, Step, fitted_model
 from recsys.models.baselines import Popular
@@ -227,7 +226,7 @@ class Recommender:
             If the column of ids is missing, or an id is missing.
         """
         tables, learns = (item_table, user_table), not self._counts_from
-        model, changed = cold_start.with_tables(self.model, self.ratings, *tables, learns=learns)
+        model, changed = folding.with_tables(self.model, self.ratings, *tables, learns=learns)
         other = type(self)(model)
         other._is_named = self._is_named
         counts = {"users": changed.n_users, "items": changed.n_items}
@@ -453,7 +452,7 @@ class Recommender:
         if items is not None:
             return self._similar("item", items, n, self._item_similarity)
         texts = [text] if isinstance(text, str) else list(cast(Sequence[str], text))
-        blocks = top_n(cold_start.text_similarity(self.ratings, texts), np.arange(len(texts)), n)
+        blocks = top_n(predictions.text_similarity(self.ratings, texts), np.arange(len(texts)), n)
         return self._joined(blocks, pl.Series("text", texts, dtype=pl.String), self.ratings.items)
 
     def similar_users(self, users: IdsLike, n: int = 10) -> pl.DataFrame:
@@ -474,16 +473,16 @@ class Recommender:
     @cached_property
     def _item_similarity(self) -> Scorer:
         rated, n = self._counts_from.get("item", self.ratings).indices, self.ratings.n_items
-        return cold_start.item_similarity(self.model, np.bincount(rated, minlength=n))
+        return predictions.item_similarity(self.model, np.bincount(rated, minlength=n))
 
     @cached_property
     def _user_similarity(self) -> Cosine:
         counts = np.diff(self._counts_from.get("user", self.ratings).indptr)
-        return cold_start.user_similarity(self.model, counts)
+        return predictions.user_similarity(self.model, counts)
 
     @cached_property
     def _new(self) -> npt.NDArray[np.bool_] | None:
-        return cold_start.is_new(self.ratings, self._counts_from.get("item", self.ratings))
+        return folding.is_new(self.ratings, self._counts_from.get("item", self.ratings))
 
     @cached_property
     def _known_users(self) -> KnownUsers:

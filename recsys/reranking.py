@@ -13,7 +13,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from recsys.cold_start import FeaturesLike
 from recsys.data.ids import IdsLike
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
@@ -24,7 +23,7 @@ from recsys.filters import (
     rows_where,
     without_blocked,
 )
-from recsys.folding import HistoryLike
+from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import close_matches
 from recsys.models import abilities
 from recsys.models.base import Floats, Indices, Model

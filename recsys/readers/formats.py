@@ -1,4 +1,4 @@
-"""Formats that name their columns, Parquet and JSON lines; lines of LightGCN; files as one table."""
+"""Formats that name columns, Parquet and JSON lines; lines of LightGCN; files as one table."""
 
 from __future__ import annotations
 

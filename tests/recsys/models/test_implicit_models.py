@@ -19,7 +19,7 @@ from lowrank import kernels
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.histories import Histories
-from recsys.models.implicit_factors import library
+from recsys.models.implicit_models import library
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender
 
