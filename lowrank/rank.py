@@ -254,6 +254,11 @@ def gavish_donoho(s: ArrayLike, shape: tuple[int, int], noise: float | None = No
     noise : float, optional
         Sigma.
 
+    Raises
+    ------
+    ValueError
+        If `s` is not descending, finite and not negative, or too short for its median.
+
     References
     ----------
     Gavish & Donoho (2014), "The optimal hard threshold for singular values is 4/sqrt(3)",
@@ -264,7 +269,12 @@ def gavish_donoho(s: ArrayLike, shape: tuple[int, int], noise: float | None = No
     >>> gavish_donoho([40.0, 30.0, 9.0, 8.0], (100, 4), noise=1.0)
     2
     """
-    spectrum = np.asarray(s, dtype=np.float64)
+    spectrum = _checked_spectrum(s)
+    if noise is None and spectrum.size < min(shape):
+        raise ArgumentError(
+            f"s must have all {min(shape)} singular values, as their median is needed; got "
+            f"{spectrum.size}: compute the others, or give noise."
+        )
     if spectrum.size == 0:
         return 0
     larger = max(shape)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.approximation import LowRank, svd_down_to
-from lowrank.arguments import checked_generator, checked_rank
+from lowrank.arguments import as_array, checked_generator, checked_rank
 from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive, not_finite, real_matrix
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
@@ -220,7 +220,7 @@ def _known_values(X: ArrayLike) -> tuple[FloatArray, NDArray[np.bool_] | None]:
             "X must be dense, as what a low-rank part leaves of it is; got a sparse matrix: "
             "use X.toarray() if its zeros are known, and NaN for entries that are not."
         )
-    array: Any = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
+    array: Any = X if isinstance(X, np.ma.MaskedArray) else as_array(X)
     values: Any = np.ma.getdata(array).astype(real_matrix(array.dtype, array.shape, "X"))
     missing: Any = np.isnan(values) | np.ma.getmaskarray(array)
     if missing.all():

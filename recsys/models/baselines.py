@@ -25,6 +25,7 @@ from recsys.models.base import (
     model,
     validation_rmse,
 )
+from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import parameter, random_state_parameter
 
@@ -208,7 +209,12 @@ class Popular(Model):
 
     def scores(self, users: ArrayLike) -> Floats:
         """Repeat the number of ratings of every item for each user, shape (n_block, n_items)."""
-        return np.tile(self.item_counts, (len(check_indices(users, self.n_users, "user")), 1))
+        return self._factor_form(users).scores()
+
+    def _factor_form(self, users: ArrayLike) -> FactorForm:
+        rows = len(check_indices(users, self.n_users, "user"))
+        none, items = np.zeros((rows, 0), np.float32), np.zeros((self.n_items, 0), np.float32)
+        return FactorForm(none, items, bias=self.item_counts)
 
 
 @model
