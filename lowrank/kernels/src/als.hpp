@@ -50,9 +50,7 @@ inline void solve_batch(const AlsProblem<T>& problem, const Workspace<T>& work, 
     interleave_systems(work.systems, work.grams, batch.count, work.gram_size, work.width, work.width);
     V penalty;
     for (int l = 0; l < lanes<T>; ++l) penalty[l] = problem.penalty[batch.row[l < batch.count ? l : 0]];
-    // Padding rows have a zero Gram matrix: the penalty alone keeps them solvable.
-    for (std::int64_t i = 0; i < work.systems.size; ++i)
-        work.systems.at(i, i) += i < problem.k ? penalty : broadcast<T, lanes<T>>(1);
+    for (std::int64_t i = 0; i < problem.k; ++i) work.systems.at(i, i) += penalty;
     factor(work.systems);
     double gain[lanes<T>];
     const V bias = solve_bias(problem, work, batch, gain);
@@ -79,9 +77,9 @@ template <class T>
 void als_rows(const AlsProblem<T>& problem, std::int64_t begin, std::int64_t end, void* memory) {
     const std::int64_t k = problem.k;
     const Workspace<T> work(k, memory);
-    __builtin_memset(work.tile, 0, work.tile_rows * work.stride * sizeof(T));
+    work.prepare(k, nullptr);
     const auto target = [&](std::int64_t row) {
-        return [&problem, row](std::int64_t place, std::int64_t column, T*) {
+        return [&problem, row](std::int64_t place, std::int64_t column) {
             return static_cast<T>(problem.ratings.value(row, place) - problem.shift) - problem.other_bias[column];
         };
     };
@@ -89,7 +87,7 @@ void als_rows(const AlsProblem<T>& problem, std::int64_t begin, std::int64_t end
         for (std::int64_t j = 0; j < k; ++j) work.scale[j] = T(1) / static_cast<T>(__builtin_sqrt(problem.penalty[row]));
         work.scale[k] = problem.fit_bias ? T(1) / static_cast<T>(__builtin_sqrt(problem.bias_penalty[row])) : 0;
     };
-    dual_rows(problem.ratings, problem.other, problem.factors, work, k, problem.fit_bias, begin, end, scale, target,
+    dual_rows<false>(problem.ratings, problem.other, problem.factors, work, k, problem.fit_bias, begin, end, scale, target,
               [&](std::int64_t row, int lane, const T* targets) {
                   const std::int64_t n = problem.ratings.indptr[row + 1] - problem.ratings.indptr[row];
                   double left = 0;
@@ -110,8 +108,8 @@ void als_rows(const AlsProblem<T>& problem, std::int64_t begin, std::int64_t end
             problem.objective[row] = 0;
             continue;
         }
-        const TargetSums sums = accumulate(problem.ratings, row, problem.other, problem.k, problem.k, work,
-                                           work.grams + batch.count * work.gram_size, target(row));
+        const TargetSums sums = accumulate<T, false>(problem.ratings, row, problem.other, k, k, work,
+                                                     work.grams + batch.count * work.gram_size, target(row));
         batch.row[batch.count] = row;
         batch.sum[batch.count] = static_cast<T>(sums.sum);
         batch.sum_squares[batch.count++] = sums.squares;

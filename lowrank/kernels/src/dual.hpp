@@ -29,7 +29,7 @@ inline void turn_tile(const TileSpace<T>& work, std::int64_t n, std::int64_t k, 
         for (std::int64_t j = 0; j < k; j += W) {
             Vec<T, W> v[W];
             for (int r = 0; r < W; ++r)
-                v[r] = p + r < n ? load<T, W>(work.tile + (p + r) * work.stride + j) : Vec<T, W>{};
+                v[r] = p + r < n ? load<T, W>(work.tile + (p + r) * work.width + j) : Vec<T, W>{};
             transpose<T, W>(v);
             for (int r = 0; r < W && j + r < k; ++r)
                 store<T, W>(turned + (j + r) * width + p, v[r] * broadcast<T, W>(work.scale[j + r]));
@@ -38,26 +38,25 @@ inline void turn_tile(const TileSpace<T>& work, std::int64_t n, std::int64_t k, 
 
 // The upper triangle of B D^-1 B' in `gram`, in rows of `width` numbers, and the targets in a row behind it.
 // work.scale has D^-1/2 of the factors, and of the bias if there is one. `target` is as for `accumulate`.
-template <class T, class Target>
+template <bool Weighted, class T, class Target>
 inline void dual_system(const Csr<T>& entries, std::int64_t row, const T* other, const Workspace<T>& work,
                         std::int64_t k, bool with_bias, std::int64_t width, T* gram, const Target& target) {
     const std::int64_t begin = entries.indptr[row], n = entries.indptr[row + 1] - begin;
     T* right = gram + width * width;
-    __builtin_memset(gram, 0, (width + side_columns) * width * sizeof(T));
+    __builtin_memset(gram, 0, (width + rhs_columns) * width * sizeof(T));
     for (std::int64_t j = 0; j < k; ++j) __builtin_memset(work.turned + j * width, 0, width * sizeof(T));
     const std::int64_t most = work.tile_rows / lanes<T> * lanes<T>;
     for (std::int64_t start = 0; start < n; start += most) {
         const std::int64_t count = n - start < most ? n - start : most;
         for (std::int64_t p = 0; p < count; ++p) {
             const std::int64_t column = entries.indices[begin + start + p];
-            T* packed = work.tile + p * work.stride;
-            copy_row(other + column * k, packed, k);
-            right[start + p] = target(begin + start + p, column, packed);
+            const T wanted = right[start + p] = target(begin + start + p, column);
+            copy_row(other + column * k, work.tile + p * work.width, k, Weighted ? wanted : 1);
         }
         turn_tile(work, count, k, work.turned + start, width);
     }
     for (std::int64_t p = 0; with_bias && p < width; ++p) work.turned[k * width + p] = p < n ? work.scale[k] : 0;
-    gram_update(Tile<T>{work.turned, k + with_bias, width}, width, gram, [](std::int64_t) {});
+    gram_update(Tile<T>{work.turned, k + with_bias, width}, width, gram, gram, [](std::int64_t) {});
 }
 
 // Factors the systems of a batch, and leaves y of each lane in work.solution.
@@ -73,16 +72,14 @@ inline void solve_dual(const Workspace<T>& work, int count, std::int64_t size, s
 }
 
 // D^-1 B'y of one lane.
-template <class T, class Target>
+template <bool Weighted, class T>
 inline void dual_factors(const Csr<T>& entries, std::int64_t row, const T* other, const Workspace<T>& work,
-                         std::int64_t k, int lane, T* factors, const Target& target) {
+                         std::int64_t k, int lane, const T* targets, T* factors) {
     constexpr int W = lanes<T>;
     T* sums = work.turned;  // work.width numbers
     __builtin_memset(sums, 0, work.width * sizeof(T));
     for (std::int64_t p = 0, begin = entries.indptr[row]; p < entries.indptr[row + 1] - begin; ++p) {
-        const std::int64_t column = entries.indices[begin + p];
-        copy_row(other + column * k, work.tile, k);
-        target(begin + p, column, work.tile);
+        copy_row(other + entries.indices[begin + p] * k, work.tile, k, Weighted ? targets[p] : 1);
         const Vec<T, W> left = broadcast<T, W>(work.solution[p][lane]);
         for (std::int64_t j = 0; j < work.width; j += W)
             store<T, W>(sums + j, load<T, W>(sums + j) + left * load<T, W>(work.tile + j));
@@ -92,7 +89,7 @@ inline void dual_factors(const Csr<T>& entries, std::int64_t row, const T* other
 
 // Solves the rows begin:end that have few entries. `problem` has the entries, factors and so on; scale(row)
 // writes work.scale, target(row) returns what `accumulate` calls, and finish(row, lane, y) takes what is left.
-template <class T, class Scale, class Target, class Finish>
+template <bool Weighted, class T, class Scale, class Target, class Finish>
 inline void dual_rows(const Csr<T>& entries, const T* other, T* factors, const Workspace<T>& work, std::int64_t k,
                       bool with_bias, std::int64_t begin, std::int64_t end, const Scale& scale, const Target& target,
                       const Finish& finish) {
@@ -109,8 +106,8 @@ inline void dual_rows(const Csr<T>& entries, const T* other, T* factors, const W
                 prefetch_row(other + entries.indices[entries.indptr[row] + p] * k, k);
             if (ready >= 0) {
                 scale(ready);
-                dual_system(entries, ready, other, work, k, with_bias, width, work.grams + count * work.gram_size,
-                            target(ready));
+                dual_system<Weighted>(entries, ready, other, work, k, with_bias, width,
+                                      work.grams + count * work.gram_size, target(ready));
                 rows[count++] = ready;
             }
             ready = row;
@@ -118,8 +115,9 @@ inline void dual_rows(const Csr<T>& entries, const T* other, T* factors, const W
             solve_dual(work, count, size, width);
             for (int lane = 0; lane < count; ++lane) {
                 scale(rows[lane]);
-                dual_factors(entries, rows[lane], other, work, k, lane, factors + rows[lane] * k, target(rows[lane]));
-                finish(rows[lane], lane, work.grams + lane * work.gram_size + width * width);
+                const T* targets = work.grams + lane * work.gram_size + width * width;
+                dual_factors<Weighted>(entries, rows[lane], other, work, k, lane, targets, factors + rows[lane] * k);
+                finish(rows[lane], lane, targets);
             }
             count = 0;
         }

@@ -15,11 +15,9 @@ inline void solve_interactions(const ImplicitProblem<T>& problem, const Workspac
     interleave_systems(systems, work.grams, batch.count, work.gram_size, work.width, work.width);
     V penalty;
     for (int l = 0; l < lanes<T>; ++l) penalty[l] = problem.penalty[batch.row[l < batch.count ? l : 0]];
-    for (std::int64_t i = 0; i < systems.size; ++i) {
-        for (std::int64_t j = i; i < problem.k && j < problem.k; ++j)
-            systems.at(i, j) += broadcast<T, lanes<T>>(problem.gram[i * problem.k + j]);
-        systems.at(i, i) += i < problem.k ? penalty : broadcast<T, lanes<T>>(1);  // of padding, only solvable
-        for (int l = 0; problem.right != nullptr && i < problem.k && l < batch.count; ++l)
+    for (std::int64_t i = 0; i < problem.k; ++i) {
+        systems.at(i, i) += penalty;
+        for (int l = 0; problem.right != nullptr && l < batch.count; ++l)
             systems.right(i)[0][l] += problem.right[batch.row[l] * problem.k + i];
     }
     factor(systems);
@@ -49,15 +47,13 @@ inline bool is_diagonal(const T* matrix, std::int64_t k) {
 template <class T>
 void implicit_rows(const ImplicitProblem<T>& problem, std::int64_t begin, std::int64_t end, void* memory) {
     const Workspace<T> work(problem.k, memory);
-    __builtin_memset(work.tile, 0, work.tile_rows * work.stride * sizeof(T));
     const std::int64_t k = problem.k;
+    work.prepare(k, problem.gram);
     // v (1 - a.m)^2 is the square of a target root(v) with factors root(v) m.
     const auto target = [&](std::int64_t row) {
-        return [&problem, &work, row](std::int64_t place, std::int64_t, T* packed) {
-            const T root = static_cast<T>(__builtin_sqrt(problem.weights.value(row, place)));
-            if (root != 1)
-                for (std::int64_t j = 0; j < work.width; ++j) packed[j] *= root;
-            return root;
+        return [&problem, row](std::int64_t place, std::int64_t) {
+            const T weight = problem.weights.value(row, place);
+            return weight == 1 ? weight : static_cast<T>(__builtin_sqrt(weight));
         };
     };
     const auto scale = [&](std::int64_t row) {
@@ -66,7 +62,7 @@ void implicit_rows(const ImplicitProblem<T>& problem, std::int64_t begin, std::i
     };
     const bool dual = problem.right == nullptr && is_diagonal(problem.gram, k);
     if (dual)
-        dual_rows(problem.weights, problem.other, problem.factors, work, k, false, begin, end, scale, target,
+        dual_rows<true>(problem.weights, problem.other, problem.factors, work, k, false, begin, end, scale, target,
                   [&](std::int64_t row, int lane, const T* targets) {
                       const std::int64_t n = problem.weights.indptr[row + 1] - problem.weights.indptr[row];
                       problem.objective[row] = 0;
@@ -76,8 +72,8 @@ void implicit_rows(const ImplicitProblem<T>& problem, std::int64_t begin, std::i
     Batch<T> batch;
     for (std::int64_t row = begin; row < end; ++row) {
         if (dual && dual_size(problem.weights.indptr[row + 1] - problem.weights.indptr[row], k)) continue;
-        const TargetSums sums = accumulate(problem.weights, row, problem.other, problem.k, problem.k, work,
-                                           work.grams + batch.count * work.gram_size, target(row));
+        const TargetSums sums = accumulate<T, true>(problem.weights, row, problem.other, k, k, work,
+                                                    work.grams + batch.count * work.gram_size, target(row));
         batch.row[batch.count] = row;
         batch.sum_squares[batch.count++] = sums.squares;
         if (batch.count == lanes<T>) solve_interactions(problem, work, batch);

@@ -28,11 +28,12 @@ template <class T>
 struct TileSpace {
     using V = Vec<T, lanes<T>>;
     std::int64_t width;   // k rounded up to whole register blocks
-    std::int64_t stride;  // of a tile row: the factors, then the side columns
     std::int64_t tile_rows;
     std::int64_t ahead;                // entries whose columns are fetched before they are gathered
     mutable std::int64_t fetched = 0;  // entries up to here have been
     T* tile;
+    T* targets;  // of the rows of the tile
+    T* start;    // width x width: what each row's Gram matrix starts from
     V* solution;
     LaneSystems<T> systems;
     T* turned;  // a transposed tile (dual.hpp)
@@ -41,17 +42,26 @@ struct TileSpace {
     TileSpace(std::int64_t k, std::int64_t unknowns, Scratch& scratch) {
         constexpr int W = lanes<T>;
         width = round_up(k, W > block_rows ? W : block_rows);
-        stride = width + round_up(side_columns, W);
-        tile_rows = tile_bytes / (stride * static_cast<std::int64_t>(sizeof(T)));
+        tile_rows = tile_bytes / (width * static_cast<std::int64_t>(sizeof(T)));
         if (tile_rows < 16) tile_rows = 16;
         ahead = prefetch_bytes / (k * static_cast<std::int64_t>(sizeof(T)) + 1) + 1;
-        tile = scratch.take<T>(tile_rows * stride);
+        tile = scratch.take<T>(tile_rows * width);
+        targets = scratch.take<T>(tile_rows + 3);
+        start = scratch.take<T>(width * width);
         systems.size = round_up(unknowns, panel);
         solution = scratch.take<V>(systems.size);
         turned = scratch.take<T>((k + 1) * width);
         scale = scratch.take<T>(k + 1);
         systems.inverse_diagonal = scratch.take<V>(systems.size);
         systems.cells = scratch.take<V>(LaneSystems<T>::cell_count(systems.size));
+    }
+
+    // Clears the tile; lets Gram matrices start from `gram`, of size k, or from zeros. Ones keep the padding solvable.
+    void prepare(std::int64_t k, const T* gram) const {
+        __builtin_memset(tile, 0, tile_rows * width * sizeof(T));
+        for (std::int64_t i = 0; i < width; ++i)
+            for (std::int64_t j = 0; j < width; ++j)
+                start[i * width + j] = i < k && j < k && gram ? gram[i * k + j] : i >= k && i == j;
     }
 };
 
@@ -63,7 +73,7 @@ struct Workspace : TileSpace<T> {
 
     Workspace(std::int64_t k, void* memory) : Workspace(k, Scratch{static_cast<char*>(memory)}) {}
     Workspace(std::int64_t k, Scratch scratch) : TileSpace<T>(k, k, scratch) {
-        gram_size = (this->width + side_columns) * this->width;
+        gram_size = (this->width + rhs_columns) * this->width;
         grams = scratch.take<T>(gram_size * lanes<T>);
         bytes = reinterpret_cast<std::size_t>(scratch.next);  // of a layout that starts at null
     }
@@ -76,51 +86,109 @@ template <class T>
 }
 
 template <class T>
-[[gnu::always_inline]] inline void copy_row(const T* from, T* to, std::int64_t k) {
+[[gnu::always_inline]] inline void copy_row(const T* from, T* to, std::int64_t k, T factor) {
     constexpr int W = lanes<T>;
     std::int64_t j = 0;
-    for (; j + W <= k; j += W) store<T, W>(to + j, load<T, W>(from + j));
-    for (; j < k; ++j) to[j] = from[j];
+    for (; j + W <= k; j += W) store<T, W>(to + j, load<T, W>(from + j) * broadcast<T, W>(factor));
+    for (; j < k; ++j) to[j] = from[j] * factor;
 }
 
 struct TargetSums {
     double sum = 0, squares = 0;
 };
 
-// The Gram matrix and side products of one row's data, from vectors of k factors at a distance of
-// `step` in `other`. target(place, column, packed) returns an entry's target, and may scale its factors.
-template <class T, class Target>
+// The sums of n targets and of their squares, in four lanes; there is room for three more targets.
+template <class T>
+inline void add_targets(T* targets, std::int64_t n, Vec<double, 4>& sum, Vec<double, 4>& squares) {
+    for (std::int64_t p = n; p % 4; ++p) targets[p] = 0;
+    for (std::int64_t p = 0; p < n; p += 4) {
+        const auto wanted = __builtin_convertvector((load<T, 4>(targets + p)), Vec<double, 4>);
+        sum += wanted;
+        squares += wanted * wanted;
+    }
+}
+
+// Vectors of k factors and where to gather them: n rows of `width` numbers, and the rows of their sums times
+// the targets and of their sums.
+template <class T>
+struct Gathering {
+    const T* other;
+    std::int64_t step;  // between vectors of `other`
+    const std::int32_t* indices;
+    const T* targets;
+    std::int64_t n;
+    T* tile;
+    T* sums;
+    std::int64_t width;
+};
+
+// Cols times N factors from j on; if Weighted, times the targets.
+template <class T, bool Weighted, int Cols, int N>
+inline void gather_strip(const Gathering<T>& to, std::int64_t j) {
+    Vec<T, N> wanted[Cols], all[Cols];
+    for (int c = 0; c < Cols; ++c) {
+        wanted[c] = load<T, N>(to.sums + j + c * N);
+        all[c] = load<T, N>(to.sums + to.width + j + c * N);
+    }
+    T* packed = to.tile + j;
+    for (std::int64_t p = 0; p < to.n; ++p, packed += to.width) {
+        const T* row = to.other + to.indices[p] * to.step + j;
+        const Vec<T, N> target = broadcast<T, N>(to.targets[p]);
+        unrolled<Cols>([&](auto c) __attribute__((always_inline)) {
+            Vec<T, N> v = load<T, N>(row + c * N);
+            if constexpr (Weighted) v *= target;
+            store<T, N>(packed + c * N, v);
+            wanted[c] = add_product<T, N>(wanted[c], v, target);
+            all[c] += v;
+        });
+    }
+    for (int c = 0; c < Cols; ++c) {
+        store<T, N>(to.sums + j + c * N, wanted[c]);
+        store<T, N>(to.sums + to.width + j + c * N, all[c]);
+    }
+}
+
+// The factors from j to k, in strips that halve towards the end.
+template <class T, bool Weighted, int Cols = 4, int N = lanes<T>>
+inline void gather(const Gathering<T>& to, std::int64_t k, std::int64_t j = 0) {
+    for (; j + Cols * N <= k; j += Cols * N) gather_strip<T, Weighted, Cols, N>(to, j);
+    if constexpr (Cols > 1)
+        gather<T, Weighted, Cols / 2, N>(to, k, j);
+    else if constexpr (N > 1)
+        gather<T, Weighted, 1, N / 2>(to, k, j);
+}
+
+// The Gram matrix of one row's data, added to work.start, and behind it the sums of the factors times the
+// targets, and of the factors: vectors of k at a distance of `step` in `other`, if Weighted times their
+// targets. target(place, column) returns an entry's target.
+template <class T, bool Weighted, class Target>
 [[gnu::always_inline]] inline TargetSums accumulate(const Csr<T>& ratings, std::int64_t row, const T* other,
                                                     std::int64_t step, std::int64_t k, const TileSpace<T>& work,
                                                     T* gram, const Target& target) {
-    const std::int64_t end = ratings.indptr[row + 1], stored = ratings.indptr[ratings.n_rows];
+    const std::int64_t begin = ratings.indptr[row], end = ratings.indptr[row + 1];
+    const std::int64_t stored = ratings.indptr[ratings.n_rows];
     const std::int32_t* indices = ratings.indices;
-    __builtin_memset(gram, 0, (work.width + side_columns) * work.width * sizeof(T));
-    TargetSums sums;
-    for (std::int64_t start = ratings.indptr[row]; start < end; start += work.tile_rows) {
+    T* sums = gram + work.width * work.width;
+    __builtin_memset(sums, 0, rhs_columns * work.width * sizeof(T));
+    Vec<double, 4> sum{}, squares{};
+    std::int64_t start = begin;
+    do {
         const std::int64_t n = end - start < work.tile_rows ? end - start : work.tile_rows;
-        for (std::int64_t p = 0; p < n; ++p) {
-            const std::int64_t column = indices[start + p];
-            T* packed = work.tile + p * work.stride;
-            copy_row(other + column * step, packed, k);
-            const T wanted = target(start + p, column, packed);
-            packed[work.width] = wanted;
-            packed[work.width + 1] = 1;
-            sums.sum += wanted;
-            sums.squares += static_cast<double>(wanted) * wanted;
-        }
+        for (std::int64_t p = 0; p < n; ++p) work.targets[p] = target(start + p, indices[start + p]);
+        add_targets(work.targets, n, sum, squares);
+        gather<T, Weighted>({other, step, indices + start, work.targets, n, work.tile, sums, work.width}, k);
         const std::int64_t first = start + n > work.fetched ? start + n : work.fetched;
         const std::int64_t last = start + n + work.ahead < stored ? start + n + work.ahead : stored;
         std::int64_t next = first;
-        const Tile<T> tile{work.tile, n, work.stride};
-        gram_update(tile, work.width, gram, [&](std::int64_t done) {
+        const Tile<T> tile{work.tile, n, work.width};
+        gram_update(tile, work.width, start == begin ? work.start : gram, gram, [&](std::int64_t done) {
             for (const std::int64_t until = first + (last - first) * done / work.width; next < until; ++next)
                 prefetch_row(other + indices[next] * step, k);
         });
-        side_update(tile, work.width, gram);
         work.fetched = next;
-    }
-    return sums;
+        start += n;
+    } while (start < end);
+    return {sum[0] + sum[1] + sum[2] + sum[3], squares[0] + squares[1] + squares[2] + squares[3]};
 }
 
 // From one system per lane, `distance` apart, to one lane per system. A system has its upper triangle,

@@ -24,7 +24,7 @@ struct PosteriorWorkspace : TileSpace<T> {
     PosteriorWorkspace(std::int64_t k, Scratch scratch) : TileSpace<T>(k, k + 1, scratch), k(k), d(k + 1) {
         flat_stride = round_up(this->systems.size, lanes<T>);
         flat_size = (this->systems.size + rhs_columns) * flat_stride;
-        gram = scratch.take<T>((this->width + side_columns) * this->width);
+        gram = scratch.take<T>((this->width + rhs_columns) * this->width);
         flat = scratch.take<T>(flat_size * lanes<T>);
         line = scratch.take<V>(this->systems.size);
         bytes = reinterpret_cast<std::size_t>(scratch.next);  // of a layout that starts at null
@@ -157,17 +157,17 @@ std::size_t posterior_workspace(std::int64_t k) {
 template <class T>
 void posterior_rows(const PosteriorProblem<T>& problem, std::int64_t begin, std::int64_t end, void* memory) {
     const PosteriorWorkspace<T> work(problem.k, memory);
-    __builtin_memset(work.tile, 0, work.tile_rows * work.stride * sizeof(T));
+    work.prepare(work.k, nullptr);
     for (std::int64_t first = begin; first < end; first += lanes<T>) {
         const int count = static_cast<int>(end - first < lanes<T> ? end - first : lanes<T>);
         double squares[lanes<T>];
         for (int l = 0; l < count; ++l) {
-            const auto target = [&](std::int64_t place, std::int64_t column, T*) {
+            const auto target = [&](std::int64_t place, std::int64_t column) {
                 return static_cast<T>(problem.ratings.value(first + l, place) - problem.shift) -
                        problem.other[column * work.d + work.k];
             };
             TargetSums sums =
-                accumulate(problem.ratings, first + l, problem.other, work.d, work.k, work, work.gram, target);
+                accumulate<T, false>(problem.ratings, first + l, problem.other, work.d, work.k, work, work.gram, target);
             assemble(problem, first + l, work, sums, work.flat + l * work.flat_size);
             squares[l] = sums.squares;
         }
