@@ -56,7 +56,7 @@ inline void dual_system(const Csr<T>& entries, std::int64_t row, const T* other,
         turn_tile(work, count, k, work.turned + start, width);
     }
     for (std::int64_t p = 0; with_bias && p < width; ++p) work.turned[k * width + p] = p < n ? work.scale[k] : 0;
-    gram_update(Tile<T>{work.turned, k + with_bias, width}, width, gram, gram, [](std::int64_t) {});
+    gram_update(Tile<T>{work.turned, k + with_bias, width}, width, gram, gram);
 }
 
 // Factors the systems of a batch, and leaves y of each lane in work.solution.

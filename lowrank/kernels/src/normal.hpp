@@ -46,7 +46,7 @@ struct TileSpace {
         if (tile_rows < 16) tile_rows = 16;
         ahead = prefetch_bytes / (k * static_cast<std::int64_t>(sizeof(T)) + 1) + 1;
         tile = scratch.take<T>(tile_rows * width);
-        targets = scratch.take<T>(tile_rows + 3);
+        targets = scratch.take<T>(tile_rows + lanes<T>);
         start = scratch.take<T>(width * width);
         systems.size = round_up(unknowns, panel);
         solution = scratch.take<V>(systems.size);
@@ -97,16 +97,31 @@ struct TargetSums {
     double sum = 0, squares = 0;
 };
 
-// The sums of n targets and of their squares, in four lanes; there is room for three more targets.
-template <class T>
-inline void add_targets(T* targets, std::int64_t n, Vec<double, 4>& sum, Vec<double, 4>& squares) {
-    for (std::int64_t p = n; p % 4; ++p) targets[p] = 0;
-    for (std::int64_t p = 0; p < n; p += 4) {
-        const auto wanted = __builtin_convertvector((load<T, 4>(targets + p)), Vec<double, 4>);
-        sum += wanted;
-        squares += wanted * wanted;
+// Sums in the lanes of a register.
+struct LaneSums {
+    static constexpr int N = lanes<double>;
+    Vec<double, N> sum{}, squares{};
+
+    // Adds n targets; there is room for N - 1 more.
+    template <class T>
+    void add(T* targets, std::int64_t n) {
+        for (std::int64_t p = n; p % N; ++p) targets[p] = 0;
+        for (std::int64_t p = 0; p < n; p += N) {
+            const auto wanted = __builtin_convertvector((load<T, N>(targets + p)), Vec<double, N>);
+            sum += wanted;
+            squares += wanted * wanted;
+        }
     }
-}
+
+    TargetSums total() const {
+        TargetSums all;
+        for (int i = 0; i < N; ++i) {
+            all.sum += sum[i];
+            all.squares += squares[i];
+        }
+        return all;
+    }
+};
 
 // Vectors of k factors and where to gather them: n rows of `width` numbers, and the rows of their sums times
 // the targets and of their sums.
@@ -170,25 +185,21 @@ template <class T, bool Weighted, class Target>
     const std::int32_t* indices = ratings.indices;
     T* sums = gram + work.width * work.width;
     __builtin_memset(sums, 0, rhs_columns * work.width * sizeof(T));
-    Vec<double, 4> sum{}, squares{};
+    LaneSums found;
     std::int64_t start = begin;
     do {
         const std::int64_t n = end - start < work.tile_rows ? end - start : work.tile_rows;
         for (std::int64_t p = 0; p < n; ++p) work.targets[p] = target(start + p, indices[start + p]);
-        add_targets(work.targets, n, sum, squares);
+        found.add(work.targets, n);
         gather<T, Weighted>({other, step, indices + start, work.targets, n, work.tile, sums, work.width}, k);
-        const std::int64_t first = start + n > work.fetched ? start + n : work.fetched;
-        const std::int64_t last = start + n + work.ahead < stored ? start + n + work.ahead : stored;
-        std::int64_t next = first;
-        const Tile<T> tile{work.tile, n, work.width};
-        gram_update(tile, work.width, start == begin ? work.start : gram, gram, [&](std::int64_t done) {
-            for (const std::int64_t until = first + (last - first) * done / work.width; next < until; ++next)
-                prefetch_row(other + indices[next] * step, k);
-        });
-        work.fetched = next;
+        std::int64_t first = start + n > work.fetched ? start + n : work.fetched;
+        work.fetched = start + n + work.ahead < stored ? start + n + work.ahead : stored;
+        for (; first + n < work.fetched; ++first) prefetch_row(other + indices[first] * step, k);
+        const Ahead<T> ahead{other, k, step, indices + first, work.fetched - first};
+        gram_update({work.tile, n, work.width}, work.width, start == begin ? work.start : gram, gram, ahead);
         start += n;
     } while (start < end);
-    return {sum[0] + sum[1] + sum[2] + sum[3], squares[0] + squares[1] + squares[2] + squares[3]};
+    return found.total();
 }
 
 // From one system per lane, `distance` apart, to one lane per system. A system has its upper triangle,
