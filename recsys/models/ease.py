@@ -144,6 +144,19 @@ class EASE(ProfileModel, ItemItemModel):
             found += kernels.csr_matmat(positions, np.ascontiguousarray(self.user_columns.T))
         return found
 
+    def _compared(self, side: str) -> Floats | None:
+        vectors = super()._compared(side)
+        if vectors is not None and side == "item" and "item_positions" in vars(self):
+            rated = self._source.item_positions[:, -1] == 0
+            vectors = vectors if rated.all() else vectors * rated  # weights with items of the fit
+        return vectors
+
+    def _renumber(self, arrays: dict[str, NDArray[Any]], side: str, place: Indices) -> None:
+        if side == "item":
+            wide = np.zeros((len(self.item_vector_map), len(place)), np.float32)
+            wide[:, place[: self.n_items]] = self.item_vector_map
+            arrays["item_vector_map"] = wide
+
     def _set_columns(self) -> None:
         """Set the weights of items without users, and what users without a history get."""
         if self.knows("item"):

@@ -90,7 +90,7 @@ def test_threshold_for_unknown_noise(beta, omega):
 
 def test_threshold_for_known_noise():
     assert gavish_donoho([47.0, 46.0, 1.0], (400, 400), noise=1.0) == 1  # 4 / sqrt(3) * 20 = 46.2
-    with pytest.raises(ValueError, match="s must have all 400 singular values, .* got 3"):
+    with pytest.raises(ValueError, match=r"s must have all 400 singular values, .* got 3"):
         gavish_donoho([47.0, 46.0, 1.0], (400, 400))
 
 

@@ -144,6 +144,7 @@ def test_a_table_of_today_brings_new_items_and_users(recommender, ratings, tmp_p
     )
     new = today.recommend(5, n=N_ITEMS).filter("new")["item"].to_list()
     assert set(new[:2]) == {-1, 2}
+    assert (today.similar_items(-1, n=8)["similar"].to_numpy() % 3 == 2).mean() > 0.8
     assert (today.recommend(900, n=5)["item"].to_numpy() % 3 == 0).all()
     assert today.explain(5, -1)["contribution"].sum() == pytest.approx(
         today.recommend(5, items=[-1])["score"][0], abs=1e-5
