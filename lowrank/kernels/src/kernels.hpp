@@ -169,7 +169,9 @@ struct RetrievalKernels {
 template <class T>
 struct PosteriorProblem {
     Csr<T> ratings;
-    const T* other;        // n_cols x (k + 1), the vectors (m_i, c_i)
+    const T* other;        // n_cols x k, the factors m_i, in rows of `step` numbers
+    const T* other_bias;   // n_cols, the biases c_i, `bias_step` numbers from one to the next
+    std::int64_t step, bias_step;
     const T* prior;        // (k + 1) x (k + 1)
     const T* weight;       // n_rows
     const T* prior_right;  // n_rows x (k + 1)

@@ -125,6 +125,9 @@ void implicit_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Va
             [&](auto begin, auto end, void* memory) { kernel.implicit_rows(problem, begin, end, memory); });
 }
 
+// Times that a vector is read from which its factors are copied, apart from its bias: they straddle fewer cache lines.
+inline constexpr std::size_t often = 8;
+
 // Empty arrays stand for no covariance and no draws.
 template <class T>
 void posterior_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> data, In2<T> other,
@@ -141,13 +144,25 @@ void posterior_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, V
     require(!with_covariance || (covariance.shape(0) == n_rows && covariance.shape(1) == cells),
             "covariance must have one packed triangle per row");
     require(!with_draws || (draws.shape(0) == n_rows && draws.shape(1) == d), "draws must have the shape of vectors");
-    const PosteriorProblem<T> problem{
-        csr<T>(indptr, indices, data, static_cast<std::int64_t>(n_rows), static_cast<std::int64_t>(other.shape(0))),
-        other.data(), prior.data(), weight.data(), prior_right.data(),
+    const std::size_t n_cols = other.shape(0), k = d - 1;
+    const std::int64_t step = static_cast<std::int64_t>(d);
+    PosteriorProblem<T> problem{
+        csr<T>(indptr, indices, data, static_cast<std::int64_t>(n_rows), static_cast<std::int64_t>(n_cols)),
+        other.data(), other.data() + k, step, step, prior.data(), weight.data(), prior_right.data(),
         with_covariance ? covariance.data() : nullptr, with_draws ? draws.data() : nullptr,
-        vectors.data(), objective.data(), log_det.data(), shift, noise_variance,
-        static_cast<std::int64_t>(d) - 1, invert};
+        vectors.data(), objective.data(), log_det.data(), shift, noise_variance, step - 1, invert};
     const nb::gil_scoped_release release;
+    std::unique_ptr<void, AlignedDelete> apart;
+    if (indices.size() > often * n_cols) {
+        apart = aligned_memory(n_cols * d * sizeof(T));
+        T *factors = static_cast<T*>(apart.get()), *bias = factors + n_cols * k;
+        for (std::size_t i = 0; i < n_cols; ++i) {
+            std::copy_n(other.data() + i * d, k, factors + i * k);
+            bias[i] = other.data()[i * d + k];
+        }
+        problem.other = factors, problem.other_bias = bias;
+        problem.step = step - 1, problem.bias_step = 1;
+    }
     const Kernels<T>& kernel = kernels<T>();
     on_rows(indptr.data(), problem.ratings.n_rows, active->batch_rows, threads, kernel.posterior_workspace(problem.k),
             [&](auto begin, auto end, void* memory) { kernel.posterior_rows(problem, begin, end, memory); });

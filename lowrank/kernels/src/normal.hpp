@@ -202,28 +202,32 @@ template <class T, bool Weighted, class Target>
     return found.total();
 }
 
+// One vector for each of W neighbouring numbers, from `count` lanes that are `distance` apart. Idle lanes repeat the first.
+template <class T>
+inline void load_lanes(const T* first, int count, std::int64_t distance, Vec<T, lanes<T>> (&v)[lanes<T>]) {
+    constexpr int W = lanes<T>;
+    for (int l = 0; l < W; ++l) v[l] = load<T, W>(first + (l < count ? l : 0) * distance);
+    transpose<T, W>(v);
+}
+
 // From one system per lane, `distance` apart, to one lane per system. A system has its upper triangle,
-// then from row `first_side` on its right-hand sides, in rows of `stride`. Idle lanes repeat the first.
+// then from row `first_side` on its right-hand sides, in rows of `stride`.
 template <class T>
 inline void interleave_systems(const LaneSystems<T>& systems, const T* first, int count, std::int64_t distance,
                                std::int64_t stride, std::int64_t first_side) {
     constexpr int W = lanes<T>;
     using V = Vec<T, W>;
     const std::int64_t size = systems.size;
-    const auto lanes_of = [&](std::int64_t offset, V(&v)[W]) {
-        for (int l = 0; l < W; ++l) v[l] = load<T, W>(first + (l < count ? l : 0) * distance + offset);
-        transpose<T, W>(v);
-    };
     V v[W];
     for (std::int64_t i = 0; i < size; ++i)
         for (std::int64_t j = i / W * W; j < size; j += W) {
-            lanes_of(i * stride + j, v);
+            load_lanes(first + i * stride + j, count, distance, v);
             for (int c = 0; c < W && j + c < size; ++c)
                 if (j + c >= i / panel * panel) systems.at(i, j + c) = v[c];
         }
     for (int side = 0; side < rhs_columns; ++side)
         for (std::int64_t j = 0; j < size; j += W) {
-            lanes_of((first_side + side) * stride + j, v);
+            load_lanes(first + (first_side + side) * stride + j, count, distance, v);
             for (std::int64_t c = 0; c < W && j + c < size; ++c) systems.right(j + c)[side] = v[c];
         }
 }

@@ -12,55 +12,86 @@ namespace lowrank::LOWRANK_ISA {
 template <class T>
 struct PosteriorWorkspace : TileSpace<T> {
     using V = Vec<T, lanes<T>>;
-    std::int64_t k, d;         // factors; unknowns, k + 1
-    std::int64_t flat_stride;  // of a row of one lane's system
-    std::int64_t flat_size;
-    T* gram;
-    T* flat;  // one system for each lane, its right-hand side in row `size`, and a row of zeros
+    std::int64_t k, d;       // factors; unknowns, k + 1
+    std::int64_t gram_size;  // numbers in one row's normal equations
+    T* grams;                // one for each lane
     V* line;
     std::size_t bytes;
 
     PosteriorWorkspace(std::int64_t k, void* memory) : PosteriorWorkspace(k, Scratch{static_cast<char*>(memory)}) {}
     PosteriorWorkspace(std::int64_t k, Scratch scratch) : TileSpace<T>(k, k + 1, scratch), k(k), d(k + 1) {
-        flat_stride = round_up(this->systems.size, lanes<T>);
-        flat_size = (this->systems.size + rhs_columns) * flat_stride;
-        gram = scratch.take<T>((this->width + rhs_columns) * this->width);
-        flat = scratch.take<T>(flat_size * lanes<T>);
+        gram_size = (this->width + rhs_columns) * this->width;
+        grams = scratch.take<T>(gram_size * lanes<T>);
         line = scratch.take<V>(this->systems.size);
         bytes = reinterpret_cast<std::size_t>(scratch.next);  // of a layout that starts at null
     }
 };
 
-// Data, prior and the other side's covariances together, as the system of one lane.
+// Calls each(i, v) with number i < n of the rows first : first + count of `rows`, which are n long: one row per lane.
+template <class T, class Each>
+[[gnu::always_inline]] inline void by_lane(const T* rows, std::int64_t n, int count, const Each& each) {
+    constexpr int W = lanes<T>;
+    Vec<T, W> v[W];
+    std::int64_t i = 0;
+    for (; i + W <= n; i += W) {
+        load_lanes(rows + i, count, n, v);
+        for (int c = 0; c < W; ++c) each(i + c, v[c]);
+    }
+    for (; i < n; ++i) {
+        for (int l = 0; l < W; ++l) v[0][l] = rows[(l < count ? l : 0) * n + i];
+        each(i, v[0]);
+    }
+}
+
+// Data, prior and the other side's covariances together, as the systems of the rows first : first + count.
 template <class T>
-inline void assemble(const PosteriorProblem<T>& problem, std::int64_t row, const PosteriorWorkspace<T>& work,
-                     TargetSums& sums, T* flat) {
-    const std::int64_t k = work.k, d = work.d, s = work.flat_stride;
-    const T weight = problem.weight[row];
-    const T* target_row = work.gram + work.width * work.width;
-    const T* ones_row = target_row + work.width;
-    const T* prior_right = problem.prior_right + row * d;
-    T* right = flat + work.systems.size * s;
-    __builtin_memset(flat, 0, work.flat_size * sizeof(T));
-    for (std::int64_t i = 0; i < k; ++i) {
-        for (std::int64_t j = i; j < k; ++j)
-            flat[i * s + j] = work.gram[i * work.width + j] + weight * problem.prior[i * d + j];
-        flat[i * s + k] = ones_row[i] + weight * problem.prior[i * d + k];
-        right[i] = target_row[i] + prior_right[i];
+inline void assemble(const PosteriorProblem<T>& problem, std::int64_t first, int count,
+                     const PosteriorWorkspace<T>& work, TargetSums (&sums)[lanes<T>]) {
+    constexpr int W = lanes<T>;
+    using V = Vec<T, W>;
+    const LaneSystems<T>& s = work.systems;
+    const std::int64_t k = work.k, d = work.d, *indptr = problem.ratings.indptr + first;
+    V weight, number, total, v[W];
+    for (int l = 0; l < W; ++l) {
+        const int from = l < count ? l : 0;
+        weight[l] = problem.weight[first + from];
+        number[l] = static_cast<T>(indptr[from + 1] - indptr[from]);
+        total[l] = static_cast<T>(sums[from].sum);
     }
-    const std::int64_t n = problem.ratings.indptr[row + 1] - problem.ratings.indptr[row];
-    flat[k * s + k] = static_cast<T>(n) + weight * problem.prior[k * d + k];
-    right[k] = static_cast<T>(sums.sum) + prior_right[k];
-    // Padding rows are systems of their own.
-    for (std::int64_t i = d; i < work.systems.size; ++i) flat[i * s + i] = 1;
+    for (std::int64_t i = 0; i < k; ++i)
+        for (std::int64_t j = i / W * W; j < k; j += W) {
+            load_lanes(work.grams + i * work.width + j, count, work.gram_size, v);
+            for (std::int64_t c = j < i ? i - j : 0; c < W && j + c < k; ++c)
+                s.at(i, j + c) = v[c] + weight * problem.prior[i * d + j + c];
+        }
+    const T* side = work.grams + work.width * work.width;  // products with the targets, then sums of factors
+    for (std::int64_t j = 0; j < k; j += W) {
+        load_lanes(side + j, count, work.gram_size, v);
+        for (int c = 0; c < W && j + c < k; ++c) s.right(j + c)[0] = v[c];
+        load_lanes(side + work.width + j, count, work.gram_size, v);
+        for (int c = 0; c < W && j + c < k; ++c) s.at(j + c, k) = v[c] + weight * problem.prior[(j + c) * d + k];
+    }
+    s.at(k, k) = number + weight * problem.prior[k * d + k];
+    s.right(k)[0] = total;
+    by_lane(problem.prior_right + first * d, d, count, [&](std::int64_t i, V each) { s.right(i)[0] += each; });
+    for (std::int64_t j = d; j < s.size; ++j) {  // padding rows are systems of their own
+        for (std::int64_t i = 0; i < j; ++i) s.at(i, j) = V{};
+        s.at(j, j) = broadcast<T, W>(1);
+        s.right(j)[0] = V{};
+    }
+    for (std::int64_t i = 0; i < s.size; ++i) s.right(i)[1] = V{};
     if (!problem.covariance) return;
-    const T* cell = problem.covariance + row * (d * (d + 1) / 2);
-    for (std::int64_t i = 0; i < k; ++i) {
-        for (std::int64_t j = i; j < k; ++j) flat[i * s + j] += cell[j - i];
-        right[i] -= cell[k - i];
-        cell += d - i;
-    }
-    sums.squares += *cell;
+    const std::int64_t cells = d * (d + 1) / 2;
+    std::int64_t i = 0, j = 0;
+    by_lane(problem.covariance + first * cells, cells, count, [&](std::int64_t, V each) {
+        if (j < k)
+            s.at(i, j) += each;
+        else if (i < k)
+            s.right(i)[0] -= each;
+        else
+            for (int l = 0; l < count; ++l) sums[l].squares += each[l];
+        if (++j == d) j = ++i;
+    });
 }
 
 // Replaces R by R^-1, from the last row up, with zeros below the diagonal: T_i = (e_i - sum_{p > i} R_ip T_p) / R_ii.
@@ -106,23 +137,29 @@ inline void square_inverse(const LaneSystems<T>& s) {
 template <class T>
 inline void store_covariances(const PosteriorProblem<T>& problem, const PosteriorWorkspace<T>& work,
                               std::int64_t first, int count) {
-    const std::int64_t d = work.d;
+    constexpr int W = lanes<T>;
+    const std::int64_t d = work.d, cells = d * (d + 1) / 2;
     const T scale = static_cast<T>(problem.noise_variance);
-    for (int l = 0; l < count; ++l) {
-        T* cell = problem.covariance + (first + l) * (d * (d + 1) / 2);
-        for (std::int64_t i = 0; i < d; ++i) {
-            for (std::int64_t j = i; j < d; ++j) *cell++ = scale * work.systems.at(i, j)[l];
+    T* out = problem.covariance + first * cells;
+    std::int64_t done = 0;
+    Vec<T, W> v[W];
+    for (std::int64_t i = 0; i < d; ++i)
+        for (std::int64_t j = i; j < d; ++j) {
+            v[done % W] = scale * work.systems.at(i, j);
+            if (++done % W) continue;
+            transpose<T, W>(v);
+            for (int l = 0; l < count; ++l) store<T, W>(out + l * cells + done - W, v[l]);
         }
-    }
+    for (std::int64_t c = done / W * W; c < done; ++c)
+        for (int l = 0; l < count; ++l) out[l * cells + c] = v[c % W][l];
 }
 
 // Solves the systems of the rows first : first + count.
 template <class T>
 inline void solve_posteriors(const PosteriorProblem<T>& problem, const PosteriorWorkspace<T>& work,
-                             std::int64_t first, int count, const double* squares) {
+                             std::int64_t first, int count, const TargetSums (&sums)[lanes<T>]) {
     using V = Vec<T, lanes<T>>;
     const LaneSystems<T>& s = work.systems;
-    interleave_systems(s, work.flat, count, work.flat_size, work.flat_stride, s.size);
     factor(s);
     V gain{};
     double log_det[lanes<T>] = {};
@@ -130,8 +167,13 @@ inline void solve_posteriors(const PosteriorProblem<T>& problem, const Posterior
         const V y = s.right(i)[0];
         gain += y * y;
         work.solution[i] = y;
-        for (int l = 0; l < count; ++l) log_det[l] -= 2 * __builtin_log(static_cast<double>(s.inverse_diagonal[i][l]));
     }
+    for (std::int64_t i = 0; i < s.size; i += panel)
+        for (int l = 0; l < count; ++l) {
+            double product = 1;
+            for (int r = 0; r < panel; ++r) product *= static_cast<double>(s.inverse_diagonal[i + r][l]);
+            log_det[l] -= 2 * __builtin_log(product);
+        }
     if (problem.draws)
         for (int l = 0; l < count; ++l)
             for (std::int64_t i = 0; i < work.d; ++i)
@@ -140,7 +182,7 @@ inline void solve_posteriors(const PosteriorProblem<T>& problem, const Posterior
     for (int l = 0; l < count; ++l) {
         T* vector = problem.vectors + (first + l) * work.d;
         for (std::int64_t i = 0; i < work.d; ++i) vector[i] = work.solution[i][l];
-        problem.objective[first + l] = squares[l] - gain[l];
+        problem.objective[first + l] = sums[l].squares - gain[l];
         problem.log_det[first + l] = log_det[l];
     }
     if (!problem.covariance || !problem.invert) return;
@@ -160,18 +202,17 @@ void posterior_rows(const PosteriorProblem<T>& problem, std::int64_t begin, std:
     work.prepare(work.k, nullptr);
     for (std::int64_t first = begin; first < end; first += lanes<T>) {
         const int count = static_cast<int>(end - first < lanes<T> ? end - first : lanes<T>);
-        double squares[lanes<T>];
+        TargetSums sums[lanes<T>];
         for (int l = 0; l < count; ++l) {
             const auto target = [&](std::int64_t place, std::int64_t column) {
                 return static_cast<T>(problem.ratings.value(first + l, place) - problem.shift) -
-                       problem.other[column * work.d + work.k];
+                       problem.other_bias[column * problem.bias_step];
             };
-            TargetSums sums =
-                accumulate<T, false>(problem.ratings, first + l, problem.other, work.d, work.k, work, work.gram, target);
-            assemble(problem, first + l, work, sums, work.flat + l * work.flat_size);
-            squares[l] = sums.squares;
+            sums[l] = accumulate<T, false>(problem.ratings, first + l, problem.other, problem.step, work.k, work,
+                                           work.grams + l * work.gram_size, target);
         }
-        solve_posteriors(problem, work, first, count, squares);
+        assemble(problem, first, count, work, sums);
+        solve_posteriors(problem, work, first, count, sums);
     }
 }
 
