@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lowrank import kernels
 from lowrank.arguments import as_operator, checked_rank, validated
 from lowrank.errors import ArgumentError, LowRankError
-from lowrank.kernels import one_blas_thread
 from lowrank.solvers import COMPILED, HALF_ACCURATE, SOLVERS
 from lowrank.solvers.lapack import lapack_svd
 
@@ -316,14 +316,15 @@ def _decomposed(problem: Problem, method: str) -> tuple[Triplets, Certificate]:
     (rows, columns), dtype = matrix.shape, matrix.dtype
     U, s, Vt = np.zeros((rows, 0), dtype), np.zeros(0, dtype), np.zeros((0, columns), dtype)
     # Compiled products alternate with small ones of BLAS, whose idle threads would spin on.
-    with one_blas_thread() if method in COMPILED else nullcontext():
+    with kernels.one_blas_thread() if method in COMPILED else nullcontext():
         if k:
-            U, s, Vt = with_signs(*SOLVERS[method](matrix, k, tol=problem.tol, rng=rng))
+            U, s, Vt = SOLVERS[method](matrix, k, tol=problem.tol, rng=rng)
         if s.size != k:
             raise LowRankError(
                 f"method {method!r} must return {k} triplets; got {s.size}: use method='dense'."
             )
-        return (U, s, Vt), certify(matrix, U, s, Vt, rng)
+        certificate = certify(matrix, U, s, Vt, rng)
+    return (with_signs(U, s, Vt) if k else (U, s, Vt)), certificate
 
 
 def with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
@@ -331,12 +332,13 @@ def with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
 
     Entries within 1% of the largest count as equally large, so that rounding does not decide.
     """
-    rows = np.ascontiguousarray(Vt)
+    rows = np.array(Vt, order="C")
     magnitude = np.abs(rows)
     large = magnitude >= 0.99 * magnitude.max(axis=1, keepdims=True, initial=0.0)
     first = rows[np.arange(s.size), large.argmax(axis=1)]
     signs = np.where(first < 0, -1, 1).astype(s.dtype)
-    return U * signs, s, Vt * signs[:, None]
+    rows *= signs[:, None]
+    return U * signs, s, rows
 
 
 @dataclass(frozen=True)
@@ -361,14 +363,16 @@ def certify(
     ----------
     Halko, Martinsson & Tropp (2011), "Finding structure with randomness", lemma 4.1.
     """
-    k = s.size
+    k, U, V = s.size, np.ascontiguousarray(U), np.ascontiguousarray(Vt.T)
     probes = rng.standard_normal((A.shape[1], _PROBES), A.dtype)
-    product = A.matmat(np.hstack([Vt.T, probes]))
+    product = A.matmat(np.hstack([V, probes]))
     left = _distances(product[:, :k], U, s)
-    forward = product[:, k:] - U @ (s[:, None] * (Vt @ probes))
+    forward = np.ascontiguousarray(product[:, k:])
+    kernels.subtract(U, s[:, None] * kernels.coefficients(V, probes), forward)
     product = A.rmatmat(np.hstack([U, forward]))
-    right = _distances(product[:, :k], Vt.T, s)
-    back = product[:, k:] - Vt.T @ (s[:, None] * (U.T @ forward))
+    right = _distances(product[:, :k], V, s)
+    back = np.ascontiguousarray(product[:, k:])
+    kernels.subtract(V, s[:, None] * kernels.coefficients(U, forward), back)
     once = _PROBE_FACTOR * _largest_norm(forward)
     twice = math.sqrt(_PROBE_FACTOR * _largest_norm(back))
     residuals = np.stack([left, right])

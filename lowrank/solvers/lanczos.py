@@ -29,6 +29,9 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
     The price is that singular values below ``sqrt(eps) * s[0]`` drown in the rounding errors of
     the Gram operator: for those, and for `tol` near rounding, `randomized` is the solver.
 
+    A block is orthogonalised against the two before it, and against the whole basis only where the
+    loss of orthogonality may have grown to a hundredth of `tol`, and after a restart.
+
     The basis has up to 3 k vectors and four blocks. When it is full, the Ritz vectors of the
     largest values are kept, and the iteration goes on with the residual block, so that nothing is
     computed again.
@@ -43,6 +46,7 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
     References
     ----------
     Wu & Simon (2000), "Thick-restart Lanczos method for large symmetric eigenvalue problems";
+    Simon (1984), "The Lanczos algorithm with partial reorthogonalization";
     Golub & Underwood (1977), "The block Lanczos method for computing eigenvalues"; Musco & Musco
     (2015), "Randomized block Krylov methods for stronger and faster approximate singular value
     decomposition", for the block width.
@@ -62,13 +66,15 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
 def triplets(A: Products, V: FloatArray, rng: np.random.Generator) -> Triplets:
     """Return U, s, Vt of A restricted to the span of V: accurate to ``eps * s[0]``.
 
-    V has shape (n_columns, k) and orthonormal columns, nearly the right singular vectors. The left
-    vectors of singular values that are 0 are random.
+    V has shape (n_columns, k) and nearly orthonormal columns, nearly the right singular vectors. The
+    left vectors of singular values that are 0 are random.
     """
     product = A.matmat(V)
     U, _, R = extend_basis(product[:, :0], product, 0.0, rng)
-    P, s, Tt = np.linalg.svd(R)
-    return kernels.multiply(U, P), s.astype(U.dtype), kernels.multiply(V, Tt.T).T
+    gram = kernels.coefficients(V, V).astype(np.float64)
+    turn = np.linalg.inv(np.linalg.cholesky(gram)).T  # V turn is orthonormal up to rounding
+    P, s, Tt = np.linalg.svd(R @ turn)
+    return kernels.multiply(U, P), s.astype(U.dtype), kernels.multiply(V, turn @ Tt.T).T
 
 
 def leading_eigenvectors(
@@ -108,10 +114,10 @@ def leading_eigenvectors(
     converged : bool
         Whether they reach `tol`, as far as A'A can tell.
     """
-    start = rng.standard_normal((size, min(block, size)), dtype)
-    space = _LanczosSpace(gram_product, start, k, rng)
+    start = rng.random((size, min(block, size)), dtype) - dtype.type(0.5)
     # A little less than tol, as rounding adds to the estimate.
     target = max(0.8 * tol, 10 * float(np.finfo(dtype).eps))
+    space = _LanczosSpace(gram_product, start, k, target / 100, rng)
     most = max(check_every // block, 1)
     blocks, before, done = most, math.inf, 0
     while True:
@@ -153,11 +159,12 @@ class _LanczosSpace:
         gram_product: Callable[[FloatArray], FloatArray],
         start: FloatArray,
         k: int,
+        largest_loss: float,
         rng: np.random.Generator,
     ) -> None:
         columns, width = start.shape
         self.steps = 0
-        self._gram_product, self._rng = gram_product, rng
+        self._gram_product, self._rng, self._largest_loss = gram_product, rng, largest_loss
         self._eps = float(np.finfo(start.dtype).eps)
         self._limit = basis_size(k, columns, width)
         widest = min(self._limit + width, columns)
@@ -168,6 +175,9 @@ class _LanczosSpace:
         self._vectors: FloatArray = np.zeros((0, 0))
         self._scale = 0.0  # largest eigenvalue seen: what rounding errors are relative to
         self._size, self._width, self._coupled = 0, width, 0
+        # Bounds of the cosines between the last two blocks and those before, which a step without
+        # reorthogonalisation multiplies by the growth at most.
+        self._losses, self._growth, self._restarted = (self._eps, self._eps), 1.0, False
         self._block, _, _ = extend_basis(start[:, :0], start, 1.0, rng)
         self._V[:, :width] = self._block
 
@@ -187,10 +197,18 @@ class _LanczosSpace:
             old, new = self._size, self._size + self._width
             product = self._gram_product(self._block)
             self.steps += 1
+            # Two blocks on end, as the loss of a block comes from that of the two before it.
+            loss = self._growth * max(self._losses)
+            whole = self._restarted or loss > self._largest_loss
+            self._losses = self._losses[1], self._eps if whole else loss
             self._block, inside, self._tail = extend_basis(
-                self._V[:, :new], product, self._scale, self._rng, first=self._coupled
+                *(self._V[:, :new], product, self._scale, self._rng),
+                first=self._coupled,
+                whole=whole,
             )
             self._scale = max(self._scale, longest(inside, self._tail))
+            smallest = float(np.linalg.norm(self._tail, -2)) if self._tail.size else 0.0
+            self._growth = self._scale / smallest if smallest else math.inf
             self._H[:new, old:new] = inside
             self._H[old:new, :old] = inside[:old].T
             self._size, self._width, self._coupled = new, self._block.shape[1], old
@@ -222,7 +240,7 @@ class _LanczosSpace:
         self._V[:, keep : keep + self._width] = self._block
         self._H[:] = 0.0
         np.fill_diagonal(self._H[:keep, :keep], self._values[:keep])
-        self._size, self._coupled = keep, 0
+        self._size, self._coupled, self._restarted = keep, 0, True
 
     def ritz_vectors(self, count: int) -> FloatArray:
         """Return the best approximations of eigenvectors in the basis, largest values first."""

@@ -12,13 +12,20 @@ from lowrank import kernels
 if TYPE_CHECKING:
     from lowrank.operators import FloatArray
 
-# Cholesky QR squares the condition number; below this ratio of pivots Householder QR takes over.
+# Cholesky QR squares the condition number of the columns at equal lengths, which the smallest pivot
+# tells; below this one, Householder QR takes over.
 _CHOLESKY_LIMIT = {"float32": 1e-3, "float64": 1e-6}
-_WELL_CONDITIONED = 0.3  # ratio of pivots, above which Cholesky QR is orthonormal up to rounding
+_WELL_CONDITIONED = 0.3  # pivots above which Cholesky QR is orthonormal up to rounding
 
 
 def extend_basis(
-    basis: FloatArray, block: FloatArray, scale: float, rng: np.random.Generator, first: int = 0
+    basis: FloatArray,
+    block: FloatArray,
+    scale: float,
+    rng: np.random.Generator,
+    *,
+    first: int = 0,
+    whole: bool = True,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Split a block into its projection on a basis and an orthonormal rest, Q R.
 
@@ -38,6 +45,8 @@ def extend_basis(
         Source of the replacements.
     first : int
         The block is known to be orthogonal, up to rounding, to the basis columns before this one.
+    whole : bool
+        Whether to project on the whole basis a second time; else what rounding has left stays.
 
     Returns
     -------
@@ -57,11 +66,12 @@ def extend_basis(
     rest = np.array(block, order="C")
     inside = np.zeros((basis.shape[1], block.shape[1]))
     inside[first:] = _project_out(basis[:, first:], rest)
-    inside += _project_out(basis, rest)  # what rounding has left: relative to the block, so far
+    if whole:  # what rounding has left: relative to the block, so far
+        inside += _project_out(basis, rest)
     Q, R = _qr(rest)
     noise = 20 * float(np.finfo(block.dtype).eps) * max(scale, longest(inside, R))
     pivots = np.abs(np.diag(R))
-    rounds = int(pivots.min(initial=np.inf) <= _WELL_CONDITIONED * pivots.max(initial=0.0))
+    rounds = int(_smallest_pivot(R) <= _WELL_CONDITIONED)
     if room < block.shape[1] or pivots.min(initial=np.inf) <= noise:
         # QR with column pivoting, so that noise comes last and can be replaced.
         Q, triangle, order = linalg.qr(rest, mode="economic", pivoting=True, check_finite=False)
@@ -96,8 +106,14 @@ def _qr(block: FloatArray) -> tuple[FloatArray, FloatArray]:
         R = np.linalg.cholesky(gram).T
     except np.linalg.LinAlgError:
         R = np.zeros((1, 1))
-    pivots = np.abs(np.diag(R))
-    if pivots.min(initial=np.inf) <= _CHOLESKY_LIMIT[str(block.dtype)] * pivots.max(initial=0.0):
+    if _smallest_pivot(R) <= _CHOLESKY_LIMIT[str(block.dtype)]:
         Q, triangle = np.linalg.qr(block)
         return np.ascontiguousarray(Q), triangle.astype(np.float64)
     return kernels.multiply(block, np.linalg.inv(R)), R
+
+
+def _smallest_pivot(R: FloatArray) -> float:
+    """Return the smallest share of a column, in length, that is not in the span of those before."""
+    lengths = np.linalg.norm(R, axis=0)[: len(R)]
+    shares = np.abs(np.diag(R)) / np.maximum(lengths, np.finfo(R.dtype).tiny)
+    return float(shares.min(initial=np.inf))

@@ -201,11 +201,13 @@ template <class T>
 void csr_matmat(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> data, In2<T> X, Out2<T> Y, int threads) {
     const Csr<T> A = csr<T>(indptr, indices, data, Y.shape(0), X.shape(0));
     require(X.shape(1) == Y.shape(1), "X and Y must have the same number of columns");
-    const std::int64_t width = X.shape(1);
+    const std::int64_t width = X.shape(1), panel = 128 / sizeof(T);
     const nb::gil_scoped_release release;
-    on_rows(A.indptr, A.n_rows, 16, threads, 0, [&](auto begin, auto end, void*) {
-        kernels<T>().matmat_rows(A, X.data(), width, Y.data(), begin, end);
-    });
+    // Two cache lines of each row of X at a time: rows of the next entries are more likely to be in a cache.
+    for (std::int64_t j = 0; j < width; j += panel)
+        on_rows(A.indptr, A.n_rows, 16, threads, 0, [&](auto begin, auto end, void*) {
+            kernels<T>().matmat_rows(A, X.data() + j, width, std::min(panel, width - j), Y.data() + j, begin, end);
+        });
 }
 
 // Column boundaries that give each thread about the same number of non-zeros.
@@ -246,7 +248,7 @@ using InRows = nb::ndarray<const T, nb::ndim<2>, nb::device::cpu>;
 
 template <class T>
 void check_basis(const InRows<T>& V, std::int64_t n) {
-    require(V.size() == 0 || V.stride(1) == 1, "the rows of V must be contiguous");
+    require(V.size() == 0 || V.shape(1) == 1 || V.stride(1) == 1, "the rows of V must be contiguous");
     require(static_cast<std::int64_t>(V.shape(0)) == n, "V and W must have the same number of rows");
 }
 

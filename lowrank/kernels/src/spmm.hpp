@@ -83,8 +83,9 @@ inline void for_each_chunk(std::int64_t width, const Chunk& chunk) {
 }
 
 template <class T>
-void matmat_rows(const Csr<T>& A, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end) {
-    for_each_chunk<T>(width, [&]<int N, int Cols>(std::int64_t j) {
+void matmat_rows(const Csr<T>& A, const T* X, std::int64_t width, std::int64_t columns, T* Y, std::int64_t begin,
+                 std::int64_t end) {
+    for_each_chunk<T>(columns, [&]<int N, int Cols>(std::int64_t j) {
         matmat_chunk<T, N, Cols>(A, X + j, width, Y + j, begin, end);
     });
 }
