@@ -155,7 +155,9 @@ class Evaluation:
         )
 
     def _repr_html_(self) -> str:
-        return f"<p>{escape(repr(self)[1:-1])}</p>{self.table._repr_html_()}"
+        rows = self.table.transpose(include_header=True, header_name="metric", column_names="model")
+        with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_hide_dataframe_shape=True):
+            return f"<p>{escape(repr(self)[1:-1])}</p>{rows._repr_html_()}"
 
     @property
     def held_out(self) -> str:
