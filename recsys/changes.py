@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from recsys.atomic import flush, unfinished_file
 from recsys.data.columns import usual_column
@@ -397,15 +396,13 @@ def _spliced(
 
 def _united(known: Ids, others: Ids) -> Ids:
     """Return all ids, of the type of those that are known."""
-    theirs = others.values.cast(known.dtype, strict=False)
-    bad = theirs.is_null() | (theirs.cast(others.dtype) != others.values).fill_null(False)
-    if bad.any():
+    theirs = known.like(others.values)
+    if theirs.null_count():
         raise DataError(
-            f"The model has integer {known.kind} ids; {others.values.filter(bad)[0]!r} cannot be "
-            "among them."
+            f"The model has integer {known.kind} ids; {others.values.filter(theirs.is_null())[0]!r} "
+            "cannot be among them."
         )
-    unknown = theirs.filter(known.find(theirs) < 0)
-    return Ids(pl.concat([known.values, unknown]), known.kind) if len(unknown) else known
+    return known.union(theirs)
 
 
 def _encoded(

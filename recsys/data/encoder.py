@@ -487,13 +487,9 @@ def _rough_vectors(X: csr_array) -> tuple[Floats, Floats]:
 
 def with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:
     """Return the same ratings, among their items (or users, the given ids) and those of a table."""
-    given = table.frame[table.kind]
-    strange = given.filter(pl.Series(ids.find(given) < 0))
-    new = strange.cast(ids.dtype, strict=False)
-    new = new.filter((new.cast(strange.dtype) == strange).fill_null(False))  # "x" is no integer
-    if not len(new):
+    wider = ids.union(ids.like(table.frame[table.kind]).drop_nulls())  # "x" is no integer
+    if wider is ids:
         return ratings
-    wider = Ids(pl.concat([ids.values, new]), ids.kind)
     places = wider.find(ids.values)  # in ascending order, so that rows stay in order
     if table.kind == "item":
         return replace(ratings, items=wider, indices=places[ratings.indices].astype(np.int32))

@@ -156,14 +156,10 @@ class Features:
 
     def matching(self, ids: Ids) -> Features:
         """Return the table with ids of the type of `ids`, if they all have twins of that type."""
-        given = self.frame[self.kind]
-        known = given.cast(ids.dtype, strict=False)
-        if (
-            known.dtype == given.dtype
-            or not (known.cast(given.dtype) == given).fill_null(False).all()
-        ):
+        known = ids.like(self.frame[self.kind])
+        if known.null_count():
             return self  # "007" has no integer twin
-        return replace(self, frame=self.frame.with_columns(known))
+        return replace(self, frame=self.frame.with_columns(known.alias(self.kind)))
 
     def select(self, columns: Sequence[str]) -> Features:
         """Return some of the columns, next to the ids.

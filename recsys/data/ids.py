@@ -150,13 +150,22 @@ class Ids:
             return pl.Series(self.kind, self._numbers[indices])
         return self.values[indices]
 
-    def extended(self, values: IdsLike) -> Ids:
-        """Return these ids and further ones behind them, which must be new, in the given order."""
-        more = as_id_series(_uniform(values, self.kind), self.kind)
-        both = [self.values, more]
-        if more.dtype != self.values.dtype:
-            both = [each.cast(pl.String) for each in both]
-        return Ids(pl.concat(both), self.kind, sort=False)
+    def like(self, values: IdsLike) -> pl.Series:
+        """Return ids in the type of these; null is one that cannot be, as "007" among integers."""
+        series = as_id_series(_uniform(values, self.kind), self.kind)
+        found = series.cast(self.dtype, strict=False)
+        return found.set((found.cast(series.dtype) != series).fill_null(True), None)
+
+    def union(self, values: IdsLike) -> Ids:
+        """Return these ids and others; all are strings if one cannot be among integers."""
+        series = as_id_series(_uniform(values, self.kind), self.kind)
+        new = series.filter(self.find(series) < 0)
+        if not len(new):
+            return self
+        both = [self.values, self.like(new)]
+        if both[1].null_count():
+            both = [each.cast(pl.String) for each in (self.values, new)]
+        return Ids(pl.concat(both), self.kind)
 
     def find(self, queries: IdsLike) -> npt.NDArray[np.int64]:
         """Return the index of each id, and -1 for an id that is not there.

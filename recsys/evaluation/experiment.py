@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import polars as pl
@@ -206,7 +206,8 @@ def _labelled(
     else:
         labelled = {}
         several = isinstance(models, Iterable) and not isinstance(models, str)
-        for model in models if several else [models]:
+        given: Iterable[Any] = cast(Iterable[Any], models) if several else [models]
+        for model in given:
             if isinstance(model, Recommender):
                 label = model.model.name
             elif not isinstance(model, str) and (
@@ -371,7 +372,8 @@ class _Drawn:
     def items(self, users: Indices, places: Indices) -> Indices:
         """Return the items at some places of the users' orders."""
         starts = users * 7919  # a large prime: users next to each other begin far from each other
-        return self._order[(starts + places) % max(self.n_items, 1)]
+        found: Indices = self._order[(starts + places) % max(self.n_items, 1)]
+        return found
 
     def search(self, users: Indices, n: int) -> Iterator[TopN]:
         """Find the n best items of each user, as `top_n` does."""

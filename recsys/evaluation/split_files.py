@@ -9,7 +9,6 @@ from string import Formatter
 from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
 
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings, has_items, has_ratings
@@ -57,10 +56,10 @@ def split_from_pair(
     """
     train, test = as_ratings(train), as_ratings(test)
     history = None if history is None else as_ratings(history)
-    users = _union((train if history is None else history).users, test.users)
-    items = _union(train.items, test.items)
+    users = (train if history is None else history).users.union(test.users.values)
+    items = train.items.union(test.items.values)
     if history is not None:
-        items = _union(items, history.items)
+        items = items.union(history.items.values)
         history = _aligned(history, users, items)
     train = _aligned(train, users if history is None else train.users, items)
     split = Split(train, _aligned(test, users, items), history, method, dict(parameters or {}))
@@ -134,16 +133,6 @@ def unknown_and_known(train: Ratings, test: Ratings) -> tuple[Mask, Mask]:
     items = train.items.find(test.items.values)[test.indices]
     there = (users >= 0) & (items >= 0) & has_ratings(train)[users] & has_items(train)[items]
     return ~there, there & has_pairs(train, users * np.int64(train.n_items) + items)
-
-
-def _union(known: Ids, others: Ids) -> Ids:
-    """Return all ids; those of `known` decide whether they are integers or strings."""
-    unknown = others.values.filter(known.find(others.values) < 0)
-    if not len(unknown):
-        return known
-    mixed = unknown.dtype != known.dtype
-    both = [each.cast(pl.String) if mixed else each for each in (known.values, unknown)]
-    return Ids(pl.concat(both), known.kind)
 
 
 def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:

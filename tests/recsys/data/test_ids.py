@@ -228,9 +228,9 @@ def test_ids_in_the_given_order_are_distinct() -> None:
     assert Ids([1, "b", 2**70], "term", sort=False).values.to_list() == ["1", "b", str(2**70)]
 
 
-def test_ids_are_extended() -> None:
-    ids = Ids([30, 10], "document", sort=False)
-    assert ids.extended([20]).values.to_list() == [30, 10, 20]
-    assert ids.extended(["x"]).values.to_list() == ["30", "10", "x"]
-    with pytest.raises(DataError, match="10 occurs twice"):
-        ids.extended([10])
+def test_ids_are_united() -> None:
+    ids = Ids([30, 10], "user")
+    assert ids.union(["20", 10]).values.to_list() == [10, 20, 30]
+    assert ids.union(["007", "10"]).values.to_list() == ["007", "10", "30"]
+    assert ids.union([10]) is ids
+    assert ids.like([20, "10", "007"]).to_list() == [20, 10, None]
