@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from os.path import commonprefix
 from pathlib import Path
 
 from lowrank.errors import missing_extra as missing_extra
@@ -147,8 +146,8 @@ def similar_files(name: str, others: Iterable[str], n: int) -> list[str]:
     near = close_matches(name.partition(".")[0], stems, n)
     suffix = name.rpartition(".")[2]
 
-    def distance(other: str) -> tuple[bool, int, int]:
-        return not other.endswith(suffix), -len(commonprefix([other, name])), len(other)
+    def distance(other: str) -> tuple[bool, bool, int]:
+        return not other.endswith(suffix), not other.startswith(name), len(other)
 
     ordered = (sorted(stems[stem], key=distance) for stem in near)
     return [each for found in ordered for each in found][:n]

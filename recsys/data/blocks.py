@@ -242,11 +242,11 @@ class TextBlock(Block):
 
     @property
     def names(self) -> list[str]:
-        terms = self.terms.values
+        terms = self.terms.values.to_list()
         if self.components is None:
             return [f"{self.column} ~ {term}" for term in terms]
         main = np.argsort(-np.abs(self.components), axis=1, kind="stable")[:, :_NAMED]
-        return [f"{self.column} ~ {', '.join(terms.gather(row))}" for row in main]
+        return [f"{self.column} ~ {', '.join(terms[at] for at in row)}" for row in main]
 
     def suited(self, values: pl.Series) -> pl.Series:
         is_list = isinstance(values.dtype, pl.List)

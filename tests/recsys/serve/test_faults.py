@@ -172,12 +172,26 @@ def test_a_killed_worker_is_replaced_and_the_others_go_on(model):
     assert said.count("serving als@") == 2  # before the fork, and by the worker that came later
 
 
+STARTS_THREADS = """
+import polars as pl
+from recsys.serve import answers, server
+
+server._HANGS = 1
+warm = answers.Answers.warm
+answers.Answers.warm = lambda self: (warm(self), pl.Series([1, 2]).gather([0]))
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
-def test_workers_end_with_their_supervisor(model, tmp_path):
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
+def test_workers_use_polars_though_loading_starts_its_threads_and_end_with_their_supervisor(
+    model, tmp_path
+):
+    (tmp_path / "sitecustomize.py").write_text(STARTS_THREADS)
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(tmp_path)}
     with Command(model, "--workers", "2", env=environment) as service:
         workers = service.workers()
         assert len(workers) == 2
+        assert {service.get("/v1/users/105").status for _ in range(4)} == {200}
         service.process.kill()
         eventually(lambda: not any(Path(f"/proc/{each}").exists() for each in workers))
 
