@@ -31,8 +31,9 @@ _TAIL = 5
 _ENOUGH = 2_000  # ratings: fewer say too little about which model is better
 _FEW_ITEMS = 8_000  # of `ease`, whose time grows with their cube
 _MOST_FOR_LINKED, _MOST_FOR_BAYES = 20_000_000, 2_000_000  # ratings, by the time of a fit
-_GAIN = 0.005  # by which a slower model of ratings, or one more in a blend, must be better;
-_GAIN_OF_MANY, _MANY = 0.01, 3_000_000  # of many interactions, whose fits are long
+_GAIN = 0.005  # by which a slower model of ratings must be better,
+_GAIN_OF_BLEND = 0.002  # a blend with one more model,
+_GAIN_OF_MANY, _MANY = 0.01, 3_000_000  # and one of many interactions, whose fits are long
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +171,9 @@ class Auto(Model):
     ratings; of more than a million, or three million interactions, to those of some users, and of
     up to 100,000 interactions, to four fifths, three times. Models of ratings are compared by the
     RMSE on the rest. Models of interactions are compared by the NDCG@20 of their lists; to the best
-    others are added to a blend while each makes it better by 0.5%, of more than three million
-    interactions by 1%, on users other than those that its weights were chosen on. The winner is
-    fitted to everything.
+    others are added to a blend while each makes it better, on users other than those that its
+    weights were chosen on, by more than the standard error, and by 0.2%, of more than three million
+    interactions by 1%. The winner is fitted to everything.
 
     `recsys.Recommender` takes over the winner: what it saves, explains and updates is that model.
 
@@ -275,24 +276,29 @@ class Auto(Model):
         """Choose a model of interactions, or a blend, by its NDCG."""
         tried = zip(self._trials(choice, folds), folds, strict=True)
         lists = Lists.joined([fold.lists(trials := models) for models, fold in tried])
-        heights = [float(lists.ndcg(each).mean()) for each in np.eye(len(trials))]
-        shown = [f"{c} {x:.4f}" for c, x in zip(choice.candidates, heights, strict=True)]
-        best = int(np.argmax(heights))
+        heights = [lists.ndcg(each) for each in np.eye(len(trials))]
+        means = [float(each.mean()) for each in heights]
+        shown = [f"{c} {x:.4f}" for c, x in zip(choice.candidates, means, strict=True)]
+        best = int(np.argmax(means))
         found, start, height = choice.candidates[best], trials[best], heights[best]
-        next_best = max(heights[:best] + heights[best + 1 :])
-        verdict = f"{found}, {height / max(next_best, 1e-9) - 1:.1%} better than the next"
-        many = self.ratings.n_ratings > _MANY
+        next_best = max(means[:best] + means[best + 1 :])
+        verdict = f"{found}, {means[best] / max(next_best, 1e-9) - 1:.1%} better than the next"
+        least = _GAIN_OF_MANY if self.ratings.n_ratings > _MANY else _GAIN_OF_BLEND
         blends = self._blends and not any(each.params for each in choice.candidates)
         for members, weights, higher in growing_blends(lists, best) if blends else ():
             names = [choice.candidates[member].model for member in members]
             shares = [f"{weight:.2f}" for weight in weights]
             blend = " + ".join(f"{x} {name}" for x, name in zip(shares, names, strict=True))
-            shown.append(f"{blend} {higher:.4f}")
-            if higher <= height * (1 + (_GAIN_OF_MANY if many else _GAIN)):
+            if not weights.all():
+                break
+            shown.append(f"{blend} {higher.mean():.4f}")
+            error = (higher - height).std() / np.sqrt(len(height))
+            if (higher - height).mean() <= max(least * height.mean(), error):
                 break
             height = higher
             verdict = (
-                f"{blend}, {height / heights[best] - 1:.1%} better than {choice.candidates[best]}"
+                f"{blend}, {height.mean() / means[best] - 1:.1%} better than "
+                f"{choice.candidates[best]}"
             )
             params = {"members": ",".join(names), "weights": ",".join(shares)}
             found = Candidate("blend", params)

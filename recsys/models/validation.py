@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.models.base import Floats, Indices, Model, predicted_ratings
+from recsys.topn import CsrPairs, top_n
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -88,20 +89,28 @@ class HeldOut:
         Relevant are held-out items; of ratings with values, those that are not below the mean.
         """
         users = self._users
-        users = users[:: -(-len(users) // _USERS) or 1]
-        scales = [score_scale(each) for each in models]
-        size = max(1, _BLOCK // self.train.n_items)
-        least, parts = 0 if self.test.implicit else self.test.values.mean(), []
-        for start in range(0, len(users), size):
-            block = users[start : start + size]
-            scores = np.stack([m.scores(block) / s for m, s in zip(models, scales, strict=True)])
-            rows, items = self.train.matrix[block].tocoo().coords
-            scores[:, rows, items] = -np.inf
-            test = self.test.matrix[block].tocoo()
-            good, relevant = test.data >= least, np.zeros(test.shape, np.bool_)
-            relevant[test.coords[0][good], test.coords[1][good]] = True
-            parts.append(_candidates(scores, relevant))
-        return Lists.joined(parts)
+        users = users[np.linspace(0, len(users) - 1, min(len(users), _USERS)).astype(np.int64)]
+        n_items, exclude = self.train.n_items, CsrPairs(self.train.indptr, self.train.indices)
+        best = [
+            top.rows * n_items + top.items
+            for each in models
+            for top in top_n(each, users, _DEPTH, exclude=exclude)
+        ]
+        pairs = np.sort(np.concatenate(best))
+        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+        rows, items = np.divmod(pairs, n_items)
+        counts = np.bincount(rows, minlength=len(users))
+        places = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts)
+        scores = np.full((len(models), len(users), counts.max(initial=1)), _NEVER)
+        for own, each in zip(scores, models, strict=True):
+            own[rows, places] = each.predict(users[rows], items) / score_scale(each)
+        test = self.test.matrix[users].tocoo()
+        good = test.data >= (0 if self.test.implicit else self.test.values.mean())
+        found = test.coords[0].astype(np.int64) * n_items + test.coords[1]
+        relevant = np.zeros(scores.shape[1:], np.bool_)
+        relevant[rows, places] = np.isin(pairs, found[good])
+        n_relevant = np.bincount(test.coords[0][good], minlength=len(users))
+        return Lists(scores, relevant, n_relevant, min(TOP, max(1, n_items // 5)))
 
 
 _NEVER = np.float32(-1e30)  # a score; finite, so that a weight of 0 leaves a number
@@ -157,10 +166,10 @@ class Lists:
 
 def growing_blends(
     lists: Lists, first: int
-) -> Iterator[tuple[list[int], NDArray[np.float64], float]]:
+) -> Iterator[tuple[list[int], NDArray[np.float64], NDArray[np.float64]]]:
     """Yield blends of the first model and one more each time, the one that raises the NDCG most.
 
-    Each comes as its models, their weights and its NDCG, as of `best_weights`.
+    Each comes as its models, and their weights and the NDCG of each list, as of `best_weights`.
     """
     members = [first]
     while len(members) < len(lists.scores):
@@ -168,17 +177,17 @@ def growing_blends(
         for other in set(range(len(lists.scores))) - {*members}:
             some = sorted([*members, other])
             tried.append((some, *best_weights(replace(lists, scores=lists.scores[some]))))
-        best = max(tried, key=lambda each: each[2])
+        best = max(tried, key=lambda each: float(each[2].mean()))
         members = best[0]
         yield best
 
 
-def best_weights(lists: Lists) -> tuple[NDArray[np.float64], float]:
-    """Return non-negative weights of sum 1 with a high NDCG, and that of lists of other users.
+def best_weights(lists: Lists) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return non-negative weights of sum 1 with a high NDCG, and that of each list by others.
 
     The weights are the mean of those that are best for samples of the users with replacement, which
-    hardly depends on the luck of single users. The NDCG is that of each half of the lists by the
-    weights chosen on the other.
+    hardly depends on the luck of single users. The NDCG is that of lists with relevant items,
+    of each half of them by the weights chosen on the other.
     """
     n = len(lists.scores)
     steps = next(each for each in (20, 10, 5, 4, 3, 2, 1) if comb(n + each - 1, each) <= _POINTS)
@@ -188,7 +197,7 @@ def best_weights(lists: Lists) -> tuple[NDArray[np.float64], float]:
     heights = np.stack([lists.ndcg(each) for each in grid])
     n_lists = heights.shape[1]
     if not n_lists:
-        return np.full(n, 1 / n), 0.0
+        return np.full(n, 1 / n), np.zeros(0)
 
     def chosen(places: slice) -> NDArray[np.float64]:
         some = heights[:, places]
@@ -200,10 +209,10 @@ def best_weights(lists: Lists) -> tuple[NDArray[np.float64], float]:
         return weights
 
     halves = slice(0, None, 2), slice(n_lists > 1, None, 2)
-    others = [
-        lists.ndcg(chosen(half))[other] for half, other in zip(halves, halves[::-1], strict=True)
-    ]
-    return chosen(slice(None)), float(np.concatenate(others).mean())
+    found = np.empty(n_lists)
+    for half, other in zip(halves, halves[::-1], strict=True):
+        found[other] = lists.ndcg(chosen(half))[other]
+    return chosen(slice(None)), found
 
 
 def score_scale(model: Model) -> float:
@@ -216,22 +225,6 @@ def score_scale(model: Model) -> float:
         squares += float(scores.var(axis=1, dtype=np.float64).sum())
     scale = float(np.sqrt(squares / max(1, len(users))))
     return scale if 0 < scale < np.inf else 1.0
-
-
-def _candidates(scores: Floats, relevant: NDArray[np.bool_]) -> Lists:
-    """Keep the best items by each of the models, of shape (n_models, n_block, n_items)."""
-    depth = min(_DEPTH, scores.shape[2])
-    chosen = np.zeros(relevant.shape, np.bool_)
-    for each in scores:
-        np.put_along_axis(chosen, np.argpartition(-each, depth - 1, axis=1)[:, :depth], True, 1)
-    rows, items = np.nonzero(chosen)
-    counts = chosen.sum(axis=1)
-    places = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts)
-    kept = np.full((len(scores), len(chosen), counts.max()), _NEVER)
-    kept[:, rows, places] = np.maximum(scores[:, rows, items], _NEVER)  # what was seen is there
-    hits = np.zeros(kept.shape[1:], np.bool_)
-    hits[rows, places] = relevant[rows, items]
-    return Lists(kept, hits, relevant.sum(axis=1), min(TOP, max(1, scores.shape[2] // 5)))
 
 
 def _padded(array: NDArray[Any], width: int, value: Any) -> NDArray[Any]:
