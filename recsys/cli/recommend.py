@@ -193,6 +193,8 @@ def recommend(
         folder = click.get_current_context().params["output"]
         recommend_on_spark(source.path, folder, n, engine, items, block, include_seen=include_seen)
         return
+    both = (request["at_most"] is None) == (request["per"] is None)
+    require(both, "--at-most and --per go together: --at-most 2 --per genres.")
     if user and source.is_alone and output.resolved_format not in ("database", "parquet"):
         from recsys.shortlists import shortlist
 

@@ -61,6 +61,11 @@ def test_like_for_a_model_of_contacts(run, contacts):
         (["--rate", "107=9"], 1, "--rate '107=9': the ratings are between 1 and 5."),
         (["--like", "107", "--rate", "Film 7,=3"], 1, "Item 107 is liked or rated twice"),
         (
+            ["--like", "107", "--at-most", "2"],
+            2,
+            "--at-most and --per go together: --at-most 2 --per genres.",
+        ),
+        (
             ["--like", "107", "--user", "1"],
             2,
             "Give only one of --user, --users, --all, --history or --like/--rate/--user-features.",
