@@ -31,9 +31,8 @@ _TAIL = 5
 _ENOUGH = 2_000  # ratings: fewer say too little about which model is better
 _FEW_ITEMS = 8_000  # of `ease`, whose time grows with their cube
 _MOST_FOR_LINKED, _MOST_FOR_BAYES = 20_000_000, 2_000_000  # ratings, by the time of a fit
-_GAIN = 0.005  # by which a slower model of ratings must be better,
-_GAIN_OF_BLEND = 0.002  # a blend with one more model,
-_GAIN_OF_MANY, _MANY = 0.01, 3_000_000  # and one of many interactions, whose fits are long
+_GAIN = 0.005  # by which a slower model of ratings, or one more in a blend, must be better;
+_GAIN_OF_MANY, _MANY = 0.01, 3_000_000  # of many interactions, whose fits are long
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +171,7 @@ class Auto(Model):
     up to 100,000 interactions, to four fifths, three times. Models of ratings are compared by the
     RMSE on the rest. Models of interactions are compared by the NDCG@20 of their lists; to the best
     others are added to a blend while each makes it better, on users other than those that its
-    weights were chosen on, by more than the standard error, and by 0.2%, of more than three million
+    weights were chosen on, by more than the standard error, and by 0.5%, of more than three million
     interactions by 1%. The winner is fitted to everything.
 
     `recsys.Recommender` takes over the winner: what it saves, explains and updates is that model.
@@ -283,7 +282,7 @@ class Auto(Model):
         found, start, height = choice.candidates[best], trials[best], heights[best]
         next_best = max(means[:best] + means[best + 1 :])
         verdict = f"{found}, {means[best] / max(next_best, 1e-9) - 1:.1%} better than the next"
-        least = _GAIN_OF_MANY if self.ratings.n_ratings > _MANY else _GAIN_OF_BLEND
+        least = _GAIN_OF_MANY if self.ratings.n_ratings > _MANY else _GAIN
         blends = self._blends and not any(each.params for each in choice.candidates)
         for members, weights, higher in growing_blends(lists, best) if blends else ():
             names = [choice.candidates[member].model for member in members]

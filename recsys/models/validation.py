@@ -89,7 +89,7 @@ class HeldOut:
         Relevant are held-out items; of ratings with values, those that are not below the mean.
         """
         users = self._users
-        users = users[np.linspace(0, len(users) - 1, min(len(users), _USERS)).astype(np.int64)]
+        users = users[:: -(-len(users) // _USERS) or 1]
         n_items, exclude = self.train.n_items, CsrPairs(self.train.indptr, self.train.indices)
         best = [
             top.rows * n_items + top.items
@@ -169,17 +169,20 @@ def growing_blends(
 ) -> Iterator[tuple[list[int], NDArray[np.float64], NDArray[np.float64]]]:
     """Yield blends of the first model and one more each time, the one that raises the NDCG most.
 
-    Each comes as its models, and their weights and the NDCG of each list, as of `best_weights`.
+    Of several within a standard error of that, it is the first: models come in the order of the
+    time that their lists take. A blend is its models, their weights and the NDCG of each list.
     """
     members = [first]
     while len(members) < len(lists.scores):
         tried = []
-        for other in set(range(len(lists.scores))) - {*members}:
+        for other in sorted({*range(len(lists.scores))} - {*members}):
             some = sorted([*members, other])
             tried.append((some, *best_weights(replace(lists, scores=lists.scores[some]))))
-        best = max(tried, key=lambda each: float(each[2].mean()))
-        members = best[0]
-        yield best
+        best = max((each[2] for each in tried), key=np.mean)
+        near = (x for x in tried if (best - x[2]).mean() <= (best - x[2]).std() / len(best) ** 0.5)
+        found = next(near)
+        members = found[0]
+        yield found
 
 
 def best_weights(lists: Lists) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
