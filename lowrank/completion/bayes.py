@@ -119,6 +119,16 @@ class VariationalSweep(Sweep):
     free_energy: float
     observed: Observed
 
+    def expected(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
+        """Return what is expected of entries, shape (n,), where rows and columns are known."""
+        w, z = self.rows.mean[rows], self.columns.mean[columns]
+        scores: Floats = np.einsum("nk,nk->n", w[:, :-1], z[:, :-1])
+        scores += w[:, -1] + z[:, -1] + w.dtype.type(self.mean)
+        scale, variance = self.observed
+        if scale is None:
+            return scores
+        return scale.expected(scores, self.noise_variance + variance)
+
 
 def variational_sweeps(
     X: csr_array,
@@ -144,7 +154,7 @@ def variational_sweeps(
 
     never falls. A temperature T above 1 counts each entry as 1/T of one, which keeps the
     posterior from becoming too sure of a model that is not true. Between two sweeps a few steps
-    move means and priors alone: covariances and latent numbers cost most, and settle first.
+    move means and priors alone: covariances cost most, and settle first.
 
     The prior of B is Gaussian with precision `link_penalty` times the prior precision of the
     rows, and its posterior has that column covariance too. So have those of the coefficients C of
@@ -215,6 +225,7 @@ def variational_sweeps(
                 for side, other in ((rows, columns), (columns, rows)):
                     side.fit_means(other, mean, temperature * targets.noise)
                     side.fit_prior()
+                targets.update(rows, columns, mean)
             rows.fit_vectors(columns, mean, temperature * targets.noise)
             rows.fit_prior()
             squares = columns.fit_vectors(rows, mean, temperature * targets.noise)

@@ -47,8 +47,8 @@ class Latent(NamedTuple):
     """
 
     means: Floats
-    log_likelihood: float
-    squares: float
+    log_likelihood: float = math.nan
+    squares: float = math.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,13 @@ class OrdinalScale:
         return np.searchsorted(between, values, side="right").astype(np.uint16)
 
     def latent(
-        self, codes: NDArray[np.integer[Any]], scores: Floats, noise: float, spread: float = 0.0
+        self,
+        codes: NDArray[np.integer[Any]],
+        scores: Floats,
+        noise: float,
+        spread: float = 0.0,
+        *,
+        only_means: bool = False,
     ) -> Latent:
         """Return the means of normal numbers around scores, truncated to the levels' intervals.
 
@@ -104,6 +110,7 @@ class OrdinalScale:
         means, totals = np.empty_like(scores), np.zeros(2)
         scale = (a.tobytes() for a in (self.levels, self.cuts))
         low, step, tables = _tables(*scale, noise, spread, scores.dtype.char)
+        tables = tables[:1] if only_means else tables
         for part in _parts(len(scores)):
             share = (scores[part] - low) / step
             inside = (share >= 0) & (share < _POINTS - 1)
@@ -118,11 +125,12 @@ class OrdinalScale:
                 each += share * (table[at + 1] - each)
             if outside is not None:
                 given = codes[part][outside], scores[part][outside].astype(np.float64)
-                for each, exact in zip(found, self._exact(*given, noise, spread), strict=True):
+                for each, exact in zip(found, self._exact(*given, noise, spread), strict=False):
                     each[outside] = exact
             means[part] = found[0]
-            totals += [each.sum(dtype=np.float64) for each in found[1:]]
-        return Latent(means, *totals.tolist())
+            if not only_means:
+                totals += [each.sum(dtype=np.float64) for each in found[1:]]
+        return Latent(means) if only_means else Latent(means, *totals.tolist())
 
     def _exact(
         self, codes: NDArray[np.integer[Any]], scores: Doubles, noise: float, spread: float

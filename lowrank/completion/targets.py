@@ -80,11 +80,14 @@ class Targets:
             self.spread = max(squares - float(np.einsum("i,i->", off, off, dtype=np.float64)), 0.0)
             given = self.codes, scores, self.noise, self.spread / len(off)
             self.scale, self.noise = self.scale.learned(*given)
-        found = self.scale.latent(self.codes, scores, self.noise, self.spread / len(scores))
-        likelihood = found.log_likelihood - self.spread / (2 * self.noise)
-        self.free_energy = likelihood / self.temperature
-        self.data, self.rmse = found.means, math.sqrt(found.squares / len(self.data))
+        around = scores, self.noise, self.spread / len(scores)
+        found = self.scale.latent(self.codes, *around, only_means=squares is None)
+        self.data = found.means
         self.give(rows, columns)
+        if squares is not None:
+            likelihood = found.log_likelihood - self.spread / (2 * self.noise)
+            self.free_energy = likelihood / self.temperature
+            self.rmse = math.sqrt(found.squares / len(scores))
 
     def draw(self, rows: Side, columns: Side, mean: float, rng: np.random.Generator) -> None:
         """Draw latent numbers given vectors that are known exactly."""
@@ -125,5 +128,5 @@ def settled(
         given = entries._replace(data=data), columns, prior
         found = posterior_rows(*given, mean=mean, **options, only_means=True)
         scores = kernels.csr_entries(entries, found.mean, columns.mean) + data.dtype.type(mean)
-        data = scale.latent(codes, scores, latent_noise).means
+        data = scale.latent(codes, scores, latent_noise, only_means=True).means
     return data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Self
@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lowrank.completion.bayes import (
-    VariationalSweep,
-    variational_sweeps,
-)
+from lowrank.completion.bayes import VariationalSweep, variational_sweeps
 from lowrank.completion.cold import mean_covariance
 from lowrank.completion.gibbs import GibbsSweep, gibbs_sweeps
 from lowrank.completion.links import (
@@ -37,7 +34,6 @@ from recsys.models.base import (
     check_indices,
     fitted,
     model,
-    predicted_ratings,
     validation_rmse,
 )
 from recsys.models.calibration import calibrate, leverage, pair_variances, unseen
@@ -206,19 +202,26 @@ class Bayes(DriftingModel, ContentModel):
         if likelihood == "auto":
             likelihood = "gaussian"
             if levels in _LEVELS:
-                likelihood, finding = self._compare(ratings, validation)
+                likelihood, finding = self._compare(ratings)
                 remarks.append(finding)
         elif likelihood == "ordinal" and levels < 2:
             raise DataError("The ordinal likelihood needs different ratings; all are the same.")
-        options = self._options(ratings)
-        most = _FIRST_SWEEPS if likelihood == "ordinal" else self.iterations
-        best, number = self._variational(ratings, on_step, validation, most=most, **options)
-        if likelihood == "ordinal":
-            start = {"start": best, "ordinal": True, "number": number}
-            best, number = self._variational(ratings, on_step, validation, **options | start)
+        is_ordinal, watch = likelihood == "ordinal", (ratings, on_step, validation)
+        options = {
+            "link_penalty": self.link_penalty if self.linked else 0.0,
+            "row_features": ratings.user_features,
+            "column_features": ratings.item_features,
+            **self._options(False),
+        }
+        most = _FIRST_SWEEPS if is_ordinal else self.iterations
+        best, number = self._variational(*watch, most=most, **options)
+        options |= self._options(is_ordinal)
+        if is_ordinal:
+            begun = {"start": best, "ordinal": True, "number": number}
+            best, number = self._variational(*watch, most=self.iterations, **begun, **options)
         self._take([best], best.observed)
         if self._sampled:
-            self._sample(ratings, best, number, on_step, validation, options)
+            self._sample(*watch, best, number, options)
         # The users once more, so that a user folded in later gets the very same vector.
         histories, rows = Histories.of(ratings), csr_rows(ratings.user_features)
         with at_most(self.threads):
@@ -231,23 +234,13 @@ class Bayes(DriftingModel, ContentModel):
                 remarks.append(self._fit_drifts(ratings, values - scores))
         vars(self)["remarks"] = tuple(remarks)
 
-    def _options(self, ratings: Ratings) -> dict[str, Any]:
-        """Return the options of a fit, variational or not."""
-        return {
-            "link_penalty": self.link_penalty if self.linked else 0.0,
-            "row_features": ratings.user_features,
-            "column_features": ratings.item_features,
-            "temperature": self.temperature,
-            "random_state": self.random_state,
-            "threads": self.threads,
-        }
-
-    def _sweeps(self, ratings: Ratings, **options: Any) -> Iterator[VariationalSweep]:
-        options = self._options(ratings) | options
-        if options.get("ordinal"):  # latent numbers are uncertain as they are
-            options["temperature"] = (1 + self.temperature) / 2
-        given = ratings.matrix, self.factors
-        return variational_sweeps(*given, count_power=self.count_power, **options)
+    def _options(self, ordinal: bool) -> dict[str, Any]:
+        """Return the options of any fit."""
+        temperature = self.temperature
+        if ordinal:  # latent numbers are uncertain as they are
+            temperature = (1 + temperature) / 2
+        given = {"random_state": self.random_state, "threads": self.threads}
+        return {"temperature": temperature, **given}
 
     def _variational(
         self,
@@ -255,14 +248,15 @@ class Bayes(DriftingModel, ContentModel):
         on_step: OnStep,
         validation: Ratings | None,
         *,
+        most: int,
         number: int = 0,
-        most: int | None = None,
         **options: Any,
     ) -> tuple[VariationalSweep, int]:
         """Return the best of at most `most` sweeps, and the number of sweeps until the end."""
-        sweeps = self._sweeps(ratings, **options)
+        given = ratings.matrix, self.factors
+        sweeps = variational_sweeps(*given, count_power=self.count_power, **options)
         before, watch, best = -math.inf, ValidationWatch(), None
-        for sweep in islice(sweeps, min(self.iterations, most or self.iterations)):
+        for sweep in islice(sweeps, min(self.iterations, most)):
             number += 1
             if not math.isfinite(sweep.free_energy):
                 raise breakdown(self, "temperature", "count_power")
@@ -283,16 +277,14 @@ class Bayes(DriftingModel, ContentModel):
     def _sample(
         self,
         ratings: Ratings,
-        start: VariationalSweep,
-        number: int,
         on_step: OnStep,
         validation: Ratings | None,
+        start: VariationalSweep,
+        number: int,
         options: dict[str, Any],
     ) -> None:
         """Keep samples of a chain that begins at `start`."""
         total, kept = self.burn_in + self.samples * self.thinning, list[GibbsSweep]()
-        if self.is_ordinal:
-            options["temperature"] = (1 + self.temperature) / 2
         samplings = gibbs_sweeps(ratings.matrix, start, **options)
         for drawn, sampling in enumerate(islice(samplings, total), start=1):
             if drawn > self.burn_in and (drawn - self.burn_in) % self.thinning == 0:
@@ -302,44 +294,41 @@ class Bayes(DriftingModel, ContentModel):
                 reached = validation_rmse(self, validation)
                 on_step(Step(number + drawn, number + total, None, sampling.rmse, reached))
 
-    def _compare(self, ratings: Ratings, validation: Ratings | None) -> tuple[str, str]:
-        """Return the likelihood whose variational fit predicts held-out ratings better.
+    def _compare(self, ratings: Ratings) -> tuple[str, str]:
+        """Return the likelihood that predicts held-out ratings better, and by how much.
 
-        They are `validation`, or a seeded tenth of the ratings, of at most 100,000 in all. Two fits
-        without links and features go on until the difference of their squared errors is clear, for
+        They are a seeded tenth of at most 100,000 ratings. Two variational fits with few factors,
+        without links and features, go on until the difference of their squared errors is clear, for
         a few sweeps at most.
         """
-        train, test = ratings, validation
-        if test is None:
-            train, test = HeldOut.of(ratings, self.random_state, most=_COMPARED)
-        if not (train.n_ratings and test.n_ratings):
+        train, test = HeldOut.of(ratings, self.random_state, most=_COMPARED)
+        X, pair = train.matrix, (test.user_index_of_nonzeros(), test.indices)
+        rated = np.diff(X.indptr) > 0, np.bincount(X.indices, minlength=X.shape[1]) > 0
+        both = rated[0][pair[0]] & rated[1][pair[1]]
+        values = test.values[both].astype(np.float64)
+        if not len(values):
             return "gaussian", "likelihood: gaussian, of too few ratings for a comparison"
-        less: dict[str, Any] = {"inference": "variational", "linked": False}
-        less["factors"] = min(self.factors, _COMPARED_FACTORS)
-        trials = [type(self)(**self.get_params() | less) for _ in range(2)]
-        options: dict[str, Any] = {"row_features": None, "column_features": None}
-        fits = [trials[0]._sweeps(train, **options)]
+        X = X[rated[0]][:, rated[1]]
+        rows, columns = (np.cumsum(r)[p[both]] - 1 for r, p in zip(rated, pair, strict=True))
+        given: dict[str, Any] = {"k": min(self.factors, _COMPARED_FACTORS)}
+        given["count_power"] = self.count_power
+        fits = [variational_sweeps(X, **given, **self._options(False))]
         start = next(fits[0])
         if not math.isfinite(start.free_energy):
             return "gaussian", "likelihood: gaussian, of numbers that are not finite"
-        fits.append(trials[1]._sweeps(train, start=start, ordinal=True, **options))
+        given |= {"start": start, "ordinal": True}
+        fits.append(variational_sweeps(X, **given, **self._options(True)))
         for sweeps in range(1, _COMPARED_SWEEPS + 1):
-            squares = []
-            for trial, sweep in zip(trials, map(next, fits), strict=True):
-                trial._take([sweep], sweep.observed)
-                off = predicted_ratings(trial, test).astype(np.float64) - test.values
-                squares.append(off**2)
+            squares = [(next(fit).expected(rows, columns) - values) ** 2 for fit in fits]
             gains = squares[0] - squares[1]
             clear = abs(gains.mean()) > _CLEAR * gains.std() / math.sqrt(len(gains))
             if clear and sweeps > 1:  # after the first one, cut points are not where they will be
                 break
-        errors = {
-            name: math.sqrt(each.mean())
-            for name, each in zip(("gaussian", "ordinal"), squares, strict=True)
-        }
-        best, other = sorted(errors, key=lambda name: errors[name])
-        figures = f"RMSE {errors[best]:.4f} of {len(gains):,} held-out ratings, "
-        figures += f"{other} {errors[other]:.4f}"
+        (least, best), (error, other) = sorted(
+            (math.sqrt(each.mean()), name)
+            for each, name in zip(squares, ("gaussian", "ordinal"), strict=True)
+        )
+        figures = f"RMSE {least:.4f} of {len(gains):,} held-out ratings, {other} {error:.4f}"
         return best, f"likelihood: {best} ({figures})"
 
     def predict(
@@ -624,7 +613,7 @@ class Bayes(DriftingModel, ContentModel):
         return result
 
     def _noise(self, sample: int) -> float:
-        temperature = (1 + self.temperature) / 2 if self.is_ordinal else self.temperature
+        temperature: float = self._options(self.is_ordinal)["temperature"]
         return temperature * float(self.noise_variances[sample])
 
     def _mean_covariance(

@@ -87,7 +87,7 @@ def unseen(
     values = histories.values[at]
     if model.is_ordinal:
         codes, noise = model._scale.codes(values), float(model.noise_variances.mean())
-        values = model._scale.latent(codes, scores, noise).means
+        values = model._scale.latent(codes, scores, noise, only_means=True).means
     shares = arrays[f"{side}_leverage"][rows] + getattr(model, f"{other}_leverage")[columns]
     return values, scores - shares * (values - scores)
 
