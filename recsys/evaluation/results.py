@@ -1,4 +1,4 @@
-"""Results of an evaluation: values with intervals, tests between models, gates that they must pass."""
+"""Results of an evaluation: values with intervals, tests between models, and gates."""
 
 from __future__ import annotations
 

@@ -112,9 +112,10 @@ def breakdown(model: Model, *names: str) -> DataError:
     """Return the error of a fit that diverged, with the parameters that may be the cause."""
     own = " and ".join(f"{name} {getattr(model, name):g}" for name in names)
     usual = " and ".join(f"{getattr(type(model), name):g}" for name in names)
+    is_usual = all(getattr(model, name) == getattr(type(model), name) for name in names)
+    advice = "scale the ratings" if is_usual else f"choose values nearer to {usual}"
     return DataError(
-        f"The fit of {model.name} leaves the range of single precision with {own}; "
-        f"choose values nearer to {usual}."
+        f"The fit of {model.name} leaves the range of single precision with {own}; {advice}."
     )
 
 

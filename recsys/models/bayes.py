@@ -306,7 +306,7 @@ class Bayes(DriftingModel, ContentModel):
         rated = np.diff(X.indptr) > 0, np.bincount(X.indices, minlength=X.shape[1]) > 0
         both = rated[0][pair[0]] & rated[1][pair[1]]
         values = test.values[both].astype(np.float64)
-        if not len(values):
+        if not len(values) or len(train.distribution()[0]) < 2:
             return "gaussian", "likelihood: gaussian, of too few ratings for a comparison"
         X = X[rated[0]][:, rated[1]]
         rows, columns = (np.cumsum(r)[p[both]] - 1 for r, p in zip(rated, pair, strict=True))
