@@ -89,7 +89,7 @@ class HeldOut:
         Relevant are held-out items; of ratings with values, those that are not below the mean.
         """
         users = self._users
-        users = users[:: -(-len(users) // _USERS) or 1]
+        users = users[:: -(-len(users) // _USERS) or 1].copy()  # in one piece, for the kernels
         n_items, exclude = self.train.n_items, CsrPairs(self.train.indptr, self.train.indices)
         best = [
             top.rows * n_items + top.items
