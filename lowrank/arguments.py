@@ -12,8 +12,8 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
-from lowrank.blocks import by_blocks
-from lowrank.errors import ArgumentError, ArgumentTypeError, not_finite, real_matrix
+from lowrank.blocks import by_blocks, not_finite
+from lowrank.errors import ArgumentError, ArgumentTypeError, real_matrix
 from lowrank.operators import (
     CentredDenseOperator,
     DenseOperator,
@@ -145,9 +145,7 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
         array = np.ascontiguousarray(array)  # BLAS would copy it at every product
     operator = DenseOperator(array)
     if not np.isfinite(operator.peak):
-        bad = ~np.isfinite(array)
-        row, column = np.unravel_index(int(np.argmax(bad)), bad.shape)
-        raise not_finite(array[row, column], int(row), int(column), "A")
+        raise not_finite(array, "A")
     return operator
 
 
@@ -173,9 +171,7 @@ def _sparse_operator(A: Any) -> SparseOperator:
     csr = csr.astype(dtype, copy=False)
     operator = SparseOperator(csr)
     if not np.isfinite(operator.peak):
-        position = int(np.argmax(~np.isfinite(csr.data)))
-        row = int(np.searchsorted(csr.indptr, position, side="right")) - 1
-        raise not_finite(csr.data[position], row, int(csr.indices[position]), "A")
+        raise not_finite(csr, "A")
     return operator
 
 

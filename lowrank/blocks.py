@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from scipy import sparse
 
-from lowrank.errors import ArgumentError, ArgumentTypeError, not_finite, real_matrix
+from lowrank.errors import ArgumentError, ArgumentTypeError, real_matrix
 from lowrank.operators import MatrixOperator, largest_entry
 
 if TYPE_CHECKING:
@@ -332,15 +332,22 @@ def _checked(given: Any, row: int) -> tuple[Any, float]:
         block.sum_duplicates()
     largest = largest_entry(block.data if _is_sparse(block) else block)
     if not np.isfinite(largest):
-        if _is_sparse(block):
-            place = int(np.argmax(~np.isfinite(block.data)))
-            line = int(np.searchsorted(block.indptr, place, side="right")) - 1
-            column, value = int(block.indices[place]), block.data[place]
-        else:
-            line, column = (int(x) for x in np.argwhere(~np.isfinite(block))[0])
-            value = block[line, column]
-        raise not_finite(value, row + line, column, "blocks")
+        raise not_finite(block, "blocks", row)
     return block, largest
+
+
+def not_finite(A: Any, name: str, start: int = 0) -> ArgumentError:
+    """Return the error of the first entry that is NaN or infinite; rows count from `start`."""
+    if _is_sparse(A):
+        place = np.argmax(~np.isfinite(A.data))
+        row = np.searchsorted(A.indptr, place, side="right") - 1
+        column, value = A.indices[place], A.data[place]
+    else:
+        row, column = np.argwhere(~np.isfinite(A))[0]
+        value = A[row, column]
+    kind = "NaN" if np.isnan(value) else "infinity"
+    where = f"row {start + row}, column {column}"
+    return ArgumentError(f"{name} must be finite; got {kind} at {where}.")
 
 
 def _is_sparse(block: Any) -> bool:

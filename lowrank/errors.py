@@ -47,12 +47,6 @@ def real_matrix(dtype: Any, shape: tuple[int, ...], name: str) -> str:
     return "float32" if dtype.kind == "f" and dtype.itemsize <= 4 else "float64"
 
 
-def not_finite(value: float, row: int, column: int, name: str) -> ArgumentError:
-    """Return the error of an entry that is NaN or infinite."""
-    kind = "NaN" if value != value else "infinity"
-    return ArgumentError(f"{name} must be finite; got {kind} at row {row}, column {column}.")
-
-
 def missing_extra(library: str, extra: str) -> str:
     """Return the rest of a sentence about an optional library that is not installed.
 

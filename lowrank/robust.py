@@ -13,7 +13,8 @@ from scipy import sparse
 
 from lowrank.approximation import LowRank, svd_down_to
 from lowrank.arguments import as_array, checked_generator, checked_rank
-from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive, not_finite, real_matrix
+from lowrank.blocks import not_finite
+from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive, real_matrix
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:
@@ -226,6 +227,6 @@ def _known_values(X: ArrayLike) -> tuple[FloatArray, NDArray[np.bool_] | None]:
     if missing.all():
         raise ArgumentError(f"X must have a known entry; got none in shape {array.shape}.")
     values[missing] = 0.0
-    for row, column in np.argwhere(~np.isfinite(values)):
-        raise not_finite(values[row, column], row, column, "X")
+    if not np.isfinite(values).all():
+        raise not_finite(values, "X")
     return values, missing if missing.any() else None

@@ -398,10 +398,8 @@ def _united(known: Ids, others: Ids) -> Ids:
     """Return all ids, of the type of those that are known."""
     theirs = known.like(others.values)
     if theirs.null_count():
-        raise DataError(
-            f"The model has integer {known.kind} ids; {others.values.filter(theirs.is_null())[0]!r} "
-            "cannot be among them."
-        )
+        first = others.values.filter(theirs.is_null())[0]
+        raise DataError(f"The model has integer {known.kind} ids; {first!r} cannot be among them.")
     return known.union(theirs)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.arguments import as_array, checked_generator
-from lowrank.errors import ArgumentError, not_finite, real_matrix
+from lowrank.blocks import not_finite
+from lowrank.errors import ArgumentError, real_matrix
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,10 +68,11 @@ def observed_entries(X: MatrixLike) -> csr_array:
         data = values[rows, columns]
     if data.size == 0:
         raise ArgumentError(f"X must have at least one known entry; got none in shape {shape}.")
-    for bad in np.flatnonzero(~np.isfinite(data)):
-        raise not_finite(data[bad], rows[bad], columns[bad], "X")
     indptr = np.searchsorted(rows, np.arange(shape[0] + 1))
-    return sparse.csr_array((data.astype(dtype, copy=False), columns, indptr), shape=shape)
+    found = sparse.csr_array((data.astype(dtype, copy=False), columns, indptr), shape=shape)
+    if not np.isfinite(data).all():
+        raise not_finite(found, "X")
+    return found
 
 
 def hold_out(
