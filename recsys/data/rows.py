@@ -302,7 +302,7 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if "event" in columns:
         _weigh_events(rows, rules)
     elif rules.event_weights is not None:
-        raise DataError("event_weights need a column of events; name it with --event-col.")
+        raise DataError("event_weights need a column of events; name it with --event-col (event=).")
     if not len(columns["user"]):
         raise DataError(f"No rows are left: {'; '.join(rows.remarks)}.")
     if rules.half_life is not None:
@@ -382,7 +382,7 @@ def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
 def _keep_range(rows: Rows, rules: RowRules) -> None:
     """Keep the rows in the range of times."""
     if "timestamp" not in rows.columns:
-        raise DataError("since and until need timestamps; name their column with --timestamp-col.")
+        raise DataError("since and until need a column of times: --timestamp-col (timestamp=).")
     times = rows.columns["timestamp"].cast(pl.Int64)
     mask = times >= (times.min() if rules.since is None else rules.since)
     if rules.until is not None:
@@ -431,11 +431,13 @@ def _decay(rows: Rows, half_life: float) -> None:
     """Halve the weights of interactions with every half-life before the last one."""
     if not rows.implicit:
         raise DataError(
-            "half_life weighs implicit feedback, and these data have ratings; --implicit ignores "
-            "them."
+            "half_life weighs implicit feedback, and these data have ratings; --implicit "
+            "(implicit=True) ignores them."
         )
     if "timestamp" not in rows.columns:
-        raise DataError("half_life needs timestamps; name their column with --timestamp-col.")
+        raise DataError(
+            "half_life needs timestamps; name their column with --timestamp-col (timestamp=)."
+        )
     times = rows.columns["timestamp"].cast(pl.Int64).to_numpy()
     decay = np.exp2((times - times.max()) / half_life)
     weights = rows.columns.get("rating")

@@ -90,7 +90,7 @@ def test_since_is_included_and_until_is_not():
         of(since="2030")
     with pytest.raises(DataError, match="since must be before until"):
         of(since="2030", until="2029")
-    with pytest.raises(DataError, match="since and until need timestamps"):
+    with pytest.raises(DataError, match="since and until need a column of times"):
         Ratings.from_frame(EVENTS.drop("time"), user="visitor", since="2020")
 
 
