@@ -104,7 +104,6 @@ def new_users(
                 problem = rating_problem(value) or f"rating {value!r} is not a number."
                 raise DataError(f"Item {item!r}: {problem}")
         frame = pl.DataFrame([items, ratings])
-        users, user_codes = Ids([NEW_USER], "user"), np.zeros(len(frame), np.int32)
     else:
         try:
             frame = as_frame(cast(FrameLike, source))
@@ -114,6 +113,8 @@ def new_users(
                 "implicit feedback, or a frame with the columns user, item and rating; got "
                 f"{type(source).__name__}."
             ) from None
+    users, user_codes = Ids([NEW_USER], "user"), np.zeros(len(frame), np.int32)
+    if "user" in column_names(frame):
         users, user_codes = encode(as_id_series(column(frame, "user"), "user"), "user")
     item_codes = known.items.index(column(frame, "item")).astype(np.int32)
     entries = _entries(user_codes, item_codes, frame, known, needs_values)

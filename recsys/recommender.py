@@ -246,8 +246,8 @@ class Recommender:
         histories : frame, mapping of item id to rating, or list of item ids, optional
             A frame has the columns user, item and, unless the model needs none, rating; of a
             repeated pair the last rating counts; the column timestamp, if there is one, for models
-            that know times. A mapping is the history of a single user, who is called "new"; a list
-            is one for a model of implicit feedback, for which ratings count as interactions.
+            that know times. Without user, or as a mapping, it is the history of a single user, who
+            is called "new"; a list is one for a model of implicit feedback.
         user_table : frame or Features, optional
             Their features, next to ids in the column "user"; by default the table of the ratings.
         user_features : str or mapping, optional

@@ -63,6 +63,7 @@ def test_a_mapping_is_one_user_without_a_name(als):
     assert found["item"].to_list() == als.recommend(4, n=3)["item"].to_list()
     texts = {str(item): str(rating) for item, rating in mapping.items()}
     assert als.recommend(history=texts, n=3).equals(found)
+    assert als.recommend(history=of_user(4).drop("user"), n=3).equals(found)
 
 
 def test_an_empty_history_gets_the_items_with_the_best_bias(als):
@@ -120,7 +121,7 @@ def test_the_last_rating_of_a_pair_counts(als):
         ({101: 50}, DataError, "Rating 50 is outside of the range of the model's ratings, 1 to 5"),
         ({101: "good"}, DataError, "Item 101: rating 'good' is not a number"),
         (pl.DataFrame({"user": [1], "item": [101]}), DataError, "the history has no column 'rat"),
-        (pl.DataFrame({"item": [101], "rating": [1]}), DataError, "The frame has no column 'user'"),
+        (pl.DataFrame({"user": [1], "rating": [1]}), DataError, "The frame has no column 'item'"),
         ([101], DataError, "A history is a mapping of items to ratings, a list .* got list"),
         (pd.Series([5.0], index=[101]), DataError, "A history is a mapping .* got Series"),
     ],
