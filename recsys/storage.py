@@ -168,6 +168,8 @@ def _complete(path: str | Path, noun: str, failure: type[RecsysError]) -> Iterat
             put_in_place(directory, target)
     except (OSError, PolarsError) as error:
         reason = getattr(error, "strerror", None) or str(error)
+        if "requested and" in reason:  # all that NumPy says
+            reason = "the disk is full, or files may not be so large"
         raise failure(f"The {noun} cannot be saved in {path}: {reason}.") from error
 
 

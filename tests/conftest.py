@@ -20,6 +20,7 @@ from hypothesis import settings
 settings.register_profile("short", deadline=None, max_examples=20, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
+os.environ.pop("PYTHONUNBUFFERED", None)  # commands write as they do for users
 
 # A Java that lives for a minute has no time for its best compiler, for a threaded collector, and
 # for checking classes that come from a package.

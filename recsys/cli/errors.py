@@ -54,7 +54,13 @@ def guarded(command: Callable[[], object], state: State) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()  # while errors can still be reported
         except BaseException as error:
-            return _report(error, state)
+            code = _report(error, state)
+            try:
+                if sys.stdout is not None:
+                    sys.stdout.flush()
+            except OSError:  # so that the interpreter does not try again at the end, and complain
+                sys.stdout = None  # type: ignore[assignment]
+            return code
     return 0
 
 

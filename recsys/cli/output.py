@@ -170,8 +170,16 @@ class Output:
         if sys.stdout is None:
             raise CommandError("Standard output is closed; add --output FILE.")
         sys.stdout.flush()
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        stream: Any = sys.stdout.buffer
+        # With PYTHONUNBUFFERED it would write a part to a full disk without an error.
+        unbuffered = isinstance(stream, io.RawIOBase)
+        stream = io.BufferedWriter(stream) if unbuffered else stream
+        try:
+            yield stream
+            stream.flush()
+        finally:
+            if unbuffered:
+                stream.detach()
 
 
 @dataclass

@@ -24,7 +24,7 @@ const spectrumView = {
     const cumulative = squares.map((value) => (sum += value) / total);
     const enough = cumulative.findIndex((share) => share >= 0.9) + 1 || values.length;
     const used = cumulative.findIndex((share) => share >= 0.999) + 1 || values.length;
-    const says = `The model has ${countText(rank, "factor")}. The first ${enough > 1 ? `${enough} hold` : "one holds"} 90% of the sum of their squares${used < rank ? `, and ${used} hold 99.9%: the others are hardly used` : ""}.`;
+    const says = `The model has ${countText(rank, "factor")}. The first ${enough > 1 ? `${enough} hold` : "one holds"} ${used === enough ? "99.9%" : "90%"} of the sum of their squares${used < rank ? `${used === enough ? "" : `, and ${used} hold 99.9%`}: the others are hardly used` : ""}.`;
     const rows = values.map((value, at) => h("tr", {}, h("th", { scope: "row" }, String(at + 1)), h("td", {}, digits(value)), h("td", {}, `${(100 * squares[at] / total).toFixed(1)}%`), h("td", {}, `${(100 * cumulative[at]).toFixed(1)}%`)));
     const table = h("table", {}, h("thead", {}, h("tr", {}, ...["direction", "singular value", "share", "cumulative"].map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...rows));
     return h("div", { class: "panel" },

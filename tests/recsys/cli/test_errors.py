@@ -192,20 +192,20 @@ def test_closed_pipe_of_help_is_silent(command, source_tree):
     assert done.stderr == ""
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_full_disk_is_one_sentence(spawn, ratings):
-    with Path("/dev/full").open("w") as full:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_full_disk_is_one_sentence(spawn, tmp_path, unbuffered):
+    resource = pytest.importorskip("resource")
+    with (tmp_path / "full").open("w") as full:
         done = spawn(
-            "data",
-            "inspect",
-            ratings,
-            "-q",
+            "models",
             capture_output=False,
             stdout=full,
             stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99)),
         )
     assert done.returncode == 1
-    assert done.stderr == "Error: no space left on device.\n"
+    assert done.stderr == "Error: file too large.\n"
 
 
 @pytest.mark.parametrize(
