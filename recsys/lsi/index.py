@@ -15,9 +15,8 @@ from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError
 from recsys.lsi.inputs import as_queries
-from recsys.lsi.parts import Collection, Part
+from recsys.lsi.parts import Collection, Part, load_index
 from recsys.lsi.queries import NothingToRankError, Queries, Query, similar_rows
-from recsys.lsi.saved_index import load_index
 from recsys.lsi.search import METHODS, Ranking, Search
 from recsys.lsi.space import Space, Weighting
 from recsys.lsi.vectorizer import (

@@ -18,8 +18,7 @@ from recsys.data.frames import listed
 from recsys.errors import DataError, ModelFileError
 from recsys.lsi.index import Floats, Index
 from recsys.lsi.inputs import Texts, further_counts, learned_counts, text_batches
-from recsys.lsi.parts import Collection, Part
-from recsys.lsi.saved_index import SavedIndex, SavedPart, save_index
+from recsys.lsi.parts import Collection, Part, SavedIndex, SavedPart, save_index
 from recsys.lsi.search import METHODS
 from recsys.lsi.space import (
     DEFAULT_RANK,
@@ -69,7 +68,7 @@ class LSI(
         meaning alone, or exact words alone. The first and last need counts; with the weighting
         "count" or a vectorizer it is "lsi".
     language : str or None, default "auto"
-        One of `recsys.lsi.vectorizer.LANGUAGES`, whose stop words are left out and whose words count
+        One of `recsys.lsi.vectorizer.LANGUAGES`: its stop words are left out, and its words count
         as the same if they have the same stem; None for neither. "auto" finds the language of
         texts by their stop words, and is None where it is not clear.
     min_df : int, default 1

@@ -175,7 +175,7 @@ def test_recommends_what_the_model_recommends(name, calculator):
         values = (
             np.ones(size)
             if ratings.implicit and kind.get("implicit")
-            else rng.choice([1.0, 3.0, 5.0], size)
+            else rng.choice([1.5, 3.0, 5.0], size)
         )
         histories.append(dict(zip(chosen.tolist(), values.tolist(), strict=True)))
     sent = [[{"item": k, "value": v} for k, v in each.items()] for each in histories]
