@@ -221,11 +221,12 @@ def variational_sweeps(
     quick = 0 if start is None else _QUICK_STEPS
     while True:
         with kernels.at_most(threads):
-            for _ in range(quick):
+            for step in range(quick):
                 for side, other in ((rows, columns), (columns, rows)):
                     side.fit_means(other, mean, temperature * targets.noise)
                     side.fit_prior()
-                targets.update(rows, columns, mean)
+                if step % 2 == 0:
+                    targets.update(rows, columns, mean)
             rows.fit_vectors(columns, mean, temperature * targets.noise)
             rows.fit_prior()
             squares = columns.fit_vectors(rows, mean, temperature * targets.noise)

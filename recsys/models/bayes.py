@@ -11,16 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lowrank.completion import links
 from lowrank.completion.bayes import VariationalSweep, variational_sweeps
 from lowrank.completion.cold import mean_covariance
 from lowrank.completion.gibbs import GibbsSweep, gibbs_sweeps
-from lowrank.completion.links import (
-    Posterior,
-    RowPrior,
-    covariance_sums,
-    normal_draws,
-    posterior_rows,
-)
 from lowrank.completion.ordinal import OrdinalScale
 from lowrank.completion.targets import Observed, settled
 from lowrank.kernels import CsrArrays, at_most
@@ -48,14 +42,15 @@ from recsys.models.validation import HeldOut
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
+    Watched = tuple[Ratings, OnStep, Ratings | None]
+
 # Arrays that are there or not:
 _TOGETHER = ("levels", "cut_points", "score_variance", "score_quantiles"), NAMES
 _LEVELS = range(3, 21)  # numbers of different ratings that may be an ordinal scale
 _MOST_DRIFT = 0.8  # share of drifts in the noise
 _COMPARED = 100_000  # ratings at most, on which the likelihoods are compared
 _COMPARED_FACTORS = 8
-_COMPARED_SWEEPS = 3  # at most
-_CLEAR = 3.0  # standard errors of a difference that more sweeps would not turn round
+_COMPARED_SWEEPS = 2  # after the first one, cut points are not where they will be
 _FIRST_SWEEPS = 1  # of ratings as numbers, before they are levels
 
 
@@ -197,8 +192,7 @@ class Bayes(DriftingModel, ContentModel):
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Minimise minus the free energy, which is the objective in each `Step`."""
-        likelihood, remarks = self.likelihood, []
-        levels = len(ratings.distribution()[0])
+        likelihood, remarks, levels = self.likelihood, [], len(ratings.distribution()[0])
         if likelihood == "auto":
             likelihood = "gaussian"
             if levels in _LEVELS:
@@ -206,22 +200,19 @@ class Bayes(DriftingModel, ContentModel):
                 remarks.append(finding)
         elif likelihood == "ordinal" and levels < 2:
             raise DataError("The ordinal likelihood needs different ratings; all are the same.")
-        is_ordinal, watch = likelihood == "ordinal", (ratings, on_step, validation)
-        options = {
-            "link_penalty": self.link_penalty if self.linked else 0.0,
-            "row_features": ratings.user_features,
-            "column_features": ratings.item_features,
-            **self._options(False),
-        }
+        is_ordinal, watched = likelihood == "ordinal", (ratings, on_step, validation)
+        options = self._options(False)
+        options |= {"link_penalty": self.link_penalty if self.linked else 0.0}
+        options |= {"row_features": ratings.user_features, "column_features": ratings.item_features}
         most = _FIRST_SWEEPS if is_ordinal else self.iterations
-        best, number = self._variational(*watch, most=most, **options)
+        best, number = self._variational(watched, most=most, **options)
         options |= self._options(is_ordinal)
         if is_ordinal:
-            begun = {"start": best, "ordinal": True, "number": number}
-            best, number = self._variational(*watch, most=self.iterations, **begun, **options)
+            begun: Any = {"start": best, "ordinal": True, "number": number}
+            best, number = self._variational(watched, **begun, **options)
         self._take([best], best.observed)
         if self._sampled:
-            self._sample(*watch, best, number, options)
+            self._sample(watched, best, number, **options)
         # The users once more, so that a user folded in later gets the very same vector.
         histories, rows = Histories.of(ratings), csr_rows(ratings.user_features)
         with at_most(self.threads):
@@ -235,28 +226,20 @@ class Bayes(DriftingModel, ContentModel):
         vars(self)["remarks"] = tuple(remarks)
 
     def _options(self, ordinal: bool) -> dict[str, Any]:
-        """Return the options of any fit."""
-        temperature = self.temperature
-        if ordinal:  # latent numbers are uncertain as they are
-            temperature = (1 + temperature) / 2
+        """Return the options of any fit; latent numbers are uncertain as they are."""
+        temperature = (1 + self.temperature) / 2 if ordinal else self.temperature
         given = {"random_state": self.random_state, "threads": self.threads}
         return {"temperature": temperature, **given}
 
     def _variational(
-        self,
-        ratings: Ratings,
-        on_step: OnStep,
-        validation: Ratings | None,
-        *,
-        most: int,
-        number: int = 0,
-        **options: Any,
+        self, watched: Watched, *, most: int | None = None, number: int = 0, **options: Any
     ) -> tuple[VariationalSweep, int]:
         """Return the best of at most `most` sweeps, and the number of sweeps until the end."""
+        ratings, on_step, validation = watched
         given = ratings.matrix, self.factors
         sweeps = variational_sweeps(*given, count_power=self.count_power, **options)
         before, watch, best = -math.inf, ValidationWatch(), None
-        for sweep in islice(sweeps, min(self.iterations, most)):
+        for sweep in islice(sweeps, most or self.iterations):
             number += 1
             if not math.isfinite(sweep.free_energy):
                 raise breakdown(self, "temperature", "count_power")
@@ -275,15 +258,10 @@ class Bayes(DriftingModel, ContentModel):
         return best, number
 
     def _sample(
-        self,
-        ratings: Ratings,
-        on_step: OnStep,
-        validation: Ratings | None,
-        start: VariationalSweep,
-        number: int,
-        options: dict[str, Any],
+        self, watched: Watched, start: VariationalSweep, number: int, **options: Any
     ) -> None:
         """Keep samples of a chain that begins at `start`."""
+        ratings, on_step, validation = watched
         total, kept = self.burn_in + self.samples * self.thinning, list[GibbsSweep]()
         samplings = gibbs_sweeps(ratings.matrix, start, **options)
         for drawn, sampling in enumerate(islice(samplings, total), start=1):
@@ -298,8 +276,7 @@ class Bayes(DriftingModel, ContentModel):
         """Return the likelihood that predicts held-out ratings better, and by how much.
 
         They are a seeded tenth of at most 100,000 ratings. Two variational fits with few factors,
-        without links and features, go on until the difference of their squared errors is clear, for
-        a few sweeps at most.
+        without links and features, take a few sweeps each.
         """
         train, test = HeldOut.of(ratings, self.random_state, most=_COMPARED)
         X, pair = train.matrix, (test.user_index_of_nonzeros(), test.indices)
@@ -310,25 +287,21 @@ class Bayes(DriftingModel, ContentModel):
             return "gaussian", "likelihood: gaussian, of too few ratings for a comparison"
         X = X[rated[0]][:, rated[1]]
         rows, columns = (np.cumsum(r)[p[both]] - 1 for r, p in zip(rated, pair, strict=True))
-        given: dict[str, Any] = {"k": min(self.factors, _COMPARED_FACTORS)}
-        given["count_power"] = self.count_power
+        k = min(self.factors, _COMPARED_FACTORS)
+        given: dict[str, Any] = {"k": k, "count_power": self.count_power}
         fits = [variational_sweeps(X, **given, **self._options(False))]
         start = next(fits[0])
         if not math.isfinite(start.free_energy):
             return "gaussian", "likelihood: gaussian, of numbers that are not finite"
         given |= {"start": start, "ordinal": True}
         fits.append(variational_sweeps(X, **given, **self._options(True)))
-        for sweeps in range(1, _COMPARED_SWEEPS + 1):
-            squares = [(next(fit).expected(rows, columns) - values) ** 2 for fit in fits]
-            gains = squares[0] - squares[1]
-            clear = abs(gains.mean()) > _CLEAR * gains.std() / math.sqrt(len(gains))
-            if clear and sweeps > 1:  # after the first one, cut points are not where they will be
-                break
-        (least, best), (error, other) = sorted(
-            (math.sqrt(each.mean()), name)
-            for each, name in zip(squares, ("gaussian", "ordinal"), strict=True)
-        )
-        figures = f"RMSE {least:.4f} of {len(gains):,} held-out ratings, {other} {error:.4f}"
+        errors = []
+        for fit, name in zip(fits, ("gaussian", "ordinal"), strict=True):
+            *_, last = islice(fit, _COMPARED_SWEEPS)
+            squares = (last.expected(rows, columns) - values) ** 2
+            errors.append((math.sqrt(squares.mean()), name))
+        (least, best), (error, other) = sorted(errors)
+        figures = f"RMSE {least:.4f} of {len(values):,} held-out ratings, {other} {error:.4f}"
         return best, f"likelihood: {best} ({figures})"
 
     def predict(
@@ -354,10 +327,8 @@ class Bayes(DriftingModel, ContentModel):
         predicted = super().predict(users, items)
         if times is None or not self.uses_times:
             return predicted
-        for side, rows in (("user", users), ("item", items)):
-            at = np.atleast_1d(np.asarray(rows, np.int64))
-            predicted += self.knots(side).at(at, times)[0]
-        return predicted
+        u, i = (np.atleast_1d(np.asarray(each, np.int64)) for each in (users, items))
+        return predicted + self._drifts_at(u, i, times)[0]
 
     def _expected(self, latent: Floats) -> Floats:
         """Return the expected ratings where latent numbers have these means."""
@@ -412,8 +383,8 @@ class Bayes(DriftingModel, ContentModel):
         """Predictive standard deviations, with the noise of a rating, shape (n_pairs,)."""
         variance = self._variance(users, items, times)
         if self.is_ordinal:
-            found = self._scale.variances(self._latent(users, items, times), variance)
-            variance = found.astype(np.float32)
+            latent = self._latent(users, items, times)
+            variance = self._scale.variances(latent, variance).astype(np.float32)
         return np.sqrt(variance)
 
     def _variance(
@@ -425,10 +396,7 @@ class Bayes(DriftingModel, ContentModel):
         noise = self.predictive_noise
         variance = pair_variances(self, u, i) + np.float32(noise)
         if self.uses_times and times is not None:  # the noise has the drifts in it
-            known = np.zeros_like(variance)
-            for side, rows in (("user", u), ("item", i)):
-                knots = self.knots(side)
-                known += np.float32(knots.variance) - knots.at(rows, times)[1]
+            known = self._drifts_at(u, i, times)[1]
             variance -= np.minimum(known, np.float32(_MOST_DRIFT * noise))
         return variance
 
@@ -447,17 +415,15 @@ class Bayes(DriftingModel, ContentModel):
         self.noise_variances = np.array([state.noise_variance for state in states])
         for side, axis in (("user", "row"), ("item", "column")):
             priors = [getattr(state, f"{axis}_prior") for state in states]
-            setattr(self, f"{side}_prior_mean", np.array([p.mean for p in priors]))
-            setattr(self, f"{side}_prior_precision", np.array([p.precision for p in priors]))
-            if self.linked:
-                setattr(self, f"{side}_link", np.array([p.link for p in priors]))
-            if priors[0].features is not None:
-                weights = np.array([p.features for p in priors])
-                setattr(self, f"{side}_feature_weights", weights)
+            kept = {"mean": "prior_mean", "precision": "prior_precision"}
+            kept |= {"link": "link"} if self.linked else {}
+            kept |= {"features": "feature_weights"} if priors[0].features is not None else {}
+            for field, name in kept.items():
+                setattr(self, f"{side}_{name}", np.array([getattr(p, field) for p in priors]))
             vectors = [getattr(state, f"{axis}s") for state in states]
             vars(self).update(self._side(vectors, side == "user"))
 
-    def _side(self, vectors: Sequence[Posterior], of_users: bool) -> dict[str, Floats]:
+    def _side(self, vectors: Sequence[links.Posterior], of_users: bool) -> dict[str, Floats]:
         """Return the arrays of all users (or items) from their vectors in each sample."""
         factors: Floats = np.hstack([v.mean[:, :-1] for v in vectors])
         biases: Floats = np.column_stack([v.mean[:, -1] for v in vectors])
@@ -480,21 +446,19 @@ class Bayes(DriftingModel, ContentModel):
         """
         drawn = [False, True] if self._sampled and of_users else [self._sampled]
         with at_most(self.threads):
-            sums = covariance_sums(histories.csr, self._vectors(0, of_users=not of_users))
+            others = [self._vectors(s, of_users=not of_users) for s in range(self._n_samples)]
+            sums = links.covariance_sums(histories.csr, others[0])
             entries = self._settled(histories, features, of_users=of_users, sums=sums)
+            given: Any = {"mean": self.global_mean, "features": features, "sums": sums}
             first, *more = (
                 [
-                    posterior_rows(
-                        entries,
-                        self._vectors(sample, of_users=not of_users),
-                        self._prior(sample, of_users=of_users),
-                        mean=self.global_mean,
+                    links.posterior_rows(
+                        *(entries, vectors, self._prior(sample, of_users=of_users)),
                         noise=self._noise(sample),
-                        features=features,
-                        sums=sums,
                         draw_seed=(self.random_state, sample) if draw else None,
+                        **given,
                     )
-                    for sample in range(self._n_samples)
+                    for sample, vectors in enumerate(others)
                 ]
                 for draw in drawn
             )
@@ -549,29 +513,26 @@ class Bayes(DriftingModel, ContentModel):
         total = np.sum([part.sum(axis=1) for part in parts if part is not None], axis=0)
         return found._replace(base=found.base + self._expected(total) - total)
 
-    def _vectors(self, sample: int, *, of_users: bool) -> Posterior:
-        factors = self.user_factors if of_users else self.item_factors
-        biases = self.user_biases if of_users else self.item_biases
-        k = self.factors
-        of_sample = factors[:, sample * k : (sample + 1) * k]
+    def _vectors(self, sample: int, *, of_users: bool) -> links.Posterior:
+        side, k = "user" if of_users else "item", self.factors
+        factors, biases = (getattr(self, f"{side}_{name}") for name in ("factors", "biases"))
+        vectors = np.column_stack([factors[:, sample * k : (sample + 1) * k], biases[:, sample]])
         if of_users:
-            of_sample = of_sample * np.float32(self._n_samples)
-        vectors = np.column_stack([of_sample, biases[:, sample]])
+            vectors[:, :-1] *= np.float32(self._n_samples)
         if self._sampled:
-            return Posterior.exactly(vectors)
-        return Posterior(vectors, self.user_covariance if of_users else self.item_covariance)
+            return links.Posterior.exactly(vectors)
+        return links.Posterior(vectors, getattr(self, f"{side}_covariance"))
 
-    def _prior(self, sample: int, *, of_users: bool) -> RowPrior:
+    def _prior(self, sample: int, *, of_users: bool) -> links.RowPrior:
         side = "user" if of_users else "item"
         mean, precision = (
             getattr(self, f"{side}_prior_{name}")[sample] for name in ("mean", "precision")
         )
-        link = np.zeros((0, len(mean)), np.float32)
-        if self.linked:
-            link = getattr(self, f"{side}_link")[sample]
-        weights = vars(self).get(f"{side}_feature_weights")
+        given, d = vars(self), self.factors + 1
+        link = given[f"{side}_link"][sample] if self.linked else np.zeros((0, d), np.float32)
+        weights = given.get(f"{side}_feature_weights")
         features = None if weights is None else weights[sample]
-        return RowPrior(mean, precision, link, self.count_power, features)
+        return links.RowPrior(mean, precision, link, self.count_power, features)
 
     def _fit_slopes(self, side: str, histories: Histories) -> None:
         """Fit slopes; then scale the covariances of rows without ratings to what slopes leave."""
@@ -600,11 +561,9 @@ class Bayes(DriftingModel, ContentModel):
         result = super()._completed(side, arrays, histories, features)
         if side == "user" and self._sampled and self.knows(side):
             cold, n, d = result["user_spread"] > 0, self._n_samples, self.factors + 1
-            means = result["user_factors"][:, : self._base_width].reshape(
-                -1, n, d - 1
-            ) * np.float32(n)
-            means = np.dstack([means, result["user_biases"]])[cold]
-            noise = normal_draws((self.random_state, n), means.shape, np.float32)
+            means = np.float32(n) * result["user_factors"][:, : self._base_width]
+            means = np.dstack([means.reshape(-1, n, d - 1), result["user_biases"]])[cold]
+            noise = links.normal_draws((self.random_state, n), means.shape, np.float32)
             noise *= np.sqrt(result["user_spread"][cold])[:, None, None]
             roots = np.linalg.cholesky(self.user_cold_covariance)
             draws = result["user_draws"].copy()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PAIRS = 2**13  # pairs whose covariances are unpacked at a time
 _ALL = slice(None)
-_CALIBRATED_ON = 10_000  # ratings at most
+_CALIBRATED_ON = 5_000  # ratings at most
 _QUANTILES = 201  # of predictions, which stand for those that intervals are for
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from lowrank.completion.drift import Drift, Knots, fit_drifts
 from recsys.errors import DataError
 from recsys.messages import lasting
-from recsys.models.base import BiasedModel, Floats, fitted, model
+from recsys.models.base import BiasedModel, Floats, Indices, fitted, model
 from recsys.models.histories import Histories
 
 if TYPE_CHECKING:
@@ -49,6 +49,16 @@ class DriftingModel(BiasedModel):
     def knots(self, side: str) -> Knots:
         """Return what is known of the drifts of a side, "user" or "item"."""
         return Knots(*(getattr(self, f"{side}_drift_{name}") for name in Knots._fields))
+
+    def _drifts_at(
+        self, users: Indices, items: Indices, times: NDArray[np.int64]
+    ) -> tuple[Floats, Floats]:
+        """Return the drifts of pairs, and how much of their variance is known."""
+        of_users, of_items = self.knots("user"), self.knots("item")
+        means, variances = of_users.at(users, times)
+        others, left = of_items.at(items, times)
+        total = np.float32(of_users.variance + of_items.variance)
+        return means + others, total - variances - left
 
     def _fit_drifts(self, ratings: Ratings, residual: Floats) -> str:
         """Fit drifts to what predictions leave of ratings that they have not seen; say how far.
