@@ -6,9 +6,10 @@ import pytest
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
+from recsys.models import validation
 from recsys.models.histories import Histories
 from recsys.models.registry import make_model
-from recsys.models.validation import HeldOut, Lists, best_weights
+from recsys.models.validation import HeldOut, Lists, best_weights, growing_blends
 from recsys.recommender import Recommender
 
 
@@ -161,6 +162,29 @@ def test_weights_move_to_the_models_that_agree_with_what_is_held_out():
     assert weights[3] <= 0.05
     assert heights.shape == (50,)
     assert heights.mean() > max(lists.ndcg(each).mean() for each in np.eye(4))
+
+
+def test_of_members_that_are_as_good_the_first_is_added():
+    relevant = np.zeros((200, 30), np.bool_)
+    relevant[:, :3] = True
+    scores = relevant + np.random.default_rng(0).normal(0, 1, (3, 200, 30))
+    scores[2] = scores[1]
+    scores[2, 0] += np.where(relevant[0], 5, 0)  # one list is better
+    lists = Lists(scores.astype(np.float32), relevant, relevant.sum(axis=1), 5)
+    members, _, heights = next(growing_blends(lists, 0))
+    assert members == [0, 1]
+    assert heights.mean() > lists.ndcg(np.eye(3)[0]).mean()
+
+
+def test_of_many_users_some_are_ranked_without_what_they_have(monkeypatch):
+    monkeypatch.setattr(validation, "_USERS", 30)
+    (fold, *_) = HeldOut.folds(interactions(90, 40), 0)
+    parts = [make_model("spectral").fit(fold.train), make_model("popular").fit(fold.train)]
+    lists = fold.lists(parts)
+    assert 20 <= len(lists.relevant) <= 30
+    left = 40 - np.diff(fold.train.indptr)[fold._users[:: -(-len(fold._users) // 30)]]
+    np.testing.assert_array_equal((lists.scores[0] > -1e29).sum(axis=1), left)
+    assert (lists.relevant.sum(axis=1) == lists.counts).all()
 
 
 def test_what_is_held_out_is_a_tenth_and_nothing_is_lost():
