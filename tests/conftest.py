@@ -80,6 +80,7 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.set_threshold(50_000)  # most tests make less that is not freed at once
     gc.enable()
 
 

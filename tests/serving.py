@@ -140,17 +140,22 @@ class Command:
                 self.port = int(found[1])
                 break
         else:
+            self.stop()
             raise AssertionError("".join(self.lines))
 
     def __enter__(self) -> Self:
         deadline = time.monotonic() + 60
-        while True:
-            with suppress(OSError, http.client.HTTPException):
-                if self.get("/health/ready").status == 200:
-                    return self
-            assert self.process.poll() is None, self.lines
-            assert time.monotonic() < deadline, self.lines
-            time.sleep(0.05)
+        try:
+            while True:
+                with suppress(OSError, http.client.HTTPException):
+                    if self.get("/health/ready").status == 200:
+                        return self
+                assert self.process.poll() is None, self.lines
+                assert time.monotonic() < deadline, self.lines
+                time.sleep(0.05)
+        except BaseException:
+            self.stop(signal.SIGKILL)
+            raise
 
     def __exit__(self, *error: object) -> None:
         self.stop()

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import polars as pl
 import pytest
+from processes import running
 
 import recsys
 from recsys import Ratings, Recommender
@@ -37,7 +39,7 @@ COMMANDS = {
     "parquet": "recommend old --all --output out.parquet",
     "impute": "impute old --output all.csv",
     "index": "lsi index texts.txt -k 9 --out index --force",
-    "tune": "tune ratings.csv --model als --trials 4 --study study --output tuned.json",
+    "tune": "tune ratings.csv --model als --trials 2 --study study --output tuned.json",
 }
 TARGETS = {
     "fit": ["new"],
@@ -58,9 +60,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def started(args: list[str], folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *args, "--quiet"],
+def started(args: list[str], folder: Path) -> AbstractContextManager[subprocess.Popen[str]]:
+    return running(
+        sys.executable,
+        *args,
+        "--quiet",
         cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -84,7 +88,7 @@ def stopped(args: str, folder: Path, number: int, after: float, aimed: bool) -> 
     with started(["-m", "recsys", *args.split()], folder) as process:
         if aimed:
             while process.poll() is None and not hidden(folder):
-                time.sleep(0.0005)
+                time.sleep(0.002)
             time.sleep(after % 0.01)
         else:
             time.sleep(after)

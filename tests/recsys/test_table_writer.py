@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import running
 
 from recsys import DataError, write_table
 from recsys.database import open_database, parse_address
@@ -194,11 +196,11 @@ def test_a_stopped_writer_leaves_the_old_table(place, stop, tmp_path):
     place.write(FIRST)
     command = [sys.executable, "-c", STOPPED, place.address, "stay"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=tmp_path, **pipes) as writer:
+    with running(*command, cwd=tmp_path, **pipes) as writer:
         for _ in range(4):
             writer.stdout.readline()
         writer.send_signal(stop)
-        writer.communicate()
+        writer.communicate(timeout=60)
     assert writer.returncode != 0
     assert place.rows() == FIRST.rows()
     place.write(SECOND, "replace")
@@ -214,10 +216,9 @@ def test_a_writer_that_is_killed_in_the_last_step_leaves_the_old_rows_or_the_new
     new = FIRST.sample(100_000, with_replacement=True)
     command = [sys.executable, "-c", LAST_STEP, place.address]
     new.write_parquet(tmp_path / "new.parquet")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as writer:
+    with running(*command, stdout=subprocess.PIPE, cwd=tmp_path) as writer:
         writer.stdout.readline()
         time.sleep(random.uniform(0, 0.2))
-        writer.kill()
     assert len(place.rows()) in (2, 100_000)
 
 
@@ -240,15 +241,19 @@ def test_duckdb_waits_while_another_process_has_the_file_open(tmp_path):
     hold += f"c = duckdb.connect({f'{tmp_path}/shop.duckdb'!r}); print('open', flush=True); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
-    def frames() -> Iterator[pl.DataFrame]:
-        holder = subprocess.Popen([sys.executable, "-c", hold], **pipes)
-        holder.stdout.readline()
-        with pytest.raises(DataError, match=r"shop.duckdb::recs cannot be written: .*lock"):
-            place.write(SECOND)
-        yield FIRST
-        threading.Timer(0.3, lambda: holder.communicate("\n")).start()
+    with ExitStack() as stack:
 
-    place.write(frames())
+        def frames() -> Iterator[pl.DataFrame]:
+            holder = stack.enter_context(running(sys.executable, "-c", hold, **pipes))
+            holder.stdout.readline()
+            with pytest.raises(DataError, match=r"shop.duckdb::recs cannot be written: .*lock"):
+                place.write(SECOND)
+            yield FIRST
+            end = threading.Timer(0.3, lambda: holder.communicate("\n"))
+            end.start()
+            stack.callback(end.join)
+
+        place.write(frames())
     assert place.rows() == FIRST.rows()
 
 

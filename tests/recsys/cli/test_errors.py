@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import polars as pl
 import pytest
+from processes import running
 
 from recsys.cli import errors
 from recsys.cli.group import State
@@ -168,18 +169,12 @@ def test_data_and_messages_are_apart(spawn, ratings):
 
 @pytest.mark.parametrize("args", [["data", "inspect"], ["recommend", "--all", "-n", "30"]])
 def test_closed_pipe_is_silent(command, source_tree, ratings, args):
-    process = subprocess.Popen(
-        command(*args, ratings, "--quiet"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(source_tree)},
-    )
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.stderr is not None
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait(60) == 141
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = {**os.environ, "PYTHONPATH": str(source_tree)}
+    with running(*command(*args, ratings, "--quiet"), env=environment, **pipes) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141
 
 
 def test_closed_pipe_of_help_is_silent(command, source_tree):
@@ -234,17 +229,14 @@ def test_signal_while_working_leaves_nothing(source_tree, number, code, said):
         "inputs.open_recommender = work\n"
         "main.main()\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, "recommend", "m", "--user", "1"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(source_tree)},
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"working\n"
-    assert len(list(Path().iterdir())) == 1
-    process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = {**os.environ, "PYTHONPATH": str(source_tree)}
+    words = [sys.executable, "-c", script, "recommend", "m", "--user", "1"]
+    with running(*words, env=environment, **pipes) as process:
+        assert process.stdout.readline() == b"working\n"
+        assert len(list(Path().iterdir())) == 1
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr) == (code, said)
     assert not list(Path().iterdir())
 
@@ -261,28 +253,13 @@ def test_interrupted_fit_leaves_nothing(source_tree, ratings):
         "fit.describe = wait\n"
         "main.main()\n"
     )
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            script,
-            "fit",
-            str(ratings),
-            "--out",
-            "m",
-            "--test-fraction",
-            "0.2",
-            "-q",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(source_tree)},
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "sweep\n"
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = {**os.environ, "PYTHONPATH": str(source_tree)}
+    words = [sys.executable, "-c", script, "fit", ratings, "--out", "m", "--test-fraction", "0.2"]
+    with running(*words, "-q", env=environment, **pipes) as process:
+        assert process.stdout.readline() == "sweep\n"
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr) == (130, "Interrupted.\n")
     assert not list(Path().iterdir())
 

@@ -8,12 +8,12 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import time
 
 import polars as pl
 import pytest
+from processes import running
 
 from recsys import Recommender, random_split, read_ratings, save_split, split_from_pair
 
@@ -232,14 +232,11 @@ def test_killed_and_started_again(command, source_tree, run, ratings):
     args = [ratings, "--sampler", "random", "--trials", "12", "--threads", "1"]
     whole = document(run("tune", *args, "--json"))
     environment = {**os.environ, "PYTHONPATH": str(source_tree)}
-    process = subprocess.Popen(
-        command("tune", *args, "--study", "s"), env=environment, stderr=subprocess.PIPE, text=True
-    )
-    while "trial 3/" not in process.stderr.readline():
-        assert process.poll() is None
-    time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
+    pipe = {"stderr": subprocess.PIPE, "text": True}
+    with running(*command("tune", *args, "--study", "s"), env=environment, **pipe) as process:
+        while "trial 3/" not in process.stderr.readline():
+            assert process.poll() is None
+        time.sleep(0.01)
     result = run("tune", *args, "--study", "s", "--json")
     assert "trials of s\n" in result.stderr
     assert "trial 2/12" not in result.stderr

@@ -6,13 +6,14 @@ import io
 import json
 import os
 import shlex
-import subprocess
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from processes import running
 
 from recsys import Ratings, Recommender, read_ratings
 from recsys.cli.inputs import find_title
@@ -581,11 +582,10 @@ def test_updates_of_one_model_at_the_same_time_wait_for_each_other(command, sour
     for user in users:
         Path(f"{user}.csv").write_text(f"user,item,rating,timestamp\n{user},100,4,1\n")
     environment = {**os.environ, "PYTHONPATH": str(source_tree)}
-    started = [
-        subprocess.Popen(command("update", "m", f"{user}.csv", "--force", "-q"), env=environment)
-        for user in users
-    ]
-    assert [process.wait(60) for process in started] == [0, 0, 0]
+    with ExitStack() as stack:
+        commands = [command("update", "m", f"{user}.csv", "--force", "-q") for user in users]
+        started = [stack.enter_context(running(*each, env=environment)) for each in commands]
+        assert [process.wait(60) for process in started] == [0, 0, 0]
     updated = Recommender.load("m").ratings
     assert (updated.users.find(users) >= 0).all()
     assert updated.n_ratings == fitted.ratings.n_ratings + 3
