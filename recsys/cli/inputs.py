@@ -380,7 +380,7 @@ def note_unknown(listed: Sequence[Any], ids: Ids, answer: str) -> None:
     unknown = list(dict.fromkeys(str(each) for each, place in pairs if place < 0))
     more = f" and {len(unknown) - _NAMED:,} more" if len(unknown) > _NAMED else ""
     if unknown:
-        note(f"unknown: {', '.join(unknown[:_NAMED])}{more}; {answer}")
+        note(f"unknown {ids.kind}s: {', '.join(unknown[:_NAMED])}{more}; {answer}")
 
 
 def find_title(ratings: Ratings, text: str) -> Any:

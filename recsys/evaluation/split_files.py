@@ -115,10 +115,11 @@ def shared_test(trainings: Mapping[str, Ratings], test: Ratings) -> SharedTest:
     masks = [unknown_and_known(train, test) for train in trainings.values()]
     unknown, known = (np.any(each, axis=0) for each in zip(*masks, strict=True))
     if (unknown | known).all():
-        raise DataError(
-            "No test rating is left: all are of users or items without training ratings, or among "
-            "the training ratings."
+        found = (
+            f"{name} was fitted to {np.sum(seen):,}, and lacks the user or item of {np.sum(new):,}"
+            for name, (new, seen) in zip(trainings, masks, strict=True)
         )
+        raise DataError(f"No test rating is left of {len(unknown):,}: {'; '.join(found)}.")
     kept = test.take(~(unknown | known))
     splits = {
         label: Split(train, _aligned(kept, train.users, train.items))

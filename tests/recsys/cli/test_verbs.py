@@ -258,7 +258,7 @@ def test_unknown_user_gets_popular_items_if_asked(run, model, loaded):
     result = run("recommend", model, "--user", 1000, "--user", 1, "--cold-start", "popular")
     expected = loaded.recommend([1000, 1], cold_start="popular")
     assert table(result)["item"].to_list() == expected["item"].to_list()
-    assert result.stderr == "unknown: 1000; they get the most popular items\n"
+    assert result.stderr == "unknown users: 1000; they get the most popular items\n"
 
 
 def test_text_finds_its_integer_twin_only(run, model):
@@ -409,8 +409,8 @@ def test_predict_unknown_pairs(run, model, loaded, cold_start):
     result = run("predict", model, "pairs.csv", "--cold-start", cold_start)
     expected = loaded.predict(pairs, cold_start=cold_start)["prediction"].to_list()
     assert table(result)["prediction"].to_list() == pytest.approx(expected)
-    assert "unknown: 999; they get " in result.stderr
-    assert "unknown: 888; they get " in result.stderr
+    assert "unknown users: 999; they get " in result.stderr
+    assert "unknown items: 888; they get " in result.stderr
 
 
 def test_predict_without_an_item_column(run, model):
