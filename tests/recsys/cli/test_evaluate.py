@@ -415,7 +415,9 @@ def test_a_saved_model_is_measured_as_it_is(run, ratings):
     said = run("evaluate", "m", "--test", "p/test.csv", "--new", "keep", code=2).stderr
     assert "--new keep does not apply to a saved model." in said
     said = run("evaluate", "m", "--test", "p/train.csv", code=1).stderr
-    assert re.search(r"No test rating is left of (\S+): als was fitted to \1, and lacks the user or", said)
+    assert re.search(
+        r"No test rating is left of (\S+): als was fitted to \1, and lacks the user or", said
+    )
 
 
 def test_saved_models_of_different_ratings_are_compared(run, ratings):
