@@ -208,6 +208,20 @@ def checked_rank(
     return rank
 
 
+def checked_count(value: Any, name: str) -> int:
+    """Return a number of iterations, at least 1, as an int.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ArgumentTypeError(f"{name} must be an integer; got {value!r}.")
+    if value < 1:
+        raise ArgumentError(f"{name} must be at least 1; got {value}.")
+    return int(value)
+
+
 def checked_tol(tol: float | None, dtype: np.dtype[Any]) -> float:
     """Return the tolerance, that of the dtype for None, the limit of rounding for 0.
 

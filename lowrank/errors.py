@@ -1,6 +1,7 @@
 """Errors that lowrank raises: one tree, each also the builtin that fits."""
 
 import math
+import numbers
 from typing import Any
 
 
@@ -21,8 +22,10 @@ def check_positive(value: float, name: str, *, or_zero: bool = False) -> None:
 
     Raises
     ------
-    ValueError
+    TypeError, ValueError
     """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ArgumentTypeError(f"{name} must be a number; got {value!r}.")
     if not 0 <= value < math.inf or not (value or or_zero):
         expected = "finite and not negative" if or_zero else "positive and finite"
         raise ArgumentError(f"{name} must be {expected}; got {value}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import warnings
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -13,7 +12,8 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from lowrank.errors import ArgumentError
+from lowrank.arguments import checked_count, checked_rank
+from lowrank.errors import ArgumentError, check_positive
 from lowrank.pca import PCA
 from lowrank.samples import FLOAT_DTYPES, GaussianDensityMixin, checked_scores, samples_of
 from lowrank.svd import ConvergenceWarning, truncated_svd
@@ -127,9 +127,9 @@ class ProbabilisticPCA(
 
         Raises
         ------
-        ArgumentError, ValueError
+        TypeError, ValueError
             If X has an infinity, NaN in sparse data, a column without a known entry or fewer than
-            two samples, or a parameter is out of its range.
+            two samples, or a parameter is of another type or out of its range.
 
         Warns
         -----
@@ -138,20 +138,11 @@ class ProbabilisticPCA(
         """
         data = self._checked(X, reset=True)
         count, features = data.shape
-        k: Any = self.n_components
-        largest = min(count, features - 1)
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 0 <= k <= largest:
-            raise ArgumentError(
-                f"n_components must be an integer between 0 and {largest}: at most "
-                f"n_samples={count} and below n_features={features}; got {k!r}."
-            )
-        tol: Any = self.tol
-        if not isinstance(tol, numbers.Real) or not 0 < float(tol) < math.inf:
-            raise ArgumentError(f"tol must be a positive number; got {tol!r}.")
-        steps: Any = self.max_iter
-        if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
-            raise ArgumentError(f"max_iter must be an integer, 1 or larger; got {steps!r}.")
-        self.n_components_, self.n_samples_ = int(k), count
+        limits = min(count, features - 1), f"n_samples={count}, below n_features={features}"
+        self.n_components_ = checked_rank(self.n_components, *limits, name="n_components")
+        self.n_samples_ = count
+        check_positive(self.tol, "tol")
+        checked_count(self.max_iter, "max_iter")
         if _has_missing(data):
             self._fit_incomplete(data)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.approximation import LowRank, svd_down_to
-from lowrank.arguments import as_array, checked_generator, checked_rank
+from lowrank.arguments import as_array, checked_count, checked_generator
 from lowrank.blocks import not_finite
 from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive, real_matrix
 from lowrank.svd import ConvergenceWarning, truncated_svd
@@ -131,7 +130,7 @@ def robust_pca(
     check_positive(weight, "penalty")
     target = _TOL[str(values.dtype)] if tol is None else tol
     check_positive(target, "tol")
-    steps = checked_rank(max_iter, sys.maxsize, "any", name="max_iter", or_none=True)
+    steps = checked_count(max_iter, "max_iter")
     scale = values.dtype.type(np.abs(values).max() or 1.0)
     pursuit = _Pursuit(values / scale, missing, weight, checked_generator(random_state))
     while pursuit.residual > target and pursuit.iterations < steps:

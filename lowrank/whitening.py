@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,7 +14,8 @@ from sklearn.base import (
 )
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from lowrank.errors import ArgumentError
+from lowrank.arguments import checked_rank
+from lowrank.errors import ArgumentError, check_positive
 from lowrank.pca import PCA
 from lowrank.samples import FLOAT_DTYPES, checked_scores, validated_samples
 
@@ -110,7 +109,7 @@ class Whitening(
         Raises
         ------
         TypeError
-            If X is sparse (whitened data would be dense), or `ddof` is not an integer.
+            If X is sparse (whitened data would be dense), or a parameter is of another type.
         ArgumentError, ValueError
             If X is not finite or has too few samples, or a parameter is out of its range.
         """
@@ -118,19 +117,11 @@ class Whitening(
         if self.method not in _METHODS:
             names = ", ".join(repr(name) for name in _METHODS)
             raise ArgumentError(f"method must be one of {names}; got {self.method!r}.")
-        epsilon: Any = self.epsilon
-        if not isinstance(epsilon, numbers.Real) or not 0 <= float(epsilon) < math.inf:
-            raise ArgumentError(f"epsilon must be a finite number, 0 or larger; got {epsilon!r}.")
-        largest = min(data.shape)
-        k: Any = largest if self.n_components is None else self.n_components
-        is_integer = isinstance(k, numbers.Integral) and not isinstance(k, bool)
-        if not is_integer or not 1 <= k <= largest:
-            raise ArgumentError(
-                f"n_components must be None or an integer between 1 and {largest} (min(X.shape)); "
-                f"got {k!r}."
-            )
+        check_positive(self.epsilon, "epsilon", or_zero=True)
+        limits = min(data.shape), "min(X.shape)"
+        k = checked_rank(self.n_components, *limits, name="n_components", or_none=True) or None
         is_scaled = self.method == "zca-cor"
-        pca = PCA(int(k), center="exact", standardize=is_scaled, ddof=self.ddof, tol=0).fit(data)
+        pca = PCA(k, center="exact", standardize=is_scaled, ddof=self.ddof, tol=0).fit(data)
         kept = pca.explained_variance_ > pca._negligible_variance
         self.components_ = pca.components_[kept]
         self.explained_variance_ = pca.explained_variance_[kept]

@@ -14,7 +14,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from lowrank import kernels
 from lowrank.approximation import LowRank
-from lowrank.arguments import checked_rank
+from lowrank.arguments import checked_count, checked_rank
 from lowrank.completion.observed import (
     Entries,
     hold_out,
@@ -424,8 +424,7 @@ def _solve(
 ) -> SoftImputation:
     """Iterate from zero or a start until the gap is below `tol` or nothing improves."""
     check_positive(tol, "tol")
-    if max_iter < 1:
-        raise ArgumentError(f"max_iter must be at least 1; got {max_iter}.")
+    checked_count(max_iter, "max_iter")
     eps = float(np.finfo(problem.X.dtype).eps)
     point = best = problem.start(start)
     objectives, gap, since = [point.objective], math.inf, 0

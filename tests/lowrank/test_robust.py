@@ -110,7 +110,8 @@ def test_too_few_iterations_are_reported():
         ([[1.0, np.inf]], {}, ArgumentError, "row 0, column 1"),
         ([[1.0]], {"penalty": 0}, ArgumentError, "penalty"),
         ([[1.0]], {"tol": -1}, ArgumentError, "tol"),
-        ([[1.0]], {"max_iter": 0}, ArgumentError, "max_iter"),
+        ([[1.0]], {"max_iter": 0}, ArgumentError, "max_iter must be at least 1; got 0"),
+        ([[1.0]], {"max_iter": None}, ArgumentTypeError, "max_iter must be an integer; got None"),
     ],
 )
 def test_wrong_arguments(X, settings, error, message):

@@ -135,11 +135,11 @@ def test_constant_columns_and_a_limited_number_of_components(method):
     ("options", "error", "message"),
     [
         ({"method": "PCA"}, ValueError, "method must be one of 'pca', 'zca', 'zca-cor'; got 'PCA'"),
-        ({"epsilon": -1.0}, ValueError, "epsilon must be a finite number, 0 or larger; got -1.0"),
-        ({"epsilon": np.inf}, ValueError, "epsilon must be a finite .* got inf"),
+        ({"epsilon": -1.0}, ValueError, "epsilon must be finite and not negative; got -1.0"),
+        ({"epsilon": np.inf}, ValueError, "epsilon must be finite .* got inf"),
         ({"n_components": 0}, ValueError, r"between 1 and 6 \(min\(X.shape\)\); got 0"),
         ({"n_components": 7}, ValueError, r"between 1 and 6 \(min\(X.shape\)\); got 7"),
-        ({"n_components": 0.5}, ValueError, "n_components must be None or an integer .* got 0.5"),
+        ({"n_components": 0.5}, TypeError, "n_components must be an integer or None; got 0.5"),
         ({"ddof": 200}, ValueError, "more than 200 samples, as ddof=200; got n_samples=200"),
     ],
 )
