@@ -18,7 +18,7 @@ from recsys.data.frames import listed
 from recsys.errors import DataError, ModelFileError
 from recsys.lsi.index import Floats, Index
 from recsys.lsi.inputs import Texts, further_counts, learned_counts, text_batches
-from recsys.lsi.parts import Collection, Part, SavedIndex, SavedPart, save_index
+from recsys.lsi.parts import Collection, Part, SavedIndex, save_index
 from recsys.lsi.search import METHODS
 from recsys.lsi.space import (
     DEFAULT_RANK,
@@ -332,7 +332,7 @@ class LSI(
         arrays |= {"singular_values": self.singular_values_, "totals": self._totals}
         arrays |= {"removed": self._search.removed}
         arrays["term_weights"] = self._encoder.weighting.term_weights
-        parts = [SavedPart(part.arrays, part.table) for part in self.documents_.parts]
+        parts = [(part.arrays, part.table) for part in self.documents_.parts]
         stop_words = sorted(self._encoder.language.stop_words)
         terms = self.terms_.values
         saved = SavedIndex(parameters, self.training_, arrays, terms, stop_words, parts)

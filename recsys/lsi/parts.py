@@ -399,23 +399,16 @@ def tables_joined(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(tables, how="diagonal").select(order)
 
 
-class SavedPart(NamedTuple):
-    """Documents of a saved index that were added together, with columns as in `Part`."""
-
-    arrays: Mapping[str, NDArray[Any]]
-    documents: pl.DataFrame
-
-
 @dataclass(frozen=True, slots=True)
 class SavedIndex:
-    """A saved index."""
+    """A saved index; of each part the arrays and the table."""
 
     parameters: dict[str, Any]
     training: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
     terms: pl.Series
     stop_words: list[str]
-    parts: list[SavedPart]
+    parts: list[tuple[Mapping[str, NDArray[Any]], pl.DataFrame]]
 
 
 def save_index(
@@ -425,9 +418,9 @@ def save_index(
     arrays = {f"arrays/{name}": array for name, array in index.arrays.items()}
     stop_words = pl.Series("word", index.stop_words, dtype=pl.String)
     tables = {"terms": index.terms.alias("term").to_frame(), "stop_words": stop_words.to_frame()}
-    for number, part in enumerate(index.parts):
-        arrays |= {f"part_{number}/{name}": array for name, array in part.arrays.items()}
-        tables[f"documents_{number}"] = part.documents
+    for number, (own, table) in enumerate(index.parts):
+        arrays |= {f"part_{number}/{name}": array for name, array in own.items()}
+        tables[f"documents_{number}"] = table
     about: dict[str, Any] = {"parameters": index.parameters, "training": index.training}
     about |= {"source": None}
     with target_directory(path, INDEX, overwrite) as directory:
@@ -459,15 +452,15 @@ def load_index(path: str | Path, *, verify: bool = False) -> tuple[SavedIndex, O
         sizes |= {"k": (k := arrays["singular_values"].size), "2 k + 1": 2 * k + 1}
         sizes["removed"] = arrays["removed"].size
         _check_arrays(arrays, _ARRAYS, sizes, everything)
-        parts = []
+        parts = list[tuple[Mapping[str, NDArray[Any]], pl.DataFrame]]()
         for number in range(len(tables) - 2):
             folder, table = f"part_{number}", tables.get(f"documents_{number}", pl.DataFrame())
             own = {name: schema.listed(found, f"{folder}/{name}") for name in _PART_ARRAYS}
             if "document" not in table.columns:
                 raise DamageError(f"{MANIFEST} does not name the columns of documents_{number}")
             _check_part(own, len(table), sizes, everything)
-            parts.append(SavedPart(own, table))
-        n, removed = sum(len(part.documents) for part in parts), arrays["removed"]
+            parts.append((own, table))
+        n, removed = sum(len(table) for _, table in parts), arrays["removed"]
         if (np.diff(removed, prepend=-1, append=n) < 1).any() or len(removed) == n:
             raise DamageError("removed must be ascending places of documents, not all of them")
     saved = SavedIndex(manifest.parameters, manifest.training, arrays, terms, stop_words, parts)
