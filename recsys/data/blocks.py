@@ -20,6 +20,8 @@ from recsys.lsi.vectorizer import Encoded, word_frame
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+__all__ = ["FORMS", "KINDS", "Block"]
+
 Floats: TypeAlias = npt.NDArray[np.floating]
 
 _RARE = 2  # a category that occurs less often is pooled with the others
