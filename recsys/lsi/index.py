@@ -30,14 +30,11 @@ from recsys.lsi.vectorizer import (
 from recsys.topn import check_n
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sklearn.base import TransformerMixin
 
     from lowrank.arguments import MatrixLike, RandomStateLike
-    from recsys.data.ids import Ids, IdsLike
+    from recsys.data.ids import IdsLike
     from recsys.lsi.inputs import Encoder
-    from recsys.lsi.parts import Collection
     from recsys.storage import Origin
 
     QueriesLike = str | Sequence[str] | MatrixLike

@@ -124,7 +124,7 @@ def decompose(
         )
     tol = _TOL if weighted.shape[0] > _LARGE else None
     svd = lowrank.truncated_svd(weighted, k, tol=tol, random_state=random_state)
-    rounding = svd.s[0] * max(weighted.shape) * np.finfo(svd.s.dtype).eps if k else 0
+    rounding = svd.s[0] * max(weighted.shape) * np.finfo(svd.s.dtype).eps
     kept = int(np.sum(svd.s > rounding))
     if not kept:
         raise DataError("There is nothing to decompose: every term has weight zero everywhere.")

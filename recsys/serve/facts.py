@@ -21,10 +21,7 @@ from recsys.predictions import unsupported
 from recsys.recommender import Recommender
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from recsys.models.base import Indices, Model
-    from recsys.recommender import Recommender
+    from recsys.models.base import Model
 
 Id: TypeAlias = int | str
 Json: TypeAlias = dict[str, Any]
