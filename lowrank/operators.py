@@ -26,7 +26,7 @@ _IDENTITY_BLOCK = 256  # columns of the identity per product of a LinearOperator
 
 
 class Products(Protocol):
-    """A matrix known by its products with blocks of vectors."""
+    """A matrix known by its products with blocks of vectors, which are new arrays."""
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
@@ -292,7 +292,7 @@ class ProductOperator(MatrixOperator):
                 f"A must give finite products; the LinearOperator's {name} "
                 f"has NaN or infinity in row {row}."
             )
-        return result.astype(self.dtype, copy=False)
+        return result.astype(self.dtype)  # a copy: solvers overwrite products
 
     def _toarray(self) -> FloatArray:
         rows, columns = self.shape

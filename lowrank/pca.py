@@ -483,7 +483,7 @@ def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
         s, vectors = np.sqrt(np.maximum(values[: -k - 1 : -1], 0)), vectors[:, : -k - 1 : -1].T
         if s[-1] > _SQUARABLE * s[0]:
             Vt = vectors @ wide / s[:, None] if rows <= columns else vectors
-            _, s, Vt = with_signs(s[None], s, Vt)
+            _, s, Vt = with_signs(np.ones((1, s.size)), s, Vt)
             return s.astype(stack.dtype), Vt.astype(stack.dtype)
     if rows > columns:  # R of Q R has the same values and right vectors
         stack = linalg.qr(stack, mode="r", check_finite=False)[0][:columns]

@@ -330,15 +330,17 @@ def _decomposed(problem: Problem, method: str) -> tuple[Triplets, Certificate]:
 def with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
     """Make the first of the (nearly) largest entries of each right vector positive.
 
-    Entries within 1% of the largest count as equally large, so that rounding does not decide.
+    Entries within 1% of the largest count as equally large, so that rounding does not decide. U is
+    overwritten, and Vt too where it is in C order.
     """
-    rows = np.array(Vt, order="C")
+    rows = np.ascontiguousarray(Vt)
     magnitude = np.abs(rows)
     large = magnitude >= 0.99 * magnitude.max(axis=1, keepdims=True, initial=0.0)
     first = rows[np.arange(s.size), large.argmax(axis=1)]
     signs = np.where(first < 0, -1, 1).astype(s.dtype)
     rows *= signs[:, None]
-    return U * signs, s, rows
+    U *= signs
+    return U, s, rows
 
 
 @dataclass(frozen=True)

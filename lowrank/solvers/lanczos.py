@@ -66,7 +66,7 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
 def triplets(A: Products, V: FloatArray, rng: np.random.Generator) -> Triplets:
     """Return U, s, Vt of A restricted to the span of V: accurate to ``eps * s[0]``.
 
-    V has shape (n_columns, k) and nearly orthonormal columns, nearly the right singular vectors. The
+    V has shape (n_columns, k) and nearly orthonormal columns, nearly right singular vectors. The
     left vectors of singular values that are 0 are random.
     """
     product = A.matmat(V)
@@ -89,12 +89,12 @@ def leading_eigenvectors(
     block: int = _BLOCK,
     check_every: int = _CHECK_EVERY,
 ) -> tuple[FloatArray, bool]:
-    """Compute orthonormal eigenvectors of the k largest eigenvalues of A'A, largest first.
+    """Compute eigenvectors of the k largest eigenvalues of A'A, largest first.
 
     Parameters
     ----------
     gram_product : callable
-        X -> A'(A X) for a block X of shape (size, b) and `dtype`.
+        X -> A'(A X) for a block X of shape (size, b) and `dtype`; a new array.
     k : int
         1 <= k <= size.
     tol : float
@@ -111,6 +111,7 @@ def leading_eigenvectors(
     Returns
     -------
     vectors : ndarray of shape (size, k)
+        Their columns are orthonormal up to a hundredth of `tol`.
     converged : bool
         Whether they reach `tol`, as far as A'A can tell.
     """
@@ -198,9 +199,8 @@ class _LanczosSpace:
             product = self._gram_product(self._block)
             self.steps += 1
             # Two blocks on end, as the loss of a block comes from that of the two before it.
-            loss = self._growth * max(self._losses)
-            whole = self._restarted or loss > self._largest_loss
-            self._losses = self._losses[1], self._eps if whole else loss
+            before = max(self._losses)
+            whole = self._restarted or self._growth * before > self._largest_loss
             self._block, inside, self._tail = extend_basis(
                 *(self._V[:, :new], product, self._scale, self._rng),
                 first=self._coupled,
@@ -209,6 +209,12 @@ class _LanczosSpace:
             self._scale = max(self._scale, longest(inside, self._tail))
             smallest = float(np.linalg.norm(self._tail, -2)) if self._tail.size else 0.0
             self._growth = self._scale / smallest if smallest else math.inf
+            if not whole and self._growth * before > self._largest_loss:  # more than foreseen
+                self._block, more, turn = extend_basis(
+                    self._V[:, :new], self._block, 1.0, self._rng
+                )
+                inside, self._tail, whole = inside + more @ self._tail, turn @ self._tail, True
+            self._losses = self._losses[1], self._eps if whole else self._growth * before
             self._H[:new, old:new] = inside
             self._H[old:new, :old] = inside[:old].T
             self._size, self._width, self._coupled = new, self._block.shape[1], old

@@ -37,7 +37,7 @@ def extend_basis(
     basis : ndarray of shape (n, p)
         Orthonormal columns, p < n.
     block : ndarray of shape (n, b)
-        Vectors to be added; it is not written to.
+        Vectors to be added; overwritten, if it is in C order.
     scale : float
         Size of the numbers that the block was computed from: entries below rounding relative to
         it, or to the longest vector of the block, count as zero.
@@ -63,7 +63,7 @@ def extend_basis(
     procedure with constant synchronization requirements".
     """
     room = min(block.shape[1], basis.shape[0] - basis.shape[1])
-    rest = np.array(block, order="C")
+    rest = np.ascontiguousarray(block)
     inside = np.zeros((basis.shape[1], block.shape[1]))
     inside[first:] = _project_out(basis[:, first:], rest)
     if whole:  # what rounding has left: relative to the block, so far

@@ -193,7 +193,7 @@ def _right_vectors(
     elif k:
         width, double = min(k + _SPARE, max(k, _WIDEST)), np.dtype(np.float64)
         given = gram_product, m, double, k, tol, rng, _MOST_PASSES
-        V, _ = leading_eigenvectors(*given, block=width, check_every=1)
+        V = np.linalg.qr(leading_eigenvectors(*given, block=width, check_every=1)[0])[0]
     _, _, Vt = with_signs(np.zeros((0, k)), np.zeros(k), V.T)
     return np.ascontiguousarray(Vt.T), passes, method
 

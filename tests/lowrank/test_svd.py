@@ -8,6 +8,7 @@ from scipy import sparse
 from scipy.sparse.linalg import aslinearoperator
 
 from lowrank import truncated_svd
+from lowrank.solvers import lanczos
 
 METHODS = ["auto", "dense", "gram", "lanczos", "randomized", "arpack"]
 # ARPACK starts from a single vector and may miss copies of equal values.
@@ -225,3 +226,12 @@ def test_very_sparse_matrices_reach_the_tolerance_whatever_their_decay(decades):
     A = sparse.random_array((600, 400), density=0.01, rng=0)
     A = sparse.csr_array(A @ sparse.diags_array(10.0 ** -np.linspace(0, decades, 400)))
     check_svd(truncated_svd(A, 20, method="lanczos", random_state=0), A.toarray(), 1e-8)
+
+
+@pytest.mark.parametrize(("dtype", "tol"), [("float32", 1e-4), ("float64", 1e-8)])
+def test_lanczos_vectors_are_orthonormal_to_a_hundredth_of_the_tolerance(dtype, tol):
+    values = (1 / np.arange(1.0, 1001)[:, None]).astype(dtype)
+    rng, given = np.random.default_rng(0), (1000, values.dtype, 40, tol)
+    V, converged = lanczos.leading_eigenvectors(values.__mul__, *given, rng, 200, block=8)
+    assert converged
+    assert np.abs(V.T @ V - np.eye(40)).max() < max(tol / 100, 100 * np.finfo(dtype).eps)
