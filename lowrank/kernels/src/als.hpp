@@ -87,8 +87,8 @@ void als_rows(const AlsProblem<T>& problem, std::int64_t begin, std::int64_t end
         for (std::int64_t j = 0; j < k; ++j) work.scale[j] = T(1) / static_cast<T>(__builtin_sqrt(problem.penalty[row]));
         work.scale[k] = problem.fit_bias ? T(1) / static_cast<T>(__builtin_sqrt(problem.bias_penalty[row])) : 0;
     };
-    dual_rows<false>(problem.ratings, problem.other, problem.factors, work, k, problem.fit_bias, begin, end, scale, target,
-              [&](std::int64_t row, int lane, const T* targets) {
+    dual_rows<false>(problem.ratings, problem.other, problem.factors, work, k, problem.fit_bias, begin, end, scale,
+              target, [&](std::int64_t row, int lane, const T* targets) {
                   const std::int64_t n = problem.ratings.indptr[row + 1] - problem.ratings.indptr[row];
                   double left = 0;
                   problem.objective[row] = 0;

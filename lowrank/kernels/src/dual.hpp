@@ -21,11 +21,12 @@ inline std::int64_t dual_size(std::int64_t n, std::int64_t k) {
 }
 
 // The rows of `tile` times `scale`, transposed: turned[j * width + p] = scale[j] tile[p][j] for p < n, and
-// zeros up to p = width. Both are read and written in whole vectors.
+// zeros up to p = room. Both are read and written in whole vectors.
 template <class T>
-inline void turn_tile(const TileSpace<T>& work, std::int64_t n, std::int64_t k, T* turned, std::int64_t width) {
+inline void turn_tile(const TileSpace<T>& work, std::int64_t n, std::int64_t room, std::int64_t k, T* turned,
+                      std::int64_t width) {
     constexpr int W = lanes<T>;
-    for (std::int64_t p = 0; p < n; p += W)
+    for (std::int64_t p = 0; p < room; p += W)
         for (std::int64_t j = 0; j < k; j += W) {
             Vec<T, W> v[W];
             for (int r = 0; r < W; ++r)
@@ -37,14 +38,15 @@ inline void turn_tile(const TileSpace<T>& work, std::int64_t n, std::int64_t k, 
 }
 
 // The upper triangle of B D^-1 B' in `gram`, in rows of `width` numbers, and the targets in a row behind it.
-// work.scale has D^-1/2 of the factors, and of the bias if there is one. `target` is as for `accumulate`.
+// work.scale has D^-1/2 of the factors, and of the bias if there is one. `target` is as for `accumulate`,
+// and `ahead` is what the next row needs.
 template <bool Weighted, class T, class Target>
 inline void dual_system(const Csr<T>& entries, std::int64_t row, const T* other, const Workspace<T>& work,
-                        std::int64_t k, bool with_bias, std::int64_t width, T* gram, const Target& target) {
+                        std::int64_t k, bool with_bias, std::int64_t width, T* gram, const Target& target,
+                        const Ahead<T>& ahead) {
     const std::int64_t begin = entries.indptr[row], n = entries.indptr[row + 1] - begin;
     T* right = gram + width * width;
     __builtin_memset(gram, 0, (width + rhs_columns) * width * sizeof(T));
-    for (std::int64_t j = 0; j < k; ++j) __builtin_memset(work.turned + j * width, 0, width * sizeof(T));
     const std::int64_t most = work.tile_rows / lanes<T> * lanes<T>;
     for (std::int64_t start = 0; start < n; start += most) {
         const std::int64_t count = n - start < most ? n - start : most;
@@ -53,10 +55,10 @@ inline void dual_system(const Csr<T>& entries, std::int64_t row, const T* other,
             const T wanted = right[start + p] = target(begin + start + p, column);
             copy_row(other + column * k, work.tile + p * work.width, k, Weighted ? wanted : 1);
         }
-        turn_tile(work, count, k, work.turned + start, width);
+        turn_tile(work, count, start + count < n ? count : width - start, k, work.turned + start, width);
     }
     for (std::int64_t p = 0; with_bias && p < width; ++p) work.turned[k * width + p] = p < n ? work.scale[k] : 0;
-    gram_update(Tile<T>{work.turned, k + with_bias, width}, width, gram, gram);
+    gram_update(Tile<T>{work.turned, k + with_bias, width}, width, gram, gram, ahead);
 }
 
 // Factors the systems of a batch, and leaves y of each lane in work.solution.
@@ -97,17 +99,16 @@ inline void dual_rows(const Csr<T>& entries, const T* other, T* factors, const W
     constexpr std::int64_t step = W > block_rows ? W : block_rows;
     for (std::int64_t size = dual_step; dual_size(size, k); size += dual_step) {
         const std::int64_t width = round_up(size, step);
-        std::int64_t rows[W], ready = -1;  // a row whose columns are being fetched
+        std::int64_t rows[W], ready = -1;  // a row whose columns have been fetched
         int count = 0;
         for (std::int64_t row = begin; row <= end; ++row) {
             const std::int64_t n = row < end ? entries.indptr[row + 1] - entries.indptr[row] : 0;
             if (row < end && (n == 0 || dual_size(n, k) != size)) continue;
-            for (std::int64_t p = 0; p < n; ++p)
-                prefetch_row(other + entries.indices[entries.indptr[row] + p] * k, k);
+            const Ahead<T> ahead{other, k, k, entries.indices + entries.indptr[row], n};
             if (ready >= 0) {
                 scale(ready);
                 dual_system<Weighted>(entries, ready, other, work, k, with_bias, width,
-                                      work.grams + count * work.gram_size, target(ready));
+                                      work.grams + count * work.gram_size, target(ready), ahead);
                 rows[count++] = ready;
             }
             ready = row;
