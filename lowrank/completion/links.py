@@ -25,7 +25,7 @@ from lowrank.kernels import CodedMatrix, Stored, posteriors, transposed
 Floats = NDArray[np.floating[Any]]
 
 _SAMPLED_ROWS = 4096  # that distributions are learned from, at most
-_RELAXATION = 1.25  # of the step of links in each sweep, which begins where the one before ended
+_RELAXATION = 1.5  # of the step of links in each sweep, which begins where the one before ended
 
 
 @dataclass(frozen=True, eq=False)

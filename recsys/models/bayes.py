@@ -131,7 +131,7 @@ class Bayes(DriftingModel, ContentModel):
         20, "Maximum number of sweeps of variational inference, from which Gibbs sampling starts."
     )
     tol: float = parameter(
-        5e-3, "Stop when a sweep raises the free energy by less than this per rating.", minimum=0
+        7.5e-3, "Stop when a sweep raises the free energy by less than this per rating.", minimum=0
     )
     samples: int = parameter(16, "Number of samples that Gibbs sampling keeps.")
     thinning: int = parameter(4, "Number of Gibbs sweeps per kept sample.")
