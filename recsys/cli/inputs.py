@@ -144,7 +144,8 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
     if reason is not None and used.implicit != ratings.implicit:
         note(reason)
     fitted = fit_recommender(planned, used)
-    note(f"fitted {fitted.model.name} to {path} (not saved; use `recsys fit` to keep the model)")
+    where = "standard input" if path == "-" else path
+    note(f"fitted {fitted.model.name} to {where} (not saved; use `recsys fit` to keep the model)")
     return fitted
 
 
