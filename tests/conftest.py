@@ -15,6 +15,9 @@ import postgres as private
 import pytest
 from hypothesis import settings
 
+# Several processes share the cores, of which threads of OpenMP that wait would take half.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # No test asserts a time. The same examples are tried every time, so that a failure is of a change;
 # HYPOTHESIS_PROFILE=long tries fifteen times as many, and others every time.
 settings.register_profile("short", deadline=None, max_examples=20, derandomize=True)
