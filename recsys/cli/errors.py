@@ -59,7 +59,7 @@ def guarded(command: Callable[[], object], state: State) -> int:
                 if sys.stdout is not None:
                     sys.stdout.flush()
             except OSError:  # so that the interpreter does not try again at the end, and complain
-                sys.stdout = None  # type: ignore[assignment]
+                sys.stdout = None
             return code
     return 0
 

@@ -170,16 +170,17 @@ class Output:
         if sys.stdout is None:
             raise CommandError("Standard output is closed; add --output FILE.")
         sys.stdout.flush()
-        stream: Any = sys.stdout.buffer
+        raw: Any = sys.stdout.buffer
+        if not isinstance(raw, io.RawIOBase):
+            yield raw
+            raw.flush()
+            return
         # With PYTHONUNBUFFERED it would write a part to a full disk without an error.
-        unbuffered = isinstance(stream, io.RawIOBase)
-        stream = io.BufferedWriter(stream) if unbuffered else stream
+        buffered = io.BufferedWriter(raw)
         try:
-            yield stream
-            stream.flush()
+            yield buffered
         finally:
-            if unbuffered:
-                stream.detach()
+            buffered.detach()  # which flushes
 
 
 @dataclass
