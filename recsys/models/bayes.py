@@ -298,8 +298,7 @@ class Bayes(DriftingModel, ContentModel):
         errors = []
         for fit, name in zip(fits, ("gaussian", "ordinal"), strict=True):
             *_, last = islice(fit, _COMPARED_SWEEPS)
-            squares = (last.expected(rows, columns) - values) ** 2
-            errors.append((math.sqrt(squares.mean()), name))
+            errors.append((math.sqrt(np.mean((last.expected(rows, columns) - values) ** 2)), name))
         (least, best), (error, other) = sorted(errors)
         figures = f"RMSE {least:.4f} of {len(values):,} held-out ratings, {other} {error:.4f}"
         return best, f"likelihood: {best} ({figures})"
