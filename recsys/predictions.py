@@ -64,8 +64,12 @@ def predicted_pairs(
     """
     model, ratings, told = fitted.model, fitted.ratings, {}
     if isinstance(pairs, Sequence):
-        if not (pairs and all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs)):
-            raise DataError("Pairs must be a frame, or a list of pairs of a user and an item.")
+        are_pairs = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs)
+        if not (pairs and are_pairs) or any(np.ndim(each) for each in pairs[0]):  # lists of ids
+            raise DataError(
+                "Pairs must be a frame with the columns user and item, or a list of pairs of a "
+                "user and an item."
+            )
         sides = zip(("user", "item"), zip(*pairs, strict=True), strict=True)
         user, item = (as_id_series(ids, kind) for kind, ids in sides)
     else:

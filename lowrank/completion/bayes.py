@@ -29,7 +29,7 @@ Floats = NDArray[np.floating[Any]]
 
 _SHRINK_TO = 0.05  # prior variance of factors and biases, for entries of variance 1
 _START_WIDTH = 2.0  # variances of the first prior, in units of those that later ones shrink to
-_START_NOISE = 0.75  # share of the entries' variance
+_START_NOISE = 0.2  # share of the entries' variance; with more, few entries may end without factors
 _NOISES = 0.3, 2.0  # in units of the posterior's: where the calibrated one is
 _NOISE_ERROR = 0.05  # at most, of the calibrated one, as a share of it
 _QUICK_STEPS = 3  # of the means, between sweeps that update covariances as well

@@ -86,6 +86,14 @@ def test_what_is_missing_and_the_noise_are_recovered():
     assert math.sqrt(last.noise_variance) == pytest.approx(0.3, abs=0.05)
 
 
+def test_few_entries_do_not_end_without_factors():
+    """From a start with much noise, all factors shrink to zero here: the error is 0.95."""
+    X, whole, seen = observed(n=300, m=200, k=8, density=0.15, noise=0.5, seed=1)
+    sweep = run(X, 32, 12, count_power=0.3, temperature=1.3)[-1]
+    missing = ~seen
+    assert np.std((predicted(sweep) - whole)[missing]) < 0.8 * np.std(whole[missing])
+
+
 def test_intervals_hold_what_they_say():
     X, whole, seen = observed(n=120, m=80, noise=0.3)
     last = run(X, 2, 40)[-1]
