@@ -48,7 +48,11 @@ class RowQueue {
 public:
     RowQueue(const std::int64_t* indptr, std::int64_t n_rows, std::int64_t step, int threads)
         : indptr_(indptr), n_rows_(n_rows), step_(step) {
-        share_ = (indptr[n_rows] + n_rows * row_cost) / (threads == 1 ? 1 : threads * 64) + 1;
+        share_ = total(indptr, n_rows) / (threads == 1 ? 1 : threads * 64) + 1;
+    }
+
+    static std::int64_t total(const std::int64_t* indptr, std::int64_t n_rows) {
+        return indptr[n_rows] + n_rows * row_cost;
     }
 
     bool next(std::int64_t& begin, std::int64_t& end) {
@@ -79,10 +83,12 @@ inline std::unique_ptr<void, AlignedDelete> aligned_memory(std::size_t bytes) {
     return std::unique_ptr<void, AlignedDelete>(::operator new(bytes, std::align_val_t{64}));
 }
 
-// Calls body(begin, end, scratch memory of the thread) on ranges of rows from a RowQueue.
+// Calls body(begin, end, scratch memory of the thread) on ranges of rows from a RowQueue. Little work is left to
+// the caller's thread, which has done it before another one runs, on a busy machine long before.
 template <class Body>
 void on_rows(const std::int64_t* indptr, std::int64_t n_rows, std::int64_t step, int threads, std::size_t scratch,
              const Body& body) {
+    threads = static_cast<int>(std::min<std::int64_t>(threads, 1 + RowQueue::total(indptr, n_rows) / 512));
     RowQueue queue(indptr, n_rows, step, threads);
     on_threads(threads, [&](int) {
         const auto memory = aligned_memory(scratch);
