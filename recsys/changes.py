@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
@@ -25,7 +25,6 @@ from recsys.data.rows import Source
 from recsys.data.times import duration
 from recsys.errors import DataError
 from recsys.models.base import Indices
-from recsys.models.histories import Histories
 
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
@@ -233,19 +232,17 @@ def _news(old: Ratings, new: Ratings) -> Ratings | None:
     """Return new ratings without those that are there already; None if all are."""
     users = old.users.find(new.users.values)[new.user_index_of_nonzeros()]
     items = old.items.find(new.items.values)[new.indices]
-    rows = np.unique(users[users >= 0])
-    known = Histories(old.indptr, old.indices, old.data).take(rows)  # type: ignore[arg-type]
-    if not len(known.indices):
-        return new
-    n_items = np.int64(old.n_items)
-    keys = np.repeat(rows, known.counts) * n_items + known.indices
-    wanted = np.where((users >= 0) & (items >= 0), users * n_items + items, -1)
-    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    at = np.repeat(old.indptr[rows] - known.indptr[:-1], known.counts) + np.arange(len(keys))
-    same = (keys[places] == wanted) & (old.values_at(at[places]) == new.values)
+    pairs = np.flatnonzero((users >= 0) & (items >= 0))
+    at, known = _located(old.indptr, old.indices, users[pairs], items[pairs])
+    at, pairs = at[known], pairs[known]
+    same = old.values_at(at) == new.values_at(pairs)
     if old.seconds is not None and new.seconds is not None:
-        same &= old.seconds[at[places]] == new.seconds
-    return _rated(new.take(~same), new.source) if same.any() else new
+        same &= old.seconds[at] == new.seconds[pairs]
+    if not same.any():
+        return new
+    kept = np.ones(new.n_ratings, np.bool_)
+    kept[pairs[same]] = False
+    return _rated(new.take(kept), new.source)
 
 
 def _rated(ratings: Ratings, source: Source | None) -> Ratings | None:
@@ -302,19 +299,25 @@ def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
     adds = _adds(old, new)
     own, others = (Values(each.data, each.levels) for each in (old, new))
     own, others = (Values(own.at()), Values(others.at())) if adds else in_common(own, others)
-    arrays: dict[str, tuple[Any, Any]] = {"data": (own.data, others.data)}
-    if old.seconds is not None and new.seconds is not None:
-        arrays["seconds"] = old.seconds, new.seconds
     counts = np.zeros(len(users), np.int64)
     counts[users.find(old.users.values)] = np.diff(old.indptr)
-    indices = old.indices
+    indptr, indices = np.append(0, np.cumsum(counts)), old.indices
     if items is not old.items:
         indices = items.find(old.items.values)[indices].astype(np.int32)
     rows = users.find(new.users.values)[new.user_index_of_nonzeros()]
-    keys = rows * np.int64(len(items)) + items.find(new.items.values)[new.indices]
-    entries = _Entries(np.append(0, np.cumsum(counts)), indices, arrays, len(items))
-    merged, n_replaced = entries.merged(keys, adds=adds)
-    data = merged.pop("data")
+    columns = items.find(new.items.values)[new.indices].astype(np.int32)
+    order = np.lexsort((columns, rows))
+    rows, columns = rows[order], columns[order]
+    at, there = _located(indptr, indices, rows, columns)
+
+    def merged(earlier: Any, later: Any, both: np.ufunc) -> npt.NDArray[Any]:
+        whole, later = earlier.astype(np.result_type(earlier, later)), later[order]
+        whole[at[there]] = both(whole[at[there]], later[there]) if adds else later[there]
+        return np.insert(whole, at[~there], later[~there])
+
+    data, seconds = merged(own.data, others.data, np.add), None
+    if old.seconds is not None and new.seconds is not None:
+        seconds = merged(old.seconds, new.seconds, np.maximum)
     values = Values.of(data) if own.levels is None else Values(data, own.levels)
     tables: dict[str, Any] = {}
     for side, ids in (("user", users), ("item", items)):
@@ -325,73 +328,30 @@ def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
         tables |= {f"{side}_table": both, f"{side}s": ids}
     if (source := new.source) is not None:
         source = replace(source, name=f"{source.name} and earlier ratings", options={})
-    fields: dict[str, Any] = {"seconds": None} | merged | tables
+    counts += np.bincount(rows[~there], minlength=len(users))
+    fields: dict[str, Any] = {"indptr": np.append(0, np.cumsum(counts)), **tables}
+    fields |= {"indices": np.insert(indices, at[~there], columns[~there]), "seconds": seconds}
     fields |= {"data": values.data, "levels": values.levels, "source": source}
-    return replace(old, **fields, n_duplicates=0), n_replaced
+    return replace(old, **fields, n_duplicates=0), int(there.sum())
 
 
-class _Entries(NamedTuple):
-    """Old ratings as CSR rows, and arrays of values by name: theirs, and those of new ratings."""
+def _located(
+    indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], rows: Indices, columns: Any
+) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """Return the places of entries in CSR arrays, or those to insert them at, and which are there.
 
-    indptr: npt.NDArray[np.int64]
-    indices: npt.NDArray[np.int32]
-    arrays: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
-    n_items: int
-
-    def merged(self, keys: Indices, *, adds: bool) -> tuple[dict[str, Any], int]:
-        """Return the arrays of the rows with new ratings, and how many pairs were there already.
-
-        A key is the row times the number of items, plus the item. The rows of the users with new
-        ratings are merged; all others are copied as they are.
-        """
-        order = np.argsort(keys, kind="stable")
-        keys, changed = keys[order], np.unique(keys // self.n_items)
-        rows = Histories(self.indptr, self.indices, cast(Any, self.indices)).take(changed)
-        old_keys = np.repeat(changed, rows.counts) * self.n_items + rows.indices
-        places = np.minimum(np.searchsorted(keys, old_keys), len(keys) - 1)
-        repeated = keys[places] == old_keys
-        at = np.repeat(self.indptr[changed] - rows.indptr[:-1], rows.counts)
-        at += np.arange(len(old_keys))
-        found: dict[str, Any] = {}
-        for name, (earlier, later) in self.arrays.items():
-            before, now = earlier[at], later[order]
-            if adds and repeated.any():
-                both = np.add if name == "data" else np.maximum
-                now = now.copy()
-                both.at(now, places[repeated], before[repeated])
-            found[name] = np.concatenate([before[~repeated], now])
-        keys = np.concatenate([old_keys[~repeated], keys])
-        order = np.argsort(keys, kind="stable")
-        found = {name: array[order] for name, array in found.items()}
-        found["indices"] = (keys[order] % self.n_items).astype(np.int32)
-        counts, row_of = np.diff(self.indptr), np.searchsorted(changed, keys // self.n_items)
-        counts[changed] = np.bincount(row_of, minlength=len(changed))
-        indptr = np.append(0, np.cumsum(counts))
-        olds = {"indices": self.indices} | {name: old for name, (old, _) in self.arrays.items()}
-        whole: dict[str, Any] = {
-            name: _spliced(old, self.indptr, found[name], indptr, changed)
-            for name, old in olds.items()
-        }
-        return whole | {"indptr": indptr}, int(np.count_nonzero(repeated))
-
-
-def _spliced(
-    old: npt.NDArray[Any],
-    indptr: npt.NDArray[np.int64],
-    rows: npt.NDArray[Any],
-    merged: npt.NDArray[np.int64],
-    changed: Indices,
-) -> npt.NDArray[Any]:
-    """Return an array of CSR rows in which those of some users are others."""
-    result = np.empty(merged[-1], np.result_type(old, rows))
-    ends = np.append(0, np.cumsum(merged[changed + 1] - merged[changed])).tolist()
-    done = 0  # users
-    for place, user in enumerate(changed.tolist()):
-        result[merged[done] : merged[user]] = old[indptr[done] : indptr[user]]
-        result[merged[user] : merged[user + 1]] = rows[ends[place] : ends[place + 1]]
-        done = user + 1
-    result[merged[done] :] = old[indptr[done] :]
-    return result
+    All are searched for at once, each by halves of its row.
+    """
+    low, high = indptr[rows], indptr[rows + 1]
+    ends = high.copy()
+    while len(left := np.flatnonzero(low < high)):
+        middle = (low[left] + high[left]) // 2
+        below = indices[middle] < columns[left]
+        low[left[below]] = middle[below] + 1
+        high[left[~below]] = middle[~below]
+    known = low < ends
+    known[known] = indices[low[known]] == columns[known]
+    return low, known
 
 
 def _united(known: Ids, others: Ids) -> Ids:
