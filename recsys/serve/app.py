@@ -1,12 +1,11 @@
-"""The application: routes, the page, problems, limits; and /docs, the OpenAPI document as HTML."""
+"""The application: routes, the pages, problems, limits."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from functools import partial
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse
+from fastapi.responses import FileResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.staticfiles import StaticFiles
@@ -30,8 +29,6 @@ from recsys.serve.routes import Answer, health, metrics, routes
 from recsys.serve.service import Service
 from recsys.serve.settings import Settings
 
-Json = dict[str, Any]
-
 PAGE = Path(str(files("recsys.serve"))) / "page"
 # The page runs its own scripts, talks to this service, and loads nothing from anywhere else.
 _PAGE_HEADERS = {
@@ -44,7 +41,6 @@ _PAGE_HEADERS = {
 
 _HEADERS = ("authorization", "content-type", "x-api-key")
 _STATUS = {404: "not-found", 405: "wrong-method"}
-_PLAIN: Json = {"integer": 1, "number": 0.5, "boolean": False, "string": "text", "object": {}}
 
 
 class _Application(FastAPI):
@@ -108,7 +104,7 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
     app.add_api_route("/metrics", metrics, response_class=PlainTextResponse, tags=["health"])
     app.mount("/page", StaticFiles(directory=PAGE, check_dir=False), name="page")
     app.add_api_route("/", _index, include_in_schema=False)
-    app.add_api_route("/docs", _docs, include_in_schema=False, response_class=HTMLResponse)
+    app.add_api_route("/docs", _docs, include_in_schema=False)
     for kind in (RecsysError, LowRankError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _problem)
     return app
@@ -124,6 +120,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
         for name in ("HTTPValidationError", "ValidationError"):  # of FastAPI's own answers
             schemas.pop(name, None)
         schemas["ProblemBody"] = ProblemBody.model_json_schema()
+        document["info"]["x-problems"] = {name: asdict(kind) for name, kind in KINDS.items()}
         for methods in document["paths"].values():
             for operation in methods.values():
                 operation["responses"].pop("422", None)
@@ -139,8 +136,8 @@ async def _index() -> FileResponse:
     return FileResponse(PAGE / "index.html", headers=_PAGE_HEADERS)
 
 
-async def _docs(request: Request) -> HTMLResponse:
-    return HTMLResponse(reference_page(request.app.openapi()))
+async def _docs() -> FileResponse:
+    return FileResponse(PAGE / "reference.html", headers=_PAGE_HEADERS)
 
 
 async def _problem(request: Request, error: Exception) -> Answer:
@@ -165,126 +162,3 @@ def _sentence(error: RequestValidationError) -> str:
         return f"{own}."
     place = ".".join(str(each) for each in first["loc"][1:]) or str(first["loc"][0])
     return f"{place}: {first['msg']}."
-
-
-def reference_page(document: Json) -> str:
-    """Return the page of an OpenAPI document."""
-    routes = [
-        (method.upper(), path, operation)
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
-    ]
-    by_tag: dict[str, list[tuple[str, str, Json]]] = {}
-    for route in routes:
-        by_tag.setdefault(route[2].get("tags", ["other"])[0], []).append(route)
-    schemas = document["components"]["schemas"]
-    sections = "".join(
-        f"<h2>{escape(tag.capitalize())}</h2>{''.join(_route(*each, schemas) for each in found)}"
-        for tag, found in by_tag.items()
-    )
-    links = "".join(
-        f'<li><a href="#{_anchor(method, path)}"><code>{method} {escape(path)}</code></a></li>'
-        for method, path, _ in routes
-    )
-    problems = "".join(
-        f'<tr id="{name}"><td><code>/docs#{name}</code><td>{kind.status}<td>{escape(kind.meaning)}'
-        for name, kind in KINDS.items()
-    )
-    title = f"{escape(document['info']['title'])} {escape(document['info']['version'])}"
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{title}: HTTP API</title><link rel="icon" href="data:,">'
-        '<link rel="stylesheet" href="page/reference.css">'
-        '<script defer src="page/reference.js"></script></head><body>'
-        f"<h1>{title}: HTTP API</h1><p>{escape(document['info']['description'])} "
-        'For programs: <a href="openapi.json">openapi.json</a>. '
-        f'<a href="./">Explore the model</a>.</p><nav><ul>{links}</ul></nav>{sections}'
-        "<h2>Problems</h2><p>An error is a document of the type <code>application/problem+json"
-        "</code> (RFC 9457). Its <code>detail</code> is a sentence to show, its <code>type</code> "
-        "is for programs:</p>"
-        f"<table><tr><th>type<th>status<th>meaning{problems}</table></body></html>"
-    )
-
-
-def _anchor(method: str, path: str) -> str:
-    return escape(f"{method}{path}".replace("/", "-").replace("{", "").replace("}", "").lower())
-
-
-def _route(method: str, path: str, operation: Json, schemas: Json) -> str:
-    """Return the description of one route, with its example as a form to send."""
-    target = path.removeprefix("/")
-    parameters = operation.get("parameters", [])
-    for each in parameters:
-        shown = example(each["schema"] | {k: each[k] for k in ("examples",) if k in each}, schemas)
-        target = target.replace(f"{{{each['name']}}}", str(shown))
-        if each["in"] == "query" and each.get("required"):
-            target += f"?{each['name']}={shown}"
-    rows = "".join(
-        f"<tr><td><code>{escape(each['name'])}</code><td>{escape(_kind(each['schema']))}"
-        f"<td>{escape(each.get('description', ''))}"
-        for each in parameters
-    )
-    table = f"<table><tr><th>parameter<th>type<th>meaning{rows}</table>" if rows else ""
-    body = ""
-    if "requestBody" in operation:
-        schema = operation["requestBody"]["content"]["application/json"]["schema"]
-        text = json.dumps(example(schema, schemas), indent=1)
-        body = f'<textarea name="body" rows="8" aria-label="Body">{escape(text)}</textarea>'
-    paragraphs = escape(operation.get("description", "")).replace("\n\n", "</p><p>")
-    return (
-        f'<section><h3 id="{_anchor(method, path)}"><b>{method}</b>{escape(path)}</h3>'
-        f"<p>{paragraphs}</p>{table}<form><input type='hidden' name='method' value='{method}'>"
-        f'<p><input name="target" aria-label="Address" value="{escape(target)}"> '
-        f"<button>Send</button></p>{body}<pre hidden></pre></form>"
-        f"{_answer(operation, schemas)}</section>"
-    )
-
-
-def _answer(operation: Json, schemas: Json) -> str:
-    """Return the example of an answer, folded."""
-    for status in ("200", "201"):
-        content = operation["responses"].get(status, {}).get("content", {})
-        schema = content.get("application/json", {}).get("schema")
-        if schema:
-            text = json.dumps(example(schema, schemas), indent=1, ensure_ascii=False)
-            return f"<details><summary>Answer</summary><pre>{escape(text)}</pre></details>"
-    return ""
-
-
-def _kind(schema: Json) -> str:
-    """Return the type of a parameter in words."""
-    if "anyOf" in schema:
-        return " or ".join(_kind(each) for each in schema["anyOf"] if each.get("type") != "null")
-    if "enum" in schema:
-        return " or ".join(map(str, schema["enum"]))
-    if schema.get("type") == "array":
-        return f"{_kind(schema['items'])}, repeatable"
-    default = schema.get("default")
-    usual = "" if default in (None, "") else f", by default {default}"
-    return f"{schema.get('type', 'any')}{usual}"
-
-
-def example(schema: Json, schemas: Json) -> Any:
-    """Return an example of what a schema describes.
-
-    Examples
-    --------
-    >>> pair = {"properties": {"a": {"type": "integer"}, "b": {"examples": [[1]]}}}
-    >>> example({"type": "array", "items": {"$ref": "#/components/schemas/Pair"}}, {"Pair": pair})
-    [{'a': 1, 'b': [1]}]
-    """
-    if "$ref" in schema:
-        return example(schemas[schema["$ref"].rpartition("/")[2]], schemas)
-    for name in ("examples", "enum"):
-        if schema.get(name):
-            return schema[name][0]
-    if "default" in schema:
-        return schema["default"]
-    if "anyOf" in schema:
-        return example(schema["anyOf"][0], schemas)
-    if "properties" in schema:
-        return {name: example(each, schemas) for name, each in schema["properties"].items()}
-    if schema.get("type") == "array":
-        return [example(schema["items"], schemas)]
-    return _PLAIN.get(schema.get("type", ""))

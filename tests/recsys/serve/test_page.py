@@ -500,6 +500,18 @@ def test_the_service_shows_the_same_page(visit, fitted, films, saved, tmp_path):
         page.get_by_placeholder("A few words").fill("the nurse of a hospital")
         page.get_by_role("button", name="Search", exact=True).click()
         page.locator("#texts li").first.wait_for()
+        page.goto(f"{address}docs#unknown-id")
+        page.get_by_role("link", name="GET /v1/similar/{item}").click()
+        route = page.locator("section", has=page.get_by_role("heading", name="/v1/similar/{item}"))
+        assert "n integer, by default 10 Number of items." in " ".join(
+            route.locator("table").inner_text().split()
+        )
+        route.get_by_label("Address").fill("v1/similar/103?n=1")
+        route.get_by_role("button", name="Send").click()
+        route.get_by_text("200", exact=False).first.wait_for()
+        sent = page.locator("section", has=page.get_by_role("heading", name="POST/v1/recommend"))
+        assert '"users"' in sent.get_by_label("Body").input_value()
+        assert page.locator("#problems #unknown-id").is_visible()
 
 
 def test_a_service_with_a_key_of_a_model_that_knows_its_own_users(browser, films, tmp_path):
