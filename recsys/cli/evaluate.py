@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -38,21 +38,54 @@ _DETAILS = "As in `recsys fit --help` and `recsys split --help`"
 _HINTS = {"--metric": _METRICS, "--metrics": _METRICS}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Request:
     """Options of an evaluation."""
 
     ratings: tuple[str, ...]
-    train: str | None
-    test: str | None
-    model: tuple[str, ...]
-    n: tuple[int, ...]
-    new: Any
-    candidates: int | None
-    diversity: float
-    per_user: str | None
-    report: str | None
-    fail_if: tuple[str, ...]
+    train: str | None = cli.declared("FILE", "Training ratings.")
+    test: str | None = cli.declared("FILE", "Test ratings.")
+    model: tuple[str, ...] = cli.declared(
+        "NAME",
+        "Models to evaluate, such as als or als:no-features; repeatable.",
+        default=(),
+        multiple=True,
+        commas=True,
+        show_default="als, bias, popular; spectral, popular, random for implicit data",
+        type=cli.COMPARED_NAME,
+    )
+    n: tuple[int, ...] = cli.declared(
+        "N",
+        "Length of the recommendations.",
+        "-n",
+        default=(10,),
+        multiple=True,
+        commas=True,
+        show_default="10",
+        type=click.IntRange(min=1),
+    )
+    new: Literal["drop", "keep"] = cli.declared(
+        "",
+        "How to treat test ratings of users or items not seen in training.",
+        default="drop",
+        type=click.Choice(["drop", "keep"]),
+    )
+    candidates: int | None = cli.declared(
+        "N", "Rank held-out items among N random ones alone.", type=click.IntRange(min=1)
+    )
+    diversity: float = cli.declared(
+        "X", "Weight of variety in the lists, 0 to 1.", default=0.0, type=click.FloatRange(0, 1)
+    )
+    per_user: str | None = cli.declared(
+        "FILE", "File for the metrics of each user: .csv, .parquet."
+    )
+    report: str | None = cli.declared("FILE.html", "HTML page with tables and charts.")
+    fail_if: tuple[str, ...] = cli.declared(
+        "CONDITION",
+        'Exit with 1 if "METRIC < X", or, in `compare`, "METRIC worse"; repeatable.',
+        default=(),
+        multiple=True,
+    )
     splitting: SplitOptions
     fitting: cli.FitOptions
     reader: cli.ReaderOptions
@@ -62,53 +95,7 @@ _evaluation_options = cli.bundle(
     "request",
     _Request,
     click.argument("ratings", nargs=-1),
-    cli.option("--train", metavar="FILE", help="Training ratings."),
-    cli.option("--test", metavar="FILE", help="Test ratings."),
-    cli.option(
-        "--model",
-        multiple=True,
-        commas=True,
-        show_default="als, bias, popular; spectral, popular, random for implicit data",
-        help="Models to evaluate, such as als or als:no-features; repeatable.",
-        **cli.COMPARED_NAME,
-    ),
-    cli.option(
-        "-n",
-        multiple=True,
-        commas=True,
-        default=(10,),
-        show_default="10",
-        help="Length of the recommendations.",
-        **cli.COUNT,
-    ),
-    cli.option(
-        "--new",
-        type=click.Choice(["drop", "keep"]),
-        default="drop",
-        help="How to treat test ratings of users or items not seen in training.",
-    ),
-    cli.option(
-        "--candidates",
-        help="Rank held-out items among N random ones alone.",
-        **cli.COUNT,
-    ),
-    cli.option(
-        "--diversity",
-        metavar="X",
-        type=click.FloatRange(0, 1),
-        default=0.0,
-        help="Weight of variety in the lists, 0 to 1.",
-    ),
-    cli.option(
-        "--per-user", metavar="FILE", help="File for the metrics of each user: .csv, .parquet."
-    ),
-    cli.option("--report", metavar="FILE.html", help="HTML page with tables and charts."),
-    cli.option(
-        "--fail-if",
-        metavar="CONDITION",
-        multiple=True,
-        help='Exit with 1 if "METRIC < X", or, in `compare`, "METRIC worse"; repeatable.',
-    ),
+    *cli.declared_in(_Request),
     split_options(_DETAILS),
     cli.bundle(
         "fitting",

@@ -104,11 +104,26 @@ def fit(
 class _Changes:
     """Options of an update next to its data."""
 
-    refit: bool
-    window: str | None
-    forget_user: tuple[str, ...]
-    log: tuple[str, ...]
-    tag: str | None
+    refit: bool = cli.declared("", "Fit to all ratings again.", default=False, is_flag=True)
+    window: str | None = cli.declared(
+        "TIME",
+        "Leave out ratings older than 180d (s, h, d, w, y) before the last one.",
+        show_default="as at the last update",
+    )
+    forget_user: tuple[str, ...] = cli.declared(
+        "ID",
+        "Remove a user and all ratings and features of theirs; repeatable.",
+        default=(),
+        multiple=True,
+        commas=True,
+    )
+    log: tuple[str, ...] = cli.declared(
+        "FILE",
+        "Log (.jsonl, .csv) from which to remove the users of --forget-user; repeatable.",
+        default=(),
+        multiple=True,
+    )
+    tag: str | None = cli.declared("TEXT", "Free text that the model keeps.")
 
 
 @cli.command(
@@ -123,31 +138,7 @@ class _Changes:
 @click.argument("ratings", nargs=-1)
 @cli.option("--out", "-o", metavar="MODEL2", help="Directory for the updated model.")
 @cli.option("--force", is_flag=True, help="Replace an existing model: MODEL, without --out.")
-@cli.bundle(
-    "changes",
-    _Changes,
-    cli.option("--refit", is_flag=True, help="Fit to all ratings again."),
-    cli.option(
-        "--window",
-        metavar="TIME",
-        show_default="as at the last update",
-        help="Leave out ratings older than 180d (s, h, d, w, y) before the last one.",
-    ),
-    cli.option(
-        "--forget-user",
-        metavar="ID",
-        multiple=True,
-        commas=True,
-        help="Remove a user and all ratings and features of theirs; repeatable.",
-    ),
-    cli.option(
-        "--log",
-        metavar="FILE",
-        multiple=True,
-        help="Log (.jsonl, .csv) from which to remove the users of --forget-user; repeatable.",
-    ),
-    cli.option("--tag", metavar="TEXT", help="Free text that the model keeps."),
-)
+@cli.bundle("changes", _Changes, *cli.declared_in(_Changes))
 @cli.reader_options()
 def update(
     model: str,

@@ -41,29 +41,21 @@ def group() -> None:
 class DocumentOptions:
     """How to read documents; None leaves it to the reader."""
 
-    text_col: str | None = None
-    id_col: str | None = None
-    title_col: str | None = None
-    encoding: str | None = None
-    table: str | None = None
-    query: str | None = None
+    text_col: str | None = cli.declared("NAME", "Column of the texts.")
+    id_col: str | None = cli.declared("NAME", "Column of the ids.")
+    title_col: str | None = cli.declared("NAME", "Column of the titles.")
+    encoding: str | None = cli.declared("NAME", "Text encoding.")
+    table: str | None = cli.declared("NAME", "Table of a database, or sheet of a workbook.")
+    query: str | None = cli.declared("SQL", "Query whose result is read.")
 
     def open(self, path: str, after: int = 0) -> lsi.Documents:
         """Return the documents at a path, not yet read."""
         return lsi.Documents(path, **vars(self), after=after)
 
 
-_add = functools.partial(cli.option, section="Reading")
 _model = functools.partial(cli.option, section="Model")
 document_options = cli.bundle(
-    "reading",
-    DocumentOptions,
-    _add("--text-col", metavar="NAME", help="Column of the texts."),
-    _add("--id-col", metavar="NAME", help="Column of the ids."),
-    _add("--title-col", metavar="NAME", help="Column of the titles."),
-    _add("--encoding", metavar="NAME", help="Text encoding."),
-    _add("--table", metavar="NAME", help="Table of a database, or sheet of a workbook."),
-    _add("--query", metavar="SQL", help="Query whose result is read."),
+    "reading", DocumentOptions, *cli.declared_in(DocumentOptions, "Reading")
 )
 """Decorator that adds the options for reading documents as `reading`."""
 

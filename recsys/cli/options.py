@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -48,10 +48,7 @@ class _ModelType(click.Choice[str]):
 ratings_argument = click.argument("ratings", nargs=-1, required=True)
 """Decorator that adds one or several sources of ratings as `ratings`."""
 
-COMPARED_NAME: dict[str, Any] = {
-    "metavar": "NAME",
-    "type": _ModelType(["auto", *MODELS], ":no-features"),
-}
+COMPARED_NAME = _ModelType(["auto", *MODELS], ":no-features")
 COUNT: dict[str, Any] = {"metavar": "N", "type": click.IntRange(min=1)}
 MODEL_NAME: dict[str, Any] = {"metavar": "NAME", "type": _ModelType(["auto", *MODELS])}
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
@@ -103,43 +100,28 @@ def bundle(keyword: str, make: Callable[..., Any], *options: Decorator) -> Decor
     return decorate
 
 
-@dataclass(frozen=True)
-class ReaderOptions:
-    """How to read a ratings file; None leaves it to the reader."""
+def declared(metavar: str, text: str, *names: str, default: Any = None, **settings: Any) -> Any:
+    """Return a field of a bundle with the option that sets it, by default named as the field."""
+    settings |= {"metavar": metavar or None, "help": text}
+    return field(default=default, metadata={"names": names, "settings": settings})
 
-    user_col: str | None = None
-    item_col: str | None = None
-    rating_col: str | None = None
-    timestamp_col: str | None = None
-    sep: str | None = None
-    encoding: str | None = None
-    duplicates: str | None = None
-    implicit: bool = False
-    event_col: str | None = None
-    event_weights: dict[str, float] | None = None
-    half_life: str | None = None
-    since: str | None = None
-    until: str | None = None
-    time_format: str | None = None
-    bad_rows: str = "error"
-    table: str | None = None
-    query: str | None = None
-    item_table: str | None = None
-    user_table: str | None = None
-    features: str | None = None
-    no_features: bool = False
 
-    def __post_init__(self) -> None:
-        if self.features is not None and self.no_features:
-            raise click.UsageError("--features and --no-features contradict each other.")
-
-    def keywords(self) -> dict[str, Any]:
-        """Return the keywords of `recsys.readers.read_ratings`."""
-        return {
-            name.removesuffix("_col"): value
-            for name, value in vars(self).items()
-            if not name.endswith("features")
-        }
+def declared_in(
+    bundled: type, section: str = "Options", details: str = "", named: Collection[str] = ()
+) -> list[Decorator]:
+    """Return the options that the fields of a bundle declare; the help only names some of them."""
+    return [
+        option(
+            *each.metadata["names"] or [f"--{each.name.replace('_', '-')}"],
+            each.name,
+            default=each.default,
+            section=section,
+            details=details if each.name in named else "",
+            **each.metadata["settings"],
+        )
+        for each in fields(bundled)
+        if each.metadata
+    ]
 
 
 class _Weights(click.ParamType[dict[str, float]]):
@@ -162,59 +144,73 @@ class _Weights(click.ParamType[dict[str, float]]):
         return weights
 
 
-def _named(metavar: str, text: str, **more: Any) -> dict[str, Any]:
-    return {"metavar": metavar, "help": text, **more}
+@dataclass(frozen=True)
+class ReaderOptions:
+    """How to read a ratings file; None leaves it to the reader."""
 
-
-_READING: dict[str, dict[str, Any]] = {
-    "--user-col": _named("NAME", "Column of the users."),
-    "--item-col": _named("NAME", "Column of the items."),
-    "--rating-col": _named("NAME", "Column of the ratings."),
-    "--timestamp-col": _named("NAME", "Column of the timestamps."),
-    "--sep": _named("TEXT", "Separator of the columns."),
-    "--encoding": _named("NAME", "Text encoding."),
-    "--duplicates": {
-        "type": click.Choice(("last", "first", "mean", "sum", "error")),
-        "show_default": "last; sum of weights",
-        "help": "Rating kept of repeated user-item pairs; by timestamp, if known.",
-    },
-    "--implicit": {
-        "is_flag": True,
-        "help": "Ignore the rating column and treat every row as implicit feedback.",
-    },
-    "--event-col": _named("NAME", "Column of the kinds of events."),
-    "--event-weight event_weights": _named(
+    user_col: str | None = declared("NAME", "Column of the users.")
+    item_col: str | None = declared("NAME", "Column of the items.")
+    rating_col: str | None = declared("NAME", "Column of the ratings.")
+    timestamp_col: str | None = declared("NAME", "Column of the timestamps.")
+    sep: str | None = declared("TEXT", "Separator of the columns.")
+    encoding: str | None = declared("NAME", "Text encoding.")
+    duplicates: str | None = declared(
+        "",
+        "Rating kept of repeated user-item pairs; by timestamp, if known.",
+        type=click.Choice(("last", "first", "mean", "sum", "error")),
+        show_default="last; sum of weights",
+    )
+    implicit: bool = declared(
+        "",
+        "Ignore the rating column and treat every row as implicit feedback.",
+        default=False,
+        is_flag=True,
+    )
+    event_col: str | None = declared("NAME", "Column of the kinds of events.")
+    event_weights: Mapping[str, float] | None = declared(
         "KIND=W,...",
         "Weights of events: purchase=5,view=1; 0 leaves out, * is any other.",
+        "--event-weight",
         type=_Weights(),
-    ),
-    "--half-life": _named("TIME", "Halve weights every 30d (s, h, d, w, y)."),
-    "--since": _named("DATE", "Use rows from this date or time on."),
-    "--until": _named("DATE", "Use rows before this date or time."),
-    "--time-format": _named("FORMAT", "Format of times: %m/%d/%Y, or s, ms, us, ns."),
-    "--bad-rows": _named(
-        "error|skip|N%",
-        "Raise at a bad row, or skip up to 1% or N%.",
-        default="error",
-    ),
-    "--table": _named("NAME", "Table of a database, or sheet of a workbook."),
-    "--query": _named("SQL", "Query whose result is read."),
-    "--item-table": _named("TABLE", "Table of the items: titles, prices, genres, ..."),
-    "--user-table": _named("TABLE", "Table of the users: ages, countries, ..."),
-    "--features": _named("NAMES", "Columns of the tables that models use."),
-    "--no-features": {"is_flag": True, "help": "Use no columns of the tables in models."},
-}
+    )
+    half_life: str | None = declared("TIME", "Halve weights every 30d (s, h, d, w, y).")
+    since: str | None = declared("DATE", "Use rows from this date or time on.")
+    until: str | None = declared("DATE", "Use rows before this date or time.")
+    time_format: str | None = declared("FORMAT", "Format of times: %m/%d/%Y, or s, ms, us, ns.")
+    bad_rows: str = declared(
+        "error|skip|N%", "Raise at a bad row, or skip up to 1% or N%.", default="error"
+    )
+    table: str | None = declared("NAME", "Table of a database, or sheet of a workbook.")
+    query: str | None = declared("SQL", "Query whose result is read.")
+    item_table: str | None = declared("TABLE", "Table of the items: titles, prices, genres, ...")
+    user_table: str | None = declared("TABLE", "Table of the users: ages, countries, ...")
+    features: str | None = declared("NAMES", "Columns of the tables that models use.")
+    no_features: bool = declared(
+        "", "Use no columns of the tables in models.", default=False, is_flag=True
+    )
+
+    def __post_init__(self) -> None:
+        if self.features is not None and self.no_features:
+            raise click.UsageError("--features and --no-features contradict each other.")
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the keywords of `recsys.readers.read_ratings`."""
+        return {
+            name.removesuffix("_col"): value
+            for name, value in vars(self).items()
+            if not name.endswith("features")
+        }
+
+
+_COLUMNS = ("user_col", "item_col", "rating_col", "timestamp_col")
 
 
 def reader_options(described: Literal["all", "columns", "none"] = "columns") -> Decorator:
     """Add the options of reading as `reader`; the help describes some and names the others."""
     elsewhere = "More options of reading, as in `recsys data inspect --help`"
-    options = []
-    for name, settings in _READING.items():
-        is_column = name.endswith("-col") and name != "--event-col"
-        shown = described == "all" or (described == "columns" and is_column)
-        details = "" if shown else elsewhere
-        options.append(option(*name.split(), section="Reading", details=details, **settings))
+    shown = {"all": None, "columns": _COLUMNS, "none": ()}[described]
+    named = [n for n in ReaderOptions.__annotations__ if shown is not None and n not in shown]
+    options = declared_in(ReaderOptions, "Reading", elsewhere, named)
     return bundle("reader", ReaderOptions, *options)
 
 
@@ -222,9 +218,16 @@ def reader_options(described: Literal["all", "columns", "none"] = "columns") -> 
 class EngineOptions:
     """Where to compute: on this machine, or on a Spark cluster."""
 
-    engine: str = "local"
-    master: str | None = None
-    conf: tuple[str, ...] = ()
+    engine: str = declared(
+        "",
+        "Where to compute: here, or on Apache Spark (extra `spark`).",
+        default="local",
+        type=click.Choice(["local", "spark"]),
+    )
+    master: str | None = declared(
+        "URL", "Spark master: local[N], spark://HOST:PORT, yarn or k8s://URL."
+    )
+    conf: tuple[str, ...] = declared("K=V", "Spark setting; repeatable.", default=(), multiple=True)
 
     def __post_init__(self) -> None:
         context = click.get_current_context(silent=True)
@@ -241,23 +244,9 @@ class EngineOptions:
 
 def engine_options(details: str = "") -> Decorator:
     """Add the options of the engine as `engine`; they go above `output_options`."""
-    add = functools.partial(option, section="Cluster", details=details)
-    return bundle(
-        "engine",
-        EngineOptions,
-        add(
-            "--engine",
-            type=click.Choice(["local", "spark"]),
-            default="local",
-            help="Where to compute: here, or on Apache Spark (extra `spark`).",
-        ),
-        add(
-            "--master",
-            metavar="URL",
-            help="Spark master: local[N], spark://HOST:PORT, yarn or k8s://URL.",
-        ),
-        add("--conf", metavar="K=V", multiple=True, help="Spark setting; repeatable."),
-    )
+    named = EngineOptions.__annotations__ if details else ()
+    options = declared_in(EngineOptions, "Cluster", details, named)
+    return bundle("engine", EngineOptions, *options)
 
 
 @dataclass(frozen=True)

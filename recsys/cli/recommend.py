@@ -60,9 +60,13 @@ source_options = cli.bundle(
 class Described:
     """Description of a new user on the command line; false without any."""
 
-    like: tuple[str, ...]
-    rate: tuple[str, ...]
-    user_features: str | None
+    like: tuple[str, ...] = cli.declared(
+        "TITLE", "Item that a new user likes; repeatable.", default=(), multiple=True
+    )
+    rate: tuple[str, ...] = cli.declared(
+        "TITLE=X", "Item and rating of a new user; repeatable.", default=(), multiple=True
+    )
+    user_features: str | None = cli.declared("NAME=VALUE,...", "Features of a new user.")
 
     def __bool__(self) -> bool:
         return bool(self.like or self.rate or self.user_features is not None)
@@ -73,20 +77,7 @@ class Described:
         return recommender.fold_in(history, user_features=self.user_features)
 
 
-described_options = cli.bundle(
-    "described",
-    Described,
-    cli.option(
-        "--like", metavar="TITLE", multiple=True, help="Item that a new user likes; repeatable."
-    ),
-    cli.option(
-        "--rate",
-        metavar="TITLE=X",
-        multiple=True,
-        help="Item and rating of a new user; repeatable.",
-    ),
-    cli.option("--user-features", metavar="NAME=VALUE,...", help="Features of a new user."),
-)
+described_options = cli.bundle("described", Described, *cli.declared_in(Described))
 """Decorator that adds options to describe a new user, as `described`."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,8 @@ from recsys.cli.options import (
     ReaderOptions,
     bundle,
     command,
+    declared,
+    declared_in,
     option,
     ratings_argument,
     reader_options,
@@ -50,10 +51,31 @@ _DEFAULTS = {"test_fraction": 0.1, "last": 1, "folds": 5}
 class SplitOptions:
     """How to split ratings; None leaves it to the data, or to the default."""
 
-    method: str | None = None
-    test_fraction: float | None = None
-    last: int | None = None
-    folds: int | None = None
+    method: str | None = declared(
+        "METHOD",
+        "Ratings to hold out: time (the newest), random, per-user, leave-last, k-fold, users (all "
+        "but a history), or whole ones: items, users-cold.",
+        type=click.Choice(list(SPLITS)),
+        show_default="time if there are timestamps",
+    )
+    test_fraction: float | None = declared(
+        "FRACTION",
+        "Share of ratings (or whole users, items) to hold out.",
+        type=SHARE,
+        show_default=str(_DEFAULTS["test_fraction"]),
+    )
+    last: int | None = declared(
+        "K",
+        "Ratings held out per user by leave-last.",
+        type=click.IntRange(min=1),
+        show_default=str(_DEFAULTS["last"]),
+    )
+    folds: int | None = declared(
+        "K",
+        "Number of folds for k-fold.",
+        type=click.IntRange(min=2),
+        show_default=str(_DEFAULTS["folds"]),
+    )
 
     @property
     def given(self) -> list[str]:
@@ -78,42 +100,8 @@ class SplitOptions:
 
 def split_options(details: str = "") -> Decorator:
     """Add the options of splits as `splitting`; with `details`, the help names the minor ones."""
-    add = functools.partial(option, section="Splitting")
-    return bundle(
-        "splitting",
-        SplitOptions,
-        add(
-            "--method",
-            metavar="METHOD",
-            type=click.Choice(list(SPLITS)),
-            show_default="time if there are timestamps",
-            help="Ratings to hold out: time (the newest), random, per-user, leave-last, k-fold, "
-            "users (all but a history), or whole ones: items, users-cold.",
-        ),
-        add(
-            "--test-fraction",
-            metavar="FRACTION",
-            type=SHARE,
-            show_default=str(_DEFAULTS["test_fraction"]),
-            help="Share of ratings (or whole users, items) to hold out.",
-        ),
-        add(
-            "--last",
-            metavar="K",
-            type=click.IntRange(min=1),
-            show_default=str(_DEFAULTS["last"]),
-            details=details,
-            help="Ratings held out per user by leave-last.",
-        ),
-        add(
-            "--folds",
-            metavar="K",
-            type=click.IntRange(min=2),
-            show_default=str(_DEFAULTS["folds"]),
-            details=details,
-            help="Number of folds for k-fold.",
-        ),
-    )
+    options = declared_in(SplitOptions, "Splitting", details, ("last", "folds") if details else ())
+    return bundle("splitting", SplitOptions, *options)
 
 
 def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split | Sequence[Split]:
