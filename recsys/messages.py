@@ -128,31 +128,6 @@ def did_you_mean(near: Iterable[str]) -> str:
     return f" Did you mean {names}?" if names else ""
 
 
-def similar_files(name: str, others: Iterable[str], n: int) -> list[str]:
-    """Return up to n file names that resemble one by what they have before the suffixes.
-
-    Examples
-    --------
-    >>> similar_files("rating.csv", ["ratings.csv", "ratings.parquet", "o.csv"], 3)
-    ['ratings.csv', 'ratings.parquet']
-    >>> similar_files("ratings.cs", ["ratings.zip", "ratings.csv"], 1)
-    ['ratings.csv']
-    >>> similar_files("nope.csv", ["o.csv"], 3)
-    []
-    """
-    stems: dict[str, list[str]] = {}
-    for each in others:
-        stems.setdefault(each.partition(".")[0], []).append(each)
-    near = close_matches(name.partition(".")[0], stems, n)
-    suffix = name.rpartition(".")[2]
-
-    def distance(other: str) -> tuple[bool, bool, int]:
-        return not other.endswith(suffix), not other.startswith(name), len(other)
-
-    ordered = (sorted(stems[stem], key=distance) for stem in near)
-    return [each for found in ordered for each in found][:n]
-
-
 def nothing_at(path: Path) -> str:
     """Return the sentence for a path where there is nothing, with the nearest name that is there.
 
@@ -165,8 +140,10 @@ def nothing_at(path: Path) -> str:
         return f"{path} is a broken symbolic link."
     if not path.parent.is_dir():
         return f"There is no file {path}: the directory {path.parent} does not exist."
-    near = similar_files(path.name, [each.name for each in path.parent.iterdir()], 1)
-    hint = f" Did you mean {path.parent / near[0]}?" if near else ""
+    there = sorted(path.parent.iterdir(), key=lambda each: each.suffix.startswith(path.suffix))
+    stems = {each.name.partition(".")[0]: each for each in there}  # the last of a stem
+    near = close_matches(path.name.partition(".")[0], stems, 1)
+    hint = f" Did you mean {stems[near[0]]}?" if near else ""
     return f"There is no file or directory {path}.{hint}"
 
 

@@ -491,7 +491,6 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     """Read users (else all rows are of a new one), known items and, if there are any, ratings."""
     import polars as pl
 
-    from recsys.data.ids import as_id_series
     from recsys.data.rows import RowOptions, RowRules
     from recsys.folding import NEW_USER
     from recsys.readers.id_lists import read_history
@@ -505,7 +504,6 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     if "user" not in frame.columns:
         frame = frame.with_columns(pl.lit(NEW_USER).alias("user"))
     frame = frame.filter(pl.Series(_known(path, frame["item"], items, "rows are of unknown items")))
-    as_id_series(frame["user"], "user")  # raises for ids of endless length
     if repeated := len(frame) - frame.select("user", "item").n_unique():
         note(f"{path}: {counted(repeated, 'duplicate')} (last kept)")
     if "rating" not in frame.columns and recommender.model._needs_values:

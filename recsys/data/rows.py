@@ -196,13 +196,16 @@ class Rows:
         return self
 
     def plain(self) -> Self:
-        """Turn ids into Int64 or String, and codes into numbers; return the rows themselves."""
+        """Turn ids into Int64 or String, and codes into numbers; return the rows themselves.
+
+        Raises
+        ------
+        DataError
+            If an id is missing, or neither integer nor string.
+        """
         self.decode()
-        for role, column in self.columns.items():
-            if isinstance(column.dtype, pl.Categorical):
-                self.columns[role] = column.cast(pl.String)
-            elif isinstance(column.dtype, pl.Int32):
-                self.columns[role] = column.cast(pl.Int64)
+        for role in {"user", "item"}.intersection(self.columns):
+            self.columns[role] = as_id_series(self.columns[role], role, self.place)
         return self
 
     def keep(self, mask: pl.Series) -> int:
@@ -276,6 +279,7 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
         return rows
     columns = rows.spread().columns
     if len(columns["user"]) == 0:
+        rows.bad.check(0)
         raise DataError("There are no ratings: the data have no rows.")
     rows.implicit = "rating" not in columns
     if rules.bad_rows is not None:

@@ -20,7 +20,7 @@ from lowrank.kernels import backends, default_threads
 from recsys.data.columns import Request, Roles, assign_roles, is_known_name, wide_hint
 from recsys.data.csr import Batches, Column
 from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, Spot, integers_if_canonical
-from recsys.data.rows import BadRows, Rows, is_truth, rating_problem, rating_values
+from recsys.data.rows import BadRows, Rows, is_truth, rating_problem
 from recsys.data.times import YEAR_1000, is_time, iso_format
 from recsys.errors import DataError
 from recsys.messages import counted
@@ -367,8 +367,8 @@ def read_carefully(
     Raises
     ------
     DataError
-        Naming file and line, at the first record that is ragged, has no user or item, or a
-        rating that is not a finite number, unless bad rows are left out; or as `records`.
+        Naming file and line, at the first record that is ragged, unless bad rows are left out; or
+        as `records`.
     """
     bad, width = BadRows() if bad is None else bad, len(layout.names)
     found, places = records(data, layout, bad), {**roles, LINE: width}
@@ -388,23 +388,11 @@ def read_carefully(
     whole = {name: pl.concat(series) for name, series in chunks.items()}
     whole |= {role: whole[role].str.strip_chars() for role in roles}
 
-    def place_of(row: int) -> Spot:
-        return data.at(whole[LINE][row])
-
     for role in (role for role in ("user", "item") if role in roles):
         missing = whole[role].is_in(MISSING_IDS)
-        for row in missing.arg_true():
-            text = f" ({whole[role][row]!r})" * bool(whole[role][row])
-            bad.add(place_of(row), f"the {role} id is missing{text}.")
-        whole = {name: series.filter(~missing) for name, series in whole.items()}
-        whole[role] = integers_if_canonical(whole[role])
-    if not len(whole[LINE]):
-        bad.check(0)
-    if "rating" in roles and not _has_truths(layout, roles["rating"]):
-        if layout.separator == _COMMA_WITH:
-            whole["rating"] = whole["rating"].str.replace(_COMMA, "$1.$2")
-        if bad.limit is None:
-            whole["rating"] = rating_values(whole["rating"], place_of)
+        whole[role] = integers_if_canonical(whole[role].set(missing, None))
+    if "rating" in roles and layout.separator == _COMMA_WITH:
+        whole["rating"] = whole["rating"].str.replace(_COMMA, "$1.$2")
     return whole
 
 

@@ -19,7 +19,7 @@ from lowrank.kernels import N_CODES
 from recsys.data.columns import SAMPLE, Request, Roles, assign_roles
 from recsys.data.csr import Batches, concatenated
 from recsys.data.ids import MISSING_IDS, Ids, Spot, integers_if_canonical
-from recsys.data.rows import SHOWN, BadRows, Rows, rating_problem
+from recsys.data.rows import SHOWN, BadRows, Rows
 from recsys.database import TableRows
 from recsys.errors import DataError
 from recsys.readers.sources import DataFile, NoRowsError
@@ -30,7 +30,6 @@ _UUID_BYTES = 16
 _CHUNK = 100_000  # rows of a Parquet file at once: they fit in a cache
 _INTEGER = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
-_NOUNS = {"user": "user id", "item": "item id", "rating": "rating", "timestamp": "time"}
 
 
 @contextmanager
@@ -166,8 +165,8 @@ def read_jsonl(
     Raises
     ------
     DataError
-        As `json_objects`; also if an id is missing or a rating is not a finite number (naming the
-        line), or columns are missing or ambiguous.
+        As `json_objects`; also if an id is neither integer nor string, or columns are missing or
+        ambiguous.
     """
     passing = BadRows(request.rules.bad_rows)  # those of the sample count below
     sample = [fields for _, fields in islice(json_objects(data, passing), SAMPLE)]
@@ -187,15 +186,13 @@ def read_jsonl(
         kept: list[int] = []
         for line, fields in json_objects(data, bad):
             found = {role: fields.get(names[place]) for role, place in roles.items()}
-            problems = (_problem(role, value) for role, value in found.items())
-            if (problem := next(filter(None, problems), None)) is not None:
+            problem = next(filter(None, (_problem(role, found[role]) for role in found)), None)
+            if problem is not None:
                 bad.add(data.at(line), problem)
                 continue
             kept.append(line)
             for role, value in found.items():
                 values[role].append(value)
-        if not kept:
-            bad.check(0)
         rows = Rows({role: _series(role, column) for role, column in values.items()})
         lines = pl.Series(kept, dtype=pl.Int64)
 
@@ -283,38 +280,24 @@ def _read_fast(
 
 
 def _problem(role: str, value: Any) -> str | None:
-    """Say what is wrong with a value in a role, or None."""
-    if role == "event":
+    """Say what is wrong with the type of an id, or return None."""
+    is_whole = isinstance(value, float) and value.is_integer()  # 17.0, as pandas writes 17
+    if role not in ("user", "item") or is_whole or type(value) in (int, str, type(None)):
         return None
-    if value is None or value == "":
-        return f"the {_NOUNS[role]} is missing."
-    if role == "rating":
-        return None if isinstance(value, bool) else rating_problem(value)
-    if role in ("user", "item") and isinstance(value, str) and value in MISSING_IDS:
-        return f"the {_NOUNS[role]} is missing ({value!r})."
-    with_floats = role == "timestamp" or (isinstance(value, float) and value.is_integer())
-    kinds = (int, str, float) if with_floats else (int, str)
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        return f"{_NOUNS[role]} {json.dumps(value)[:40]} is neither integer nor string."
-    return None
+    return f"{role} id {json.dumps(value)[:40]} is neither integer nor string."
 
 
 def _series(role: str, values: list[Any]) -> pl.Series:
-    """Return values as one column: as they are if of one type, else ids and times as strings."""
-    if role == "event":
-        return pl.Series(role, [None if each is None else str(each) for each in values], pl.String)
-    if role == "rating" and all(isinstance(value, bool) for value in values):
-        return pl.Series(role, values, pl.Boolean)
-    if role == "rating":
-        return pl.Series(role, list(map(float, values)), dtype=pl.Float64)
-    if role != "timestamp":  # an id such as 17.0, as pandas writes it, is an integer
-        values = [int(value) if isinstance(value, float) else value for value in values]
-    if len({type(value) for value in values}) == 1:
+    """Return values as one column, of their type if it is the same for all, else of strings."""
+    if role in ("user", "item"):
+        values = [int(each) if isinstance(each, float) else each for each in values]
+        values = [None if each in MISSING_IDS else each for each in values]
+    if len({type(value) for value in values} - {type(None)}) == 1:
         try:
             return pl.Series(role, values)
         except (OverflowError, TypeError):
             pass
-    return pl.Series(role, [str(value) for value in values])
+    return pl.Series(role, [None if each is None else str(each) for each in values], pl.String)
 
 
 def read_lightgcn(data: DataFile, request: Request) -> Rows:

@@ -80,7 +80,7 @@ def _ids_of(data: DataFile, kind: str) -> list[Any]:
         lines = (line.strip() for line in data.lines())
         return [line for line in lines if line]
     rows = read_columns(data, layout, {kind: names.index(column)}).spread()
-    return rows.columns[kind].to_list()
+    return rows.columns[kind].drop_nulls().to_list()
 
 
 def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys import messages
-from recsys.messages import close_matches, similar_files, wrapped
+from recsys.messages import close_matches, wrapped
 
 WORDS = st.text("abc", max_size=8)
 
@@ -60,9 +60,18 @@ def test_wrapping_keeps_words_and_assignments_whole(words, width):
     assert all(len(line) <= max(width, longest + 2) for line in lines)
 
 
-def test_file_names_are_similar_by_what_is_before_their_suffix():
-    assert similar_files("rating.csv", ["ratings.parquet", "ratings.csv", "x.csv"], 1) == [
-        "ratings.csv"
-    ]
-    assert similar_files("mdoel", ["model", ".model.tmp"], 3) == ["model"]
-    assert similar_files("nope.csv", ["o.csv", ".csv", "one.csv"], 3) == []
+@pytest.mark.parametrize(
+    ("name", "there", "meant"),
+    [
+        ("rating.csv", ["ratings.csv", "ratings.parquet", "x.csv"], "ratings.csv"),
+        ("ratings.cs", ["ratings.csv", "ratings.zip"], "ratings.csv"),
+        ("mdoel", ["model", ".model.tmp"], "model"),
+        ("nope.csv", ["o.csv", ".csv", "one.csv"], None),
+    ],
+)
+def test_file_names_are_similar_by_what_is_before_their_suffix(tmp_path, name, there, meant):
+    for each in there:
+        (tmp_path / each).touch()
+    hint = f" Did you mean {tmp_path / meant}?" if meant else ""
+    sentence = f"There is no file or directory {tmp_path / name}.{hint}"
+    assert messages.nothing_at(tmp_path / name) == sentence

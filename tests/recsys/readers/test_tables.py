@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from recsys.data.columns import Request, choose_columns
 from recsys.data.ratings import Ratings
+from recsys.data.rows import RowRules, Rows, prepared
 from recsys.errors import DataError
 from recsys.readers import read_ratings
-from recsys.readers.delimited import detect, read_carefully, read_delimited
+from recsys.readers.delimited import LINE, detect, read_carefully, read_delimited
 from recsys.readers.sources import open_data
 
 Read = Callable[..., Ratings]
@@ -366,12 +367,15 @@ def test_numbers_beyond_the_sample_are_read_as_carefully(
     with open_data(path) as data:
         layout = detect(data, Request())
         roles = choose_columns(layout.names, Request(), "")
-        for read in (
-            lambda: read_delimited(data, layout, Request()).plain().columns,
-            lambda: read_carefully(data, layout, roles),
-        ):
+
+        def carefully() -> Rows:
+            columns = read_carefully(data, layout, roles)
+            numbers = columns.pop(LINE)
+            return Rows(columns, place=lambda row: data.at(numbers[row]))
+
+        for read in (lambda: read_delimited(data, layout, Request()), carefully):
             try:
-                columns = read()
+                columns = prepared(read(), RowRules()).plain().columns
                 found.append([columns[role].to_list() for role in roles])
             except DataError as error:
                 found.append([str(error)])
