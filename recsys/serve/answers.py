@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal, TypeAlias, cast
 
@@ -37,58 +36,29 @@ _REASONS = 3  # ratings and features that a recommendation names
 _DESCRIBED = ("created", "source", "fingerprint", "package_version")
 
 
-@dataclass(frozen=True, slots=True)
-class ListOptions:
-    """Limits and order of a list of recommendations; see `recsys.reranking.Request`.
+def request_of(
+    *,
+    where: str | None = None,
+    exclude: Sequence[Id] = (),
+    include_seen: bool = False,
+    unknown: Literal["error", "popular"] = "error",
+    diversity: float = 0.0,
+    at_most: int | None = None,
+    per: str | None = None,
+) -> Request:
+    """Return the options of `Recommender.recommend` that are not as usual, and `cold_start`.
 
-    Attributes
-    ----------
-    n : int
-    where : str, optional
-    exclude : sequence of ids
-        Items left out.
-    explain : bool
-        Name the reasons of each item.
-    unknown : {"error", "popular"}
-        What unknown users get.
-    include_seen : bool
-    diversity, at_most, per
-        As in `Recommender.recommend`.
+    Raises
+    ------
+    DataError
+        If a condition would be expensive.
     """
-
-    n: int = 10
-    where: str | None = None
-    exclude: Sequence[Id] = ()
-    explain: bool = False
-    unknown: Literal["error", "popular"] = "error"
-    include_seen: bool = False
-    diversity: float = 0.0
-    at_most: int | None = None
-    per: str | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Return whether a list is the best items that the user has not rated."""
-        rest = (self.where, self.at_most, self.per)
-        limited = self.exclude or self.include_seen or self.diversity
-        return not limited and rest == (None, None, None)
-
-    def request(self) -> Request:
-        """Return the options of `Recommender.recommend`.
-
-        Raises
-        ------
-        DataError
-            If a condition would be expensive.
-        """
-        if self.where is not None:
-            check_modest(self.where)
-        request: Request = {"where": self.where, "cold_start": self.unknown}
-        if self.exclude:
-            request["block"] = list(self.exclude)
-        request |= {"exclude_seen": not self.include_seen, "diversity": self.diversity}
-        request |= {"at_most": self.at_most, "per": self.per}
-        return request
+    if where is not None:
+        check_modest(where)
+    given = {"where": where, "at_most": at_most, "per": per, "diversity": diversity or None}
+    given |= {"block": [*exclude] or None, "exclude_seen": False if include_seen else None}
+    set_ones = {name: value for name, value in given.items() if value is not None}
+    return cast(Request, set_ones | {"cold_start": unknown})
 
 
 class Answers:
@@ -127,8 +97,10 @@ class Answers:
         """The ratings that the model was fitted to."""
         return self.recommender.ratings
 
-    def recommend(self, users: Sequence[Id], options: ListOptions) -> list[Json]:
-        """Return a list of recommendations for each user.
+    def recommend(
+        self, users: Sequence[Id], n: int, request: Request, explain: bool = False
+    ) -> list[Json]:
+        """Return a list of n recommendations for each user; `request` is that of `request_of`.
 
         Raises
         ------
@@ -137,14 +109,14 @@ class Answers:
         DataError
             If an option is not as it should be.
         """
-        if options.is_plain:
+        if request.keys() == {"cold_start"}:
             ids = self.ratings.users
             found = ids.find(users)
             if (found >= 0).all():
-                return self.best(found, options.n, explain=options.explain)
-            if options.unknown == "error":
+                return self.best(found, n, explain=explain)
+            if request["cold_start"] == "error":
                 ids.index(users)  # raises
-        return self._listed(self.recommender, users, options, "personal")
+        return self._listed(self.recommender, users, n, request, explain, "personal")
 
     def best(self, users: Sequence[int] | Indices, n: int, *, explain: bool = False) -> list[Json]:
         """Return the n best items of known users, given by index, that they have not rated."""
@@ -224,7 +196,9 @@ class Answers:
     def recommend_new(
         self,
         history: Mapping[Id, float | None],
-        options: ListOptions,
+        n: int,
+        request: Request,
+        explain: bool = False,
         features: Mapping[str, Any] | None = None,
         user: Id | None = None,
     ) -> Json:
@@ -236,17 +210,17 @@ class Answers:
         ------
         UnknownIdError, DataError
         """
-        if options.is_plain and not options.explain and features is None:
+        if request.keys() == {"cold_start"} and not explain and features is None:
             given = self.history(history.items())
             if given is not None:
-                return self.for_strangers([given], options.n)[0] | {"user": user}
+                return self.for_strangers([given], n)[0] | {"user": user}
         rated = {item: self._best if value is None else value for item, value in history.items()}
         folded = self.recommender.fold_in(
             rated if rated or features is None else None, user_features=features
         )
         policy = "history" if rated else "features"
         known = folded.ratings.users.values.to_list()
-        return self._listed(folded, known, options, policy)[0] | {"user": user}
+        return self._listed(folded, known, n, request, explain, policy)[0] | {"user": user}
 
     def similar(self, item: Id, n: int) -> Json:
         """Return the n items most similar to an item.
@@ -363,10 +337,16 @@ class Answers:
             raise ProblemError("not-available", str(error)) from None
 
     def _listed(
-        self, recommender: Recommender, users: Sequence[Id], options: ListOptions, policy: str
+        self,
+        recommender: Recommender,
+        users: Sequence[Id],
+        n: int,
+        request: Request,
+        explain: bool,
+        policy: str,
     ) -> list[Json]:
         """Return recommendations by all means of `Recommender.recommend`."""
-        frame = recommender.recommend(list(users), options.n, **options.request())
+        frame = recommender.recommend(list(users), n, **request)
         ids, items = recommender.ratings.users, self.ratings.items
         known = ids.find(users)
         places = items.find(frame["item"])
@@ -383,7 +363,7 @@ class Answers:
             label = user if row < 0 else id_of(ids, row)
             start, end = blocks.get(str(label), (0, 0))
             own = rows[start:end]
-            if options.explain and row >= 0:
+            if explain and row >= 0:
                 self._explain(recommender, row, own, places[start:end])
             answers.append(self._answer(label, own, policy if row >= 0 else "popular"))
         return answers

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import AfterValidator
 
 from recsys.serve import bodies
-from recsys.serve.answers import ListOptions
+from recsys.serve.answers import request_of
 from recsys.serve.facts import Id, Json
 from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError
 from recsys.serve.service import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
@@ -127,15 +127,9 @@ async def recommend(
         for text in exclude
         for each in ([text] if known.find([text])[0] >= 0 else text.split(","))
     ]
-    options = ListOptions(
-        n=service.check_n(n),
-        where=where,
-        exclude=[each for each in parts if each],
-        explain=explain,
-        unknown=unknown,
-        include_seen=include_seen,
-    )
-    found = await service.run(answers.recommend, [user], options)
+    excluded = [each for each in parts if each]
+    request = request_of(where=where, exclude=excluded, include_seen=include_seen, unknown=unknown)
+    found = await service.run(answers.recommend, [user], service.check_n(n), request, explain)
     return Answer(service.recorded(found, variant)[0])
 
 
@@ -154,10 +148,8 @@ async def recommend_to(
 
     `users` are answered as `results`; a new user (`history`, `features` or both) as one list.
     """
-    options = ListOptions(
-        service.check_n(body.n),
-        **body.model_dump(exclude={"users", "history", "features", "user", "n"}),
-    )
+    own = {"users", "history", "features", "user", "n", "explain"}
+    options = service.check_n(body.n), request_of(**body.model_dump(exclude=own)), body.explain
     if body.users is not None:
         service.check_batch(len(body.users), "users", body.n)
         groups: dict[Variant | None, list[Id]] = {}
@@ -166,7 +158,7 @@ async def recommend_to(
         results: list[Json] = []
         for users in groups.values():
             answers = service.answers(variant, users[0])
-            results += await service.run(answers.recommend, users, options)
+            results += await service.run(answers.recommend, users, *options)
         order = {user: at for at, user in enumerate(map(str, body.users))}
         results.sort(key=lambda each: order[str(each["user"])])
         return Answer({"results": service.recorded(results, variant)})
@@ -175,7 +167,7 @@ async def recommend_to(
         service.check_batch(len(history), "ratings")
     answers = service.answers(variant, body.user)
     rated = {each.item: each.value for each in history}
-    found = await service.run(answers.recommend_new, rated, options, body.features, body.user)
+    found = await service.run(answers.recommend_new, rated, *options, body.features, body.user)
     return Answer(service.recorded([found], variant)[0])
 
 

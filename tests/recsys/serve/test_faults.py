@@ -124,13 +124,7 @@ def test_a_moved_link_is_followed(saved, tmp_path):
     assert slot.check()
     assert slot.current is not first
     assert slot.current.recommender.model.name == "ials"
-    assert first.recommend([105], _options())  # requests in flight finish on the old one
-
-
-def _options():
-    from recsys.serve.answers import ListOptions
-
-    return ListOptions(n=3)
+    assert first.recommend([105], 3, {"cold_start": "error"})  # requests in flight finish on the old one
 
 
 def test_before_the_first_model_there_are_no_answers(saved, tmp_path):
