@@ -11,7 +11,6 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,6 +27,7 @@ from recsys.errors import DataError
 from recsys.models.als import ALS
 from recsys.models.base import Floats, Step, breakdown
 from recsys.models.ials import IALS, INTERACTIONS, Penalties, default_factors
+from recsys.models.registry import make_model
 from recsys.saved_arrays import MANIFEST
 from recsys.spark.evaluation import rating_errors
 from recsys.spark.reading import Encoded, encode, read_ratings
@@ -37,8 +37,6 @@ from recsys.spark.session import BROADCAST_LIMIT, Say, reported, spark_session
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-
-    from recsys.models.base import Model
 
     Vectors = tuple[Floats, Floats]  # factors of shape (n, k) and biases of shape (n,)
     Solver = Callable[..., Vectors]
@@ -163,21 +161,28 @@ def _chosen_model(
         raise DataError(
             "The als model needs ratings with values, but these have no rating column; use ials."
         )
-    unfitted: Model = resolve_name(MODELS[name])()
-    settings = unfitted.set_params(**{"iterations": _ITERATIONS, **given}).get_params()
+    settings = make_model(name, **{"iterations": _ITERATIONS, **given}).get_params()
     if settings.get("linked"):
         raise DataError("The als model is not linked on Spark; leave linked out.")
     return name, settings
 
 
-def _sweeper(
+def _swept(
     coded: Encoded,
+    settings: dict[str, Any],
     scratch: Place,
-    k: int,
     broadcast_limit: int,
+    on_step: Callable[[Step], None] | None,
+    begin: Say,
     solver_of: Callable[[DataFrame, int], Solver],
-) -> Callable[..., DataFrame]:
-    """Return the function that solves one side given the vectors of the other."""
+    after_items: Callable[[DataFrame], None] = lambda _: None,
+    error: Callable[[DataFrame, DataFrame], float | None] = lambda *_: None,
+) -> tuple[tuple[DataFrame, DataFrame], float | None]:
+    """Sweep over users and items from random item vectors; the users are solved last.
+
+    Returns the vectors of both and their `error` on held-out ratings.
+    """
+    total, k = settings["iterations"], settings["factors"]
 
     def solve(others: DataFrame, name: str, *, of_users: bool) -> DataFrame:
         rows = coded.by_user if of_users else coded.by_item
@@ -187,39 +192,38 @@ def _sweeper(
         solver = solver_of(others, n_others)
         return half_sweep(rows, known, solver, coded.blocks, scratch.child(name))
 
-    return solve
-
-
-def _fit_als(
-    coded: Encoded,
-    settings: dict[str, Any],
-    scratch: Place,
-    broadcast_limit: int,
-    on_step: Callable[[Step], None] | None,
-    begin: Say,
-) -> Fit:
-    """Sweep over users and items from random item vectors; the users are solved last."""
-    mean, rmse, total, k = coded.mean, None, settings["iterations"], settings["factors"]
-
-    solve = _sweeper(
-        *(coded, scratch, k, broadcast_limit), lambda *_: row_solver(settings, mean, coded.std)
-    )
-
     items = _start(coded, settings)
     for sweep in range(1, total + 1):
         begin(f"sweep {sweep} of {total}")
         users = solve(items, f"users-{sweep}", of_users=True)
         items = solve(users, f"items-{sweep}", of_users=False)
-        mean += _mean_residual(settings, items, coded.n_ratings)
+        after_items(items)
         if sweep == total:
             users = solve(items, "users", of_users=True)
-        if coded.held is not None:
-            rmse = rating_errors(coded.held, users, items, mean)[0]
+        rmse = error(users, items)
         if on_step is not None:
             on_step(Step(step=sweep, total=total, validation_rmse=rmse))
+    return (users, items), rmse
+
+
+def _fit_als(coded: Encoded, settings: dict[str, Any], *given: Any) -> Fit:
+    """Sweep as `als` does, with the mean of the ratings corrected after each sweep."""
+    mean = coded.mean
+
+    def correct(items: DataFrame) -> None:
+        nonlocal mean
+        mean += _mean_residual(settings, items, coded.n_ratings)
+
+    def error(users: DataFrame, items: DataFrame) -> float | None:
+        return None if coded.held is None else rating_errors(coded.held, users, items, mean)[0]
+
+    def solver(*_: Any) -> Solver:
+        return row_solver(settings, mean, coded.std)
+
+    sides, rmse = _swept(coded, settings, *given, solver, correct, error)
     low, high = coded.limits
     summary = {"rating_min": low, "rating_max": high, "validation_rmse": rmse}
-    return (users, items), {"global_mean": mean, "rating_std": coded.std}, summary
+    return sides, {"global_mean": mean, "rating_std": coded.std}, summary
 
 
 def _start(coded: Encoded, settings: dict[str, Any]) -> DataFrame:
@@ -321,41 +325,25 @@ def dense_vectors(solved: DataFrame, n: int, k: int) -> Vectors:
     return factors, bias
 
 
-def _fit_ials(
-    coded: Encoded,
-    settings: dict[str, Any],
-    scratch: Place,
-    broadcast_limit: int,
-    on_step: Callable[[Step], None] | None,
-    begin: Say,
-) -> Fit:
-    """Sweep over users and items as `ials` does; the users are solved last."""
-    unfitted, total, k = IALS(**settings), settings["iterations"], settings["factors"]
-    unit = coded.mean if coded.mean > 0 else 1.0
+def _fit_ials(coded: Encoded, settings: dict[str, Any], *given: Any) -> Fit:
+    """Sweep as `ials` does."""
+    k, unit = settings["factors"], coded.mean if coded.mean > 0 else 1.0
+    *_, begin = given
     begin("choosing penalties")
-    penalties = _penalties(coded, unfitted, unit)
+    penalties = _penalties(coded, IALS(**settings), unit)
     options = {"unit": unit, "count_power": settings["count_power"], **penalties._asdict()}
 
-    solve = _sweeper(
-        *(coded, scratch, k, broadcast_limit),
-        lambda others, n: partial(_solve_interactions, whole=(_gram(others, k), n), **options),
-    )
+    def solver(others: DataFrame, n: int) -> Solver:
+        return partial(_solve_interactions, whole=(_gram(others, k), n), **options)
 
-    items = _start(coded, settings)
-    for sweep in range(1, total + 1):
-        begin(f"sweep {sweep} of {total}")
-        users = solve(items, f"users-{sweep}", of_users=True)
-        items = solve(users, f"items-{sweep}", of_users=False)
-        if on_step is not None:
-            on_step(Step(step=sweep, total=total))
-    users = solve(items, "users", of_users=True)
+    sides, _ = _swept(coded, settings, *given, solver)
     fitted = {
         "global_mean": 0.0,
         "unit": unit,
         "penalty": penalties.regularization,
         "pair_weight": penalties.unobserved_weight,
     }
-    return (users, items), fitted, dict.fromkeys(("rating_min", "rating_max", "validation_rmse"))
+    return sides, fitted, dict.fromkeys(("rating_min", "rating_max", "validation_rmse"))
 
 
 def _penalties(coded: Encoded, unfitted: IALS, unit: float) -> Penalties:

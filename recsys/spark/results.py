@@ -17,7 +17,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,6 +29,7 @@ from lowrank.kernels import backends
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
+from recsys.models.registry import model_class
 from recsys.saved_arrays import MANIFEST
 from recsys.schema import SPARK_FORMAT
 
@@ -40,10 +40,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Of the format that `fit` writes."""
-MODELS = {
-    "als": "recsys.models.als:ALS",
-    "ials": "recsys.models.ials:IALS",
-}
+MODELS = ("als", "ials")
 """Models that can be fitted on Spark: for ratings, and for implicit feedback."""
 
 _DAMAGE = (AttributeError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
@@ -193,7 +190,7 @@ def _opened(result: SparkModel) -> tuple[Model, Ratings]:
         data=_flat(users["values"], np.float32),
         implicit=result.implicit,
     )
-    return resolve_name(MODELS[result.model])._from_arrays(result.parameters, arrays), ratings
+    return model_class(result.model)._from_arrays(result.parameters, arrays), ratings
 
 
 def _flat(lists: pl.Series, dtype: type[np.generic]) -> NDArray[Any]:
