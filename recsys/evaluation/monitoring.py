@@ -35,12 +35,10 @@ _METRICS = {
 }
 _SCHEMA = {
     "name": pl.String,
-    "value": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
-    "reference": pl.Float64,
+    **dict.fromkeys(("value", "low", "high", "reference"), pl.Float64),
     "description": pl.String,
 }
+_Row = tuple[str, float, float | None, float | None, float | None, str]
 
 CLICKS = {
     "click rate": "Lists with a click, as a share of all lists.",
@@ -138,7 +136,7 @@ def monitor(
         raise DataError("There are no new ratings to monitor.")
     if new.implicit and not known.implicit:
         raise DataError("The model was fitted to ratings, and the new data have none.")
-    rows = [_row("new_ratings", new.n_ratings, None, "ratings in the new data")]
+    rows: list[_Row] = [("new_ratings", new.n_ratings, None, None, None, "ratings in the new data")]
     rows += _unknown(known, new, confidence)
     drift = {
         "ratings": rating_stability(known, new),
@@ -146,17 +144,18 @@ def monitor(
     }
     found_drift = {name: each for name, each in drift.items() if each is not None}
     for name, each in found_drift.items():
-        rows.append(_row(f"{name}_drift", each.index, each.chance, each.verdict))
+        rows.append((f"{name}_drift", each.index, None, None, each.chance, each.verdict))
     if not known.implicit:
         rows.append(_means(known, new, confidence))
     rated = new.items.take(np.flatnonzero(has_items(new)))
     of_known = known.items.find(rated)
     covered = has_items(known)[of_known[of_known >= 0]].sum() / max(1, has_items(known).sum())
-    rows.append(_row("catalogue_used", covered, None, "share of the known items with new ratings"))
+    said = "share of the known items with new ratings"
+    rows.append(("catalogue_used", covered, None, None, None, said))
     try:
         splits = shared_test({recommender.model.name: known}, new).splits
     except DataError:  # nothing that can be measured
-        return Monitoring(_table(rows), found_drift, None)
+        return Monitoring(pl.DataFrame(rows, _SCHEMA, orient="row"), found_drift, None)
     found = evaluate(
         {recommender.model.name: recommender},
         splits,
@@ -168,31 +167,15 @@ def monitor(
     before = {"rmse": recommender.training.get("train_rmse")} | dict(reference or {})
     for row in found.metrics.filter(pl.col("kind").is_in(list(_METRICS))).to_dicts():
         said, earlier = _METRICS[row["kind"]], before.get(row["metric"])
-        rows.append(_row(row["metric"], row["value"], earlier, said, row["low"], row["high"]))
-    return Monitoring(_table(rows), found_drift, found)
+        rows.append((row["metric"], row["value"], row["low"], row["high"], earlier, said))
+    return Monitoring(pl.DataFrame(rows, _SCHEMA, orient="row"), found_drift, found)
 
 
-def _row(
-    name: str,
-    value: float,
-    reference: float | None,
-    description: str,
-    low: float | None = None,
-    high: float | None = None,
-) -> dict[str, Any]:
-    found = locals()
-    return {column: found[column] for column in _SCHEMA}
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    return pl.DataFrame([tuple(row.values()) for row in rows], schema=_SCHEMA, orient="row")
-
-
-def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[dict[str, Any]]:
+def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[_Row]:
     """Return the shares of unknown users, items and ratings, and of ratings that are known."""
     from scipy.stats import binomtest  # slow to import
 
-    rows = []
+    rows: list[_Row] = []
     for kind, code, there in (
         ("user", new.user_index_of_nonzeros(), has_ratings(known)),
         ("item", new.indices, has_items(known)),
@@ -203,16 +186,16 @@ def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[dict[str, 
         missing = int((~is_known[rated]).sum())
         low, high = binomtest(missing, len(rated)).proportion_ci(confidence, "wilson")
         said = f"share of the {len(rated):,} {kind}s that the model has no ratings of"
-        rows.append(_row(f"unknown_{kind}s", missing / len(rated), None, said, low, high))
+        rows.append((f"unknown_{kind}s", missing / len(rated), low, high, None, said))
     unknown, repeated = unknown_and_known(known, new)
     said = "share of the new ratings that are of unknown users or items"
-    rows.append(_row("unknown_ratings", float(unknown.mean()), None, said))
+    rows.append(("unknown_ratings", float(unknown.mean()), None, None, None, said))
     said = "share of the new ratings whose pair of user and item the model was fitted to"
-    rows.append(_row("repeated_ratings", float(repeated.mean()), None, said))
+    rows.append(("repeated_ratings", float(repeated.mean()), None, None, None, said))
     return rows
 
 
-def _means(known: Ratings, new: Ratings, confidence: float) -> dict[str, Any]:
+def _means(known: Ratings, new: Ratings, confidence: float) -> _Row:
     """Return the mean of the new ratings, and that of the newest ones of the model."""
     places = latest(known, new.n_ratings)
     before = known.values if places is None else known.values_at(places)
@@ -221,7 +204,7 @@ def _means(known: Ratings, new: Ratings, confidence: float) -> dict[str, Any]:
         error = float(new.values.std(dtype=np.float64, ddof=1)) / sqrt(new.n_ratings)
         half = NormalDist().inv_cdf((1 + confidence) / 2) * error
     earlier = float(before.mean(dtype=np.float64))
-    return _row("mean_rating", mean, earlier, "mean of the new ratings", mean - half, mean + half)
+    return "mean_rating", mean, mean - half, mean + half, earlier, "mean of the new ratings"
 
 
 class _Item(msgspec.Struct):
