@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,12 +13,11 @@ from lowrank.kernels import backends
 from recsys.errors import DataError
 from recsys.models.base import Floats, Indices, OnStep, check_indices, fitted, model
 from recsys.models.histories import Histories
-from recsys.models.item_item import ItemItemModel, weighted_matrix
+from recsys.models.item_item import ItemItemModel, weight_unit, weighted_matrix
 from recsys.models.parameters import parameter
 from recsys.models.profiles import ProfileModel
 
 if TYPE_CHECKING:
-    from lowrank.completion.design import GroupedFeatures
     from recsys.data.ratings import Ratings
 
 _PENALTY = 30.0
@@ -89,7 +87,8 @@ class EASE(ProfileModel, ItemItemModel):
                 f"items, and this machine has {memory / 2**30:.1f} GiB; use sparse-ease, "
                 "which needs no such matrix."
             )
-        self._take_histories(ratings)
+        self.unit = weight_unit(ratings)
+        self._take_histories(Histories.of(ratings))
         counts = np.bincount(ratings.indices, minlength=n)
         self.penalty = self.regularization or default_penalty(counts)
         X = weighted_matrix(Histories.of(ratings), n, self.unit)
@@ -124,15 +123,6 @@ class EASE(ProfileModel, ItemItemModel):
     def item_vectors(self) -> Floats:
         """Return the weights with the items of the fit, shape (n_items, n_items_of_the_fit)."""
         return self.weights if self._source is self else np.ascontiguousarray(self.weights.T)
-
-    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
-        """Return the model whose users are these; `DataError` if it has folded in items.
-
-        Without a history, users are what their features say.
-        """
-        result = super().with_users(histories)
-        result._place_users(histories, features, others=False)
-        return result
 
     def scores(self, users: ArrayLike) -> Floats:
         """Scores of all items for each user, shape (n_block, n_items)."""
@@ -186,11 +176,10 @@ class EASE(ProfileModel, ItemItemModel):
         """Solve the ridge regression of each new item on the items of the fit."""
         n_known = self.n_items
         weights = np.empty((n_known, histories.n_rows), np.float32)
-        rows = replace(histories, values=histories.values / np.float32(self.unit))
         size = max(1, _BLOCK // max(self.n_users, n_known))
         for start in range(0, histories.n_rows, size):
             block = np.arange(start, min(start + size, histories.n_rows))
-            weights[:, block] = self._ridge(rows.take(block), n_known)
+            weights[:, block] = self._ridge(histories.take(block), n_known)
         self.weights = weights
 
     def _ridge(self, items: Histories, n_known: int) -> Floats:
@@ -198,31 +187,36 @@ class EASE(ProfileModel, ItemItemModel):
 
         C are the weights of the new items' users; the preconditioner is the diagonal.
         """
+        from scipy.sparse.linalg import LinearOperator, cg
+
         X = self.history_indptr, self.history_items, self.history_weights.astype(np.float64)
-        squares = np.bincount(X[1], X[2] ** 2, minlength=n_known)
-        scale = 1 / (squares + self.penalty)[:, None]
+        diagonal = np.bincount(X[1], X[2] ** 2, minlength=n_known) + self.penalty
+        shape = n_known, items.n_rows
+        n = n_known * items.n_rows
+
+        def image(b: NDArray[np.float64]) -> NDArray[np.float64]:
+            B = b.reshape(shape)
+            product = kernels.csr_rmatmat(X, kernels.csr_matmat(X, B), n_known)
+            return (product + self.penalty * B).ravel()
+
         C = np.zeros((self.n_users, items.n_rows))
-        C[items.indices, items.rows] = items.values
-        residual = kernels.csr_rmatmat(X, C, n_known)
-        limit = _TOL * np.linalg.norm(residual, axis=0)
-        B, step = np.zeros_like(residual), scale * residual
-        size = (residual * step).sum(axis=0)
-        for _ in range(_STEPS):
-            if (np.linalg.norm(residual, axis=0) <= limit).all():
-                return B.astype(np.float32)
-            image = kernels.csr_rmatmat(X, kernels.csr_matmat(X, step), n_known)
-            image += self.penalty * step
-            curvature = (step * image).sum(axis=0)
-            length = np.divide(size, curvature, out=np.zeros_like(size), where=curvature > 0)
-            B += length * step
-            residual -= length * image
-            before, size = size, (scale * residual**2).sum(axis=0)
-            turn = np.divide(size, before, out=np.zeros_like(size), where=before > 0)
-            step = scale * residual + turn * step
-        raise DataError(
-            f"The weights of the folded-in items did not converge in {_STEPS} steps; "
-            "try a larger regularization."
+        C[items.indices, items.rows] = items.values / np.float32(self.unit)
+        sides = kernels.csr_rmatmat(X, C, n_known)
+        lengths = np.linalg.norm(sides, axis=0)
+        lengths[lengths == 0] = 1  # all regressions are solved as one, so they are made alike
+        found, is_left = cg(
+            LinearOperator((n, n), image, dtype=np.float64),
+            (sides / lengths).ravel(),
+            rtol=_TOL,
+            maxiter=_STEPS,
+            M=LinearOperator((n, n), lambda b: (b.reshape(shape) / diagonal[:, None]).ravel()),
         )
+        if is_left:
+            raise DataError(
+                f"The weights of the folded-in items did not converge in {_STEPS} steps; "
+                "try a larger regularization."
+            )
+        return (found.reshape(shape) * lengths).astype(np.float32)
 
 
 def default_penalty(counts: NDArray[np.integer[Any]]) -> float:

@@ -346,7 +346,8 @@ class ImplicitKNN(ItemItemModel):
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Find the neighbours of every item."""
         all_pairs_knn = library_class("nearest_neighbours", "all_pairs_knn")
-        self._take_histories(ratings)
+        self.unit = weight_unit(ratings)
+        self._take_histories(Histories.of(ratings))
         weights = weighted_matrix(Histories.of(ratings), ratings.n_items, self.unit)
         weighted = library_matrix(self._weighted(weights).T)
         threads = kernels.resolve_threads(self.threads)

@@ -19,6 +19,7 @@ from recsys.saved_arrays import check_rows
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+    from lowrank.completion.design import GroupedFeatures
     from recsys.data.ratings import Ratings
 
 _BLOCK_SCORES = 2**22  # scores of the users of pairs that are computed at a time: 16 MB
@@ -38,6 +39,15 @@ class HistoryModel(Model):
         """Number of users."""
         return len(self.history_indptr) - 1
 
+    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+        """Return the model whose users are these; `DataError` if it has folded in items."""
+        self._require_items_of_the_fit()
+        check_indices(histories.indices, self.n_items, "item")
+        result = copy.copy(self)
+        result._take_histories(histories)
+        result._place_users(histories, features)
+        return result
+
     def with_items(self, histories: Histories) -> Self:
         """Return the model whose items are these; items folded in before are dropped."""
         source = self._source
@@ -46,6 +56,20 @@ class HistoryModel(Model):
         vars(folded)["_source_model"] = source
         folded._set_items(histories)
         return folded
+
+    @abstractmethod
+    def _take_histories(self, histories: Histories) -> None:
+        """Set the arrays of the users' histories."""
+
+    def _place_users(self, histories: Histories, features: GroupedFeatures | None) -> None:
+        """Set what the features of new users say, where they count."""
+
+    def _require_items_of_the_fit(self) -> None:
+        if self._source is not self:
+            raise DataError(
+                f"Items folded into a model of {self.name} have no weights for one another; fold "
+                "in new users first, then the items, or fit to all ratings."
+            )
 
     @abstractmethod
     def _set_items(self, histories: Histories) -> None:
@@ -81,15 +105,6 @@ class ItemItemModel(HistoryModel):
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         """Return the entries of S at all `rows` and `columns`, shape (n_rows, n_columns)."""
 
-    def with_users(self, histories: Histories) -> Self:
-        """Return the model whose users are these; `DataError` if it has folded in items."""
-        self._require_items_of_the_fit()
-        check_indices(histories.indices, self.n_items, "item")
-        result = copy.copy(self)
-        result.history_indptr, result.history_items = histories.indptr, histories.indices
-        result.history_weights = histories.values / np.float32(self.unit)
-        return result
-
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items`, with a term for each item of the history; the base is 0."""
         columns = check_indices(items, self.n_items, "item")
@@ -123,17 +138,9 @@ class ItemItemModel(HistoryModel):
         histories = Histories(self.history_indptr, self.history_items, self.history_weights)
         return self._products(histories.take(u))
 
-    def _take_histories(self, ratings: Ratings) -> None:
-        self.unit = weight_unit(ratings)
-        self.history_indptr, self.history_items = ratings.indptr, ratings.indices
-        self.history_weights = ratings.values / np.float32(self.unit)
-
-    def _require_items_of_the_fit(self) -> None:
-        if self._source is not self:
-            raise DataError(
-                f"Items folded into a model of {self.name} have no weights for one another; fold "
-                "in new users first, then the items, or fit to all ratings."
-            )
+    def _take_histories(self, histories: Histories) -> None:
+        self.history_indptr, self.history_items = histories.indptr, histories.indices
+        self.history_weights = histories.values / np.float32(self.unit)
 
 
 def weight_unit(ratings: Ratings) -> float:

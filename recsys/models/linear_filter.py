@@ -8,7 +8,6 @@ enough, and the rest as factors; the compiled search adds them up.
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -32,7 +31,6 @@ from recsys.models.profiles import ProfileModel
 from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:
-    from lowrank.completion.design import GroupedFeatures
     from recsys.data.ratings import Ratings
 
 _EXTRA = 64  # columns of the random subspace beyond the factors
@@ -146,21 +144,6 @@ class LinearFilter(ProfileModel):
             self._set_weights(self, everyone)
         self._fit_profiles(ratings)
 
-    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
-        """Return the model whose users are these, after any items folded in.
-
-        Without a history, users are what their features say.
-        """
-        check_indices(histories.indices, self.n_items, "item")
-        result = copy.copy(self)
-        source, of_users = vars(result).pop("_source_model", None), vars(result).pop("_users", None)
-        if source is not None and self.linear:  # weights of the items folded in, for one another
-            vars(result)["item_output"] = self.item_output
-            result._set_weights(source, of_users, of_users)
-        result._take_histories(histories)
-        result._place_users(histories, features, others=source is not None)
-        return result
-
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Scores of pairs, shape (n_pairs,); the same bits for a pair in any call."""
         u = check_indices(users, self.n_users, "user")
@@ -219,21 +202,17 @@ class LinearFilter(ProfileModel):
         if self.weighted:
             self.history_weights = self._counting(histories)
 
-    def _set_weights(
-        self, source: Self, of_users: Histories, known: Histories | None = None
-    ) -> None:
-        """Set the rows of the linear filter from the items that the users of `source` have.
+    def _set_weights(self, source: Self, of_users: Histories) -> None:
+        """Set the rows of the linear filter: for each item of the users of `source`, a row.
 
-        `of_users` has the scored items of each user, `known` those of which rows are needed: by
-        default those of the histories.
+        `of_users` has the scored items of each user.
         """
         length = np.einsum("ij,ij->i", self.item_factors, self.item_factors)
         self.item_order = np.argsort(-length, kind="stable").astype(np.int32)
         place = np.empty_like(self.item_order)
         place[self.item_order] = np.arange(self.n_items)
-        before = source if known is None else self
-        of_items = _transposed(known or source._everyone(), before.n_items)
-        scale = before.item_weight**2
+        of_items = _transposed(source._everyone(), source.n_items)
+        scale = source.item_weight**2
         entries = partial(
             gram_rows,
             CsrArrays(of_users.indptr, place[of_users.indices], of_users.values),
@@ -243,22 +222,22 @@ class LinearFilter(ProfileModel):
         )
         most = min(self.neighbors or self.n_items, self.n_items)
         if self.neighbors is None:  # from the rows of a sample of the items
-            sample = np.unique(np.linspace(0, before.n_items - 1, _SAMPLE).astype(np.int64))
+            sample = np.unique(np.linspace(0, source.n_items - 1, _SAMPLE).astype(np.int64))
             part = of_items.take(sample).csr
             found = entries(part, slice(0, len(sample)), self.n_items, scale=scale[sample])
             lengths = np.diff(found.indptr)
-            if lengths.mean() * before.n_items > _MOST_WEIGHTS:
-                most = _most_that_fit(lengths, before.n_items)
+            if lengths.mean() * source.n_items > _MOST_WEIGHTS:
+                most = _most_that_fit(lengths, source.n_items)
         vars(self)["_is_cut"] = most < self.n_items
         step = max(1, _BLOCK // most)
         blocks = [
             entries(
                 of_items.csr,
-                slice(start, min(start + step, before.n_items)),
+                slice(start, min(start + step, source.n_items)),
                 most,
                 scale=scale,
             )
-            for start in range(0, before.n_items, step)
+            for start in range(0, source.n_items, step)
         ]
         counts = np.concatenate([np.diff(block.indptr) for block in blocks])
         self.weight_indptr = np.append(0, np.cumsum(counts))
@@ -274,7 +253,6 @@ class LinearFilter(ProfileModel):
         An item of the fit gets its own vector back, as exactly as the singular vectors were found.
         """
         source = self._source
-        vars(self)["_source_model"] = source
         histories = replace(histories, values=self._counting(histories))
         user_scale = source._user_scale() / source.singular_values[0]
         values = user_scale[histories.indices] ** 2 * histories.values
@@ -290,8 +268,7 @@ class LinearFilter(ProfileModel):
         self.item_output = self._outputs(sums, squares, self.item_factors)
         self.item_factors *= self.item_output[:, None]
         if self.linear:
-            vars(self)["_users"] = _transposed(histories, source.n_users)
-            self._set_weights(source, vars(self)["_users"])
+            self._set_weights(source, _transposed(histories, source.n_users))
             self._drop_small(source)
 
     def _drop_small(self, source: Self) -> None:

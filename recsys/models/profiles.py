@@ -189,14 +189,9 @@ class ProfileModel(HistoryModel):
         told = np.sqrt(square / (square + np.float32(getattr(self, f"{side}_variance") + 1e-12)))
         return np.where(positions[:, -1:] > 0, predicted, vectors - found[-1]), told
 
-    def _place_users(
-        self, histories: Histories, features: GroupedFeatures | None, *, others: bool
-    ) -> None:
-        """Set the positions of new users; with `others`, items of the fit no longer count."""
+    def _place_users(self, histories: Histories, features: GroupedFeatures | None) -> None:
+        """Set the positions of new users, who are what their features say without a history."""
         vars(self).pop("_extra", None)
-        if others:
-            for name in [name for name in vars(self) if name.startswith(("item_c", "user_c"))]:
-                vars(self).pop(name)
         if self.knows("user"):
             positions = self._frame("user").positions(csr_rows(features), histories.n_rows)
             self.user_positions = positions * (histories.counts == 0)[:, None]

@@ -98,20 +98,17 @@ class SparseEASE(LinearFilter):
         diagonal += np.square(vectors) @ self._correction(self._eigenvalues)
         return (1 / diagonal).astype(np.float32)
 
-    def _set_weights(
-        self, source: SparseEASE, of_users: Histories, known: Histories | None = None
-    ) -> None:
-        super()._set_weights(source, of_users, known)
-        if source is self:
-            kept = self._eigenvalues
-            if self._is_cut:  # Rayleigh quotients with the part of G that is kept
-                vectors = self.item_factors / self.item_output[:, None]
-                scaled = (vectors / self.item_output[:, None])[self.item_order]
-                image = kernels.csr_matmat(self._weights, scaled, threads=self.threads)
-                kept = np.einsum("ij,ij->j", vectors, image, dtype=np.float64) / self._slope
-            self.response = -self._correction(kept).astype(np.float32)
-        if source is not self and known is None:
+    def _set_weights(self, source: SparseEASE, of_users: Histories) -> None:
+        super()._set_weights(source, of_users)
+        if source is not self:
             return
+        kept = self._eigenvalues
+        if self._is_cut:  # Rayleigh quotients with the part of G that is kept
+            vectors = self.item_factors / self.item_output[:, None]
+            scaled = (vectors / self.item_output[:, None])[self.item_order]
+            image = kernels.csr_matmat(self._weights, scaled, threads=self.threads)
+            kept = np.einsum("ij,ij->j", vectors, image, dtype=np.float64) / self._slope
+        self.response = -self._correction(kept).astype(np.float32)
         # An item says nothing of itself: B has a diagonal of zeros.
         own = np.square(self.item_factors) @ self.response / self.item_output
         rows = np.repeat(np.arange(self.n_items), np.diff(self.weight_indptr))
