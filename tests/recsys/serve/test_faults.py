@@ -124,7 +124,9 @@ def test_a_moved_link_is_followed(saved, tmp_path):
     assert slot.check()
     assert slot.current is not first
     assert slot.current.recommender.model.name == "ials"
-    assert first.recommend([105], 3, {"cold_start": "error"})  # requests in flight finish on the old one
+    assert first.recommend(
+        [105], 3, {"cold_start": "error"}
+    )  # requests in flight finish on the old one
 
 
 def test_before_the_first_model_there_are_no_answers(saved, tmp_path):
