@@ -85,7 +85,8 @@ def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
     """Return up to n texts that resemble one, the most similar first.
 
     As `difflib.get_close_matches`, but in bounded time: only as many of the others are compared as
-    a few seconds allow. Of texts that resemble it as much, one of the same letters comes first.
+    a few seconds allow. Of texts that resemble it as much, one of the same letters comes first, then
+    one that begins with it.
 
     Examples
     --------
@@ -112,7 +113,7 @@ def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
         if left < 0:
             break
         if (ratio := matcher.ratio()) >= _SIMILAR:
-            found.append((ratio, sorted(other) == sorted(text), other))
+            found.append((ratio, sorted(other) == sorted(text), other.startswith(text), other))
     return [other for *_, other in nlargest(n, found)]
 
 

@@ -42,18 +42,10 @@ _INTEGER = re.compile(r"-?\d{1,18}")
 Kind: TypeAlias = 'Literal["id", "name", "integer", "float", "text"] | str'
 """Kind of a column: a name is an id but not an integer, a format with % is of times."""
 
-_COMMA_WITH = ";"
-"""Separator with which decimals may have a comma, as spreadsheets write them."""
-
+_COMMA_WITH = ";"  # separator with which decimals may have a comma, as spreadsheets write them
 _COMMA = r"^([-+]?\d*),(\d+)$"
-"""A number with a decimal comma."""
-
 _BLOCK = 1 << 20  # bytes that are parsed at once
-_NUMBERS: dict[Kind, type[np.number]] = {
-    "id": np.int64,
-    "integer": np.int64,
-    "float": np.float32,
-}
+_NUMBERS: dict[Kind, type[np.number]] = {"id": np.int64, "integer": np.int64, "float": np.float32}
 _Columns: TypeAlias = Mapping[str, Column]
 
 
@@ -150,9 +142,9 @@ def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -
             "separator with --sep."
         )
     first = [field.strip() for field in rows[0]]
-    # R does not name its names of rows.
+    # R does not name its names of rows; other programs end all rows with a separator.
     if len(rows) > 2 and {len(row) for row in rows[1:]} == {len(first) + 1}:
-        first = ["", *first]
+        first = ["", *first] if any(row[-1].strip() for row in rows[1:]) else [*first, ""]
     names = _names_without_header(first, data, request)
     if names is None:
         return Layout("delimited", separator, tuple(first), True, blank + 1, tuple(rows[1:]))
@@ -218,17 +210,26 @@ def _names_without_header(
             return tuple(numbers)
         raise DataError(
             f"{data.name} has no header and {width} columns; say by number which are which, "
-            f"such as --user-col 1 --item-col 2 --rating-col 3.{wide_hint(width)}"
+            f"such as {_by_number(first)}.{wide_hint(width)}"
         )
     if not requested and is_time(first[1]) and not first[1].isdecimal():
         raise DataError(
             f"{data.name} has no header, and its second column has times ({first[1]!r}); say by "
-            "number which are which, such as --user-col 1 --timestamp-col 2 --item-col 3."
+            f"number which are which, such as {_by_number(first)}."
         )
     return tuple(
         number if role not in named and (role in requested or number in named) else role
         for number, role in zip(numbers, _ROLES, strict=False)
     )
+
+
+def _by_number(row: Sequence[str]) -> str:
+    """Return options that name the columns of a row of values, as far as these tell."""
+    plain = [place for place, text in enumerate(row) if text.isdecimal() or not is_time(text)]
+    found = dict(zip(("--user-col", "--item-col"), plain, strict=False))
+    found |= {"--rating-col": p for p in reversed(plain[2:]) if _NUMBER.fullmatch(row[p])}
+    found |= {"--timestamp-col": p for p in range(len(row)) if p not in plain}
+    return " ".join(f"{option} {place + 1}" for option, place in found.items())
 
 
 def separator_name(separator: str) -> str:
@@ -253,20 +254,20 @@ def read_delimited(
     except DataError as error:
         if not layout.has_header or request.columns or any(map(is_known_name, layout.names)):
             raise
-        hint = "If these are values of the first row: by number, such as --user-col 1."
-        raise DataError(f"{error} {hint}") from None
+        hint = "If these are values of the first row: by number, such as"
+        raise DataError(f"{error} {hint} {_by_number(layout.names)}.") from None
     if not layout.sample:
         raise NoRowsError(f"{data.name} has a header but no rows.")
     bad = BadRows(request.rules.bad_rows)
     if not layout.has_header and "rating" in roles and bad.limit is None:
-        first = layout.sample[0][roles["rating"]].strip()
+        row = [field.strip() for field in layout.sample[0]]
+        first = row[roles["rating"]]
         pointed = re.sub(_COMMA, r"\1.\2", first) if layout.separator == _COMMA_WITH else first
         problem = None if is_truth(first) else rating_problem(pointed)
         if problem is not None and problem.startswith("rating "):
             raise DataError(
                 f"{data.name}, line {layout.skip + 1}: {problem.removesuffix('.')}. There is no "
-                "header; say by number which columns are which, such as --user-col 1 --item-col 2 "
-                "--rating-col 3."
+                f"header; say by number which columns are which, such as {_by_number(row)}."
             )
     rows = read_columns(data, layout, roles, bad, request.rules.time_format)
     form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")

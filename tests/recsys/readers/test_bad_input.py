@@ -43,7 +43,8 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         ),
         (
             "u1,x1,Bach,212\nu2,x2,Monk,7\n",
-            "line 1: rating 'Bach' is not a number. There is no header; say by number which",
+            "line 1: rating 'Bach' is not a number. There is no header; say by number which "
+            "columns are which, such as --user-col 1 --item-col 2 --rating-col 4.",
         ),
         (
             ",".join(["user", *(f"i{n}" for n in range(90))]) + "\n" + ",".join("1" * 91) + "\n",
@@ -53,7 +54,8 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         ("#\n,\n", "ratings.csv has only one column (',')"),
         (
             "7,2014-04-07T10:51:09.277Z,214536502,0\n",
-            "its second column has times ('2014-04-07T10:51:09.277Z'); say by number which are",
+            "its second column has times ('2014-04-07T10:51:09.277Z'); say by number which are "
+            "which, such as --user-col 1 --item-col 3 --rating-col 4 --timestamp-col 2.",
         ),
         ('user,item,plays\n1,2,"3,702"\n', "rating '3,702' is not a number; write it without"),
         (
