@@ -102,6 +102,11 @@ class Recommender:
         facts |= {name: value for name, value in self.training.items() if value is not None}
         return html_table(repr(self), facts)
 
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the model and its parameters, for scikit-learn's `clone`."""
         params = self.model.get_params()
@@ -559,11 +564,7 @@ class Recommender:
         return found if item is None or std else float(found["prediction"][0])
 
     def impute(
-        self,
-        users: IdsLike | None = None,
-        items: IdsLike | None = None,
-        *,
-        missing_only: bool = True,
+        self, users: IdsLike | None = None, items: IdsLike | None = None, *, missing_only: bool = True
     ) -> Iterator[pl.DataFrame]:
         """Predict the ratings of whole users, in frames of about a million pairs.
 

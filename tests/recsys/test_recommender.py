@@ -8,6 +8,8 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 from sklearn.base import clone
+from sklearn.metrics import mean_absolute_error
+from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import recsys.topn
 from recsys.data.ratings import Ratings
@@ -405,6 +407,21 @@ def test_scikit_learn_clones_a_recommender(ratings):
     given = Recommender(Popular(damping=2.0))
     assert clone(given).model.damping == 2.0
     assert given.set_params(model__damping=4.0).model.damping == 4.0
+
+
+def test_scikit_learn_searches_and_validates_a_recommender(ratings):
+    def negative_error(recommender, held_out):
+        predicted = recommender.predict(held_out, cold_start="bias")["prediction"]
+        return -mean_absolute_error(held_out["rating"], predicted)
+
+    frame, grid = ratings.to_frame(), {"factors": [1, 3]}
+    search = GridSearchCV(Recommender("als", iterations=2), grid, scoring=negative_error, cv=2)
+    assert search.fit(frame).best_params_ in [{"factors": 1}, {"factors": 3}]
+    assert len(search.best_estimator_.recommend(frame["user"][0], n=1)) == 1
+    scores = cross_val_score(
+        Recommender("bias"), frame.to_pandas(), scoring=negative_error, cv=2, error_score="raise"
+    )
+    assert (scores < 0).all()
 
 
 def test_html_has_parameters_and_counts(ratings):
