@@ -564,7 +564,11 @@ class Recommender:
         return found if item is None or std else float(found["prediction"][0])
 
     def impute(
-        self, users: IdsLike | None = None, items: IdsLike | None = None, *, missing_only: bool = True
+        self,
+        users: IdsLike | None = None,
+        items: IdsLike | None = None,
+        *,
+        missing_only: bool = True,
     ) -> Iterator[pl.DataFrame]:
         """Predict the ratings of whole users, in frames of about a million pairs.
 
