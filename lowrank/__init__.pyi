@@ -3,7 +3,6 @@ from .approximation import approximate as approximate
 from .approximation import denoise as denoise
 from .approximation import hard_threshold as hard_threshold
 from .approximation import optimal_threshold as optimal_threshold
-from .approximation import rank_for_error as rank_for_error
 from .approximation import soft_threshold as soft_threshold
 from .blocks import RowBlocks as RowBlocks
 from .completion.completion import Completion as Completion

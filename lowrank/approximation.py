@@ -7,12 +7,11 @@ import numbers
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator
 
 from lowrank.arguments import as_operator
 from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive, real_matrix
 from lowrank.operators import DenseOperator, SparseOperator
-from lowrank.rank import marchenko_pastur_median, threshold_factor, whole_spectrum
+from lowrank.rank import noise_unit, threshold_factor, whole_spectrum
 from lowrank.svd import SVD, truncated_svd
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from lowrank.arguments import MatrixLike, OperatorLike, RandomStateLike
-    from lowrank.operators import Float64Array, FloatArray, MatrixOperator
+    from lowrank.operators import FloatArray, MatrixOperator
 
 _CHUNK = 1 << 22  # numbers that a temporary array may hold
 _FIRST_RANK = 16  # tried first, doubling from there
@@ -187,7 +186,9 @@ class LowRank:
         Q, P = np.linalg.qr(self.left)
         Y, S = np.linalg.qr(self.right)
         U, s, Vt = np.linalg.svd(P @ S.T, full_matrices=False)
-        tails = tail_norms(s)
+        scale = float(s.max(initial=0.0)) or 1.0
+        squares = np.cumsum((s[::-1].astype(np.float64) / scale) ** 2)  # the smallest first
+        tails = np.sqrt(np.append(squares[::-1], 0.0))
         k = int(np.argmax(tails <= tol * tails[0]))
         return LowRank(Q @ (U[:, :k] * s[:k]), Y @ Vt[:k].T)
 
@@ -251,50 +252,6 @@ def approximate(
     """
     svd = truncated_svd(A, k, method=method, tol=tol, center=center, random_state=random_state)
     return LowRank(svd.U * svd.s, svd.Vt.T, svd=svd)
-
-
-def rank_for_error(A: MatrixLike, rtol: float, *, random_state: RandomStateLike = None) -> int:
-    """Return the smallest k with ||A - A_k||_F <= rtol ||A||_F.
-
-    Twice as many singular values are computed until they suffice; all of them where a difference of
-    norms could not resolve `rtol` (below about 1e-7 in float64, 1e-3 in float32).
-
-    Parameters
-    ----------
-    A, random_state
-        As in `truncated_svd`, but for LinearOperators, whose Frobenius norm is not known.
-    rtol : float
-        Relative Frobenius error, not negative.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If A is not a finite array or sparse matrix, or `rtol` is negative or not finite.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> rank_for_error(np.diag([3.0, 2.0, 1.0]), 0.3)
-    2
-    """
-    check_positive(rtol, "rtol", or_zero=True)
-    if isinstance(A, LinearOperator):
-        raise ArgumentTypeError("A must be an array or a sparse matrix; got a LinearOperator.")
-    matrix = as_operator(A)
-    largest = min(matrix.shape)
-    resolved = rtol >= 8 * math.sqrt(float(np.finfo(matrix.dtype).eps))
-    k = _FIRST_RANK if resolved else largest
-    while 2 * k < largest:
-        svd = truncated_svd(matrix, k, random_state=random_state)
-        norm = svd.frobenius_norm or 0.0
-        shares = np.cumsum((svd.s.astype(np.float64) / (norm or 1.0)) ** 2)
-        # ||A - A_j||_F / ||A||_F for j = 0 ... k, from ||A||_F and the k values
-        tails = np.sqrt(np.maximum(1.0 - np.append(0.0, shares), 0.0)) * (norm > 0)
-        if tails[-1] <= rtol:
-            return int(np.argmax(tails <= rtol))
-        k *= 2
-    tails = tail_norms(truncated_svd(matrix, largest, random_state=random_state).s)
-    return int(np.argmax(tails <= rtol * tails[0]))
 
 
 def hard_threshold(
@@ -432,14 +389,10 @@ def _aspect(matrix: MatrixOperator, noise: float | None) -> tuple[float, float]:
     """Return beta = min / max of the shape, and sqrt(max(n, m)) sigma."""
     if noise is not None:
         check_positive(noise, "noise", or_zero=True)
-    smaller, larger = sorted(matrix.shape)
-    if smaller == 0:
+    if min(matrix.shape) == 0:
         return 1.0, 0.0
-    beta = smaller / larger
-    if noise is not None:
-        return beta, math.sqrt(larger) * noise
-    median = float(np.median(whole_spectrum(matrix, False)))
-    return beta, median / math.sqrt(marchenko_pastur_median(beta))
+    spectrum = np.zeros(0) if noise is not None else whole_spectrum(matrix, False)
+    return noise_unit(matrix.shape, noise, spectrum)
 
 
 def svd_down_to(
@@ -474,14 +427,6 @@ def svd_down_to(
 def _shrunk(svd: SVD, values: FloatArray) -> LowRank:
     k = int(np.count_nonzero(values))
     return LowRank(svd.U[:, :k] * values[:k].astype(svd.s.dtype), svd.Vt[:k].T)
-
-
-def tail_norms(s: FloatArray) -> Float64Array:
-    """Return the norms of s[j:] for j = 0 ... len(s), the smallest squares added first."""
-    scale = float(s.max(initial=0.0)) or 1.0
-    squares = (s.astype(np.float64) / scale) ** 2
-    tails: Float64Array = np.sqrt(np.append(np.cumsum(squares[::-1])[::-1], 0.0)) * scale
-    return tails
 
 
 def _pieces(length: int, width: int) -> Iterator[slice]:

@@ -200,6 +200,11 @@ class RowBlocks(MatrixOperator):
         squares: Float64Array = self._deviations**2 + self.shape[0] * (self._means - row) ** 2
         return squares
 
+    def row_squares(self, row: Float64Array) -> Float64Array:
+        """Return the sum of squares of each row of A - 1 row'."""
+        blocks = self.centred(row).dense_blocks(0)
+        return np.concatenate([np.einsum("ij,ij->i", it, it, dtype=np.float64) for it in blocks])
+
     def distance_to_row(self, row: FloatArray) -> float:
         """Return ||A - 1 row'||_F, without a pass."""
         return float(np.sqrt(self.column_squares(row.astype(np.float64)).sum()))

@@ -14,7 +14,6 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lowrank.arguments import as_operator
 from lowrank.errors import ArgumentError
 from lowrank.rank import RULES, choose_rank
 from lowrank.samples import (
@@ -23,6 +22,7 @@ from lowrank.samples import (
     checked_scores,
     column_scale,
     negligible_value,
+    project,
     require_samples,
     samples_of,
     validated_samples,
@@ -96,9 +96,8 @@ class PCA(
         divided by 1. Sparse data stay sparse.
     center_samples : bool, default False
         First subtract from each row its own mean, as for image patches; from sparse data as a
-        correction of rank one. `inverse_transform` does not restore these means. The rule
-        "parallel" then permutes the entries of sparse data before their rows are centred, and
-        brings the columns of the result to the length that they have in the data.
+        correction of rank one, for which "elbow" and "profile" can choose the number of
+        components. `inverse_transform` does not restore these means.
     ddof : int, default 1
         Delta degrees of freedom: variances have the divisor n_samples - ddof.
     whiten : bool, default False
@@ -293,7 +292,7 @@ class PCA(
         samples = samples_of(data, self.center_samples)
         require_samples(samples.shape[0], self.ddof)
         scale = column_scale(samples, self.ddof) if self.standardize else None
-        samples = samples.scaled(scale)
+        samples = samples if scale is None else samples.scaled(1 / scale)
         wanted = self._wanted(samples)
         if isinstance(wanted, int):
             found = self._directions(samples, wanted)
@@ -317,7 +316,7 @@ class PCA(
             return largest
         if isinstance(wanted, str) and wanted in RULES:
             center, seed = bool(self.center) or None, self.random_state
-            k = choose_rank(samples.matrix, wanted, center=center, random_state=seed)
+            k = choose_rank(samples, wanted, center=center, random_state=seed)
             return min(k, largest)
         if isinstance(wanted, numbers.Real) and not isinstance(wanted, bool):
             if isinstance(wanted, numbers.Integral) and 0 <= wanted <= largest:
@@ -331,12 +330,13 @@ class PCA(
 
     def _directions(self, samples: Samples, k: int) -> Directions:
         """Return k principal directions, 0 <= k <= min(samples.shape)."""
-        means, largest, divisor = samples.means, min(samples.shape), samples.shape[0] - self.ddof
+        means, largest = samples.column_means(), min(samples.shape)
+        divisor = samples.shape[0] - self.ddof
         drop_first = samples.is_sparse and bool(self.center) and self.center == "auto"
         centred = bool(self.center) and not drop_first
         row = means if centred else np.zeros(samples.shape[1])
         svd = truncated_svd(
-            samples.matrix,
+            samples,
             min(k + drop_first, largest),
             tol=self.tol,
             center=row if row.any() else None,
@@ -409,18 +409,19 @@ class PCA(
     ) -> Directions:
         """Return at most k directions of earlier samples and of a batch together."""
         old, new = forgetting * before.n_samples, samples.shape[0]
-        shift = samples.means - before.means
+        batch_means = samples.column_means()
+        shift = batch_means - before.means
         means = before.means + shift * (new / (old + new))
         centred = bool(self.center)
         between = math.sqrt(old * new / (old + new)) * shift
-        rows = as_operator(samples.matrix).toarray()
+        rows = samples.toarray()
         if centred:
-            rows = np.vstack([rows - samples.means, between]).astype(samples.dtype)
+            rows = np.vstack([rows - batch_means, between]).astype(samples.dtype)
         values = before.singular_values * math.sqrt(forgetting)
         stack = np.vstack([values[:, None] * before.components, rows])
         s, components = _leading_rows(stack.astype(samples.dtype, copy=False), k)
         total = forgetting * before.total + float(between @ between)
-        total += float(samples.column_squares(samples.means).sum())
+        total += float(samples.column_squares(batch_means).sum())
         squares = total if centred else total + (old + new) * float(means @ means)
         along = components @ means * (not centred)
         variances = (s.astype(np.float64) ** 2 - (old + new) * along**2) / (old + new - self.ddof)
@@ -433,12 +434,12 @@ class PCA(
         """Check new rows, and prepare them as those of the training data were."""
         check_is_fitted(self)
         data = validated_samples(self, X, accept_sparse="csr", reset=False)
-        scale = None if self.scale_ is None else self.scale_.astype(np.float64)
-        return samples_of(data, self.center_samples).scaled(scale)
+        samples = samples_of(data, self.center_samples)
+        return samples if self.scale_ is None else samples.scaled(1 / self.scale_.astype(float))
 
     def _scores(self, samples: Samples) -> FloatArray:
         row = self.mean_ if self.scale_ is None else self.mean_ / self.scale_
-        scores = samples.project(row.astype(np.float64), self.components_)
+        scores = project(samples, row.astype(np.float64), self.components_)
         if self.whiten:
             variances = self.explained_variance_
             kept = variances > self._negligible_variance

@@ -15,7 +15,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from lowrank.arguments import checked_count, checked_rank
 from lowrank.errors import ArgumentError, check_positive
 from lowrank.pca import PCA
-from lowrank.samples import FLOAT_DTYPES, GaussianDensityMixin, checked_scores, samples_of
+from lowrank.samples import (
+    FLOAT_DTYPES,
+    GaussianDensityMixin,
+    checked_scores,
+    project,
+    samples_of,
+)
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:
@@ -162,7 +168,7 @@ class ProbabilisticPCA(
         data = self._checked(X)
         if _has_missing(data):
             return self._posterior_means(IncompleteRows(data, self._location)).astype(data.dtype)
-        scores = samples_of(data).project(self._location, self.components_)
+        scores = project(samples_of(data), self._location, self.components_)
         variances, noise = self._density_variances()
         lengths = np.sqrt(variances - noise)
         factors = np.divide(lengths, variances, out=np.zeros_like(lengths), where=lengths > 0)

@@ -12,8 +12,8 @@ from scipy import sparse
 
 from lowrank.arguments import as_operator, checked_generator, safe_exponent
 from lowrank.errors import ArgumentError, ArgumentTypeError
-from lowrank.operators import DenseOperator, ProductOperator, SparseOperator
-from lowrank.samples import SparseSamples
+from lowrank.operators import DenseOperator, SparseOperator
+from lowrank.samples import samples_of
 from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
@@ -277,18 +277,28 @@ def gavish_donoho(s: ArrayLike, shape: tuple[int, int], noise: float | None = No
         )
     if spectrum.size == 0:
         return 0
-    larger = max(shape)
-    beta = min(shape) / larger
-    if noise is not None:
-        return int(np.sum(spectrum > threshold_factor(beta) * math.sqrt(larger) * noise))
-    unit = float(np.median(spectrum)) / math.sqrt(marchenko_pastur_median(beta))
-    rounding = spectrum[0] * larger * float(np.finfo(np.float64).eps)
+    beta, unit = noise_unit(shape, noise, spectrum)
+    rounding = 0.0 if noise is not None else spectrum[0] * max(shape) * np.finfo(np.float64).eps
     return int(np.sum(spectrum > max(threshold_factor(beta) * unit, rounding)))
 
 
 def threshold_factor(beta: float) -> float:
     """Return the optimal hard threshold in units of sqrt(max(n, m)) sigma."""
     return math.sqrt(2 * (beta + 1) + 8 * beta / (beta + 1 + math.sqrt(beta**2 + 14 * beta + 1)))
+
+
+def noise_unit(
+    shape: tuple[int, int], noise: float | None, spectrum: Float64Array
+) -> tuple[float, float]:
+    """Return beta, and sqrt(max(n, m)) sigma: that of the noise, or from the median singular value.
+
+    The spectrum is that of the whole matrix, and not needed where the noise is given.
+    """
+    smaller, larger = sorted(shape)
+    beta = smaller / larger
+    if noise is not None:
+        return beta, math.sqrt(larger) * noise
+    return beta, float(np.median(spectrum)) / math.sqrt(marchenko_pastur_median(beta))
 
 
 def marchenko_pastur_median(beta: float) -> float:
@@ -365,40 +375,26 @@ def parallel_analysis(
     entries = _entries(matrix)
     k = min(_MOST_RANKS, *matrix.shape)
     real = truncated_svd(matrix, k, center=center, random_state=0).s
-    permuted = (_wrapped(_permuted(entries, rng, bool(center))) for _ in range(_PERMUTATIONS))
+    permuted = (samples_of(_permuted(entries, rng)) for _ in range(_PERMUTATIONS))
     chance = [truncated_svd(B, k, center=center, tol=1e-3, random_state=0).s for B in permuted]
     above = real > np.quantile(chance, _QUANTILE, axis=0)
     return int(np.argmin(np.append(above, False)))
 
 
 def _entries(matrix: MatrixOperator) -> Any:
-    """Return the dense array, the CSR array or the samples that an operator stands for."""
+    """Return the dense array or the CSR array that an operator stands for."""
     if isinstance(matrix, DenseOperator):
         return matrix.array
     if isinstance(matrix, SparseOperator):
         return matrix.csr
-    if isinstance(matrix, ProductOperator) and isinstance(matrix.operator, SparseSamples):
-        return matrix.operator
     raise ArgumentTypeError(
         "A must be an array or a sparse matrix, whose entries this rule needs; "
-        "got a LinearOperator: choose the rule 'elbow'."
+        "got a LinearOperator, known by its products alone: choose the rule 'elbow'."
     )
 
 
-def _wrapped(entries: Any) -> MatrixOperator:
-    """Return the operator of entries that have been checked."""
-    if isinstance(entries, SparseSamples):
-        return ProductOperator(entries, entries.dtype)
-    if isinstance(entries, np.ndarray):
-        return DenseOperator(entries)
-    entries.sort_indices()
-    return SparseOperator(entries)
-
-
-def _permuted(entries: Any, rng: np.random.Generator, center: bool) -> Any:
+def _permuted(entries: Any, rng: np.random.Generator) -> Any:
     """Return the entries of each column at random rows."""
-    if isinstance(entries, SparseSamples):  # the permuted rows have other means
-        return entries.with_entries(_permuted(entries.csr, rng, center), center)
     if isinstance(entries, np.ndarray):
         return rng.permuted(entries, axis=0)
     csc = entries.tocsc()
@@ -427,11 +423,9 @@ def whole_spectrum(A: OperatorLike, center: bool) -> Float64Array:
             f"A is sparse of shape {matrix.shape}, and this rule needs its whole spectrum, which "
             f"takes a smaller side of at most {_LARGEST_GRAM}; use 'elbow' or 'parallel'."
         )
-    samples = entries if isinstance(entries, SparseSamples) else SparseSamples(entries)
     # Y'Y or Y Y', whichever is smaller, of Y = S - L R' with a sparse S
-    S = samples.csr.astype(np.float64)
-    L = np.column_stack([np.ones(S.shape[0]), samples.offsets])
-    R = np.column_stack([samples.means * center, samples.weights])
+    S = entries.astype(np.float64)
+    L, R = np.ones((S.shape[0], 1)), (matrix.column_means() * center)[:, None]
     if S.shape[1] > S.shape[0]:
         S, L, R = S.T.tocsr(), R, L
     cross = (S.T @ L) @ R.T
@@ -496,17 +490,14 @@ def bi_cross_validation(
         held_out, right_of_it = upper[:, column], upper[:, other_columns]
         below, diagonal = lower[:, column], lower[:, other_columns]
         near, far = mean[column], mean[other_columns]
-        U, s, Vt = truncated_svd(_wrapped(diagonal), k, center=far, random_state=0)
+        U, s, Vt = truncated_svd(samples_of(diagonal), k, center=far, random_state=0)
         inverse = np.divide(1, s, out=np.zeros_like(s), where=s > s.max(initial=0) * 1e-6)
         left = (right_of_it @ Vt.T - far @ Vt.T) * inverse
         right = below.T @ U - np.outer(near, U.sum(axis=0))
         overlap = np.einsum("ij,ij->j", left, held_out @ right - near @ right)
         gram = (left.T @ left) * (right.T @ right)
         squares = np.array([gram[:j, :j].sum() for j in range(k + 1)])
-        if isinstance(held_out, SparseSamples):
-            total = float(held_out.column_squares(near).sum())
-        else:
-            total = (_wrapped(held_out).distance_to_row(near) or 0.0) ** 2
+        total = samples_of(held_out).distance_to_row(near) ** 2
         errors += total - 2 * np.append(0, np.cumsum(overlap)) + squares
     return errors / (shape[0] * shape[1])
 

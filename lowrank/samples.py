@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,198 +12,140 @@ from scipy.sparse.linalg import LinearOperator
 from lowrank.arguments import checked_generator
 from lowrank.blocks import RowBlocks, by_blocks
 from lowrank.errors import ArgumentError, ArgumentTypeError
-from lowrank.operators import SparseOperator
+from lowrank.operators import DenseOperator, MatrixOperator, SparseOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import ArrayLike, NDArray
 
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray
 
 FLOAT_DTYPES = [np.float64, np.float32]  # as validate_data takes them: others become float64
-_CHUNK = 1 << 20  # entries that are widened to float64 at a time
 _EPS = float(np.finfo(np.float64).eps)
 
 
-class DenseSamples:
+class DenseSamples(DenseOperator):
     """A dense n x m matrix Y of samples, neither copied nor written to; statistics in float64."""
 
     is_sparse = False
 
-    def __init__(self, array: FloatArray) -> None:
-        self.shape = (array.shape[0], array.shape[1])
-        self.dtype = array.dtype
-        self.matrix = array
-
-    @cached_property
-    def means(self) -> Float64Array:
-        """The mean of each column, shape (m,)."""
-        means: Float64Array = self.matrix.mean(axis=0, dtype=np.float64)
-        return means
-
     def column_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each column of Y - 1 row', shape (m,)."""
         sums = np.zeros(self.shape[1])
-        for _, difference in self._differences(row):
+        for part in self._blocks():
+            difference = self.array[part] - row
             sums += np.einsum("ij,ij->j", difference, difference)
         return sums
 
     def row_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each row of Y - 1 row', shape (n,)."""
         squares = np.empty(self.shape[0])
-        for block, difference in self._differences(row):
-            squares[block] = np.einsum("ij,ij->i", difference, difference)
+        for part in self._blocks():
+            difference = self.array[part] - row
+            squares[part] = np.einsum("ij,ij->i", difference, difference)
         return squares
 
-    def project(self, row: Float64Array, components: FloatArray) -> FloatArray:
-        """Return (Y - 1 row') components', the row subtracted first, so that nothing cancels."""
-        scores = np.empty((self.shape[0], components.shape[0]), self.dtype)
-        for block, difference in self._differences(row.astype(self.dtype), least=256):
-            np.matmul(difference, components.T, out=scores[block])
-        return scores
-
-    def scaled(self, scale: Float64Array | None) -> DenseSamples:
-        """Return Y with each column divided by its entry of `scale`; None divides by 1."""
-        return self if scale is None else DenseSamples(self.matrix / scale.astype(self.dtype))
-
-    def _differences(self, row: FloatArray, least: int = 1) -> Iterator[tuple[slice, FloatArray]]:
-        """Yield Y - 1 row' by blocks of at least some rows."""
-        step = max(least, _CHUNK // max(1, self.shape[1]))
-        for start in range(0, self.shape[0], step):
-            block = slice(start, start + step)
-            yield block, self.matrix[block] - row
+    def scaled(self, factor: float | Float64Array) -> DenseSamples:
+        """Return Y with its entries, or each column, multiplied by a factor."""
+        return DenseSamples(self.array * np.asarray(factor, self.dtype))
 
 
-class SparseSamples(LinearOperator):
-    """Sparse rows less a matrix of rank one, ``csr - offsets weights'``.
-
-    As a LinearOperator it has products; other than of most operators, its entries are known. The
-    CSR array is canonical; offsets, shape (n,), are 0 and weights, shape (m,), are 1 by default.
-    """
+class SparseSamples(SparseOperator):
+    """Sparse samples Y as a canonical CSR array; statistics in float64."""
 
     is_sparse = True
-
-    def __init__(
-        self, csr: Any, offsets: Float64Array | None = None, weights: Float64Array | None = None
-    ) -> None:
-        super().__init__(csr.dtype, csr.shape)  # type: ignore[call-arg]
-        self.csr = csr
-        self.offsets = np.zeros(csr.shape[0]) if offsets is None else offsets
-        self.weights = np.ones(csr.shape[1]) if weights is None else weights
-        self._sparse = SparseOperator(csr)
-        self._plain = not self.offsets.any()
-
-    @property
-    def matrix(self) -> Any:
-        """The samples as `truncated_svd` takes them: CSR if nothing is subtracted."""
-        return self.csr if self._plain else self
-
-    @cached_property
-    def means(self) -> Float64Array:
-        """The mean of each column, shape (m,)."""
-        means: Float64Array = self._sparse.column_means() - self.weights * self.offsets.mean()
-        return means
 
     def column_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each column of Y - 1 row', zeros by themselves."""
         columns, (count, length) = self.csr.indices, self.shape
-        subtracted = self._subtracted(row)
-        stored = _sums(columns, (self.csr.data.astype(np.float64) - subtracted) ** 2, length)
-        if self._plain:
-            return stored + (count - np.bincount(columns, minlength=length)) * row**2
-        centre = float(self.offsets.mean())
-        spread = float(((self.offsets - centre) ** 2).sum())
-        everywhere = self.weights**2 * spread + count * (self.weights * centre + row) ** 2
-        return stored + np.maximum(everywhere - _sums(columns, subtracted**2, length), 0.0)
+        stored = _sums(columns, (self.csr.data - row[columns]) ** 2, length)
+        return stored + (count - np.bincount(columns, minlength=length)) * row**2
 
     def row_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each row of Y - 1 row', shape (n,)."""
-        rows, subtracted, count = self._row_indices, self._subtracted(row), self.shape[0]
-        stored = _sums(rows, (self.csr.data.astype(np.float64) - subtracted) ** 2, count)
-        offsets, weights = self.offsets, self.weights
-        everywhere = offsets**2 * (weights @ weights) + 2 * offsets * (weights @ row) + row @ row
-        return stored + np.maximum(everywhere - _sums(rows, subtracted**2, count), 0.0)
+        rows, subtracted, count = _row_of_entry(self.csr), row[self.csr.indices], self.shape[0]
+        stored = _sums(rows, (self.csr.data - subtracted) ** 2, count)
+        return stored + np.maximum(row @ row - _sums(rows, subtracted**2, count), 0.0)
 
-    def project(self, row: Float64Array, components: FloatArray) -> FloatArray:
-        """Return (Y - 1 row') components', the subtraction as a correction of rank one."""
-        matrix = self._sparse if self._plain else self
-        scores: FloatArray = matrix.matmat(np.ascontiguousarray(components.T, self.dtype))
-        scores -= (components @ row).astype(self.dtype)
-        return scores
+    def scaled(self, factor: float | Float64Array) -> SparseSamples:
+        """Return Y with its entries, or each column, multiplied by a factor; it stays sparse."""
+        return SparseSamples(_scaled(self.csr, factor))
 
-    def scaled(self, scale: Float64Array | None) -> SparseSamples:
-        """Return Y with each column divided by its entry of `scale`; it stays sparse."""
-        if scale is None:
-            return self
-        csr = self.csr.copy()
-        csr.data /= scale[csr.indices].astype(self.dtype)
-        return SparseSamples(csr, self.offsets, self.weights / scale)
 
-    def __getitem__(self, key: Any) -> SparseSamples:
-        rows, columns = key if isinstance(key, tuple) else (key, slice(None))
-        csr = self.csr[rows][:, columns]
-        return SparseSamples(csr, self.offsets[rows], self.weights[columns])
+class RowCentredSamples(MatrixOperator):
+    """Sparse rows less their means, Y = S - offsets weights', which stays a correction.
 
-    def with_entries(self, csr: Any, center: bool) -> SparseSamples:
-        """Return other entries less the means of their rows, with columns as long as these."""
-        other = SparseSamples(csr, csr @ (1 / self.weights) / csr.shape[1], self.weights)
-        old, new = (it.column_squares(it.means * center) for it in (self, other))
-        scale = np.sqrt(np.divide(new, old, out=np.zeros_like(old), where=old > 0))
-        scale[scale == 0] = np.inf  # columns without entries on either side become empty
-        return other.scaled(scale)
+    Offsets have shape (n,); weights, shape (m,), are 1 unless columns are scaled.
+    """
 
-    @cached_property
-    def _row_indices(self) -> NDArray[np.integer[Any]]:
-        return np.repeat(np.arange(self.shape[0]), np.diff(self.csr.indptr))
+    is_sparse = True
 
-    def _subtracted(self, row: Float64Array) -> Float64Array:
-        """Return what Y - 1 row' subtracts from each stored entry."""
-        columns = self.csr.indices
-        subtracted: Float64Array = row[columns]
-        if not self._plain:
-            subtracted += self.offsets[self._row_indices] * self.weights[columns]
-        return subtracted
+    def __init__(self, csr: Any, offsets: Float64Array, weights: Float64Array) -> None:
+        size = float(np.abs(offsets).max(initial=0.0) * np.abs(weights).max(initial=0.0))
+        self._sparse = SparseOperator(csr)
+        super().__init__(self._sparse.shape, csr.dtype, max(self._sparse.peak, size))
+        self.entries = self._sparse.entries
+        self._offsets, self._weights = offsets, weights
+
+    def column_means(self) -> Float64Array:
+        """Return the mean of each column, shape (m,)."""
+        means: Float64Array = self._sparse.column_means() - self._weights * self._offsets.mean()
+        return means
+
+    def column_squares(self, row: Float64Array) -> Float64Array:
+        """Return the sum of squares of each column of Y - 1 row', shape (m,)."""
+        stored, subtracted = self._squares(row)
+        columns, (count, length) = self._sparse.csr.indices, self.shape
+        centre = float(self._offsets.mean())
+        spread = float(((self._offsets - centre) ** 2).sum())
+        everywhere = self._weights**2 * spread + count * (self._weights * centre + row) ** 2
+        others = everywhere - _sums(columns, subtracted, length)
+        return _sums(columns, stored, length) + np.maximum(others, 0.0)
+
+    def row_squares(self, row: Float64Array) -> Float64Array:
+        """Return the sum of squares of each row of Y - 1 row', shape (n,)."""
+        stored, subtracted = self._squares(row)
+        rows, o, w = _row_of_entry(self._sparse.csr), self._offsets, self._weights
+        everywhere = o**2 * (w @ w) + 2 * o * (w @ row) + row @ row
+        others = everywhere - _sums(rows, subtracted, len(o))
+        return _sums(rows, stored, len(o)) + np.maximum(others, 0.0)
+
+    def _squares(self, row: Float64Array) -> tuple[Float64Array, Float64Array]:
+        """Return squares at the stored entries: of Y - 1 row', and of what S has more than that."""
+        csr = self._sparse.csr
+        subtracted = row[csr.indices]
+        subtracted += self._offsets[_row_of_entry(csr)] * self._weights[csr.indices]
+        return (csr.data - subtracted) ** 2, subtracted**2
+
+    def distance_to_row(self, row: FloatArray) -> float:
+        """Return ||Y - 1 row'||_F."""
+        return float(np.sqrt(self.column_squares(row.astype(np.float64)).sum()))
+
+    def scaled(self, factor: float | Float64Array) -> RowCentredSamples:
+        """Return Y with its entries, or each column, multiplied by a factor."""
+        csr = _scaled(self._sparse.csr, factor)
+        return RowCentredSamples(csr, self._offsets, self._weights * factor)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
-        product = self._sparse.matmat(np.ascontiguousarray(X, self.dtype))
-        product -= np.outer(self.offsets, self.weights @ X).astype(self.dtype)
-        return product
+        correction: FloatArray = np.outer(self._offsets, self._weights @ X).astype(self.dtype)
+        return self._sparse.matmat(X) - correction
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
-        product = self._sparse.rmatmat(np.ascontiguousarray(Y, self.dtype))
-        product -= np.outer(self.weights, self.offsets @ Y).astype(self.dtype)
-        return product
+        correction: FloatArray = np.outer(self._weights, self._offsets @ Y).astype(self.dtype)
+        return self._sparse.rmatmat(Y) - correction
 
-    def _rmatvec(self, y: FloatArray) -> FloatArray:
-        return self._rmatmat(y.reshape(-1, 1))[:, 0]
-
-
-class BlockSamples:
-    """Samples that are read block by block; statistics without a further pass."""
-
-    def __init__(self, blocks: RowBlocks) -> None:
-        self.shape, self.dtype, self.is_sparse = blocks.shape, blocks.dtype, blocks.is_sparse
-        self.matrix = blocks
-        self.means = blocks.column_means()
-        self.column_squares = blocks.column_squares
-
-    def row_squares(self, row: Float64Array) -> Float64Array:
-        """Return the sum of squares of each row of Y - 1 row', shape (n,)."""
-        blocks = self.matrix.centred(row).dense_blocks(0)
-        return np.concatenate([np.einsum("ij,ij->i", it, it, dtype=np.float64) for it in blocks])
-
-    def project(self, row: Float64Array, components: FloatArray) -> FloatArray:
-        """Return (Y - 1 row') components', shape (n, k)."""
-        return self.matrix.centred(row).matmat(np.ascontiguousarray(components.T, self.dtype))
-
-    def scaled(self, scale: Float64Array | None) -> BlockSamples:
-        """Return Y with each column divided by its entry of `scale`; None divides by 1."""
-        return self if scale is None else BlockSamples(self.matrix.scaled(1 / scale))
+    def _toarray(self) -> FloatArray:
+        difference = self._sparse.toarray() - np.outer(self._offsets, self._weights)
+        return difference.astype(self.dtype, copy=False)
 
 
-Samples = DenseSamples | SparseSamples | BlockSamples
+Samples = DenseSamples | SparseSamples | RowCentredSamples | RowBlocks
+
+
+def project(samples: Samples, row: Float64Array, components: FloatArray) -> FloatArray:
+    """Return (Y - 1 row') components', shape (n, k)."""
+    centred = samples.centred(row) if row.any() else samples
+    return centred.matmat(np.ascontiguousarray(components.T, samples.dtype))
 
 
 def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings: Any) -> Any:
@@ -247,10 +188,11 @@ def samples_of(X: Any, center_samples: bool = False) -> Samples:
             raise ArgumentError(
                 "center_samples must be False with RowBlocks: subtract the means in the blocks."
             )
-        return BlockSamples(X)
+        return X
     if not sparse.issparse(X):
         rows = X - X.mean(axis=1, keepdims=True, dtype=np.float64) if center_samples else X
-        return DenseSamples(rows.astype(X.dtype, copy=False))
+        is_contiguous = rows.flags.c_contiguous or rows.flags.f_contiguous
+        return DenseSamples(rows.astype(X.dtype, "K" if is_contiguous else "C", copy=False))
     given: Any = X
     csr = given.tocsr()
     if not csr.has_canonical_format or not csr.data.all():
@@ -259,8 +201,8 @@ def samples_of(X: Any, center_samples: bool = False) -> Samples:
         csr.eliminate_zeros()  # block formats store some: they would regroup the sums of products
     if not center_samples:
         return SparseSamples(csr)
-    rows = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
-    return SparseSamples(csr, _sums(rows, csr.data, csr.shape[0]) / csr.shape[1])
+    means = _sums(_row_of_entry(csr), csr.data, csr.shape[0]) / csr.shape[1]
+    return RowCentredSamples(csr, means, np.ones(csr.shape[1]))
 
 
 def column_scale(samples: Samples, ddof: int) -> Float64Array:
@@ -269,7 +211,7 @@ def column_scale(samples: Samples, ddof: int) -> Float64Array:
     The float64 result is rounded to the dtype of the samples, as estimators keep it.
     """
     count = samples.shape[0]
-    deviation = np.sqrt(samples.column_squares(samples.means) / (count - ddof))
+    deviation = np.sqrt(samples.column_squares(samples.column_means()) / (count - ddof))
     size = np.sqrt(samples.column_squares(np.zeros(samples.shape[1])) / count)
     rounding = 10 * (float(np.finfo(samples.dtype).eps) + _EPS * count**0.5)
     scale = np.where(deviation <= rounding * size, 1.0, deviation)
@@ -328,6 +270,15 @@ def _sums(places: NDArray[np.integer[Any]], values: FloatArray, length: int) -> 
     """Return the sum of the values at each of the places 0 ... length - 1."""
     sums: Any = np.bincount(places, weights=values, minlength=length)
     return np.asarray(sums, np.float64)
+
+
+def _row_of_entry(csr: Any) -> NDArray[np.integer[Any]]:
+    return np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
+
+
+def _scaled(csr: Any, factor: float | Float64Array) -> Any:
+    factors = np.broadcast_to(np.asarray(factor, csr.dtype), csr.shape[1:])
+    return sparse.csr_array((csr.data * factors[csr.indices], csr.indices, csr.indptr), csr.shape)
 
 
 class GaussianDensityMixin:
@@ -419,7 +370,7 @@ class GaussianDensityMixin:
         if self._is_degenerate():
             return np.full(samples.shape[0], -np.inf, samples.dtype)
         variances, noise = self._density_variances()
-        squares = samples.project(self._location, self.components_).astype(np.float64) ** 2
+        squares = project(samples, self._location, self.components_).astype(np.float64) ** 2
         distance = (squares / variances).sum(axis=1)
         log_determinant = float(np.log(variances).sum())
         if noise > 0:

@@ -17,7 +17,7 @@ from lowrank.approximation import LowRank
 from lowrank.arguments import as_operator, checked_generator, checked_rank, safe_exponent
 from lowrank.errors import ArgumentError, ArgumentTypeError
 from lowrank.kernels import one_blas_thread
-from lowrank.operators import DenseOperator, SparseOperator
+from lowrank.operators import SparseOperator
 from lowrank.samples import negligible_value, samples_of
 from lowrank.svd import truncated_svd
 
@@ -338,7 +338,7 @@ class _Columns:
         self._matrix = self._csc = matrix
         if self.is_sparse:
             self._matrix, self._csc = matrix.tocsr(), matrix.tocsc()
-        self._operator: Any = (SparseOperator if self.is_sparse else DenseOperator)(self._matrix)
+        self._operator = samples_of(self._matrix)
 
     def block(self, columns: Indices) -> Float64Array:
         """Return some columns as a dense array of shape (n, b)."""
@@ -355,7 +355,7 @@ class _Columns:
 
     def squares(self) -> Float64Array:
         """Return the sum of squares of each column."""
-        return samples_of(self._matrix).column_squares(np.zeros(self.shape[1]))
+        return self._operator.column_squares(np.zeros(self.shape[1]))
 
     def gram_squares(self) -> Float64Array:
         """Return ||A' a_j||^2 for each column a_j."""

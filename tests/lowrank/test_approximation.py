@@ -17,7 +17,6 @@ from lowrank.approximation import (
     denoise,
     hard_threshold,
     optimal_threshold,
-    rank_for_error,
     soft_threshold,
 )
 from lowrank.rank import gavish_donoho
@@ -171,28 +170,6 @@ def test_distance_to_a_large_sparse_matrix_stays_sparse():
     assert peak < 100 * 2**20
 
 
-@pytest.mark.parametrize("rtol", [0.0, 1e-9, 0.01, 0.1, 0.5, 1.0, 2.0])
-@pytest.mark.parametrize("as_sparse", [False, True])
-def test_rank_for_error_is_the_smallest(rtol, as_sparse):
-    rng = np.random.default_rng(0)
-    U, V = (np.linalg.qr(rng.standard_normal((size, 60)))[0] for size in (90, 60))
-    A = (U * 0.8 ** np.arange(60)) @ V.T
-    s = np.linalg.svd(A, compute_uv=False)
-    tails = np.array([np.linalg.norm(s[k:]) for k in range(61)])
-    k = rank_for_error(sparse.csr_array(A) if as_sparse else A, rtol, random_state=0)
-    assert k == np.argmax(tails <= rtol * tails[0])
-
-
-def test_rank_for_error_below_what_norms_resolve():
-    s = np.r_[np.ones(16), np.full(84, 1e-9)]
-    assert rank_for_error(np.diag(s), 1.01e-9, random_state=0) == 84
-
-
-def test_rank_for_error_of_zero_and_empty():
-    assert rank_for_error(np.zeros((40, 50)), 0.1) == 0
-    assert rank_for_error(np.zeros((0, 5)), 0.1) == 0
-
-
 def test_thresholds_by_formula():
     A = np.random.default_rng(0).standard_normal((50, 40))
     U, s, Vt = np.linalg.svd(A, full_matrices=False)
@@ -317,8 +294,6 @@ def test_denoise_without_noise_returns_the_matrix():
             r"A must be finite; got NaN",
         ),
         (lambda B: B.distance_to(aslinearoperator(np.eye(3))), TypeError, r"a LinearOperator\."),
-        (lambda B: rank_for_error(aslinearoperator(np.eye(3)), 0.1), TypeError, r"got a Linear"),
-        (lambda B: rank_for_error(np.eye(3), -1.0), ValueError, r"rtol must be finite and not neg"),
         (
             lambda B: hard_threshold(np.eye(3), np.nan),
             ValueError,
