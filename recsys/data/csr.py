@@ -242,6 +242,10 @@ class Batches:
         if role not in self._texts:
             dtype = pl.Categorical(pl.Categories.random())
             self._texts[role] = column.head(1).cast(pl.String).cast(dtype)
+        if isinstance(column.dtype, pl.Categorical):  # looks up each category, not each value
+            categories: Any = column.dtype
+            known = categories.categories.to_series().cast(self._texts[role].dtype)
+            return known.gather(column.to_physical()).alias(role)
         return column.cast(pl.String).cast(self._texts[role].dtype)
 
     def _narrow(self, role: str, column: pl.Series) -> pl.Series:

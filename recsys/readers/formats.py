@@ -11,14 +11,11 @@ from dataclasses import replace
 from itertools import accumulate, chain, islice
 from typing import Any, cast
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from lowrank.kernels import N_CODES
 from recsys.data.columns import SAMPLE, Request, Roles, assign_roles
 from recsys.data.csr import Batches, concatenated
-from recsys.data.ids import MISSING_IDS, Ids, Spot, integers_if_canonical
+from recsys.data.ids import MISSING_IDS, Spot, integers_if_canonical
 from recsys.data.rows import SHOWN, BadRows, Rows
 from recsys.database import TableRows
 from recsys.errors import DataError
@@ -400,66 +397,29 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
                 f"{has} has a {odd[0]} column and {lacks} has none; read together, all files need "
                 "the same ones."
             )
-    if any(rows.levels is not first.levels for rows in every):
-        _unite_levels(every)
-    found = Rows({}, first.layout, bad=BadRows(first.bad.limit, sum(r.bad.count for r in every)))
-    found.bad.first = [
-        (Spot((part, *spot.order), spot.text), problem)
-        for part, rows in enumerate(every)
-        for spot, problem in rows.bad.first
-    ][:SHOWN]
-    found.levels, found.in_seconds = first.levels, all(rows.in_seconds for rows in every)
-    ends = list(accumulate(len((r.arrays or r.columns)["item"]) for r in every))
+    sizes = [len((rows.arrays or rows.columns)["item"]) for rows in every]
+    ends, batches = list(accumulate(sizes)), Batches(sum(sizes))
+    in_seconds = {rows.in_seconds for rows in every}
+    for rows in every:
+        columns = rows.decode().columns
+        if len(in_seconds) > 1:  # dates in some files only: all are texts again
+            times = columns["timestamp"]
+            times = pl.from_epoch(times, "s") if rows.in_seconds else times
+            columns["timestamp"] = times.cast(pl.String)
+        batches.add({role: columns.pop(role) for role in tuple(columns)})
 
     def place(row: int) -> Spot:
         part = bisect_right(ends, row)
         spot = every[part].place(row - (ends[part - 1] if part else 0))
         return Spot((part, *spot.order), spot.text)
 
-    found.place = place
-    kinds = [
-        (r.in_seconds, {k: s.dtype.is_integer() for k, s in r.distinct.items()}) for r in every
-    ]
-    if all(kind == kinds[0] for kind in kinds) and all(rows.arrays for rows in every):
-        for role in tuple(first.arrays):
-            found.arrays[role] = _united(every, role, found.distinct)
-        return found
-    for rows in every:
-        if rows.spread().in_seconds and not found.in_seconds:  # dates among numbers: as dates again
-            rows.columns["timestamp"] = pl.from_epoch(rows.columns["timestamp"], "s")
-    for role in tuple(first.columns):
-        found.columns[role] = concatenated([rows.columns.pop(role) for rows in every])
+    bad = BadRows(first.bad.limit, sum(rows.bad.count for rows in every))
+    bad.first = [
+        (Spot((part, *spot.order), spot.text), problem)
+        for part, rows in enumerate(every)
+        for spot, problem in rows.bad.first
+    ][:SHOWN]
     idle = [rows.idle_users for rows in every if rows.idle_users is not None]
-    found.idle_users = concatenated(idle) if idle else None
-    return found
-
-
-def _united(parts: list[Rows], role: str, distinct: dict[str, pl.Series]) -> npt.NDArray[np.int32]:
-    """Return arrays of several files as one, of ids as places among `distinct` ones of all."""
-    if role in parts[0].distinct:
-        known = [rows.distinct[role] for rows in parts]
-        whole = concatenated(known)
-        if is_text := isinstance(whole.dtype, pl.Categorical):
-            whole = whole.cast(pl.String)
-        ids = Ids(whole.unique(maintain_order=True), role, sort=False)
-        for rows, each in zip(parts, known, strict=True):
-            rows.arrays[role] = ids.find(each).astype(np.int32)[rows.arrays[role]]
-        of_texts = pl.Categorical(pl.Categories.random())
-        distinct[role] = ids.values.cast(of_texts) if is_text else ids.values
-    return np.concatenate([rows.arrays.pop(role) for rows in parts])
-
-
-def _unite_levels(parts: list[Rows]) -> None:
-    """Give the codes of ratings of several files the same levels; decode them if that fails."""
-    tables = [rows.levels for rows in parts if rows.levels is not None]
-    levels = np.unique(np.concatenate(tables)) if tables else np.empty(0, np.float32)
-    for rows in parts:
-        if len(tables) < len(parts) or len(levels) > N_CODES:
-            rows.decode()
-        elif rows.levels is not None:
-            places = np.searchsorted(levels, rows.levels).astype(np.uint8)
-            if rows.arrays:
-                rows.arrays["rating"] = places[rows.arrays["rating"]]
-            else:
-                rows.columns["rating"] = pl.Series(places[rows.columns["rating"].to_numpy()])
-            rows.levels = levels
+    idle_users = concatenated(idle) if idle else None
+    about: dict[str, Any] = {"layout": first.layout, "place": place, "bad": bad}
+    return replace(batches.rows(), **about, in_seconds=in_seconds == {True}, idle_users=idle_users)
