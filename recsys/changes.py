@@ -19,7 +19,7 @@ from recsys.atomic import flush, unfinished_file
 from recsys.data.columns import usual_column
 from recsys.data.csr import Values, in_common
 from recsys.data.features import Features
-from recsys.data.ids import Ids, IdsLike, as_id_series
+from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted, table_of
 from recsys.data.rows import Source
 from recsys.data.times import duration
@@ -257,32 +257,23 @@ def _forgotten(
     old: Ratings, new: Ratings | None, users: IdsLike
 ) -> tuple[Ratings, Ratings | None, npt.NDArray[np.bool_]]:
     """Return both ratings without the tables' rows of some users, and who they are in the old."""
-    ids = as_id_series(users, "user")
-    table = old.user_table
-    unlisted = None if table is None else Ids(table.frame["user"], "user").find(ids) >= 0
-    places = old.users.find(ids)
-    known = places >= 0 if unlisted is None else (places >= 0) | unlisted
-    if new is not None:
-        known |= new.users.find(ids) >= 0
+    wanted, both = Ids(users, "user"), [each for each in (old, new) if each is not None]
+    tables = [each.user_table.frame["user"] for each in both if each.user_table is not None]
+    places = [wanted.find(each) for each in (*(each.users.values for each in both), *tables)]
+    known = np.isin(np.arange(len(wanted)), np.concatenate(places))
     if not known.all():
-        old.users.index(ids.filter(~known))  # raises, with the closest ids
-    lost = np.zeros(old.n_users, np.bool_)
-    lost[places[places >= 0]] = True
+        old.users.index(wanted.values.filter(~known))  # raises, with the closest ids
 
     def without(ratings: Ratings) -> Ratings:
-        if ratings.user_table is None:
+        if (table := ratings.user_table) is None:
             return ratings
-        frame = ratings.user_table.frame
-        is_kept = Ids(ids, "user").find(frame["user"]) < 0
-        rest = replace(ratings.user_table, frame=frame.filter(is_kept))
-        return replace(ratings, user_table=rest)
+        rest = table.frame.filter(wanted.find(table.frame["user"]) < 0)
+        return replace(ratings, user_table=replace(table, frame=rest))
 
     if new is not None:
-        among = new.users.find(ids)
-        kept = np.ones(new.n_users, np.bool_)
-        kept[among[among >= 0]] = False
-        new = _rated(without(new).take(kept[new.user_index_of_nonzeros()]), new.source)
-    return without(old), new, lost
+        kept = (places[1] < 0)[new.user_index_of_nonzeros()]
+        new = _rated(without(new).take(kept), new.source)
+    return without(old), new, places[0] >= 0
 
 
 def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:

@@ -74,23 +74,15 @@ def load_ratings(
     return ratings
 
 
-def load_columns(path: str, reader: ReaderOptions) -> dict[str, pl.Series]:
-    """Read the columns user, item and, if there is one, timestamp, as they stand in a file."""
+def load_pairs(path: str, reader: ReaderOptions) -> dict[str, pl.Series]:
+    """Read user, item and, if there is one, timestamp of a file, its rows in their order."""
     from recsys.readers import read_raw
     from recsys.readers.sources import open_data
 
     request = _request(reader, implicit=True, timestamp=reader.timestamp_col)
     with open_data(path, reader.encoding) as data:
-        return read_raw(data, request).plain().columns
-
-
-def load_pairs(path: str, reader: ReaderOptions) -> pl.DataFrame:
-    """Read user, item and, if there is one, timestamp of a file, its rows in their order."""
-    import polars as pl
-
-    columns = load_columns(path, reader)
-    names = [name for name in ("user", "item", "timestamp") if name in columns]
-    return pl.DataFrame([columns[name].alias(name) for name in names])
+        columns = read_raw(data, request).plain().columns
+    return {role: each.alias(role) for role, each in columns.items() if role != "event"}
 
 
 def _request(reader: ReaderOptions, **others: Any) -> Request:

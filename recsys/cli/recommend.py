@@ -403,9 +403,8 @@ def predict(
         items = inputs.listed_ids(item, recommender.ratings.items)
         frame = pl.DataFrame({"user": users}).join(pl.DataFrame({"item": items}), how="cross")
     else:
-        frame = inputs.load_pairs(
-            pairs, source.reader if inputs.is_model(source.path) else ReaderOptions()
-        )
+        reader = source.reader if inputs.is_model(source.path) else ReaderOptions()
+        frame = pl.DataFrame(inputs.load_pairs(pairs, reader))
     if cold_start != "error":
         answers = {"bias": "they get the known biases", "popular": "they get the items' means"}
         for ids in (recommender.ratings.users, recommender.ratings.items):

@@ -242,7 +242,7 @@ def compare_online(
         raise click.UsageError("--online FILE takes one file of clicks: user, item, timestamp.")
     with Activity("Reading the log"):
         lists = read_lists(log)
-        columns = inputs.load_columns(clicks[0], reader)
+        columns = inputs.load_pairs(clicks[0], reader)
     if "timestamp" not in columns:
         note("the clicks have no times: each counts for the last list with its item")
     with Activity("Testing"):
