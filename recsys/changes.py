@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import os
-import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,8 +13,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from recsys.atomic import flush, unfinished_file
-from recsys.data.columns import usual_column
 from recsys.data.csr import Values, in_common
 from recsys.data.features import Features
 from recsys.data.ids import Ids, IdsLike
@@ -32,6 +28,7 @@ if TYPE_CHECKING:
 
 _GRADES = 20  # different ratings; of more, the next day may bring a larger one
 _KEYS = ("user", "users")  # of the logs of `recsys serve`
+_LOGS = (".jsonl", ".ndjson", ".json", ".log")
 _GROWTH = 0.02  # of the ratings of an item, after which its vector is solved again
 
 
@@ -384,27 +381,27 @@ def _encoded(
 def erase_users(path: str | Path, users: Collection[Any], column: str | None = None) -> int:
     """Remove the lines of some users from a log, and return how many there were.
 
-    Lines of JSON are overwritten with spaces, in their place: a service may go on appending to the
-    log, and nothing of them stays on the disk. A table of text is written anew and renamed.
+    Lines are overwritten with spaces, in their place: a service may go on appending to the log, and
+    nothing of them stays on the disk.
 
     Parameters
     ----------
     path : path
-        A file of JSON lines (.jsonl, .ndjson, .json, .log), or of CSV or TSV with a header.
+        A file of JSON lines, as `recsys serve` writes them (.jsonl, .ndjson, .json, .log).
     users : collection of ids
     column : str, optional
-        Name of the column of users; by default "user", "users" or the usual names.
+        Key of the users, next to "user" and "users".
 
     Raises
     ------
     DataError
-        If the file is missing, or has no column of users.
+        If the file is missing, or is not one of JSON lines by its name.
     """
     file, wanted = Path(path), {str(each) for each in users}
     if not file.is_file():
         raise DataError(f"There is no log {file}.")
-    if file.suffix.lower() in (".csv", ".tsv"):
-        return _rewritten(file, wanted, column)
+    if file.suffix.lower() not in _LOGS:
+        raise DataError(f"{file} is not a log of JSON lines ({', '.join(_LOGS)}).")
     keys = (*_KEYS, column) if column else _KEYS
     erased, place = 0, 0
     with file.open("r+b") as stream:
@@ -433,33 +430,3 @@ def _is_of(line: bytes, users: Collection[str], keys: Iterable[str]) -> bool:
         if any(str(each) in users for each in (value if isinstance(value, list) else [value])):
             return True
     return False
-
-
-def _rewritten(file: Path, users: Collection[str], column: str | None) -> int:
-    """Write a table without the rows of some users."""
-    erased = 0
-    with (
-        file.open(encoding="utf-8", newline="") as source,
-        unfinished_file(file.resolve()) as (new, stream),
-    ):
-        form = csv.excel_tab if file.suffix.lower() == ".tsv" else csv.excel
-        rows = csv.reader(source, form)
-        header = next(rows, [])
-        place = usual_column(header, "user", str(file)) if column not in header else None
-        place = header.index(column) if column in header else place
-        if place is None:
-            raise DataError(f"{file} has no column of users; its columns are {', '.join(header)}.")
-        with new.open("w", encoding="utf-8", newline="") as target:
-            writer = csv.writer(target, form, lineterminator="\n")
-            writer.writerow(header)
-            for row in rows:
-                if len(row) > place and row[place] in users:
-                    erased += 1
-                else:
-                    writer.writerow(row)
-        stream.close()
-        flush(new)
-        shutil.copymode(file, new)
-        if erased:
-            new.replace(file.resolve())
-    return erased

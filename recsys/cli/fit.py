@@ -119,7 +119,7 @@ class _Changes:
     )
     log: tuple[str, ...] = cli.declared(
         "FILE",
-        "Log (.jsonl, .csv) from which to remove the users of --forget-user; repeatable.",
+        "Log (.jsonl) from which to remove the users of --forget-user; repeatable.",
         default=(),
         multiple=True,
     )

@@ -139,49 +139,31 @@ def library_versions(names: Sequence[str] = LIBRARIES) -> dict[str, str]:
     return found
 
 
-_INSTALL = {
-    "bash": (
-        "recsys completion bash > ~/.local/share/bash-completion/completions/recsys",
-        "in the directory of the package bash-completion",
-    ),
-    "zsh": (
-        "recsys completion zsh > ~/.zfunc/_recsys",
-        "with `fpath+=~/.zfunc; autoload -Uz compinit && compinit` in ~/.zshrc",
-    ),
-    "fish": (
-        "recsys completion fish > ~/.config/fish/completions/recsys.fish",
-        "which fish reads by itself",
-    ),
-}
-
-
 @command(
     "completion",
     examples=[
         'eval "$(recsys completion bash)"',
+        "recsys completion bash > ~/.local/share/bash-completion/completions/recsys",
+        "recsys completion zsh > ~/.zfunc/_recsys",
         "recsys completion fish > ~/.config/fish/completions/recsys.fish",
     ],
 )
-@click.argument("shell", type=click.Choice(list(_INSTALL)))
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print a shell completion script.
 
-    Verbs, options, names of models and parameters (-p) complete. The first lines of the script say
-    where to install it. To try it in the current shell:
+    Verbs, options, names of models and parameters (-p) complete. The first example tries it in the
+    current shell; zsh needs `fpath+=~/.zfunc; autoload -Uz compinit && compinit` in ~/.zshrc.
     """
     from click.shell_completion import get_completion_class
 
     from recsys.cli.main import COMPLETION_VARIABLE, cli
 
     kind = get_completion_class(shell)
-    assert kind is not None  # Click knows the shells of _INSTALL
+    assert kind is not None  # Click knows these shells
     script = kind(cli, {}, "recsys", COMPLETION_VARIABLE)
     # Click's own `source()` starts a bash to check its version; the script needs bash 4.4.
-    lines = (script.source_template % script.source_vars()).strip().splitlines()
-    install, place = _INSTALL[shell]
-    header = [f"# Completion of recsys for {shell}. Install it, {place}:", f"#   {install}"]
-    start = 1 if lines[0].startswith("#compdef") else 0  # which zsh needs as the first line
-    click.echo("\n".join([*lines[:start], *header, *lines[start:]]))
+    click.echo((script.source_template % script.source_vars()).strip())
 
 
 @command("models", examples=["recsys models", "recsys models als", "recsys models als --json"])

@@ -378,28 +378,18 @@ class Ratings:
         Parameters
         ----------
         which : bool ndarray of shape (nnz,), or int ndarray
-            A mask, or distinct positions in CSR order.
+            A mask, or positions in CSR order, in any order.
 
         Raises
         ------
         DataError
-            If the mask has another length, or a position is repeated or outside 0..nnz-1.
+            If the mask has another length, or a position does not exist.
         """
-        mask = which = np.asarray(which)
-        if which.dtype != np.bool_:
-            if which.size and which.dtype.kind not in "iu":
-                raise DataError(f"Positions must be integers; got {which.dtype}.")
-            if which.size and (which.min() < 0 or which.max() >= self.nnz):
-                raise DataError(
-                    f"Positions must be between 0 and {self.nnz - 1}; "
-                    f"got {which.min()} to {which.max()}."
-                )
-            mask = np.zeros(self.nnz, dtype=np.bool_)
-            mask[which.astype(np.int64)] = True
-            if np.count_nonzero(mask) != which.size:
-                raise DataError("Positions must be distinct; some are repeated.")
-        elif mask.shape != (self.nnz,):
-            raise DataError(f"The mask must have shape ({self.nnz},); got {mask.shape}.")
+        mask = np.zeros(self.nnz, dtype=np.bool_)
+        try:
+            mask[which] = True
+        except IndexError as error:
+            raise DataError(f"A mask or positions of {self.nnz} ratings: {error}.") from None
         before = np.zeros(self.nnz + 1, dtype=np.int64)
         np.cumsum(mask, out=before[1:])
         return replace(

@@ -112,9 +112,9 @@ def test_bad_usage_is_exit_2(run, args):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_script_says_how_to_install_it(run, shell):
+def test_completion_script_is_of_the_shell_and_help_says_where_it_goes(run, shell):
     script = run("completion", shell).stdout
-    assert f"recsys completion {shell} > ~/" in script
+    assert f"recsys completion {shell} > ~/" in run("completion", "--help").stdout
     assert "_RECSYS_COMPLETE" in script
     assert script.startswith("#compdef recsys\n") == (shell == "zsh")
 
