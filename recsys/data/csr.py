@@ -144,9 +144,9 @@ def _in_levels(values: Values, levels: npt.NDArray[np.float32]) -> Values:
 class Batches:
     """Columns of rows, batch after batch.
 
-    As long as nothing is missing and all columns are of usual types, they are kept as arrays: ids
-    as numbers of four bytes, or codes of as many, ratings as codes of their levels, up to 256,
-    dates as seconds. Else they are series.
+    As long as nothing is missing in a column and all of it is of a usual type, it is kept as an
+    array: ids as numbers of four bytes, or codes of as many, ratings as codes of their levels, up
+    to 256, dates as seconds. Else it is kept as series.
     """
 
     def __init__(self, expected: int | None = None) -> None:
@@ -155,44 +155,50 @@ class Batches:
         self._texts: dict[str, pl.Series] = {}  # categories are there as long as a series of them
         self._levels: Levels | None = Levels()
         self._in_seconds = False
-        self._arrays: dict[str, _Growing] | None = {}
+        self._arrays: dict[str, _Growing] = {}
         self._parts: dict[str, list[pl.Series]] = {}
 
     def add(self, batch: Mapping[str, Column]) -> None:
         """Add rows of some columns, named by their roles; arrays are of int64 or float32."""
-        if self._arrays is not None and not all(map(self._is_plain, batch, batch.values())):
-            before = self.rows().decode().columns
-            self._levels = None
-            self._arrays, self._parts = None, {role: [part] for role, part in before.items()}
         for role, column in batch.items():
-            if self._arrays is not None:
+            if role not in self._parts and self._is_plain(role, column):
                 self._append(self._arrays.setdefault(role, _Growing(self._expected)), role, column)
-            else:
-                self._parts.setdefault(role, []).append(self._narrow(role, pl.Series(role, column)))
+                continue
+            if role in self._arrays:
+                self._parts[role] = [self._taken(role).decode().columns[role]]
+            series = pl.Series(role, column)
+            if role == "timestamp" and isinstance(series.dtype, pl.Date | pl.Datetime):
+                series, self._in_seconds = series.dt.epoch("s"), True
+            self._parts.setdefault(role, []).append(series)
 
     def rows(self) -> Rows:
         """Return all rows; their columns are not kept here."""
+        rows = self._taken(*self._arrays)
+        if self._parts:
+            rows.spread()
+            parts = tuple(self._parts)
+            rows.columns |= {role: concatenated(self._parts.pop(role)) for role in parts}
+        return rows
+
+    def _taken(self, *roles: str) -> Rows:
+        """Return some of the columns that are arrays, which are not kept here."""
         rows = Rows({}, in_seconds=self._in_seconds)
-        if self._arrays is None:
-            rows.columns = {
-                role: concatenated(self._parts.pop(role)) for role in tuple(self._parts)
-            }
-            return rows
-        arrays = self._arrays
-        rows.arrays = {role: arrays.pop(role).array() for role in tuple(arrays)}
-        rows.distinct = {role: pl.Series(keys.values) for role, keys in self._keys.items()}
-        for role, text in self._texts.items():
-            dtype: Any = text.dtype
-            rows.distinct[role] = dtype.categories.to_series().cast(dtype)
-        if self._levels is not None and "rating" in rows.arrays:
-            rows.levels = self._levels.values
+        for role in roles:
+            rows.arrays[role] = self._arrays.pop(role).array()
+            if role in self._keys:
+                rows.distinct[role] = pl.Series(self._keys[role].values)
+            elif role in self._texts:
+                dtype: Any = self._texts[role].dtype
+                rows.distinct[role] = dtype.categories.to_series().cast(dtype)
+            elif role == "rating" and self._levels is not None:
+                rows.levels = self._levels.values
         return rows
 
     def _is_plain(self, role: str, column: Column) -> bool:
         """Return whether a column can be kept as an array."""
         if isinstance(column, np.ndarray):
             return role not in self._texts
-        dtype, is_begun = column.dtype, role in (self._arrays or {})
+        dtype, is_begun = column.dtype, role in self._arrays
         is_integer = dtype.is_signed_integer() or dtype in (pl.UInt8, pl.UInt16, pl.UInt32)
         if column.null_count():
             return False
@@ -247,21 +253,6 @@ class Batches:
             known = categories.categories.to_series().cast(self._texts[role].dtype)
             return known.gather(column.to_physical()).alias(role)
         return column.cast(pl.String).cast(self._texts[role].dtype)
-
-    def _narrow(self, role: str, column: pl.Series) -> pl.Series:
-        """Return a column in fewer bytes, if it fits."""
-        dtype = column.dtype
-        if role in _IDS and isinstance(dtype, pl.String | pl.Categorical | pl.Enum):
-            return self._as_categories(role, column)
-        if role == "rating" and dtype.is_float():
-            return column.cast(pl.Float32) if _largest(column) <= _LARGEST else column
-        if role == "timestamp" and isinstance(dtype, pl.Date | pl.Datetime):
-            column, self._in_seconds = column.dt.epoch("s"), True
-        if not column.dtype.is_integer():
-            return column
-        low, high = column.min(), column.max()
-        fits = low is None or (low >= _INT32.min and high <= _INT32.max)  # type: ignore[operator]
-        return column.cast(pl.Int32) if fits else column
 
 
 class _Growing:
