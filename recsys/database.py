@@ -145,7 +145,7 @@ def _kind_of_file(path: Path) -> Kind | None:
 
 
 class Database:
-    """An open database: rows of small queries, streams of large ones, and its tables."""
+    """An open database: rows of small queries, and streams of large ones."""
 
     def __init__(self, address: Address, connection: Any) -> None:
         self.address = address
@@ -175,17 +175,6 @@ class Database:
                 cursor.adbc_statement.set_options(**options)
             cursor.execute(sql)
             yield cursor.fetch_record_batch()
-
-    def estimate(self, sql: str) -> int | None:
-        """Return about how many rows a query has, as far as that is known without reading them."""
-        kind = self.address.kind
-        if kind == "sqlite":
-            count = "SELECT max(rowid) FROM"
-            table = re.fullmatch(r'SELECT \* FROM ("(?:[^"]|"")+")', sql)
-            return None if table is None else self.rows(f"{count} {table[1]}")[0][0]
-        plan = str(self.rows(f"EXPLAIN (FORMAT JSON) {sql}"))
-        found = re.search(r'"(?:Plan Rows|Estimated Cardinality)": "?(\d+)', plan)
-        return int(found[1]) if found else None
 
 
 @contextmanager
@@ -302,8 +291,14 @@ class TableRows:
     _columns: tuple[str, ...]
 
     def estimate(self) -> int | None:
-        """Return about how many rows there are, as far as that is known."""
-        return self._database.estimate(f"SELECT * FROM {self._source}")
+        """Return about how many rows there are, as far as that is known without reading them."""
+        if self.address.kind == "sqlite":
+            is_query = self.address.query is not None
+            largest = f"SELECT max(rowid) FROM {self._source}"
+            return None if is_query else self._database.rows(largest)[0][0]
+        plan = str(self._database.rows(f"EXPLAIN (FORMAT JSON) SELECT * FROM {self._source}"))
+        found = re.search(r'"(?:Plan Rows|Estimated Cardinality)": "?(\d+)', plan)
+        return int(found[1]) if found else None
 
     @contextmanager
     def batches(self, on_rows: OnRows | None = None) -> Iterator[Iterator[pa.RecordBatch]]:

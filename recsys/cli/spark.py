@@ -34,18 +34,14 @@ def fit_on_spark(
         If a number of threads is given, which is a setting of the cluster.
     """
     if fitting.threads is not None:
-        advice = "use --master local[N], or set spark.executor.cores by --conf"
-        raise CommandError(f"--threads does not apply to --engine spark; {advice}.")
-    local = ("event_weights", "half_life", "since", "until", "time_format", "bad_rows")
-    for name in (name for name in local if getattr(reader, name) not in (None, "error")):
+        instead = "use --master local[N], or set spark.executor.cores by --conf"
+        raise CommandError(f"--threads does not apply to --engine spark; {instead}.")
+    weighing = ("event_weights", "half_life", "since", "until", "time_format", "bad_rows")
+    advice = dict.fromkeys(weighing, "weigh or filter before")
+    advice |= dict.fromkeys(("features", "item_table", "user_table"), "fit with them on one machine")
+    for name in (name for name in advice if getattr(reader, name) not in (None, "error")):
         option = {"event_weights": "--event-weight"}.get(name, f"--{name.replace('_', '-')}")
-        raise CommandError(f"{option} does not apply to --engine spark; weigh or filter before.")
-    for name in ("features", "item_table", "user_table"):
-        if getattr(reader, name) is not None:
-            raise CommandError(
-                f"--{name.replace('_', '-')} does not apply to --engine spark: models there know "
-                "ratings alone; fit with features on one machine."
-            )
+        raise CommandError(f"{option} does not apply to --engine spark; {advice[name]}.")
     from recsys import spark
 
     # Without a model's name, the data decide between these two.

@@ -109,7 +109,7 @@ def test_options_that_exclude_each_other(run, words, message):
     [
         (["--conf", "spark.x"], "--conf must be of the form K=V; got 'spark.x'"),
         (["--threads", "2"], "--threads does not apply to --engine spark"),
-        (["--features", "genres"], "--features does not apply to --engine spark: models there"),
+        (["--features", "genres"], "--features does not apply to --engine spark; fit with"),
         (["--item-table", "x.csv"], "--item-table does not apply to --engine spark"),
         (["--model", "bayes"], "On Spark the models are als and ials; got 'bayes'"),
         (["--master", "local[7]"], "is running, so local[7] cannot be used"),
