@@ -38,7 +38,9 @@ def fit_on_spark(
         raise CommandError(f"--threads does not apply to --engine spark; {instead}.")
     weighing = ("event_weights", "half_life", "since", "until", "time_format", "bad_rows")
     advice = dict.fromkeys(weighing, "weigh or filter before")
-    advice |= dict.fromkeys(("features", "item_table", "user_table"), "fit with them on one machine")
+    advice |= dict.fromkeys(
+        ("features", "item_table", "user_table"), "fit with them on one machine"
+    )
     for name in (name for name in advice if getattr(reader, name) not in (None, "error")):
         option = {"event_weights": "--event-weight"}.get(name, f"--{name.replace('_', '-')}")
         raise CommandError(f"{option} does not apply to --engine spark; {advice[name]}.")
