@@ -339,6 +339,10 @@ class Auto(Model):
         """Predictions of the winner."""
         return self.chosen.predict(users, items)
 
+    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Ranking scores of pairs by the winner."""
+        return self.chosen.pair_scores(users, items)
+
     def scores(self, users: ArrayLike) -> Floats:
         """Scores of the winner."""
         return self.chosen.scores(users)

@@ -174,8 +174,9 @@ def explained(
             there = np.flatnonzero(of_side[0])
             features += [names[at] if side == "item" else f"user: {names[at]}" for at in there]
             terms.append(of_side[0, there])
+    discount = explanation.popularity
     return _as_rows(
-        explanation.base[0],
+        {"base": explanation.base[0]} | ({} if discount is None else {"popularity": discount[0]}),
         np.concatenate(terms),
         pl.DataFrame(
             {
@@ -220,19 +221,19 @@ def user_contributions(
 
 
 def _as_rows(
-    base: float,
+    whole: Mapping[str, np.float32],
     terms: Floats,
     rows: pl.DataFrame,
     n: int | None,
     ratings: Ratings,
     titles: pl.Series | None,
 ) -> pl.DataFrame:
-    """Return the base, the n largest terms and the sum of the others, one row for each."""
+    """Return a row for each part that is always shown, for the n largest terms, and the rest."""
     order = np.argsort(-np.abs(terms), kind="stable")
     shown, rest = order[:n], order[n:] if n is not None else order[:0]
     frame = pl.concat(
         [
-            pl.DataFrame({"part": ["base"], "contribution": [base]}),
+            pl.DataFrame({"part": [*whole], "contribution": np.array([*whole.values()], float)}),
             rows[shown].with_columns(contribution=terms[shown].astype(np.float64)),
             pl.DataFrame({"part": ["others"], "contribution": [terms[rest].sum(dtype=float)]})[
                 : len(rest)
@@ -432,10 +433,10 @@ class WithNewUser:
     def n_items(self) -> int:  # noqa: D102
         return len(self._counts)
 
-    def predict(self, users: Indices, items: Indices) -> Floats:  # noqa: D102
+    def pair_scores(self, users: Indices, items: Indices) -> Floats:  # noqa: D102
         found = self._counts[items]
         known = users < self._new
-        found[known] = self._model.predict(users[known], items[known])
+        found[known] = self._model.pair_scores(users[known], items[known])
         return found
 
     def scores(self, users: Indices) -> Floats:  # noqa: D102

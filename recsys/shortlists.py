@@ -34,6 +34,7 @@ from recsys.saved_arrays import (
 # Models whose scores are those of `FactorModel`.
 _FACTORED = {"als", "clusters", "ials", "softimpute"}
 _FACTORED |= {"implicit-als", "implicit-bpr", "implicit-lmf"}
+_DISCOUNTED = {"als", "clusters", "softimpute"}  # those of ratings
 _JSON: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 
 
@@ -134,6 +135,9 @@ class _Model:
         places = np.array([place for text in users for place in _places(text, user_ids)])
         vectors, items = (self.array(f"arrays/{s}_factors", "<f4", 2) for s in ("user", "item"))
         offset, bias = (self.array(f"arrays/{side}_bias", "<f4") for side in ("user", "item"))
+        if self._about["model"] in _DISCOUNTED:
+            discount = np.float32(self._about["parameters"]["popularity"])
+            bias = bias - discount * self.array("arrays/item_obscurity", "<f4")
         offset = offset[places] + self.array("arrays/global_mean", "<f8", 0).item()
         indptr, indices = self.array("ratings/indptr", "<i8"), self.array("ratings/indices", "<i4")
         if not len(items) == len(bias) == len(item_ids) or items.shape[1] != vectors.shape[1]:

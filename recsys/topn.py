@@ -39,13 +39,13 @@ _PAYS_AFTER = 32  # searches for few users, to order the items
 class Scorer(Protocol):
     """Scores of items for users, as top-N needs them; see `recsys.models.base.Model`.
 
-    `scores` is in memory that the caller may change, and differs from `predict` by at most
+    `scores` is in memory that the caller may change, and differs from `pair_scores` by at most
     `_score_error`, unless that is None. `_factor_form` is None where scores are not products.
     """
 
     @property
     def n_items(self) -> int: ...  # noqa: D102
-    def predict(self, users: Indices, items: Indices) -> Floats: ...  # noqa: D102
+    def pair_scores(self, users: Indices, items: Indices) -> Floats: ...  # noqa: D102
     def scores(self, users: Indices) -> Floats: ...  # noqa: D102
     def _score_error(self, users: Indices) -> Floats | None: ...
     def _factor_form(self, users: Indices) -> FactorForm | None: ...
@@ -148,6 +148,7 @@ class KnownUsers:
         self.allowed = allowed
         self.order: SearchOrder | None = None
         self._scorer, self._seen, self._searches = scorer, CsrPairs(indptr, items), 0
+        self._popularity: float | None = getattr(scorer, "popularity", None)
 
     def prepare(self) -> None:
         """Make the order of the items, if there is one."""
@@ -157,6 +158,9 @@ class KnownUsers:
 
     def best(self, users: Indices, n: int) -> Iterator[TopN]:
         """Find the n best items that each user has not rated."""
+        popularity = getattr(self._scorer, "popularity", None)
+        if popularity != self._popularity:  # of the model: the order holds for another one
+            self._popularity, self._searches, self.order = popularity, 0, None
         self._searches += 1
         if self._searches == _PAYS_AFTER:
             self.prepare()
@@ -268,7 +272,7 @@ class Cosine:
     def n_items(self) -> int:  # noqa: D102
         return len(self._vectors)
 
-    def predict(self, users: Indices, items: Indices) -> Floats:  # noqa: D102
+    def pair_scores(self, users: Indices, items: Indices) -> Floats:  # noqa: D102
         dots = kernels.pair_dots(self._queries, self._vectors, users, items)
         dots *= self._scale[users] * self._inverse[items]
         np.clip(dots, -1, 1, out=dots)
@@ -375,6 +379,6 @@ def _by_scores(search: _Search, users: Indices) -> TopN:
         return select(scores, search.n)
 
     def exact(rows: Indices, items: Indices) -> Floats:
-        return search.scorer.predict(users[rows], items)
+        return search.scorer.pair_scores(users[rows], items)
 
     return select(scores, search.n, error=error, exact=exact)

@@ -380,9 +380,9 @@ class _Drawn:
         for top in top_n(self, users, n):
             yield replace(top, items=self.items(users[top.rows], top.items))
 
-    def predict(self, users: Indices, places: Indices) -> Floats:
+    def pair_scores(self, users: Indices, places: Indices) -> Floats:
         """Return the scores of some places."""
-        return self._model.predict(users, self.items(users, places))
+        return self._model.pair_scores(users, self.items(users, places))
 
     def scores(self, users: Indices) -> Floats:
         """Return the scores of all places, minus infinity of others than candidates."""

@@ -190,7 +190,7 @@ def tune(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     metric = _metric_of(model, data, metric)
     fixed = dict(fixed or {})
-    searched = _search_space(model, ranges or {}, fixed)
+    searched = _search_space(model, metric, ranges or {}, fixed)
     hold_out = validation or (lambda held: default_split(held, test_fraction, random_state))
     whole = hold_out(data)
     whole.check()
@@ -475,7 +475,7 @@ def _lock_of(path: Path) -> JournalFileOpenLock:
 
 
 def _search_space(
-    model: str, ranges: Mapping[str, Range], fixed: Mapping[str, Any]
+    model: str, metric: str, ranges: Mapping[str, Range], fixed: Mapping[str, Any]
 ) -> dict[str, Range]:
     """Return the ranges of the parameters that are not fixed; the given ones are checked."""
     known = {each.name: each for each in parameters(model)}
@@ -495,6 +495,8 @@ def _search_space(
             ends = f"{given.low} to {given.high}"
             raise DataError(f"The range of {name} must have integer ends; got {ends}.")
     own = {name: each.range for name, each in known.items() if each.range is not None}
+    if metric in RATING_METRICS:
+        own.pop("popularity", None)  # which lists depend on alone
     searched = {name: each for name, each in (own | dict(ranges)).items() if name not in fixed}
     if not searched:
         raise DataError(f"The {model} model has no parameter that is left to tune.")

@@ -81,7 +81,6 @@ class ALS(ContentModel):
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
 
-    rating_std: float = fitted()
     user_prior_mean: Floats = fitted("d", when="set")
     item_prior_mean: Floats = fitted("d", when="set")
     user_link: Floats = fitted("linked_items", "d", when="linked")
@@ -96,7 +95,6 @@ class ALS(ContentModel):
         validation: Ratings | None,
         start: FactorModel | None = None,
     ) -> None:
-        self.rating_std = ratings.mean_and_std()[1] or 1.0
         # Only the items and the mean are kept of the best sweep: the users follow from them.
         kept = {"global_mean", "item_bias", "item_factors", *_PRIOR_ARRAYS}
         previous, watch, sweeps = math.inf, ValidationWatch(), self._sweeps(ratings, start)

@@ -291,15 +291,16 @@ class Model:
     def parameters(cls) -> tuple[Parameter, ...]:
         """Return the parameters that the model declares, in their order."""
         types = {"int": int, "float": float, "bool": bool, "str": str}
+        own = sorted(fields(cls), key=lambda f: f.name not in cls.__annotations__)  # come first
         return tuple(
             Parameter(f.name, types.get(str(f.type).split(" ")[0], object), f.default, **f.metadata)
-            for f in fields(cls)
+            for f in own
             if f.init
         )
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the values of the parameters by name; `deep` is scikit-learn's and unused."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+        return {declared.name: getattr(self, declared.name) for declared in self.parameters()}
 
     def set_params(self, **params: Any) -> Self:
         """Set some of the parameters, for the next `fit`.
@@ -355,8 +356,12 @@ class Model:
         for f in fields(self):  # of an earlier fit
             if f.metadata.get("when") == "set":
                 vars(self).pop(f.name, None)
+        self._prepare(ratings)
         self._fit(ratings, on_step, validation, **options)
         return self
+
+    def _prepare(self, ratings: Ratings) -> None:
+        """Set what the ratings alone tell, before the fit."""
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Set the fitted arrays."""
@@ -373,6 +378,10 @@ class Model:
     def scores(self, users: ArrayLike) -> Floats:
         """Return ranking scores of all items, (n_block, n_items), which the caller may change."""
 
+    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Return ranking scores of pairs, shape (n_pairs,): predictions, but for ratings."""
+        return self.predict(users, items)
+
     @property
     def _source(self) -> Self:
         """The model of the fit, which this one's users or items may have been folded into."""
@@ -385,9 +394,9 @@ class Model:
         return False
 
     def _score_error(self, users: ArrayLike) -> Floats | None:
-        """Return a bound on ``|scores - predict|`` by rounding, per user.
+        """Return a bound on ``|scores - pair_scores|`` by rounding, per user.
 
-        With it, top-N search takes its scores from `predict`; None if they are the same bits.
+        With it, top-N search takes its scores from `pair_scores`; None if they are the same bits.
         """
         return None
 
@@ -465,15 +474,27 @@ class BiasedModel(Model):
         return len(self.item_bias)
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Predicted ratings ``global_mean + user_bias + item_bias``, shape (n_pairs,)."""
-        u = check_indices(users, self.n_users, "user")
-        i = check_indices(items, self.n_items, "item")
-        return self.user_bias[u] + self.global_mean + self.item_bias[i]
+        """Predicted ratings of pairs, shape (n_pairs,); the same bits for a pair in any call."""
+        return self._sums(users, items, self.item_bias)
+
+    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Ranking scores of pairs, shape (n_pairs,): predictions with the biases of lists."""
+        return self._sums(users, items, self._list_bias)
 
     def scores(self, users: ArrayLike) -> Floats:
-        """Predicted ratings of all items for each user, shape (n_block, n_items)."""
+        """Ranking scores of all items for each user, shape (n_block, n_items)."""
         u = check_indices(users, self.n_users, "user")
-        return (self.user_bias[u] + self.global_mean)[:, None] + self.item_bias
+        return (self.user_bias[u] + self.global_mean)[:, None] + self._list_bias
+
+    @property
+    def _list_bias(self) -> Floats:
+        """The biases of items in ranking scores."""
+        return self.item_bias
+
+    def _sums(self, users: ArrayLike, items: ArrayLike, item_bias: Floats) -> Floats:
+        u = check_indices(users, self.n_users, "user")
+        i = check_indices(items, self.n_items, "item")
+        return self.user_bias[u] + self.global_mean + item_bias[i]
 
     def _predict_partly_known(self, users: Indices, items: Indices) -> Floats:
         """Predict from the biases of the known sides; -1 stands for an unknown user or item."""
@@ -494,17 +515,16 @@ class FoldingModel(BiasedModel):
 
         A user of the training ratings with the same ratings gets the very same vector.
         """
-        return self._folded(histories, "user", "item", self.n_items)
+        return self._folded(histories, "user")
 
     def with_items(self, histories: Histories) -> Self:
         """Return the model whose items are these, with the users as they are."""
-        return self._folded(histories, "item", "user", self.n_users)
+        return self._folded(histories, "item")
 
-    def _folded(
-        self, histories: Histories, side: str, other: str, n_others: int, *features: Any
-    ) -> Self:
-        check_indices(histories.indices, n_others, other)
-        arrays = self._solved(histories, *features, of_users=side == "user")
+    def _folded(self, histories: Histories, side: str, *features: Any, **arrays: Any) -> Self:
+        other = "item" if side == "user" else "user"
+        check_indices(histories.indices, getattr(self, f"n_{other}s"), other)
+        arrays |= self._solved(histories, *features, of_users=side == "user")
         if getattr(self, "linked", False):  # nothing is learned from them about the other side
             *samples, _, d = getattr(self, f"{other}_link").shape
             arrays[f"{other}_link"] = np.zeros((*samples, histories.n_rows, d), np.float32)
@@ -526,24 +546,24 @@ class FactorModel(BiasedModel):
         """Return vectors whose cosine is the similarity of two users, shape (n_users, k)."""
         return self.user_factors
 
-    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Predicted ratings of pairs, shape (n_pairs,); the same bits for a pair in any call."""
+    def _sums(self, users: ArrayLike, items: ArrayLike, item_bias: Floats) -> Floats:
+        """Return scores of pairs, shape (n_pairs,); the same bits for a pair in any call."""
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
-        predicted = super().predict(u, i)
-        predicted += kernels.pair_dots(self.user_factors, self.item_factors, u, i)
-        return predicted
+        found = super()._sums(u, i, item_bias)
+        found += kernels.pair_dots(self.user_factors, self.item_factors, u, i)
+        return found
 
     def scores(self, users: ArrayLike) -> Floats:
-        """Predicted ratings of all items; the last bits depend on the block (`_score_error`)."""
+        """Ranking scores of all items; the last bits depend on the block (`_score_error`)."""
         return FactorModel._factor_form(self, users).scores()
 
     def _score_error(self, users: ArrayLike) -> Floats:
-        """Bound on ``|scores - predict|`` for each user, shape (n_block,)."""
+        """Bound on ``|scores - pair_scores|`` for each user, shape (n_block,)."""
         return FactorModel._factor_form(self, users).error()
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the factors; a model that changes `predict` must change this too."""
         u = check_indices(users, self.n_users, "user")
         offset = self.user_bias[u] + self.global_mean
-        return FactorForm(self.user_factors[u], self.item_factors, offset, self.item_bias)
+        return FactorForm(self.user_factors[u], self.item_factors, offset, self._list_bias)

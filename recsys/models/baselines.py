@@ -15,7 +15,6 @@ from lowrank import kernels
 from recsys.models.base import (
     FactorModel,
     Floats,
-    FoldingModel,
     Indices,
     Model,
     OnStep,
@@ -28,6 +27,7 @@ from recsys.models.base import (
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import parameter, random_state_parameter
+from recsys.models.popularity import RatingModel
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -41,7 +41,7 @@ _BLOCK = 2**20  # ratings summed at a time: what is gathered stays at a few tens
 
 
 @model
-class Bias(FoldingModel):
+class Bias(RatingModel):
     """Predict a rating as ``mu + b_u + c_i``: global mean, user bias and item bias.
 
     ``mu`` is the mean of the ratings; the biases minimise ::
@@ -122,7 +122,7 @@ class Bias(FoldingModel):
         residuals = history.values - np.float32(self.global_mean) - self.item_bias[rated]
         terms = residuals / np.float32(max(1, len(residuals)) + self.user_damping)
         base = self.item_bias[columns] + np.float32(self.global_mean)
-        return Explanation(base, np.tile(terms, (len(columns), 1)))
+        return self._explanation(base, np.tile(terms, (len(columns), 1)), columns)
 
     def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
         side, other_bias, damping = "user", self.item_bias, self.user_damping
@@ -207,6 +207,11 @@ class Popular(Model):
         check_indices(users, self.n_users, "user")
         return self.item_means[check_indices(items, self.n_items, "item")]
 
+    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Return the number of ratings of each pair's item, shape (n_pairs,)."""
+        check_indices(users, self.n_users, "user")
+        return self.item_counts[check_indices(items, self.n_items, "item")]
+
     def scores(self, users: ArrayLike) -> Floats:
         """Repeat the number of ratings of every item for each user, shape (n_block, n_items)."""
         return self._factor_form(users).scores()
@@ -266,7 +271,7 @@ class Random(Model):
 
 
 @model
-class Clusters(FoldingModel, FactorModel):
+class Clusters(RatingModel, FactorModel):
     """Predict a rating as ``mu + b_u + c_i + d_u,g(i)``: biases, and the user's mean of a cluster.
 
     The biases are those of the model bias. Items are clustered by k-means of their vectors in the
@@ -320,14 +325,15 @@ class Clusters(FoldingModel, FactorModel):
         divisors = np.maximum(counts + self.damping, 1e-300)
         terms = shares * (1 - counts / divisors) + same * deviations / divisors
         base = self.item_bias[columns] + np.float32(self.global_mean)
-        return Explanation(base, terms.astype(np.float32))
+        return self._explanation(base, terms, columns)
 
     def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
         """Return biases and, of users, the means of each cluster; of items, clusters.
 
         The means of an item's cluster are nearest to its residuals; one without ratings is in none.
         """
-        names = ("global_mean", "user_bias", "item_bias")
+        names = ["global_mean", "user_bias", "item_bias"]
+        names += ["rating_std", "most_ratings", "item_obscurity"]
         bias = Bias._from_arrays({}, {name: np.asarray(getattr(self, name)) for name in names})
         rows, n_groups = histories.rows, self.item_factors.shape[1]
         if of_users:

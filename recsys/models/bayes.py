@@ -336,8 +336,12 @@ class Bayes(DriftingModel, ContentModel):
         variance = float(self.noise_variances.mean()) + self.score_variance
         return self._scale.expected(latent, variance).astype(np.float32, copy=False)
 
+    def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Ranking scores of pairs: expected ratings, with a discount on the latent scale."""
+        return self._expected(super().pair_scores(users, items))
+
     def scores(self, users: ArrayLike) -> Floats:
-        """Predicted ratings of all items; the last bits depend on the block (`_score_error`)."""
+        """Ranking scores of all items; the last bits depend on the block (`_score_error`)."""
         return self._expected(super().scores(users))
 
     def _score_error(self, users: ArrayLike) -> Floats:
@@ -510,7 +514,10 @@ class Bayes(DriftingModel, ContentModel):
             return found
         parts = (found.base[:, None], found.terms, found.item_features, found.user_features)
         total = np.sum([part.sum(axis=1) for part in parts if part is not None], axis=0)
-        return found._replace(base=found.base + self._expected(total) - total)
+        expected, discount = self._expected(total), found.popularity
+        if discount is not None:
+            discount = self._expected(total + discount) - expected
+        return found._replace(base=found.base + expected - total, popularity=discount)
 
     def _vectors(self, sample: int, *, of_users: bool) -> links.Posterior:
         side, k = "user" if of_users else "item", self.factors

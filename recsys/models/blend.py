@@ -214,7 +214,7 @@ class Blend(Model):
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
         if self._factor_form(u[:0]) is None:
-            return _sum(factor * part.predict(u, i) for factor, part in self._weighted)
+            return _sum(factor * part.pair_scores(u, i) for factor, part in self._weighted)
         found = np.empty(len(u), np.float32)
         order = np.argsort(u, kind="stable")
         for block in np.array_split(order, max(1, -(-len(u) // _PAIRS))):
@@ -232,7 +232,7 @@ class Blend(Model):
         return form.scores(self.threads)
 
     def _score_error(self, users: ArrayLike) -> Floats | None:
-        """Bound on ``|scores - predict|``, as in `FactorModel._score_error`, shape (n_block,).
+        """Bound on ``|scores - pair_scores|``, as in `FactorModel._score_error`, shape (n_block,).
 
         Without factors, both are the same sums of what the models give; where that is of the same
         bits, so are they.

@@ -33,6 +33,7 @@ from lowrank.completion.links import Posterior, RowPrior, Terms, posterior_terms
 from lowrank.kernels import CsrArrays, transposed
 from recsys.models.base import Floats, Indices, check_indices, fitted, model
 from recsys.models.histories import Explanation, Histories
+from recsys.models.popularity import RatingModel
 from recsys.models.priors import FeaturedModel, Known, csr_rows, row_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @model
-class ContentModel(FeaturedModel):
+class ContentModel(RatingModel, FeaturedModel):
     """A factor model with features, where ``ratings.item_features`` or ``user_features`` are."""
 
     factors: int
@@ -179,7 +180,7 @@ class ContentModel(FeaturedModel):
                     np.add.at(found["user"][at], known.user.indices, row.features @ z / n)
         self._add_slopes(history, wanted, known, base, found)
         parts = {f"{side}_features": each.astype(np.float32) for side, each in found.items()}
-        return Explanation(base.astype(np.float32), terms.astype(np.float32), **parts)
+        return self._explanation(base, terms, wanted, **parts)
 
     def _add_slopes(
         self,

@@ -69,10 +69,12 @@ class Explanation(NamedTuple):
 
     The base, shape (n_items,), is the score without any history; the terms, (n_items, n_ratings),
     are what each rating of the history adds, and those of features, (n_items, n_features), what
-    each feature of the item, and of the user, adds.
+    each feature of the item, and of the user, adds. All of these are a prediction, from which a
+    score may differ by `popularity`, (n_items,): what lists take off for few ratings.
     """
 
     base: Floats
     terms: Floats
     item_features: Floats | None = None
     user_features: Floats | None = None
+    popularity: Floats | None = None

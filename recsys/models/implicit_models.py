@@ -459,7 +459,7 @@ class Neighbors:
         """Number of items."""
         return self._model.n_items
 
-    def predict(self, users: Indices, items: Indices) -> Floats:
+    def pair_scores(self, users: Indices, items: Indices) -> Floats:
         """Similarities of pairs of items, shape (n_pairs,)."""
         return self.scores(users)[np.arange(len(users)), items]
 

@@ -156,7 +156,7 @@ class LinearFilter(ProfileModel):
         return self._factor_form(users).scores(self.threads)
 
     def _score_error(self, users: ArrayLike) -> Floats:
-        """Bound on ``|scores - predict|``, as in `FactorModel._score_error`, shape (n_block,)."""
+        """Bound on ``|scores - pair_scores|`` as in `FactorModel`, shape (n_block,)."""
         return self._factor_form(users).error()
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:

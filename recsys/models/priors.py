@@ -52,13 +52,13 @@ class FeaturedModel(FoldingModel, FactorModel):
 
     def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
         """Return the model whose users are these; one of the fit keeps the same vector."""
-        folded = self._folded(histories, "user", "item", self.n_items, csr_rows(features))
+        folded = self._folded(histories, "user", csr_rows(features))
         vars(folded)["_source_model"] = self._source
         return folded
 
     def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
         """Return the model whose items are these, with the users as they are."""
-        return self._folded(histories, "item", "user", self.n_users, csr_rows(features))
+        return self._folded(histories, "item", csr_rows(features))
 
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
         """Return the model with more items, or users, without ratings, sorted by `order`."""

@@ -12,7 +12,6 @@ from lowrank import kernels
 from recsys.models.base import (
     FactorModel,
     Floats,
-    FoldingModel,
     OnStep,
     Step,
     check_indices,
@@ -23,6 +22,7 @@ from recsys.models.base import (
 from recsys.models.baselines import Bias
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
+from recsys.models.popularity import RatingModel
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -32,7 +32,7 @@ _FEWEST = 20  # ratings below which none are held out
 
 
 @model
-class SoftImpute(FoldingModel, FactorModel):
+class SoftImpute(RatingModel, FactorModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, the last term by soft-impute.
 
     The biases are those of the model bias. Their residual is completed by the matrix Z that
@@ -133,7 +133,7 @@ class SoftImpute(FoldingModel, FactorModel):
         weights = self.item_factors[wanted] @ np.linalg.solve(ridge, M.T)
         terms = shares + weights * (deviation - shares.sum())
         base = self.item_bias[wanted] + np.float32(self.global_mean)
-        return Explanation(base, terms.astype(np.float32))
+        return self._explanation(base, terms, wanted)
 
     def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
         """Solve for biases, then for factors by ridge regression."""

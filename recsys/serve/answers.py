@@ -240,14 +240,16 @@ class Answers:
         """
         row = int(self.ratings.users.index([user])[0])
         place = self.facts.place(item)
-        base, terms, reasons = self._reasons(self.recommender, row, np.array([place]), n)[0]
+        found, terms, reasons = self._reasons(self.recommender, row, np.array([place]), n)[0]
+        base, popularity = found
         shown = sum(reason["contribution"] for reason in reasons)
         total = float(terms.sum(dtype=np.float64))
         return {
             "user": id_of(self.ratings.users, row),
             **self.facts.named(place),
-            "score": short(base + total),
+            "score": short(base + popularity + total),
             "base": short(base),
+            "popularity": short(popularity),
             "because": reasons,
             "others": short(total - shown) if len(reasons) < np.count_nonzero(terms) else 0.0,
             "model": self.name,
@@ -378,8 +380,8 @@ class Answers:
 
     def _reasons(
         self, recommender: Recommender, user: int, items: Indices, n: int
-    ) -> list[tuple[float, Floats, list[Json]]]:
-        """Return base, terms and the n largest terms, described, of the score of each item."""
+    ) -> list[tuple[tuple[float, float], Floats, list[Json]]]:
+        """Return base and popularity, terms, and the n largest, described, of each score."""
         history, found = user_contributions(
             recommender.model, recommender.ratings, user, items, self.ratings
         )
@@ -399,12 +401,13 @@ class Answers:
                 parts.append(of_side)
         terms = np.concatenate(parts, axis=1)
         answers = []
-        for base, row in zip(found.base, terms, strict=True):
+        popularity = np.zeros(len(items)) if found.popularity is None else found.popularity
+        for base, discount, row in zip(found.base, popularity, terms, strict=True):
             order = np.argsort(-np.abs(row), kind="stable")[:n]
             reasons = [
                 described[at] | {"contribution": short(row[at])} for at in order if row[at] != 0
             ]
-            answers.append((float(base), row, reasons))
+            answers.append(((float(base), float(discount)), row, reasons))
         return answers
 
     def _rows(self, items: Indices, ranks: NDArray[Any], scores: Floats) -> list[Json]:

@@ -86,11 +86,12 @@ class SimilarBody(NamedItem):
 
 
 class ExplanationBody(NamedItem):
-    """A score as a sum: base, what is named in `because`, and others."""
+    """A score as a sum: base, popularity, what is named in `because`, and others."""
 
     user: IdBody
     score: Finite
     base: Finite
+    popularity: Finite = Field(description="What few ratings take off; at most 0.")
     because: list[ReasonBody]
     others: Finite
     model: str

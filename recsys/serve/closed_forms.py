@@ -28,6 +28,7 @@ from recsys.models.content import ContentModel
 from recsys.models.histories import Histories
 from recsys.models.ials import IALS
 from recsys.models.item_item import HistoryModel, ItemItemModel
+from recsys.models.popularity import RatingModel
 from recsys.models.priors import row_of
 from recsys.models.softimpute import SoftImpute
 from recsys.models.sparse_ease import SparseEASE
@@ -107,12 +108,15 @@ def _form(model: Model, ratings: Ratings, items: Indices, users: Indices) -> For
             for factor, part in model._weighted
         ]
         return {"kind": "blend", "parts": parts}
+    discount: Form = {}
+    if isinstance(model, RatingModel) and model.popularity:
+        discount["discount"] = np.float32(model.popularity) * model.item_obscurity[items]
     if isinstance(model, ContentModel):
-        return _posterior(model, ratings, items, users)
+        return _posterior(model, ratings, items, users) | discount
     if isinstance(model, IALS):
         return _interactions(model, ratings, items, users)
     if isinstance(model, SoftImpute):
-        return {
+        return discount | {
             "kind": "residuals",
             "mean": float(model.global_mean),
             "bias": model.item_bias[items],
@@ -124,7 +128,8 @@ def _form(model: Model, ratings: Ratings, items: Indices, users: Indices) -> For
         vectors = model.item_bias[items, None]
         damping = np.array([[model.user_damping]], np.float32)
         sample = {"vectors": vectors, "precision": damping}
-        return {"kind": "posterior", "mean": model.global_mean, "power": 0.0, "samples": [sample]}
+        form = {"kind": "posterior", "mean": model.global_mean, "power": 0.0, "samples": [sample]}
+        return form | discount
     if isinstance(model, Popular):
         return {"kind": "sums", "base": model.item_counts[items]}
     if isinstance(model, HistoryModel):
@@ -160,7 +165,7 @@ def form_size(model: Model, n: int) -> int:
     per_item = sum(
         array.itemsize * int(np.prod(array.shape[1:]))
         for name, array in model._arrays().items()
-        if name in ("item_factors", "item_bias", "item_covariance", "item_biases")
+        if name in ("item_factors", "item_bias", "item_covariance", "item_biases", "item_obscurity")
     )
     linked = vars(model).get("user_link")
     if linked is not None:  # of the items of the user's history
@@ -322,7 +327,7 @@ def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> D
         bias = off.sum() / (len(off) + form["damping"] or 1)
         system = own.T @ own + form["penalty"] * np.eye(own.shape[1])
         w = np.linalg.solve(system, (off - bias) @ own)
-        found = form["mean"] + form["bias"] + bias + vectors @ w
+        found = form["mean"] + form["bias"] + bias + vectors @ w - form.get("discount", 0.0)
     return found
 
 
@@ -340,7 +345,7 @@ def _posterior_scores(form: Form, items: Indices, values: Floats, user: int) -> 
             at = _sample_scores(form, form["samples"][0], items, target, user)[items]
             target = scale.latent(codes, at, terms["noise"]).means
     scores = [_sample_scores(form, each, items, target, user) for each in form["samples"]]
-    found: Doubles = np.mean(scores, axis=0)
+    found: Doubles = np.mean(scores, axis=0) - form.get("discount", 0.0)
     if "scale" in form:
         found = np.asarray(scale.expected(found, terms["variance"]), np.float64)
     return found

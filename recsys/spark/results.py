@@ -29,6 +29,7 @@ from lowrank.kernels import backends
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
+from recsys.models.popularity import obscurity
 from recsys.models.registry import model_class
 from recsys.saved_arrays import MANIFEST
 from recsys.schema import SPARK_FORMAT
@@ -181,6 +182,11 @@ def _opened(result: SparkModel) -> tuple[Model, Ratings]:
         arrays[f"{side}_factors"] = factors.reshape(len(table), int(result.parameters["factors"]))
         arrays[f"{side}_bias"] = table["bias"].cast(pl.Float32).to_numpy()
         tables[side] = table
+    if result.model == "als":
+        counts = tables["item"]["count"].to_numpy()
+        most, std = int(counts.max()), float(arrays["rating_std"])
+        arrays["most_ratings"] = np.asarray(most)
+        arrays["item_obscurity"] = obscurity(np.log1p(counts), most, std)
     users = tables["user"]
     ratings = Ratings(
         users=Ids(users["id"], "user"),

@@ -15,6 +15,7 @@ from lowrank.kernels import at_most
 from lowrank.spark import arrow
 from recsys.errors import DataError, UnknownIdError
 from recsys.models.base import FactorModel
+from recsys.models.popularity import obscurity
 from recsys.spark.results import Place, SparkModel, staged
 from recsys.spark.session import BROADCAST_LIMIT, reported, spark_session
 from recsys.topn import CsrPairs, top_n
@@ -114,7 +115,9 @@ def top_items(
 
     if n < 1:
         raise DataError(f"n must be at least 1; got {n}.")
-    candidates = model.table(spark, "items").select("index", "id", "bias", "factors")
+    candidates = model.table(spark, "items").select("index", "id", "count", "bias", "factors")
+    most = candidates.agg(sql.max("count")).first()[0]
+    discount = model.parameters.get("popularity", 0.0), most, model.fitted.get("rating_std", 1.0)
     candidates = candidates.withColumn("allowed", sql.lit(True))
     for listed, wanted in ((items, True), (block, False)):
         if listed is not None:
@@ -132,7 +135,8 @@ def top_items(
 
         def rank(batches: Iterator[Any]) -> Iterator[Any]:
             for batch in batches:
-                yield from _ranked(batch, shared.value, mean, n).combine_chunks().to_batches()
+                found = _ranked(batch, shared.value, mean, discount, n)
+                yield from found.combine_chunks().to_batches()
 
         seen = sql.array().cast("array<int>")
         if exclude_seen:
@@ -166,17 +170,21 @@ def _marked(candidates: DataFrame, listed: IdsLike, *, wanted: bool) -> DataFram
     return marked.withColumn("allowed", sql.col("allowed") & fits).drop("name")
 
 
-def _ranked(users: Any, candidates: pa.Table, mean: float, n: int) -> pa.Table:
+def _ranked(
+    users: Any, candidates: pa.Table, mean: float, discount: tuple[float, float, float], n: int
+) -> pa.Table:
     """Rank consecutive items for a batch of users."""
     import pyarrow as pa
 
     indptr, seen = arrow.lists(users, "others")
     allowed = arrow.column(candidates, "allowed").astype(bool)
     first = int(arrow.column(candidates, "index")[0])
+    bias, (weight, most, std) = arrow.column(candidates, "bias"), discount
+    log_counts = np.log1p(arrow.column(candidates, "count"))
     arrays = {
         "global_mean": np.asarray(mean),
         "user_bias": arrow.column(users, "bias"),
-        "item_bias": arrow.column(candidates, "bias"),
+        "item_bias": bias - np.float32(weight) * obscurity(log_counts, most, std),
         "user_factors": arrow.matrix(users, "factors"),
         "item_factors": arrow.matrix(candidates, "factors"),
     }

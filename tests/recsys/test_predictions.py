@@ -91,25 +91,28 @@ def test_impute_refuses_at_once(recommender):
 def test_an_explanation_has_base_items_and_the_rest(recommender):
     whole = recommender.explain(3, "a")
     assert whole.columns == ["part", "item", "rating", "contribution", "title"]
-    assert whole["part"].to_list() == ["base", "item", "item", "item"]
+    assert whole["part"].to_list() == ["base", "popularity", "item", "item", "item"]
     assert set(whole["item"]) == {None, "b", "c", "d"}
     ratings = dict(zip(whole["item"], whole["rating"], strict=True))
     assert ratings == {None: None, "b": 3, "c": 5, "d": 2}
     titles = dict(zip(whole["item"], whole["title"], strict=True))
     assert titles == {None: None, "b": "B", "c": None, "d": "D"}
-    sizes = whole["contribution"][1:].abs()
+    sizes = whole["contribution"][2:].abs()
     assert sizes.to_list() == sorted(sizes, reverse=True)
     model = recommender.model
     base = model.global_mean + model.item_bias[0]
     assert whole["contribution"][0] == pytest.approx(base, rel=1e-6)
-    assert whole["contribution"].sum() == pytest.approx(model.predict([2], [0])[0], rel=1e-5)
+    assert whole["contribution"].sum() == pytest.approx(model.pair_scores([2], [0])[0], rel=1e-5)
+    of_prediction = whole.filter(pl.col("part") != "popularity")["contribution"].sum()
+    assert of_prediction == pytest.approx(model.predict([2], [0])[0], rel=1e-5)
+    assert whole["contribution"][1] == -model.popularity * model.item_obscurity[0]
 
 
 def test_a_short_explanation_sums_up_the_others(recommender):
     whole, short = recommender.explain(3, "a"), recommender.explain(3, "a", n=1)
-    assert short["part"].to_list() == ["base", "item", "others"]
-    assert short[:2].equals(whole[:2])
-    assert short["contribution"][2] == pytest.approx(whole["contribution"][2:].sum(), rel=1e-5)
+    assert short["part"].to_list() == ["base", "popularity", "item", "others"]
+    assert short[:3].equals(whole[:3])
+    assert short["contribution"][3] == pytest.approx(whole["contribution"][3:].sum(), rel=1e-5)
     assert recommender.explain(3, "a", n=3).equals(whole)
 
 

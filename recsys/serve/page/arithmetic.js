@@ -185,10 +185,16 @@ function expectedLevel({ levels, cuts, variance }, mean) {
   return expected;
 }
 
+// Take off what few ratings of an item cost it in lists.
+function discounted(form, scores) {
+  if (form.discount) form.discount.data.forEach((value, item) => { scores[item] -= value; });
+}
+
 const KINDS = {
   posterior(form, history) {
     const factor = 1 / form.samples.length, known = settled(form, history);
     const found = mixture(form.samples.map((sample) => ({ factor, found: posteriorSample(sample, form, known) })));
+    discounted(form, found.scores);
     if (form.scale) found.scores.forEach((score, item) => { found.scores[item] = expectedLevel(form.scale, score); });
     return found;
   },
@@ -245,6 +251,7 @@ const KINDS = {
     for (let item = 0; item < n; item++) {
       scores[item] = form.mean + form.bias.data[item] + bias + dot(row(vectors, item, d), user, d);
     }
+    discounted(form, scores);
     const reasons = (item) => {
       const direction = solved(system, row(vectors, item, d), d);
       return history.items.map((other, at) => [at, biases[at] + dot(row(vectors, other, d), direction, d) * (off[at] - bias)]);

@@ -253,7 +253,7 @@ def test_explain_is_the_librarys_answer(run, model, loaded):
     assert (document["command"], document["user"], document["item"]) == ("explain", "3", 105)
     expected = loaded.explain(3, 105, 3)
     found = pl.DataFrame(document["rows"])
-    assert found["part"].to_list() == ["base", "item", "item", "item", "others"]
+    assert found["part"].to_list() == ["base", "popularity", "item", "item", "item", "others"]
     assert found["item"].to_list() == expected["item"].to_list()
     assert found["contribution"].to_list() == pytest.approx(expected["contribution"].to_list())
 

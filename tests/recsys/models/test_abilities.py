@@ -144,7 +144,10 @@ def test_contributions_add_up_to_the_score(name, ratings, fitted):
         assert found.base.shape == (N_ITEMS,)
         assert found.terms.shape == (N_ITEMS, len(history.indices))
         assert found.base.dtype == found.terms.dtype == np.float32
-        assert_same_scores(found.base + found.terms.sum(axis=1), model.scores([user])[0])
+        popularity = 0 if found.popularity is None else found.popularity
+        assert_same_scores(
+            found.base + popularity + found.terms.sum(axis=1), model.scores([user])[0]
+        )
 
 
 @those_with(Explains)

@@ -66,7 +66,7 @@ def test_bias_predicts_mean_plus_biases(ratings):
     model = Bias().fit(ratings)
     expected = model.global_mean + model.user_bias[2] + model.item_bias[1]
     assert model.predict([2], [1])[0] == pytest.approx(expected)
-    np.testing.assert_array_equal(model.scores([2])[0], model.predict([2] * 4, range(4)))
+    np.testing.assert_array_equal(model.scores([2])[0], model.pair_scores([2] * 4, range(4)))
 
 
 def test_bias_without_damping_fits_an_additive_table():
@@ -85,7 +85,7 @@ def test_bias_of_users_and_items_without_ratings_is_zero():
 
 def test_bias_reports_each_sweep_as_it_is(ratings):
     steps, models = [], []
-    model = Bias(iterations=4, tol=0)
+    model = Bias(iterations=4, tol=0, popularity=0.0)
     validation = ratings.take(np.arange(3))
 
     def listen(step):
@@ -235,7 +235,7 @@ def test_new_items_join_the_group_that_fits_them_best():
     assert validation_rmse(folded, ratings) == pytest.approx(truth, rel=0.05)
     nobody = Histories(np.zeros(2, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
     expected = model.global_mean + model.user_bias
-    np.testing.assert_allclose(model.with_items(nobody).scores(range(80))[:, 0], expected)
+    np.testing.assert_allclose(model.with_items(nobody).predict(range(80), [0] * 80), expected)
     with pytest.raises(IndexError, match="user indices must be between 0 and 79; got -1"):
         model.with_items(Histories(np.array([0, 1]), np.array([-1], np.int32), np.ones(1)))
 

@@ -70,13 +70,13 @@ def history(ratings, user):
     return Histories(indptr, ratings.indices[part], ratings.values[part])
 
 
-def test_scores_are_predictions_also_of_new_users_and_items(fitted, ratings):
+def test_scores_are_those_of_pairs_also_of_new_users_and_items(fitted, ratings):
     assert fitted.n_users, fitted.n_items == ratings.shape
     users = np.array([0, 30])
     every = np.tile(np.arange(60), 2)
     scores = fitted.scores(users)
-    predicted = fitted.predict(np.repeat(users, 60), every).reshape(2, 60)
-    np.testing.assert_allclose(scores, predicted, atol=1e-5)
+    of_pairs = fitted.pair_scores(np.repeat(users, 60), every).reshape(2, 60)
+    np.testing.assert_allclose(scores, of_pairs, atol=1e-5)
     assert np.isfinite(scores).all()
     assert np.std(scores[1, :COLD]) > 0.05  # new items differ
 
@@ -107,7 +107,7 @@ def test_contributions_of_ratings_and_features_add_up(fitted, ratings, user):
         Histories(*kernels.csr_arrays(ratings.matrix[:, items].T.tocsr())),
     )
     found = fitted.contributions(history(ratings, user), items, known)
-    total = found.base + found.terms.sum(axis=1)
+    total = found.base + found.popularity + found.terms.sum(axis=1)
     total += found.item_features.sum(axis=1) + found.user_features.sum(axis=1)
     np.testing.assert_allclose(total, fitted.scores([user])[0, items], atol=2e-4)
     assert np.abs(found.item_features[0]).max() > 0.02

@@ -160,7 +160,7 @@ def test_similar_items_of_knn_are_its_neighbours(ratings):
     support = X[:, 1].sum() / (X[:, 1].sum() + 10)
     assert frame["score"][0] == pytest.approx(cosine * support, rel=1e-5)
     similarity = recommender.model.item_similarity(np.ones(25, np.float32))
-    assert similarity.predict(np.array([3]), np.array([3]))[0] == pytest.approx(1)
+    assert similarity.pair_scores(np.array([3]), np.array([3]))[0] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("name", NAMES)

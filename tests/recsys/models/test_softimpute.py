@@ -52,7 +52,7 @@ def model(ratings):
 
 
 def test_it_is_the_biases_and_soft_impute_of_the_rest(ratings):
-    model = SoftImpute(regularization=3.0, tol=3e-4).fit(ratings)
+    model = SoftImpute(regularization=3.0, tol=3e-4, popularity=0.0).fit(ratings)
     bias = make_model("bias").fit(ratings)
     users, items = np.divmod(np.arange(80 * 60), 60)
     of_biases = bias.predict(users, items).reshape(80, 60)
@@ -132,7 +132,8 @@ def test_nobody_and_users_without_ratings_can_be_folded_in(model):
     assert model.with_users(Histories(np.zeros(1, np.int64), *none)).n_users == 0
     empty = model.with_users(Histories(np.zeros(3, np.int64), *none))
     assert empty.n_users == 2
-    np.testing.assert_allclose(empty.scores([1])[0], model.global_mean + model.item_bias, rtol=1e-6)
+    expected = model.global_mean + model.item_bias
+    np.testing.assert_allclose(empty.predict([1] * 60, range(60)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("user", [0, 33, 79])
@@ -141,9 +142,8 @@ def test_contributions_add_up_to_the_score(ratings, model, user):
     found = model.contributions(history, np.arange(60))
     assert found.base.dtype == found.terms.dtype == np.float32
     assert found.terms.shape == (60, len(history.indices))
-    np.testing.assert_allclose(
-        found.base + found.terms.sum(axis=1), model.scores([user])[0], atol=2e-5
-    )
+    total = found.base + found.popularity + found.terms.sum(axis=1)
+    np.testing.assert_allclose(total, model.scores([user])[0], atol=2e-5)
 
 
 def test_contributions_of_a_user_without_ratings_and_without_damping(ratings):

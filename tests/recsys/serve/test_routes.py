@@ -80,7 +80,9 @@ def test_reasons_are_the_largest_terms_of_the_score(service, recommender):
             expected.to_list()
         )
     full = service.get(f"/v1/explain/{KNOWN}/{answer['items'][0]['item']}?n=4").json
-    total = full["base"] + sum(each["contribution"] for each in full["because"]) + full["others"]
+    total = full["base"] + full["popularity"] + full["others"]
+    total += sum(each["contribution"] for each in full["because"])
+    assert full["popularity"] < 0
     assert total == pytest.approx(full["score"], rel=1e-5)
 
 
