@@ -40,6 +40,13 @@ if TYPE_CHECKING:
     QueriesLike = str | Sequence[str] | MatrixLike
 
 Floats = NDArray[np.floating[Any]]
+Indices = NDArray[np.int64]
+
+FEEDBACK = "(best documents)"
+"""Row of an explanation for the documents whose mean stands for the meaning of the query."""
+
+AVERAGE = "(average document)"
+"""Row of an explanation for what the average document has, which is subtracted."""
 
 _NO_WORDS = Query(np.zeros(0, np.int64), *np.zeros((2, 0)))
 
@@ -176,9 +183,23 @@ class Index:
         method = self._method(method)
         given = self._queries(queries)
         given.check(self.terms_)
-        rows, found = found_for(self._search, given, self.components_, n, method)
-        kept = labels if labels is not None else given.labels
-        return answered(self.documents_, self.terms_, given, kept, rows, found, parts=parts)
+        rows, found = self._found(given, n, method)
+        ids, *shown = self.documents_.shown(found.documents)
+        ranks = (np.arange(1, len(rows) + 1) - np.searchsorted(rows, rows)).astype(np.int32)
+        columns = [ids, pl.Series("rank", ranks), pl.Series("score", found.scores)]
+        if parts:
+            matched = []
+            for row, place in zip(rows.tolist(), found.documents.tolist(), strict=True):
+                terms = self.documents_.counts_of(place).indices
+                both = self.terms_.values.gather(np.intersect1d(terms, given.each[row].terms))
+                matched.append(", ".join(map(str, both)))
+            columns += [pl.Series("words", found.words), pl.Series("meaning", found.meaning)]
+            columns.append(pl.Series("matched", matched, dtype=pl.String))
+        frame = pl.DataFrame([*columns, *shown])
+        if given.single:
+            return frame
+        kept = given.labels if labels is None else labels
+        return frame.select(pl.Series("query", list(kept)).gather(rows), pl.all())
 
     def explain(
         self, query: QueriesLike, document: int | str, *, method: str | None = None
@@ -217,9 +238,33 @@ class Index:
         given.check(self.terms_)
         wanted = given.each[0].towards(self.components_)
         place = int(self.documents_.places([document])[0])
-        own = self._encoder.weigh(self.documents_.counts_of(place))
-        shown = (self._search, self.components_, self.documents_, self.terms_)
-        return explained(*shown, wanted, place, own, method)
+        terms = self.terms_.values.gather(wanted.terms).alias("term")
+        bm25 = self._search.word_shares(wanted, place)
+        if method == "bm25":
+            return _sorted(pl.DataFrame([terms, pl.Series("contribution", bm25)]))
+        cosines, through = self._cosine_shares(wanted, place)
+        if method == "lsi":
+            return _sorted(pl.DataFrame([terms, pl.Series("contribution", cosines), through]))
+        fusion = self._search.fusion(wanted)
+        words = fusion.words * bm25
+        unit = self._search.units(np.array([place]))[0].astype(np.float64)
+        of_best = fusion.meaning * float(unit @ fusion.direction)
+        rest = pl.DataFrame(
+            {
+                "term": [FEEDBACK, AVERAGE],
+                "contribution": [of_best, -fusion.average],
+                "words": [0.0, -fusion.average_words],
+                "meaning": [of_best, -fusion.average_meaning],
+                "through": [", ".join(map(str, self.documents_.shown(fusion.best)[0])), None],
+            },
+            schema_overrides={"through": pl.String},
+        )
+        if len(fusion.best):  # whose mean stands for what the query means
+            cosines, through = np.zeros(len(terms)), through.clear(len(terms))
+        meaning = cosines * fusion.meaning
+        own = pl.DataFrame({"term": terms.cast(pl.String), "contribution": words + meaning})
+        own = own.with_columns(words=words, meaning=meaning, through=through.cast(pl.String))
+        return pl.concat([_sorted(own), rest if len(fusion.best) else rest[1:]])
 
     def similar_documents(self, documents: IdsLike | int | str, n: int = 10) -> pl.DataFrame:
         """Find the n documents most similar to each of some documents of the index.
@@ -311,6 +356,55 @@ class Index:
         length = facts["words"] / max(1, facts["documents"] - facts["empty_documents"])
         return Search(self.documents_.parts, length, self._totals)
 
+    def _found(self, given: Queries, n: int, method: str) -> tuple[Indices, Ranking]:
+        """Return the numbers of queries, and the documents that a method finds for each.
+
+        Raises
+        ------
+        NothingToRankError
+            If documents are ranked by meaning and no query has a direction.
+        """
+        search = self._search
+        find = {"bm25": search.by_words, "hybrid": search.by_both, "lsi": search.by_meaning}[method]
+        queries = [
+            (number, query.towards(self.components_))
+            for number, query in enumerate(given.each)
+            if len(query.terms)
+        ]
+        if method == "lsi":
+            queries = [each for each in queries if each[1].direction.any()]
+        if not queries:
+            raise NothingToRankError(
+                "The words of the query have no weight in the dimensions of the index, so nothing "
+                "can be ranked; use other words, another method, or an index with more dimensions."
+            )
+        found = [find(query, n) for _, query in queries]
+        if len(found) == 1:
+            return np.full(len(found[0].documents), queries[0][0]), found[0]
+        counts = [len(each.documents) for each in found]
+        rows = np.repeat([number for number, _ in queries], counts)
+        return rows, Ranking(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def _cosine_shares(self, query: Query, place: int) -> tuple[Floats, pl.Series]:
+        """Split the cosine of a query and a document into one share for each word of the query.
+
+        With each comes the term of the document that carries most of it; null for one without words.
+        """
+        own = self._encoder.weigh(self.documents_.counts_of(place))
+        target = self._search.units(np.array([place]))[0].astype(np.float64)
+        weights = query.weights.astype(np.float64)
+        basis = self.components_[:, query.terms].T.astype(np.float64)
+        scale = np.linalg.norm(weights @ basis) * np.linalg.norm(target)
+        shares = weights * (basis @ target) / scale if scale > 0 else np.zeros(len(weights))
+        names = self.terms_.values.alias("through")
+        if not own.nnz:
+            return shares, names.clear(len(shares))
+        # The document is d'U_k, so each product splits once more, over the document's own terms.
+        document_basis = self.components_[:, own.indices].astype(np.float64) * own.data
+        products = (weights[:, None] * basis) @ document_basis
+        signs = np.where(shares < 0, -1, 1)[:, None]
+        return shares, names.gather(own.indices[np.argmax(products * signs, axis=1)])
+
     @cached_property
     def _totals(self) -> NDArray[np.float64]:
         """Sums of `Part.totals` over all documents."""
@@ -348,134 +442,6 @@ class Index:
             from sklearn.utils.validation import check_is_fitted
 
             check_is_fitted(self)
-
-
-Indices = NDArray[np.int64]
-
-FEEDBACK = "(best documents)"
-"""Row of an explanation for the documents whose mean stands for the meaning of the query."""
-
-AVERAGE = "(average document)"
-"""Row of an explanation for what the average document has, which is subtracted."""
-
-
-def found_for(
-    search: Search, given: Queries, components: Floats, n: int, method: str
-) -> tuple[Indices, Ranking]:
-    """Return the numbers of queries, and the documents that a method finds for each.
-
-    Raises
-    ------
-    NothingToRankError
-        If documents are ranked by meaning and no query has a direction.
-    """
-    queries = [
-        (number, query.towards(components))
-        for number, query in enumerate(given.each)
-        if len(query.terms)
-    ]
-    find = {"bm25": search.by_words, "hybrid": search.by_both, "lsi": search.by_meaning}[method]
-    if method == "lsi":
-        queries = [each for each in queries if each[1].direction.any()]
-    if not queries:
-        raise NothingToRankError(
-            "The words of the query have no weight in the dimensions of the index, so nothing can "
-            "be ranked; use other words, another method, or an index with more dimensions."
-        )
-    found = [find(query, n) for _, query in queries]
-    if len(found) == 1:
-        return np.full(len(found[0].documents), queries[0][0]), found[0]
-    rows = np.repeat([number for number, _ in queries], [len(each.documents) for each in found])
-    return rows, Ranking(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
-
-
-def answered(
-    documents: Collection,
-    terms: Ids,
-    given: Queries,
-    labels: Sequence[Any],
-    rows: Indices,
-    found: Ranking,
-    *,
-    parts: bool,
-) -> pl.DataFrame:
-    """Return what was found for queries as a frame: see `LSI.query`."""
-    ids, *shown = documents.shown(found.documents)
-    ranks = (np.arange(1, len(rows) + 1) - np.searchsorted(rows, rows)).astype(np.int32)
-    columns = [ids, pl.Series("rank", ranks), pl.Series("score", found.scores)]
-    if parts:
-        texts = []
-        for row, place in zip(rows.tolist(), found.documents.tolist(), strict=True):
-            both = np.intersect1d(documents.counts_of(place).indices, given.each[row].terms)
-            texts.append(", ".join(map(str, terms.values.gather(both))))
-        columns += [pl.Series("words", found.words), pl.Series("meaning", found.meaning)]
-        columns.append(pl.Series("matched", texts, dtype=pl.String))
-    frame = pl.DataFrame([*columns, *shown])
-    if given.single:
-        return frame
-    return frame.select(pl.Series("query", list(labels)).gather(rows), pl.all())
-
-
-def explained(
-    search: Search,
-    components: Floats,
-    documents: Collection,
-    names: Ids,
-    query: Query,
-    place: int,
-    own: Any,
-    method: str,
-) -> pl.DataFrame:
-    """Return the score of a document word by word: see `LSI.explain`; `own` is its weighted row."""
-    terms = names.values.gather(query.terms).alias("term")
-    if method == "bm25":
-        return _sorted(pl.DataFrame([terms, _shares(search.word_shares(query, place))]))
-    cosines, through = _contributions(query, components, search.units(np.array([place]))[0], own)
-    nothing = pl.Series("through", [None] * len(terms), dtype=names.dtype)
-    via = nothing if through is None else names.values.gather(through).alias("through")
-    if method == "lsi":
-        return _sorted(pl.DataFrame([terms, _shares(cosines), via]))
-    fusion = search.fusion(query)
-    best = documents.shown(fusion.best)[0].cast(pl.String)
-    words = fusion.words * search.word_shares(query, place)
-    meaning = cosines * (0.0 if len(best) else fusion.meaning)
-    cosine = float(search.units(np.array([place]))[0].astype(np.float64) @ fusion.direction)
-    rest = {
-        "term": [FEEDBACK, AVERAGE],
-        "contribution": [fusion.meaning * cosine, -fusion.average],
-        "words": [0.0, -fusion.average_words],
-        "meaning": [fusion.meaning * cosine, -fusion.average_meaning],
-        "through": [", ".join(best), None],
-    }
-    columns = [terms.cast(pl.String), _shares(words + meaning), pl.Series("words", words)]
-    columns += [pl.Series("meaning", meaning), (nothing if len(best) else via).cast(pl.String)]
-    others = pl.DataFrame(rest, schema_overrides={"through": pl.String})
-    return pl.concat([_sorted(pl.DataFrame(columns)), others if len(best) else others[1:]])
-
-
-def _contributions(
-    query: Query, components: Floats, target: Floats, own: Any
-) -> tuple[Floats, Indices | None]:
-    """Split the cosine of a query and a document into one share for each word of the query.
-
-    With each comes the term of the document that carries most of it; None for one without words.
-    """
-    weights = query.weights.astype(np.float64)
-    basis = components[:, query.terms].T.astype(np.float64)
-    target = target.astype(np.float64)
-    scale = np.linalg.norm(weights @ basis) * np.linalg.norm(target)
-    shares = weights * (basis @ target) / scale if scale > 0 else np.zeros(len(weights))
-    if not own.nnz:
-        return shares, None
-    # The document is d'U_k, so each product splits once more, over the document's own terms.
-    document_basis = components[:, own.indices].astype(np.float64) * own.data
-    products = (weights[:, None] * basis) @ document_basis
-    signs = np.where(shares < 0, -1, 1)[:, None]
-    return shares, own.indices[np.argmax(products * signs, axis=1)]
-
-
-def _shares(values: Floats) -> pl.Series:
-    return pl.Series("contribution", values, dtype=pl.Float64)
 
 
 def _sorted(frame: pl.DataFrame) -> pl.DataFrame:
