@@ -197,7 +197,7 @@ class Auto(Model):
     uses_features = True
     _choice: ClassVar[Choice | None] = None
     _blends: ClassVar[bool] = True
-    _listeners: ClassVar[list[Callable[[str], None]]] = []
+    _say: ClassVar[Callable[[str], None]] = staticmethod(lambda message: None)
 
     def among(self, choice: Choice, *, blends: bool = True) -> Self:
         """Set the candidates, and whether a blend of them may win."""
@@ -206,12 +206,8 @@ class Auto(Model):
 
     def report_to(self, say: Callable[[str], None]) -> Self:
         """Set who is told what is done, such as a progress display."""
-        vars(self).update(_listeners=[say])
+        vars(self)["_say"] = say
         return self
-
-    def _say(self, message: str) -> None:
-        for say in self._listeners:
-            say(message)
 
     def compare(self, ratings: Ratings) -> Candidate:
         """Compare the candidates on held-out ratings; `findings` has the results."""

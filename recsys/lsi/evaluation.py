@@ -39,14 +39,10 @@ class Judged(NamedTuple):
 
 
 def _judged(
-    lsi: Index,
-    labels: Sequence[Any],
-    texts: Sequence[str],
-    judgements: Judgements,
-    relevant_from: float | None,
+    lsi: Index, labels: Sequence[Any], texts: Sequence[str], judgements: Judgements
 ) -> Judged:
     """Match queries, judgements and the documents of an index."""
-    rows, ids = judgements.relevant(relevant_from), lsi.documents_.ids.values
+    rows, ids = judgements.relevant(), lsi.documents_.ids.values
     queries, of_queries = places_of(rows["query"], labels, in_order=True)
     documents, of_documents = places_of(rows["document"], ids)
     if not len(rows):
@@ -78,26 +74,21 @@ def evaluate_search(
     judgements: Judgements,
     *,
     methods: Sequence[str] = METHODS,
-    relevant_from: float | None = None,
-    resamples: int = 1000,
-    confidence: float = 0.95,
-    random_state: int = 0,
 ) -> Evaluation:
     """Measure how well methods of search find the relevant documents of judged queries.
 
     The measures, their intervals and the tests between methods are those of recommendations, with
     queries in place of users and methods in place of models: MAP over the 1,000 best documents,
     NDCG and precision at 10, recall at 100, and MRR. Gains are 0 and 1. `labels` and `texts` are
-    ids and texts of the queries; documents from a relevance of `relevant_from` on are relevant, by
-    default of any above 0.
+    ids and texts of the queries; for the relevant documents see `Judgements.relevant`.
     """
-    judged = _judged(lsi, labels, texts, judgements, relevant_from)
+    judged = _judged(lsi, labels, texts, judgements)
     n_judged = sum(map(len, judged.relevant))
     counts = {"queries": len(judged.labels), "judgements": n_judged}
     counts |= {"documents": len(lsi.documents_), "test_ratings": n_judged}
     counts |= {"users_evaluated": len(judged.labels)}
     measured = tuple(METRICS[kind] for kind in _KINDS)
-    settings = Settings(_NS, relevant_from, None, "keep", resamples, confidence, random_state)
+    settings = Settings(_NS, None, None, "keep", resamples=1000, confidence=0.95, random_state=0)
     runs = {method: _measure(lsi, judged, method) for method in methods}
     frames: dict[str, Any] = {**summarize(runs, measured, settings)}
     found = Evaluation(

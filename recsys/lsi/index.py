@@ -388,7 +388,7 @@ class Index:
     def _cosine_shares(self, query: Query, place: int) -> tuple[Floats, pl.Series]:
         """Split the cosine of a query and a document into one share for each word of the query.
 
-        With each comes the term of the document that carries most of it; null for one without words.
+        With each comes the term of the document that carries most of it; null without words.
         """
         own = self._encoder.weigh(self.documents_.counts_of(place))
         target = self._search.units(np.array([place]))[0].astype(np.float64)

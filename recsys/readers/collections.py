@@ -183,17 +183,14 @@ class Judgements:
     frame: pl.DataFrame
     decision: str
 
-    def relevant(self, least: float | None = None) -> pl.DataFrame:
+    def relevant(self) -> pl.DataFrame:
         """Return the rows of relevant documents, each once.
 
-        They are those with a relevance of at least `least`: by default above 0, or all if no
-        relevance is above 0, as in files that list relevant documents with a column of zeros.
+        They are those with a relevance above 0, or all if there are none, as in files that list
+        relevant documents with a column of zeros.
         """
-        relevance = self.frame["relevance"]
-        if least is not None:
-            rows = self.frame.filter(relevance >= least)
-        else:
-            rows = self.frame.filter(relevance > 0) if (relevance > 0).any() else self.frame
+        is_relevant = self.frame["relevance"] > 0
+        rows = self.frame.filter(is_relevant) if is_relevant.any() else self.frame
         return rows.select("query", "document").unique(maintain_order=True)
 
 

@@ -64,13 +64,7 @@ def request_of(
 class Answers:
     """Answers of one fitted model, which never changes.
 
-    Parameters
-    ----------
-    recommender : Recommender
-    name : str
-        What the answers call the model.
-    manifest : mapping, optional
-        The contents of its model.json.
+    They call it by its `name`; the `manifest` has the contents of its model.json.
     """
 
     def __init__(self, recommender: Recommender, name: str, manifest: Json | None = None) -> None:

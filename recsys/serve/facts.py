@@ -36,11 +36,7 @@ _ENDS = 3  # items that are named at each end of an axis
 class Facts:
     """Facts about the items and users of one fitted model, which never changes.
 
-    Parameters
-    ----------
-    recommender : Recommender
-    name : str
-        What the answers call the model.
+    Answers call the model by its `name`.
     """
 
     def __init__(self, recommender: Recommender, name: str) -> None:
@@ -218,11 +214,7 @@ def short(value: float) -> float:
 
 def numbers(values: NDArray[Any]) -> list[float]:
     """Return `short` of each number."""
-    exact = values.astype(np.float64)
-    size = np.maximum(np.abs(exact), 1e-30)
-    scale = 10.0 ** np.maximum(_DIGITS - 1 - np.floor(np.log10(size)), 0)
-    rounded: list[float] = (np.round(exact * scale) / scale).tolist()
-    return rounded
+    return [short(value) for value in values.tolist()]
 
 
 def _plain(texts: pl.Series) -> pl.Series:

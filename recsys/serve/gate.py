@@ -67,11 +67,6 @@ class Gate:
     Lists for a known user, an item or a history, without any option but n, are made here: ids,
     search, JSON, and nothing else. Every other request goes to the routes, with its whole body.
     An answer is counted before it is sent, because a worker may be killed between the two.
-
-    Parameters
-    ----------
-    app : ASGI application
-    service : Service
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -266,12 +261,8 @@ class Batches:
     """Questions that wait for the next search.
 
     A search begins when all requests that have arrived are read: so one alone does not wait, and
-    many share the work. It runs in the event loop if it is over in a moment, else in a thread.
-
-    Parameters
-    ----------
-    run : coroutine function
-        Calls a function in a thread; see `Service.run`.
+    many share the work. It runs in the event loop if it is over in a moment, else by `run` in a
+    thread (see `Service.run`).
     """
 
     def __init__(self, run: Callable[..., Any]) -> None:

@@ -94,10 +94,6 @@ class EventLog:
     """Events as JSON lines, acknowledged when they are on the disk.
 
     Requests that wait for the disk share one write.
-
-    Parameters
-    ----------
-    path : str
     """
 
     def __init__(self, path: str) -> None:
@@ -152,11 +148,7 @@ def _settle(waiting: Sequence[asyncio.Future[None]], problem: ProblemError | Non
 class RequestLog:
     """Recommendations as JSON lines, written a moment later and together.
 
-    Parameters
-    ----------
-    path : str
-    on_loss : callable
-        Called with the number of lines that could not be written.
+    `on_loss` is called with the number of lines that could not be written.
     """
 
     def __init__(self, path: str, on_loss: Callable[[int], None]) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from recsys.serve.gate import Gate
@@ -20,9 +21,6 @@ _REPLY = (
     b"HTTP/1.1 %d %s\r\ncontent-type: application/problem+json\r\n"
     b"content-length: %d\r\nconnection: close\r\n\r\n%s"
 )
-_DOCUMENT = b'{"type":"/docs#%s","title":"%s","status":%d,"detail":"%s"}'
-
-
 _APART = {b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"origin"}
 _NOBODY = asyncio.Event()  # waits for the events of a list
 
@@ -79,7 +77,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._deadline is None:
                 self._wait()
             if self._head > self.limits.head:
-                self._reject(431, b"too-large", b"Head too large", b"The head is too long.")
+                self._reject(431, "too-large", "The head is too long.")
 
     def on_message_begin(self) -> None:
         """Begin to wait for the rest of a head."""
@@ -137,10 +135,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP."""
-        self._reject(400, b"invalid-request", b"Invalid request", msg.encode())
+        self._reject(400, "invalid-request", msg)
 
     def _wait(self) -> None:
-        problem = 408, b"slow-request", b"Request timeout", b"The request did not arrive in time."
+        problem = 408, "slow-request", "The request did not arrive in time."
         self._deadline = self.loop.call_later(self.limits.seconds, self._reject, *problem)
 
     def _cancel(self) -> None:
@@ -149,9 +147,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deadline.cancel()
             self._deadline = None
 
-    def _reject(self, status: int, kind: bytes, title: bytes, detail: bytes) -> None:
+    def _reject(self, status: int, kind: str, detail: str) -> None:
         self._cancel()
         if not self.transport.is_closing():
-            body = _DOCUMENT % (kind, title, status, detail)
-            self.transport.write(_REPLY % (status, title, len(body), body))
+            document = ProblemError(kind, detail).document() | {"status": status}
+            body = msgspec.json.encode(document)
+            self.transport.write(_REPLY % (status, document["title"].encode(), len(body), body))
             self.transport.close()

@@ -73,12 +73,7 @@ def listening(host: str, port: int) -> socket.socket:
 def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None:
     """Serve until SIGTERM or SIGINT; requests in flight are answered first.
 
-    Parameters
-    ----------
-    settings : Settings
-    listener : socket
-    workers : int
-        Processes. One that ends is started again, but not on Windows.
+    `workers` are processes. One that ends is started again, but not on Windows.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # requests are the parallel work
     if workers == 1:

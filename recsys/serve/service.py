@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -49,18 +50,7 @@ _log = logging.getLogger("recsys.serve")
 
 
 class Service:
-    """Models, index and settings of one process.
-
-    Parameters
-    ----------
-    settings : Settings
-
-    Attributes
-    ----------
-    models : dict of {"a", "b"} to Slot
-        Empty where an index is served alone.
-    index : Slot or None
-    """
+    """Models, index and settings of one process; without models, an index is served alone."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.limits = settings, settings.limits
@@ -277,12 +267,7 @@ def _loaded(slot: Slot[T]) -> T:
 
 
 class Counters:
-    """Counters of one process, or of all workers where they share a directory.
-
-    Parameters
-    ----------
-    service : Service
-    """
+    """Counters of one process, or of all workers where they share a directory."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -331,14 +316,8 @@ class Slot(Generic[T]):
 
     A directory that is renamed into the place, or a link that is moved, is loaded by the next
     `check`; who holds the old one goes on with it. What cannot be loaded is rejected, and the old
-    one stays.
-
-    Parameters
-    ----------
-    path : str
-        Resolved anew at every check.
-    load : callable
-        Given the real path, returns what is served.
+    one stays. The path is resolved anew at every check; `load` returns what is served, given the
+    real path.
 
     Attributes
     ----------
@@ -346,7 +325,6 @@ class Slot(Generic[T]):
         What is served; None before the first success.
     rejected : str or None
         Why what is at the path now is not served.
-    rejections : int
     """
 
     def __init__(self, path: str, load: Callable[[Path], T]) -> None:
@@ -425,18 +403,12 @@ def _manifest(path: Path) -> tuple[Json, str]:
         raise ModelFileError(f"{path} cannot be served: {error}.") from None
 
 
+@dataclass(frozen=True, slots=True)
 class IndexAnswers:
-    """Answers of one saved index of documents.
+    """Answers of one saved index of documents, which call it by its name."""
 
-    Parameters
-    ----------
-    index : recsys.lsi.index.Index
-    name : str
-        What the answers call the index.
-    """
-
-    def __init__(self, index: Index, name: str) -> None:
-        self.index, self.name = index, name
+    index: Index
+    name: str
 
     def search(self, query: str, n: int) -> Json:
         """Return the n documents nearest to a query in meaning.

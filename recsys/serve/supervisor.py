@@ -31,16 +31,9 @@ _BREATH = 0.2  # seconds before a worker that has ended is replaced
 
 
 class Supervisor:
-    """Workers that serve one socket.
+    """A number of workers that serve one socket, given by its descriptor.
 
-    Parameters
-    ----------
-    listener : int
-        Descriptor of the socket.
-    number : int
-        Workers that there are to be.
-    workers : iterable of int
-        Processes that are there, children of this one.
+    Some `workers` may be there already: processes, children of this one.
     """
 
     def __init__(self, listener: int, number: int, workers: Iterable[int] = ()) -> None:
