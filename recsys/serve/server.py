@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
-import gc
 import logging
 import multiprocessing
 import os
@@ -18,17 +16,13 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn, cast
-from urllib.parse import quote
+from typing import Any, NoReturn, cast
 
 import msgspec
 
 from recsys.errors import DataError
 from recsys.serve import supervisor
 from recsys.serve.settings import SHARED, Settings
-
-if TYPE_CHECKING:
-    from recsys.serve.gate import Gate
 
 _BACKLOG = 2048
 _IDLE = 30  # seconds until an idle connection is closed
@@ -41,7 +35,6 @@ _PRELOADED = (
     "uvicorn.loops.auto",
     "uvicorn.loops.uvloop",
 )
-_PRACTICE = 20  # after which code is specialised
 _HANGS = 3  # seconds after which polars is known to hang
 
 _log = logging.getLogger("recsys.serve")
@@ -150,7 +143,6 @@ def _work(
     `server` is what was made before a fork.
     """
     if server is not None:
-        gc.enable()
         import_module("recsys.data.ratings").adopt_polars()
     server = server or _server(settings)
 
@@ -173,7 +165,6 @@ def _shared_server(settings: Settings) -> Any:
     models, as for large tables, workers load them: threads do not survive a fork, and polars hangs
     without. A child, and a child of it, try that.
     """
-    gc.disable()  # it would leave holes, which workers would fill
     for name in _PRELOADED:
         with suppress(ImportError):
             import_module(name)
@@ -194,28 +185,12 @@ def _shared_server(settings: Settings) -> Any:
         logging.disable()
         for slot in service.slots.values():
             slot.check()
-        asyncio.run(_practised(app.state.gate))
         if not _succeeds(use_polars):
             raise ChildProcessError
 
     if _succeeds(load):
         service.check()
-        asyncio.run(_practised(app.state.gate))
-    gc.freeze()  # a collection would write to all objects, and so copy their pages
-    if hasattr(sys, "_clear_type_cache"):  # so would names that leave this cache
-        sys._clear_type_cache()
     return server
-
-
-async def _practised(gate: Gate) -> None:
-    """Make some lists, so that workers find what the interpreter learns of the way to one."""
-    if gate.service.models and gate.service.is_ready:
-        answers = gate.service.answers()
-        item = str(answers.ratings.items.values[0]).encode()
-        for _ in range(_PRACTICE):
-            answers.best([0], 1)
-            gate.make_list(b"/v1/similar/" + quote(item).encode(), b"", lambda _: None)
-            await asyncio.sleep(0)
 
 
 def _succeeds(work: Callable[[], None]) -> bool:
