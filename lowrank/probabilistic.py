@@ -167,7 +167,7 @@ class ProbabilisticPCA(
         check_is_fitted(self)
         data = self._checked(X)
         if _has_missing(data):
-            return self._posterior_means(IncompleteRows(data, self._location)).astype(data.dtype)
+            return np.vstack([each.mean for each in self._posteriors(data)]).astype(data.dtype)
         scores = project(samples_of(data), self._location, self.components_)
         variances, noise = self._density_variances()
         lengths = np.sqrt(variances - noise)
@@ -194,7 +194,7 @@ class ProbabilisticPCA(
         incomplete = missing.any(axis=1)
         if incomplete.any():
             rows = filled[incomplete]
-            hidden = self._posterior_means(IncompleteRows(rows, self._location))
+            hidden = np.vstack([each.mean for each in self._posteriors(rows)])
             expected = self._location + hidden @ self.loadings_.T.astype(np.float64)
             filled[incomplete] = np.where(missing[incomplete], expected, rows)
         return np.asarray(filled)
@@ -212,7 +212,7 @@ class ProbabilisticPCA(
         if not _has_missing(X) or self._is_degenerate():
             return self._log_likelihoods(samples_of(X))
         likelihood = np.empty(X.shape[0])
-        for posterior in posteriors(IncompleteRows(X, self._location), self._model()):
+        for posterior in self._posteriors(X):
             likelihood[posterior.rows] = posterior.log_likelihood
         return likelihood.astype(X.dtype)
 
@@ -275,15 +275,13 @@ class ProbabilisticPCA(
         lengths = np.sqrt(np.maximum(self.explained_variance_ - dtype.type(noise), 0))
         self.loadings_ = self.components_.T * lengths
 
-    def _model(self) -> FactorModel:
-        """Return the model about its own mean, with some noise so that the posterior exists."""
+    def _posteriors(self, X: FloatArray) -> Iterator[Posterior]:
+        """Yield the posteriors of rows, with some noise so that they exist."""
         largest = float(self.explained_variance_.max(initial=0.0)) or 1.0
-        noise = self.noise_variance_ or _NO_NOISE * largest
         loadings = self.loadings_.astype(np.float64)
-        return FactorModel(np.zeros(loadings.shape[0]), loadings, noise)
-
-    def _posterior_means(self, rows: IncompleteRows) -> Float64Array:
-        return np.concatenate([each.mean for each in posteriors(rows, self._model())])
+        noise = self.noise_variance_ or _NO_NOISE * largest
+        model = FactorModel(np.zeros(len(loadings)), loadings, noise)
+        return posteriors(IncompleteRows(X, self._location), model)
 
     def _checked(self, X: Any, *, reset: bool = False, **options: Any) -> Any:
         """Check samples, in which NaN is allowed if they are dense."""
@@ -392,50 +390,28 @@ def em_steps(rows: IncompleteRows, start: FactorModel) -> Iterator[tuple[FactorM
     Tipping & Bishop (1999), "Probabilistic principal component analysis", appendix B; Liu, Rubin &
     Wu (1998), "Parameter expansion to accelerate EM: the PX-EM algorithm".
     """
+    features, k = start.loadings.shape
     model = FactorModel(start.mean, start.loadings, max(start.noise, rows.least_noise))
     while True:
-        moments, log_likelihood = _Moments.of(rows, model)
-        yield model, log_likelihood
-        model = moments.maximised(rows)
-
-
-@dataclass(eq=False)
-class _Moments:
-    """Sums over rows that a step needs, with the 1 of the mean appended to each z.
-
-    ``columns[j]`` is that of E[z z'] over the rows that know entry j, ``products[j]`` of x_j E[z],
-    and ``hidden`` of E[z z'] over the rows that know anything.
-    """
-
-    columns: Float64Array
-    products: Float64Array
-    hidden: Float64Array
-
-    @classmethod
-    def of(cls, rows: IncompleteRows, model: FactorModel) -> tuple[_Moments, float]:
-        """Return the sums of the posteriors under a model, and its log-likelihood."""
-        features, side = model.loadings.shape[0], model.loadings.shape[1] + 1
-        columns, likelihoods = np.zeros((features, side * side)), []
-        products, hidden = np.zeros((features, side)), np.zeros((side, side))
+        # Sums over rows, with the 1 of the mean appended to each z: of E[z z'] over the rows that
+        # know an entry, of x_j E[z], and of E[z z'] over the rows that know anything.
+        squares, likelihoods = np.zeros((features, (k + 1) ** 2)), []
+        products, hidden = np.zeros((features, k + 1)), np.zeros((k + 1, k + 1))
         for posterior in posteriors(rows, model):
             known = rows.known[posterior.rows]
             extended = np.column_stack([posterior.mean, np.ones(len(known))])
             outer = extended[:, :, None] * extended[:, None, :]
             outer[:, :-1, :-1] += posterior.covariance
-            columns += known.T @ outer.reshape(len(known), -1)
+            squares += known.T @ outer.reshape(len(known), -1)
             products += rows.values[posterior.rows].T @ extended
             hidden += outer[known.any(axis=1)].sum(axis=0)
             likelihoods.append(float(posterior.log_likelihood.sum()))
-        return cls(columns, products, hidden), math.fsum(likelihoods)
-
-    def maximised(self, rows: IncompleteRows) -> FactorModel:
-        """Return the model that maximises the expected log-likelihood of the rows."""
-        features, side = self.products.shape
-        systems = self.columns.reshape(features, side, side)
-        solved = np.linalg.solve(systems, self.products[:, :, None])[:, :, 0]
-        noise = (rows.squares - float((solved * self.products).sum())) / rows.count
+        yield model, math.fsum(likelihoods)
+        systems = squares.reshape(features, k + 1, k + 1)
+        solved = np.linalg.solve(systems, products[:, :, None])[:, :, 0]
+        noise = (rows.squares - float((solved * products).sum())) / rows.count
         W, mean = solved[:, :-1], solved[:, -1]
-        centre = self.hidden[:-1, -1] / self.hidden[-1, -1]
-        spread = self.hidden[:-1, :-1] / self.hidden[-1, -1] - np.outer(centre, centre)
+        centre = hidden[:-1, -1] / hidden[-1, -1]
+        spread = hidden[:-1, :-1] / hidden[-1, -1] - np.outer(centre, centre)
         root: Float64Array = np.linalg.cholesky(spread).astype(np.float64, copy=False)
-        return FactorModel(mean + W @ centre, W @ root, max(noise, rows.least_noise))
+        model = FactorModel(mean + W @ centre, W @ root, max(noise, rows.least_noise))

@@ -25,43 +25,10 @@ from numpy.typing import DTypeLike, NDArray
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from lowrank.kernels import backends, reference
-from lowrank.kernels.backends import Backend, backend, supported, use
-from lowrank.kernels.topk import Seen, TopK
-
-__all__ = [
-    "N_CODES",
-    "Backend",
-    "CodedMatrix",
-    "CsrArrays",
-    "Seen",
-    "SparsePart",
-    "Stored",
-    "TopK",
-    "aligned_zeros",
-    "als_half_sweep",
-    "at_most",
-    "available_cores",
-    "backend",
-    "coefficients",
-    "csr_arrays",
-    "csr_entries",
-    "csr_matmat",
-    "csr_rmatmat",
-    "default_threads",
-    "implicit_half_sweep",
-    "level_counts",
-    "multiply",
-    "one_blas_thread",
-    "padded",
-    "pair_dots",
-    "parts",
-    "resolve_threads",
-    "row_places",
-    "subtract",
-    "supported",
-    "transposed",
-    "use",
-]
+from lowrank.kernels.backends import backend as backend
+from lowrank.kernels.backends import supported as supported
+from lowrank.kernels.backends import use as use
+from lowrank.kernels.topk import Seen as Seen
 
 Floats = NDArray[np.floating[Any]]
 Floats32 = NDArray[np.float32]

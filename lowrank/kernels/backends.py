@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
@@ -60,23 +59,9 @@ def backend() -> Backend:
 
 def physical_memory() -> int | None:
     """Return the bytes of memory of this machine, None if they are not known."""
-    if sys.platform == "win32":
-        import ctypes
-
-        class Status(ctypes.Structure):
-            _fields_ = (
-                ("length", ctypes.c_uint32),
-                ("load", ctypes.c_uint32),
-                ("total", ctypes.c_uint64),
-                ("others", ctypes.c_uint64 * 6),
-            )
-
-        status = Status(length=ctypes.sizeof(Status))
-        found = ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
-        return int(status.total) if found else None
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
         return None
 
 

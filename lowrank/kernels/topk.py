@@ -84,24 +84,37 @@ def search_plan(
     n: int,
     prepared: SearchOrder | None = None,
 ) -> tuple[SearchOrder, Stops]:
-    """Return the order of a search for n items, and where products stop.
+    r"""Return the order of a search for n items, and where products stop.
 
-    The order is `fixed` or, from `item_order`, `prepared` if one of them is given.
+    The order is `fixed` or, from `item_order`, `prepared` if one of them is given. Otherwise items
+    come by the score they can reach, largest bias plus length first: by Cauchy and Schwarz
+    :math:`x \cdot y \le \|x\| \|y\|`; no weighted cosine exceeds its weight in size. The lengths
+    are stretched by more than the rounding of k + 3 operations on either side (Higham 2002, section
+    3.1).
+
+    References
+    ----------
+    Teflioudi, Gemulla and Mykytiuk (2015), "LEMP: Fast retrieval of large entries in a matrix
+    product", section 3.
     """
     if prepared is not None:
         return prepared._replace(user_size=_bounds(users)), Stops.none()
     candidates = np.arange(len(items), dtype=np.int32)
-    if fixed is not None:
-        order = SearchOrder(fixed)
-    else:
-        candidates = candidates if allowed is None else candidates[allowed]
-        if 4 * n > len(candidates):
-            return SearchOrder(candidates), Stops.none()
-        if weight is not None:
-            return weighted_order(len(users), weight, candidates), Stops.none()
-        order = search_order(users, items, bias, candidates)
-    if 4 * n > len(candidates):
+    if fixed is None and allowed is not None:
+        candidates = candidates[allowed]
+    order = SearchOrder(candidates if fixed is None else fixed)
+    if 4 * n > len(candidates) or len(users) < _FEW_QUERIES:
         return order, Stops.none()
+    if fixed is None and weight is not None:
+        lift, none = np.abs(weight[candidates]), np.zeros(len(candidates), np.float32)
+        order = _by_reach(candidates, none, lift, np.float32(0))
+        return order._replace(user_size=np.zeros(len(users), np.float32)), Stops.none()
+    if fixed is None:
+        user_size = _bounds(users)
+        typical = np.median(user_size)
+        typical = typical if np.isfinite(typical) else np.float32(1)
+        order = _by_reach(candidates, _bounds(items[candidates]), bias[candidates], typical)
+        order = order._replace(user_size=user_size)
     return order, product_stops(users, items, order.items)
 
 
@@ -112,7 +125,7 @@ def item_order(
     allowed: NDArray[np.bool_] | None = None,
     typical: float = 1.0,
 ) -> SearchOrder:
-    """Return the order of `search_order` for queries that come later, one or a few at a time.
+    """Return the order of `search_plan` for queries that come later, one or a few at a time.
 
     Parameters
     ----------
@@ -128,26 +141,6 @@ def item_order(
     return _by_reach(candidates, _bounds(items[candidates]), lift, np.float32(typical))
 
 
-def search_order(users: Floats, items: Floats, bias: Floats, candidates: Items) -> SearchOrder:
-    r"""Order `candidates` by the score they can reach, largest bias plus length first.
-
-    By Cauchy and Schwarz :math:`x \cdot y \le \|x\| \|y\|`. The lengths are stretched by more
-    than the rounding of k + 3 operations on either side (Higham 2002, section 3.1).
-
-    References
-    ----------
-    Teflioudi, Gemulla and Mykytiuk (2015), "LEMP: Fast retrieval of large entries in a matrix
-    product", section 3.
-    """
-    if len(users) < _FEW_QUERIES:
-        return SearchOrder(candidates)
-    user_size = _bounds(users)
-    typical = np.median(user_size)
-    typical = typical if np.isfinite(typical) else np.float32(1)
-    order = _by_reach(candidates, _bounds(items[candidates]), bias[candidates], typical)
-    return order._replace(user_size=user_size)
-
-
 def _by_reach(candidates: Items, size: Floats, lift: Floats, typical: np.float32) -> SearchOrder:
     """Return candidates by lift plus size times typical, the largest first; no `user_size`."""
     lift = np.where(np.isnan(lift), np.float32(-np.inf), lift)
@@ -157,21 +150,10 @@ def _by_reach(candidates: Items, size: Floats, lift: Floats, typical: np.float32
     return SearchOrder(candidates[order], None, size, lift)
 
 
-def weighted_order(n_users: int, weight: Floats, candidates: Items) -> SearchOrder:
-    """Order `candidates` by weight, which no weighted cosine exceeds in size."""
-    if n_users < _FEW_QUERIES:
-        return SearchOrder(candidates)
-    lift = np.abs(weight[candidates])
-    lift = np.where(np.isnan(lift), np.float32(0), lift)
-    order = np.argsort(-lift, kind="stable")
-    nothing, user_size = np.zeros_like(lift), np.zeros(n_users, np.float32)
-    return SearchOrder(candidates[order], user_size, nothing, _largest_from(lift[order]))
-
-
 def product_stops(users: Floats, items: Floats, order: Items) -> Stops:
     r"""Let products of more than 128 columns stop after 64 of them, and after every doubling.
 
-    The products of the columns to come are bounded as in `search_order`. The rounding of all k
+    The products of the columns to come are bounded as in `search_plan`. The rounding of all k
     columns, at most :math:`\epsilon \|x\| \|y\|` with epsilon = (k + 8) 2^-23, is covered by
 
     .. math:: \|x'\| \|y'\| + \epsilon \|x\| \|y\| \le
@@ -181,7 +163,7 @@ def product_stops(users: Floats, items: Floats, order: Items) -> Stops:
     """
     k = users.shape[1]
     at = [_FIRST_STOP << n for n in range(k.bit_length()) if 2 * (_FIRST_STOP << n) <= k]
-    if len(users) < _FEW_QUERIES or not at:
+    if not at:
         return Stops.none()
     rests = [_rests(rows, at) for rows in (users, items)]
     if not all(np.isfinite(each).all() for each in rests):

@@ -12,7 +12,7 @@ from lowrank import kernels
 from lowrank.kernels import Seen
 from lowrank.kernels import topk as ordering
 from lowrank.kernels.retrieval import top_k
-from lowrank.kernels.topk import search_order
+from lowrank.kernels.topk import search_plan
 
 COMPILED = kernels.supported()[1:]
 FUSED = [name for name in COMPILED if name.startswith("avx")]
@@ -190,7 +190,7 @@ def test_same_bits_alone_and_on_any_number_of_threads(name):
 
 def test_the_order_of_the_search_bounds_what_is_to_come():
     users, items, _, bias = problem(40, 300, 30, seed=6, spread=2)
-    order = search_order(users, items, bias, np.arange(300, dtype=np.int32))
+    order, _ = search_plan(users, items, bias, None, None, None, 10)
     reach = np.einsum("uk,ik->ui", users, items, dtype=np.float64)[:, order.items]
     latest = np.maximum.accumulate(reach[:, ::-1], axis=1)[:, ::-1]
     assert (order.user_size[:, None] * order.size >= latest).all()
