@@ -123,12 +123,11 @@ def posterior_rows(
     the covariances of the columns by row, if known; with `only_means` the result has no
     covariances.
     """
-    link = Link.of(entries, len(columns.mean))
-    means = prior.means(link, features)
+    means = prior.means(Link.of(entries, len(columns.mean)), features)
     draws = None if draw_seed is None else normal_draws(draw_seed, means.shape, means.dtype)
-    kept = np.empty((len(means), 0), means.dtype) if only_means else None
-    given = prior, means, mean, noise, draws, sums, kept
-    return _half_sweep(link, entries.data, columns, *given)[0]
+    sums = covariance_sums(entries, columns) if sums is None else sums
+    given = entries, columns.mean, prior, means, mean, noise, draws, sums
+    return _half_sweep(*given, only_means=only_means)[0]
 
 
 def covariance_sums(entries: kernels.CsrArrays, columns: Posterior) -> Floats | None:
@@ -197,62 +196,46 @@ def exact_posterior(
 ) -> Posterior:
     """Return the posterior of rows of noise variance 1, with covariances, given known columns."""
     n, d = prior_means.shape
-    weight, dtype = prior.weights(np.diff(entries.indptr)), columns.dtype
-    covariance = np.zeros((n, d * (d + 1) // 2), dtype)
-    found = Posterior(kernels.aligned_zeros((n, d), dtype), covariance)
-    posteriors.posterior_half_sweep(
-        entries,
-        columns,
-        prior=prior.precision,
-        weight=weight,
-        prior_right=weight[:, None] * kernels.multiply(prior_means, prior.precision),
-        vectors=found.mean,
-        shift=mean,
-        covariance=covariance,
-    )
-    return found
+    none = np.zeros((n, d * (d + 1) // 2), columns.dtype)
+    return _half_sweep(entries, columns, prior, prior_means, mean, sums=none)[0]
 
 
 def _half_sweep(
-    link: Link,
-    data: Floats,
-    columns: Posterior,
+    entries: kernels.CsrArrays,
+    columns: Floats,
     prior: RowPrior,
     prior_means: Floats,
     mean: float,
-    noise: float,
+    noise: float = 1.0,
     draws: Floats | None = None,
     sums: Floats | None = None,
-    kept: Floats | None = None,
+    *,
+    only_means: bool = False,
 ) -> tuple[Posterior, posteriors.RowPosteriors]:
-    """Solve all rows, whose pattern `link` carries; with normal `draws`, draw them instead.
+    """Solve all rows; with normal `draws`, draw them instead.
 
-    Covariances that are `kept` are those of the result, which has new means only.
+    There are covariances if there are `sums` of those of the columns by row, and not `only_means`.
     """
-    weight = prior.weights(np.diff(link.pattern.indptr))
-    scaled = (prior.precision.astype(np.float64) * noise).astype(data.dtype)
+    weight, dtype = prior.weights(np.diff(entries.indptr)), entries.dtype
+    scaled = (prior.precision.astype(np.float64) * noise).astype(dtype)
     prior_right = kernels.multiply(prior_means, scaled)
     prior_right *= weight[:, None]
-    found = Posterior.exactly(kernels.aligned_zeros(prior_means.shape, data.dtype))
-    uncertain, invert = columns.covariance.shape[1] > 0, kept is None
-    if uncertain:
-        if sums is None:
-            sums = kernels.csr_matmat(link.pattern, columns.covariance)
-        elif invert:
-            sums = sums.copy()  # what takes their place are the covariances of rows
-        found = replace(found, covariance=sums if kept is None else kept)
+    found = Posterior.exactly(kernels.aligned_zeros(prior_means.shape, dtype))
+    if sums is not None and not only_means:
+        sums = sums.copy()  # what takes their place are the covariances of rows
+        found = replace(found, covariance=sums)
     result = posteriors.posterior_half_sweep(
-        link.pattern._replace(data=data),
-        columns.mean,
+        entries,
+        columns,
         prior=scaled,
         weight=weight,
         prior_right=prior_right,
         vectors=found.mean,
         shift=mean,
         noise_variance=noise,
-        covariance=sums if uncertain else None,
+        covariance=sums,
         draws=None if draws is None else draws * draws.dtype.type(math.sqrt(noise)),
-        invert=invert,
+        invert=not only_means,
     )
     return found, result
 
@@ -356,9 +339,11 @@ class Side:
                 summed = kernels.csr_matmat(self.link.pattern, covariances)
                 self.covariance_sums = summed, covariances
             sums = self.covariance_sums[0]
-        kept = self.vectors.covariance if only_means else None
-        given = self.prior, self.prior_means, mean, noise, draws, sums, kept
-        self.vectors, result = _half_sweep(self.link, self.data, other.vectors, *given)
+        entries = self.link.pattern._replace(data=self.data)
+        given = entries, other.vectors.mean, self.prior, self.prior_means, mean, noise, draws, sums
+        found, result = _half_sweep(*given, only_means=only_means)
+        kept = self.vectors.covariance if only_means else found.covariance
+        self.vectors = replace(found, covariance=kept)
         return result
 
     def fit_maps(self) -> Floats:
