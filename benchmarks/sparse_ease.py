@@ -19,8 +19,8 @@ from topn import N, gowalla
 
 from lowrank import kernels
 from recsys.data.ratings import Ratings
+from recsys.models.ease import SparseEASE
 from recsys.models.histories import Histories
-from recsys.models.sparse_ease import SparseEASE
 
 Floats = NDArray[np.float32]
 PROBES, BLOCK, TOLERANCE = 192, 400, 1e-5

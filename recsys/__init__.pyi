@@ -39,11 +39,11 @@ from .models.implicit_models import ImplicitALS as ImplicitALS
 from .models.implicit_models import ImplicitBPR as ImplicitBPR
 from .models.implicit_models import ImplicitKNN as ImplicitKNN
 from .models.implicit_models import ImplicitLMF as ImplicitLMF
+from .models.linear_filter import Spectral as Spectral
 from .models.parameters import Range as Range
 from .models.registry import MODELS as MODELS
 from .models.registry import make_model as make_model
 from .models.softimpute import SoftImpute as SoftImpute
-from .models.spectral import Spectral as Spectral
 from .readers import read_ratings as read_ratings
 from .readers.sources import sample_path as sample_path
 from .recommender import Recommender as Recommender

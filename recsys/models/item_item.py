@@ -19,7 +19,6 @@ from recsys.saved_arrays import check_rows
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from lowrank.completion.design import GroupedFeatures
     from recsys.data.ratings import Ratings
 
 _BLOCK_SCORES = 2**22  # scores of the users of pairs that are computed at a time: 16 MB
@@ -39,13 +38,12 @@ class HistoryModel(Model):
         """Number of users."""
         return len(self.history_indptr) - 1
 
-    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+    def with_users(self, histories: Histories) -> Self:
         """Return the model whose users are these; `DataError` if it has folded in items."""
         self._require_items_of_the_fit()
         check_indices(histories.indices, self.n_items, "item")
         result = copy.copy(self)
         result._take_histories(histories)
-        result._place_users(histories, features)
         return result
 
     def with_items(self, histories: Histories) -> Self:
@@ -60,9 +58,6 @@ class HistoryModel(Model):
     @abstractmethod
     def _take_histories(self, histories: Histories) -> None:
         """Set the arrays of the users' histories."""
-
-    def _place_users(self, histories: Histories, features: GroupedFeatures | None) -> None:
-        """Set what the features of new users say, where they count."""
 
     def _require_items_of_the_fit(self) -> None:
         if self._source is not self:

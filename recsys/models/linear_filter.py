@@ -1,4 +1,4 @@
-r"""Linear filters: models whose item-item weights are a sparse matrix and one of low rank.
+r"""Linear filters, as `spectral`: item-item weights that are a sparse matrix and one of low rank.
 
 The scores of a user with history r are ``r D (g N'N + V f V') E``, where N is the matrix of
 interactions with scaled rows and columns, V its leading right singular vectors, and D and E are
@@ -27,6 +27,7 @@ from recsys.errors import DataError
 from recsys.models.base import Floats, Indices, OnStep, check_indices, fitted, model
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
+from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
 from recsys.models.profiles import ProfileModel
 from recsys.saved_arrays import check_rows
 
@@ -37,7 +38,6 @@ _EXTRA = 64  # columns of the random subspace beyond the factors
 _BLOCK = 2**24  # weights that are computed at a time: 128 MB
 _MOST_WEIGHTS = 2**26  # that are kept: 512 MB
 _SAMPLE = 256  # items, to estimate how many weights there are
-_ROUNDING = 1e-6  # of a weight, so that an item of the fit is folded in as it was
 _NO_DIRECTION = 1e-4  # of the largest singular value: below it is rounding
 
 
@@ -269,24 +269,6 @@ class LinearFilter(ProfileModel):
         self.item_factors *= self.item_output[:, None]
         if self.linear:
             self._set_weights(source, _transposed(histories, source.n_users))
-            self._drop_small(source)
-
-    def _drop_small(self, source: Self) -> None:
-        """Drop weights of new items that the rows of the fit would not have kept."""
-        counts = np.diff(source.weight_indptr)
-        full = counts == counts.max()
-        if counts.max() == source.n_items:
-            return
-        sizes = np.abs(source.weight_values)
-        least = np.zeros(source.n_items, np.float32)
-        least[full] = [
-            sizes[start : start + counts.max()].min() for start in source.weight_indptr[:-1][full]
-        ]
-        rows = np.repeat(np.arange(source.n_items), np.diff(self.weight_indptr))
-        kept = np.abs(self.weight_values) >= least[rows] * np.float32(1 - _ROUNDING)
-        self.weight_indptr = np.append(0, np.cumsum(np.bincount(rows[kept], minlength=len(least))))
-        self.weight_places = self.weight_places[kept]
-        self.weight_values = self.weight_values[kept]
 
     def _everyone(self) -> Histories:
         """Return the weights of all interactions, ones if there are none."""
@@ -349,6 +331,91 @@ class LinearFilter(ProfileModel):
     @property
     def _weights(self) -> CsrArrays:
         return CsrArrays(self.weight_indptr, self.weight_places, self.weight_values)
+
+
+@model
+class Spectral(LinearFilter):
+    r"""Rank items by a filter of the user's history; any rating is an interaction.
+
+    With R the matrix of interactions, of ones or of weights, D_u and D_i its row and column sums,
+    and :math:`\tilde R = D_u^{-p} R D_i^{-q}`, the scores of a user with history r are
+
+    .. math:: r D_i^{-q} \, h(\tilde R'\tilde R) \, D_i^{y}, \qquad
+              h(\lambda) = \lambda + (c - t \lambda^2) [\lambda \ge \lambda_k],
+
+    where eigenvalues :math:`\lambda` are in units of the largest: a linear filter (the items of
+    users with a similar history), a low pass that lifts the k leading directions by the median c of
+    their eigenvalues, and a sharpening that lowers the very first ones, those of popular items. The
+    rest takes a truncated SVD, and a rough one is as good. The parameters are p = `user_power`, q =
+    `item_power`, y = `popularity` and t = `sharpening`; without `linear`, h is 0 below
+    :math:`\lambda_k`, and scores are products of factors, which are fast to rank.
+
+    The linear filter is kept as item-item weights: all of them while they take up to 512 MB, else
+    the largest `neighbors` of each item, as many as that.
+
+    References
+    ----------
+    Shen et al. (2021), "How powerful is graph convolution for recommendation?", section 4, for the
+    filter and its two parts. Choi et al. (2023), "Blurring-sharpening process models for
+    collaborative filtering", for sharpening. Cremonesi, Koren and Turrin (2010), "Performance of
+    recommender algorithms on top-N recommendation tasks", for PureSVD.
+    """
+
+    name = "spectral"
+    summary = "Implicit feedback: the most accurate top-N lists, at any size."
+
+    factors: int | None = parameter(
+        None,
+        "Number of singular vectors; by default a sixteenth of the users or items, at most 1,024, "
+        "and fewer for very many users and items.",
+    )
+    user_power: float = parameter(
+        0.3, "Exponent by which users with many items are weighted down.", low=0.0, high=1.0
+    )
+    item_power: float = parameter(
+        0.35, "Exponent by which items with many users are weighted down.", low=0.0, high=1.0
+    )
+    popularity: float = parameter(
+        0.25, "Exponent by which items with many users are recommended more.", low=0.0, high=1.0
+    )
+    sharpening: float = parameter(
+        0.8, "Strength of the correction for popular items.", low=0.0, high=2.0
+    )
+    linear: bool = parameter(
+        True, "Add the exact linear filter; without it ranking is faster and less accurate."
+    )
+
+    neighbors: int | None = parameter(
+        None, "Item-item weights of the linear filter kept of each item; by default 512 MB of them."
+    )
+    random_state: int = random_state_parameter()
+    threads: int | None = threads_parameter()
+
+    def _begin(self, ratings: Ratings) -> None:
+        self.weighted = ratings.implicit and ratings.weighted
+
+    def _counting(self, histories: Histories) -> Floats:
+        return histories.values if self.weighted else np.ones_like(histories.values)
+
+    def _user_scale(self) -> Floats:
+        return power(self._user_sums(), -self.user_power)
+
+    def _inputs(self, sums: NDArray[Any]) -> Floats:
+        return power(sums, -self.item_power)
+
+    def _outputs(self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats) -> Floats:
+        return power(sums, self.popularity)
+
+    @property
+    def _slope(self) -> float:
+        return float(self.singular_values[0]) ** -2 if self.singular_values[0] else 0.0
+
+    @property
+    def _response(self) -> Floats:
+        """Low pass and sharpening of each direction, shape (k,)."""
+        share = (self.singular_values / self.singular_values[0]) ** 2
+        response: Floats = np.median(share) - np.float32(self.sharpening) * share**2
+        return response if self.linear else response + share
 
 
 def _most_that_fit(lengths: NDArray[np.int64], n_rows: int) -> int:

@@ -189,12 +189,14 @@ class ProfileModel(HistoryModel):
         told = np.sqrt(square / (square + np.float32(getattr(self, f"{side}_variance") + 1e-12)))
         return np.where(positions[:, -1:] > 0, predicted, vectors - found[-1]), told
 
-    def _place_users(self, histories: Histories, features: GroupedFeatures | None) -> None:
-        """Set the positions of new users, who are what their features say without a history."""
-        vars(self).pop("_extra", None)
+    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+        """Return the model whose users are these; without a history, what their features say."""
+        result = super().with_users(histories)
+        vars(result).pop("_extra", None)
         if self.knows("user"):
             positions = self._frame("user").positions(csr_rows(features), histories.n_rows)
-            self.user_positions = positions * (histories.counts == 0)[:, None]
+            result.user_positions = positions * (histories.counts == 0)[:, None]
+        return result
 
     def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
         """Return the model whose items are these; items folded in before are dropped."""

@@ -30,8 +30,8 @@ MODELS: dict[str, str] = {
     "popular": "recsys.models.baselines:Popular",
     "random": "recsys.models.baselines:Random",
     "softimpute": "recsys.models.softimpute:SoftImpute",
-    "sparse-ease": "recsys.models.sparse_ease:SparseEASE",
-    "spectral": "recsys.models.spectral:Spectral",
+    "sparse-ease": "recsys.models.ease:SparseEASE",
+    "spectral": "recsys.models.linear_filter:Spectral",
 }
 
 _CHOICE = {"auto": "recsys.auto:Auto"}  # of one of them, which is what is saved

@@ -25,13 +25,13 @@ from recsys.models.baselines import Bias, Popular
 from recsys.models.bayes import Bayes
 from recsys.models.blend import Blend
 from recsys.models.content import ContentModel
+from recsys.models.ease import SparseEASE
 from recsys.models.histories import Histories
 from recsys.models.ials import IALS
 from recsys.models.item_item import HistoryModel, ItemItemModel
 from recsys.models.popularity import RatingModel
 from recsys.models.priors import row_of
 from recsys.models.softimpute import SoftImpute
-from recsys.models.sparse_ease import SparseEASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

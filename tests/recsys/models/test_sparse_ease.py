@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.data.ratings import Ratings
-from recsys.models.ease import EASE
+from recsys.models.ease import EASE, SparseEASE
 from recsys.models.histories import Histories
-from recsys.models.sparse_ease import SparseEASE
 from recsys.readers import read_ratings, sample_path
 from recsys.recommender import Recommender
 from recsys.topn import CsrPairs, top_n
