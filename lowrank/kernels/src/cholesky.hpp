@@ -30,16 +30,19 @@ struct LaneSystems {
     static std::int64_t cell_count(std::int64_t size) { return size * (size + panel) / 2 + size * rhs_columns; }
 };
 
-// acc -= left[0 : n]' right[0 : n], for `panel` columns on the left, in rows of `panel` and of `stride`.
-template <class V, int Cols>
+// acc -= left[0 : n]' right[0 : n], for `panel` columns on the left, in rows of `panel` and of `stride`; if Upper,
+// from the diagonal on.
+template <bool Upper, class V, int Cols>
 [[gnu::always_inline]] inline void eliminate(const V* left, const V* right, std::int64_t stride, std::int64_t n,
                                              V (&acc)[panel][Cols]) {
     for (std::int64_t p = 0; p < n; ++p, left += panel, right += stride) {
         V b[Cols];
         unrolled<Cols>([&](auto c) __attribute__((always_inline)) { b[c] = right[c]; });
         unrolled<panel>([&](auto r) __attribute__((always_inline)) {
-            const V a = left[r];
-            unrolled<Cols>([&](auto c) __attribute__((always_inline)) { acc[r][c] -= a * b[c]; });
+            const V a = in_register(left[r]);
+            unrolled<Cols>([&](auto c) __attribute__((always_inline)) {
+                if constexpr (!Upper || c >= r) acc[r][c] -= a * b[c];
+            });
         });
     }
 }
@@ -52,7 +55,7 @@ inline void factor_strip(const LaneSystems<T>& s, std::int64_t i, V* right, std:
     V acc[panel][Cols];
     for (int r = 0; r < panel; ++r)
         for (int c = 0; c < Cols; ++c) acc[r][c] = strip[r * stride + c];
-    eliminate(left, right, stride, i, acc);
+    eliminate<false>(left, right, stride, i, acc);
     for (int r = 0; r < panel; ++r) {
         for (int q = 0; q < r; ++q)
             for (int c = 0; c < Cols; ++c) acc[r][c] -= left[(i + q) * panel + r] * acc[q][c];
@@ -70,7 +73,7 @@ inline void factor_diagonal(const LaneSystems<T>& s, std::int64_t i) {
     V acc[panel][panel];
     for (int r = 0; r < panel; ++r)
         for (int c = 0; c < panel; ++c) acc[r][c] = c >= r ? block[r * panel + c] : V{};
-    eliminate(s.columns(i), s.columns(i), panel, i, acc);
+    eliminate<true>(s.columns(i), s.columns(i), panel, i, acc);
     for (int r = 0; r < panel; ++r) {
         for (int q = 0; q < r; ++q)
             for (int c = r; c < panel; ++c) acc[r][c] -= acc[q][r] * acc[q][c];

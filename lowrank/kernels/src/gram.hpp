@@ -57,26 +57,73 @@ template <class T, int Rows, int Cols>
         for (int c = 0; c < Cols; ++c) store<T, W>(g + r * width + j + c * W, acc[r][c]);
 }
 
-// As gram_block with `cols` vectors across, at most Most.
-template <class T, int Rows, int Most>
-inline void gram_blocks(const Tile<T>& tile, std::int64_t i, std::int64_t j, std::int64_t cols, const T* start,
-                        T* g, std::int64_t width, const Ahead<T>& ahead) {
-    if (cols == Most) return gram_block<T, Rows, Most>(tile, i, j, start, g, width, ahead);
-    if constexpr (Most > 1) gram_blocks<T, Rows, Most - 1>(tile, i, j, cols, start, g, width, ahead);
+template <class T, int... I>
+[[gnu::always_inline]] inline Vec<T, lanes<T>> load_halves(const T* low, const T* high, std::integer_sequence<int, I...>) {
+    constexpr int half = lanes<T> / 2;
+    return __builtin_shufflevector(load<T, half>(low), load<T, half>(high), I...);
 }
 
-// G = start + sum_p t_p t_p', both width x width, in strips of rows and register blocks of nearly equal size.
+template <class T, int By, int... I>
+[[gnu::always_inline]] inline Vec<T, lanes<T>> rotate_halves(Vec<T, lanes<T>> v, std::integer_sequence<int, I...>) {
+    constexpr int half = lanes<T> / 2;
+    return __builtin_shufflevector(v, v, (I / half * half + (I + By) % half)...);
+}
+
+// The lower right quarters of `count` blocks on the diagonal, each of a vector's size, from column `first` on. Two of
+// them share a vector, which times itself in `turns` rotations has each pair of numbers.
+template <class T, int Vectors>
+[[gnu::always_inline]] inline void gram_corners(const Tile<T>& tile, std::int64_t first, std::int64_t count,
+                                                const T* start, T* g, std::int64_t width) {
+    constexpr int W = lanes<T>, half = W / 2, turns = half / 2 + 1;
+    constexpr auto sequence = std::make_integer_sequence<int, W>{};
+    Vec<T, W> acc[Vectors][turns] = {};
+    const T* row = tile.rows + first + half;
+    for (std::int64_t p = 0; p < tile.n; ++p, row += tile.stride)
+        unrolled<Vectors>([&](auto c) __attribute__((always_inline)) {
+            const T* high = row + (c < Vectors - 1 ? 2 * c + 1 : count - 1) * W;
+            const Vec<T, W> v = load_halves<T>(row + 2 * c * W, high, sequence);
+            unrolled<turns>([&](auto by) __attribute__((always_inline)) {
+                acc[c][by] += v * rotate_halves<T, by>(v, sequence);
+            });
+        });
+    for (std::int64_t corner = 0; corner < count; ++corner)
+        for (int by = 0; by < turns; ++by)
+            for (int l = 0; l < (2 * by < half ? half : by); ++l) {
+                const std::int64_t other = (l + by) % half, i = l < other ? l : other, j = l < other ? other : l;
+                const std::int64_t place = (first + half + corner * W) * (width + 1) + i * width + j;
+                g[place] = start[place] + acc[corner / 2][by][corner % 2 * half + l];
+            }
+}
+
+// G = start + sum_p t_p t_p', both width x width, in strips of rows and register blocks of nearly equal size. Where a
+// vector is as long as two strips, every second strip leaves its corner to gram_corners.
 template <class T>
 inline void gram_update(const Tile<T>& tile, std::int64_t width, const T* start, T* g, Ahead<T> ahead = {}) {
+    constexpr int W = lanes<T>, corners = 8;
+    constexpr bool halved = W == 2 * block_rows;
+    if (halved && width == W) return gram_block<T, W, 1>(tile, 0, 0, start, g, width, ahead);
     for (std::int64_t i = 0; i < width; i += block_rows) {
-        std::int64_t j = i / lanes<T> * lanes<T>, left = (width - j) / lanes<T>;
+        std::int64_t j = round_up(i, W), left = (width - j) / W;
+        if (halved && i > 0 && left % block_cols == 1) {  // the last vector of two strips
+            if (i < j) gram_block<T, W, 1>(tile, i, width - W, start + i * width, g + i * width, width, ahead);
+            --left;
+        }
         for (std::int64_t blocks = (left + block_cols - 1) / block_cols; blocks > 0; --blocks) {
             const std::int64_t cols = (left + blocks - 1) / blocks;
-            gram_blocks<T, block_rows, block_cols>(tile, i, j, cols, start + i * width, g + i * width, width, ahead);
+            with_constant<block_cols>(cols, [&](auto c) __attribute__((always_inline)) {
+                gram_block<T, block_rows, c>(tile, i, j, start + i * width, g + i * width, width, ahead);
+            });
             ahead = ahead.next_line();
-            j += cols * lanes<T>;
+            j += cols * W;
             left -= cols;
         }
+    }
+    for (std::int64_t first = 0; halved && first < width; first += corners * W) {
+        const std::int64_t count = width - first < corners * W ? (width - first) / W : corners;
+        if constexpr (halved)
+            with_constant<corners / 2>((count + 1) / 2, [&](auto vectors) __attribute__((always_inline)) {
+                gram_corners<T, vectors>(tile, first, count, start, g, width);
+            });
     }
 }
 

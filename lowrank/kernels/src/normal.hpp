@@ -9,7 +9,7 @@
 
 namespace lowrank::LOWRANK_ISA {
 
-inline constexpr std::int64_t tile_bytes = 32 * 1024;  // stays in a first-level cache
+inline constexpr std::int64_t tile_bytes = 28 * 1024;  // stays in a first-level cache, with some of what it is added to
 inline constexpr std::int64_t prefetch_bytes = 32 * 1024;  // of rows to gather next, fetched while others are summed
 
 // One thread's scratch memory, in pieces that start on a cache line.

@@ -41,6 +41,15 @@ template <class T, int N>
     return v;
 }
 
+// v, loaded once: the compiler would load it again for each use.
+template <class V>
+[[gnu::always_inline]] inline V in_register(V v) {
+#ifdef __x86_64__
+    __asm__("" : "+v"(v));
+#endif
+    return v;
+}
+
 template <class T, int N>
 [[gnu::always_inline]] inline void store(T* p, Vec<T, N> v) {
     __builtin_memcpy(p, &v, sizeof v);
@@ -93,6 +102,13 @@ template <int... I, class Use>
 template <int N, class Use>
 [[gnu::always_inline]] inline void unrolled(const Use& use) {
     in_line(std::make_integer_sequence<int, N>{}, use);
+}
+
+// Calls use(n) with n, from 1 to Most, as a constant.
+template <int Most, class Use>
+[[gnu::always_inline]] inline void with_constant(std::int64_t n, const Use& use) {
+    if (n == Most) use(std::integral_constant<int, Most>{});
+    else if constexpr (Most > 1) with_constant<Most - 1>(n, use);
 }
 
 inline constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) {
