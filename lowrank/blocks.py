@@ -133,13 +133,21 @@ class RowBlocks(MatrixOperator):
         """Read the columns of Parquet files, all numbers, by `rows` rows: 64 MB by default.
 
         `path` is a file, a glob or a folder, as polars takes them.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If a column has no numbers.
         """
         import polars as pl
 
         frame = pl.scan_parquet(os.fspath(path))
+        schema = frame.collect_schema()
+        for name, dtype in schema.items():
+            if not (dtype.is_numeric() or dtype == pl.Boolean):
+                raise ArgumentTypeError(f"{path}: column {name!r} must have numbers; got {dtype}.")
         length = int(frame.select(pl.len()).collect().item())
-        width = len(frame.collect_schema())
-        step = rows or max(1, _BLOCK_BYTES // max(1, 8 * width))
+        step = rows or max(1, _BLOCK_BYTES // max(1, 8 * len(schema)))
         starts = range(0, length, step)
         return cls(lambda: (frame.slice(start, step).collect().to_numpy() for start in starts))
 

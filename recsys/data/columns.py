@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from recsys.data.rows import RowRules
+from recsys.data.rows import RowRules, is_truth
 from recsys.data.times import is_time, time_problem
 from recsys.errors import DataError
 from recsys.messages import shortened
@@ -61,7 +61,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "timestamp": (
         "timestamp ts unixreviewtime unixtime",
         "time datetime",
-        "date createdat eventtime eventtimestamp",
+        "date createdat created createdutc eventtime eventtimestamp",
         "purchasedate orderdate invoicedate reviewdate tdat eventdate ratingdate orderedat "
         "purchasedat boughtat ratedat reviewedat playedat listenedat watchedat viewedat clickedat "
         "occurredat ordertime purchasetime reviewtime ordertimestamp",
@@ -275,20 +275,29 @@ def assign_roles(
     request: Request,
     where: str,
     required: Sequence[str],
-    times: Callable[[int], Sequence[Any]],
+    sample: Callable[[int], Sequence[Any]],
 ) -> tuple[Roles, str]:
     """Choose and describe the columns; timestamps that cannot be read only if requested.
 
-    `times` returns the sample of a column.
+    `sample` returns the first values of a column.
     """
     roles = choose_columns(names, request, where, required)
+    if request.rating is not None and "rating" in roles:
+        kinds = sorted({text for each in sample(roles["rating"]) if (text := str(each).strip())})
+        if 1 < len(kinds) <= _LISTED and all(k.isalpha() and not is_truth(k) for k in kinds):
+            raise DataError(
+                f"{where}: column {request.rating!r} has words, not numbers: {quoted(kinds)}. As "
+                f"kinds of events they have weights: --event-col {request.rating} "
+                f"{' '.join(f'--event-weight {kind}=1' for kind in kinds[:2])} (event=, "
+                "event_weights=); 0 leaves a kind out."
+            )
     parts = {role: f"{role} = {names[place]}" for role, place in roles.items()}
     used, form = set(roles.values()), request.rules.time_format
     if "timestamp" in roles and request.timestamp is None:
-        sample = times(roles["timestamp"])
-        is_number = form is None and any(_DIGITS.fullmatch(str(each)) for each in sample)
-        if not is_number and not any(is_time(value, form) for value in sample):
-            value = next((value for value in sample if value not in (None, "")), "")
+        times = sample(roles["timestamp"])
+        is_number = form is None and any(_DIGITS.fullmatch(str(each)) for each in times)
+        if not is_number and not any(is_time(value, form) for value in times):
+            value = next((value for value in times if value not in (None, "")), "")
             shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
             say = time_problem(value, form).rstrip(".").partition("; say ")[2]
             reason = f"{shown} is not a time that can be read{'; say ' * bool(say)}{say}"

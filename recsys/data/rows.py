@@ -24,7 +24,7 @@ from recsys.data.times import (
     unix_seconds,
 )
 from recsys.errors import DataError
-from recsys.messages import counted, shortened
+from recsys.messages import close_matches, counted, did_you_mean, shortened
 
 EventWeights = Mapping[str, float]
 SHOWN = 3
@@ -34,6 +34,7 @@ Policy = Literal["last", "first", "mean", "sum", "error"]
 
 _FEW_LEVELS = 4  # and more are not only yes, no and unknown
 
+_COLUMNS = ("user", "item", "rating", "timestamp", "event", "item_table", "user_table")
 _ANY = "*"  # stands for all kinds of events that are not named
 _MOST_KINDS = 20  # a column with more different values is not of kinds of events
 _LIMIT = 0.01  # of the rows may be bad
@@ -76,14 +77,20 @@ class RowRules:
         until: Moment | None = None,
         time_format: str | None = None,
         bad_rows: str | float = "error",
+        **unknown: Any,
     ) -> Self:
         """Check the options.
 
         Raises
         ------
+        TypeError
+            If there is no such option.
         DataError
             If one cannot be read or is out of range.
         """
+        for name in unknown:
+            near = close_matches(name, (*RowOptions.__annotations__, *_COLUMNS), 1)
+            raise TypeError(f"Ratings are read without an option {name!r}.{did_you_mean(near)}")
         for kind, weight in (event_weights or {}).items():
             is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
             if not (is_number and 0 <= weight < float("inf")):
@@ -299,6 +306,8 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
         rows.remarks.append(f"{counted(rows.keep(liked), 'row')} left out whose rating is false")
     elif given is not None:
         columns["rating"] = rating_values(given, rows.place)
+    if "timestamp" not in columns and rules.time_format is not None:
+        rows.remarks.append("no column of times for time_format: --timestamp-col names one")
     if "timestamp" in columns:
         columns["timestamp"] = _seconds(rows, columns.pop("timestamp"), rules.time_format)
     if rules.since is not None or rules.until is not None:

@@ -144,7 +144,8 @@ def read_ratings(
     given |= {"duplicates": duplicates, "encoding": encoding, "item_table": item_table}
     given |= {"user_table": user_table, "table": table}
     chosen = _chosen(given, like or {}, source, query)
-    rules = RowRules.of(**{k: chosen[k] for k in RowOptions.__annotations__ if k in chosen})
+    of_rows = {*RowOptions.__annotations__, *options}
+    rules = RowRules.of(**{name: value for name, value in chosen.items() if name in of_rows})
     policy, encoding = check_policy(chosen["duplicates"]), chosen["encoding"]
     names = {role: str(chosen[role]) for role in named if role in chosen}
     optional = frozenset(role for role in names if role not in given)

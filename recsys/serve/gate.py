@@ -110,16 +110,13 @@ class Gate:
     def make_list(self, path: bytes, query: bytes, done: Done) -> str:
         """Begin a list for an id, which goes to `done`, and return its route.
 
-        Where the routes have to answer, the route is empty.
-
-        Raises
-        ------
-        ProblemError
-            If the model is not loaded yet.
+        Where the routes have to answer, as while a model is being loaded, the route is empty.
         """
         plain, service = _PLAIN.fullmatch(query), self.service
         is_similar = path.startswith(_SIMILAR)
-        if plain is None or not service.models or not (is_similar or path.startswith(_RECOMMEND)):
+        if plain is None or not (is_similar or path.startswith(_RECOMMEND)):
+            return ""
+        if not (service.models and service.is_ready):
             return ""
         n = int(plain[1] or LENGTH)
         text = unquote(path[len(_SIMILAR if is_similar else _RECOMMEND) :].decode("latin-1"))
@@ -161,7 +158,7 @@ class Gate:
     async def _of_stranger(self, content: bytes) -> bytes | None:
         """Return the JSON of the list of a stranger, None where the routes have to."""
         service = self.service
-        if len(service.models) != 1 or service.log is not None:
+        if len(service.models) != 1 or service.log is not None or not service.is_ready:
             return None
         try:
             given = _HISTORY.decode(content)

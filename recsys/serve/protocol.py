@@ -15,7 +15,6 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from recsys.serve.gate import Gate
-from recsys.serve.problems import ProblemError
 
 _REPLY = (
     b"HTTP/1.1 %d %s\r\ncontent-type: application/problem+json\r\n"
@@ -108,10 +107,7 @@ class BoundedProtocol(HttpToolsProtocol):
         ):
             return False
         found = _List(self.parser.should_keep_alive())
-        try:
-            found.route = self.gate.make_list(path, query, partial(self._write, found))
-        except ProblemError:  # for the application to say
-            return False
+        found.route = self.gate.make_list(path, query, partial(self._write, found))
         if found.route:
             self.cycle = found  # type: ignore[assignment]
         return bool(found.route)

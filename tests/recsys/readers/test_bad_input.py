@@ -211,6 +211,27 @@ def test_missing_files_name_what_is_near(tmp_path: Path) -> None:
         read_ratings(tmp_path / "nowhere" / "ratings.csv")
 
 
+def test_ratings_in_words_are_kinds_of_events(read: Read) -> None:
+    content = "user,item,thumb\n1,10,up\n2,20,down\n2,30,up\n"
+    with pytest.raises(DataError, match="has words, not numbers: 'down', 'up'.*--event-col thumb"):
+        read(content, rating="thumb")
+    likes = read(content, event="thumb", event_weights={"up": 1, "down": 0})
+    assert (likes.implicit, likes.nnz) == (True, 2)
+
+
+def test_a_format_without_times_is_said(read: Read) -> None:
+    found = read("user,item,day\n1,2,31.12.2024\n", time_format="%d.%m.%Y")
+    assert "no column of times for time_format: --timestamp-col names one" in str(found.source)
+
+
+def test_misspelt_options_are_named(read: Read) -> None:
+    known = r"without an option 'times_format'. Did you mean time_format\?"
+    with pytest.raises(TypeError, match=known):
+        read(HEADER + GOOD, times_format="%Y")
+    with pytest.raises(TypeError, match=known):
+        Ratings.from_frame(pl.DataFrame({"user": [1], "item": [2]}), times_format="%Y")
+
+
 def test_options_that_cannot_be(read: Read) -> None:
     with pytest.raises(DataError, match="duplicates must be one of last"):
         read(HEADER + GOOD, duplicates="any")

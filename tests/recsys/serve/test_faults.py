@@ -139,6 +139,11 @@ def test_before_the_first_model_there_are_no_answers(saved, tmp_path):
         reply = service.get("/v1/recommend/105")
         assert (reply.status, reply.json["type"]) == (503, "/docs#not-ready")
         assert "There is no saved model" in reply.json["detail"]
+        assert service.post("/v1/recommend", {"history": [{"item": 5}]}).status == 503
+        lines = service.get("/metrics").body.decode().splitlines()
+        counted = [line for line in lines if 'status="503"' in line]
+        assert all('route="/' in line for line in counted)
+        assert any('route="/v1/recommend/{user}"' in line for line in counted)
         shutil.copytree(saved["als"], tmp_path / "new")
         (tmp_path / "new").rename(path)
         assert service.ready().get("/v1/recommend/105").status == 200
