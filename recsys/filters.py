@@ -165,9 +165,11 @@ def rows_where(
             found = table.select(condition.alias("met")).to_series()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = re.split(r"; valid columns|\n", str(error))[0].rstrip(".")
+        odd = next((name for name in table.columns if not name.isidentifier()), "")
+        odd = f', a name such as "{odd}" in double ones' if odd else odd
         raise DataError(
             f"{place}: {condition!r} cannot be used: {reason}; the columns are {columns}, and text "
-            "is in single quotes."
+            f"is in single quotes{odd}."
         ) from None
     if found.dtype != pl.Boolean:
         raise DataError(

@@ -143,8 +143,10 @@ def nothing_at(path: Path) -> str:
         return f"There is no file {path}: the directory {path.parent} does not exist."
     there = sorted(path.parent.iterdir(), key=lambda each: each.suffix.startswith(path.suffix))
     stems = {each.name.partition(".")[0]: each for each in there}  # the last of a stem
-    near = close_matches(path.name.partition(".")[0], stems, 1)
-    hint = f" Did you mean {stems[near[0]]}?" if near else ""
+    begin = path.name.partition(".")[0]
+    near = [stems[stem] for stem in close_matches(begin, stems, 1)]
+    near = [each for each in near if begin in stems or close_matches(path.name, [each.name], 1)]
+    hint = f" Did you mean {near[0]}?" if near else ""
     return f"There is no file or directory {path}.{hint}"
 
 

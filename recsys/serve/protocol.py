@@ -15,6 +15,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from recsys.serve.gate import Gate
+from recsys.serve.problems import ProblemError
 
 _REPLY = (
     b"HTTP/1.1 %d %s\r\ncontent-type: application/problem+json\r\n"

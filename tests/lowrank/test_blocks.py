@@ -144,7 +144,9 @@ def test_csr_and_parquet_files(tmp_path):
     from_parquet = RowBlocks.from_parquet(tmp_path / "*.parquet", rows=90)
     check_same(truncated_svd(from_parquet, 3), truncated_svd(data(), 3))
     pl.DataFrame({"x": [1.0], "city": ["Rome"]}).write_parquet(tmp_path / "b.parquet")
-    with pytest.raises(ArgumentTypeError, match=r"b\.parquet: column 'city' must have numbers; got"):
+    with pytest.raises(
+        ArgumentTypeError, match=r"b\.parquet: column 'city' must have numbers; got"
+    ):
         RowBlocks.from_parquet(tmp_path / "b.parquet")
 
 

@@ -80,6 +80,13 @@ def test_conditions(ratings, condition, items):
     assert met(condition, ratings) == items
 
 
+def test_odd_names_need_double_quotes():
+    books = Ratings.from_frame(FRAME, item_table=INFO.rename({"year": "year-of"}))
+    with pytest.raises(DataError, match='single quotes, a name such as "year-of" in double ones'):
+        rows_where("year-of > 1980", books)
+    assert rows_where('"year-of" > 1980', books).any()
+
+
 @pytest.mark.parametrize(
     ("condition", "message"),
     [

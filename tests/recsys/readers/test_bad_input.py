@@ -205,6 +205,9 @@ def test_missing_files_name_what_is_near(tmp_path: Path) -> None:
     (tmp_path / "ratings.csv").touch()
     with pytest.raises(DataError, match=r"no file .*ratngs\.csv\. Did you mean .*rat"):
         read_ratings(tmp_path / "ratngs.csv")
+    (tmp_path / "five.html").touch()
+    with pytest.raises(DataError, match=r"There is no file .*live\.db\.$"):
+        read_ratings(tmp_path / "live.db")
     with pytest.raises(DataError, match=r"There is no file .*xyz\.$"):
         read_ratings(tmp_path / "xyz")
     with pytest.raises(DataError, match=r"no file .*: the directory .*nowhere does not exist\.$"):
