@@ -377,9 +377,9 @@ class Recommender:
         Returns
         -------
         polars DataFrame
-            Columns user, item, rank (Int32, from 1), score (Float32, not clipped), title where
-            titles are known, and new (Boolean) where items may have no ratings. Equal scores go by
-            item id.
+            Columns user, item, rank (Int32, from 1), score (Float32, not clipped; of ratings, the
+            predicted one less a discount for few ratings of the item), title where titles are known,
+            and new (Boolean) where items may have no ratings. Equal scores go by item id.
         """
         others = (items, block, where, history, where_user, user_features, at_most, per)
         plain = exclude_seen and not diversity and cold_start in ("error", "popular")
@@ -586,10 +586,11 @@ class Recommender:
         Returns
         -------
         polars DataFrame
-            Columns part ("base", "item", "feature" or "others"), item, rating (of that item; absent
-            for implicit feedback), feature (such as "genres = Horror"; only if any counts),
-            contribution (Float32) and title where titles are known. The base is the score without
-            ratings of the user. Contributions add up to the score, not clipped, to rounding.
+            Columns part ("base", "popularity", "item", "feature" or "others"), item, rating (of that
+            item; absent for implicit feedback), feature (such as "genres = Horror"; only if any
+            counts), contribution (Float32) and title where titles are known. The base is the score
+            without ratings of the user, popularity what few ratings of the item take off.
+            Contributions add up to the score, not clipped, to rounding.
 
         Raises
         ------
