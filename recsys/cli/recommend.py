@@ -96,6 +96,7 @@ described_options = cli.bundle("described", Described, *cli.declared_in(Describe
     ],
     one_of=[("user",), ("users",), ("everyone",), ("history",), ("like", "rate", "user_features")],
     required="Choose the users",
+    hints={"": "Users go to --user, with commas between them. Quote values that contain spaces."},
 )
 @click.argument("source", metavar="MODEL|RATINGS")
 @cli.option(

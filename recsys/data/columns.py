@@ -288,7 +288,7 @@ def assign_roles(
             raise DataError(
                 f"{where}: column {request.rating!r} has words, not numbers: {quoted(kinds)}. As "
                 f"kinds of events they have weights: --event-col {request.rating} "
-                f"{' '.join(f'--event-weight {kind}=1' for kind in kinds[:2])} (event=, "
+                f"--event-weight {','.join(f'{kind}=1' for kind in kinds[:2])} (event=, "
                 "event_weights=); 0 leaves a kind out."
             )
     parts = {role: f"{role} = {names[place]}" for role, place in roles.items()}

@@ -282,7 +282,8 @@ class Ids:
             around = sorted(range(len(pool)), key=lambda index: abs(low + index - place))
             close = close_matches(text, (pool[index] for index in around), _NAMED)
             lower = values.str.to_lowercase()
-            near = [*dict.fromkeys([*values.filter(lower == text.lower()), *close])][:_NAMED]
+            same = lower.str.strip_chars_start("0") == text.lower().lstrip("0")  # 7 for 007
+            near = [*dict.fromkeys([*values.filter(same), *close])][:_NAMED]
             if not near and len(text) >= _LEAST_PART:
                 within = values.filter(lower.str.contains(text.lower(), literal=True)).to_frame(
                     "id"

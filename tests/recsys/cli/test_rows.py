@@ -79,6 +79,10 @@ def test_a_range_of_time(run, events):
         (("--since", "soon"), "since must be a date or time"),
         (("--time-format", "DD/MM"), "must be s, ms, us or ns, or have the parts of a date"),
         (("--event-weight", "buy=1"), "There are events without a weight: view (4), cart (1)"),
+        (
+            ("--event-weight", "buy=1,x=1", "--event-weight", "cart=3"),
+            "There are events without a weight: view (4); give",
+        ),
     ],
 )
 def test_wrong_values_are_named(run, events, options, message):

@@ -120,6 +120,7 @@ def test_negative_numbers_are_ids_and_never_wrap() -> None:
     ("ids", "asked", "message"),
     [
         ([1, 609, 610], [1000], "Unknown user 1000; the nearest ids are 610, 609, 1."),
+        (["0007", "0008"], ["7"], "Unknown user '7'; the nearest id is '0007'."),
         (["170.0", "172.0"], ["170"], "Unknown user '170'; the nearest ids are '170.0', '172.0'."),
         ([1, 609, 610], ["1000"], "Unknown user 1000; the nearest ids are 610, 609, 1."),
         ([5], [4], "Unknown user 4; the nearest id is 5."),
