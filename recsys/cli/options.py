@@ -173,7 +173,9 @@ class ReaderOptions:
         "--event-weight",
         type=_Weights(),
         multiple=True,
-        callback=lambda ctx, param, given: {k: w for each in given for k, w in each.items()} or None,
+        callback=lambda ctx, param, given: (
+            {k: w for each in given for k, w in each.items()} or None
+        ),
     )
     half_life: str | None = declared("TIME", "Halve weights every 30d (s, h, d, w, y).")
     since: str | None = declared("DATE", "Use rows from this date or time on.")
