@@ -26,7 +26,6 @@ from recsys.evaluation.metrics import (
     resolve_metrics,
 )
 from recsys.evaluation.results import (
-    APART,
     ERRORS,
     Evaluation,
     Measurement,
@@ -67,8 +66,7 @@ class WithoutFeatures:
 ModelLike = Model | Recommender | WithoutFeatures | str
 _BLOCK = 2**20  # recommendations measured together
 _BINS = 40  # of the histogram of residuals
-_SUMS = ["relevant", "ratings", "squared_error", "absolute_error"]
-_SUMS += [f"{part}_{name}" for part in APART.values() for name in ("ratings", "squared_error")]
+_SUMS = ["relevant", *dict.fromkeys(itertools.chain(*ERRORS.values()))]
 
 
 def evaluate(
@@ -500,7 +498,8 @@ def _measure(
     seconds = fitted - start, time.perf_counter() - fitted
 
     n_ratings, n_relevant = np.diff(test.indptr), np.diff(task.relevant.indptr)
-    columns: dict[str, Any] = dict.fromkeys(ERRORS.values(), np.full(test.n_users, np.nan))
+    known = ("squared_error", "absolute_error")
+    columns: dict[str, Any] = dict.fromkeys(known, np.full(test.n_users, np.nan))
     residuals, training, timed = None, recommender.training, False
     overall: dict[str, float] = {}
     if not training["implicit"] and not test.implicit and served.predicts_ratings:
@@ -510,7 +509,7 @@ def _measure(
         for name, values in zip(columns, (errors**2, np.abs(errors)), strict=True):
             columns[name] = np.bincount(rows, values, minlength=test.n_users)
         if split.method in COLD:
-            for part, mask in zip(APART.values(), (~split.is_new, split.is_new), strict=True):
+            for part, mask in (("warm", ~split.is_new), ("cold", split.is_new)):
                 of_part = rows[mask], errors[mask] ** 2
                 columns[f"{part}_squared_error"] = np.bincount(*of_part, test.n_users)
                 columns[f"{part}_ratings"] = np.bincount(of_part[0], minlength=test.n_users)

@@ -26,8 +26,13 @@ TESTS = (
     "paired sign-flip test over users, two-sided; adjusted by Holm's method over the pairs of "
     "models of each metric"
 )
-ERRORS = {"rmse": "squared_error", "mae": "absolute_error"}
-APART = {"rmse_warm": "warm", "rmse_cold": "cold"}  # in splits that hold out whole items or users
+ERRORS = {
+    "rmse": ("squared_error", "ratings"),
+    "mae": ("absolute_error", "ratings"),
+    "rmse_warm": ("warm_squared_error", "warm_ratings"),  # if whole items or users are held out
+    "rmse_cold": ("cold_squared_error", "cold_ratings"),
+}
+"""Errors of ratings by name: the columns of `Evaluation.per_user` that they are ratios of."""
 _IN_TIME = "time", "leave-last", "given"  # splits whose training part may be the earlier one
 _KEY = {"metric": pl.String, "kind": pl.String, "n": pl.Int64}
 _BOUNDS = {"low": pl.Float64, "high": pl.Float64}
@@ -189,7 +194,7 @@ def summarize(
 ) -> dict[str, pl.DataFrame]:
     """Return the frames of an `Evaluation` by name, from one measurement per model."""
     columns = {column for run in runs.values() for column in run.values.columns}
-    there = [m for m in metrics if m.name not in APART or f"{APART[m.name]}_ratings" in columns]
+    there = [m for m in metrics if m.name not in ERRORS or {*ERRORS[m.name]} <= columns]
     named_values = value_names(there, settings.ns)
     ratios = {
         (model, name): ratio
@@ -256,13 +261,12 @@ def _labelled(models: Iterable[str], frames: Iterable[pl.DataFrame]) -> pl.DataF
 
 def _ratio(values: pl.DataFrame, metric: Metric, name: str) -> Ratio | None:
     """Return the metric as a ratio of sums over users; None if it is not one or nobody has it."""
-    column = f"{APART[name]}_squared_error" if name in APART else ERRORS.get(name, name)
+    column, ratings = ERRORS.get(name, (name, ""))
     if metric.scope == "catalogue" or column not in values.columns or not values[column].count():
         return None
     above = values[column].to_numpy().astype(np.float64)
     if metric.scope == "user":
         return Ratio.mean(above)
-    ratings = f"{APART[name]}_ratings" if name in APART else "ratings"
     below = values[ratings].to_numpy().astype(np.float64)
     return Ratio(above, below, np.sqrt if name.startswith("rmse") else None)
 
@@ -316,7 +320,7 @@ def ranking(found: Evaluation) -> str:
 
 def named(metric: str, found: Evaluation) -> str:
     """Return the name of a metric, marked if it is over sampled candidates."""
-    is_sampled = found.settings.candidates is not None and metric not in ERRORS | APART
+    is_sampled = found.settings.candidates is not None and metric not in ERRORS
     return f"{metric} (sampled)" if is_sampled else metric
 
 

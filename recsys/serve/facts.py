@@ -240,14 +240,7 @@ def _features(table: Features | None, rows: Indices | None, place: int) -> Json:
 
 
 def most_rated(recommender: Recommender, n: int) -> tuple[Indices, NDArray[np.int64]]:
-    """Return the n items with the most ratings, best first, and the ratings of all items.
-
-    Returns
-    -------
-    items : int64 ndarray of shape (min(n, n_items),)
-        Indices of items; equal ones in their order.
-    counts : int64 ndarray of shape (n_items,)
-    """
+    """Return the n items with the most ratings, best first, and the counts of all items."""
     ratings = recommender.ratings
     counts = np.bincount(ratings.indices, minlength=ratings.n_items)
     return np.argsort(-counts, kind="stable")[:n], counts
@@ -260,12 +253,7 @@ def item_map(recommender: Recommender, n: int = 500) -> dict[str, Any]:
     close if the model takes them for similar. The picture is the best one in two dimensions, and
     shows a share of the differences between items that is given with it.
 
-    Returns
-    -------
-    dict
-        "items", a list of "item", "title", "x", "y" (both from -1 to 1) and "count", the most rated
-        first; "axes", for x and y the titles of items at the "low" and at the "high" end;
-        "share", of the variance of the vectors that the two directions have.
+    See `recsys.serve.bodies.MapBody` for what is returned.
 
     Raises
     ------
@@ -314,11 +302,6 @@ def spectrum(recommender: Recommender) -> dict[str, Any]:
 
     For a model of factors they are those of the product of its user and item factors, for spectral
     those of the normalised interactions; of a blend, those of its first model that has any.
-
-    Returns
-    -------
-    dict
-        "values", a falling list, and "rank", the number of factors.
 
     Raises
     ------
