@@ -29,6 +29,7 @@ from recsys.readers.sources import DataFile, NoRowsError
 _HEAD = 1 << 16  # bytes looked at, and more where they are less than two lines
 _SAMPLE_ROWS = 200
 _DOUBLE_COLON = "::"
+_MARK = "\x1f"  # in its place for polars; a text that has one is in doubt
 _SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
 _ROLES = ("user", "item", "rating", "timestamp")  # of a file without header, by position
 _RULE = re.compile(r"[ |+:=-]*-{3}[ |+:=-]*")
@@ -505,7 +506,7 @@ def _in_turns(work: Callable[[bytes], _Found], blocks: Iterator[bytes]) -> Itera
 
 @dataclass(frozen=True)
 class _Parser:
-    """Settings of a file. A separator "::" is ":" with an empty column between each two others."""
+    """Settings of a file."""
 
     layout: Layout
     roles: Roles
@@ -530,39 +531,36 @@ class _Parser:
         roles = [role for role in self.roles if role not in columns]
         if not roles:
             return columns, length
-        mark, is_quoted = self.layout.separator[0].encode(), b'"' in block
-        frame = self._frame(block, is_quoted, roles)
-        if frame is None or len(frame) != n_rows or frame["odd"].any():
+        mark, is_quoted = self.layout.separator, b'"' in block
+        if mark == _DOUBLE_COLON:  # polars takes one character
+            mark, is_quoted, block = _MARK, False, block.replace(b"::", _MARK.encode())
+        frame = self._frame(block, mark, is_quoted, roles)
+        if frame is None or len(frame) != n_rows:
             return None
         n_blank = int(frame["blank"].sum())
-        step = len(self.layout.separator)
-        n_separators = (n_rows - n_blank) * (len(self.layout.names) - 1) * step
-        if not is_quoted and block.count(mark) != n_separators:
+        n_separators = (n_rows - n_blank) * (len(self.layout.names) - 1)
+        if not is_quoted and block.count(mark.encode()) != n_separators:
             return None
         frame = frame.filter(~frame["blank"]) if n_blank else frame
         return columns | {role: frame[role] for role in roles}, length
 
-    def _frame(self, block: bytes, is_quoted: bool, roles: list[str]) -> pl.DataFrame | None:
+    def _frame(
+        self, block: bytes, mark: str, is_quoted: bool, roles: list[str]
+    ) -> pl.DataFrame | None:
         """Read all columns, so that polars notices rows that are too long; None if it fails."""
-        layout, step = self.layout, len(self.layout.separator)
-        every = [pl.col(str(column)) for column in range((len(layout.names) - 1) * step + 1)]
-        with_commas = layout.separator == _COMMA_WITH
+        every = [pl.col(str(place)) for place in range(len(self.layout.names))]
+        with_commas = self.layout.separator == _COMMA_WITH
         values = {
-            role: _cast(every[self.roles[role] * step], self.kinds[role], with_commas)
-            for role in roles
+            role: _cast(every[self.roles[role]], self.kinds[role], with_commas) for role in roles
         }
-        between = [column.is_not_null() for n, column in enumerate(every) if n % step]
+        blank = pl.all_horizontal(column.is_null() for column in every)
         plan = pl.scan_csv(
             block,
             has_header=False,
-            separator=layout.separator[0],
-            quote_char='"' if step == 1 and is_quoted else None,
+            separator=mark,
+            quote_char='"' if is_quoted else None,
             schema=dict.fromkeys(map(str, range(len(every))), pl.String),
-        ).select(
-            *(value.alias(role) for role, value in values.items()),
-            pl.all_horizontal(column.is_null() for column in every).alias("blank"),
-            pl.any_horizontal(pl.lit(False), *between).alias("odd"),
-        )
+        ).select(**values, blank=blank)
         try:
             return plan.collect()
         except pl.exceptions.PolarsError:
