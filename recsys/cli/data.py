@@ -74,9 +74,10 @@ def inspect(ratings: tuple[str, ...], output: Output, reader: cli.ReaderOptions)
 
 
 @cli.command("sample", examples=["recsys data sample", "recsys data sample --out films"])
-@cli.option("--out", metavar="DIR", default="recsys-sample", help="Target directory.")
-@cli.option("--force", is_flag=True, help="Replace existing sample files.")
-def sample(out: str, force: bool) -> None:
+def sample(
+    out: str = cli.declared("DIR", "Target directory.", default="recsys-sample"),
+    force: bool = cli.declared("", "Replace existing sample files.", is_flag=True),
+) -> None:
     """Copy the sample data to a directory.
 
     Real films with synthetic ratings, and a README on how they were made.
@@ -173,18 +174,16 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
     ],
 )
 @cli.ratings_argument
-@cli.option(
-    "-k",
-    metavar="K",
-    type=click.IntRange(min=1),
-    default=50,
-    help="Maximum number of singular values.",
-)
-@cli.option("--plot", metavar="FILE", help="Plot to write: .png, .svg or .pdf.")
 @cli.output_options
 @cli.reader_options()
 def scree(
-    ratings: tuple[str, ...], k: int, plot: str | None, output: Output, reader: cli.ReaderOptions
+    ratings: tuple[str, ...],
+    output: Output,
+    reader: cli.ReaderOptions,
+    k: int = cli.declared(
+        "K", "Maximum number of singular values.", "-k", type=click.IntRange(min=1), default=50
+    ),
+    plot: str | None = cli.declared("FILE", "Plot to write: .png, .svg or .pdf."),
 ) -> None:
     """Show the singular values of the ratings.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -48,7 +47,6 @@ class _Request:
     model: tuple[str, ...] = cli.declared(
         "NAME",
         "Models to evaluate, such as als or als:no-features; repeatable.",
-        default=(),
         multiple=True,
         commas=True,
         show_default="als, bias, popular; spectral, popular, random for implicit data",
@@ -83,7 +81,6 @@ class _Request:
     fail_if: tuple[str, ...] = cli.declared(
         "CONDITION",
         'Exit with 1 if "METRIC < X", or, in `compare`, "METRIC worse"; repeatable.',
-        default=(),
         multiple=True,
     )
     splitting: SplitOptions
@@ -95,14 +92,12 @@ _evaluation_options = cli.bundle(
     "request",
     _Request,
     click.argument("ratings", nargs=-1),
-    *cli.declared_in(_Request),
+    *cli.declared_in(_Request, "Options"),
     split_options(_DETAILS),
     cli.bundle(
         "fitting",
-        functools.partial(cli.FitOptions, None),
-        cli.parameter_options,
-        cli.seed_option("Model"),
-        cli.threads_option("Model"),
+        lambda given, seed, threads: cli.FitOptions(None, given, seed, threads),
+        *cli.declared_in(cli.FitOptions, "Model")[1:],
     ),
     cli.reader_options("none"),
 )
@@ -510,9 +505,12 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     hints=_HINTS,
 )
 @_evaluation_options
-@cli.option("--online", metavar="FILE", help="Log of `recsys serve --log`; RATINGS are clicks.")
 @cli.output_options
-def compare(request: _Request, online: str | None, output: Output) -> None:
+def compare(
+    request: _Request,
+    output: Output,
+    online: str | None = cli.declared("FILE", "Log of `recsys serve --log`; RATINGS are clicks."),
+) -> None:
     """Test whether models differ on held-out ratings.
 
     Takes what `recsys evaluate` takes, or several saved models and --test, which may have been

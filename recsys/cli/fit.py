@@ -32,27 +32,22 @@ if TYPE_CHECKING:
     ],
 )
 @cli.ratings_argument
-@cli.option("--out", "-o", metavar="MODEL", required=True, help="Directory for the model.")
-@cli.option("--force", is_flag=True, help="Replace an existing model.")
-@cli.option("--tag", metavar="TEXT", help="Free text that the model keeps.")
-@cli.option(
-    "--test-fraction",
-    metavar="FRACTION",
-    type=cli.SHARE,
-    help="Share of the ratings to hold out, and report their RMSE after each iteration.",
-)
 @cli.fit_options
 @cli.reader_options()
 @cli.engine_options()
 def fit(
     ratings: tuple[str, ...],
-    out: str,
-    force: bool,
-    tag: str | None,
-    test_fraction: float | None,
     fitting: cli.FitOptions,
     reader: cli.ReaderOptions,
     engine: cli.EngineOptions,
+    out: str = cli.declared("MODEL", "Directory for the model.", "--out", "-o", required=True),
+    force: bool = cli.declared("", "Replace an existing model.", is_flag=True),
+    tag: str | None = cli.declared("TEXT", "Free text that the model keeps."),
+    test_fraction: float | None = cli.declared(
+        "FRACTION",
+        "Share of the ratings to hold out, and report their RMSE after each iteration.",
+        type=cli.SHARE,
+    ),
 ) -> None:
     """Fit a model to ratings and save it.
 
@@ -104,7 +99,7 @@ def fit(
 class _Changes:
     """Options of an update next to its data."""
 
-    refit: bool = cli.declared("", "Fit to all ratings again.", default=False, is_flag=True)
+    refit: bool = cli.declared("", "Fit to all ratings again.", is_flag=True)
     window: str | None = cli.declared(
         "TIME",
         "Leave out ratings older than 180d (s, h, d, w, y) before the last one.",
@@ -113,14 +108,12 @@ class _Changes:
     forget_user: tuple[str, ...] = cli.declared(
         "ID",
         "Remove a user and all ratings and features of theirs; repeatable.",
-        default=(),
         multiple=True,
         commas=True,
     )
     log: tuple[str, ...] = cli.declared(
         "FILE",
         "Log (.jsonl) from which to remove the users of --forget-user; repeatable.",
-        default=(),
         multiple=True,
     )
     tag: str | None = cli.declared("TEXT", "Free text that the model keeps.")
@@ -136,17 +129,17 @@ class _Changes:
 )
 @click.argument("model")
 @click.argument("ratings", nargs=-1)
-@cli.option("--out", "-o", metavar="MODEL2", help="Directory for the updated model.")
-@cli.option("--force", is_flag=True, help="Replace an existing model: MODEL, without --out.")
-@cli.bundle("changes", _Changes, *cli.declared_in(_Changes))
+@cli.bundle("changes", _Changes, *cli.declared_in(_Changes, "Options"))
 @cli.reader_options()
 def update(
     model: str,
     ratings: tuple[str, ...],
-    out: str | None,
-    force: bool,
     changes: _Changes,
     reader: cli.ReaderOptions,
+    out: str | None = cli.declared("MODEL2", "Directory for the updated model.", "--out", "-o"),
+    force: bool = cli.declared(
+        "", "Replace an existing model: MODEL, without --out.", is_flag=True
+    ),
 ) -> None:
     """Add new ratings to a model, or remove old ones or users.
 

@@ -79,39 +79,37 @@ def _watched(documents: lsi.Documents, activity: Activity) -> Iterator[lsi.Docum
     ],
 )
 @click.argument("documents")
-@cli.option("--out", "-o", metavar="INDEX", required=True, help="Directory for the index.")
-@cli.option("--force", is_flag=True, help="Replace an existing index.")
-@_model(
-    "--dimensions",
-    "-k",
-    metavar="K|RULE",
-    type=lambda value: int(value) if str(value).isdecimal() else value,
-    show_default="a third of the documents, at most 75",
-    help="Number of dimensions, or elbow, profile, energy, gavish-donoho, parallel, cv or mle.",
-)
-@_model(
-    "--method",
-    type=click.Choice(_METHODS),
-    default="hybrid",
-    help="Rank by exact words and meaning, by meaning, or by exact words.",
-)
-@_model(
-    "--language",
-    metavar="NAME",
-    default="auto",
-    help="Language of the stop words and stems, none for neither; auto finds it.",
-)
-@cli.seed_option("Model")
 @document_options
 def index(
     documents: str,
-    out: str,
-    force: bool,
-    dimensions: int | str | None,
-    method: str,
-    language: str,
-    seed: int,
     reading: DocumentOptions,
+    out: str = cli.declared("INDEX", "Directory for the index.", "--out", "-o", required=True),
+    force: bool = cli.declared("", "Replace an existing index.", is_flag=True),
+    dimensions: int | str | None = cli.declared(
+        "K|RULE",
+        "Number of dimensions, or elbow, profile, energy, gavish-donoho, parallel, cv or mle.",
+        "--dimensions",
+        "-k",
+        type=lambda value: int(value) if str(value).isdecimal() else value,
+        show_default="a third of the documents, at most 75",
+        section="Model",
+    ),
+    method: str = cli.declared(
+        "",
+        "Rank by exact words and meaning, by meaning, or by exact words.",
+        type=click.Choice(_METHODS),
+        default="hybrid",
+        section="Model",
+    ),
+    language: str = cli.declared(
+        "NAME",
+        "Language of the stop words and stems, none for neither; auto finds it.",
+        default="auto",
+        section="Model",
+    ),
+    seed: int = cli.declared(
+        "N", "Random seed.", default=0, type=click.IntRange(min=0), section="Model"
+    ),
 ) -> None:
     """Index documents and save the index.
 
@@ -151,32 +149,27 @@ def index(
 )
 @click.argument("index")
 @click.argument("text", required=False)
-@cli.option("--queries", metavar="FILE", help="File of queries: lines, or a table with texts.")
-@cli.option(
-    "--method",
-    type=click.Choice(_METHODS),
-    show_default="that of the index",
-    help="Rank by exact words and meaning, by meaning, or by exact words.",
-)
-@cli.option(
-    "--explain",
-    metavar="[ID]",
-    is_flag=False,
-    flag_value="",
-    help="Show what words and meaning give, or explain one document word by word.",
-)
-@cli.n_option("documents for each query")
 @cli.output_options
 @document_options
 def query(
     index: str,
     text: str | None,
-    queries: str | None,
-    method: str | None,
-    explain: str | None,
-    n: int,
     output: Output,
     reading: DocumentOptions,
+    queries: str | None = cli.declared("FILE", "File of queries: lines, or a table with texts."),
+    method: str | None = cli.declared(
+        "",
+        "Rank by exact words and meaning, by meaning, or by exact words.",
+        type=click.Choice(_METHODS),
+        show_default="that of the index",
+    ),
+    explain: str | None = cli.declared(
+        "[ID]",
+        "Show what words and meaning give, or explain one document word by word.",
+        is_flag=False,
+        flag_value="",
+    ),
+    n: int = cli.length("documents for each query"),
 ) -> None:
     """Find the documents that match a query best.
 
@@ -232,9 +225,13 @@ def _inside(path: str, name: str) -> str:
 )
 @click.argument("index")
 @click.argument("words", metavar="WORD...", nargs=-1, required=True)
-@cli.n_option("similar words for each word")
 @cli.output_options
-def terms(index: str, words: tuple[str, ...], n: int, output: Output) -> None:
+def terms(
+    index: str,
+    words: tuple[str, ...],
+    output: Output,
+    n: int = cli.length("similar words for each word"),
+) -> None:
     """List the words nearest to a word.
 
     The score is the cosine similarity of the word vectors; the columns are term, similar, rank,
@@ -253,9 +250,13 @@ def terms(index: str, words: tuple[str, ...], n: int, output: Output) -> None:
 )
 @click.argument("index")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@cli.n_option("similar documents for each document")
 @cli.output_options
-def similar(index: str, ids: tuple[str, ...], n: int, output: Output) -> None:
+def similar(
+    index: str,
+    ids: tuple[str, ...],
+    output: Output,
+    n: int = cli.length("similar documents for each document"),
+) -> None:
     """List the documents nearest to a document.
 
     The score is the cosine similarity of the document vectors; the columns are document, similar,
@@ -273,26 +274,24 @@ def similar(index: str, ids: tuple[str, ...], n: int, output: Output) -> None:
 )
 @click.argument("index")
 @click.argument("documents")
-@cli.option(
-    "--method",
-    type=click.Choice(["fold-in", "update"]),
-    default="fold-in",
-    help="Keep the decomposition, or update it, which takes as long as the index is large.",
-)
-@cli.option(
-    "--out", "-o", metavar="INDEX", help="Directory for the larger index, instead of INDEX."
-)
-@cli.option("--replace", is_flag=True, help="Replace documents of the index that have the same id.")
-@cli.option("--force", is_flag=True, help="Replace the index at --out.")
 @document_options
 def add(
     index: str,
     documents: str,
-    method: str,
-    out: str | None,
-    replace: bool,
-    force: bool,
     reading: DocumentOptions,
+    method: str = cli.declared(
+        "",
+        "Keep the decomposition, or update it, which takes as long as the index is large.",
+        type=click.Choice(["fold-in", "update"]),
+        default="fold-in",
+    ),
+    out: str | None = cli.declared(
+        "INDEX", "Directory for the larger index, instead of INDEX.", "--out", "-o"
+    ),
+    replace: bool = cli.declared(
+        "", "Replace documents of the index that have the same id.", is_flag=True
+    ),
+    force: bool = cli.declared("", "Replace the index at --out.", is_flag=True),
 ) -> None:
     """Add documents to an index.
 
@@ -323,11 +322,14 @@ def add(
 )
 @click.argument("index")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@cli.option(
-    "--out", "-o", metavar="INDEX", help="Directory for the smaller index, instead of INDEX."
-)
-@cli.option("--force", is_flag=True, help="Replace the index at --out.")
-def remove(index: str, ids: tuple[str, ...], out: str | None, force: bool) -> None:
+def remove(
+    index: str,
+    ids: tuple[str, ...],
+    out: str | None = cli.declared(
+        "INDEX", "Directory for the smaller index, instead of INDEX.", "--out", "-o"
+    ),
+    force: bool = cli.declared("", "Replace the index at --out.", is_flag=True),
+) -> None:
     """Remove documents from an index.
 
     Its words and dimensions stay as they are. `recsys lsi add --replace` exchanges documents.
@@ -348,31 +350,24 @@ def remove(index: str, ids: tuple[str, ...], out: str | None, force: bool) -> No
     ],
 )
 @click.argument("index")
-@cli.option("--queries", metavar="FILE", required=True, help="Queries, as for lsi query.")
-@cli.option(
-    "--judgements",
-    metavar="FILE",
-    required=True,
-    help="Lines of query, document and perhaps relevance (TREC, BEIR, SMART).",
-)
-@cli.option(
-    "--method",
-    type=click.Choice(_METHODS),
-    multiple=True,
-    show_default="all",
-    help="Method of search; may be repeated.",
-)
-@cli.option("--per-query", metavar="FILE", help="File for the measures of each query: .csv, ...")
 @cli.output_options
 @document_options
 def evaluate(
     index: str,
-    queries: str,
-    judgements: str,
-    method: tuple[str, ...],
-    per_query: str | None,
     output: Output,
     reading: DocumentOptions,
+    queries: str = cli.declared("FILE", "Queries, as for lsi query.", required=True),
+    judgements: str = cli.declared(
+        "FILE", "Lines of query, document and perhaps relevance (TREC, BEIR, SMART).", required=True
+    ),
+    method: tuple[str, ...] = cli.declared(
+        "",
+        "Method of search; may be repeated.",
+        type=click.Choice(_METHODS),
+        multiple=True,
+        show_default="all",
+    ),
+    per_query: str | None = cli.declared("FILE", "File for the measures of each query: .csv, ..."),
 ) -> None:
     """Measure an index on judged queries.
 
@@ -441,9 +436,12 @@ def info(index: str, output: Output) -> None:
     "scree", examples=["recsys lsi scree index", "recsys lsi scree index --plot scree.png --quiet"]
 )
 @click.argument("index")
-@cli.option("--plot", metavar="FILE", help="Plot to write: .png, .svg or .pdf.")
 @cli.output_options
-def scree(index: str, plot: str | None, output: Output) -> None:
+def scree(
+    index: str,
+    output: Output,
+    plot: str | None = cli.declared("FILE", "Plot to write: .png, .svg or .pdf."),
+) -> None:
     """Show the singular values of an index.
 
     energy is the square of a singular value as a share of that of all weighted words, cumulative

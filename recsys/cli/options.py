@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -49,8 +49,8 @@ ratings_argument = click.argument("ratings", nargs=-1, required=True)
 """Decorator that adds one or several sources of ratings as `ratings`."""
 
 COMPARED_NAME = _ModelType(["auto", *MODELS], ":no-features")
-COUNT: dict[str, Any] = {"metavar": "N", "type": click.IntRange(min=1)}
-MODEL_NAME: dict[str, Any] = {"metavar": "NAME", "type": _ModelType(["auto", *MODELS])}
+COUNT = click.IntRange(min=1)
+MODEL_NAME = _ModelType(["auto", *MODELS])
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
@@ -60,11 +60,18 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
 
 
 def command(name: str, *, examples: Sequence[str], **settings: Any) -> Callable[[Verb], Command]:
-    """Return a decorator for a verb with the options of all verbs; its help ends in `examples`."""
+    """Return a decorator for a verb; its help ends in `examples`.
+
+    The verb gets the options that its parameters declare, and those of all verbs.
+    """
 
     def decorate(function: Verb) -> Command:
-        verb = click.command(name=name, cls=Command, examples=examples, **settings)
-        return verb(common_options(function))
+        own = inspect.signature(function).parameters.items()
+        verb = common_options(function)
+        for parameter, each in reversed([*own]):
+            if isinstance(each.default, Field):
+                verb = _option_of(parameter, each.default)(verb)
+        return click.command(name=name, cls=Command, examples=examples, **settings)(verb)
 
     return decorate
 
@@ -100,28 +107,33 @@ def bundle(keyword: str, make: Callable[..., Any], *options: Decorator) -> Decor
     return decorate
 
 
-def declared(metavar: str, text: str, *names: str, default: Any = None, **settings: Any) -> Any:
-    """Return a field of a bundle with the option that sets it, by default named as the field."""
+def declared(metavar: str, text: str, *names: str, **settings: Any) -> Any:
+    """Return what a field of a bundle, or a parameter of a verb, has as its default: an option.
+
+    It is named as the field, if no names are given.
+    """
+    without = () if settings.get("multiple") else False if settings.get("is_flag") else None
+    default = settings.get("default", without)
     settings |= {"metavar": metavar or None, "help": text}
     return field(default=default, metadata={"names": names, "settings": settings})
 
 
-def declared_in(
-    bundled: type, section: str = "Options", details: str = "", named: Collection[str] = ()
-) -> list[Decorator]:
+def declared_in(bundled: type, section: str, details: str = "", named: Any = ()) -> list[Decorator]:
     """Return the options that the fields of a bundle declare; the help only names some of them."""
     return [
-        option(
-            *each.metadata["names"] or [f"--{each.name.replace('_', '-')}"],
-            each.name,
-            default=each.default,
-            section=section,
-            details=details if each.name in named else "",
-            **each.metadata["settings"],
-        )
+        _option_of(each.name, each, section=section, details=details * (each.name in named))
         for each in fields(bundled)
         if each.metadata
     ]
+
+
+def _option_of(name: str, declaration: Any, **shared: Any) -> Decorator:
+    """Return the option that a field or parameter declares, or the decorator that it has."""
+    if "decorator" in declaration.metadata:
+        decorator: Decorator = declaration.metadata["decorator"]
+        return decorator
+    names = declaration.metadata["names"] or [f"--{name.replace('_', '-')}"]
+    return option(*names, name, **shared | declaration.metadata["settings"])
 
 
 class _Weights(click.ParamType[dict[str, float]]):
@@ -163,7 +175,6 @@ class ReaderOptions:
     implicit: bool = declared(
         "",
         "Ignore the rating column and treat every row as implicit feedback.",
-        default=False,
         is_flag=True,
     )
     event_col: str | None = declared("NAME", "Column of the kinds of events.")
@@ -189,9 +200,7 @@ class ReaderOptions:
     item_table: str | None = declared("TABLE", "Table of the items: titles, prices, genres, ...")
     user_table: str | None = declared("TABLE", "Table of the users: ages, countries, ...")
     features: str | None = declared("NAMES", "Columns of the tables that models use.")
-    no_features: bool = declared(
-        "", "Use no columns of the tables in models.", default=False, is_flag=True
-    )
+    no_features: bool = declared("", "Use no columns of the tables in models.", is_flag=True)
 
     def __post_init__(self) -> None:
         if self.features is not None and self.no_features:
@@ -231,7 +240,7 @@ class EngineOptions:
     master: str | None = declared(
         "URL", "Spark master: local[N], spark://HOST:PORT, yarn or k8s://URL."
     )
-    conf: tuple[str, ...] = declared("K=V", "Spark setting; repeatable.", default=(), multiple=True)
+    conf: tuple[str, ...] = declared("K=V", "Spark setting; repeatable.", multiple=True)
 
     def __post_init__(self) -> None:
         context = click.get_current_context(silent=True)
@@ -251,20 +260,6 @@ def engine_options(details: str = "") -> Decorator:
     named = EngineOptions.__annotations__ if details else ()
     options = declared_in(EngineOptions, "Cluster", details, named)
     return bundle("engine", EngineOptions, *options)
-
-
-@dataclass(frozen=True)
-class FitOptions:
-    """Model to fit (None: chosen from the data), and its parameters on the command line."""
-
-    model: str | None
-    seed: int
-    threads: int | None
-    given: Given = ()
-
-    def __post_init__(self) -> None:
-        if self.model == "auto":
-            object.__setattr__(self, "model", None)
 
 
 class _ParameterType(click.ParamType[Any]):
@@ -306,7 +301,7 @@ def _given(factors: Any, regularization: Any, iterations: Any, parameter: Given)
 parameter_options = bundle(
     "given",
     _given,
-    option("--factors", section="Model", help="Number of latent factors.", **COUNT),
+    option("--factors", metavar="N", type=COUNT, section="Model", help="Number of latent factors."),
     option(
         "--regularization",
         metavar="X",
@@ -314,7 +309,13 @@ parameter_options = bundle(
         section="Model",
         help="Penalty on the size of the parameters.",
     ),
-    option("--iterations", section="Model", help="Maximum number of iterations.", **COUNT),
+    option(
+        "--iterations",
+        metavar="N",
+        type=COUNT,
+        section="Model",
+        help="Maximum number of iterations.",
+    ),
     option(
         "-p",
         "--parameter",
@@ -329,52 +330,45 @@ parameter_options = bundle(
 """Decorator that adds the parameters of models as `given`."""
 
 
-def seed_option(section: str = "Options", **more: Any) -> Decorator:
-    """Add `--seed`."""
-    settings: dict[str, Any] = {**COUNT, "type": click.IntRange(min=0), "default": 0, **more}
-    return option("--seed", section=section, help="Random seed.", **settings)
+@dataclass(frozen=True)
+class FitOptions:
+    """Model to fit (None: chosen from the data), and its parameters on the command line."""
 
-
-def threads_option(section: str = "Options", **more: Any) -> Decorator:
-    """Add `--threads`."""
-    shown = {"show_default": "all cores", "section": section, "help": "Number of threads."}
-    return option("--threads", **shown, **COUNT, **more)
-
-
-def _model_options(section: str, **more: Any) -> tuple[Decorator, ...]:
-    model = option(
-        "--model",
+    model: str | None = declared(
+        "NAME",
+        "Model to fit; `recsys models` lists them.",
         default="auto",
         show_default="chosen from the data",
-        section=section,
-        help="Model to fit; `recsys models` lists them.",
-        **MODEL_NAME,
-        **more,
+        type=MODEL_NAME,
     )
-    others = seed_option(section, **more), threads_option(section, **more)
-    return model, parameter_options, *others
+    given: Given = field(default=(), metadata={"decorator": parameter_options})
+    seed: int = declared("N", "Random seed.", default=0, type=click.IntRange(min=0))
+    threads: int | None = declared("N", "Number of threads.", show_default="all cores", type=COUNT)
+
+    def __post_init__(self) -> None:
+        if self.model == "auto":
+            object.__setattr__(self, "model", None)
 
 
-fit_options = bundle("fitting", FitOptions, *_model_options("Model"))
+fit_options = bundle("fitting", FitOptions, *declared_in(FitOptions, "Model"))
 """Decorator that adds the options of the model to fit, and its parameters, as `fitting`."""
-
-
-_AS_IN_FIT = "As in `recsys fit --help`"
 
 
 def fitting_options(function: Verb) -> Verb:
     """Add the options of a model that is fitted to a data file and not saved as `fitting`."""
 
     def make(model: str, seed: int, threads: int | None) -> FitOptions:
-        return FitOptions(model, seed, threads)
+        return FitOptions(model, (), seed, threads)
 
-    model, _, *others = _model_options("Fitting a data file", details=_AS_IN_FIT)
+    named = ("model", "seed", "threads")
+    section, details = "Fitting a data file", "As in `recsys fit --help`"
+    model, _, *others = declared_in(FitOptions, section, details, named)
     return bundle("fitting", make, model, *others)(function)
 
 
-def n_option(counted: str) -> Decorator:
-    """Add `-n`, the length of a list of `counted`."""
-    return option("-n", "n", default=10, help=f"Number of {counted}.", **COUNT)
+def length(counted: str) -> Any:
+    """Declare `-n`, the length of a list of `counted`."""
+    return declared("N", f"Number of {counted}.", "-n", default=10, type=COUNT)
 
 
 def _destination(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -12,7 +12,6 @@ from click.core import ParameterSource
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import require
-from recsys.cli.options import ReaderOptions, command, option, output_options
 from recsys.cli.output import Activity, Output, note
 from recsys.errors import UnknownIdError
 
@@ -61,10 +60,10 @@ class Described:
     """Description of a new user on the command line; false without any."""
 
     like: tuple[str, ...] = cli.declared(
-        "TITLE", "Item that a new user likes; repeatable.", default=(), multiple=True
+        "TITLE", "Item that a new user likes; repeatable.", multiple=True
     )
     rate: tuple[str, ...] = cli.declared(
-        "TITLE=X", "Item and rating of a new user; repeatable.", default=(), multiple=True
+        "TITLE=X", "Item and rating of a new user; repeatable.", multiple=True
     )
     user_features: str | None = cli.declared("NAME=VALUE,...", "Features of a new user.")
 
@@ -77,8 +76,29 @@ class Described:
         return recommender.fold_in(history, user_features=self.user_features)
 
 
-described_options = cli.bundle("described", Described, *cli.declared_in(Described))
+described_options = cli.bundle("described", Described, *cli.declared_in(Described, "Options"))
 """Decorator that adds options to describe a new user, as `described`."""
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """Conditions on items and users, and variety, as `Recommender.recommend` takes them."""
+
+    where: str | None = cli.declared("CONDITION", 'SQL condition on items: "price < 30", "new".')
+    where_user: str | None = cli.declared(
+        "CONDITION", 'Recommend only to users that meet a condition: "age < 30".'
+    )
+    diversity: float = cli.declared(
+        "X",
+        "Weight of variety, 0 to 1.",
+        type=click.FloatRange(0, 1),
+        default=0.0,
+        show_default=False,
+    )
+    at_most: int | None = cli.declared(
+        "N", "Limit of items with the same value of --per.", type=cli.COUNT
+    )
+    per: str | None = cli.declared("COLUMN", "Column of the item table, such as genres.")
 
 
 @cli.command(
@@ -99,67 +119,37 @@ described_options = cli.bundle("described", Described, *cli.declared_in(Describe
     hints={"": "Users go to --user, with commas between them. Quote values that contain spaces."},
 )
 @click.argument("source", metavar="MODEL|RATINGS")
-@cli.option(
-    "--user",
-    "-u",
-    metavar="ID",
-    multiple=True,
-    help="User, or users between commas.",
-)
-@cli.option("--users", metavar="FILE", help="File of users.")
-@cli.option("--all", "everyone", is_flag=True, help="Recommend to every user.")
-@cli.option("--history", metavar="FILE", help="Ratings of new users, to recommend to them.")
 @described_options
-@cli.n_option("items for each user")
-@cli.option("--items", metavar="FILE", help="File of items to choose from.")
-@cli.option(
-    "--block", metavar="FILE", help="File of items never recommended, or of users and items."
-)
-@cli.option(
-    "--where",
-    metavar="CONDITION",
-    help='SQL condition on items: "price < 30", "new".',
-)
-@cli.option(
-    "--where-user",
-    metavar="CONDITION",
-    help='Recommend only to users that meet a condition: "age < 30".',
-)
-@cli.option("--include-seen", is_flag=True, help="Also recommend items that the user has rated.")
-@cli.option(
-    "--cold-start",
-    type=click.Choice(["error", "popular"]),
-    default="error",
-    help="Answer for unknown users: an error, or the most popular items.",
-)
-@cli.option(
-    "--diversity",
-    metavar="X",
-    type=click.FloatRange(0, 1),
-    default=0.0,
-    show_default=False,
-    help="Weight of variety, 0 to 1.",
-)
-@cli.option("--at-most", help="Limit of items with the same value of --per.", **cli.COUNT)
-@cli.option("--per", metavar="COLUMN", help="Column of the item table, such as genres.")
+@cli.bundle("selection", _Selection, *cli.declared_in(_Selection, "Options"))
 @cli.engine_options("As in `recsys fit --help`")
 @cli.output_options
 @source_options
 def recommend(
     source: Source,
-    user: tuple[str, ...],
-    users: str | None,
-    everyone: bool,
-    history: str | None,
     described: Described,
-    n: int,
-    items: str | None,
-    block: str | None,
-    include_seen: bool,
-    cold_start: ColdUser,
+    selection: _Selection,
     engine: cli.EngineOptions,
     output: Output,
-    **request: Any,
+    user: tuple[str, ...] = cli.declared(
+        "ID", "User, or users between commas.", "--user", "-u", multiple=True
+    ),
+    users: str | None = cli.declared("FILE", "File of users."),
+    everyone: bool = cli.declared("", "Recommend to every user.", "--all", is_flag=True),
+    history: str | None = cli.declared("FILE", "Ratings of new users, to recommend to them."),
+    n: int = cli.length("items for each user"),
+    items: str | None = cli.declared("FILE", "File of items to choose from."),
+    block: str | None = cli.declared(
+        "FILE", "File of items never recommended, or of users and items."
+    ),
+    include_seen: bool = cli.declared(
+        "", "Also recommend items that the user has rated.", is_flag=True
+    ),
+    cold_start: ColdUser = cli.declared(
+        "",
+        "Answer for unknown users: an error, or the most popular items.",
+        type=click.Choice(["error", "popular"]),
+        default="error",
+    ),
 ) -> None:
     """Recommend items to users.
 
@@ -180,12 +170,12 @@ def recommend(
         from recsys.cli.spark import recommend_on_spark
 
         needed = "--all and --output FOLDER, and takes neither conditions nor re-ranking"
-        fits = everyone and output.path and not any(request.values())
+        fits = everyone and output.path and not any(vars(selection).values())
         require(fits, f"--engine spark needs {needed}.")
         folder = click.get_current_context().params["output"]
         recommend_on_spark(source.path, folder, n, engine, items, block, include_seen=include_seen)
         return
-    both = (request["at_most"] is None) == (request["per"] is None)
+    both = (selection.at_most is None) == (selection.per is None)
     require(both, "--at-most and --per go together: --at-most 2 --per genres.")
     if user and source.is_alone and output.resolved_format not in ("database", "parquet"):
         from recsys.shortlists import shortlist
@@ -211,13 +201,13 @@ def recommend(
             items=None if items is None else inputs.known_ids(items, ratings.items),
             block=None if block is None else inputs.known_block(block, source.reader, ratings),
             cold_start=cold_start,
-            **request,
+            **vars(selection),
         ):
             found += len(batch)
             sink.write(batch)
     if not found:
         reason = "every item is already rated, blocked or filtered out"
-        reason += ", or no user meets --where-user" * bool(request["where_user"])
+        reason += ", or no user meets --where-user" * bool(selection.where_user)
         note(f"no recommendations: {reason}")
 
 
@@ -249,23 +239,24 @@ def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -
     hints={"": "Name items by --item, or by --title. Quote values that contain spaces."},
 )
 @click.argument("source", metavar="MODEL|RATINGS")
-@cli.option("--item", "-i", metavar="ID", multiple=True, help="Item, or items between commas.")
-@cli.option(
-    "--title", metavar="TEXT", multiple=True, help="Title of the item, or part of it; repeatable."
-)
-@cli.option("--text", metavar="TEXT", multiple=True, help="Description of an item; repeatable.")
-@cli.option("--user", "-u", metavar="ID", multiple=True, help="User, or users between commas.")
-@cli.n_option("similar items or users for each")
 @cli.output_options
 @source_options
 def similar(
     source: Source,
-    item: tuple[str, ...],
-    title: tuple[str, ...],
-    text: tuple[str, ...],
-    user: tuple[str, ...],
-    n: int,
     output: Output,
+    item: tuple[str, ...] = cli.declared(
+        "ID", "Item, or items between commas.", "--item", "-i", multiple=True
+    ),
+    title: tuple[str, ...] = cli.declared(
+        "TEXT", "Title of the item, or part of it; repeatable.", multiple=True
+    ),
+    text: tuple[str, ...] = cli.declared(
+        "TEXT", "Description of an item; repeatable.", multiple=True
+    ),
+    user: tuple[str, ...] = cli.declared(
+        "ID", "User, or users between commas.", "--user", "-u", multiple=True
+    ),
+    n: int = cli.length("similar items or users for each"),
 ) -> None:
     """List similar items or similar users.
 
@@ -306,21 +297,17 @@ def similar(
     required="Choose the item",
 )
 @click.argument("source", metavar="MODEL|RATINGS")
-@cli.option("--user", "-u", metavar="ID", help="User to explain the score for.")
 @described_options
-@cli.option("--item", "-i", metavar="ID", help="Item whose score is explained.")
-@cli.option("--title", metavar="TEXT", help="Title of the item, or part of it.")
-@cli.n_option("contributions shown")
 @cli.output_options
 @source_options
 def explain(
     source: Source,
-    user: str | None,
     described: Described,
-    item: str | None,
-    title: str | None,
-    n: int,
     output: Output,
+    user: str | None = cli.declared("ID", "User to explain the score for.", "--user", "-u"),
+    item: str | None = cli.declared("ID", "Item whose score is explained.", "--item", "-i"),
+    title: str | None = cli.declared("TEXT", "Title of the item, or part of it."),
+    n: int = cli.length("contributions shown"),
 ) -> None:
     """Explain a score by the ratings and features behind it.
 
@@ -342,7 +329,7 @@ def explain(
     output.write(frame, command="explain", model=recommender.model.name, user=user, item=chosen)
 
 
-@command(
+@cli.command(
     "predict",
     examples=[
         "recsys predict model pairs.csv",
@@ -357,28 +344,29 @@ def explain(
 )
 @click.argument("source", metavar="MODEL|RATINGS")
 @click.argument("pairs", required=False)
-@option("--user", "-u", metavar="ID", multiple=True, help="User, or users between commas.")
-@option("--user-features", metavar="NAME=VALUE,...", help="Features of a new user.")
-@option("--item", "-i", metavar="ID", multiple=True, help="Item, or items between commas.")
-@option(
-    "--cold-start",
-    type=click.Choice(["error", "bias", "popular"]),
-    default="error",
-    help="Prediction for unknown users or items: an error, the mean plus known biases, or the "
-    "mean rating of the item.",
-)
-@option("--std", is_flag=True, help="Add standard deviations, for models that have them.")
-@output_options
+@cli.output_options
 @source_options
 def predict(
     source: Source,
     pairs: str | None,
-    user: tuple[str, ...],
-    user_features: str | None,
-    item: tuple[str, ...],
-    cold_start: ColdPair,
-    std: bool,
     output: Output,
+    user: tuple[str, ...] = cli.declared(
+        "ID", "User, or users between commas.", "--user", "-u", multiple=True
+    ),
+    user_features: str | None = cli.declared("NAME=VALUE,...", "Features of a new user."),
+    item: tuple[str, ...] = cli.declared(
+        "ID", "Item, or items between commas.", "--item", "-i", multiple=True
+    ),
+    cold_start: ColdPair = cli.declared(
+        "",
+        "Prediction for unknown users or items: an error, the mean plus known biases, or the "
+        "mean rating of the item.",
+        type=click.Choice(["error", "bias", "popular"]),
+        default="error",
+    ),
+    std: bool = cli.declared(
+        "", "Add standard deviations, for models that have them.", is_flag=True
+    ),
 ) -> None:
     """Predict the ratings of user-item pairs.
 
@@ -404,7 +392,7 @@ def predict(
         items = inputs.listed_ids(item, recommender.ratings.items)
         frame = pl.DataFrame({"user": users}).join(pl.DataFrame({"item": items}), how="cross")
     else:
-        reader = source.reader if inputs.is_model(source.path) else ReaderOptions()
+        reader = source.reader if inputs.is_model(source.path) else cli.ReaderOptions()
         frame = pl.DataFrame(inputs.load_pairs(pairs, reader))
     if cold_start != "error":
         answers = {"bias": "they get the known biases", "popular": "they get the items' means"}
@@ -419,7 +407,7 @@ def predict(
     output.write(predictions, command="predict", model=recommender.model.name)
 
 
-@command(
+@cli.command(
     "impute",
     examples=[
         "recsys impute model --output ratings.parquet",
@@ -427,11 +415,14 @@ def predict(
     ],
 )
 @click.argument("source", metavar="MODEL|RATINGS")
-@option("--users", metavar="FILE", help="File of users to predict for.")
-@option("--items", metavar="FILE", help="File of items to predict for.")
-@output_options
+@cli.output_options
 @source_options
-def impute(source: Source, users: str | None, items: str | None, output: Output) -> None:
+def impute(
+    source: Source,
+    output: Output,
+    users: str | None = cli.declared("FILE", "File of users to predict for."),
+    items: str | None = cli.declared("FILE", "File of items to predict for."),
+) -> None:
     """Predict all missing ratings.
 
     Takes a saved model, or ratings to fit a model to. The columns are user, item, prediction, user

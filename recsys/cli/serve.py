@@ -58,34 +58,28 @@ _LIMITS = cli.bundle(
     ],
 )
 @click.argument("model", metavar="MODEL|INDEX")
-@cli.option("--host", default="127.0.0.1", help="Address to listen on.")
-@cli.option("--port", default=8000, type=click.IntRange(0, 65535), help="Port; 0 is any free one.")
-@cli.option("--workers", default=1, help="Processes.", **cli.COUNT)
-@cli.option("--model-b", metavar="MODEL", help="Other model for some of the users: an A/B test.")
-@cli.option(
-    "--share", default=0.5, type=click.FloatRange(0, 1), help="Share of users of --model-b."
-)
-@cli.option("--index", metavar="INDEX", help="Index of `recsys lsi index`, for /v1/search.")
-@cli.option(
-    "--events", metavar="FILE", help="Log of POST /v1/events.  [default: MODEL.events.jsonl]"
-)
-@cli.option("--log", metavar="FILE", help="Log of recommendations, for `recsys compare --online`.")
-@cli.option("--api-key-env", metavar="NAME", help="Environment variable with the required key.")
-@cli.option("--cors", metavar="ORIGIN", multiple=True, help="Site that may ask; repeatable.")
 @_LIMITS
 def serve(
     model: str,
-    host: str,
-    port: int,
-    workers: int,
-    model_b: str | None,
-    share: float,
-    index: str | None,
-    events: str | None,
-    log: str | None,
-    api_key_env: str | None,
-    cors: tuple[str, ...],
     limits: Limits,
+    host: str = cli.declared("", "Address to listen on.", default="127.0.0.1"),
+    port: int = cli.declared(
+        "", "Port; 0 is any free one.", default=8000, type=click.IntRange(0, 65535)
+    ),
+    workers: int = cli.declared("N", "Processes.", default=1, type=cli.COUNT),
+    model_b: str | None = cli.declared("MODEL", "Other model for some of the users: an A/B test."),
+    share: float = cli.declared(
+        "", "Share of users of --model-b.", default=0.5, type=click.FloatRange(0, 1)
+    ),
+    index: str | None = cli.declared("INDEX", "Index of `recsys lsi index`, for /v1/search."),
+    events: str | None = cli.declared(
+        "FILE", "Log of POST /v1/events.  [default: MODEL.events.jsonl]"
+    ),
+    log: str | None = cli.declared(
+        "FILE", "Log of recommendations, for `recsys compare --online`."
+    ),
+    api_key_env: str | None = cli.declared("NAME", "Environment variable with the required key."),
+    cors: tuple[str, ...] = cli.declared("ORIGIN", "Site that may ask; repeatable.", multiple=True),
 ) -> None:
     """Serve a model over HTTP, with a page to explore it.
 
@@ -123,30 +117,23 @@ def serve(
     ],
 )
 @click.argument("source", metavar="MODEL|RATINGS")
-@cli.option("--out", "-o", metavar="FILE", required=True, help="Page to write, such as page.html.")
-@cli.option("--force", is_flag=True, help="Replace an existing file.")
-@cli.option("--model-b", metavar="MODEL", help="Second model, to show next to the first.")
-@cli.option(
-    "--items",
-    show_default="all",
-    help="Number of items in the page, the most rated ones.",
-    **cli.COUNT,
-)
-@cli.option(
-    "--users",
-    metavar="N",
-    type=click.IntRange(min=0),
-    default=200,
-    help="Number of users whose ratings are in the page.",
-)
 @source_options
 def explore(
     source: Source,
-    out: str,
-    force: bool,
-    model_b: str | None,
-    items: int | None,
-    users: int,
+    out: str = cli.declared(
+        "FILE", "Page to write, such as page.html.", "--out", "-o", required=True
+    ),
+    force: bool = cli.declared("", "Replace an existing file.", is_flag=True),
+    model_b: str | None = cli.declared("MODEL", "Second model, to show next to the first."),
+    items: int | None = cli.declared(
+        "N", "Number of items in the page, the most rated ones.", show_default="all", type=cli.COUNT
+    ),
+    users: int = cli.declared(
+        "N",
+        "Number of users whose ratings are in the page.",
+        type=click.IntRange(min=0),
+        default=200,
+    ),
 ) -> None:
     """Write a page to explore a model, as one file.
 

@@ -19,10 +19,8 @@ from recsys.cli.options import (
     command,
     declared,
     declared_in,
-    option,
     ratings_argument,
     reader_options,
-    seed_option,
 )
 from recsys.cli.output import note
 from recsys.messages import counted
@@ -175,26 +173,20 @@ def load_splits(
     ],
 )
 @ratings_argument
-@option("--out", "-o", metavar="DIR", required=True, help="Directory for the files.")
-@option("--force", is_flag=True, help="Replace an existing split.")
-@option(
-    "--format",
-    "form",
-    type=click.Choice(["csv", "parquet"]),
-    default="csv",
-    help="Format of the files.",
-)
 @split_options()
-@seed_option("Splitting")
 @reader_options()
 def split(
     ratings: tuple[str, ...],
-    out: str,
-    force: bool,
-    form: str,
     splitting: SplitOptions,
-    seed: int,
     reader: ReaderOptions,
+    out: str = declared("DIR", "Directory for the files.", "--out", "-o", required=True),
+    force: bool = declared("", "Replace an existing split.", is_flag=True),
+    form: str = declared(
+        "", "Format of the files.", "--format", type=click.Choice(["csv", "parquet"]), default="csv"
+    ),
+    seed: int = declared(
+        "N", "Random seed.", default=0, type=click.IntRange(min=0), section="Splitting"
+    ),
 ) -> None:
     """Split ratings into training and test files.
 

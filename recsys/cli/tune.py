@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -32,6 +32,32 @@ if TYPE_CHECKING:
     from recsys.models.parameters import Range
 
 
+@dataclass(frozen=True)
+class _Search:
+    """How to search, as `recsys.evaluation.tune` takes it."""
+
+    metric: str | None = cli.declared(
+        "METRIC",
+        "Metric to improve: rmse, mae, or a ranking metric with @N.",
+        show_default="rmse for ratings, ndcg@10 for implicit data",
+    )
+    trials: int = cli.declared(
+        "N", "Number of trials; the first has the defaults.", default=30, type=cli.COUNT
+    )
+    timeout: float | None = cli.declared(
+        "SECONDS", "Time limit; the first trial always ends.", type=click.FloatRange(min=0)
+    )
+    sampler: Literal["tpe", "random", "grid"] = cli.declared(
+        "",
+        "Search: guided by earlier trials, random, or on a grid.",
+        type=click.Choice(("tpe", "random", "grid")),
+        default="tpe",
+    )
+    study: str | None = cli.declared(
+        "PATH", "Storage of the trials, to continue an interrupted search."
+    )
+
+
 @cli.command(
     "tune",
     examples=[
@@ -44,59 +70,31 @@ if TYPE_CHECKING:
     required="Choose the data",
 )
 @click.argument("ratings", nargs=-1)
-@cli.option("--train", metavar="FILE", help="Training ratings, all of which are used.")
-@cli.option(
-    "--validation-fraction",
-    metavar="FRACTION",
-    type=cli.SHARE,
-    show_default="0.1",
-    help="Share of the training ratings (users: of the users) to validate trials on.",
-)
-@cli.option(
-    "--metric",
-    metavar="METRIC",
-    show_default="rmse for ratings, ndcg@10 for implicit data",
-    help="Metric to improve: rmse, mae, or a ranking metric with @N.",
-)
-@cli.option(
-    "--trials", default=30, help="Number of trials; the first has the defaults.", **cli.COUNT
-)
-@cli.option(
-    "--timeout",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
-    help="Time limit; the first trial always ends.",
-)
-@cli.option(
-    "--sampler",
-    type=click.Choice(("tpe", "random", "grid")),
-    default="tpe",
-    help="Search: guided by earlier trials, random, or on a grid.",
-)
-@cli.option(
-    "--range",
-    "ranges",
-    metavar="NAME=LOW:HIGH[:log]",
-    multiple=True,
-    help="Range of a parameter instead of the model's own; repeatable.",
-)
-@cli.option(
-    "--study", metavar="PATH", help="Storage of the trials, to continue an interrupted search."
-)
+@cli.bundle("search", _Search, *cli.declared_in(_Search, "Options"))
 @cli.fit_options
 @split_options("As in `recsys split --help`")
 @cli.output_options
 @cli.reader_options("none")
 def tune(
     ratings: tuple[str, ...],
-    train: str | None,
-    validation_fraction: float | None,
-    ranges: tuple[str, ...],
     fitting: cli.FitOptions,
+    search: _Search,
     splitting: SplitOptions,
     output: Output,
     reader: cli.ReaderOptions,
-    **search: Any,
+    train: str | None = cli.declared("FILE", "Training ratings, all of which are used."),
+    validation_fraction: float | None = cli.declared(
+        "FRACTION",
+        "Share of the training ratings (users: of the users) to validate trials on.",
+        type=cli.SHARE,
+        show_default="0.1",
+    ),
+    ranges: tuple[str, ...] = cli.declared(
+        "NAME=LOW:HIGH[:log]",
+        "Range of a parameter instead of the model's own; repeatable.",
+        "--range",
+        multiple=True,
+    ),
 ) -> None:
     """Search for better parameters of a model.
 
@@ -110,8 +108,8 @@ def tune(
     from recsys.models.registry import make_model
 
     wanted = dict(map(_range, ranges))
-    if search["metric"] is not None:
-        tuning.check_metric_name(search["metric"])
+    if search.metric is not None:
+        tuning.check_metric_name(search.metric)
     if fitting.model is not None:
         inputs.parameters_for([fitting.model], fitting)  # raises before a long reading
     data, inner = _training_data(ratings, train, splitting, fitting.seed, reader)
@@ -128,7 +126,7 @@ def tune(
     with Activity(f"Tuning {model}") as activity:
 
         def each(number: int, step: Step) -> None:
-            activity.title = f"Trial {number + 1}/{search['trials']}"
+            activity.title = f"Trial {number + 1}/{search.trials}"
             activity.step(step)
 
         found = tuning.tune(
@@ -141,10 +139,10 @@ def tune(
             threads=fitting.threads,
             on_trial=_log_of(search),
             on_step=each,
-            **search,
+            **vars(search),
         )
     commands = _commands(found, (ratings, train), fitting, splitting, reader)
-    output.write_document(_document(found, search["sampler"], fitting, commands), _frame(found))
+    output.write_document(_document(found, search.sampler, fitting, commands), _frame(found))
     note(_summary(found))
     for purpose, line in commands.items():
         note(f"{purpose}: {line}", verbatim=True)
@@ -167,16 +165,16 @@ def _chosen(
     return candidate.model, candidate.params if choice.is_open else {}, choice.ratings
 
 
-def _log_of(search: dict[str, Any]) -> Callable[[Trial, Trial], None]:
+def _log_of(search: _Search) -> Callable[[Trial, Trial], None]:
     """Return the function that reports each trial, and first those of a study that goes on."""
     place = itertools.count()
 
     def log(trial: Trial, best: Trial) -> None:
         if next(place) == 0 and trial.number:
-            note(f"continuing after {counted(trial.number, 'trial')} of {search['study']}")
+            note(f"continuing after {counted(trial.number, 'trial')} of {search.study}")
         result = "pruned" if trial.value is None else f"{trial.value:.4f}"
         values = ", ".join(f"{name} {word(value)}" for name, value in trial.parameters.items())
-        number = f"trial {trial.number + 1}/{search['trials']}"
+        number = f"trial {trial.number + 1}/{search.trials}"
         note(f"{number}: {result} (best {best.value:.4f}) in {trial.seconds:.1f} s with {values}")
 
     return log

@@ -114,26 +114,21 @@ versions.add_command(promote)
 )
 @click.argument("model")
 @cli.ratings_argument
-@cli.option("-n", "n", default=10, help="Length of the recommendations.", **cli.COUNT)
-@cli.option("--report", metavar="FILE.html", help="HTML page with tables and charts.")
-@cli.option(
-    "--fail-if",
-    metavar="CONDITION",
-    multiple=True,
-    help='Exit with 1 if "NAME > X" (or <, <=, >=) of a row of the table; repeatable.',
-)
-@cli.seed_option()
 @cli.output_options
 @cli.reader_options()
 def monitor(
     model: str,
     ratings: tuple[str, ...],
-    n: int,
-    report: str | None,
-    fail_if: tuple[str, ...],
-    seed: int,
     output: Output,
     reader: cli.ReaderOptions,
+    n: int = cli.declared("N", "Length of the recommendations.", "-n", default=10, type=cli.COUNT),
+    report: str | None = cli.declared("FILE.html", "HTML page with tables and charts."),
+    fail_if: tuple[str, ...] = cli.declared(
+        "CONDITION",
+        'Exit with 1 if "NAME > X" (or <, <=, >=) of a row of the table; repeatable.',
+        multiple=True,
+    ),
+    seed: int = cli.declared("N", "Random seed.", default=0, type=click.IntRange(min=0)),
 ) -> None:
     """Compare new ratings with those of a saved model.
 
