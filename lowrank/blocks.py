@@ -213,10 +213,6 @@ class RowBlocks(MatrixOperator):
         blocks = self.centred(row).dense_blocks(0)
         return np.concatenate([np.einsum("ij,ij->i", it, it, dtype=np.float64) for it in blocks])
 
-    def distance_to_row(self, row: FloatArray) -> float:
-        """Return ||A - 1 row'||_F, without a pass."""
-        return float(np.sqrt(self.column_squares(row.astype(np.float64)).sum()))
-
     def centred(self, row: FloatArray) -> Self:
         """Return the matrix A - 1 row': exact on dense blocks, as a correction on sparse ones."""
         result = copy.copy(self)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Triplets = tuple[FloatArray, FloatArray, FloatArray]
 
 _CHUNK = 1 << 17  # entries that are widened to float64 at a time: 1 MB
+_GATHERED = 1 << 20  # entries of a sparse matrix that are: 8 MB
 _CENTRED_BLOCK = 1 << 22  # entries that are centred at a time: BLAS at full speed, 32 MB at most
 _IDENTITY_BLOCK = 256  # columns of the identity per product of a LinearOperator
 
@@ -60,6 +61,7 @@ class MatrixOperator(ABC):
 
     stored_dense: ClassVar[bool] = False  # whether a dense copy is in memory anyway
     in_blocks: ClassVar[bool] = False  # whether each pass reads the entries anew
+    is_sparse: bool = False
 
     def __init__(self, shape: tuple[int, int], dtype: np.dtype[Any], peak: float = 1.0) -> None:
         self.shape = shape
@@ -106,9 +108,14 @@ class MatrixOperator(ABC):
         """Return the operator of A - 1 row', for a row vector of shape (n_columns,)."""
         return CentredOperator(self, row)
 
-    @abstractmethod
     def distance_to_row(self, row: FloatArray) -> float | None:
         """Return ||A - 1 row'||_F without cancellation; None where only products are known."""
+        squares = self.column_squares(row.astype(np.float64, copy=False))
+        return None if squares is None else float(np.sqrt(squares.sum()))
+
+    @abstractmethod
+    def column_squares(self, row: Float64Array) -> Float64Array | None:
+        """Return the sum of squares of each column of A - 1 row', in float64; or None likewise."""
 
     @abstractmethod
     def column_means(self) -> Float64Array:
@@ -152,11 +159,21 @@ class DenseOperator(MatrixOperator):
         """Return the operator of A - 1 row', for a row vector of shape (n_columns,)."""
         return CentredDenseOperator(self, row)
 
-    def distance_to_row(self, row: FloatArray) -> float:
-        """Return ||A - 1 row'||_F."""
-        wide = row.astype(np.float64)
-        blocks = ((self.array[part] - wide).ravel() for part in self._blocks())
-        return float(np.sqrt(sum((_squares(block) for block in blocks), start=0.0)))
+    def column_squares(self, row: Float64Array) -> Float64Array:
+        """Return the sum of squares of each column of A - 1 row'."""
+        sums = np.zeros(self.shape[1])
+        for part in self._blocks():
+            difference = self.array[part] - row
+            sums += np.einsum("ij,ij->j", difference, difference)
+        return sums
+
+    def row_squares(self, row: Float64Array) -> Float64Array:
+        """Return the sum of squares of each row of A - 1 row', shape (n_rows,)."""
+        squares = np.empty(self.shape[0])
+        for part in self._blocks():
+            difference = self.array[part] - row
+            squares[part] = np.einsum("ij,ij->i", difference, difference)
+        return squares
 
     def _blocks(self) -> Iterator[slice]:
         """Yield blocks of rows that can be widened to float64 within a cache."""
@@ -168,9 +185,9 @@ class DenseOperator(MatrixOperator):
         sums: Float64Array = self.array.sum(axis=0, dtype=np.float64)
         return sums / max(1, self.shape[0])
 
-    def scaled(self, factor: float) -> DenseOperator:
-        """Return the operator of factor * A."""
-        return DenseOperator(self.array * self.dtype.type(factor))
+    def scaled(self, factor: float | Float64Array) -> DenseOperator:
+        """Return the operator of A with its entries, or each column, multiplied by a factor."""
+        return DenseOperator(self.array * np.asarray(factor, self.dtype))
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         return self.array @ X
@@ -189,6 +206,8 @@ class SparseOperator(MatrixOperator):
     on the result, not even on its last bit. The matrix is neither copied nor written to.
     """
 
+    is_sparse = True
+
     def __init__(self, csr: Any) -> None:
         super().__init__((csr.shape[0], csr.shape[1]), csr.dtype, largest_entry(csr.data))
         self.csr = csr
@@ -200,17 +219,22 @@ class SparseOperator(MatrixOperator):
         parts = (data[i : i + _CHUNK].astype(np.float64) for i in range(0, data.size, _CHUNK))
         return math.sqrt(sum((_squares(part) for part in parts), start=0.0))
 
-    def distance_to_row(self, row: FloatArray) -> float:
-        """Return ||A - 1 row'||_F as a sum of squares, stored entries and zeros apart."""
-        offset = row.astype(np.float64)
-        data, columns = self.csr.data, self.csr.indices
-        stored = 0.0
-        for start in range(0, data.size, _CHUNK):
-            part = slice(start, start + _CHUNK)
-            difference = data[part] - offset[columns[part]]
-            stored += _squares(difference)
-        zeros = self.shape[0] - np.bincount(columns, minlength=self.shape[1])
-        return float(np.sqrt(stored + float(zeros @ offset**2)))
+    def column_squares(self, row: Float64Array) -> Float64Array:
+        """Return the sum of squares of each column of A - 1 row', zeros by themselves."""
+        data, columns, (n, m) = self.csr.data, self.csr.indices, self.shape
+        sums = np.zeros(m)
+        for start in range(0, data.size, _GATHERED):
+            part = slice(start, start + _GATHERED)
+            sums += np.bincount(columns[part], (data[part] - row[columns[part]]) ** 2, m)
+        return sums + (n - np.bincount(columns, minlength=m)) * row**2
+
+    def row_squares(self, row: Float64Array) -> Float64Array:
+        """Return the sum of squares of each row of A - 1 row', shape (n_rows,)."""
+        n, offset = self.shape[0], row[self.csr.indices]
+        rows = np.repeat(np.arange(n), np.diff(self.csr.indptr))
+        stored = np.bincount(rows, (self.csr.data - offset) ** 2, n)
+        zeros: Float64Array = np.maximum(row @ row - np.bincount(rows, offset**2, n), 0.0)
+        return stored + zeros
 
     def column_means(self) -> Float64Array:
         """Return the mean of each column, zeros counted."""
@@ -218,9 +242,11 @@ class SparseOperator(MatrixOperator):
         sums = np.bincount(columns, weights=self.csr.data, minlength=self.shape[1])
         return sums / max(1, self.shape[0])
 
-    def scaled(self, factor: float) -> SparseOperator:
-        """Return the operator of factor * A."""
-        return SparseOperator(self.csr * self.dtype.type(factor))
+    def scaled(self, factor: float | Float64Array) -> SparseOperator:
+        """Return the operator of A with its entries, or each column, multiplied by a factor."""
+        csr, factors = self.csr, np.broadcast_to(factor, self.shape[1:]).astype(self.dtype)
+        data = csr.data * factors[csr.indices]
+        return SparseOperator(type(csr)((data, csr.indices, csr.indptr), shape=csr.shape))
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         return kernels.csr_matmat(self._rows, X)
@@ -256,7 +282,7 @@ class ProductOperator(MatrixOperator):
         super().__init__((linear_operator.shape[0], linear_operator.shape[1]), dtype)
         self.operator = linear_operator
 
-    def distance_to_row(self, row: FloatArray) -> None:
+    def column_squares(self, row: Float64Array) -> None:
         """Return None: the entries are not known."""
         return
 
@@ -329,9 +355,9 @@ class CentredOperator(MatrixOperator):
         self._exact_row = row
         self._row = row.astype(inner.dtype)
 
-    def distance_to_row(self, row: FloatArray) -> float | None:
-        """Return ||A - 1 (row of this operator + row)'||_F."""
-        return self._inner.distance_to_row(self._exact_row + row)
+    def column_squares(self, row: Float64Array) -> Float64Array | None:
+        """Return the sum of squares of each column of A - 1 (row of this operator + row)'."""
+        return self._inner.column_squares(self._exact_row + row)
 
     def column_means(self) -> Float64Array:
         """Return the mean of each column."""

@@ -15,9 +15,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lowrank.errors import ArgumentError
+from lowrank.operators import DenseOperator
 from lowrank.rank import RULES, choose_rank
 from lowrank.samples import (
-    DenseSamples,
     GaussianDensityMixin,
     checked_scores,
     column_scale,
@@ -373,7 +373,7 @@ class PCA(
     def _directions_for_fraction(self, samples: Samples, fraction: float) -> Directions:
         """Return the fewest principal directions that carry a fraction of the total variance."""
         largest = min(samples.shape)
-        whole = isinstance(samples, DenseSamples) and largest <= _FULL_SPECTRUM
+        whole = isinstance(samples, DenseOperator) and largest <= _FULL_SPECTRUM
         k = largest if whole else min(_FIRST_GUESS, largest)
         rounding = 4 * float(np.finfo(samples.dtype).eps)
         while True:

@@ -497,7 +497,7 @@ def bi_cross_validation(
         overlap = np.einsum("ij,ij->j", left, held_out @ right - near @ right)
         gram = (left.T @ left) * (right.T @ right)
         squares = np.array([gram[:j, :j].sum() for j in range(k + 1)])
-        total = samples_of(held_out).distance_to_row(near) ** 2
+        total = float(samples_of(held_out).column_squares(near).sum())
         errors += total - 2 * np.append(0, np.cumsum(overlap)) + squares
     return errors / (shape[0] * shape[1])
 

@@ -24,54 +24,6 @@ FLOAT_DTYPES = [np.float64, np.float32]  # as validate_data takes them: others b
 _EPS = float(np.finfo(np.float64).eps)
 
 
-class DenseSamples(DenseOperator):
-    """A dense n x m matrix Y of samples, neither copied nor written to; statistics in float64."""
-
-    is_sparse = False
-
-    def column_squares(self, row: Float64Array) -> Float64Array:
-        """Return the sum of squares of each column of Y - 1 row', shape (m,)."""
-        sums = np.zeros(self.shape[1])
-        for part in self._blocks():
-            difference = self.array[part] - row
-            sums += np.einsum("ij,ij->j", difference, difference)
-        return sums
-
-    def row_squares(self, row: Float64Array) -> Float64Array:
-        """Return the sum of squares of each row of Y - 1 row', shape (n,)."""
-        squares = np.empty(self.shape[0])
-        for part in self._blocks():
-            difference = self.array[part] - row
-            squares[part] = np.einsum("ij,ij->i", difference, difference)
-        return squares
-
-    def scaled(self, factor: float | Float64Array) -> DenseSamples:
-        """Return Y with its entries, or each column, multiplied by a factor."""
-        return DenseSamples(self.array * np.asarray(factor, self.dtype))
-
-
-class SparseSamples(SparseOperator):
-    """Sparse samples Y as a canonical CSR array; statistics in float64."""
-
-    is_sparse = True
-
-    def column_squares(self, row: Float64Array) -> Float64Array:
-        """Return the sum of squares of each column of Y - 1 row', zeros by themselves."""
-        columns, (count, length) = self.csr.indices, self.shape
-        stored = _sums(columns, (self.csr.data - row[columns]) ** 2, length)
-        return stored + (count - np.bincount(columns, minlength=length)) * row**2
-
-    def row_squares(self, row: Float64Array) -> Float64Array:
-        """Return the sum of squares of each row of Y - 1 row', shape (n,)."""
-        rows, subtracted, count = _row_of_entry(self.csr), row[self.csr.indices], self.shape[0]
-        stored = _sums(rows, (self.csr.data - subtracted) ** 2, count)
-        return stored + np.maximum(row @ row - _sums(rows, subtracted**2, count), 0.0)
-
-    def scaled(self, factor: float | Float64Array) -> SparseSamples:
-        """Return Y with its entries, or each column, multiplied by a factor; it stays sparse."""
-        return SparseSamples(_scaled(self.csr, factor))
-
-
 class RowCentredSamples(MatrixOperator):
     """Sparse rows less their means, Y = S - offsets weights', which stays a correction.
 
@@ -117,13 +69,9 @@ class RowCentredSamples(MatrixOperator):
         subtracted += self._offsets[_row_of_entry(csr)] * self._weights[csr.indices]
         return (csr.data - subtracted) ** 2, subtracted**2
 
-    def distance_to_row(self, row: FloatArray) -> float:
-        """Return ||Y - 1 row'||_F."""
-        return float(np.sqrt(self.column_squares(row.astype(np.float64)).sum()))
-
     def scaled(self, factor: float | Float64Array) -> RowCentredSamples:
         """Return Y with its entries, or each column, multiplied by a factor."""
-        csr = _scaled(self._sparse.csr, factor)
+        csr = self._sparse.scaled(factor).csr
         return RowCentredSamples(csr, self._offsets, self._weights * factor)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
@@ -139,7 +87,7 @@ class RowCentredSamples(MatrixOperator):
         return difference.astype(self.dtype, copy=False)
 
 
-Samples = DenseSamples | SparseSamples | RowCentredSamples | RowBlocks
+Samples = DenseOperator | SparseOperator | RowCentredSamples | RowBlocks
 
 
 def project(samples: Samples, row: Float64Array, components: FloatArray) -> FloatArray:
@@ -192,7 +140,7 @@ def samples_of(X: Any, center_samples: bool = False) -> Samples:
     if not sparse.issparse(X):
         rows = X - X.mean(axis=1, keepdims=True, dtype=np.float64) if center_samples else X
         is_contiguous = rows.flags.c_contiguous or rows.flags.f_contiguous
-        return DenseSamples(rows.astype(X.dtype, "K" if is_contiguous else "C", copy=False))
+        return DenseOperator(rows.astype(X.dtype, "K" if is_contiguous else "C", copy=False))
     given: Any = X
     csr = given.tocsr()
     if not csr.has_canonical_format or not csr.data.all():
@@ -200,7 +148,7 @@ def samples_of(X: Any, center_samples: bool = False) -> Samples:
         csr.sum_duplicates()
         csr.eliminate_zeros()  # block formats store some: they would regroup the sums of products
     if not center_samples:
-        return SparseSamples(csr)
+        return SparseOperator(csr)
     means = _sums(_row_of_entry(csr), csr.data, csr.shape[0]) / csr.shape[1]
     return RowCentredSamples(csr, means, np.ones(csr.shape[1]))
 
@@ -274,11 +222,6 @@ def _sums(places: NDArray[np.integer[Any]], values: FloatArray, length: int) -> 
 
 def _row_of_entry(csr: Any) -> NDArray[np.integer[Any]]:
     return np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
-
-
-def _scaled(csr: Any, factor: float | Float64Array) -> Any:
-    factors = np.broadcast_to(np.asarray(factor, csr.dtype), csr.shape[1:])
-    return sparse.csr_array((csr.data * factors[csr.indices], csr.indices, csr.indptr), csr.shape)
 
 
 class GaussianDensityMixin:
