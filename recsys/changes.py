@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -406,7 +406,13 @@ def erase_users(path: str | Path, users: Collection[Any], column: str | None = N
     erased, place = 0, 0
     with file.open("r+b") as stream:
         while line := stream.readline():
-            if _is_of(line, wanted, keys):
+            try:
+                record = msgspec.json.decode(line, type=dict[str, Any])
+            except msgspec.DecodeError:
+                record = {}
+            found = [record.get(key) for key in keys]
+            named = [each for one in found for each in (one if isinstance(one, list) else [one])]
+            if not wanted.isdisjoint(map(str, named)):
                 stream.seek(place)
                 stream.write(b" " * len(line.rstrip(b"\r\n")))
                 stream.seek(place + len(line))
@@ -415,18 +421,3 @@ def erase_users(path: str | Path, users: Collection[Any], column: str | None = N
         stream.flush()
         os.fsync(stream.fileno())
     return erased
-
-
-def _is_of(line: bytes, users: Collection[str], keys: Iterable[str]) -> bool:
-    """Return whether a line of JSON names one of the users; one that is not JSON does not."""
-    try:
-        record = msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        return False
-    if not isinstance(record, dict):
-        return False
-    for key in keys:
-        value = record.get(key)
-        if any(str(each) in users for each in (value if isinstance(value, list) else [value])):
-            return True
-    return False

@@ -314,8 +314,9 @@ def explain(
     Takes a saved model, or ratings to fit a model to. The first row is the base, the score without
     ratings and features; of a model of ratings, popularity is what few ratings of the item take
     off; then come the items whose ratings, and the features, that change it most, and the sum of
-    the others. The contributions add up to the score, not clipped. The columns are part, item, rating, feature if there are any, contribution, and title
-    if titles are known. A new user is described as in `recsys recommend`.
+    the others. The contributions add up to the score, not clipped. The columns are part, item,
+    rating, feature if there are any, contribution, and title if titles are known. A new user is
+    described as in `recsys recommend`.
     """
     from recsys.folding import NEW_USER
 

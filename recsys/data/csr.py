@@ -206,8 +206,8 @@ class Batches:
             is_text = isinstance(dtype, pl.String | pl.Categorical | pl.Enum)
             return (is_text or is_integer) and (not is_begun or is_text == (role in self._texts))
         if role == "rating":
-            fits = not isinstance(dtype, pl.Float64) or _largest(column) <= _LARGEST
-            return dtype.is_numeric() and fits
+            ends: list[Any] = [column.min(), column.max()] if dtype == pl.Float64 else []
+            return dtype.is_numeric() and all(abs(end or 0.0) <= _LARGEST for end in ends)
         return role == "timestamp" and (is_integer or isinstance(dtype, pl.Date | pl.Datetime))
 
     def _append(self, array: _Growing, role: str, column: Column) -> None:
@@ -286,12 +286,6 @@ class _Growing:
     def array(self) -> npt.NDArray[Any]:
         """Return the numbers."""
         return self._numbers[: self._n]
-
-
-def _largest(column: pl.Series) -> float:
-    """Return the largest absolute value of a column, 0 for an empty one."""
-    ends: list[Any] = [column.min(), column.max()]
-    return float(max(abs(end or 0.0) for end in ends))
 
 
 def concatenated(series: list[pl.Series]) -> pl.Series:

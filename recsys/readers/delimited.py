@@ -228,8 +228,10 @@ def _by_number(row: Sequence[str]) -> str:
     """Return options that name the columns of a row of values, as far as these tell."""
     plain = [place for place, text in enumerate(row) if text.isdecimal() or not is_time(text)]
     found = dict(zip(("--user-col", "--item-col"), plain, strict=False))
-    found |= {"--rating-col": p for p in reversed(plain[2:]) if _NUMBER.fullmatch(row[p])}
-    found |= {"--timestamp-col": p for p in range(len(row)) if p not in plain}
+    rated = [place for place in plain[2:] if _NUMBER.fullmatch(row[place])]
+    timed = [place for place in reversed(range(len(row))) if place not in plain]
+    found |= dict(zip(("--rating-col",), rated, strict=False))
+    found |= dict(zip(("--timestamp-col",), timed, strict=False))
     return " ".join(f"{option} {place + 1}" for option, place in found.items())
 
 
@@ -344,7 +346,7 @@ def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kin
     """Return the kind of a column by its sample: of times, the format that they have."""
     texts = _sampled(layout, place)
     if role == "rating":
-        return "text" if _has_truths(layout, place) else "float"
+        return "text" if texts and all(map(is_truth, texts)) else "float"
     if role == "timestamp" and time_format is not None:
         return time_format if "%" in time_format else "text"
     if role == "timestamp":
@@ -396,12 +398,6 @@ def read_carefully(
     if "rating" in roles and layout.separator == _COMMA_WITH:
         whole["rating"] = whole["rating"].str.replace(_COMMA, "$1.$2")
     return whole
-
-
-def _has_truths(layout: Layout, place: int) -> bool:
-    """Return whether the sample of a column has true and false for ratings."""
-    texts = _sampled(layout, place)
-    return bool(texts) and all(map(is_truth, texts))
 
 
 def records(
