@@ -227,6 +227,9 @@ def measure_ours(cold: tuple, warm: tuple, blocks: Blocks, figures: Figures, cho
                 print(f"auto: {'; '.join(model.findings)}", file=sys.stderr)
             scores = model.scores(everybody)[:, cold[2]].astype(float)
             found = cold_figures(scores, *cold)
+            if title not in OF_LIKES:  # whose scores are not ratings
+                pairs = cold[1].user_index_of_nonzeros(), cold[1].indices
+                found["cold rmse"] = error(model.predict(*pairs), cold[1])
             if name == "bayes":
                 found["inside cold"] = inside(model, cold[1])
             start = time.perf_counter()

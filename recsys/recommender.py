@@ -377,8 +377,8 @@ class Recommender:
         Returns
         -------
         polars DataFrame
-            Columns user, item, rank (Int32, from 1), score (Float32, not clipped; of ratings, the
-            predicted one less a discount for few ratings of the item), title where titles are known,
+            Columns user, item, rank (Int32, from 1), score (Float32; of ratings, the predicted one,
+            not clipped, less a discount for few ratings of the item), title where there are any,
             and new (Boolean) where items may have no ratings. Equal scores go by item id.
         """
         others = (items, block, where, history, where_user, user_features, at_most, per)
@@ -586,8 +586,8 @@ class Recommender:
         Returns
         -------
         polars DataFrame
-            Columns part ("base", "popularity", "item", "feature" or "others"), item, rating (of that
-            item; absent for implicit feedback), feature (such as "genres = Horror"; only if any
+            Columns part ("base", "popularity", "item", "feature" or "others"), item, rating (of
+            the item; absent for implicit feedback), feature (such as "genres = Horror"; only if any
             counts), contribution (Float32) and title where titles are known. The base is the score
             without ratings of the user, popularity what few ratings of the item take off.
             Contributions add up to the score, not clipped, to rounding.
