@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import sparse
 from scipy.linalg import solve_triangular
 from scipy.sparse.linalg import LinearOperator
 
@@ -17,7 +16,6 @@ from lowrank.approximation import LowRank
 from lowrank.arguments import as_operator, checked_generator, checked_rank, safe_exponent
 from lowrank.errors import ArgumentError, ArgumentTypeError
 from lowrank.kernels import one_blas_thread
-from lowrank.operators import SparseOperator
 from lowrank.samples import negligible_value, samples_of
 from lowrank.svd import truncated_svd
 
@@ -191,13 +189,11 @@ def select_columns(
     >>> found.error, found.ratio
     (0.0, 1.0)
     """
-    target = _Target(A, method, random_state)
-    count = checked_rank(k, target.shape[1], "columns of A")
-    target.decompose(min(count, *target.shape))
+    target = _Target(A, k, method, random_state, only_columns=True)
     columns = _Columns(target.matrix)
-    chosen = target.choose(columns, count, rows=False)
+    chosen = target.choose(columns, rows=False)
     basis, _ = _span(columns.block(chosen))
-    error = target.distance(basis, columns.transposed_product(basis))
+    error = target.distance(basis, columns.rmatmat(basis))
     return ColumnSubset(chosen, error, target.unscaled(target.best))
 
 
@@ -232,15 +228,13 @@ def cur(A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateL
     >>> bool(np.allclose(found.toarray(), A))
     True
     """
-    target = _Target(A, method, random_state)
-    count = checked_rank(k, min(target.shape))
-    target.decompose(count)
+    target = _Target(A, k, method, random_state)
     columns, rows = _Columns(target.matrix), _Columns(target.matrix.T)
-    first = target.choose(columns, count, rows=False)
-    second = target.choose(rows, count, rows=True)
+    first = target.choose(columns, rows=False)
+    second = target.choose(rows, rows=True)
     left, left_inverse = _span(columns.block(first))
     right, right_inverse = _span(rows.block(second))
-    core = left.T @ columns.product(right)
+    core = left.T @ columns.matmat(right)
     U = np.ldexp(left_inverse @ core @ right_inverse.T, -target.exponent)
     return CUR(
         columns=first,
@@ -256,11 +250,15 @@ def cur(A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateL
 class _Target:
     """The matrix of the user times 2**-exponent in float64, and its best approximation."""
 
-    svd: SVD
-    best = 0.0  # Frobenius error of the k largest singular triplets
-    rounding = 0.0  # errors up to this may be an exact 0
-
-    def __init__(self, A: MatrixLike, method: str, random_state: RandomStateLike) -> None:
+    def __init__(
+        self,
+        A: MatrixLike,
+        k: int,
+        method: str,
+        random_state: RandomStateLike,
+        *,
+        only_columns: bool = False,
+    ) -> None:
         if not isinstance(method, str) or method not in _METHODS:
             names = ", ".join(repr(name) for name in _METHODS)
             raise ArgumentError(f"method must be one of {names}; got {method!r}.")
@@ -268,24 +266,25 @@ class _Target:
         if isinstance(A, LinearOperator):
             raise ArgumentTypeError("A must be an array or a sparse matrix; got a LinearOperator.")
         wrapped: Any = as_operator(A)
-        self.shape, self.dtype = wrapped.shape, wrapped.dtype
+        self.dtype, smaller = wrapped.dtype, min(wrapped.shape)
+        largest = (wrapped.shape[1], "columns of A") if only_columns else (smaller,)
+        self.k = checked_rank(k, *largest)
         self.exponent = safe_exponent(wrapped.peak, np.dtype(np.float64))
-        self.given = wrapped.csr if isinstance(wrapped, SparseOperator) else wrapped.array
+        self.given = wrapped.csr if wrapped.is_sparse else wrapped.array
         self.matrix = self.given.astype(np.float64, copy=False)
         if self.exponent:
             self.matrix = self.matrix * 2.0**-self.exponent
-
-    def decompose(self, k: int) -> None:
-        """Compute the best approximation of rank k."""
-        self.svd = truncated_svd(self.matrix, k, random_state=self.rng)
-        if k < min(self.shape):
+        self.svd = truncated_svd(self.matrix, min(self.k, smaller), random_state=self.rng)
+        self.best = 0.0  # Frobenius error of the k largest singular triplets
+        if self.k < smaller:
             U, s, Vt = self.svd
             self.best = LowRank(U * s, Vt.T).distance_to(self.matrix)
-        precision = 3e-8 if sparse.issparse(self.matrix) else 1e-13
-        self.rounding = precision * (self.svd.frobenius_norm or 0.0)
+        precision = 3e-8 if wrapped.is_sparse else 1e-13
+        self.rounding = precision * (self.svd.frobenius_norm or 0.0)  # it may be an exact 0
 
-    def choose(self, columns: _Columns, k: int, *, rows: bool) -> Indices:
+    def choose(self, columns: _Columns, *, rows: bool) -> Indices:
         """Choose k columns, or rows given as columns of A'."""
+        k = self.k
         if self.method == "backward":
             return _backward(columns, k)
         if self.method != "leverage":
@@ -299,7 +298,7 @@ class _Target:
         np.divide(self.rng.exponential(size=scores.size), scores, out=waiting, where=scores > 0)
         return np.argsort(waiting, kind="stable")[:k]
 
-    def distance(self, left: Float64Array, right: Float64Array) -> float:
+    def distance(self, left: FloatArray, right: FloatArray) -> float:
         """Return ||A - left right'||_F, in the units of the user."""
         error = LowRank(left, right).distance_to(self.matrix)
         return self.unscaled(max(error, self.best))
@@ -333,34 +332,22 @@ class _Columns:
     """The columns of a dense array or a canonical CSR array of shape (n, m), in float64."""
 
     def __init__(self, matrix: Any) -> None:
-        self.shape = (matrix.shape[0], matrix.shape[1])
-        self.is_sparse = sparse.issparse(matrix)
-        self._matrix = self._csc = matrix
-        if self.is_sparse:
-            self._matrix, self._csc = matrix.tocsr(), matrix.tocsc()
-        self._operator = samples_of(self._matrix)
+        operator: Any = samples_of(matrix)
+        self.shape, self.is_sparse = operator.shape, operator.is_sparse
+        self._matrix = operator.csr if self.is_sparse else matrix
+        self._csc = matrix.tocsc() if self.is_sparse else matrix
+        self.matmat, self.rmatmat = operator.matmat, operator.rmatmat
+        self.squares = operator.column_squares(np.zeros(self.shape[1]))
 
     def block(self, columns: Indices) -> Float64Array:
         """Return some columns as a dense array of shape (n, b)."""
         found = self._csc[:, columns]
         return np.asarray(found.toarray() if self.is_sparse else found)
 
-    def product(self, X: Float64Array) -> Float64Array:
-        """Return A X."""
-        return np.asarray(self._operator.matmat(np.ascontiguousarray(X)))
-
-    def transposed_product(self, Y: Float64Array) -> Float64Array:
-        """Return A' Y."""
-        return np.asarray(self._operator.rmatmat(np.ascontiguousarray(Y)))
-
-    def squares(self) -> Float64Array:
-        """Return the sum of squares of each column."""
-        return self._operator.column_squares(np.zeros(self.shape[1]))
-
     def gram_squares(self) -> Float64Array:
         """Return ||A' a_j||^2 for each column a_j."""
         if not self.is_sparse:
-            return self.squares_of(np.arange(self.shape[1]), self.transposed_product)
+            return self.squares_of(np.arange(self.shape[1]), self.rmatmat)
         # A bound on the entries of A' a_j.
         work = self._csc.T.astype(bool) @ np.diff(self._matrix.indptr)
         pieces = np.cumsum(work) // _CHUNK
@@ -372,7 +359,7 @@ class _Columns:
         return squares
 
     def squares_of(
-        self, places: Indices, image: Callable[[Float64Array], Float64Array]
+        self, places: Indices, image: Callable[[Float64Array], FloatArray]
     ) -> Float64Array:
         """Return the sum of squares of each column of the image of some columns."""
         squares = np.zeros(places.size)
@@ -425,7 +412,7 @@ class _PivotedQR:
         self._columns = columns
         self._Q = np.zeros((rows, self._k), order="F")
         self._R = np.zeros((self._k, count))
-        self._squares = columns.squares()
+        self._squares = columns.squares
         self._fresh_squares = self._squares.copy()
         self._negligible = (10 * _EPS) ** 2 * max(1, rows) * self._squares
         self._alive = self._squares > 0
@@ -451,7 +438,7 @@ class _PivotedQR:
             places = places[self._alive[places]]
             if self._gains is not None and self._fresh_gains is not None:
                 self._gains[places] = self._columns.squares_of(
-                    places, lambda block: self._columns.transposed_product(self._outside(block))
+                    places, lambda block: self._columns.rmatmat(self._outside(block))
                 )
                 self._fresh_gains[places] = self._gains[places]
         worth = self._squares
@@ -468,17 +455,17 @@ class _PivotedQR:
         self._alive[column] = False
         vector = self._outside(self._columns.block(np.array([column])))
         q = vector / np.linalg.norm(vector)
-        r = self._columns.transposed_product(q)[:, 0]
+        r = self._columns.rmatmat(q)[:, 0]
         if self._gains is not None:
-            projected = self._columns.product(r[:, None])
-            image = self._columns.transposed_product(self._outside(projected))[:, 0]
+            projected = self._columns.matmat(r[:, None])
+            image = self._columns.rmatmat(self._outside(projected))[:, 0]
             self._gains += r * (r * (r @ r) - 2 * image)
         self._squares -= r**2
         rank = len(self.chosen)
         self._Q[:, rank], self._R[rank] = q[:, 0], r
         self.chosen.append(column)
 
-    def _outside(self, block: Float64Array) -> Float64Array:
+    def _outside(self, block: FloatArray) -> FloatArray:
         """Return the part of each vector outside the span, with the rounding errors of its size."""
         Q = self._Q[:, : len(self.chosen)]
         once = block - Q @ (Q.T @ block)
