@@ -29,12 +29,7 @@ __all__ = ["eigen_images", "loadings", "scores", "scree", "whitening_comparison"
 
 # Okabe & Ito (2008), safe for colour-blind readers; their yellow is too light on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# For more classes: the "muted" colours of Tol (2021), and black.
-_MANY_COLOURS = (
-    "#332288", "#CC6677", "#117733", "#88CCEE", "#DDCC77",
-    "#882255", "#44AA99", "#999933", "#AA4499", "#000000",
-)  # fmt: skip
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_MARKERS = ("o", "s", "^", "D", "v", "P")  # one less, so that 42 classes look different
 _MOST_MARKED = 60  # points of a scree curve that each get a marker
 _MOST_ROWS = 20_000  # points beyond which a cloud is drawn as an image inside a vector file
 _MOST_LABELLED = 40  # features whose names fit below the bars
@@ -152,7 +147,7 @@ def scores(
     if labels is None:
         _scatter(axes, points, color=_COLOURS[0])
     else:
-        _scatter_by_label(axes, points, _checked_labels(labels, len(points)))
+        _scatter_by_label(axes, points, _checked_labels(labels, len(points)), legend=True)
     names = [f"component {j + 1}" for j in components]
     if estimator is not None:
         shares = [estimator.explained_variance_ratio_[j] for j in components]
@@ -161,21 +156,24 @@ def scores(
     return axes
 
 
-def _scatter_by_label(axes: Axes, points: NDArray[Any], labels: NDArray[Any]) -> None:
+def _scatter_by_label(
+    axes: Axes, points: NDArray[Any], labels: NDArray[Any], *, legend: bool = False
+) -> None:
     from matplotlib.lines import Line2D
 
     names = np.unique(labels)
     if names.size > 10 and labels.dtype.kind in "fiu":
         cloud = _scatter(axes, points, c=labels, cmap="viridis")
-        axes.figure.colorbar(cloud, ax=axes, label="label")
+        if legend:
+            axes.figure.colorbar(cloud, ax=axes, label="label")
         return
-    colours = _COLOURS if names.size <= len(_COLOURS) else _MANY_COLOURS
     handles = []
-    for place, name in enumerate(names):  # colours and markers repeat with different periods
-        colour, marker = colours[place % len(colours)], _MARKERS[place % len(_MARKERS)]
+    for place, name in enumerate(names):
+        colour, marker = _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
         _scatter(axes, points[labels == name], len(points), color=colour, marker=marker)
         handles.append(Line2D([], [], ls="", marker=marker, color=colour, label=str(name)))
-    axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    if legend:
+        axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
 
 
 def whitening_comparison(
@@ -213,17 +211,11 @@ def whitening_comparison(
         whitened = Whitening(method, epsilon=0.0).fit_transform(data)
         clouds[f"{method.upper()} whitening"] = _two_columns(whitened, features, "whitened X")
     figure = _figure(fig, (10.5, 3.9))
-    from matplotlib.colors import ListedColormap
-
-    colour = before[:, 0] if labels is None else _checked_labels(labels, len(data))
-    names, codes = np.unique(colour, return_inverse=True)
-    few = names.size <= len(_COLOURS)
-    cmap: Any = ListedColormap(list(_COLOURS[: names.size])) if few else "viridis"
-    shade = codes if few or colour.dtype.kind not in "fiu" else colour
+    shade = before[:, 0] if labels is None else _checked_labels(labels, len(data))
     angle = np.linspace(0, 2 * np.pi, 200)
     circle = np.stack([np.cos(angle), np.sin(angle)])
     for axes, (title, points) in zip(figure.subplots(1, 3), clouds.items(), strict=True):
-        _scatter(axes, points, c=shade, cmap=cmap)
+        _scatter_by_label(axes, points, shade)
         values, vectors = np.linalg.eigh(np.cov(points.T))
         ellipse = vectors @ (2 * np.sqrt(np.maximum(values, 0))[:, None] * circle)
         axes.plot(*ellipse, color="black", linewidth=1.2)
