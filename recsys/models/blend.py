@@ -373,20 +373,18 @@ class Blend(Model):
         if not ((scales > 0) & np.isfinite(scales)).all() or not some:
             raise DataError("The scales of a blend must be positive, and a share as well.")
         chosen = [each for each, share in zip(models, result.shares, strict=True) if share > 0]
-        parts = [_part(each, f"{number}_", arrays) for number, each in enumerate(chosen, start=1)]
+        parts = []
+        for number, each in enumerate(chosen, start=1):
+            start = f"{number}_"  # of the names of its arrays, which errors have as well
+            own = {k.removeprefix(start): a for k, a in arrays.items() if k.startswith(start)}
+            try:
+                parts.append(type(each)._from_arrays(each.get_params(), own))
+            except DataError as error:
+                raise DataError(str(error).replace("array '", f"array '{start}")) from None
         if len({(part.n_users, part.n_items) for part in parts}) > 1:
             raise DataError("The models of a blend must have the same users and items.")
         vars(result)["_parts"] = parts
         return result
-
-
-def _part(unfitted: Model, prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Model:
-    """Return the model whose arrays have a prefix, which errors name as well."""
-    own = {k.removeprefix(prefix): array for k, array in arrays.items() if k.startswith(prefix)}
-    try:
-        return type(unfitted)._from_arrays(unfitted.get_params(), own)
-    except DataError as error:
-        raise DataError(str(error).replace("array '", f"array '{prefix}")) from None
 
 
 def _columns(pairs: Sequence[tuple[np.float32, FactorForm]]) -> tuple[Any, ...]:

@@ -217,7 +217,8 @@ class EASE(ProfileModel, ItemItemModel):
                 f"The weights of the folded-in items did not converge in {_STEPS} steps; "
                 "try a larger regularization."
             )
-        return (found.reshape(shape) * lengths).astype(np.float32)
+        solved: Floats = (found.reshape(shape) * lengths).astype(np.float32)
+        return solved
 
 
 @model

@@ -166,7 +166,7 @@ class LinearFilter(ProfileModel):
         if self.linear:
             history = self._history(u).csr
             sparse = kernels.SparsePart(history, self._weights, self.item_order)
-        return FactorForm(self._vectors_of(u), self._columns, sparse=sparse)
+        return FactorForm(self._vectors_of(u), self._item_columns(self.item_factors), sparse=sparse)
 
     def _terms(self, history: Histories, items: Indices) -> Floats:
         n = len(history.indices)
@@ -277,14 +277,6 @@ class LinearFilter(ProfileModel):
         ones = np.ones(len(self.history_items), np.float32)
         return Histories(self.history_indptr, self.history_items, ones)
 
-    def _user_sums(self) -> NDArray[Any]:
-        """Return the number, or the weights, of the interactions of each user."""
-        counts = np.diff(self.history_indptr)
-        if not self.weighted:
-            return counts
-        rows = np.repeat(np.arange(self.n_users), counts)
-        return np.bincount(rows, self.history_weights, minlength=self.n_users)
-
     def _history(self, users: Indices) -> Histories:
         """Return the items of some users, with weights."""
         if self.weighted:
@@ -305,11 +297,6 @@ class LinearFilter(ProfileModel):
         vectors = self._vectors(history)
         vectors *= self._response
         return self._user_columns(vectors, history.csr, users)
-
-    @property
-    def _columns(self) -> Floats:
-        """The vectors of items that `_vectors_of` are multiplied by, shape (n_items, n_columns)."""
-        return self._item_columns(self.item_factors)
 
     def _filter(self, Z: Floats) -> Floats:
         scale = self.item_weight * inverse_of(self.item_output)
@@ -398,7 +385,11 @@ class Spectral(LinearFilter):
         return histories.values if self.weighted else np.ones_like(histories.values)
 
     def _user_scale(self) -> Floats:
-        return power(self._user_sums(), -self.user_power)
+        sums = np.diff(self.history_indptr)
+        if self.weighted:
+            everyone = self._everyone()
+            sums = np.bincount(everyone.rows, everyone.values, everyone.n_rows)
+        return power(sums, -self.user_power)
 
     def _inputs(self, sums: NDArray[Any]) -> Floats:
         return power(sums, -self.item_power)

@@ -55,10 +55,10 @@ def request_of(
     """
     if where is not None:
         check_modest(where)
-    given = {"where": where, "at_most": at_most, "per": per, "diversity": diversity or None}
+    given: Json = {"where": where, "at_most": at_most, "per": per, "diversity": diversity or None}
     given |= {"block": [*exclude] or None, "exclude_seen": False if include_seen else None}
-    set_ones = {name: value for name, value in given.items() if value is not None}
-    return cast(Request, set_ones | {"cold_start": unknown})
+    found: Any = {name: value for name, value in given.items() if value is not None}
+    return cast(Request, found | {"cold_start": unknown})
 
 
 class Answers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
@@ -85,6 +85,9 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
         yield
         await service.stop()
 
+    def shown(page: str) -> Callable[[], FileResponse]:
+        return lambda: FileResponse(PAGE / page, headers=_PAGE_HEADERS)
+
     app = _Application(
         title="recsys",
         version=__version__,
@@ -103,8 +106,8 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
     app.include_router(health)
     app.add_api_route("/metrics", metrics, response_class=PlainTextResponse, tags=["health"])
     app.mount("/page", StaticFiles(directory=PAGE, check_dir=False), name="page")
-    app.add_api_route("/", _index, include_in_schema=False)
-    app.add_api_route("/docs", _docs, include_in_schema=False)
+    app.add_api_route("/", shown("index.html"), include_in_schema=False)
+    app.add_api_route("/docs", shown("reference.html"), include_in_schema=False)
     for kind in (RecsysError, LowRankError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _problem)
     return app
@@ -132,18 +135,14 @@ def _described(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-async def _index() -> FileResponse:
-    return FileResponse(PAGE / "index.html", headers=_PAGE_HEADERS)
-
-
-async def _docs() -> FileResponse:
-    return FileResponse(PAGE / "reference.html", headers=_PAGE_HEADERS)
-
-
 async def _problem(request: Request, error: Exception) -> Answer:
     """Answer an error with its problem document."""
     if isinstance(error, RequestValidationError):
-        problem = ProblemError("invalid-request", _sentence(error))
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"][1:])) or first["loc"][0]
+        own = first.get("ctx", {}).get("error")
+        sentence = f"{own}." if isinstance(own, ValueError) else f"{place}: {first['msg']}."
+        problem = ProblemError("invalid-request", sentence)
     elif isinstance(error, HTTPException):
         kind = _STATUS.get(error.status_code, "invalid-request")
         problem = ProblemError(kind, f"{error.detail}: {request.method} {request.url.path}.")
@@ -153,12 +152,3 @@ async def _problem(request: Request, error: Exception) -> Answer:
         request.app.state.service.counters.unknown_users.inc()
     headers = getattr(error, "headers", None)
     return Answer(problem.document(), problem.status, headers, media_type=MEDIA_TYPE)
-
-
-def _sentence(error: RequestValidationError) -> str:
-    """Return the first thing that is wrong with a request as a sentence."""
-    first = error.errors()[0]
-    if "ctx" in first and isinstance(own := first["ctx"].get("error"), ValueError):
-        return f"{own}."
-    place = ".".join(str(each) for each in first["loc"][1:]) or str(first["loc"][0])
-    return f"{place}: {first['msg']}."

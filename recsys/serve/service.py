@@ -165,19 +165,24 @@ class Service:
         if self._pending >= self.limits.waiting:
             raise ProblemError("busy", f"{self._pending} requests wait for an answer; try again.")
         self._pending += 1
-        work = asyncio.get_running_loop().run_in_executor(self._pool, _limited, function, args)
-        work.add_done_callback(self._finished)
+
+        def alone() -> T:
+            with kernels.at_most(1):  # requests are the parallel work
+                return function(*args)
+
+        def finished(work: asyncio.Future[T]) -> None:
+            self._pending -= 1
+            if not work.cancelled():
+                work.exception()  # so that one after a timeout is not reported as lost
+
+        work = asyncio.get_running_loop().run_in_executor(self._pool, alone)
+        work.add_done_callback(finished)
         try:
             return await asyncio.wait_for(asyncio.shield(work), self.limits.seconds)
         except TimeoutError:
             work.cancel()
             seconds = f"{self.limits.seconds:g} seconds"
             raise ProblemError("timeout", f"The answer took more than {seconds}.") from None
-
-    def _finished(self, work: asyncio.Future[Any]) -> None:
-        self._pending -= 1
-        if not work.cancelled():
-            work.exception()  # so that one after a timeout is not reported as lost
 
     def recorded(self, answers: list[Json], variant: Variant | None) -> list[Json]:
         """Return lists of recommendations with their variant, if there is a test; log them."""
@@ -251,11 +256,6 @@ def variant_of(user: Id, share: float) -> Variant:
     """
     digest = blake2b(str(user).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return "b" if int.from_bytes(digest) < share * 2**64 else "a"
-
-
-def _limited(function: Callable[..., T], args: tuple[Any, ...]) -> T:
-    with kernels.at_most(1):  # requests are the parallel work
-        return function(*args)
 
 
 def _loaded(slot: Slot[T]) -> T:

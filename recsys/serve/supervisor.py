@@ -49,7 +49,12 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         while True:
             while not self._stopping and len(self._workers) < self._number:
-                self._start()
+                # A signal waits meanwhile, so that no worker misses it.
+                signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+                words = [sys.executable, "-c", _WORKER, str(self._listener)]
+                started = os.posix_spawn(sys.executable, words, os.environ, setsigmask=())
+                self._workers.add(started)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
             if not self._workers:
                 break
             process, status = os.wait()
@@ -61,13 +66,6 @@ class Supervisor:
         from shutil import rmtree  # not before: it would be most of this program
 
         rmtree(os.environ["PROMETHEUS_MULTIPROC_DIR"], ignore_errors=True)
-
-    def _start(self) -> None:
-        """Start a worker; a signal waits meanwhile, so that no worker misses it."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-        words = [sys.executable, "-c", _WORKER, str(self._listener)]
-        self._workers.add(os.posix_spawn(sys.executable, words, os.environ, setsigmask=()))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True

@@ -11,7 +11,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -123,8 +123,8 @@ def fit(
         settings["factors"] = settings["factors"] or default_factors(
             coded.n_users, coded.n_items, coded.n_ratings
         )
-        given = coded, settings, scratch, broadcast_limit, on_step, begin
-        sides, fitted, summary = (_fit_als if name == "als" else _fit_ials)(*given)
+        task = _Task(coded, settings, scratch, broadcast_limit, on_step, begin)
+        sides, fitted, summary = (_fit_als if name == "als" else _fit_ials)(task)
         begin("writing")
         files = _write_tables(folder, coded, sides, settings["factors"])
         versions = {"python": platform.python_version(), "numpy": np.__version__}
@@ -167,13 +167,19 @@ def _chosen_model(
     return name, settings
 
 
+class _Task(NamedTuple):
+    """What the fit of a model is given."""
+
+    coded: Encoded
+    settings: dict[str, Any]
+    scratch: Place
+    broadcast_limit: int
+    on_step: Callable[[Step], None] | None
+    begin: Say
+
+
 def _swept(
-    coded: Encoded,
-    settings: dict[str, Any],
-    scratch: Place,
-    broadcast_limit: int,
-    on_step: Callable[[Step], None] | None,
-    begin: Say,
+    task: _Task,
     solver_of: Callable[[DataFrame, int], Solver],
     after_items: Callable[[DataFrame], None] = lambda _: None,
     error: Callable[[DataFrame, DataFrame], float | None] = lambda *_: None,
@@ -182,6 +188,7 @@ def _swept(
 
     Returns the vectors of both and their `error` on held-out ratings.
     """
+    coded, settings, scratch, broadcast_limit, on_step, begin = task
     total, k = settings["iterations"], settings["factors"]
 
     def solve(others: DataFrame, name: str, *, of_users: bool) -> DataFrame:
@@ -206,8 +213,9 @@ def _swept(
     return (users, items), rmse
 
 
-def _fit_als(coded: Encoded, settings: dict[str, Any], *given: Any) -> Fit:
+def _fit_als(task: _Task) -> Fit:
     """Sweep as `als` does, with the mean of the ratings corrected after each sweep."""
+    coded, settings, *_ = task
     mean = coded.mean
 
     def correct(items: DataFrame) -> None:
@@ -220,7 +228,7 @@ def _fit_als(coded: Encoded, settings: dict[str, Any], *given: Any) -> Fit:
     def solver(*_: Any) -> Solver:
         return row_solver(settings, mean, coded.std)
 
-    sides, rmse = _swept(coded, settings, *given, solver, correct, error)
+    sides, rmse = _swept(task, solver, correct, error)
     low, high = coded.limits
     summary = {"rating_min": low, "rating_max": high, "validation_rmse": rmse}
     return sides, {"global_mean": mean, "rating_std": coded.std}, summary
@@ -325,18 +333,18 @@ def dense_vectors(solved: DataFrame, n: int, k: int) -> Vectors:
     return factors, bias
 
 
-def _fit_ials(coded: Encoded, settings: dict[str, Any], *given: Any) -> Fit:
+def _fit_ials(task: _Task) -> Fit:
     """Sweep as `ials` does."""
+    coded, settings, *_ = task
     k, unit = settings["factors"], coded.mean if coded.mean > 0 else 1.0
-    *_, begin = given
-    begin("choosing penalties")
+    task.begin("choosing penalties")
     penalties = _penalties(coded, IALS(**settings), unit)
     options = {"unit": unit, "count_power": settings["count_power"], **penalties._asdict()}
 
     def solver(others: DataFrame, n: int) -> Solver:
         return partial(_solve_interactions, whole=(_gram(others, k), n), **options)
 
-    sides, _ = _swept(coded, settings, *given, solver)
+    sides, _ = _swept(task, solver)
     fitted = {
         "global_mean": 0.0,
         "unit": unit,
