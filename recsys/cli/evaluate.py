@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -96,7 +97,7 @@ _evaluation_options = cli.bundle(
     split_options(_DETAILS),
     cli.bundle(
         "fitting",
-        lambda given, seed, threads: cli.FitOptions(None, given, seed, threads),
+        functools.partial(cli.FitOptions, None),
         *cli.declared_in(cli.FitOptions, "Model")[1:],
     ),
     cli.reader_options("none"),

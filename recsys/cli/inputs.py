@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from recsys.cli.errors import CommandError
-from recsys.cli.options import FitOptions, ReaderOptions
+from recsys.cli.options import NAMED, FitOptions, ReaderOptions
 from recsys.cli.output import Activity, note
 from recsys.messages import close_matches, counted, did_you_mean, redacted
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from recsys.models.base import Model, Step
     from recsys.models.parameters import Parameter
     from recsys.recommender import Recommender
-
-NAMED = ("factors", "regularization", "iterations")
-"""Parameters that are options."""
 
 _SHARED = {"random_state": "--seed", "threads": "--threads"}
 _TYPES = {bool: click.BOOL, int: click.INT, float: click.FLOAT}

@@ -50,6 +50,8 @@ ratings_argument = click.argument("ratings", nargs=-1, required=True)
 
 COMPARED_NAME = _ModelType(["auto", *MODELS], ":no-features")
 COUNT = click.IntRange(min=1)
+NAMED = ("factors", "regularization", "iterations")
+"""Parameters of models that are options."""
 MODEL_NAME = _ModelType(["auto", *MODELS])
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
@@ -128,10 +130,7 @@ def declared_in(bundled: type, section: str, details: str = "", named: Any = ())
 
 
 def _option_of(name: str, declaration: Any, **shared: Any) -> Decorator:
-    """Return the option that a field or parameter declares, or the decorator that it has."""
-    if "decorator" in declaration.metadata:
-        decorator: Decorator = declaration.metadata["decorator"]
-        return decorator
+    """Return the option that a field or parameter declares."""
     names = declaration.metadata["names"] or [f"--{name.replace('_', '-')}"]
     return option(*names, name, **shared | declaration.metadata["settings"])
 
@@ -257,8 +256,7 @@ class EngineOptions:
 
 def engine_options(details: str = "") -> Decorator:
     """Add the options of the engine as `engine`; they go above `output_options`."""
-    named = EngineOptions.__annotations__ if details else ()
-    options = declared_in(EngineOptions, "Cluster", details, named)
+    options = declared_in(EngineOptions, "Cluster", details, EngineOptions.__annotations__)
     return bundle("engine", EngineOptions, *options)
 
 
@@ -293,43 +291,6 @@ class _ParameterType(click.ParamType[Any]):
         return [CompletionItem(k, help=v) for k, v in found.items() if k.startswith(incomplete)]
 
 
-def _given(factors: Any, regularization: Any, iterations: Any, parameter: Given) -> Given:
-    named = {"factors": factors, "regularization": regularization, "iterations": iterations}
-    return (*(("", name, value) for name, value in named.items() if value is not None), *parameter)
-
-
-parameter_options = bundle(
-    "given",
-    _given,
-    option("--factors", metavar="N", type=COUNT, section="Model", help="Number of latent factors."),
-    option(
-        "--regularization",
-        metavar="X",
-        type=click.FloatRange(min=0, min_open=True),
-        section="Model",
-        help="Penalty on the size of the parameters.",
-    ),
-    option(
-        "--iterations",
-        metavar="N",
-        type=COUNT,
-        section="Model",
-        help="Maximum number of iterations.",
-    ),
-    option(
-        "-p",
-        "--parameter",
-        metavar="NAME=VALUE",
-        multiple=True,
-        type=_ParameterType(),
-        section="Model",
-        help="Other parameter (see `recsys models NAME`), for all models that have it or one: "
-        "als.linked=true; repeatable.",
-    ),
-)
-"""Decorator that adds the parameters of models as `given`."""
-
-
 @dataclass(frozen=True)
 class FitOptions:
     """Model to fit (None: chosen from the data), and its parameters on the command line."""
@@ -341,13 +302,34 @@ class FitOptions:
         show_default="chosen from the data",
         type=MODEL_NAME,
     )
-    given: Given = field(default=(), metadata={"decorator": parameter_options})
+    factors: int | None = declared("N", "Number of latent factors.", type=COUNT)
+    regularization: float | None = declared(
+        "X",
+        "Penalty on the size of the parameters.",
+        type=click.FloatRange(min=0, min_open=True),
+    )
+    iterations: int | None = declared("N", "Maximum number of iterations.", type=COUNT)
+    parameter: Given = declared(
+        "NAME=VALUE",
+        "Other parameter (see `recsys models NAME`), for all models that have it or one: "
+        "als.linked=true; repeatable.",
+        *("-p", "--parameter"),
+        multiple=True,
+        type=_ParameterType(),
+    )
     seed: int = declared("N", "Random seed.", default=0, type=click.IntRange(min=0))
     threads: int | None = declared("N", "Number of threads.", show_default="all cores", type=COUNT)
 
     def __post_init__(self) -> None:
         if self.model == "auto":
             object.__setattr__(self, "model", None)
+
+    @property
+    def given(self) -> Given:
+        """Parameters of models."""
+        named = {name: getattr(self, name) for name in NAMED}
+        shared = (("", name, value) for name, value in named.items() if value is not None)
+        return (*shared, *self.parameter)
 
 
 fit_options = bundle("fitting", FitOptions, *declared_in(FitOptions, "Model"))
@@ -358,12 +340,11 @@ def fitting_options(function: Verb) -> Verb:
     """Add the options of a model that is fitted to a data file and not saved as `fitting`."""
 
     def make(model: str, seed: int, threads: int | None) -> FitOptions:
-        return FitOptions(model, (), seed, threads)
+        return FitOptions(model, seed=seed, threads=threads)
 
-    named = ("model", "seed", "threads")
     section, details = "Fitting a data file", "As in `recsys fit --help`"
-    model, _, *others = declared_in(FitOptions, section, details, named)
-    return bundle("fitting", make, model, *others)(function)
+    options = declared_in(FitOptions, section, details, FitOptions.__annotations__)
+    return bundle("fitting", make, options[0], *options[-2:])(function)
 
 
 def length(counted: str) -> Any:

@@ -11,17 +11,7 @@ import click
 
 from recsys import evaluation  # which imports nothing yet
 from recsys.cli import inputs
-from recsys.cli.options import (
-    SHARE,
-    Decorator,
-    ReaderOptions,
-    bundle,
-    command,
-    declared,
-    declared_in,
-    ratings_argument,
-    reader_options,
-)
+from recsys.cli import options as cli
 from recsys.cli.output import note
 from recsys.messages import counted
 
@@ -49,26 +39,26 @@ _DEFAULTS = {"test_fraction": 0.1, "last": 1, "folds": 5}
 class SplitOptions:
     """How to split ratings; None leaves it to the data, or to the default."""
 
-    method: str | None = declared(
+    method: str | None = cli.declared(
         "METHOD",
         "Ratings to hold out: time (the newest), random, per-user, leave-last, k-fold, users (all "
         "but a history), or whole ones: items, users-cold.",
         type=click.Choice(list(SPLITS)),
         show_default="time if there are timestamps",
     )
-    test_fraction: float | None = declared(
+    test_fraction: float | None = cli.declared(
         "FRACTION",
         "Share of ratings (or whole users, items) to hold out.",
-        type=SHARE,
+        type=cli.SHARE,
         show_default=str(_DEFAULTS["test_fraction"]),
     )
-    last: int | None = declared(
+    last: int | None = cli.declared(
         "K",
         "Ratings held out per user by leave-last.",
         type=click.IntRange(min=1),
         show_default=str(_DEFAULTS["last"]),
     )
-    folds: int | None = declared(
+    folds: int | None = cli.declared(
         "K",
         "Number of folds for k-fold.",
         type=click.IntRange(min=2),
@@ -96,10 +86,10 @@ class SplitOptions:
                 raise click.UsageError(f"{flag} applies to --method {' or '.join(methods)}.")
 
 
-def split_options(details: str = "") -> Decorator:
+def split_options(details: str = "") -> cli.Decorator:
     """Add the options of splits as `splitting`; with `details`, the help names the minor ones."""
-    options = declared_in(SplitOptions, "Splitting", details, ("last", "folds") if details else ())
-    return bundle("splitting", SplitOptions, *options)
+    options = cli.declared_in(SplitOptions, "Splitting", details, ("last", "folds"))
+    return cli.bundle("splitting", SplitOptions, *options)
 
 
 def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split | Sequence[Split]:
@@ -122,7 +112,7 @@ def load_splits(
     pair: tuple[str | None, str | None],
     splitting: SplitOptions,
     seed: int,
-    reader: ReaderOptions,
+    reader: cli.ReaderOptions,
 ) -> Split | Sequence[Split]:
     """Read the splits to evaluate on: ratings that are split, a folder with a split, or a pair.
 
@@ -164,7 +154,7 @@ def load_splits(
     return found
 
 
-@command(
+@cli.command(
     "split",
     examples=[
         "recsys split ratings.csv --out parts",
@@ -172,19 +162,19 @@ def load_splits(
         "recsys evaluate --train parts/train.csv --test parts/test.csv",
     ],
 )
-@ratings_argument
+@cli.ratings_argument
 @split_options()
-@reader_options()
+@cli.reader_options()
 def split(
     ratings: tuple[str, ...],
     splitting: SplitOptions,
-    reader: ReaderOptions,
-    out: str = declared("DIR", "Directory for the files.", "--out", "-o", required=True),
-    force: bool = declared("", "Replace an existing split.", is_flag=True),
-    form: str = declared(
+    reader: cli.ReaderOptions,
+    out: str = cli.declared("DIR", "Directory for the files.", "--out", "-o", required=True),
+    force: bool = cli.declared("", "Replace an existing split.", is_flag=True),
+    form: str = cli.declared(
         "", "Format of the files.", "--format", type=click.Choice(["csv", "parquet"]), default="csv"
     ),
-    seed: int = declared(
+    seed: int = cli.declared(
         "N", "Random seed.", default=0, type=click.IntRange(min=0), section="Splitting"
     ),
 ) -> None:

@@ -297,9 +297,7 @@ def _commands(
 
     model = ["--model", found.model]
     for name, value in found.parameters.items():
-        named = (
-            [f"--{name}", str(value)] if name in inputs.NAMED else ["-p", f"{name}={word(value)}"]
-        )
+        named = [f"--{name}", str(value)] if name in cli.NAMED else ["-p", f"{name}={word(value)}"]
         model += [] if value is None else named
     ratings, train = data
     files = split_files(ratings[0]) if len(ratings) == 1 and ratings[0] != "-" else None

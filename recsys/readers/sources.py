@@ -72,7 +72,6 @@ _OF_A_SPLIT = re.compile(r"(^|[_.-])(train|test|valid|validation|history|base)([
 _LISTED = 5
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*")
 _HEAD = 1 << 12
-_BLOCK = 1 << 22
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|$)")
 _WORKBOOK = re.compile(r"(?i)(?P<place>.+\.(?:xlsx|xlsm|xlsb|xls|ods))::(?P<sheet>[^/]+)")
@@ -437,8 +436,9 @@ class _Opener:
         data = DataFile(name, path, data_suffix(name), folder, on_rows=self.on_rows)
         if data.is_parquet:
             return [data]
-        marked = "utf-16" if head.startswith(_UTF_16) else self.encoding
-        encoding = _encoding(path, self.encoding) if self.guess else marked
+        encoding = "utf-16" if head.startswith(_UTF_16) else self.encoding
+        if self.guess and encoding != "utf-16":
+            encoding = _encoding(path, encoding)
         if encoding is not None:
             data = replace(data, path=self.scratch.decoded(path, name, encoding))
             head = _head(data.path)
@@ -482,19 +482,11 @@ def _head(path: Path) -> bytes:
 
 
 def _encoding(path: Path, otherwise: str | None) -> str | None:
-    """Return the encoding of a text that is not in UTF-8: UTF-16, or `otherwise`, or Latin-1."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    with path.open("rb") as stream:
-        block = stream.read(_BLOCK)
-        if block.startswith(_UTF_16):
-            return "utf-16"
-        try:
-            while block:
-                decoder.decode(block)
-                block = stream.read(_BLOCK)
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            return otherwise or "latin-1"  # as the older MovieLens sets
+    """Return the encoding of a text that is not in UTF-8: `otherwise`, or Latin-1."""
+    try:
+        path.read_bytes().decode()
+    except UnicodeDecodeError:
+        return otherwise or "latin-1"  # as the older MovieLens sets
     return None
 
 
