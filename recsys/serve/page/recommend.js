@@ -254,7 +254,7 @@ const recommendView = {
       return h("div", { class: "list" }, heading, rows.length ? h("ol", { class: "ranked" }, ...rows) : h("p", { class: "muted" }, "Every item is in the history already."));
     });
     const shares = "Numbers are scores, and percentages their shares.";
-    const alone = this.rates("a") ? "The number is the rating that the model expects." : shares;
+    const alone = this.rates("a") ? "The number is the rating that the model expects, less a discount for items that few have rated." : shares;
     const note = answers.length > 1 ? [h("span", { class: "shared" }), ` ${common.length} of ${this.n} in both lists.`] : alone;
     const head = h("div", { class: "titled" }, h("h2", {}, "Recommendations"), h("label", { class: "count" }, "Show ",
       h("select", { id: "how-many", "aria-label": "Number of recommendations", onchange: (event) => { this.n = Number(event.target.value); this.refresh(); } },
