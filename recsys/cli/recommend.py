@@ -157,7 +157,7 @@ def recommend(
     or is CSV, TSV or Parquet with a column of that name; a column of users in --block blocks items
     for that user only. The columns are user, item, rank, score, title if titles are known, and new
     if there are items that nobody rated, known by their features. Scores of rating models are
-    expected ratings, not clipped.
+    expected ratings, not clipped, less a discount for items that few have rated.
 
     A new user is described by --like and --rate, with an id, a title or its beginning, by
     --user-features, or by --history: a file of ratings of one or more users, or of items that one
