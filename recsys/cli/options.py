@@ -182,6 +182,7 @@ class ReaderOptions:
         "Weights of events: purchase=5,view=1; 0 leaves out, * is any other.",
         "--event-weight",
         type=_Weights(),
+        default=None,
         multiple=True,
         callback=lambda ctx, param, given: (
             {k: w for each in given for k, w in each.items()} or None

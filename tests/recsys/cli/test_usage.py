@@ -26,7 +26,7 @@ import pytest
         (["predict", "M"], "Choose the pairs: PAIRS or --user with --item."),
         (["recommend", "M", "--user", 7, "-n", "x"], "'-n': 'x' is not a valid integer range."),
         (["fit", "M", "-o", "m", "-p", "alpha"], "takes NAME=VALUE, such as linked=true; got"),
-        (["recommend", "M", 7], "argument (7); expected MODEL|RATINGS. Quote values"),
+        (["recommend", "M", 7], "argument (7); expected MODEL|RATINGS. Users go to --user"),
         (["similar", "M", "--title", "Toy", "Story"], "Quote values that contain spaces."),
         (["predict", "M", "pairs", "more"], "expected MODEL|RATINGS and [PAIRS]. For"),
         (["data", "sample", "films"], "(films); expected no arguments."),
