@@ -4,8 +4,11 @@
 default) or a Cholesky factorisation, and cmfrec conjugate gradients; cmfrec is measured in an
 environment of its own, whose Python PEERS_PYTHON names, as the difference of a fit of three
 iterations and one of one. The limit is the time of a sweep's multiplications at the rate of sgemm.
+With --blocks exact sweeps and sweeps by blocks of factors race to the objective of the third exact
+one instead.
 
 Usage: [PEERS_PYTHON=...] python benchmarks/train_implicit.py [--interactions N] [--sweeps N] [K..]
+       python benchmarks/train_implicit.py --blocks [--interactions N] [K..]
 """
 
 from __future__ import annotations
@@ -22,12 +25,14 @@ from measuring import machine, median, spread, table
 from train import implicit_iterations, limit, peer_epoch
 
 from lowrank import kernels
-from lowrank.completion.implicit import implicit_sweeps
+from lowrank.completion import implicit
+
+PENALTIES = {"regularization": 0.003, "unobserved_weight": 0.01}
 
 
 def our_sweeps(W: sp.csr_array, k: int, n: int) -> list[float]:
     """Return the seconds of n sweeps, without the transposition before the first."""
-    sweeps = implicit_sweeps(W, k, regularization=0.003, unobserved_weight=0.01)
+    sweeps = implicit.implicit_sweeps(W, k, **PENALTIES)
     ends = [time.perf_counter() for _ in islice(sweeps, n + 1)]
     return list(np.diff(ends))
 
@@ -46,11 +51,29 @@ def measure(W: sp.csr_array, k: int, sweeps: int, pythons: list[str]) -> list[li
     return [[str(k), name, median(x), spread(x), median(x) / ours] for name, x in found.items()]
 
 
+def race(W: sp.csr_array, k: int) -> list[list[object]]:
+    """Return the sweeps and processor seconds to the objective of three exact sweeps."""
+    rows: list[list[object]] = []
+    goal, exact = -np.inf, 0.0
+    for name, gain in (("exact", np.inf), ("blocks of 64", 0.0)):
+        implicit._BLOCK_GAIN = gain
+        begin = time.process_time()
+        for number, sweep in enumerate(implicit.implicit_sweeps(W, k, **PENALTIES), 1):
+            if name == "exact" and number == 3:
+                goal, exact = sweep.objective, time.process_time() - begin
+            if sweep.objective <= goal:
+                break
+        seconds = time.process_time() - begin
+        rows.append([str(k), name, number, sweep.objective, seconds, seconds / exact])
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ranks", nargs="*", type=int, default=[64, 128], metavar="K")
     parser.add_argument("--interactions", type=int, default=25_000_000)
     parser.add_argument("--sweeps", type=int, default=5)
+    parser.add_argument("--blocks", action="store_true")
     arguments = parser.parse_args()
     pythons = [p for p in os.environ.get("PEERS_PYTHON", "").split(os.pathsep) if p]
     W = movielens_shaped(arguments.interactions)
@@ -58,6 +81,11 @@ def main() -> None:
     print(
         f"{machine()}\nkernels: {kernels.backend()}; {W.shape[0]:,} x {W.shape[1]:,}, {W.nnz:,}\n"
     )
+    if arguments.blocks:
+        rows = [row for k in arguments.ranks for row in race(W, k)]
+        columns = ["k", "sweeps by", "sweeps", "objective", "cpu seconds", "times exact"]
+        print(table(columns, rows))
+        return
     rows = [row for k in arguments.ranks for row in measure(W, k, arguments.sweeps, pythons)]
     print(table(["k", "one sweep", "seconds", "min-max", "times ours"], rows))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +23,8 @@ Floats = NDArray[np.floating[Any]]
 
 _START = 0.1  # expected length of a factor to start from
 _LEARNING_SWEEPS = 8  # in which the maps from features follow the factors
+_BLOCK = 64  # factors solved for at once, of many
+_BLOCK_GAIN = 4.0  # times fewer multiplications pay for more sweeps, at a lower rate
 
 FEATURE_PENALTY = 30.0
 """Ridge penalty of what a feature tells, in rows: so many rows with it are believed half."""
@@ -80,9 +82,12 @@ def implicit_sweeps(
               + \lambda \sum_u p_u |a_u|^2 + \lambda \sum_i q_i |m_i|^2
 
     where the first sum is over the stored entries and the second over all, by solving for all
-    :math:`a_u`, then for all :math:`m_i`, each exactly. The objective never rises. A sweep takes
-    time in proportion to the stored entries, since the second sum needs the other side's Gram
-    matrix alone. For a row of total weight :math:`w_u`, :math:`p_u = (w_u + \alpha_0 m)^g`.
+    :math:`a_u`, then for all :math:`m_i`. The objective never rises. A sweep takes time in
+    proportion to the stored entries, since the second sum needs the other side's Gram matrix alone.
+    Each solution is exact; or, of many factors and long histories, one pass over blocks of 64 of
+    them given the others, in the order of their share of all pairs, which gets to the same
+    objective sooner (`blocks_are_faster`); with features it is always exact. For a row of total
+    weight :math:`w_u`, :math:`p_u = (w_u + \alpha_0 m)^g`.
 
     With features f of the rows the penalty is on :math:`a_u - \mu - C'f_u`, likewise for columns.
     After each of the first 8 sweeps C is the ridge regression of the factors on the features; the
@@ -101,6 +106,8 @@ def implicit_sweeps(
     References
     ----------
     Hu, Koren and Volinsky (2008), "Collaborative filtering for implicit feedback datasets".
+    Rendle, Krichene, Zhang and Koren (2021), "iALS++: speeding up matrix factorization with
+    subspace optimization".
     Rendle, Krichene, Zhang and Koren (2022), "Revisiting the performance of iALS on item
     recommendation benchmarks", section 3.
     """
@@ -108,6 +115,7 @@ def implicit_sweeps(
     if W.data.min() < 0:
         raise ArgumentError(f"Weights must not be negative; got {W.data.min()}.")
     (n, m), dtype = W.shape, W.dtype
+    given = start is not None
     if start is None:
         deviation = dtype.type(_START / math.sqrt(k))
         start = np.random.default_rng(random_state).standard_normal((m, k), dtype) * deviation
@@ -130,10 +138,14 @@ def implicit_sweeps(
             ridge.penalties = np.full(len(ridge.penalties), FEATURE_PENALTY)
         sides.append(_Side(entries, penalty, factors, ridge))
     rows, columns = sides
+    in_blocks = rows.ridge is None and columns.ridge is None and blocks_are_faster(counts, k)
     columns.factors[:] = start
     if columns.ridge is not None:
         columns.factors[columns.ridge.weight == 0] = 0
     for number in count():
+        # Nothing is known of the rows at first: next to columns that are, one pass is too little.
+        rows.in_blocks = in_blocks and (number > 0 or not given)
+        columns.in_blocks = in_blocks
         half = rows.solve(columns, unobserved_weight, threads) + columns.penalties()
         whole = columns.solve(rows, unobserved_weight, threads) + rows.penalties()
         if number < _LEARNING_SWEEPS:
@@ -152,6 +164,7 @@ class _Side:
     ridge: FeatureRidge | None
     prior: PriorMean | None = None
     points: Floats | None = None
+    in_blocks: bool = False
 
     def solve(self, other: _Side, unobserved_weight: float, threads: int | None) -> float:
         """Minimise over the factors; return the errors and their own penalties."""
@@ -162,8 +175,12 @@ class _Side:
             # All turns of the factors are alike; by one of them, rows with few entries take less.
             with kernels.one_blas_thread():
                 values, axes = np.linalg.eigh(gram.astype(np.float64))
+            values = np.maximum(values, 0)
             known[:] = kernels.multiply(known, axes, threads=threads)
-            gram = np.diag(np.maximum(values, 0)).astype(known.dtype)
+            if self.in_blocks:
+                self.factors[:] = kernels.multiply(self.factors, axes, threads=threads)
+                return self._solve_blocks(known, values, threads)
+            gram = np.diag(values).astype(known.dtype)
         options["gram"] = gram
         if self.points is None:
             return math.fsum(kernels.implicit_half_sweep(self.entries, known, **options))
@@ -171,6 +188,33 @@ class _Side:
         found = kernels.implicit_half_sweep(self.entries, known, right=right, **options)
         # The kernel leaves out the constant term of the penalty.
         return math.fsum(found) + _penalty(self.points, self.penalty)
+
+    def _solve_blocks(
+        self, known: Floats, values: NDArray[np.float64], threads: int | None
+    ) -> float:
+        """Minimise over one block of the factors after the other, given the rest; as `solve`."""
+        blocks = [slice(b, b + _BLOCK) for b in range(0, known.shape[1], _BLOCK)]
+        residual = np.ones_like(self.entries[2])
+        for block in blocks:
+            pair = (np.pad(each[:, block], ((0, 0), (0, 1))) for each in (self.factors, known))
+            residual -= kernels.csr_entries(self.entries, *pair, threads=threads)
+        residual *= np.sqrt(self.entries[2])
+        for block in blocks[::-1]:  # the strongest directions first
+            own = np.ascontiguousarray(self.factors[:, block])
+            found = kernels.implicit_half_sweep(
+                self.entries,
+                np.ascontiguousarray(known[:, block]),
+                gram=np.diag(values[block]),
+                penalty=self.penalty,
+                factors=own,
+                residual=residual,
+                threads=threads,
+            )
+            self.factors[:, block] = own
+        # The last block's minimum counts the errors of all, and its own penalties.
+        others, diagonal = self.factors[:, _BLOCK:], values[_BLOCK:]
+        of_pairs = np.einsum("ij,ij,j->", others, others, diagonal, dtype=np.float64)
+        return math.fsum(found) + _penalty(others, self.penalty) + float(of_pairs)
 
     def learn(self) -> None:
         """Fit the map from features to the factors, zero for rows without interactions."""
@@ -186,6 +230,20 @@ class _Side:
     def penalties(self) -> float:
         off = self.factors if self.points is None else self.factors - self.points
         return _penalty(off, self.penalty)
+
+
+def blocks_are_faster(counts: Sequence[NDArray[np.int64]], k: int) -> bool:
+    """Return whether blocks of k factors lower the objective sooner than exact solutions.
+
+    `counts` are the entries of each row, and of each column. Long histories make it so: a row with
+    few entries takes as many equations as it has, whatever k is.
+    """
+    exact = blocks = 0.0
+    for own in counts:
+        n = own.astype(np.float64)
+        exact += np.where(2 * n <= k, n**2 * k + n**3 / 3, n * k**2 + k**3 / 3).sum()
+        blocks += k * (n * _BLOCK + _BLOCK**2 / 3).sum()
+    return bool(exact > _BLOCK_GAIN * blocks)
 
 
 def solve_interactions(

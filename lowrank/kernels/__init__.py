@@ -308,6 +308,7 @@ def implicit_half_sweep(
     penalty: Floats,
     factors: Floats,
     right: Floats | None = None,
+    residual: Floats | None = None,
     threads: int | None = None,
 ) -> NDArray[np.float64]:
     r"""Solve the least squares of every row of a matrix of interactions against fixed factors.
@@ -322,6 +323,8 @@ def implicit_half_sweep(
     of as many equations as a row has entries, where that is faster. Each row's minimum is returned
     in float64, shape (n_rows,).
 
+    With `residual` the factors are a block of more: what the others leave takes the place of 1.
+
     Parameters
     ----------
     weights : tuple of ndarrays of int64, int32 and the working dtype, or CodedMatrix
@@ -331,13 +334,18 @@ def implicit_half_sweep(
     gram, penalty : ndarrays of shape (k, k) and (n_rows,)
         The symmetric, positive semidefinite matrix G, and the positive penalties lambda_u.
     factors : ndarray of shape (n_rows, k)
-        Output: the factors a_u.
+        Output: the factors a_u. With `residual`, also those before.
     right : ndarray of shape (n_rows, k), optional
         The vectors r_u, such as the penalty times a point that factors are pulled towards; zero by
         default.
+    residual : ndarray of shape (nnz,), optional
+        The errors of the factors of all blocks, each times the root of its weight; they become
+        those of the new factors.
     """
     objective = np.empty(len(factors))
-    more = () if right is None else (np.ascontiguousarray(right, other.dtype),)
+    more = {} if right is None else {"right": np.ascontiguousarray(right, other.dtype)}
+    if residual is not None:
+        more["residual"] = residual
     backends.active.implicit_half_sweep(
         *parts(weights),
         other,
@@ -346,7 +354,7 @@ def implicit_half_sweep(
         factors,
         objective,
         resolve_threads(threads),
-        *more,
+        **more,
     )
     return objective
 

@@ -63,16 +63,23 @@ def implicit_half_sweep(
     objective: NDArray[np.float64],
     threads: int,
     right: Floats | None = None,
+    residual: Floats | None = None,
 ) -> None:
-    """Solve one weighted least squares per row, exactly."""
+    """Solve one weighted least squares per row, exactly; with residuals, of a block of factors."""
     fixed = np.eye(other.shape[1], dtype=other.dtype)
     for row in range(len(factors)):
         observed = slice(indptr[row], indptr[row + 1])
         design, weights = other[indices[observed]], data[observed]
-        total = design.T @ weights + (0 if right is None else right[row])
-        system = (design.T * weights) @ design + gram + penalty[row] * fixed
+        design = design * np.sqrt(weights)[:, None]
+        target = np.sqrt(weights)
+        if residual is not None:
+            target = residual[observed] + design @ factors[row]
+        total = design.T @ target + (0 if right is None else right[row])
+        system = design.T @ design + gram + penalty[row] * fixed
         factors[row] = solution = np.linalg.solve(system, total)
-        objective[row] = weights.sum(dtype=np.float64) - solution.astype(np.float64) @ total
+        objective[row] = target.astype(np.float64) @ target - solution.astype(np.float64) @ total
+        if residual is not None:
+            residual[observed] = target - design @ solution
 
 
 def posterior_half_sweep(

@@ -53,10 +53,11 @@ class IALS(PriorModel):
     Minimises ``sum w_ui (1 - a_u . m_i)^2`` over the interactions, plus ``unobserved_weight`` times
     the sum of ``(a_u . m_i)^2`` over all pairs, plus a ridge penalty of ``regularization * (w_u +
     unobserved_weight * n_items)**count_power`` for a user of total weight w_u, and likewise for an
-    item, by exact alternating solutions. An interaction has the weight 1, times the rating's share
-    of the highest one or the count over the mean. Where the two penalties are not given, they are
-    those with the best NDCG on a fifth of the interactions, held out for a search with fewer
-    factors and, of large data, fewer users.
+    item, by alternating solutions: exact, or in blocks of 64 where there are many factors and long
+    histories (see `lowrank.completion.implicit`), with users solved exactly at the end. An
+    interaction has the weight 1, times the rating's share of the highest one or the count over the
+    mean. Where the two penalties are not given, they are those with the best NDCG on a fifth of the
+    interactions, held out for a search with fewer factors and, of large data, fewer users.
 
     With features of items or users the penalty pulls factors towards a linear function of these,
     the ridge regression of the factors themselves (see `lowrank.completion.implicit`). An item or

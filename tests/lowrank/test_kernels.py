@@ -76,7 +76,7 @@ def test_half_sweep_equals_reference(name, dtype, k):
 
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("form", ["diagonal", "full", "pulled"])
+@pytest.mark.parametrize("form", ["diagonal", "full", "pulled", "block"])
 @pytest.mark.parametrize("k", [1, 7, 16, 33, 64, 130])
 def test_implicit_half_sweep_equals_reference(name, dtype, k, form):
     rng = np.random.default_rng(k)
@@ -87,10 +87,12 @@ def test_implicit_half_sweep_equals_reference(name, dtype, k, form):
     right = rng.normal(size=(37, k)).astype(dtype) if form == "pulled" else None
     if form == "diagonal":
         gram = np.diag(np.diag(gram))
+    before, left = rng.normal(size=(37, k)), rng.normal(size=len(weights))
     results = []
     for kernel, threads in (("reference", 1), (name, 1), (name, 3)):
         kernels.use(kernel)
-        factors = np.full((37, k), np.nan, dtype)
+        factors = np.full((37, k), np.nan, dtype) if form != "block" else before.astype(dtype)
+        residual = left.astype(dtype) if form == "block" else None
         objective = kernels.implicit_half_sweep(
             (indptr, indices, weights),
             other,
@@ -98,9 +100,10 @@ def test_implicit_half_sweep_equals_reference(name, dtype, k, form):
             penalty=penalty,
             factors=factors,
             right=right,
+            residual=residual,
             threads=threads,
         )
-        results.append((factors, objective))
+        results.append((factors, objective) if residual is None else (factors, objective, residual))
     for expected, got, on_threads in zip(*results, strict=True):
         scale = max(1.0, np.abs(expected).max())
         np.testing.assert_allclose(got, expected, atol=TOLERANCE[dtype] * scale, rtol=0)

@@ -1,11 +1,70 @@
 // The half-sweep of implicit ALS: as als.hpp without biases, with a weight for each interaction and
-// the Gram matrix of all columns, which stands for the pairs without one.
+// the Gram matrix of all columns, which stands for the pairs without one. Of many factors, the same for a block
+// of them, next to what the others leave of the targets.
 
 #pragma once
 
 #include "als.hpp"
 
 namespace lowrank::LOWRANK_ISA {
+
+// v (1 - a.m)^2 is the square of a target root(v) with factors root(v) m.
+template <class T>
+inline T root(T weight) {
+    return weight == 1 ? weight : static_cast<T>(__builtin_sqrt(weight));
+}
+
+// Gathers a row's entries, root(v) m, tile by tile, multiplies them by a vector of work.width numbers, and calls
+// use(first entry, number of entries, products).
+template <class T, class Use>
+inline void on_products(const ImplicitProblem<T>& problem, std::int64_t row, const Workspace<T>& work, const T* vector,
+                        const Use& use) {
+    constexpr int W = lanes<T>;
+    const Csr<T>& weights = problem.weights;
+    const std::int64_t end = weights.indptr[row + 1], most = work.tile_rows / W * W;
+    for (std::int64_t first = weights.indptr[row]; first < end; first += most) {
+        const std::int64_t n = end - first < most ? end - first : most;
+        for (std::int64_t p = 0; p < n; ++p)
+            copy_row(problem.other + weights.indices[first + p] * problem.k, work.tile + p * work.width, problem.k,
+                     root(weights.value(row, first + p)));
+        for (std::int64_t p = 0; p < n; p += W) {
+            Vec<T, W> v[W]{};
+            const T* rows = work.tile + p * work.width;
+            for (std::int64_t j = 0; j < work.width; j += W)
+                for (int r = 0; r < W; ++r) v[r] += load<T, W>(rows + r * work.width + j) * load<T, W>(vector + j);
+            transpose<T, W>(v);
+            for (int r = 1; r < W; ++r) v[0] += v[r];
+            store<T, W>(work.targets + p, v[0]);
+        }
+        use(first, n, work.targets);
+    }
+}
+
+// As `accumulate`, of what other blocks leave of the targets: the residuals plus the products of this one.
+template <class T>
+inline double accumulate_block(const ImplicitProblem<T>& problem, std::int64_t row, const Workspace<T>& work, T* gram) {
+    constexpr int W = lanes<T>;
+    const Csr<T>& weights = problem.weights;
+    const std::int64_t stored = weights.indptr[weights.n_rows], width = work.width;
+    T *own = work.turned, *sums = gram + width * width;
+    __builtin_memcpy(own, problem.factors + row * problem.k, problem.k * sizeof(T));
+    __builtin_memcpy(gram, work.start, width * width * sizeof(T));
+    __builtin_memset(sums, 0, rhs_columns * width * sizeof(T));
+    LaneSums found;
+    on_products(problem, row, work, own, [&](std::int64_t first, std::int64_t n, T* targets) {
+        for (std::int64_t p = 0; p < n; ++p) {
+            targets[p] += problem.residual[first + p];
+            for (std::int64_t j = 0; j < width; j += W)
+                store<T, W>(sums + j, add_product<T, W>(load<T, W>(sums + j), load<T, W>(work.tile + p * width + j),
+                                                        broadcast<T, W>(targets[p])));
+        }
+        found.add(targets, n);
+        const std::int64_t next = first + n, left = stored - next < n ? stored - next : n;
+        const Ahead<T> ahead{problem.other, problem.k, problem.k, weights.indices + next, left};
+        gram_update({work.tile, n, width}, width, gram, gram, ahead);
+    });
+    return found.total().squares;
+}
 
 template <class T>
 inline void solve_interactions(const ImplicitProblem<T>& problem, const Workspace<T>& work, Batch<T>& batch) {
@@ -30,8 +89,16 @@ inline void solve_interactions(const ImplicitProblem<T>& problem, const Workspac
     back_substitute(systems, work.solution);
     for (int l = 0; l < batch.count; ++l) {
         T* factors = problem.factors + batch.row[l] * problem.k;
-        for (std::int64_t i = 0; i < problem.k; ++i) factors[i] = work.solution[i][l];
+        T* change = work.turned;
+        for (std::int64_t i = 0; i < problem.k; ++i) {
+            change[i] = work.solution[i][l] - factors[i];
+            factors[i] = work.solution[i][l];
+        }
         problem.objective[batch.row[l]] = batch.sum_squares[l] - gain[l];
+        if (problem.residual == nullptr) continue;
+        on_products(problem, batch.row[l], work, change, [&](std::int64_t first, std::int64_t n, const T* products) {
+            for (std::int64_t p = 0; p < n; ++p) problem.residual[first + p] -= products[p];
+        });
     }
     batch.count = 0;
 }
@@ -49,18 +116,15 @@ void implicit_rows(const ImplicitProblem<T>& problem, std::int64_t begin, std::i
     const Workspace<T> work(problem.k, memory);
     const std::int64_t k = problem.k;
     work.prepare(k, problem.gram);
-    // v (1 - a.m)^2 is the square of a target root(v) with factors root(v) m.
+    for (std::int64_t j = k; j < work.width; ++j) work.turned[j] = 0;
     const auto target = [&](std::int64_t row) {
-        return [&problem, row](std::int64_t place, std::int64_t) {
-            const T weight = problem.weights.value(row, place);
-            return weight == 1 ? weight : static_cast<T>(__builtin_sqrt(weight));
-        };
+        return [&problem, row](std::int64_t place, std::int64_t) { return root(problem.weights.value(row, place)); };
     };
     const auto scale = [&](std::int64_t row) {
         for (std::int64_t j = 0; j < k; ++j)
             work.scale[j] = static_cast<T>(1 / __builtin_sqrt(problem.gram[j * k + j] + problem.penalty[row]));
     };
-    const bool dual = problem.right == nullptr && is_diagonal(problem.gram, k);
+    const bool dual = problem.right == nullptr && problem.residual == nullptr && is_diagonal(problem.gram, k);
     if (dual)
         dual_rows<true>(problem.weights, problem.other, problem.factors, work, k, false, begin, end, scale, target,
                   [&](std::int64_t row, int lane, const T* targets) {
@@ -72,10 +136,12 @@ void implicit_rows(const ImplicitProblem<T>& problem, std::int64_t begin, std::i
     Batch<T> batch;
     for (std::int64_t row = begin; row < end; ++row) {
         if (dual && dual_size(problem.weights.indptr[row + 1] - problem.weights.indptr[row], k)) continue;
-        const TargetSums sums = accumulate<T, true>(problem.weights, row, problem.other, k, k, work,
-                                                    work.grams + batch.count * work.gram_size, target(row));
+        T* gram = work.grams + batch.count * work.gram_size;
         batch.row[batch.count] = row;
-        batch.sum_squares[batch.count++] = sums.squares;
+        batch.sum_squares[batch.count++] =
+            problem.residual != nullptr
+                ? accumulate_block(problem, row, work, gram)
+                : accumulate<T, true>(problem.weights, row, problem.other, k, k, work, gram, target(row)).squares;
         if (batch.count == lanes<T>) solve_interactions(problem, work, batch);
     }
     solve_interactions(problem, work, batch);

@@ -57,6 +57,9 @@ struct AlsProblem {
 // One half-sweep of implicit alternating least squares: for each row u with interactions i of weight v_ui
 //
 //   minimise  sum_i v_ui (1 - a_u . m_i)^2 + a_u' gram a_u + penalty_u |a_u|^2 - 2 right_u . a_u
+//
+// With residuals root(v_ui) (t_ui - a_u . m_i) of the factors that are there, t_ui takes the place of 1, and the
+// residuals become those of the new ones.
 template <class T>
 struct ImplicitProblem {
     Csr<T> weights;
@@ -64,9 +67,10 @@ struct ImplicitProblem {
     const T* gram;      // k x k, symmetric
     const T* penalty;   // n_rows
     const T* right;     // n_rows x k, or null for zeros
-    T* factors;         // n_rows x k, out
+    T* factors;         // n_rows x k, out; with residuals also in
     double* objective;  // n_rows, out: the row's minimum
     std::int64_t k;
+    T* residual;  // one for each entry, in and out; or null
 };
 
 // The n best items of each query by score = ((offset + bias_i) + x . y_i) + the sum over the query's history

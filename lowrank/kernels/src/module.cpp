@@ -109,16 +109,17 @@ void als_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<
 template <class T>
 void implicit_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> data, In2<T> other,
                          In2<T> gram, In1<T> penalty, Out2<T> factors, Out1<double> objective, int threads,
-                         std::optional<In2<T>> right) {
+                         std::optional<In2<T>> right, std::optional<Out1<T>> residual) {
     const std::size_t n_rows = factors.shape(0), k = other.shape(1);
     require(!right || (right->shape(0) == n_rows && right->shape(1) == k), "right must be of the shape of factors");
+    require(!residual || residual->size() == indices.size(), "residual must have one number per entry");
     require(factors.shape(1) == k, "factors and other must have the same number of columns");
     require(gram.shape(0) == k && gram.shape(1) == k, "gram must be square, of the length of a vector");
     require(penalty.size() == n_rows && objective.size() == n_rows, "penalty and objective must have one entry per row");
     const ImplicitProblem<T> problem{
         csr<T>(indptr, indices, data, static_cast<std::int64_t>(n_rows), static_cast<std::int64_t>(other.shape(0))),
         other.data(), gram.data(), penalty.data(), right ? right->data() : nullptr, factors.data(), objective.data(),
-        static_cast<std::int64_t>(k)};
+        static_cast<std::int64_t>(k), residual ? residual->data() : nullptr};
     const nb::gil_scoped_release release;
     const Kernels<T>& kernel = kernels<T>();
     on_rows(indptr.data(), problem.weights.n_rows, active->batch_rows, threads, kernel.als_workspace(problem.k),
@@ -516,7 +517,8 @@ void add_kernels(nb::module_& m) {
     m.def("implicit_half_sweep", &implicit_half_sweep<T>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
           nb::arg("data").noconvert(), nb::arg("other").noconvert(), nb::arg("gram").noconvert(),
           nb::arg("penalty").noconvert(), nb::arg("factors").noconvert(), nb::arg("objective").noconvert(),
-          nb::arg("threads"), nb::arg("right").noconvert() = nb::none());
+          nb::arg("threads"), nb::arg("right").noconvert() = nb::none(),
+          nb::arg("residual").noconvert() = nb::none());
     add(m, "posterior_half_sweep", &posterior_half_sweep<T>, "indptr", "indices", "data", "other", "shift", "prior",
         "weight", "prior_right", "noise_variance", "draws", "covariance", "vectors", "objective", "log_det", "threads",
         nb::arg("invert") = true);

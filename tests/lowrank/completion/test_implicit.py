@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowrank import kernels
+from lowrank.completion import implicit
 from lowrank.completion.implicit import (
     FEATURE_PENALTY,
+    blocks_are_faster,
     implicit_sweeps,
     solve_interactions,
 )
@@ -52,6 +54,27 @@ def test_the_objective_is_that_of_the_formula_and_never_rises(
         assert sweep.objective == pytest.approx(reached, rel=1e-9)
         assert sweep.objective <= sweep.half_objective * (1 + 1e-12) <= previous * (1 + 2e-12)
         previous = sweep.objective
+
+
+def test_blocks_lower_the_objective_and_end_where_exact_solutions_do(monkeypatch):
+    W, options = interactions(60, 150, 0.3), {"k": 20, "regularization": 0.1}
+    options["unobserved_weight"] = 0.3
+    *_, exact = islice(implicit_sweeps(W, **options), 200)
+    monkeypatch.setattr(implicit, "_BLOCK", 8)  # of 8, 8 and 4
+    monkeypatch.setattr(implicit, "_BLOCK_GAIN", 0)
+    previous = np.inf
+    for sweep in islice(implicit_sweeps(W, **options), 400):
+        reached = objective(W, sweep.row_factors, sweep.column_factors, 0.1, 0.3, 1.0)
+        assert sweep.objective == pytest.approx(reached, rel=1e-9)
+        assert sweep.objective <= sweep.half_objective * (1 + 1e-12) <= previous * (1 + 2e-12)
+        previous = sweep.objective
+    assert sweep.objective == pytest.approx(exact.objective, rel=1e-6)
+
+
+def test_long_histories_and_many_factors_are_solved_for_in_blocks():
+    few, many = np.full(1000, 20), np.full(1000, 500)
+    assert [blocks_are_faster([many, many], k) for k in (64, 128, 512)] == [False, False, True]
+    assert not blocks_are_faster([few, few], 512)
 
 
 def test_a_solved_row_is_the_minimum_over_all_pairs():
