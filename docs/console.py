@@ -34,7 +34,7 @@ __all__ = ["Example", "end_services", "examples", "needs_postgres", "pages", "pr
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"(```console\n)(.*?)(```)", re.DOTALL)
 _EXAMPLE = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
-_IS_JSON = {"content-type": "application/json"}
+_OF_CURL = "content-type: application/x-www-form-urlencoded"  # what -d sends without -H
 _NOT_TABLES = ("--output", "-o", "--json", "--format")
 
 
@@ -113,20 +113,21 @@ def _start_service(arguments: list[str]) -> str:
 
 
 def _answer(arguments: list[str]) -> str:
-    """Ask a service as `curl [-s] [-d BODY] URL [| jq]` does."""
-    body = arguments[arguments.index("-d") + 1] if "-d" in arguments else None
+    """Ask a service as `curl [-s] [-H NAME:VALUE] [-d BODY] URL [| jq]` does."""
+    given = {each: arguments[place] for place, each in enumerate(arguments[:-1], 1)}
     address = next(each for each in arguments if each.startswith("localhost:"))
-    _, text = _fetch(address, body)
+    _, text = _fetch(address, given.get("-d"), given.get("-H", _OF_CURL))
     if "jq" in arguments:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False) + "\n"
     return text if text.endswith("\n") else f"{text}\n"
 
 
-def _fetch(address: str, body: str | None = None) -> tuple[int, str]:
+def _fetch(address: str, body: str | None = None, header: str = _OF_CURL) -> tuple[int, str]:
     port, _, path = address.removeprefix("localhost:").partition("/")
     connection = http.client.HTTPConnection("127.0.0.1", int(_services[port][1]))
     try:
-        method, headers = ("GET", {}) if body is None else ("POST", _IS_JSON)
+        name, _, value = header.partition(":")
+        method, headers = ("GET", {}) if body is None else ("POST", {name: value.strip()})
         content = None if body is None else body.encode()
         connection.request(method, f"/{path}", content, headers)
         reply = connection.getresponse()

@@ -94,6 +94,9 @@ class Gate:
                     found = await future
             if found is None:
                 receive, content = await self._whole(scope["headers"], receive)
+                if content and scope["method"] == "POST" and not _is_json(scope["headers"]):
+                    way = "send the header `Content-Type: application/json`"
+                    raise ProblemError("invalid-request", f"The body must be JSON; {way}.")
                 if path == _STRANGER and content and not scope["query_string"]:
                     route, found = "/v1/recommend", await self._of_stranger(content)
         except Exception as error:
@@ -233,6 +236,11 @@ class Gate:
             return messages.pop() if messages else await receive()
 
         return replay, body
+
+
+def _is_json(headers: Headers) -> bool:
+    """Return whether a request says so; a form of another site in a browser cannot."""
+    return any(name == b"content-type" and b"json" in value.lower() for name, value in headers)
 
 
 def _expected() -> tuple[asyncio.Future[bytes], Done]:

@@ -54,6 +54,15 @@ def test_lists_are_those_of_the_library(service, recommender):
         assert (answer["user"], answer["policy"]) == (KNOWN, "personal")
 
 
+def test_bodies_say_that_they_are_json(service):
+    form = {"content-type": "application/x-www-form-urlencoded"}  # as of `curl -d`
+    for body in ({"history": [{"item": 3}]}, {"users": [KNOWN]}):
+        reply = service.post("/v1/recommend", body, form)
+        assert "send the header `Content-Type: application/json`" in problem(
+            reply, 400, "invalid-request"
+        )
+
+
 def test_requests_that_arrive_together_are_answered_as_alone(service):
     targets = [f"/v1/recommend/{user}?n={n}" for n in (3, 7) for user in range(100, 160)]
     together = service.together(*targets)
