@@ -156,7 +156,7 @@ def form_size(model: Model, n: int) -> int:
     >>> import recsys
     >>> ratings = recsys.read_ratings(recsys.sample_path())
     >>> form_size(recsys.Recommender("als", factors=16).fit(ratings).model, 1000)
-    68000
+    72000
     """
     if isinstance(model, Blend):
         return sum(form_size(part, n) for part in model.parts)
