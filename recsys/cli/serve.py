@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,31 +22,7 @@ from recsys.serve.settings import LENGTH, Limits, Settings
 _EVENTS = ".events.jsonl"
 MANIFEST = "model.json"  # as in `recsys.schema`, which needs NumPy
 
-_AMOUNT = {"type": click.IntRange(min=1), "section": "Limits", "show_default": True}
-_LIMITS = cli.bundle(
-    "limits",
-    lambda max_body, max_items, max_batch, timeout: Limits(
-        body=max_body, items=max_items, batch=max_batch, seconds=timeout
-    ),
-    cli.option("--max-body", metavar="BYTES", default=2**20, help="Size of a request.", **_AMOUNT),
-    cli.option(
-        "--max-items",
-        metavar="N",
-        default=1000,
-        type=click.IntRange(min=LENGTH),
-        section="Limits",
-        help="Length of a list.",
-    ),
-    cli.option("--max-batch", metavar="N", default=1000, help="Users, pairs, events.", **_AMOUNT),
-    cli.option(
-        "--timeout",
-        metavar="SECONDS",
-        default=10.0,
-        type=click.FloatRange(min=0, min_open=True),
-        section="Limits",
-        help="Time of a request.",
-    ),
-)
+_limit = functools.partial(cli.declared, section="Limits")
 
 
 @cli.command(
@@ -58,10 +35,8 @@ _LIMITS = cli.bundle(
     ],
 )
 @click.argument("model", metavar="MODEL|INDEX")
-@_LIMITS
 def serve(
     model: str,
-    limits: Limits,
     host: str = cli.declared("", "Address to listen on.", default="127.0.0.1"),
     port: int = cli.declared(
         "", "Port; 0 is any free one.", default=8000, type=click.IntRange(0, 65535)
@@ -80,6 +55,17 @@ def serve(
     ),
     api_key_env: str | None = cli.declared("NAME", "Environment variable with the required key."),
     cors: tuple[str, ...] = cli.declared("ORIGIN", "Site that may ask; repeatable.", multiple=True),
+    max_body: int = _limit("BYTES", "Size of a request.", default=2**20, type=cli.COUNT),
+    max_items: int = _limit(
+        "N", "Length of a list.", default=1000, type=click.IntRange(min=LENGTH)
+    ),
+    max_batch: int = _limit("N", "Users, pairs, events.", default=1000, type=cli.COUNT),
+    timeout: float = _limit(
+        "SECONDS",
+        "Time of a request.",
+        default=10.0,
+        type=click.FloatRange(min=0, min_open=True),
+    ),
 ) -> None:
     """Serve a model over HTTP, with a page to explore it.
 
@@ -100,6 +86,7 @@ def serve(
             read_manifest(path)  # raises
     place = Path(model).absolute()  # of a link, not of what it points to today
     stored = events or str(place.with_name(f"{place.name}{_EVENTS}"))
+    limits = Limits(body=max_body, items=max_items, batch=max_batch, seconds=timeout)
     settings = Settings(model, model_b, share, index, stored, log, key, cors, limits)
     listener = listening(host, port)
     shown = f"[{host}]" if ":" in host else host
