@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from scipy import sparse
 
+from lowrank import kernels
 from lowrank.errors import ArgumentError, ArgumentTypeError, real_matrix
-from lowrank.operators import MatrixOperator, largest_entry
+from lowrank.operators import DenseOperator, MatrixOperator, SparseOperator, largest_entry
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -173,8 +174,8 @@ class RowBlocks(MatrixOperator):
             rows += block.shape[0]
         if first is None:
             raise ArgumentError("blocks must be at least one block; got none.")
-        super().__init__((rows, first.shape[1]), dtype, peak)
-        self.is_sparse = _is_sparse(first)
+        super().__init__((rows, first.shape[1]), dtype)
+        self._peak, self.is_sparse = peak, _is_sparse(first)
 
     def _add_moments(self, block: Any, largest: float, rows: int) -> None:
         """Join means and norms with those of the rows before (Chan, Golub & LeVeque 1983)."""
@@ -198,6 +199,11 @@ class RowBlocks(MatrixOperator):
         within = np.hypot(self._deviations, scale * np.sqrt(squares))
         self._deviations = np.hypot(within, between)
         self._means = self._means + shift * (count / total)
+
+    @property
+    def peak(self) -> float:
+        """Largest absolute entry of the blocks as they were given."""
+        return self._peak
 
     def column_means(self) -> Float64Array:
         """Return the mean of each column."""
@@ -234,7 +240,7 @@ class RowBlocks(MatrixOperator):
         self.passes += 1
         result = np.zeros((self.shape[1], X.shape[1]), self.dtype)
         for _, block in self._blocks():
-            result += self._of_columns(block, self._of_rows(block, X))
+            result += block.gram_product(X)
         return result
 
     def dense_blocks(self, axis: int) -> Iterator[FloatArray]:
@@ -244,47 +250,26 @@ class RowBlocks(MatrixOperator):
             return
         self.passes += 1
         for _, block in self._blocks():
-            dense = block.toarray() if self.is_sparse else block
-            yield dense - self._offset if self.is_sparse and self._row is not None else dense
+            yield block.toarray()
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         product = np.empty((self.shape[0], X.shape[1]), self.dtype)
         for part, block in self._blocks():
-            product[part] = self._of_rows(block, X)
+            product[part] = block.matmat(X)
         return product
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
         product = np.zeros((self.shape[1], Y.shape[1]), self.dtype)
         for part, block in self._blocks():
-            product += self._of_columns(block, Y[part])
+            product += block.rmatmat(Y[part])
         return product
 
     def _toarray(self) -> FloatArray:
         self.passes -= 1  # that of dense_blocks is the one that toarray has counted
         return np.vstack(list(self.dense_blocks(0)))
 
-    def _of_rows(self, block: Any, X: FloatArray) -> FloatArray:
-        product: FloatArray = block @ X
-        if self.is_sparse and self._row is not None:
-            product = product - self._offset @ X
-        return product
-
-    def _of_columns(self, block: Any, Y: FloatArray) -> FloatArray:
-        product: FloatArray = block.T @ Y
-        if self.is_sparse and self._row is not None:
-            product = product - np.outer(self._offset, Y.sum(axis=0))
-        return product
-
-    @property
-    def _offset(self) -> FloatArray:
-        return (
-            np.zeros(self.shape[1], self.dtype)
-            if self._row is None
-            else self._row.astype(self.dtype)
-        )
-
-    def _blocks(self) -> Iterator[tuple[slice, Any]]:
-        """Yield each block, scaled and (if dense) centred, with its rows."""
+    def _blocks(self) -> Iterator[tuple[slice, MatrixOperator]]:
+        """Yield each block, scaled and centred, with its rows."""
         start, blocks = 0, self._start()
         with ThreadPoolExecutor(1) as reader:  # reads the next block while one is worked on
             coming = reader.submit(next, blocks, None)
@@ -300,19 +285,23 @@ class RowBlocks(MatrixOperator):
                 f"got {self.shape[0]} rows at first, now {start}."
             )
 
-    def _prepared(self, given: Any) -> Any:
-        if not self.is_sparse:
-            block = np.asarray(given).astype(self.dtype, copy=False)
-            if self._factors is not None:
-                block = block * self._factors.astype(self.dtype)
-            return (
-                block if self._row is None else (block - self._row).astype(self.dtype, copy=False)
-            )
-        csr = sparse.csr_array(given).astype(self.dtype, copy=False)
-        if self._factors is None:
-            return csr
-        data = csr.data * self._factors.astype(self.dtype)[csr.indices]
-        return sparse.csr_array((data, csr.indices, csr.indptr), shape=csr.shape)
+    def _prepared(self, given: Any) -> MatrixOperator:
+        block: SparseOperator | DenseOperator
+        if self.is_sparse:
+            csr: Any = sparse.csr_array(given).astype(self.dtype, copy=False)
+            block = _SparseBlock(csr if csr.has_sorted_indices else csr.sorted_indices())
+        else:
+            block = DenseOperator(np.asarray(given).astype(self.dtype, copy=False))
+        if self._factors is not None:
+            block = block.scaled(self._factors)
+        return block if self._row is None else block.centred(self._row)
+
+
+class _SparseBlock(SparseOperator):
+    """Rows for one product, which a transposed copy would cost more than."""
+
+    def _rmatmat(self, Y: FloatArray) -> FloatArray:
+        return kernels.csr_rmatmat(self._rows, Y, self.shape[1])
 
 
 def by_blocks(matrix: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -53,8 +53,6 @@ class MatrixOperator(ABC):
     passes : int
         How often the matrix was read so far: one for each product with a block of vectors,
         whatever the number of columns in the block.
-    peak : float
-        Largest absolute entry; 1.0 where the entries are not known.
     entries : int
         Number of entries that a product goes through.
     """
@@ -63,12 +61,16 @@ class MatrixOperator(ABC):
     in_blocks: ClassVar[bool] = False  # whether each pass reads the entries anew
     is_sparse: bool = False
 
-    def __init__(self, shape: tuple[int, int], dtype: np.dtype[Any], peak: float = 1.0) -> None:
+    def __init__(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
         self.shape = shape
         self.dtype = dtype
-        self.peak = peak
         self.entries = shape[0] * shape[1]
         self.passes = 0
+
+    @property
+    def peak(self) -> float:
+        """Largest absolute entry; 1.0 where the entries are not known."""
+        return 1.0
 
     def matmat(self, X: FloatArray) -> FloatArray:
         """Return A X, shape (n_rows, b), for a block X of b vectors in the operator's dtype."""
@@ -152,8 +154,13 @@ class DenseOperator(MatrixOperator):
     stored_dense = True
 
     def __init__(self, array: FloatArray) -> None:
-        super().__init__((array.shape[0], array.shape[1]), array.dtype, largest_entry(array))
+        super().__init__((array.shape[0], array.shape[1]), array.dtype)
         self.array = array
+
+    @cached_property
+    def peak(self) -> float:
+        """Largest absolute entry."""
+        return largest_entry(self.array)
 
     def centred(self, row: FloatArray) -> CentredDenseOperator:
         """Return the operator of A - 1 row', for a row vector of shape (n_columns,)."""
@@ -209,9 +216,14 @@ class SparseOperator(MatrixOperator):
     is_sparse = True
 
     def __init__(self, csr: Any) -> None:
-        super().__init__((csr.shape[0], csr.shape[1]), csr.dtype, largest_entry(csr.data))
+        super().__init__((csr.shape[0], csr.shape[1]), csr.dtype)
         self.csr = csr
         self.entries = int(csr.nnz)
+
+    @cached_property
+    def peak(self) -> float:
+        """Largest absolute entry."""
+        return largest_entry(self.csr.data)
 
     def frobenius_norm(self) -> float:
         """Return the Frobenius norm, accumulated in float64."""
@@ -242,11 +254,11 @@ class SparseOperator(MatrixOperator):
         sums = np.bincount(columns, weights=self.csr.data, minlength=self.shape[1])
         return sums / max(1, self.shape[0])
 
-    def scaled(self, factor: float | Float64Array) -> SparseOperator:
+    def scaled(self, factor: float | Float64Array) -> Self:
         """Return the operator of A with its entries, or each column, multiplied by a factor."""
         csr, factors = self.csr, np.broadcast_to(factor, self.shape[1:]).astype(self.dtype)
         data = csr.data * factors[csr.indices]
-        return SparseOperator(type(csr)((data, csr.indices, csr.indptr), shape=csr.shape))
+        return type(self)(type(csr)((data, csr.indices, csr.indptr), shape=csr.shape))
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         return kernels.csr_matmat(self._rows, X)
@@ -349,7 +361,7 @@ class CentredOperator(MatrixOperator):
     """A - 1 row' without ever forming it: each product is corrected by a rank-one term."""
 
     def __init__(self, inner: MatrixOperator, row: FloatArray) -> None:
-        super().__init__(inner.shape, inner.dtype, inner.peak)
+        super().__init__(inner.shape, inner.dtype)
         self.entries = inner.entries
         self._inner = inner
         self._exact_row = row

@@ -33,11 +33,15 @@ class RowCentredSamples(MatrixOperator):
     is_sparse = True
 
     def __init__(self, csr: Any, offsets: Float64Array, weights: Float64Array) -> None:
-        size = float(np.abs(offsets).max(initial=0.0) * np.abs(weights).max(initial=0.0))
         self._sparse = SparseOperator(csr)
-        super().__init__(self._sparse.shape, csr.dtype, max(self._sparse.peak, size))
+        super().__init__(self._sparse.shape, csr.dtype)
         self.entries = self._sparse.entries
         self._offsets, self._weights = offsets, weights
+
+    @property
+    def peak(self) -> float:
+        """Largest absolute entry of S, which has the size of the means."""
+        return self._sparse.peak
 
     def column_means(self) -> Float64Array:
         """Return the mean of each column, shape (m,)."""
