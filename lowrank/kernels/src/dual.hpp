@@ -20,20 +20,19 @@ inline std::int64_t dual_size(std::int64_t n, std::int64_t k) {
     return 4 * size <= (many_registers ? 2 : 3) * k ? size : 0;
 }
 
-// The rows of `tile` times `scale`, transposed: turned[j * width + p] = scale[j] tile[p][j] for p < n, and
-// zeros up to p = room. Both are read and written in whole vectors.
+// The first n rows of `tile` times `scale`, transposed: turned[j * width + p] = scale[j] tile[p][j] for p < n, then
+// zeros. Both are read and written in whole vectors.
 template <class T>
-inline void turn_tile(const TileSpace<T>& work, std::int64_t n, std::int64_t room, std::int64_t k, T* turned,
-                      std::int64_t width) {
+inline void turn_tile(const Workspace<T>& work, std::int64_t n, std::int64_t k, std::int64_t width) {
     constexpr int W = lanes<T>;
-    for (std::int64_t p = 0; p < room; p += W)
+    for (std::int64_t p = 0; p < width; p += W)
         for (std::int64_t j = 0; j < k; j += W) {
             Vec<T, W> v[W];
             for (int r = 0; r < W; ++r)
                 v[r] = p + r < n ? load<T, W>(work.tile + (p + r) * work.width + j) : Vec<T, W>{};
             transpose<T, W>(v);
             for (int r = 0; r < W && j + r < k; ++r)
-                store<T, W>(turned + (j + r) * width + p, v[r] * broadcast<T, W>(work.scale[j + r]));
+                store<T, W>(work.turned + (j + r) * width + p, v[r] * broadcast<T, W>(work.scale[j + r]));
         }
 }
 
@@ -47,16 +46,9 @@ inline void dual_system(const Csr<T>& entries, std::int64_t row, const T* other,
     const std::int64_t begin = entries.indptr[row], n = entries.indptr[row + 1] - begin;
     T* right = gram + width * width;
     __builtin_memset(gram, 0, (width + rhs_columns) * width * sizeof(T));
-    const std::int64_t most = work.tile_rows / lanes<T> * lanes<T>;
-    for (std::int64_t start = 0; start < n; start += most) {
-        const std::int64_t count = n - start < most ? n - start : most;
-        for (std::int64_t p = 0; p < count; ++p) {
-            const std::int64_t column = entries.indices[begin + start + p];
-            const T wanted = right[start + p] = target(begin + start + p, column);
-            copy_row(other + column * k, work.tile + p * work.width, k, Weighted ? wanted : 1);
-        }
-        turn_tile(work, count, start + count < n ? count : width - start, k, work.turned + start, width);
-    }
+    for (std::int64_t p = 0; p < n; ++p) right[p] = target(begin + p, entries.indices[begin + p]);
+    gather<T, Weighted>({other, k, entries.indices + begin, right, n, work.tile, work.turned, work.width}, k);
+    turn_tile(work, n, k, width);
     for (std::int64_t p = 0; with_bias && p < width; ++p) work.turned[k * width + p] = p < n ? work.scale[k] : 0;
     gram_update(Tile<T>{work.turned, k + with_bias, width}, width, gram, gram, ahead);
 }
@@ -77,15 +69,11 @@ inline void solve_dual(const Workspace<T>& work, int count, std::int64_t size, s
 template <bool Weighted, class T>
 inline void dual_factors(const Csr<T>& entries, std::int64_t row, const T* other, const Workspace<T>& work,
                          std::int64_t k, int lane, const T* targets, T* factors) {
-    constexpr int W = lanes<T>;
-    T* sums = work.turned;  // work.width numbers
-    __builtin_memset(sums, 0, work.width * sizeof(T));
-    for (std::int64_t p = 0, begin = entries.indptr[row]; p < entries.indptr[row + 1] - begin; ++p) {
-        copy_row(other + entries.indices[begin + p] * k, work.tile, k, Weighted ? targets[p] : 1);
-        const Vec<T, W> left = broadcast<T, W>(work.solution[p][lane]);
-        for (std::int64_t j = 0; j < work.width; j += W)
-            store<T, W>(sums + j, load<T, W>(sums + j) + left * load<T, W>(work.tile + j));
-    }
+    const std::int64_t begin = entries.indptr[row], n = entries.indptr[row + 1] - begin;
+    T* sums = work.turned;
+    __builtin_memset(sums, 0, rhs_columns * work.width * sizeof(T));
+    for (std::int64_t p = 0; p < n; ++p) work.targets[p] = work.solution[p][lane] * (Weighted ? targets[p] : 1);
+    gather<T, false>({other, k, entries.indices + begin, work.targets, n, work.tile, sums, work.width}, k);
     for (std::int64_t j = 0; j < k; ++j) factors[j] = work.scale[j] * work.scale[j] * sums[j];
 }
 

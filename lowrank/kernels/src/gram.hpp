@@ -57,18 +57,6 @@ template <class T, int Rows, int Cols>
         for (int c = 0; c < Cols; ++c) store<T, W>(g + r * width + j + c * W, acc[r][c]);
 }
 
-template <class T, int... I>
-[[gnu::always_inline]] inline Vec<T, lanes<T>> load_halves(const T* low, const T* high, std::integer_sequence<int, I...>) {
-    constexpr int half = lanes<T> / 2;
-    return __builtin_shufflevector(load<T, half>(low), load<T, half>(high), I...);
-}
-
-template <class T, int By, int... I>
-[[gnu::always_inline]] inline Vec<T, lanes<T>> rotate_halves(Vec<T, lanes<T>> v, std::integer_sequence<int, I...>) {
-    constexpr int half = lanes<T> / 2;
-    return __builtin_shufflevector(v, v, (I / half * half + (I + By) % half)...);
-}
-
 // The lower right quarters of `count` blocks on the diagonal, each of a vector's size, from column `first` on. Two of
 // them share a vector, which times itself in `turns` rotations has each pair of numbers.
 template <class T, int Vectors>
@@ -80,10 +68,12 @@ template <class T, int Vectors>
     const T* row = tile.rows + first + half;
     for (std::int64_t p = 0; p < tile.n; ++p, row += tile.stride)
         unrolled<Vectors>([&](auto c) __attribute__((always_inline)) {
-            const T* high = row + (c < Vectors - 1 ? 2 * c + 1 : count - 1) * W;
-            const Vec<T, W> v = load_halves<T>(row + 2 * c * W, high, sequence);
+            const auto low = load<T, lanes<T> / 2>(row + 2 * c * W);
+            const auto high = load<T, lanes<T> / 2>(row + (c < Vectors - 1 ? 2 * c + 1 : count - 1) * W);
+            const Vec<T, W> v = shuffle(low, high, [](int i) { return i; }, sequence);
             unrolled<turns>([&](auto by) __attribute__((always_inline)) {
-                acc[c][by] += v * rotate_halves<T, by>(v, sequence);
+                const auto place = [](int i) { return i / half * half + (i + decltype(by)::value) % half; };
+                acc[c][by] += v * shuffle(v, v, place, sequence);
             });
         });
     for (std::int64_t corner = 0; corner < count; ++corner)
@@ -105,7 +95,10 @@ inline void gram_update(const Tile<T>& tile, std::int64_t width, const T* start,
     for (std::int64_t i = 0; i < width; i += block_rows) {
         std::int64_t j = round_up(i, W), left = (width - j) / W;
         if (halved && i > 0 && left % block_cols == 1) {  // the last vector of two strips
-            if (i < j) gram_block<T, W, 1>(tile, i, width - W, start + i * width, g + i * width, width, ahead);
+            if (i < j) {
+                gram_block<T, W, 1>(tile, i, width - W, start + i * width, g + i * width, width, ahead);
+                ahead = ahead.next_line();
+            }
             --left;
         }
         for (std::int64_t blocks = (left + block_cols - 1) / block_cols; blocks > 0; --blocks) {

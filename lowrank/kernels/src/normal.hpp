@@ -23,75 +23,58 @@ struct Scratch {
     }
 };
 
-// A tile of gathered rows, and the systems solved from their Gram matrices.
+// A tile of gathered rows, one row's normal equations for each lane, and the systems solved from them: k unknowns, or
+// some more.
 template <class T>
-struct TileSpace {
+struct Workspace {
     using V = Vec<T, lanes<T>>;
-    std::int64_t width;   // k rounded up to whole register blocks
-    std::int64_t tile_rows;
+    std::int64_t width;                // k rounded up to whole register blocks
+    std::int64_t tile_rows, room;      // rows of a tile that stays in the cache, and of any
     std::int64_t ahead;                // entries whose columns are fetched before they are gathered
     mutable std::int64_t fetched = 0;  // entries up to here have been
+    std::int64_t gram_size;            // numbers in one row's normal equations
     T* tile;
     T* targets;  // of the rows of the tile
     T* start;    // width x width: what each row's Gram matrix starts from
+    T* turned;   // a transposed tile (dual.hpp)
+    T* scale;    // of its rows
+    T* grams;
     V* solution;
+    V* line;  // of the inverse (posterior.hpp)
     LaneSystems<T> systems;
-    T* turned;  // a transposed tile (dual.hpp)
-    T* scale;   // of its rows
+    std::size_t bytes;
 
-    TileSpace(std::int64_t k, std::int64_t unknowns, Scratch& scratch) {
+    Workspace(std::int64_t k, void* memory, std::int64_t more = 0) {
         constexpr int W = lanes<T>;
+        Scratch scratch{static_cast<char*>(memory)};
         width = round_up(k, W > block_rows ? W : block_rows);
         tile_rows = tile_bytes / (width * static_cast<std::int64_t>(sizeof(T)));
         if (tile_rows < 16) tile_rows = 16;
+        room = tile_rows < k ? k : tile_rows;
         ahead = prefetch_bytes / (k * static_cast<std::int64_t>(sizeof(T)) + 1) + 1;
-        tile = scratch.take<T>(tile_rows * width);
-        targets = scratch.take<T>(tile_rows + lanes<T>);
+        gram_size = (width + rhs_columns) * width;
+        systems.size = round_up(k + more, panel);
+        tile = scratch.take<T>(room * width);
+        targets = scratch.take<T>(room + W);
         start = scratch.take<T>(width * width);
-        systems.size = round_up(unknowns, panel);
-        solution = scratch.take<V>(systems.size);
         turned = scratch.take<T>((k + 1) * width);
         scale = scratch.take<T>(k + 1);
+        solution = scratch.take<V>(systems.size);
+        line = scratch.take<V>(systems.size);
         systems.inverse_diagonal = scratch.take<V>(systems.size);
         systems.cells = scratch.take<V>(LaneSystems<T>::cell_count(systems.size));
+        grams = scratch.take<T>(gram_size * W);
+        bytes = reinterpret_cast<std::size_t>(scratch.next);  // of a layout that starts at null
     }
 
     // Clears the tile; lets Gram matrices start from `gram`, of size k, or from zeros. Ones keep the padding solvable.
     void prepare(std::int64_t k, const T* gram) const {
-        __builtin_memset(tile, 0, tile_rows * width * sizeof(T));
+        __builtin_memset(tile, 0, room * width * sizeof(T));
         for (std::int64_t i = 0; i < width; ++i)
             for (std::int64_t j = 0; j < width; ++j)
                 start[i * width + j] = i < k && j < k && gram ? gram[i * k + j] : i >= k && i == j;
     }
 };
-
-template <class T>
-struct Workspace : TileSpace<T> {
-    std::int64_t gram_size;  // numbers in one row's normal equations
-    T* grams;                // one for each lane
-    std::size_t bytes;
-
-    Workspace(std::int64_t k, void* memory) : Workspace(k, Scratch{static_cast<char*>(memory)}) {}
-    Workspace(std::int64_t k, Scratch scratch) : TileSpace<T>(k, k, scratch) {
-        gram_size = (this->width + rhs_columns) * this->width;
-        grams = scratch.take<T>(gram_size * lanes<T>);
-        bytes = reinterpret_cast<std::size_t>(scratch.next);  // of a layout that starts at null
-    }
-};
-
-template <class T>
-[[gnu::always_inline]] inline void prefetch_row(const T* row, std::int64_t k) {
-    constexpr std::int64_t line = 64 / sizeof(T);
-    for (std::int64_t j = 0; j < k; j += line) __builtin_prefetch(row + j, 0, 2);
-}
-
-template <class T>
-[[gnu::always_inline]] inline void copy_row(const T* from, T* to, std::int64_t k, T factor) {
-    constexpr int W = lanes<T>;
-    std::int64_t j = 0;
-    for (; j + W <= k; j += W) store<T, W>(to + j, load<T, W>(from + j) * broadcast<T, W>(factor));
-    for (; j < k; ++j) to[j] = from[j] * factor;
-}
 
 struct TargetSums {
     double sum = 0, squares = 0;
@@ -178,7 +161,7 @@ inline void gather(const Gathering<T>& to, std::int64_t k, std::int64_t j = 0) {
 // targets. target(place, column) returns an entry's target.
 template <class T, bool Weighted, class Target>
 [[gnu::always_inline]] inline TargetSums accumulate(const Csr<T>& ratings, std::int64_t row, const T* other,
-                                                    std::int64_t step, std::int64_t k, const TileSpace<T>& work,
+                                                    std::int64_t step, std::int64_t k, const Workspace<T>& work,
                                                     T* gram, const Target& target) {
     const std::int64_t begin = ratings.indptr[row], end = ratings.indptr[row + 1];
     const std::int64_t stored = ratings.indptr[ratings.n_rows];
@@ -194,7 +177,8 @@ template <class T, bool Weighted, class Target>
         gather<T, Weighted>({other, step, indices + start, work.targets, n, work.tile, sums, work.width}, k);
         std::int64_t first = start + n > work.fetched ? start + n : work.fetched;
         work.fetched = start + n + work.ahead < stored ? start + n + work.ahead : stored;
-        for (; first + n < work.fetched; ++first) prefetch_row(other + indices[first] * step, k);
+        for (; first + n < work.fetched; ++first)
+            for (std::int64_t j = 0; j < k; j += Ahead<T>::line) __builtin_prefetch(other + indices[first] * step + j, 0, 2);
         const Ahead<T> ahead{other, k, step, indices + first, work.fetched - first};
         gram_update({work.tile, n, work.width}, work.width, start == begin ? work.start : gram, gram, ahead);
         start += n;

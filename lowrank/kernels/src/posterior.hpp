@@ -9,24 +9,6 @@
 
 namespace lowrank::LOWRANK_ISA {
 
-template <class T>
-struct PosteriorWorkspace : TileSpace<T> {
-    using V = Vec<T, lanes<T>>;
-    std::int64_t k, d;       // factors; unknowns, k + 1
-    std::int64_t gram_size;  // numbers in one row's normal equations
-    T* grams;                // one for each lane
-    V* line;
-    std::size_t bytes;
-
-    PosteriorWorkspace(std::int64_t k, void* memory) : PosteriorWorkspace(k, Scratch{static_cast<char*>(memory)}) {}
-    PosteriorWorkspace(std::int64_t k, Scratch scratch) : TileSpace<T>(k, k + 1, scratch), k(k), d(k + 1) {
-        gram_size = (this->width + rhs_columns) * this->width;
-        grams = scratch.take<T>(gram_size * lanes<T>);
-        line = scratch.take<V>(this->systems.size);
-        bytes = reinterpret_cast<std::size_t>(scratch.next);  // of a layout that starts at null
-    }
-};
-
 // Calls each(i, v) with number i < n of the rows first : first + count of `rows`, which are n long: one row per lane.
 template <class T, class Each>
 [[gnu::always_inline]] inline void by_lane(const T* rows, std::int64_t n, int count, const Each& each) {
@@ -46,11 +28,11 @@ template <class T, class Each>
 // Data, prior and the other side's covariances together, as the systems of the rows first : first + count.
 template <class T>
 inline void assemble(const PosteriorProblem<T>& problem, std::int64_t first, int count,
-                     const PosteriorWorkspace<T>& work, TargetSums (&sums)[lanes<T>]) {
+                     const Workspace<T>& work, TargetSums (&sums)[lanes<T>]) {
     constexpr int W = lanes<T>;
     using V = Vec<T, W>;
     const LaneSystems<T>& s = work.systems;
-    const std::int64_t k = work.k, d = work.d, *indptr = problem.ratings.indptr + first;
+    const std::int64_t k = problem.k, d = k + 1, *indptr = problem.ratings.indptr + first;
     V weight, number, total, v[W];
     for (int l = 0; l < W; ++l) {
         const int from = l < count ? l : 0;
@@ -135,10 +117,10 @@ inline void square_inverse(const LaneSystems<T>& s) {
 }
 
 template <class T>
-inline void store_covariances(const PosteriorProblem<T>& problem, const PosteriorWorkspace<T>& work,
+inline void store_covariances(const PosteriorProblem<T>& problem, const Workspace<T>& work,
                               std::int64_t first, int count) {
     constexpr int W = lanes<T>;
-    const std::int64_t d = work.d, cells = d * (d + 1) / 2;
+    const std::int64_t d = problem.k + 1, cells = d * (d + 1) / 2;
     const T scale = static_cast<T>(problem.noise_variance);
     T* out = problem.covariance + first * cells;
     std::int64_t done = 0;
@@ -156,10 +138,11 @@ inline void store_covariances(const PosteriorProblem<T>& problem, const Posterio
 
 // Solves the systems of the rows first : first + count.
 template <class T>
-inline void solve_posteriors(const PosteriorProblem<T>& problem, const PosteriorWorkspace<T>& work,
+inline void solve_posteriors(const PosteriorProblem<T>& problem, const Workspace<T>& work,
                              std::int64_t first, int count, const TargetSums (&sums)[lanes<T>]) {
     using V = Vec<T, lanes<T>>;
     const LaneSystems<T>& s = work.systems;
+    const std::int64_t d = problem.k + 1;
     factor(s);
     V gain{};
     double log_det[lanes<T>] = {};
@@ -176,12 +159,11 @@ inline void solve_posteriors(const PosteriorProblem<T>& problem, const Posterior
         }
     if (problem.draws)
         for (int l = 0; l < count; ++l)
-            for (std::int64_t i = 0; i < work.d; ++i)
-                work.solution[i][l] += problem.draws[(first + l) * work.d + i];
+            for (std::int64_t i = 0; i < d; ++i) work.solution[i][l] += problem.draws[(first + l) * d + i];
     back_substitute(s, work.solution);
     for (int l = 0; l < count; ++l) {
-        T* vector = problem.vectors + (first + l) * work.d;
-        for (std::int64_t i = 0; i < work.d; ++i) vector[i] = work.solution[i][l];
+        T* vector = problem.vectors + (first + l) * d;
+        for (std::int64_t i = 0; i < d; ++i) vector[i] = work.solution[i][l];
         problem.objective[first + l] = sums[l].squares - gain[l];
         problem.log_det[first + l] = log_det[l];
     }
@@ -193,13 +175,13 @@ inline void solve_posteriors(const PosteriorProblem<T>& problem, const Posterior
 
 template <class T>
 std::size_t posterior_workspace(std::int64_t k) {
-    return PosteriorWorkspace<T>(k, nullptr).bytes;
+    return Workspace<T>(k, nullptr, 1).bytes;
 }
 
 template <class T>
 void posterior_rows(const PosteriorProblem<T>& problem, std::int64_t begin, std::int64_t end, void* memory) {
-    const PosteriorWorkspace<T> work(problem.k, memory);
-    work.prepare(work.k, nullptr);
+    const Workspace<T> work(problem.k, memory, 1);
+    work.prepare(problem.k, nullptr);
     for (std::int64_t first = begin; first < end; first += lanes<T>) {
         const int count = static_cast<int>(end - first < lanes<T> ? end - first : lanes<T>);
         TargetSums sums[lanes<T>];
@@ -208,7 +190,7 @@ void posterior_rows(const PosteriorProblem<T>& problem, std::int64_t begin, std:
                 return static_cast<T>(problem.ratings.value(first + l, place) - problem.shift) -
                        problem.other_bias[column * problem.bias_step];
             };
-            sums[l] = accumulate<T, false>(problem.ratings, first + l, problem.other, problem.step, work.k, work,
+            sums[l] = accumulate<T, false>(problem.ratings, first + l, problem.other, problem.step, problem.k, work,
                                            work.grams + l * work.gram_size, target);
         }
         assemble(problem, first, count, work, sums);

@@ -75,9 +75,10 @@ template <class T>
     return v;
 }
 
-template <class T, int N, int Offset, int... I>
-[[gnu::always_inline]] inline Vec<T, N> interleave(Vec<T, N> a, Vec<T, N> b, std::integer_sequence<int, I...>) {
-    return __builtin_shufflevector(a, b, (Offset + I / 2 + (I % 2) * N)...);
+// A vector whose lane i is number place(i) of the lanes of a and b; `place` captures nothing.
+template <class V, class Place, int... I>
+[[gnu::always_inline]] inline auto shuffle(V a, V b, Place, std::integer_sequence<int, I...>) {
+    return __builtin_shufflevector(a, b, Place{}(I)...);
 }
 
 // Transposes N vectors of N lanes in place: log2(N) perfect shuffles.
@@ -87,8 +88,9 @@ template <class T, int N>
     for (int stage = 1; stage < N; stage *= 2) {
         Vec<T, N> shuffled[N];
         for (int i = 0; i < N / 2; ++i) {
-            shuffled[2 * i] = interleave<T, N, 0>(v[i], v[i + N / 2], sequence);
-            shuffled[2 * i + 1] = interleave<T, N, N / 2>(v[i], v[i + N / 2], sequence);
+            const auto a = v[i], b = v[i + N / 2];
+            shuffled[2 * i] = shuffle(a, b, [](int lane) { return lane / 2 + lane % 2 * N; }, sequence);
+            shuffled[2 * i + 1] = shuffle(a, b, [](int lane) { return N / 2 + lane / 2 + lane % 2 * N; }, sequence);
         }
         for (int i = 0; i < N; ++i) v[i] = shuffled[i];
     }
