@@ -13,11 +13,11 @@ namespace lowrank::LOWRANK_ISA {
 
 inline constexpr std::int64_t dual_step = 8;  // rows whose systems are of one size are solved together
 
-// Unknowns of the dual system of a row with n entries, or 0 where k unknowns take less time: from half of them on
+// Unknowns of the dual system of a row with n entries, or 0 where k unknowns take less time: from two thirds of them on
 // with AVX-512, whose registers solve more systems at once, from three quarters on otherwise.
 inline std::int64_t dual_size(std::int64_t n, std::int64_t k) {
     const std::int64_t size = round_up(n, dual_step);
-    return 4 * size <= (many_registers ? 2 : 3) * k ? size : 0;
+    return 12 * size <= (many_registers ? 8 : 9) * k ? size : 0;
 }
 
 // The first n rows of `tile` times `scale`, transposed: turned[j * width + p] = scale[j] tile[p][j] for p < n, then
@@ -38,7 +38,7 @@ inline void turn_tile(const Workspace<T>& work, std::int64_t n, std::int64_t k, 
 
 // The upper triangle of B D^-1 B' in `gram`, in rows of `width` numbers, and the targets in a row behind it.
 // work.scale has D^-1/2 of the factors, and of the bias if there is one. `target` is as for `accumulate`,
-// and `ahead` is what the next row needs.
+// and `ahead` is what the next row needs. The sums of gathered factors are left where the turned tile follows.
 template <bool Weighted, class T, class Target>
 inline void dual_system(const Csr<T>& entries, std::int64_t row, const T* other, const Workspace<T>& work,
                         std::int64_t k, bool with_bias, std::int64_t width, T* gram, const Target& target,

@@ -76,6 +76,14 @@ struct Workspace {
     }
 };
 
+template <class T>
+[[gnu::always_inline]] inline void copy_row(const T* from, T* to, std::int64_t k, T factor) {
+    constexpr int W = lanes<T>;
+    std::int64_t j = 0;
+    for (; j + W <= k; j += W) store<T, W>(to + j, load<T, W>(from + j) * broadcast<T, W>(factor));
+    for (; j < k; ++j) to[j] = from[j] * factor;
+}
+
 struct TargetSums {
     double sum = 0, squares = 0;
 };
