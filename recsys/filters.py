@@ -11,9 +11,9 @@ import numpy.typing as npt
 import polars as pl
 import polars.selectors as cs
 
-from recsys.data.columns import FRAME, Request, choose_columns
+from recsys.data.columns import of_roles
 from recsys.data.features import Features
-from recsys.data.frames import FrameLike, as_frame, column_names, listed, to_polars
+from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
@@ -80,12 +80,8 @@ def blocked_pairs(block: BlockLike | None) -> tuple[IdsLike | None, pl.DataFrame
         return None, pl.DataFrame([as_id_series(ids, kind) for kind, ids in columns.items()])
     if not hasattr(block, "columns"):
         return block, None  # type: ignore[return-value]
-    frame = as_frame(block)  # type: ignore[arg-type]
-    names = column_names(frame)
-    roles = choose_columns(names, Request(implicit=True), FRAME, ("item",))
-    chosen = {role: names[roles[role]] for role in ("user", "item") if role in roles}
-    pairs = to_polars(frame, list(chosen.values())).rename({n: role for role, n in chosen.items()})
-    return (None, pairs) if "user" in chosen else (pairs["item"], None)
+    pairs = of_roles(block, ("item",), ("user",))  # type: ignore[arg-type]
+    return (None, pairs) if "user" in pairs.columns else (pairs["item"], None)
 
 
 def without_blocked(seen: Rows, pairs: pl.DataFrame, users: Ids, items: Ids, others: Ids) -> Rows:

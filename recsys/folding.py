@@ -11,9 +11,10 @@ import numpy.typing as npt
 import polars as pl
 
 from recsys.changes import check_range
+from recsys.data.columns import of_roles
 from recsys.data.csr import CSR, Entries, Values, compact_times, encode, to_csr
 from recsys.data.features import Features, TableLike
-from recsys.data.frames import FrameLike, as_frame, column, column_names
+from recsys.data.frames import FrameLike, as_frame
 from recsys.data.ids import Ids, as_id_series
 from recsys.data.ratings import Ratings, table_of
 from recsys.data.rows import rating_problem, rating_values
@@ -113,10 +114,11 @@ def new_users(
                 "implicit feedback, or a frame with the columns user, item and rating; got "
                 f"{type(source).__name__}."
             ) from None
+    frame = of_roles(frame, ("item",), ("user", "rating", "timestamp"))
     users, user_codes = Ids([NEW_USER], "user"), np.zeros(len(frame), np.int32)
-    if "user" in column_names(frame):
-        users, user_codes = encode(as_id_series(column(frame, "user"), "user"), "user")
-    item_codes = known.items.index(column(frame, "item")).astype(np.int32)
+    if "user" in frame.columns:
+        users, user_codes = encode(as_id_series(frame["user"], "user"), "user")
+    item_codes = known.items.index(frame["item"]).astype(np.int32)
     entries = _entries(user_codes, item_codes, frame, known, needs_values)
     csr = to_csr(entries, (len(users), len(known.items)))
     return _ratings(known, users, known.items, csr, user_table)
@@ -126,9 +128,9 @@ def new_items(
     source: FrameLike, known: Ratings, item_table: TableLike | None = None, *, needs_values: bool
 ) -> tuple[Ratings, Histories]:
     """Return ratings of the items of `source` by the known users, and the rows of its items."""
-    frame = as_frame(source)
-    items, item_codes = encode(as_id_series(column(frame, "item"), "item"), "item")
-    user_codes = known.users.index(column(frame, "user")).astype(np.int32)
+    frame = of_roles(source, ("item", "user"), ("rating", "timestamp"))
+    items, item_codes = encode(as_id_series(frame["item"], "item"), "item")
+    user_codes = known.users.index(frame["user"]).astype(np.int32)
     entries = _entries(user_codes, item_codes, frame, known, needs_values)
     values = entries.values and Values(entries.values.data.copy(), entries.values.levels)
     turned = Entries(item_codes.copy(), user_codes.copy(), values, entries.seconds)
@@ -138,11 +140,13 @@ def new_items(
     return ratings, Histories(rows.indptr, rows.indices, rows.values.at(), rows.seconds)
 
 
-def _entries(users: Any, items: Any, frame: Any, known: Ratings, needs_values: bool) -> Entries:
+def _entries(
+    users: Any, items: Any, frame: pl.DataFrame, known: Ratings, needs_values: bool
+) -> Entries:
     """Return entries with the values and times that count for a model of `known`."""
-    found, names = Entries(users, items), column_names(frame)
-    if "rating" in names:
-        values = rating_values(column(frame, "rating")).to_numpy()
+    found = Entries(users, items)
+    if "rating" in frame.columns:
+        values = rating_values(frame["rating"]).to_numpy()
         if needs_values:
             check_range(values, known)
         is_one = known.implicit and not known.weighted
@@ -151,8 +155,8 @@ def _entries(users: Any, items: Any, frame: Any, known: Ratings, needs_values: b
         raise DataError(
             "The model needs ratings with values, but the history has no column 'rating'."
         )
-    if known.seconds is not None and "timestamp" in names:
-        found.seconds = compact_times(unix_seconds(column(frame, "timestamp")).to_numpy())
+    if known.seconds is not None and "timestamp" in frame.columns:
+        found.seconds = compact_times(unix_seconds(frame["timestamp"]).to_numpy())
     return found
 
 

@@ -10,7 +10,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from lowrank.kernels import csr_arrays
-from recsys.data.frames import FrameLike, as_frame, column, column_names, listed
+from recsys.data.columns import of_roles
+from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.data.times import unix_seconds
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from recsys.data.encoder import FeatureBlocks
 
 PairsLike: TypeAlias = "FrameLike | Sequence[tuple[int | str, int | str]]"
-"""A frame with the columns user and item, or a list of pairs of ids."""
+"""A frame with columns of users and items (user, user_id, ...), or a list of pairs of ids."""
 
 _BLOCK_PAIRS = 2**20  # pairs imputed at a time
 _SUPPORT = 10  # ratings at which a similarity counts half
@@ -73,10 +74,10 @@ def predicted_pairs(
         sides = zip(("user", "item"), zip(*pairs, strict=True), strict=True)
         user, item = (as_id_series(ids, kind) for kind, ids in sides)
     else:
-        frame = as_frame(pairs)
-        user, item = column(frame, "user"), column(frame, "item")
-        if model.uses_times and "timestamp" in column_names(frame):
-            told["times"] = unix_seconds(column(frame, "timestamp")).to_numpy()
+        frame = of_roles(pairs, ("user", "item"), ("timestamp",) * model.uses_times)
+        user, item = frame["user"], frame["item"]
+        if "timestamp" in frame.columns:
+            told["times"] = unix_seconds(frame["timestamp"]).to_numpy()
     if cold_start == "error":
         users, items = ratings.users.index(user), ratings.items.index(item)
         predicted = model.predict(users, items, **told)

@@ -7,6 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import polars as pl
+
+from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
 from recsys.data.rows import RowRules, is_truth
 from recsys.data.times import is_time, time_problem
 from recsys.errors import DataError
@@ -207,6 +210,24 @@ def title_column(names: Sequence[str]) -> str | None:
             if known in plain:
                 return names[plain.index(known)]
     return None
+
+
+def of_roles(frame: FrameLike, required: Sequence[str], others: Sequence[str] = ()) -> pl.DataFrame:
+    """Return the columns of a frame that have roles by their usual names, named as the roles.
+
+    Raises
+    ------
+    DataError
+        If one of a `required` role is missing, two have an equal claim, or as `to_polars`.
+    """
+    frame, chosen = as_frame(frame), {}
+    names = column_names(frame)
+    for role in (*required, *others):
+        exact = names.index(role) if role in names else None
+        place = usual_column(names, role, FRAME) if exact is None else exact
+        if place is not None or role in required:
+            chosen[role if place is None else names[place]] = role
+    return to_polars(frame, list(chosen)).rename(chosen)
 
 
 def id_column(names: Sequence[str], kind: str, wanted: str | None, where: str) -> str | None:

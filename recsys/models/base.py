@@ -347,6 +347,11 @@ class Model:
         DataError
             If the model needs ratings with values, and `ratings` are implicit, or the fit fails.
         """
+        if not hasattr(ratings, "indptr"):
+            raise DataError(
+                f"A model is fitted to Ratings; got {type(ratings).__name__}. Ratings.from_frame makes "
+                "them, and a Recommender around the model takes frames and paths."
+            )
         if self._needs_values and ratings.implicit:
             raise DataError(
                 f"The {self.name} model needs ratings with values, but these have no rating column "

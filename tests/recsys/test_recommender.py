@@ -14,6 +14,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 import recsys.topn
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError, RecsysError, UnknownIdError
+from recsys.models.als import ALS
 from recsys.models.base import FactorModel, Step
 from recsys.models.baselines import Popular
 from recsys.readers import read_ratings, sample_path
@@ -284,6 +285,17 @@ def test_predictions_keep_ids_order_and_are_clipped(recommender):
 def test_predict_takes_pandas(recommender):
     pairs = pd.DataFrame({"user": [10], "item": ["c"]})
     assert recommender.predict(pairs).rows() == [(10, "c", 3.0)]
+
+
+def test_frames_have_columns_by_usual_names_behind_every_door(recommender):
+    usual = pd.DataFrame({"userId": [10, 10], "movieId": ["c", "a"], "stars": [3.0, 2.0]})
+    named = usual.set_axis(["user", "item", "rating"], axis=1)
+    assert recommender.predict(usual).equals(recommender.predict(named))
+    bias = Recommender("bias").fit(usual)
+    found, expected = (bias.fold_in(each).predict(usual) for each in (usual, named))
+    assert found.equals(expected)
+    with pytest.raises(DataError, match=r"fitted to Ratings; got DataFrame. Ratings.from_frame"):
+        ALS(factors=1).fit(usual)
 
 
 def test_predict_takes_no_rows(recommender):
