@@ -149,20 +149,12 @@ def choose_columns(
     if "event" not in chosen:
         chosen["event"] = None
         if chosen["rating"] is None:
-            chosen["event"] = _events(names, where, set(chosen.values()), request)
+            try:
+                chosen["event"] = usual_column(names, "event", where, set(chosen.values()))
+            except DataError:  # several are ambiguous only for weights
+                if request.rules.event_weights is not None:
+                    raise
     return {role: place for role in _OPTIONS if (place := chosen[role]) is not None}
-
-
-def _events(
-    names: Sequence[str], where: str, taken: set[int | None], request: Request
-) -> int | None:
-    """Return the column of events, if there is one; several are ambiguous only for weights."""
-    try:
-        return usual_column(names, "event", where, taken)
-    except DataError:
-        if request.rules.event_weights is not None:
-            raise
-        return None
 
 
 def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], where: str) -> str:

@@ -250,7 +250,7 @@ class Batches:
             self._texts[role] = column.head(1).cast(pl.String).cast(dtype)
         if isinstance(column.dtype, pl.Categorical):  # looks up each category, not each value
             categories: Any = column.dtype
-            known = categories.categories.to_series().cast(self._texts[role].dtype)
+            known: pl.Series = categories.categories.to_series().cast(self._texts[role].dtype)
             return known.gather(column.to_physical()).alias(role)
         return column.cast(pl.String).cast(self._texts[role].dtype)
 
@@ -375,7 +375,7 @@ def encode(
             values = values.cast(pl.Categorical(pl.Categories.random()))
         if isinstance(values.dtype, pl.Categorical):
             categories: Any = values.dtype
-            known = categories.categories.to_series()
+            known: pl.Series = categories.categories.to_series()
         keys = values.to_physical().cast(pl.Int64 if known is None else pl.Int32).to_numpy()
     low, high = (int(keys.min()), int(keys.max())) if len(keys) else (0, 0)
     most = _FEW_PLACES + len(keys) // _ROWS_PER_PLACE

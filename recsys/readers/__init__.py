@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack, cast
 from urllib.parse import unquote
@@ -65,12 +65,13 @@ _GENRES = (
     *("Romance", "Sci-Fi", "Thriller", "War", "Western"),
 )
 # By the codes of users.dat of MovieLens 1M.
-_OCCUPATIONS = (
+_JOBS = (
     *("other", "academic/educator", "artist", "clerical/admin", "college/grad student"),
     *("customer service", "doctor/health care", "executive/managerial", "farmer", "homemaker"),
     *("K-12 student", "lawyer", "programmer", "retired", "sales/marketing", "scientist"),
     *("self-employed", "technician/engineer", "tradesman/craftsman", "unemployed", "writer"),
 )
+_OCCUPATIONS = dict(zip(map(str, range(len(_JOBS))), _JOBS, strict=True))
 
 
 def read_ratings(
@@ -500,23 +501,22 @@ def _forms(ids: pl.Series) -> set[str]:
     return set(plain.unique())
 
 
-def _film(row: list[str]) -> list[str]:
-    """Replace the last 19 fields, flags of genres, by the names of the genres."""
-    flags = zip(_GENRES, row[-len(_GENRES) :], strict=False)
-    return [*row[:3], "|".join(genre for genre, flag in flags if flag == "1")]
-
-
-def _user(row: list[str]) -> list[str]:
-    """Replace the code of an occupation by its name."""
-    code = row[3] if len(row) > 3 else ""
-    known = code.isdecimal() and int(code) < len(_OCCUPATIONS)
-    return [*row[:3], _OCCUPATIONS[int(code)] if known else code, *row[4:]]
-
-
-_MOVIELENS: dict[str, tuple[Sequence[str], str, Callable[[list[str]], list[str]]]] = {
-    "u.item": (("item", "title", "released", "genres"), "|", _film),
+_MovieLens: TypeAlias = tuple[Sequence[str], str, Callable[[list[str]], list[str]]]
+_MOVIELENS: dict[str, _MovieLens] = {
+    "u.item": (
+        ("item", "title", "released", "genres"),
+        "|",  # the last 19 fields are flags of genres
+        lambda row: [
+            *row[:3],
+            "|".join(compress(_GENRES, (flag == "1" for flag in row[-len(_GENRES) :]))),
+        ],
+    ),
     "movies.dat": (("item", "title", "genres"), "::", list),
     "u.user": (("user", "age", "gender", "occupation", "zip"), "|", list),
-    "users.dat": (("user", "gender", "age", "occupation", "zip"), "::", _user),
+    "users.dat": (
+        ("user", "gender", "age", "occupation", "zip"),
+        "::",
+        lambda row: [*row[:3], *(_OCCUPATIONS.get(each, each) for each in row[3:4]), *row[4:]],
+    ),
 }
 """Names of the columns, separator, and what is done with each row, by the name of the file."""

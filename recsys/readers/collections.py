@@ -39,6 +39,7 @@ _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _SILENT = "script, style, noscript, template, svg, head"
 _SPLIT = re.compile(r"[\t,;]\s*|\s+")
 _TRAILING = re.compile(r"([0-9]+)\D*$")
+_JUDGED = {"query": pl.String, "document": pl.String, "relevance": pl.Float64}
 _LEAST_MATCHED = 0.5  # of the ids, for a reading of them to be the right one
 
 
@@ -234,7 +235,8 @@ def read_judgements(path: str | PathLike[str], *, encoding: str | None = None) -
         except ValueError:
             message = f"{name}, line {number}: the relevance must be a number; got {each!r}."
             raise DataError(message) from None
-    return Judgements(_frame(query, document, values), f"{name}: {header or form}")
+    frame = pl.DataFrame([query, document, values], _JUDGED)
+    return Judgements(frame, f"{name}: {header or form}")
 
 
 def _roles(columns: list[list[str]]) -> tuple[list[str], list[str], Sequence[str], str]:
@@ -261,16 +263,8 @@ def _of_blocks(lines: list[tuple[int, str]], name: str) -> Judgements:
             current, fields = fields[0], fields[1:]
         queries += [current] * len(fields)
         documents += fields
-    return Judgements(
-        _frame(queries, documents, [1.0] * len(queries)), f"{name}: blocks ended by a slash"
-    )
-
-
-def _frame(query: list[str], document: list[str], relevance: list[float]) -> pl.DataFrame:
-    return pl.DataFrame(
-        {"query": query, "document": document, "relevance": relevance},
-        schema={"query": pl.String, "document": pl.String, "relevance": pl.Float64},
-    )
+    frame = pl.DataFrame([queries, documents, [1.0] * len(queries)], _JUDGED)
+    return Judgements(frame, f"{name}: blocks ended by a slash")
 
 
 def places_of(
