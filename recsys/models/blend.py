@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -425,8 +427,5 @@ def _stacked(parts: Sequence[tuple[Floats, SparsePart]], n_users: int) -> CsrArr
 
 def _sum(terms: Any) -> Floats:
     """Return the sum of arrays, from the first to the last."""
-    first, *rest = terms
-    for each in rest:
-        first = first + each
-    found: Floats = first
+    found: Floats = functools.reduce(operator.add, terms)
     return found

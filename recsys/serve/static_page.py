@@ -6,8 +6,10 @@ import base64
 import gzip
 import hashlib
 import re
+from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -119,10 +121,7 @@ def _check_size(recommender: Recommender, n: int) -> None:
     model = recommender.model
     if (size := form_size(model, n)) <= _MOST:
         return
-    low, high = 1, n
-    while low < high:  # the most items that fit
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if form_size(model, middle) <= _MOST else (low, middle - 1)
+    low = max(1, bisect_right(range(n), _MOST, key=partial(form_size, model)) - 1)  # the most
     digits = 10 ** max(0, len(str(low)) - 2)
     raise DataError(
         f"A page with {n:,} items of the {model.name} model would take {size / 2**20:,.0f} MB, and "

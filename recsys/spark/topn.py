@@ -117,7 +117,7 @@ def top_items(
         raise DataError(f"n must be at least 1; got {n}.")
     candidates = model.table(spark, "items").select("index", "id", "count", "bias", "factors")
     most = candidates.agg(sql.max("count")).first()[0]
-    discount = model.parameters.get("popularity", 0.0), most, model.fitted.get("rating_std", 1.0)
+    weight, std = model.parameters.get("popularity", 0.0), model.fitted.get("rating_std", 1.0)
     candidates = candidates.withColumn("allowed", sql.lit(True))
     for listed, wanted in ((items, True), (block, False)):
         if listed is not None:
@@ -131,12 +131,14 @@ def top_items(
     def ranked(first: int) -> DataFrame:
         is_near = sql.col("index").between(first, first + size - 1)
         table = arrow.table_of(candidates.where(is_near).sort("index")).combine_chunks()
+        off = obscurity(np.log1p(arrow.column(table, "count")), most, std)
+        bias = arrow.column(table, "bias") - np.float32(weight) * off
+        table = table.drop_columns(["bias", "count"]).append_column("bias", [bias])
         shared: Any = spark.sparkContext.broadcast(table)
 
         def rank(batches: Iterator[Any]) -> Iterator[Any]:
             for batch in batches:
-                found = _ranked(batch, shared.value, mean, discount, n)
-                yield from found.combine_chunks().to_batches()
+                yield from _ranked(batch, shared.value, mean, n).combine_chunks().to_batches()
 
         seen = sql.array().cast("array<int>")
         if exclude_seen:
@@ -170,21 +172,17 @@ def _marked(candidates: DataFrame, listed: IdsLike, *, wanted: bool) -> DataFram
     return marked.withColumn("allowed", sql.col("allowed") & fits).drop("name")
 
 
-def _ranked(
-    users: Any, candidates: pa.Table, mean: float, discount: tuple[float, float, float], n: int
-) -> pa.Table:
+def _ranked(users: Any, candidates: pa.Table, mean: float, n: int) -> pa.Table:
     """Rank consecutive items for a batch of users."""
     import pyarrow as pa
 
     indptr, seen = arrow.lists(users, "others")
     allowed = arrow.column(candidates, "allowed").astype(bool)
     first = int(arrow.column(candidates, "index")[0])
-    bias, (weight, most, std) = arrow.column(candidates, "bias"), discount
-    log_counts = np.log1p(arrow.column(candidates, "count"))
     arrays = {
         "global_mean": np.asarray(mean),
         "user_bias": arrow.column(users, "bias"),
-        "item_bias": bias - np.float32(weight) * obscurity(log_counts, most, std),
+        "item_bias": arrow.column(candidates, "bias"),
         "user_factors": arrow.matrix(users, "factors"),
         "item_factors": arrow.matrix(candidates, "factors"),
     }
