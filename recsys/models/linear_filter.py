@@ -162,11 +162,14 @@ class LinearFilter(ProfileModel):
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the factors, and the linear filter as the sparse part."""
         u = check_indices(users, self.n_users, "user")
+        history = self._everyone().take(u)
+        vectors = self._vectors(history)
+        vectors *= self._response
+        vectors = self._user_columns(vectors, history.csr, u)
         sparse = None
         if self.linear:
-            history = self._history(u).csr
-            sparse = kernels.SparsePart(history, self._weights, self.item_order)
-        return FactorForm(self._vectors_of(u), self._item_columns(self.item_factors), sparse=sparse)
+            sparse = kernels.SparsePart(history.csr, self._weights, self.item_order)
+        return FactorForm(vectors, self._item_columns(self.item_factors), sparse=sparse)
 
     def _terms(self, history: Histories, items: Indices) -> Floats:
         n = len(history.indices)
@@ -215,7 +218,9 @@ class LinearFilter(ProfileModel):
         scale = source.item_weight**2
         entries = partial(
             gram_rows,
-            CsrArrays(of_users.indptr, place[of_users.indices], of_users.values),
+            CsrArrays(
+                of_users.indptr, place[of_users.indices], np.ascontiguousarray(of_users.values)
+            ),
             weight=source._user_scale() ** 2 * np.float32(source._slope),
             out=(self.item_weight * self.item_output)[self.item_order],
             threads=self.threads,
@@ -274,15 +279,8 @@ class LinearFilter(ProfileModel):
         """Return the weights of all interactions, ones if there are none."""
         if self.weighted:
             return Histories(self.history_indptr, self.history_items, self.history_weights)
-        ones = np.ones(len(self.history_items), np.float32)
-        return Histories(self.history_indptr, self.history_items, ones)
-
-    def _history(self, users: Indices) -> Histories:
-        """Return the items of some users, with weights."""
-        if self.weighted:
-            return self._everyone().take(users)
         ones = np.broadcast_to(np.float32(1), self.history_items.shape)  # without making them
-        return Histories(self.history_indptr, self.history_items, ones).take(users)
+        return Histories(self.history_indptr, self.history_items, ones)
 
     def _vectors(self, histories: Histories) -> Floats:
         """Return users among the singular vectors, shape (n_rows, k)."""
@@ -290,13 +288,6 @@ class LinearFilter(ProfileModel):
         scale = source.item_weight * inverse_of(source.item_output)
         scaled = histories.csr._replace(data=histories.values * scale[histories.indices])
         return kernels.csr_matmat(scaled, source.item_factors, threads=self.threads)
-
-    def _vectors_of(self, users: Indices) -> Floats:
-        """Return filtered users, with what features add, shape (n_block, n_columns)."""
-        history = self._history(users)
-        vectors = self._vectors(history)
-        vectors *= self._response
-        return self._user_columns(vectors, history.csr, users)
 
     def _filter(self, Z: Floats) -> Floats:
         scale = self.item_weight * inverse_of(self.item_output)
