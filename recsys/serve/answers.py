@@ -26,7 +26,7 @@ from recsys.recommender import Recommender
 from recsys.reranking import Request
 from recsys.serve.facts import Facts, Id, Json, id_of, item_map, numbers, short, spectrum
 from recsys.serve.problems import ProblemError
-from recsys.topn import Cosine, CsrPairs, TopN, top_n
+from recsys.topn import Cosine, CsrPairs, top_n
 
 History: TypeAlias = tuple[NDArray[np.int32], Floats]
 """Indices of items in ascending order, and their ratings."""
@@ -157,7 +157,8 @@ class Answers:
         lists: list[list[Json]] = [[] for _ in items]
         scorer, itself = self.recommender._item_similarity, Cosine.exclude_itself
         for top in top_n(scorer, places, n, exclude=itself):
-            for at, row in zip(top.rows.tolist(), self._rows_of(top), strict=True):
+            rows = self._rows(top.items, top.ranks, top.scores)
+            for at, row in zip(top.rows.tolist(), rows, strict=True):
                 lists[at].append(row)
         named = zip(self.facts.names(places), lists, strict=True)
         return [name | {"items": rows, "model": self.name} for name, rows in named]
@@ -173,19 +174,13 @@ class Answers:
         known = self.recommender._known_users
         limits: dict[str, Any] = {"allowed": known.allowed, "order": known.order}
         for top in top_n(model, users, n, exclude=seen, **limits):
-            for at, row in zip(top.rows.tolist(), self._rows_of(top), strict=True):
+            rows = self._rows(top.items, top.ranks, top.scores)
+            for at, row in zip(top.rows.tolist(), rows, strict=True):
                 lists[at].append(row)
             if shown is not None:
                 for at in np.unique(top.rows):
                     self._explain(shown, users[at], lists[at], top.items[top.rows == at])
         return lists
-
-    def _rows_of(self, top: TopN) -> list[Json]:
-        rows = self._rows(top.items, top.ranks, top.scores)
-        if self._new is not None:
-            for row, new in zip(rows, self._new[top.items].tolist(), strict=True):
-                row["new"] = new
-        return rows
 
     def recommend_new(
         self,
@@ -347,9 +342,6 @@ class Answers:
         known = ids.find(users)
         places = items.find(frame["item"])
         rows = self._rows(places, frame["rank"].to_numpy(), frame["score"].to_numpy())
-        if "new" in frame.columns:
-            for row, new in zip(rows, frame["new"], strict=True):
-                row["new"] = new
         starts = np.flatnonzero(frame["rank"].to_numpy() == 1)
         labels = map(str, frame["user"].gather(starts))  # an unknown id may be of either type
         ends = np.append(starts, len(rows))[1:]
@@ -406,13 +398,11 @@ class Answers:
 
     def _rows(self, items: Indices, ranks: NDArray[Any], scores: Floats) -> list[Json]:
         ids = self.ratings.items.take(items).to_list()
-        titles = self.facts.titles(items)
-        return [
-            {"item": item, "rank": rank, "score": score, "title": title}
-            for item, rank, score, title in zip(
-                ids, ranks.tolist(), numbers(scores), titles, strict=True
-            )
-        ]
+        columns = {"item": ids, "rank": ranks.tolist(), "score": numbers(scores)}
+        columns["title"] = self.facts.titles(items)
+        if self._new is not None:
+            columns["new"] = self._new[items].tolist()
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def _answer(self, user: Id | None, items: list[Json], policy: str) -> Json:
         return {"user": user, "items": items, "model": self.name, "policy": policy}
