@@ -330,7 +330,7 @@ class ProductOperator(MatrixOperator):
                 f"A must give finite products; the LinearOperator's {name} "
                 f"has NaN or infinity in row {row}."
             )
-        return result.astype(self.dtype)  # a copy: solvers overwrite products
+        return result.astype(self.dtype, order="C")  # a copy: solvers overwrite products
 
     def _toarray(self) -> FloatArray:
         rows, columns = self.shape

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from lowrank.operators import Float64Array, FloatArray, MatrixOperator, Triplets
 
 _PROBES = 8  # the products are fastest with a multiple of 8
-_ROWS = 1024  # of a difference that is formed at a time: it stays in the cache
 # ||B|| <= 10 sqrt(2 / pi) max ||B x_i|| over p normal vectors x_i, but for 1 case in 10**p.
 _PROBE_FACTOR = 10 * math.sqrt(2 / math.pi)
 
@@ -334,10 +333,11 @@ def with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
     overwritten, and Vt too where it is in C order.
     """
     rows = np.ascontiguousarray(Vt)
-    magnitude = np.abs(rows)
-    large = magnitude >= 0.99 * magnitude.max(axis=1, keepdims=True, initial=0.0)
-    first = rows[np.arange(s.size), large.argmax(axis=1)]
-    signs = np.where(first < 0, -1, 1).astype(s.dtype)
+    highest, lowest = rows.max(axis=1, initial=0.0), rows.min(axis=1, initial=0.0)
+    large = s.dtype.type(0.99) * np.maximum(highest, -lowest)
+    signs = np.where(highest < large, -1, 1).astype(s.dtype)
+    for i in np.flatnonzero((highest >= large) & (-lowest >= large)):
+        signs[i] = np.sign(rows[i, (np.abs(rows[i]) >= large[i]).argmax()]) or 1
     rows *= signs[:, None]
     U *= signs
     return U, s, rows
@@ -367,31 +367,28 @@ def certify(
     """
     k, U, V = s.size, np.ascontiguousarray(U), np.ascontiguousarray(Vt.T)
     probes = rng.standard_normal((A.shape[1], _PROBES), A.dtype)
-    product = A.matmat(np.hstack([V, probes]))
-    left = _distances(product[:, :k], U, s)
+    product = A.matmat(_side_by_side(V, probes))
+    left = kernels.squared_distances(product[:, :k], U, s)
     forward = np.ascontiguousarray(product[:, k:])
     kernels.subtract(U, s[:, None] * kernels.coefficients(V, probes), forward)
-    product = A.rmatmat(np.hstack([U, forward]))
-    right = _distances(product[:, :k], V, s)
+    product = A.rmatmat(_side_by_side(U, forward))
+    right = kernels.squared_distances(product[:, :k], V, s)
     back = np.ascontiguousarray(product[:, k:])
     kernels.subtract(V, s[:, None] * kernels.coefficients(U, forward), back)
     once = _PROBE_FACTOR * _largest_norm(forward)
     twice = math.sqrt(_PROBE_FACTOR * _largest_norm(back))
-    residuals = np.stack([left, right])
+    residuals = np.sqrt([left, right], dtype=np.float64)
     worst = float(residuals.max(initial=0.0))
     if worst:
         worst = worst / float(s[0]) if s[0] > 0 else math.inf
     return Certificate(residuals, worst, min(once, twice))
 
 
-def _distances(product: FloatArray, vectors: FloatArray, s: FloatArray) -> Float64Array:
-    """Return the norm of each column of ``product - vectors * s``, accumulated in float64."""
-    squares = np.zeros(s.size)
-    for start in range(0, len(product), _ROWS):
-        rows = slice(start, start + _ROWS)
-        rest = product[rows] - vectors[rows] * s
-        squares += np.einsum("ij,ij->j", rest, rest, dtype=np.float64)
-    return np.sqrt(squares)
+def _side_by_side(left: FloatArray, right: FloatArray) -> FloatArray:
+    both = kernels.aligned_empty((len(left), left.shape[1] + right.shape[1]), left.dtype)
+    kernels.place(left, both[:, : left.shape[1]])
+    kernels.place(right, both[:, left.shape[1] :])
+    return both
 
 
 def _largest_norm(block: FloatArray) -> float:

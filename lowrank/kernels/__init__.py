@@ -229,13 +229,14 @@ def parts(matrix: Coded) -> tuple[Any, ...]:
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
-    """Return a zero array that starts on a cache line, so that rows straddle as few as can be."""
-    array = _aligned(shape, dtype)
+    """Return a zero array that starts on a cache line."""
+    array = aligned_empty(shape, dtype)
     array.fill(0)
     return array
 
 
-def _aligned(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
+def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
+    """Return an array that starts on a cache line, so that rows straddle as few as can be."""
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(n_bytes + 64, dtype=np.uint8)
     start = -memory.ctypes.data % 64
@@ -383,7 +384,7 @@ def csr_matmat(
 ) -> Floats:
     """Return A @ X for a sparse A of shape (n, m) and a dense block X; `out` is C-ordered."""
     X = np.ascontiguousarray(X, A.dtype if isinstance(A, CodedMatrix) else A[2].dtype)
-    Y = _aligned((len(A[0]) - 1, X.shape[1]), X.dtype) if out is None else out
+    Y = aligned_empty((len(A[0]) - 1, X.shape[1]), X.dtype) if out is None else out
     backends.active.csr_matmat(*parts(A), X, Y, resolve_threads(threads))
     return Y
 
@@ -422,14 +423,34 @@ def coefficients(V: Floats, W: Floats, *, threads: int | None = None) -> Floats:
 
 def multiply(V: Floats, H: Floats, *, threads: int | None = None) -> Floats:
     """Return V @ H, C-ordered, in V's dtype; V as in `coefficients`."""
-    W = _aligned((V.shape[0], H.shape[1]), V.dtype)
+    W = aligned_empty((V.shape[0], H.shape[1]), V.dtype)
     backends.active.multiply(V, np.ascontiguousarray(H, V.dtype), W, resolve_threads(threads))
     return W
 
 
-def subtract(V: Floats, H: Floats, W: Floats, *, threads: int | None = None) -> None:
-    """Subtract V @ H from the C-ordered block W in place; V as in `coefficients`."""
-    backends.active.subtract(V, H, W, resolve_threads(threads))
+def subtract(
+    V: Floats, H: Floats, W: Floats, *, then: Floats | None = None, threads: int | None = None
+) -> Floats:
+    """Subtract V @ H from the C-ordered block W in place, and return then.T @ W of what is left.
+
+    V and `then`, which has no columns by default, are as V in `coefficients`; it may be W.
+    """
+    X = W[:, :0] if then is None else then
+    P = np.empty((X.shape[1], W.shape[1]), dtype=W.dtype)
+    backends.active.subtract(V, H, W, X, P, resolve_threads(threads))
+    return P
+
+
+def squared_distances(P: Floats, V: Floats, s: Floats, *, threads: int | None = None) -> Floats:
+    """Return the squared norm of each column of P - V * s; P as V in `coefficients`, V C-ordered."""
+    squares = np.empty((1, len(s)), dtype=V.dtype)
+    backends.active.squared_distances(P, V, s, squares, resolve_threads(threads))
+    return squares[0]
+
+
+def place(W: Floats, V: Floats, *, threads: int | None = None) -> None:
+    """Write the C-ordered block W into V, some columns of a wider C-ordered array."""
+    backends.active.place(W, V, resolve_threads(threads))
 
 
 def resolve_threads(threads: int | None) -> int:

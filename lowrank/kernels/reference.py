@@ -199,9 +199,20 @@ def multiply(V: Floats, H: Floats, W: Floats, threads: int) -> None:
     W[:] = V @ H
 
 
-def subtract(V: Floats, H: Floats, W: Floats, threads: int) -> None:
-    """Subtract V @ H from W."""
+def subtract(V: Floats, H: Floats, W: Floats, X: Floats, P: Floats, threads: int) -> None:
+    """Subtract V @ H from W, then write X.T @ W into P."""
     W -= V @ H
+    P[:] = X.T @ W
+
+
+def squared_distances(P: Floats, V: Floats, s: Floats, squares: Floats, threads: int) -> None:
+    """Write the squared norm of each column of P - V * s into `squares`."""
+    squares[0] = ((P - V * s) ** 2).sum(axis=0)
+
+
+def place(W: Floats, V: Floats, threads: int) -> None:
+    """Write W into V."""
+    V[:] = W
 
 
 def top_k(

@@ -70,7 +70,7 @@ def triplets(A: Products, V: FloatArray, rng: np.random.Generator) -> Triplets:
     left vectors of singular values that are 0 are random.
     """
     product = A.matmat(V)
-    U, _, R = extend_basis(product[:, :0], product, 0.0, rng)
+    U, _, R = extend_basis(product[:, :0], product, 0.0, rng, again=False)
     gram = kernels.coefficients(V, V).astype(np.float64)
     turn = np.linalg.inv(np.linalg.cholesky(gram)).T  # V turn is orthonormal up to rounding
     P, s, Tt = np.linalg.svd(R @ turn)
@@ -106,7 +106,8 @@ def leading_eigenvectors(
     block : int
         Vectors per product.
     check_every : int
-        Vectors from one check of convergence to the next, at most.
+        Vectors from one check of convergence to the next, at most; before the first restart four
+        times as many, where convergence is far.
 
     Returns
     -------
@@ -125,14 +126,16 @@ def leading_eigenvectors(
         space.extend(blocks, at_least=k)
         space.rotate()
         excess = float(space.residuals(k).max()) / target
-        if 1 < excess < before < math.inf:  # fewer than it takes if they fall as they did
-            expected = (space.steps - done) * math.log(excess) / math.log(before / excess)
-            blocks = min(max(int(0.8 * expected), 1), most)
-        before, done, converged = excess, space.steps, excess <= 1
+        converged = excess <= 1
         if converged or space.is_complete or space.steps >= max_steps:
             return space.ritz_vectors(k), converged or space.is_complete
         if space.is_full:
             space.restart(k)
+        if excess < before < math.inf:  # fewer than it takes if they fall as they did, or faster
+            expected = (space.steps - done) * math.log(excess) / math.log(before / excess)
+            share, furthest = (0.8, most) if space.is_restarted else (0.5, 4 * most)
+            blocks = min(max(int(share * expected), 1), furthest)
+        before, done = excess, space.steps
 
 
 def has_wide_cluster(s: FloatArray, block: int = _BLOCK) -> bool:
@@ -164,12 +167,12 @@ class _LanczosSpace:
         rng: np.random.Generator,
     ) -> None:
         columns, width = start.shape
-        self.steps = 0
+        self.steps, self.is_restarted = 0, False
         self._gram_product, self._rng, self._largest_loss = gram_product, rng, largest_loss
         self._eps = float(np.finfo(start.dtype).eps)
         self._limit = basis_size(k, columns, width)
         widest = min(self._limit + width, columns)
-        self._V: FloatArray = np.empty((columns, widest), start.dtype)
+        self._V: FloatArray = kernels.aligned_empty((columns, widest), start.dtype)
         self._H: FloatArray = np.zeros((widest, widest))
         self._tail: FloatArray = np.zeros((0, 0))
         self._values: FloatArray = np.zeros(0)
@@ -178,7 +181,7 @@ class _LanczosSpace:
         self._size, self._width, self._coupled = 0, width, 0
         # Bounds of the cosines between the last two blocks and those before, which a step without
         # reorthogonalisation multiplies by the growth at most.
-        self._losses, self._growth, self._restarted = (self._eps, self._eps), 1.0, False
+        self._losses, self._growth = (self._eps, self._eps), 1.0
         self._block, _, _ = extend_basis(start[:, :0], start, 1.0, rng)
         self._V[:, :width] = self._block
 
@@ -194,31 +197,35 @@ class _LanczosSpace:
 
     def extend(self, steps: int, at_least: int) -> None:
         """Extend the basis by some blocks and to a size, as far as there is room."""
+        eps = self._eps
         while not self.is_full and not self.is_complete and (steps > 0 or self._size < at_least):
             old, new = self._size, self._size + self._width
             product = self._gram_product(self._block)
             self.steps += 1
             # Two blocks on end, as the loss of a block comes from that of the two before it.
             before = max(self._losses)
-            whole = self._restarted or self._growth * before > self._largest_loss
+            whole = self.is_restarted or self._growth * before > self._largest_loss
+            # After a restart the next step takes the whole basis anyway: a small loss will do.
+            again = whole and not (self.is_restarted and self._growth * eps <= self._largest_loss)
+            before = eps if whole else before
             self._block, inside, self._tail = extend_basis(
                 *(self._V[:, :new], product, self._scale, self._rng),
-                first=self._coupled,
-                whole=whole,
+                first=0 if whole and not again else self._coupled,
+                again=again,
             )
             self._scale = max(self._scale, longest(inside, self._tail))
             smallest = float(np.linalg.norm(self._tail, -2)) if self._tail.size else 0.0
             self._growth = self._scale / smallest if smallest else math.inf
-            if not whole and self._growth * before > self._largest_loss:  # more than foreseen
+            if not again and self._growth * before > self._largest_loss:  # more than foreseen
                 self._block, more, turn = extend_basis(
                     self._V[:, :new], self._block, 1.0, self._rng
                 )
-                inside, self._tail, whole = inside + more @ self._tail, turn @ self._tail, True
-            self._losses = self._losses[1], self._eps if whole else self._growth * before
+                inside, self._tail, again = inside + more @ self._tail, turn @ self._tail, True
+            self._losses = self._losses[1], eps if again else self._growth * before
             self._H[:new, old:new] = inside
             self._H[old:new, :old] = inside[:old].T
             self._size, self._width, self._coupled = new, self._block.shape[1], old
-            self._V[:, new : new + self._width] = self._block
+            kernels.place(self._block, self._V[:, new : new + self._width])
             steps -= 1
 
     def rotate(self) -> None:
@@ -246,7 +253,7 @@ class _LanczosSpace:
         self._V[:, keep : keep + self._width] = self._block
         self._H[:] = 0.0
         np.fill_diagonal(self._H[:keep, :keep], self._values[:keep])
-        self._size, self._coupled, self._restarted = keep, 0, True
+        self._size, self._coupled, self.is_restarted = keep, 0, True
 
     def ritz_vectors(self, count: int) -> FloatArray:
         """Return the best approximations of eigenvectors in the basis, largest values first."""

@@ -25,7 +25,7 @@ def extend_basis(
     rng: np.random.Generator,
     *,
     first: int = 0,
-    whole: bool = True,
+    again: bool = True,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Split a block into its projection on a basis and an orthonormal rest, Q R.
 
@@ -45,7 +45,7 @@ def extend_basis(
         Source of the replacements.
     first : int
         The block is known to be orthogonal, up to rounding, to the basis columns before this one.
-    whole : bool
+    again : bool
         Whether to project on the whole basis a second time; else what rounding has left stays.
 
     Returns
@@ -63,16 +63,16 @@ def extend_basis(
     procedure with constant synchronization requirements".
     """
     room = min(block.shape[1], basis.shape[0] - basis.shape[1])
-    rest = np.ascontiguousarray(block)
+    rest, near = np.ascontiguousarray(block), basis[:, first:]
     inside = np.zeros((basis.shape[1], block.shape[1]))
-    inside[first:] = _project_out(basis[:, first:], rest)
-    if whole:  # what rounding has left: relative to the block, so far
-        inside += _project_out(basis, rest)
-    Q, R = _qr(rest)
+    inside[first:] = part = kernels.coefficients(near, rest)
+    if again:  # what rounding has left: relative to the block, so far
+        part = kernels.subtract(near, part, rest, then=basis)
+        inside, near = inside + part, basis
+    Q, R, pivot = _qr(rest, kernels.subtract(near, part, rest, then=rest))
     noise = 20 * float(np.finfo(block.dtype).eps) * max(scale, longest(inside, R))
-    pivots = np.abs(np.diag(R))
-    rounds = int(_smallest_pivot(R) <= _WELL_CONDITIONED)
-    if room < block.shape[1] or pivots.min(initial=np.inf) <= noise:
+    rounds = int(pivot <= _WELL_CONDITIONED)
+    if room < block.shape[1] or np.abs(np.diag(R)).min(initial=np.inf) <= noise:
         # QR with column pivoting, so that noise comes last and can be replaced.
         Q, triangle, order = linalg.qr(rest, mode="economic", pivoting=True, check_finite=False)
         Q, R, rounds = np.array(Q[:, :room], order="C"), np.empty((room, len(order))), 3
@@ -81,17 +81,12 @@ def extend_basis(
         Q[:, weak] = rng.standard_normal((Q.shape[0], weak.size)) / np.sqrt(Q.shape[0])
         R[:, order] = triangle[:room]
     for _ in range(rounds):
-        inside += _project_out(basis, Q) @ R
-        Q, step = _qr(Q)
+        part = kernels.coefficients(basis, Q)
+        gram = kernels.subtract(basis, part, Q, then=Q)
+        inside += part @ R
+        Q, step, _ = _qr(Q, gram)
         R = step @ R
     return Q, inside, R
-
-
-def _project_out(basis: FloatArray, block: FloatArray) -> FloatArray:
-    """Subtract from the block, in place, its projection on the basis; return the coefficients."""
-    inside = kernels.coefficients(basis, block)
-    kernels.subtract(basis, inside, block)
-    return inside.astype(np.float64)
 
 
 def longest(inside: FloatArray, R: FloatArray) -> float:
@@ -99,21 +94,22 @@ def longest(inside: FloatArray, R: FloatArray) -> float:
     return float(np.linalg.norm(np.vstack([inside, R]), axis=0).max(initial=0.0))
 
 
-def _qr(block: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Cholesky QR, which is all matrix products, where the block is well conditioned."""
-    gram = kernels.coefficients(block, block).astype(np.float64)
+def _qr(block: FloatArray, gram: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+    """Return Q and R, and the smallest share of a column that is not in the span of those before.
+
+    By Cholesky QR, which is all matrix products, where the block, of this Gram matrix, is well
+    conditioned.
+    """
+    wide = gram.astype(np.float64)
+    pivot = 0.0
     try:
-        R = np.linalg.cholesky(gram).T
+        R = np.linalg.cholesky(wide).T
+        pivot = float((R.diagonal() ** 2 / wide.diagonal()).min(initial=np.inf)) ** 0.5
     except np.linalg.LinAlgError:
-        R = np.zeros((1, 1))
-    if _smallest_pivot(R) <= _CHOLESKY_LIMIT[str(block.dtype)]:
-        Q, triangle = np.linalg.qr(block)
-        return np.ascontiguousarray(Q), triangle.astype(np.float64)
-    return kernels.multiply(block, np.linalg.inv(R)), R
-
-
-def _smallest_pivot(R: FloatArray) -> float:
-    """Return the smallest share of a column, in length, that is not in the span of those before."""
-    lengths = np.linalg.norm(R, axis=0)[: len(R)]
-    shares = np.abs(np.diag(R)) / np.maximum(lengths, np.finfo(R.dtype).tiny)
-    return float(shares.min(initial=np.inf))
+        pass
+    if pivot > _CHOLESKY_LIMIT[str(block.dtype)]:
+        return kernels.multiply(block, np.linalg.inv(R)), R, pivot
+    Q, R = np.linalg.qr(block)
+    lengths = np.maximum(np.linalg.norm(R, axis=0), np.finfo(R.dtype).tiny)[: len(R)]
+    shares = np.abs(R.diagonal()) / lengths
+    return np.ascontiguousarray(Q), R.astype(np.float64), float(shares.min(initial=np.inf))

@@ -205,8 +205,16 @@ def test_projections_equal_matrix_products(n, size, spare, width, dtype, name, s
     np.testing.assert_allclose(product, V @ H, atol=tolerance * np.sqrt(n) * max(size, 1))
     np.testing.assert_array_equal(product, kernels.multiply(V, H, threads=1))
     expected = W - V @ H
-    kernels.subtract(V, H, W, threads=3)
+    wide = np.zeros((n, width + spare), dtype)
+    kernels.place(W, wide[:, :width], threads=2)
+    np.testing.assert_array_equal(wide, np.pad(W, ((0, 0), (0, spare))))
+    left = kernels.subtract(V, H, W, then=V, threads=3)
     np.testing.assert_allclose(W, expected, atol=tolerance * np.sqrt(n) * max(size, 1))
+    np.testing.assert_array_equal(left, kernels.coefficients(V, W))
+    s = W[0].copy()
+    squares = kernels.squared_distances(wide[:, :width], W, s, threads=2)
+    exact = ((wide[:, :width].astype(float) - W.astype(float) * s) ** 2).sum(axis=0)
+    np.testing.assert_allclose(squares, exact, rtol=1e-5, atol=tolerance)
 
 
 @pytest.mark.skipif(not COMPILED, reason="no compiled kernels in this installation")

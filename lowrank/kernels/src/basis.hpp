@@ -101,11 +101,10 @@ inline void for_each_tile(std::int64_t width, std::int64_t begin, std::int64_t e
     }
 }
 
-// P = V[begin:end]' W[begin:end], shape c x width.
+// P += V[begin:end]' W[begin:end], shape c x width.
 template <class T>
 void coefficient_rows(const T* V, std::int64_t stride, std::int64_t size, const T* W, std::int64_t width, T* P,
                       std::int64_t begin, std::int64_t end) {
-    __builtin_memset(P, 0, size * width * sizeof(T));
     for_each_tile<T>(width, begin, end, [&]<int N, int Cols>(std::int64_t j, std::int64_t start, std::int64_t stop) {
         coefficient_chunk<T, N, Cols>({V, stride, size}, W + j, width, P + j, start, stop);
     });
@@ -117,6 +116,23 @@ void product_rows(const T* V, std::int64_t stride, std::int64_t size, const T* H
                   std::int64_t begin, std::int64_t end) {
     for_each_tile<T>(width, begin, end, [&]<int N, int Cols>(std::int64_t j, std::int64_t start, std::int64_t stop) {
         product_chunk<Subtract, T, N, Cols>({V, stride, size}, H + j, width, W + j, start, stop);
+    });
+}
+
+// squares[j] += the sum over the rows begin:end of (P[:, j] - V[:, j] s[j])^2, with V contiguous, for `width` columns.
+template <class T>
+void distance_rows(const T* P, std::int64_t stride, const T* V, const T* s, std::int64_t width, T* squares,
+                   std::int64_t begin, std::int64_t end) {
+    for_each_tile<T>(width, begin, end, [&]<int N, int Cols>(std::int64_t j, std::int64_t start, std::int64_t stop) {
+        Vec<T, N> sum[Cols] = {};
+        for (std::int64_t row = start; row < stop; ++row)
+            for (int c = 0; c < Cols; ++c) {
+                const std::int64_t i = j + c * N;
+                const Vec<T, N> rest = load<T, N>(P + row * stride + i) - load<T, N>(V + row * width + i) * load<T, N>(s + i);
+                sum[c] += rest * rest;
+            }
+        for (int c = 0; c < Cols; ++c)
+            store<T, N>(squares + j + c * N, load<T, N>(squares + j + c * N) + sum[c]);
     });
 }
 

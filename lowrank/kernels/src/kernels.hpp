@@ -223,9 +223,12 @@ struct Kernels {
                         std::int64_t end);
     // Y[begin:end] = (A' X)[begin:end], with X of shape n_rows x width: the columns begin:end of A.
     void (*rmatmat_cols)(const Csr<T>&, const T* X, std::int64_t width, T* Y, std::int64_t begin, std::int64_t end);
-    // P = V[begin:end]' W[begin:end], with V of shape n x size and W of shape n x width.
+    // P += V[begin:end]' W[begin:end], with V of shape n x size and W of shape n x width.
     void (*coefficient_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* W,
                              std::int64_t width, T* P, std::int64_t begin, std::int64_t end);
+    // squares[j] += the sum over the rows begin:end of (P[:, j] - V[:, j] s[j])^2, with V of shape n x width.
+    void (*distance_rows)(const T* P, std::int64_t stride, const T* V, const T* s, std::int64_t width, T* squares,
+                          std::int64_t begin, std::int64_t end);
     // W[begin:end] = V[begin:end] H, with H of shape size x width; and W[begin:end] -= V[begin:end] H
     void (*multiply_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* H,
                           std::int64_t width, T* W, std::int64_t begin, std::int64_t end);
