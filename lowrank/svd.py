@@ -332,7 +332,10 @@ def with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
     Entries within 1% of the largest count as equally large, so that rounding does not decide. U is
     overwritten, and Vt too where it is in C order.
     """
-    rows = np.ascontiguousarray(Vt)
+    rows = Vt
+    if not Vt.flags.c_contiguous:
+        rows = np.empty(Vt.shape, Vt.dtype)
+        kernels.place(np.ascontiguousarray(Vt.T), rows.T)
     highest, lowest = rows.max(axis=1, initial=0.0), rows.min(axis=1, initial=0.0)
     large = s.dtype.type(0.99) * np.maximum(highest, -lowest)
     signs = np.where(highest < large, -1, 1).astype(s.dtype)

@@ -428,28 +428,36 @@ def multiply(V: Floats, H: Floats, *, threads: int | None = None) -> Floats:
     return W
 
 
-def subtract(
-    V: Floats, H: Floats, W: Floats, *, then: Floats | None = None, threads: int | None = None
-) -> Floats:
-    """Subtract V @ H from the C-ordered block W in place, and return then.T @ W of what is left.
+def subtract(V: Floats, H: Floats, W: Floats, *, threads: int | None = None) -> None:
+    """Subtract V @ H from the C-ordered block W in place; V as in `coefficients`."""
+    backends.active.subtract(V, H, W, resolve_threads(threads))
 
-    V and `then`, which has no columns by default, are as V in `coefficients`; it may be W.
+
+def project(
+    V: Floats, W: Floats, *, first: int = 0, again: bool = False, threads: int | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Subtract from the C-ordered block W, in place, its projection on orthonormal columns V.
+
+    V as in `coefficients`; its columns from `first` on are taken, and all of them a second time if
+    `again`. Returns H, with zeros before `first`, where V @ H was subtracted, and W.T @ W of what
+    is left.
     """
-    X = W[:, :0] if then is None else then
-    P = np.empty((X.shape[1], W.shape[1]), dtype=W.dtype)
-    backends.active.subtract(V, H, W, X, P, resolve_threads(threads))
-    return P
+    inside, gram = np.empty((V.shape[1], W.shape[1])), np.empty((W.shape[1], W.shape[1]))
+    backends.active.project(V, first, again, W, inside, gram, resolve_threads(threads))
+    return inside, gram
 
 
-def squared_distances(P: Floats, V: Floats, s: Floats, *, threads: int | None = None) -> Floats:
+def squared_distances(
+    P: Floats, V: Floats, s: Floats, *, threads: int | None = None
+) -> NDArray[np.float64]:
     """Return the squared norm of each column of P - V * s; P as V in `coefficients`, V C-ordered."""
-    squares = np.empty((1, len(s)), dtype=V.dtype)
+    squares = np.empty(len(s))
     backends.active.squared_distances(P, V, s, squares, resolve_threads(threads))
-    return squares[0]
+    return squares
 
 
 def place(W: Floats, V: Floats, *, threads: int | None = None) -> None:
-    """Write the C-ordered block W into V, some columns of a wider C-ordered array."""
+    """Write the C-ordered block W into V, an array of any strides."""
     backends.active.place(W, V, resolve_threads(threads))
 
 

@@ -199,15 +199,26 @@ def multiply(V: Floats, H: Floats, W: Floats, threads: int) -> None:
     W[:] = V @ H
 
 
-def subtract(V: Floats, H: Floats, W: Floats, X: Floats, P: Floats, threads: int) -> None:
-    """Subtract V @ H from W, then write X.T @ W into P."""
+def subtract(V: Floats, H: Floats, W: Floats, threads: int) -> None:
+    """Subtract V @ H from W."""
     W -= V @ H
-    P[:] = X.T @ W
+
+
+def project(
+    V: Floats, first: int, again: bool, W: Floats, inside: Floats, gram: Floats, threads: int
+) -> None:
+    """Subtract the projection of W on V, and write its coefficients and the W.T @ W that is left."""
+    inside[:] = 0
+    for start in (first, 0)[: 1 + again]:
+        part = V[:, start:].T @ W
+        inside[start:] += part
+        W -= V[:, start:] @ part
+    gram[:] = W.T @ W
 
 
 def squared_distances(P: Floats, V: Floats, s: Floats, squares: Floats, threads: int) -> None:
     """Write the squared norm of each column of P - V * s into `squares`."""
-    squares[0] = ((P - V * s) ** 2).sum(axis=0)
+    squares[:] = ((P - V * s) ** 2).sum(axis=0)
 
 
 def place(W: Floats, V: Floats, threads: int) -> None:

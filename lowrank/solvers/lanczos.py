@@ -183,7 +183,7 @@ class _LanczosSpace:
         # reorthogonalisation multiplies by the growth at most.
         self._losses, self._growth = (self._eps, self._eps), 1.0
         self._block, _, _ = extend_basis(start[:, :0], start, 1.0, rng)
-        self._V[:, :width] = self._block
+        kernels.place(self._block, self._V[:, :width])
 
     @property
     def is_complete(self) -> bool:
@@ -213,7 +213,8 @@ class _LanczosSpace:
                 first=0 if whole and not again else self._coupled,
                 again=again,
             )
-            self._scale = max(self._scale, longest(inside, self._tail))
+            if not self._values.size:
+                self._scale = max(self._scale, longest(inside, self._tail))
             smallest = float(np.linalg.norm(self._tail, -2)) if self._tail.size else 0.0
             self._growth = self._scale / smallest if smallest else math.inf
             if not again and self._growth * before > self._largest_loss:  # more than foreseen
@@ -233,6 +234,7 @@ class _LanczosSpace:
         H = self._H[: self._size, : self._size]
         values, vectors = np.linalg.eigh((H + H.T) / 2)
         self._values, self._vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+        self._scale = max(self._scale, float(self._values[0]))
 
     def residuals(self, k: int) -> FloatArray:
         """Return ||A' u - s v|| / s[0] of the first k Ritz triplets, as far as A'A can tell."""
@@ -249,8 +251,8 @@ class _LanczosSpace:
     def restart(self, k: int) -> None:
         """Shrink the basis to the best Ritz vectors; the block to go on with stays."""
         keep = min(k + max((self._limit - k) // 5, 1), self._size)
-        self._V[:, :keep] = self.ritz_vectors(keep)
-        self._V[:, keep : keep + self._width] = self._block
+        kernels.place(self.ritz_vectors(keep), self._V[:, :keep])
+        kernels.place(self._block, self._V[:, keep : keep + self._width])
         self._H[:] = 0.0
         np.fill_diagonal(self._H[:keep, :keep], self._values[:keep])
         self._size, self._coupled, self.is_restarted = keep, 0, True

@@ -10,7 +10,7 @@ from scipy import linalg
 from lowrank import kernels
 
 if TYPE_CHECKING:
-    from lowrank.operators import FloatArray
+    from lowrank.operators import Float64Array, FloatArray
 
 # Cholesky QR squares the condition number of the columns at equal lengths, which the smallest pivot
 # tells; below this one, Householder QR takes over.
@@ -63,13 +63,9 @@ def extend_basis(
     procedure with constant synchronization requirements".
     """
     room = min(block.shape[1], basis.shape[0] - basis.shape[1])
-    rest, near = np.ascontiguousarray(block), basis[:, first:]
-    inside = np.zeros((basis.shape[1], block.shape[1]))
-    inside[first:] = part = kernels.coefficients(near, rest)
-    if again:  # what rounding has left: relative to the block, so far
-        part = kernels.subtract(near, part, rest, then=basis)
-        inside, near = inside + part, basis
-    Q, R, pivot = _qr(rest, kernels.subtract(near, part, rest, then=rest))
+    rest = np.ascontiguousarray(block)
+    inside, gram = kernels.project(basis, rest, first=first, again=again)
+    Q, R, pivot = _qr(rest, gram)
     noise = 20 * float(np.finfo(block.dtype).eps) * max(scale, longest(inside, R))
     rounds = int(pivot <= _WELL_CONDITIONED)
     if room < block.shape[1] or np.abs(np.diag(R)).min(initial=np.inf) <= noise:
@@ -81,9 +77,8 @@ def extend_basis(
         Q[:, weak] = rng.standard_normal((Q.shape[0], weak.size)) / np.sqrt(Q.shape[0])
         R[:, order] = triangle[:room]
     for _ in range(rounds):
-        part = kernels.coefficients(basis, Q)
-        gram = kernels.subtract(basis, part, Q, then=Q)
-        inside += part @ R
+        more, gram = kernels.project(basis, Q)
+        inside += more @ R
         Q, step, _ = _qr(Q, gram)
         R = step @ R
     return Q, inside, R
@@ -91,20 +86,20 @@ def extend_basis(
 
 def longest(inside: FloatArray, R: FloatArray) -> float:
     """Return the largest norm of the columns of a block that `extend_basis` has split."""
-    return float(np.linalg.norm(np.vstack([inside, R]), axis=0).max(initial=0.0))
+    squares = np.einsum("ij,ij->j", inside, inside) + np.einsum("ij,ij->j", R, R)
+    return float(squares.max(initial=0.0)) ** 0.5
 
 
-def _qr(block: FloatArray, gram: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+def _qr(block: FloatArray, gram: Float64Array) -> tuple[FloatArray, FloatArray, float]:
     """Return Q and R, and the smallest share of a column that is not in the span of those before.
 
     By Cholesky QR, which is all matrix products, where the block, of this Gram matrix, is well
     conditioned.
     """
-    wide = gram.astype(np.float64)
     pivot = 0.0
     try:
-        R = np.linalg.cholesky(wide).T
-        pivot = float((R.diagonal() ** 2 / wide.diagonal()).min(initial=np.inf)) ** 0.5
+        R = np.linalg.cholesky(gram).T
+        pivot = float((R.diagonal() ** 2 / gram.diagonal()).min(initial=np.inf)) ** 0.5
     except np.linalg.LinAlgError:
         pass
     if pivot > _CHOLESKY_LIMIT[str(block.dtype)]:

@@ -253,15 +253,11 @@ void check_basis(const InRows<T>& V, std::int64_t n) {
     require(static_cast<std::int64_t>(V.shape(0)) == n, "V and W must have the same number of rows");
 }
 
-// Sums of products over n rows: add(sum, begin, end) adds those of some rows to size x width numbers. The rows are
-// always cut into the same parts, whose sums are added in order: the number of threads changes no bit.
+// `cells` sums over n rows: add(sum, begin, end) adds those of some rows. The rows are always cut into the same
+// parts, whose sums are added in order: the number of threads changes no bit.
 template <class T, class Add>
-void sum_products(std::int64_t n, const Out2<T>& P, std::int64_t size, std::int64_t width, int threads,
-                  const Add& add) {
-    require(static_cast<std::int64_t>(P.shape(0)) == size && static_cast<std::int64_t>(P.shape(1)) == width,
-            "P must have shape (columns of V, columns of W)");
-    const nb::gil_scoped_release release;
-    const std::int64_t parts = std::clamp<std::int64_t>(n / 1024, 1, 32), cells = size * width;
+std::vector<double> sums_over_rows(std::int64_t n, std::int64_t cells, int threads, const Add& add) {
+    const std::int64_t parts = std::clamp<std::int64_t>(n / 1024, 1, 32);
     const auto sums = std::make_unique<T[]>(parts * cells);
     on_ranges(parts, 1, threads, 0, [&](auto part, auto following, void*) {
         add(&sums[part * cells], n * part / parts, n * following / parts);
@@ -269,70 +265,99 @@ void sum_products(std::int64_t n, const Out2<T>& P, std::int64_t size, std::int6
     std::vector<double> total(cells);
     for (std::int64_t part = 0; part < parts; ++part)
         for (std::int64_t cell = 0; cell < cells; ++cell) total[cell] += sums[part * cells + cell];
-    std::transform(total.begin(), total.end(), P.data(), [](double sum) { return static_cast<T>(sum); });
+    return total;
 }
 
 template <class T>
 void coefficients(InRows<T> V, In2<T> W, Out2<T> P, int threads) {
     const std::int64_t n = W.shape(0), width = W.shape(1), size = V.shape(1);
     check_basis(V, n);
-    sum_products<T>(n, P, size, width, threads, [&](T* sum, std::int64_t begin, std::int64_t end) {
+    require(static_cast<std::int64_t>(P.shape(0)) == size && static_cast<std::int64_t>(P.shape(1)) == width,
+            "P must have shape (columns of V, columns of W)");
+    const nb::gil_scoped_release release;
+    const auto total = sums_over_rows<T>(n, size * width, threads, [&](T* sum, std::int64_t begin, std::int64_t end) {
         kernels<T>().coefficient_rows(V.data(), V.stride(0), size, W.data(), width, sum, begin, end);
     });
+    std::transform(total.begin(), total.end(), P.data(), [](double sum) { return static_cast<T>(sum); });
 }
 
-// W = V H
+// W -= V V' W with the columns of V from `first` on, then with all of them once more if `again`; `inside` receives
+// what V was multiplied by, and `gram` the W' W of what is left. Each pass sums for the next one while the rows are
+// in the cache.
 template <class T>
-void multiply(InRows<T> V, In2<T> H, Out2<T> W, int threads) {
+void project(InRows<T> V, std::int64_t first, bool again, Out2<T> W, Out2<double> inside, Out2<double> gram,
+             int threads) {
+    const std::int64_t n = W.shape(0), width = W.shape(1), size = V.shape(1), stride = V.stride(0), step = 512;
+    check_basis(V, n);
+    require(0 <= first && first <= size, "first must be a column of V");
+    require(static_cast<std::int64_t>(inside.shape(0)) == size && gram.shape(0) == W.shape(1) &&
+                inside.shape(1) == W.shape(1) && gram.shape(1) == W.shape(1),
+            "inside and gram must have shapes (columns of V, columns of W) and (columns of W, columns of W)");
+    const nb::gil_scoped_release release;
+    const Kernels<T>& kernel = kernels<T>();
+    std::fill_n(inside.data(), size * width, 0.0);
+    std::vector<double> part = sums_over_rows<T>(
+        n, (size - first) * width, threads, [&](T* sum, std::int64_t begin, std::int64_t end) {
+            kernel.coefficient_rows(V.data() + first, stride, size - first, W.data(), width, sum, begin, end);
+        });
+    for (bool last = !again;; last = true) {
+        const std::vector<T> H(part.begin(), part.end());
+        for (std::size_t cell = 0; cell < H.size(); ++cell) inside.data()[first * width + cell] += H[cell];
+        const T* following = last ? W.data() : V.data();
+        const std::int64_t columns = last ? width : size, rows = last ? width : stride;
+        part = sums_over_rows<T>(n, columns * width, threads, [&](T* sum, std::int64_t begin, std::int64_t end) {
+            for (; begin < end; begin += step) {
+                const std::int64_t stop = std::min(begin + step, end);
+                kernel.subtract_rows(V.data() + first, stride, size - first, H.data(), width, W.data(), begin, stop);
+                kernel.coefficient_rows(following, rows, columns, W.data(), width, sum, begin, stop);
+            }
+        });
+        if (last) break;
+        first = 0;
+    }
+    std::copy(part.begin(), part.end(), gram.data());
+}
+
+// W = V H with `rows_of` multiply_rows, W -= V H with subtract_rows.
+template <auto rows_of, class T>
+void product(InRows<T> V, In2<T> H, Out2<T> W, int threads) {
     const std::int64_t n = W.shape(0), width = W.shape(1);
     check_basis(V, n);
     require(H.shape(0) == V.shape(1) && H.shape(1) == W.shape(1), "H must have shape (columns of V, columns of W)");
     const nb::gil_scoped_release release;
     on_ranges(n, 1024, threads, 0, [&](auto begin, auto end, void*) {
-        kernels<T>().multiply_rows(V.data(), V.stride(0), V.shape(1), H.data(), width, W.data(), begin, end);
-    });
-}
-
-// W -= V H, and P = X' W of what is left, which is still in the cache. X may be W.
-template <class T>
-void subtract(InRows<T> V, In2<T> H, Out2<T> W, InRows<T> X, Out2<T> P, int threads) {
-    const std::int64_t n = W.shape(0), width = W.shape(1), size = X.shape(1), step = 512;
-    check_basis(V, n);
-    check_basis(X, n);
-    require(H.shape(0) == V.shape(1) && H.shape(1) == W.shape(1), "H must have shape (columns of V, columns of W)");
-    sum_products<T>(n, P, size, width, threads, [&](T* sum, std::int64_t begin, std::int64_t end) {
-        for (; begin < end; begin += step) {
-            const std::int64_t stop = std::min(begin + step, end);
-            kernels<T>().subtract_rows(V.data(), V.stride(0), V.shape(1), H.data(), width, W.data(), begin, stop);
-            if (size > 0)
-                kernels<T>().coefficient_rows(X.data(), X.stride(0), size, W.data(), width, sum, begin, stop);
-        }
+        (kernels<T>().*rows_of)(V.data(), V.stride(0), V.shape(1), H.data(), width, W.data(), begin, end);
     });
 }
 
 // The squared norm of each column of P - V diag(s).
 template <class T>
-void squared_distances(InRows<T> P, In2<T> V, In1<T> s, Out2<T> squares, int threads) {
+void squared_distances(InRows<T> P, In2<T> V, In1<T> s, Out1<double> squares, int threads) {
     const std::int64_t n = V.shape(0), width = V.shape(1);
     check_basis(P, n);
-    require(static_cast<std::int64_t>(P.shape(1)) == width && static_cast<std::int64_t>(s.size()) == width,
-            "P, V and s must have the same number of columns");
-    sum_products<T>(n, squares, 1, width, threads, [&](T* sum, std::int64_t begin, std::int64_t end) {
+    require(P.shape(1) == V.shape(1) && s.size() == V.shape(1) && squares.size() == V.shape(1),
+            "P, V, s and squares must have the same number of columns");
+    const nb::gil_scoped_release release;
+    const auto total = sums_over_rows<T>(n, width, threads, [&](T* sum, std::int64_t begin, std::int64_t end) {
         kernels<T>().distance_rows(P.data(), P.stride(0), V.data(), s.data(), width, sum, begin, end);
     });
+    std::copy(total.begin(), total.end(), squares.data());
 }
 
-// V = W, for V of rows of any stride.
+// V = W, for a V of any strides.
 template <class T>
 void place(In2<T> W, nb::ndarray<T, nb::ndim<2>, nb::device::cpu> V, int threads) {
-    const std::int64_t n = W.shape(0), width = W.shape(1);
-    require(static_cast<std::int64_t>(V.shape(0)) == n && static_cast<std::int64_t>(V.shape(1)) == width,
-            "V and W must have the same shape");
-    require(V.size() == 0 || width == 1 || V.stride(1) == 1, "the rows of V must be contiguous");
+    const std::int64_t n = W.shape(0), width = W.shape(1), across = V.stride(1);
+    require(V.shape(0) == W.shape(0) && V.shape(1) == W.shape(1), "V and W must have the same shape");
     const nb::gil_scoped_release release;
-    on_ranges(n, 1024, threads, 0, [&](auto begin, auto end, void*) {
-        for (auto row = begin; row < end; ++row)
-            std::copy_n(W.data() + row * width, width, V.data() + row * V.stride(0));
+    on_ranges(n, 512, threads, 0, [&](auto begin, auto end, void*) {
+        const T* from = W.data();
+        T* to = V.data();
+        if (across == 1)
+            for (auto row = begin; row < end; ++row) std::copy_n(from + row * width, width, to + row * V.stride(0));
+        else
+            for (std::int64_t j = 0; j < width; ++j)
+                for (auto row = begin; row < end; ++row) to[row * V.stride(0) + j * across] = from[row * width + j];
     });
 }
 
@@ -578,8 +603,9 @@ void add_kernels(nb::module_& m) {
     add(m, "csr_matmat", &csr_matmat<T>, "indptr", "indices", "data", "X", "Y", "threads");
     add(m, "csr_rmatmat", &csr_rmatmat<T>, "indptr", "indices", "data", "X", "Y", "threads");
     add(m, "coefficients", &coefficients<T>, "V", "W", "P", "threads");
-    add(m, "multiply", &multiply<T>, "V", "H", "W", "threads");
-    add(m, "subtract", &subtract<T>, "V", "H", "W", "X", "P", "threads");
+    add(m, "multiply", &product<&Kernels<T>::multiply_rows, T>, "V", "H", "W", "threads");
+    add(m, "subtract", &product<&Kernels<T>::subtract_rows, T>, "V", "H", "W", "threads");
+    add(m, "project", &project<T>, "V", "first", "again", "W", "inside", "gram", "threads");
     add(m, "squared_distances", &squared_distances<T>, "P", "V", "s", "squares", "threads");
     add(m, "place", &place<T>, "W", "V", "threads");
 }
