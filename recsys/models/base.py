@@ -349,8 +349,8 @@ class Model:
         """
         if not hasattr(ratings, "indptr"):
             raise DataError(
-                f"A model is fitted to Ratings; got {type(ratings).__name__}. Ratings.from_frame makes "
-                "them, and a Recommender around the model takes frames and paths."
+                f"A model is fitted to Ratings; got {type(ratings).__name__}. Ratings.from_frame "
+                "makes them, and a Recommender around the model takes frames and paths."
             )
         if self._needs_values and ratings.implicit:
             raise DataError(
