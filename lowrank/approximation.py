@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowrank.arguments import as_operator
-from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive, real_matrix
+from lowrank.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    check_choice,
+    check_positive,
+    real_matrix,
+)
 from lowrank.operators import DenseOperator, SparseOperator
 from lowrank.rank import noise_unit, threshold_factor, whole_spectrum
 from lowrank.svd import SVD, truncated_svd
@@ -367,9 +373,7 @@ def denoise(
     >>> B.rank, bool(B.distance_to(Z) < 0.25 * 80 * 60**0.5)
     (1, True)
     """
-    if method not in _METHODS:
-        names = ", ".join(repr(name) for name in _METHODS)
-        raise ArgumentError(f"method must be one of {names}; got {method!r}.")
+    check_choice(method, _METHODS)
     matrix = as_operator(X)
     beta, unit = _aspect(matrix, noise)
     if method == "hard":

@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from lowrank.blocks import by_blocks, not_finite
-from lowrank.errors import ArgumentError, ArgumentTypeError, real_matrix
+from lowrank.errors import ArgumentError, ArgumentTypeError, check_choice, real_matrix
 from lowrank.operators import (
     CentredDenseOperator,
     DenseOperator,
@@ -87,11 +87,9 @@ def validated(
     if row is not None:
         given = matrix.column_means() if row is True else row * 2.0**-exponent
         matrix = _counted(matrix.centred(given), matrix.passes)
+    check_choice(method, ("auto", *SOLVERS))
     if method == "auto":
         method = choose_method(matrix, k)
-    elif not isinstance(method, str) or method not in SOLVERS:
-        names = ", ".join(repr(name) for name in ("auto", *SOLVERS))
-        raise ArgumentError(f"method must be one of {names}; got {method!r}.")
     elif method == "arpack" and 0 < k == min(matrix.shape):
         raise ArgumentError(
             f"k must be below {k} (min(A.shape)) with method='arpack'; got {k}: use method='auto'."

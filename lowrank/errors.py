@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from collections.abc import Collection
 from typing import Any
 
 
@@ -15,6 +16,18 @@ class ArgumentError(LowRankError, ValueError):
 
 class ArgumentTypeError(LowRankError, TypeError):
     """An argument has the wrong type."""
+
+
+def check_choice(value: object, allowed: Collection[str], name: str = "method") -> None:
+    """Check that an argument is one of some names.
+
+    Raises
+    ------
+    ArgumentError
+    """
+    if not isinstance(value, str) or value not in allowed:
+        names = ", ".join(map(repr, allowed))
+        raise ArgumentError(f"{name} must be one of {names}; got {value!r}.")
 
 
 def check_positive(value: float, name: str, *, or_zero: bool = False) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.arguments import as_operator, checked_generator, safe_exponent
-from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.errors import ArgumentError, ArgumentTypeError, check_choice
 from lowrank.operators import DenseOperator, SparseOperator
 from lowrank.samples import samples_of
 from lowrank.svd import truncated_svd
@@ -223,9 +223,7 @@ def choose_rank(
     >>> choose_rank(A), choose_rank(A, "parallel", center=True, random_state=0)
     (2, 2)
     """
-    if rule not in RULES:
-        names = ", ".join(repr(name) for name in RULES)
-        raise ArgumentError(f"rule must be one of {names}; got {rule!r}.")
+    check_choice(rule, RULES, "rule")
     needs, choose = RULES[rule]
     matrix = as_operator(A)
     if needs == "entries":

@@ -14,7 +14,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from lowrank.approximation import LowRank
 from lowrank.arguments import as_operator, checked_generator, checked_rank, safe_exponent
-from lowrank.errors import ArgumentError, ArgumentTypeError
+from lowrank.errors import ArgumentError, ArgumentTypeError, check_choice
 from lowrank.kernels import one_blas_thread
 from lowrank.samples import negligible_value, samples_of
 from lowrank.svd import truncated_svd
@@ -259,9 +259,7 @@ class _Target:
         *,
         only_columns: bool = False,
     ) -> None:
-        if not isinstance(method, str) or method not in _METHODS:
-            names = ", ".join(repr(name) for name in _METHODS)
-            raise ArgumentError(f"method must be one of {names}; got {method!r}.")
+        check_choice(method, _METHODS)
         self.method, self.rng = method, checked_generator(random_state)
         if isinstance(A, LinearOperator):
             raise ArgumentTypeError("A must be an array or a sparse matrix; got a LinearOperator.")

@@ -15,7 +15,7 @@ from sklearn.base import (
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lowrank.arguments import checked_rank
-from lowrank.errors import ArgumentError, check_positive
+from lowrank.errors import check_choice, check_positive
 from lowrank.pca import PCA
 from lowrank.samples import FLOAT_DTYPES, checked_scores, validated_samples
 
@@ -114,9 +114,7 @@ class Whitening(
             If X is not finite or has too few samples, or a parameter is out of its range.
         """
         data = validated_samples(self, X)
-        if self.method not in _METHODS:
-            names = ", ".join(repr(name) for name in _METHODS)
-            raise ArgumentError(f"method must be one of {names}; got {self.method!r}.")
+        check_choice(self.method, _METHODS)
         check_positive(self.epsilon, "epsilon", or_zero=True)
         limits = min(data.shape), "min(X.shape)"
         k = checked_rank(self.n_components, *limits, name="n_components", or_none=True) or None

@@ -223,7 +223,7 @@ def variational_sweeps(
         with kernels.at_most(threads):
             for step in range(quick):
                 for side, other in ((rows, columns), (columns, rows)):
-                    side.fit_means(other, mean, temperature * targets.noise)
+                    side.solve(other, mean, temperature * targets.noise, only_means=True)
                     side.fit_prior()
                 if step % 2 == 0:
                     targets.update(rows, columns, mean)
@@ -286,10 +286,6 @@ class VariationalSide(Side):
         from_prior += float(np.sum(precision * self.summed_covariance()))
         objective = float(result.objective[self.seen].sum())
         return objective + noise * (d * n_seen - from_prior)
-
-    def fit_means(self, other: Side, mean: float, noise: float) -> None:
-        """Update the means of the posterior, with its covariances as they are."""
-        self.solve(other, mean, noise, only_means=True)
 
     def fit_prior(self) -> None:
         """Maximise the free energy over this side's prior: in turn B, C, mean and precision."""

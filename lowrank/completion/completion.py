@@ -21,7 +21,7 @@ from lowrank.completion.observed import (
     observed_entries,
     root_mean_square,
 )
-from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive
+from lowrank.errors import ArgumentError, ArgumentTypeError, check_choice, check_positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -183,9 +183,7 @@ def complete(
     >>> bool(np.abs(result.fill(X) - Z).max() < 0.05)
     True
     """
-    if method not in METHODS:
-        names = ", ".join(repr(name) for name in METHODS)
-        raise ArgumentError(f"method must be one of {names}; got {method!r}.")
+    check_choice(method, METHODS)
     known = observed_entries(X)
     rank = checked_rank(k, min(known.shape), "min(X.shape)", or_none=True) or None
     if regularization is not None:
