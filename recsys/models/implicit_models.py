@@ -371,8 +371,7 @@ class ImplicitKNN(ItemItemModel):
     def _set_items(self, histories: Histories) -> None:
         """Make new items neighbours of those to which they are as similar as the last neighbour."""
         n_items = self.n_items
-        mine = Histories(self.history_indptr, self.history_items, self.history_weights)
-        known = weighted_matrix(mine, n_items, 1)
+        known = weighted_matrix(self._everyone(), n_items, 1)
         new = weighted_matrix(histories, self.n_users, self.unit)
         similar = (self._weighted(known) @ self._weighted(known, new).T).tocsr().astype(np.float32)
         counts = np.diff(self.neighbor_indptr)
@@ -400,8 +399,7 @@ class ImplicitKNN(ItemItemModel):
         return FactorForm(users, items, sparse=self._sparse_part(u))
 
     def _sparse_part(self, users: Indices) -> kernels.SparsePart:
-        mine = Histories(self.history_indptr, self.history_items, self.history_weights).take(users)
-        return kernels.SparsePart(mine.csr, self._weights())
+        return kernels.SparsePart(self._everyone().take(users).csr, self._weights())
 
     def _weights(self) -> kernels.CsrArrays:
         return kernels.CsrArrays(self.neighbor_indptr, self.neighbor_items, self.neighbor_weights)

@@ -130,8 +130,11 @@ class ItemItemModel(HistoryModel):
     def scores(self, users: ArrayLike) -> Floats:
         """Scores of all items for each user, shape (n_block, n_items)."""
         u = check_indices(users, self.n_users, "user")
-        histories = Histories(self.history_indptr, self.history_items, self.history_weights)
-        return self._products(histories.take(u))
+        return self._products(self._everyone().take(u))
+
+    def _everyone(self) -> Histories:
+        """Return the weights of all interactions."""
+        return Histories(self.history_indptr, self.history_items, self.history_weights)
 
     def _take_histories(self, histories: Histories) -> None:
         self.history_indptr, self.history_items = histories.indptr, histories.indices

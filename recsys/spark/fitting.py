@@ -168,7 +168,7 @@ def _chosen_model(
 
 
 class _Task(NamedTuple):
-    """What the fit of a model is given."""
+    """Arguments of the fit of a model."""
 
     coded: Encoded
     settings: dict[str, Any]
