@@ -375,7 +375,7 @@ def encode(
             values = values.cast(pl.Categorical(pl.Categories.random()))
         if isinstance(values.dtype, pl.Categorical):
             categories: Any = values.dtype
-            known: pl.Series = categories.categories.to_series()
+            known = categories.categories.to_series()
         keys = values.to_physical().cast(pl.Int64 if known is None else pl.Int32).to_numpy()
     low, high = (int(keys.min()), int(keys.max())) if len(keys) else (0, 0)
     most = _FEW_PLACES + len(keys) // _ROWS_PER_PLACE
