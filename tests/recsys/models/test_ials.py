@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lowrank.completion import implicit
 from recsys.data.ratings import Ratings
 from recsys.models.histories import Histories
 from recsys.models.ials import IALS
@@ -17,6 +18,13 @@ def two_tastes(n_users=80, n_items=30, seed=0):
     same = np.add.outer(np.arange(n_users), np.arange(n_items)) % 2 == 0
     liked = rng.random(same.shape) < np.where(same, 0.4, 0.03)
     return Ratings.from_matrix(np.where(liked, 1.0, np.nan), implicit=True)
+
+
+@pytest.fixture(params=["exactly", "by blocks"])
+def _solved(request, monkeypatch):
+    if request.param == "by blocks":
+        monkeypatch.setattr(implicit, "_BLOCK", 4)
+        monkeypatch.setattr(implicit, "_BLOCK_GAIN", 0)
 
 
 def test_a_user_gets_items_of_their_group():
@@ -35,6 +43,7 @@ def test_penalties_are_found_unless_given():
     assert IALS(factors=4, unobserved_weight=0.7).fit(ratings).pair_weight == 0.7
 
 
+@pytest.mark.usefixtures("_solved")
 def test_the_search_and_the_fit_are_the_same_on_any_threads():
     ratings = two_tastes()
     one, three = (IALS(factors=5, threads=n).fit(ratings) for n in (1, 3))
@@ -60,10 +69,13 @@ def test_found_penalties_rank_held_out_items_better_than_extreme_ones():
     assert best > 1.1 * max(others)
 
 
-def test_contributions_add_up_to_the_score():
+@pytest.mark.usefixtures("_solved")
+def test_contributions_add_up_to_the_score_and_a_history_folds_in_as_it_was_fitted():
     ratings = two_tastes()
     model = IALS(factors=6).fit(ratings)
     history = Histories.of(ratings).take(np.array([3]))
+    folded = model.with_users(history).user_factors
+    np.testing.assert_array_equal(folded[0], model.user_factors[3])
     found = model.contributions(history, np.arange(30))
     np.testing.assert_allclose(
         found.base + found.terms.sum(axis=1), model.scores([3])[0], atol=1e-5
