@@ -293,6 +293,11 @@ def assign_roles(
     """Choose and describe the columns; timestamps that cannot be read only if requested.
 
     `sample` returns the first values of a column.
+
+    Raises
+    ------
+    DataError
+        As `choose_columns`, or if the column of ratings has words.
     """
     roles = choose_columns(names, request, where, required)
     if request.rating is not None and "rating" in roles:

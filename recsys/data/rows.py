@@ -279,13 +279,13 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     numbers = rows.arrays.get("rating") if rows.levels is None else rows.levels
     if numbers is not None and not np.isfinite(numbers).all():
         rows.decode()
-    times = None if rows.in_seconds else rows.arrays.get("timestamp")
-    is_plain = times is None or (SECONDS[0] <= times.min() and times.max() <= SECONDS[1])
+    given = None if rows.in_seconds else rows.arrays.get("timestamp")
+    is_plain = given is None or (SECONDS[0] <= given.min() and given.max() <= SECONDS[1])
     if rows.arrays and rules == RowRules() and is_plain:
         rows.implicit = "rating" not in rows.arrays
         return rows
     columns = rows.spread().columns
-    if len(columns["user"]) == 0:
+    if not len(columns["user"]):
         rows.bad.check(0)
         raise DataError("There are no ratings: the data have no rows.")
     rows.implicit = "rating" not in columns
@@ -296,20 +296,12 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
         column = columns[role]
         if column.null_count() or not isinstance(column.dtype, pl.Int32 | pl.Categorical):
             columns[role] = as_id_series(column, role, rows.place)
-    given = columns.get("rating") if rows.levels is None else None  # levels are finite numbers
-    if given is not None and (liked := _truths(given)) is not None:
-        if liked.null_count():
-            row = liked.is_null().arg_max() or 0
-            raise DataError(f"{rows.place(row)}: rating {given[row]!r} is neither true nor false.")
-        del columns["rating"]
-        rows.implicit = True
-        rows.remarks.append(f"{counted(rows.keep(liked), 'row')} left out whose rating is false")
-    elif given is not None:
-        columns["rating"] = rating_values(given, rows.place)
-    if "timestamp" not in columns and rules.time_format is not None:
+    if rows.levels is None and "rating" in columns:  # levels are finite numbers
+        _judge_ratings(rows, columns["rating"])
+    if (times := columns.pop("timestamp", None)) is not None:
+        columns["timestamp"] = _seconds(rows, times, rules.time_format)
+    elif rules.time_format is not None:
         rows.remarks.append("no column of times for time_format: --timestamp-col names one")
-    if "timestamp" in columns:
-        columns["timestamp"] = _seconds(rows, columns.pop("timestamp"), rules.time_format)
     if rules.since is not None or rules.until is not None:
         _keep_range(rows, rules)
     if "event" in columns:
@@ -321,6 +313,19 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if rules.half_life is not None:
         _decay(rows, rules.half_life)
     return rows
+
+
+def _judge_ratings(rows: Rows, given: pl.Series) -> None:
+    """Turn ratings into numbers, or leave out rows without a like."""
+    if (liked := _truths(given)) is None:
+        rows.columns["rating"] = rating_values(given, rows.place)
+        return
+    if liked.null_count():
+        row = liked.is_null().arg_max() or 0
+        raise DataError(f"{rows.place(row)}: rating {given[row]!r} is neither true nor false.")
+    del rows.columns["rating"]
+    rows.implicit = True
+    rows.remarks.append(f"{counted(rows.keep(liked), 'row')} left out whose rating is false")
 
 
 def _judge_levels(rows: Rows) -> None:
