@@ -63,17 +63,16 @@ template <class T, int Vectors>
 [[gnu::always_inline]] inline void gram_corners(const Tile<T>& tile, std::int64_t first, std::int64_t count,
                                                 const T* start, T* g, std::int64_t width) {
     constexpr int W = lanes<T>, half = W / 2, turns = half / 2 + 1;
-    constexpr auto sequence = std::make_integer_sequence<int, W>{};
     Vec<T, W> acc[Vectors][turns] = {};
     const T* row = tile.rows + first + half;
     for (std::int64_t p = 0; p < tile.n; ++p, row += tile.stride)
         unrolled<Vectors>([&](auto c) __attribute__((always_inline)) {
             const auto low = load<T, lanes<T> / 2>(row + 2 * c * W);
             const auto high = load<T, lanes<T> / 2>(row + (c < Vectors - 1 ? 2 * c + 1 : count - 1) * W);
-            const Vec<T, W> v = shuffle(low, high, [](int i) { return i; }, sequence);
+            const Vec<T, W> v = shuffle<W>(low, high, [](int i) { return i; });
             unrolled<turns>([&](auto by) __attribute__((always_inline)) {
                 const auto place = [](int i) { return i / half * half + (i + decltype(by)::value) % half; };
-                acc[c][by] += v * shuffle(v, v, place, sequence);
+                acc[c][by] += v * shuffle<W>(v, v, place);
             });
         });
     for (std::int64_t corner = 0; corner < count; ++corner)

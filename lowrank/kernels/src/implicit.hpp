@@ -50,7 +50,7 @@ inline double accumulate_block(const ImplicitProblem<T>& problem, std::int64_t r
     __builtin_memcpy(own, problem.factors + row * problem.k, problem.k * sizeof(T));
     __builtin_memcpy(gram, work.start, width * width * sizeof(T));
     __builtin_memset(sums, 0, rhs_columns * width * sizeof(T));
-    LaneSums found;
+    TargetSums found;
     on_products(problem, row, work, own, [&](std::int64_t first, std::int64_t n, T* targets) {
         for (std::int64_t p = 0; p < n; ++p) {
             targets[p] += problem.residual[first + p];
@@ -63,7 +63,7 @@ inline double accumulate_block(const ImplicitProblem<T>& problem, std::int64_t r
         const Ahead<T> ahead{problem.other, problem.k, problem.k, weights.indices + next, left};
         gram_update({work.tile, n, width}, width, gram, gram, ahead);
     });
-    return found.total().squares;
+    return found.squares;
 }
 
 template <class T>

@@ -86,31 +86,22 @@ template <class T>
 
 struct TargetSums {
     double sum = 0, squares = 0;
-};
 
-// Sums in the lanes of a register.
-struct LaneSums {
-    static constexpr int N = lanes<double>;
-    Vec<double, N> sum{}, squares{};
-
-    // Adds n targets; there is room for N - 1 more.
+    // Adds n targets, in the lanes of a register; there is room for as many more.
     template <class T>
     void add(T* targets, std::int64_t n) {
+        constexpr int N = lanes<double>;
+        Vec<double, N> sums{}, all{};
         for (std::int64_t p = n; p % N; ++p) targets[p] = 0;
         for (std::int64_t p = 0; p < n; p += N) {
             const auto wanted = __builtin_convertvector((load<T, N>(targets + p)), Vec<double, N>);
-            sum += wanted;
-            squares += wanted * wanted;
+            sums += wanted;
+            all += wanted * wanted;
         }
-    }
-
-    TargetSums total() const {
-        TargetSums all;
         for (int i = 0; i < N; ++i) {
-            all.sum += sum[i];
-            all.squares += squares[i];
+            sum += sums[i];
+            squares += all[i];
         }
-        return all;
     }
 };
 
@@ -176,7 +167,7 @@ template <class T, bool Weighted, class Target>
     const std::int32_t* indices = ratings.indices;
     T* sums = gram + work.width * work.width;
     __builtin_memset(sums, 0, rhs_columns * work.width * sizeof(T));
-    LaneSums found;
+    TargetSums found;
     std::int64_t start = begin;
     do {
         const std::int64_t n = end - start < work.tile_rows ? end - start : work.tile_rows;
@@ -191,7 +182,7 @@ template <class T, bool Weighted, class Target>
         gram_update({work.tile, n, work.width}, work.width, start == begin ? work.start : gram, gram, ahead);
         start += n;
     } while (start < end);
-    return found.total();
+    return found;
 }
 
 // One vector for each of W neighbouring numbers, from `count` lanes that are `distance` apart. Idle lanes repeat the first.

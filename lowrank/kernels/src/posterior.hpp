@@ -9,18 +9,19 @@
 
 namespace lowrank::LOWRANK_ISA {
 
-// Calls each(i, v) with number i < n of the rows first : first + count of `rows`, which are n long: one row per lane.
+// Calls each(i, v) with number i < n of `count` rows at a `distance`: one row per lane.
 template <class T, class Each>
-[[gnu::always_inline]] inline void by_lane(const T* rows, std::int64_t n, int count, const Each& each) {
+[[gnu::always_inline]] inline void by_lane(const T* rows, std::int64_t n, int count, std::int64_t distance,
+                                           const Each& each) {
     constexpr int W = lanes<T>;
     Vec<T, W> v[W];
     std::int64_t i = 0;
     for (; i + W <= n; i += W) {
-        load_lanes(rows + i, count, n, v);
+        load_lanes(rows + i, count, distance, v);
         for (int c = 0; c < W; ++c) each(i + c, v[c]);
     }
     for (; i < n; ++i) {
-        for (int l = 0; l < W; ++l) v[0][l] = rows[(l < count ? l : 0) * n + i];
+        for (int l = 0; l < W; ++l) v[0][l] = rows[(l < count ? l : 0) * distance + i];
         each(i, v[0]);
     }
 }
@@ -47,15 +48,12 @@ inline void assemble(const PosteriorProblem<T>& problem, std::int64_t first, int
                 s.at(i, j + c) = v[c] + weight * problem.prior[i * d + j + c];
         }
     const T* side = work.grams + work.width * work.width;  // products with the targets, then sums of factors
-    for (std::int64_t j = 0; j < k; j += W) {
-        load_lanes(side + j, count, work.gram_size, v);
-        for (int c = 0; c < W && j + c < k; ++c) s.right(j + c)[0] = v[c];
-        load_lanes(side + work.width + j, count, work.gram_size, v);
-        for (int c = 0; c < W && j + c < k; ++c) s.at(j + c, k) = v[c] + weight * problem.prior[(j + c) * d + k];
-    }
+    by_lane(side, k, count, work.gram_size, [&](std::int64_t i, V each) { s.right(i)[0] = each; });
+    by_lane(side + work.width, k, count, work.gram_size,
+            [&](std::int64_t i, V each) { s.at(i, k) = each + weight * problem.prior[i * d + k]; });
     s.at(k, k) = number + weight * problem.prior[k * d + k];
     s.right(k)[0] = total;
-    by_lane(problem.prior_right + first * d, d, count, [&](std::int64_t i, V each) { s.right(i)[0] += each; });
+    by_lane(problem.prior_right + first * d, d, count, d, [&](std::int64_t i, V each) { s.right(i)[0] += each; });
     for (std::int64_t j = d; j < s.size; ++j) {  // padding rows are systems of their own
         for (std::int64_t i = 0; i < j; ++i) s.at(i, j) = V{};
         s.at(j, j) = broadcast<T, W>(1);
@@ -65,7 +63,7 @@ inline void assemble(const PosteriorProblem<T>& problem, std::int64_t first, int
     if (!problem.covariance) return;
     const std::int64_t cells = d * (d + 1) / 2;
     std::int64_t i = 0, j = 0;
-    by_lane(problem.covariance + first * cells, cells, count, [&](std::int64_t, V each) {
+    by_lane(problem.covariance + first * cells, cells, count, cells, [&](std::int64_t, V each) {
         if (j < k)
             s.at(i, j) += each;
         else if (i < k)

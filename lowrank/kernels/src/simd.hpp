@@ -75,35 +75,34 @@ template <class T>
     return v;
 }
 
-// A vector whose lane i is number place(i) of the lanes of a and b; `place` captures nothing.
-template <class V, class Place, int... I>
-[[gnu::always_inline]] inline auto shuffle(V a, V b, Place, std::integer_sequence<int, I...>) {
-    return __builtin_shufflevector(a, b, Place{}(I)...);
+// N lanes, number i of them number place(i) of the lanes of a and b; `place` captures nothing.
+template <int N, class V, class Place>
+[[gnu::always_inline]] inline auto shuffle(V a, V b, Place) {
+    return [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+        return __builtin_shufflevector(a, b, Place{}(I)...);
+    }(std::make_integer_sequence<int, N>{});
 }
 
 // Transposes N vectors of N lanes in place: log2(N) perfect shuffles.
 template <class T, int N>
 [[gnu::always_inline]] inline void transpose(Vec<T, N> (&v)[N]) {
-    constexpr auto sequence = std::make_integer_sequence<int, N>{};
     for (int stage = 1; stage < N; stage *= 2) {
         Vec<T, N> shuffled[N];
         for (int i = 0; i < N / 2; ++i) {
             const auto a = v[i], b = v[i + N / 2];
-            shuffled[2 * i] = shuffle(a, b, [](int lane) { return lane / 2 + lane % 2 * N; }, sequence);
-            shuffled[2 * i + 1] = shuffle(a, b, [](int lane) { return N / 2 + lane / 2 + lane % 2 * N; }, sequence);
+            shuffled[2 * i] = shuffle<N>(a, b, [](int lane) { return lane / 2 + lane % 2 * N; });
+            shuffled[2 * i + 1] = shuffle<N>(a, b, [](int lane) { return N / 2 + lane / 2 + lane % 2 * N; });
         }
         for (int i = 0; i < N; ++i) v[i] = shuffled[i];
     }
 }
 
 // Calls use(0), use(1) ... with constants, in a line of code each: what a loop indexes stays in registers.
-template <int... I, class Use>
-[[gnu::always_inline]] inline void in_line(std::integer_sequence<int, I...>, const Use& use) {
-    (use(std::integral_constant<int, I>{}), ...);
-}
 template <int N, class Use>
 [[gnu::always_inline]] inline void unrolled(const Use& use) {
-    in_line(std::make_integer_sequence<int, N>{}, use);
+    [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+        (use(std::integral_constant<int, I>{}), ...);
+    }(std::make_integer_sequence<int, N>{});
 }
 
 // Calls use(n) with n, from 1 to Most, as a constant.
