@@ -69,7 +69,7 @@ inline void solve_batch(const AlsProblem<T>& problem, const Workspace<T>& work, 
 }
 
 template <class T>
-std::size_t als_workspace(std::int64_t k) {
+std::size_t sweep_workspace(std::int64_t k) {
     return Workspace<T>(k, nullptr).bytes;
 }
 

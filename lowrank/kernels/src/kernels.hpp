@@ -207,11 +207,10 @@ struct DriftProblem {
 
 template <class T>
 struct Kernels {
-    // Bytes of 64-byte-aligned scratch that als_rows and implicit_rows need for factors of length k.
-    std::size_t (*als_workspace)(std::int64_t k);
+    // Bytes of 64-byte-aligned scratch that the next three need for factors of length k.
+    std::size_t (*sweep_workspace)(std::int64_t k);
     void (*als_rows)(const AlsProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
     void (*implicit_rows)(const ImplicitProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
-    std::size_t (*posterior_workspace)(std::int64_t k);
     void (*posterior_rows)(const PosteriorProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
     void (*drift_rows)(const DriftProblem<T>&, std::int64_t begin, std::int64_t end);
     // out_p = sum_j<k w_uj z_ij + w_uk + z_ik for the entries p = (u, i) of the rows begin:end of A, whose data

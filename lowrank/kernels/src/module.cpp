@@ -102,7 +102,7 @@ void als_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<
                                 objective.data(), shift, static_cast<std::int64_t>(other.shape(1)), fit_bias};
     const nb::gil_scoped_release release;
     const Kernels<T>& kernel = kernels<T>();
-    on_rows(indptr.data(), n_rows, active->batch_rows, threads, kernel.als_workspace(problem.k),
+    on_rows(indptr.data(), n_rows, active->batch_rows, threads, kernel.sweep_workspace(problem.k),
             [&](auto begin, auto end, void* memory) { kernel.als_rows(problem, begin, end, memory); });
 }
 
@@ -122,7 +122,7 @@ void implicit_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Va
         static_cast<std::int64_t>(k), residual ? residual->data() : nullptr};
     const nb::gil_scoped_release release;
     const Kernels<T>& kernel = kernels<T>();
-    on_rows(indptr.data(), problem.weights.n_rows, active->batch_rows, threads, kernel.als_workspace(problem.k),
+    on_rows(indptr.data(), problem.weights.n_rows, active->batch_rows, threads, kernel.sweep_workspace(problem.k),
             [&](auto begin, auto end, void* memory) { kernel.implicit_rows(problem, begin, end, memory); });
 }
 
@@ -165,7 +165,7 @@ void posterior_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, V
         problem.step = step - 1, problem.bias_step = 1;
     }
     const Kernels<T>& kernel = kernels<T>();
-    on_rows(indptr.data(), problem.ratings.n_rows, active->batch_rows, threads, kernel.posterior_workspace(problem.k),
+    on_rows(indptr.data(), problem.ratings.n_rows, active->batch_rows, threads, kernel.sweep_workspace(problem.k),
             [&](auto begin, auto end, void* memory) { kernel.posterior_rows(problem, begin, end, memory); });
 }
 

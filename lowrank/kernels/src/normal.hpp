@@ -23,8 +23,8 @@ struct Scratch {
     }
 };
 
-// A tile of gathered rows, one row's normal equations for each lane, and the systems solved from them: k unknowns, or
-// some more.
+// A tile of gathered rows, one row's normal equations for each lane, and the systems solved from them, of k
+// unknowns or one more.
 template <class T>
 struct Workspace {
     using V = Vec<T, lanes<T>>;
@@ -53,16 +53,17 @@ struct Workspace {
         room = tile_rows < k ? k : tile_rows;
         ahead = prefetch_bytes / (k * static_cast<std::int64_t>(sizeof(T)) + 1) + 1;
         gram_size = (width + rhs_columns) * width;
+        const std::int64_t most = round_up(k + 1, panel);
         systems.size = round_up(k + more, panel);
         tile = scratch.take<T>(room * width);
         targets = scratch.take<T>(room + W);
         start = scratch.take<T>(width * width);
         turned = scratch.take<T>((k + 1) * width);
         scale = scratch.take<T>(k + 1);
-        solution = scratch.take<V>(systems.size);
-        line = scratch.take<V>(systems.size);
-        systems.inverse_diagonal = scratch.take<V>(systems.size);
-        systems.cells = scratch.take<V>(LaneSystems<T>::cell_count(systems.size));
+        solution = scratch.take<V>(most);
+        line = scratch.take<V>(most);
+        systems.inverse_diagonal = scratch.take<V>(most);
+        systems.cells = scratch.take<V>(LaneSystems<T>::cell_count(most));
         grams = scratch.take<T>(gram_size * W);
         bytes = reinterpret_cast<std::size_t>(scratch.next);  // of a layout that starts at null
     }
@@ -87,7 +88,7 @@ template <class T>
 struct TargetSums {
     double sum = 0, squares = 0;
 
-    // Adds n targets, in the lanes of a register; there is room for as many more.
+    // Adds n targets, in the lanes of a register; there is room for a register's lanes more.
     template <class T>
     void add(T* targets, std::int64_t n) {
         constexpr int N = lanes<double>;

@@ -172,11 +172,6 @@ inline void solve_posteriors(const PosteriorProblem<T>& problem, const Workspace
 }
 
 template <class T>
-std::size_t posterior_workspace(std::int64_t k) {
-    return Workspace<T>(k, nullptr, 1).bytes;
-}
-
-template <class T>
 void posterior_rows(const PosteriorProblem<T>& problem, std::int64_t begin, std::int64_t end, void* memory) {
     const Workspace<T> work(problem.k, memory, 1);
     work.prepare(problem.k, nullptr);
