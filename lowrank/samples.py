@@ -50,28 +50,25 @@ class RowCentredSamples(MatrixOperator):
 
     def column_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each column of Y - 1 row', shape (m,)."""
-        stored, subtracted = self._squares(row)
-        columns, (count, length) = self._sparse.csr.indices, self.shape
-        centre = float(self._offsets.mean())
-        spread = float(((self._offsets - centre) ** 2).sum())
-        everywhere = self._weights**2 * spread + count * (self._weights * centre + row) ** 2
-        others = everywhere - _sums(columns, subtracted, length)
-        return _sums(columns, stored, length) + np.maximum(others, 0.0)
+        o, w, centre = self._offsets, self._weights, float(self._offsets.mean())
+        without = w**2 * ((o - centre) ** 2).sum() + len(o) * (w * centre + row) ** 2
+        return self._with_entries(without, row, self._sparse.csr.indices)
 
     def row_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each row of Y - 1 row', shape (n,)."""
-        stored, subtracted = self._squares(row)
-        rows, o, w = _row_of_entry(self._sparse.csr), self._offsets, self._weights
-        everywhere = o**2 * (w @ w) + 2 * o * (w @ row) + row @ row
-        others = everywhere - _sums(rows, subtracted, len(o))
-        return _sums(rows, stored, len(o)) + np.maximum(others, 0.0)
+        o, w = self._offsets, self._weights
+        without = o**2 * (w @ w) + 2 * o * (w @ row) + row @ row
+        return self._with_entries(without, row, _row_of_entry(self._sparse.csr))
 
-    def _squares(self, row: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Return squares at the stored entries: of Y - 1 row', and of what S has more than that."""
-        csr = self._sparse.csr
+    def _with_entries(
+        self, without: Float64Array, row: Float64Array, places: NDArray[np.integer[Any]]
+    ) -> Float64Array:
+        """Return sums of squares at places, given those that there would be without entries."""
+        csr, length = self._sparse.csr, len(without)
         subtracted = row[csr.indices]
         subtracted += self._offsets[_row_of_entry(csr)] * self._weights[csr.indices]
-        return (csr.data - subtracted) ** 2, subtracted**2
+        stored = _sums(places, (csr.data - subtracted) ** 2, length)
+        return stored + np.maximum(without - _sums(places, subtracted**2, length), 0.0)
 
     def scaled(self, factor: float | Float64Array) -> RowCentredSamples:
         """Return Y with its entries, or each column, multiplied by a factor."""
