@@ -24,7 +24,7 @@ Floats = NDArray[np.floating[Any]]
 _START = 0.1  # expected length of a factor to start from
 _LEARNING_SWEEPS = 8  # in which the maps from features follow the factors
 _BLOCK = 64  # factors solved for at once, of many
-_BLOCK_GAIN = 4.0  # times fewer multiplications pay for more sweeps, at a lower rate
+_BLOCK_GAIN = 3.6  # times fewer multiplications pay for more sweeps, at a lower rate
 
 FEATURE_PENALTY = 30.0
 """Ridge penalty of what a feature tells, in rows: so many rows with it are believed half."""
@@ -241,7 +241,7 @@ def blocks_are_faster(counts: Sequence[NDArray[np.int64]], k: int) -> bool:
     exact = blocks = 0.0
     for own in counts:
         n = own.astype(np.float64)
-        exact += np.where(2 * n <= k, n**2 * k + n**3 / 3, n * k**2 + k**3 / 3).sum()
+        exact += np.where(1.5 * n <= k, n**2 * k + n**3 / 3, n * k**2 + k**3 / 3).sum()
         blocks += k * (n * _BLOCK + _BLOCK**2 / 3).sum()
     return bool(exact > _BLOCK_GAIN * blocks)
 
