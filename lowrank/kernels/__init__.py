@@ -450,7 +450,7 @@ def project(
 def squared_distances(
     P: Floats, V: Floats, s: Floats, *, threads: int | None = None
 ) -> NDArray[np.float64]:
-    """Return the squared norm of each column of P - V * s; P as V in `coefficients`, V C-ordered."""
+    """Return the squared norm of each column of P - V * s, with P as V in `coefficients`."""
     squares = np.empty(len(s))
     backends.active.squared_distances(P, V, s, squares, resolve_threads(threads))
     return squares

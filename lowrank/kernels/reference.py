@@ -207,7 +207,7 @@ def subtract(V: Floats, H: Floats, W: Floats, threads: int) -> None:
 def project(
     V: Floats, first: int, again: bool, W: Floats, inside: Floats, gram: Floats, threads: int
 ) -> None:
-    """Subtract the projection of W on V, and write its coefficients and the W.T @ W that is left."""
+    """Subtract the projection of W on V; write its coefficients, and W.T @ W of the rest."""
     inside[:] = 0
     for start in (first, 0)[: 1 + again]:
         part = V[:, start:].T @ W

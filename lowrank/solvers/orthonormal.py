@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,7 +88,7 @@ def extend_basis(
 def longest(inside: FloatArray, R: FloatArray) -> float:
     """Return the largest norm of the columns of a block that `extend_basis` has split."""
     squares = np.einsum("ij,ij->j", inside, inside) + np.einsum("ij,ij->j", R, R)
-    return float(squares.max(initial=0.0)) ** 0.5
+    return math.sqrt(squares.max(initial=0.0))
 
 
 def _qr(block: FloatArray, gram: Float64Array) -> tuple[FloatArray, FloatArray, float]:
