@@ -317,8 +317,8 @@ def assign_roles(
         if not is_number and not any(is_time(value, form) for value in times):
             value = next((value for value in times if value not in (None, "")), "")
             shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
-            say = time_problem(value, form).rstrip(".").partition("; say ")[2]
-            reason = f"{shown} is not a time that can be read{'; say ' * bool(say)}{say}"
+            hint = time_problem(value, form).rstrip(".").partition("; ")[2]
+            reason = f"{shown} is not a time that can be read{'; ' * bool(hint)}{hint}"
             parts["timestamp"] = f"{names[roles.pop('timestamp')]} not used ({reason})"
     if "rating" not in roles:
         parts["item"] += ", no rating: implicit feedback"

@@ -63,5 +63,5 @@ def test_a_foreign_column_where_times_could_be(tmp_path: Path, values: list[obje
     path = tmp_path / "r.parquet"
     frame = pl.DataFrame({"user": [1, 2], "item": [1, 2], "timestamp": values})
     frame.write_parquet(path)
-    said = f"timestamp not used ('{frame['timestamp'].dtype}' is not a time that can be read)"
+    said = f"timestamp not used ('{frame['timestamp'].dtype}' is not a time that can be read"
     assert said in str(read_ratings(path).source)
