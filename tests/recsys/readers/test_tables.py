@@ -245,7 +245,10 @@ def test_a_foreign_date_that_nobody_asked_for_is_left_alone(read: Read) -> None:
     content = 'user,item,date\n1,10,"09 13, 2009"\n'
     loaded = read(content)
     assert rows(loaded) == [(1, 10)]
-    assert "date not used ('09 13, 2009' is not a time that can be read; --time-format reads others)" in str(loaded.source)
+    assert (
+        "date not used ('09 13, 2009' is not a time that can be read; --time-format reads others)"
+        in str(loaded.source)
+    )
 
 
 def test_the_last_in_time_is_kept(read: Read) -> None:
