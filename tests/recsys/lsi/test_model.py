@@ -412,7 +412,7 @@ def test_cosines_by_block_and_by_pair_are_the_same():
     matches = Cosine(vectors, queries)
     block = matches.scores(np.arange(3))
     users, items = np.divmod(np.arange(15), 5)
-    np.testing.assert_allclose(block.ravel(), matches.predict(users, items), atol=1e-6)
+    np.testing.assert_allclose(block.ravel(), matches.pair_scores(users, items), atol=1e-6)
     for user in range(3):
         np.testing.assert_allclose(block[user], matches.scores(np.array([user]))[0], atol=1e-6)
     assert np.isnan(block[:, 2]).all()
