@@ -246,7 +246,7 @@ def test_a_foreign_date_that_nobody_asked_for_is_left_alone(read: Read) -> None:
     loaded = read(content)
     assert rows(loaded) == [(1, 10)]
     assert (
-        "date not used ('09 13, 2009' is not a time that can be read; --time-format reads others)"
+        "date not used ('09 13, 2009' is not a time that can be read; --time-format reads"
         in str(loaded.source)
     )
 
