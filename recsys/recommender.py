@@ -365,8 +365,7 @@ class Recommender:
         where_user : str or polars expression, optional
             Recommend only to those of the users that meet this condition, such as ``"age < 30"``.
         cold_start : {"error", "popular"}
-            For unknown users: an error, or the most rated items, with the number of ratings as
-            score.
+            For unknown users: an error, or the most rated items, scored by how often they are.
         diversity : float
             From 0 to 1: how much a difference from the items before it in the list counts for an
             item, next to its score (maximal marginal relevance, by the cosine of item vectors).
@@ -586,11 +585,10 @@ class Recommender:
         Returns
         -------
         polars DataFrame
-            Columns part ("base", "popularity", "item", "feature" or "others"), item, rating (of
-            the item; absent for implicit feedback), feature (such as "genres = Horror"; only if any
-            counts), contribution (Float32) and title where titles are known. The base is the score
-            without ratings of the user, popularity what few ratings of the item take off.
-            Contributions add up to the score, not clipped, to rounding.
+            Columns part ("base", "popularity", "item", "feature" or "others"), item, rating (not
+            for implicit feedback), feature (such as "genres = Horror", if any counts), contribution
+            (Float32), title where there are any. The base is the score without ratings of the user,
+            popularity what few ratings of the item take off. All add up to the score, not clipped.
 
         Raises
         ------

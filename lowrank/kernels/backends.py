@@ -61,7 +61,7 @@ def physical_memory() -> int | None:
     """Return the bytes of memory of this machine, None if they are not known."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
+    except (AttributeError, OSError, ValueError):  # there is no sysconf on win32
         return None
 
 
