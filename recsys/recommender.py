@@ -94,8 +94,7 @@ class Recommender:
         self._counts_from: dict[str, Ratings] = {}
 
     def __repr__(self) -> str:
-        known = "not fitted" if self._ratings is None else f"{self._ratings}"
-        return f"<{type(self).__name__}: {self.model.name}, {known}>"
+        return f"<{type(self).__name__}: {self.model.name}, {self._ratings or 'not fitted'}>"
 
     def _repr_html_(self) -> str:
         facts = {"model": self.model.name, **self.model.get_params()}
@@ -112,8 +111,7 @@ class Recommender:
         params = self.model.get_params()
         if self._is_named:
             return {"model": self.model.name, **params}
-        nested = {f"model__{name}": value for name, value in params.items()} if deep else {}
-        return {"model": self.model, **nested}
+        return {"model": self.model} | ({f"model__{n}": params[n] for n in params} if deep else {})
 
     def set_params(self, **params: Any) -> Self:
         """Set the model or some of its parameters; the recommender is not fitted afterwards."""
@@ -122,9 +120,9 @@ class Recommender:
             changed = type(self)(**(self.get_params() if same else {}) | params)
         else:
             model = params.pop("model", self.model)
-            nested = {name.removeprefix("model__"): value for name, value in params.items()}
-            named = make_model(model.name, **model.get_params() | nested) if nested else model
-            changed = type(self)(named)
+            if nested := {name.removeprefix("model__"): params[name] for name in params}:
+                model = make_model(model.name, **model.get_params() | nested)
+            changed = type(self)(model)
         self.__dict__ = vars(changed)
         return self
 
@@ -161,8 +159,7 @@ class Recommender:
         Raises
         ------
         DataError
-            If the model cannot use the ratings, or its parameters lead to numbers that are not
-            finite.
+            If the model cannot use the ratings, or its parameters lead to infinite numbers.
         """
         data = ratings if isinstance(ratings, Ratings) else as_ratings(ratings)
         if validation is not None and not isinstance(validation, Ratings):
@@ -417,9 +414,7 @@ class Recommender:
         popular = None if cold_start == "error" or users is None else known._popular
         found = requested(known.model, known.ratings, users, n, request, known._new, popular)
         labels, ids = found.labels.alias("user"), known.ratings.items
-        return (
-            ranked(top, labels, ids, titles=known._titles, new=found.new) for top in found.blocks
-        )
+        return (ranked(t, labels, ids, titles=known._titles, new=found.new) for t in found.blocks)
 
     def similar_items(
         self, items: IdsLike | None = None, n: int = 10, *, text: str | Sequence[str] | None = None
@@ -471,8 +466,7 @@ class Recommender:
 
     def _joined(self, blocks: Iterator[TopN], labels: pl.Series, ids: Ids) -> pl.DataFrame:
         titles, new = (self._titles, self._new) if ids.kind == "item" else (None, None)
-        found = (ranked(top, labels, ids, "similar", titles=titles, new=new) for top in blocks)
-        return pl.concat(found)
+        return pl.concat(ranked(t, labels, ids, "similar", titles=titles, new=new) for t in blocks)
 
     @cached_property
     def _item_similarity(self) -> Scorer:

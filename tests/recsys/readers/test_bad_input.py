@@ -216,7 +216,7 @@ def test_missing_files_name_what_is_near(tmp_path: Path) -> None:
 
 def test_ratings_in_words_are_kinds_of_events(read: Read) -> None:
     content = "user,item,thumb\n1,10,up\n2,20,down\n2,30,up\n"
-    with pytest.raises(DataError, match="has words, not numbers: 'down', 'up'.*--event-col thumb"):
+    with pytest.raises(DataError, match=r"has words, not numbers: 'down'.*--event-col thumb"):
         read(content, rating="thumb")
     likes = read(content, event="thumb", event_weights={"up": 1, "down": 0})
     assert (likes.implicit, likes.nnz) == (True, 2)
