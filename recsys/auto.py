@@ -15,11 +15,11 @@ from recsys.data.ratings import Ratings
 from recsys.errors import NotFittedError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers, takes_start
-from recsys.models.base import Floats, Model, OnStep, model
+from recsys.models.base import Floats, Model, OnStep
 from recsys.models.blend import Blend
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
-from recsys.models.parameters import random_state_parameter, threads_parameter
+from recsys.models.parameters import model, random_state_parameter, threads_parameter
 from recsys.models.registry import make_model, model_class, parameters
 from recsys.models.validation import TOP, HeldOut, Lists, growing_blends
 

@@ -22,9 +22,9 @@ from recsys.errors import DataError, NotFittedError
 from recsys.filters import BlockLike
 from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import html_table
-from recsys.models.base import Model, OnStep, Step, fitted_model
+from recsys.models.base import Model, OnStep, Step
 from recsys.models.baselines import Popular
-from recsys.models.registry import make_model
+from recsys.models.registry import fitted_model, make_model
 from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
 from recsys.readers import as_ratings

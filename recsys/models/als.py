@@ -21,14 +21,18 @@ from recsys.models.base import (
     OnStep,
     Step,
     ValidationWatch,
-    breakdown,
-    fitted,
-    model,
     validation_rmse,
 )
 from recsys.models.content import ContentModel
 from recsys.models.histories import Histories
-from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
+from recsys.models.parameters import (
+    breakdown,
+    fitted,
+    model,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
+)
 from recsys.models.priors import csr_rows
 
 if TYPE_CHECKING:

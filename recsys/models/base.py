@@ -16,14 +16,11 @@ Models know integer indices only; `recsys.Recommender` translates ids.
 
 from __future__ import annotations
 
-import inspect
 import math
-import re
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
+from dataclasses import Field, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,8 +28,8 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from recsys.errors import DataError, NotFittedError
 from recsys.models.factor_form import FactorForm
-from recsys.models.histories import Histories
-from recsys.models.parameters import Parameter
+from recsys.models.histories import Explanation, Histories
+from recsys.models.parameters import Parameter, fitted, model, parameter
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
+_COUNTED = 2**20  # ratings counted at a time: they are copied
 _PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
 # Types of fitted arrays and kinds of fitted scalars, by their annotations.
 _DTYPES = {"Floats": "float32"} | {f"NDArray[np.{d}]": d for d in ("float64", "int32", "int64")}
@@ -108,105 +106,6 @@ def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:
     return float(np.sqrt(np.mean((predicted - held_out.values) ** 2, dtype=np.float64)))
 
 
-def breakdown(model: Model, *names: str) -> DataError:
-    """Return the error of a fit that diverged, with the parameters that may be the cause."""
-    own = " and ".join(f"{name} {getattr(model, name):g}" for name in names)
-    usual = " and ".join(f"{getattr(type(model), name):g}" for name in names)
-    is_usual = all(getattr(model, name) == getattr(type(model), name) for name in names)
-    advice = "scale the ratings" if is_usual else f"choose values nearer to {usual}"
-    return DataError(
-        f"The fit of {model.name} leaves the range of single precision with {own}; {advice}."
-    )
-
-
-class Fit(NamedTuple):
-    """A fitted model, the ratings that it was fitted to, and the summary that is saved with it."""
-
-    model: Model
-    ratings: Ratings
-    training: dict[str, Any]
-
-
-def fitted_model(model: Model, ratings: Ratings, on_step: OnStep, **settings: Any) -> Fit:
-    """Fit a model; of one that chooses among others, return the choice, with its ratings.
-
-    Raises
-    ------
-    DataError
-        If there are no ratings, or the fit breaks down.
-    """
-    if not ratings.n_ratings:
-        raise DataError("There are no ratings to fit a model to.")
-    last: Step | None = None
-
-    def each(step: Step) -> None:
-        nonlocal last
-        last = step
-        if on_step is not None:
-            on_step(step)
-
-    start = time.perf_counter()
-    model.fit(ratings, on_step=each, **settings)
-    seconds = round(time.perf_counter() - start, 3)
-    model, ratings, findings = model._chosen(ratings)
-    check_finite(model)
-    least, most = (None, None) if ratings.implicit else ratings.value_range()
-    training = {
-        **{"users": ratings.n_users, "items": ratings.n_items, "ratings": ratings.n_ratings},
-        **{"implicit": ratings.implicit, "rating_min": least, "rating_max": most},
-        "seconds": seconds,
-        "sweeps": last.step if last else None,
-        "train_rmse": last.train_rmse if last else None,
-        "validation_rmse": last.validation_rmse if last else None,
-    }
-    said = {"choice": findings, "remarks": "; ".join(model.remarks)}
-    return Fit(model, ratings, training | {name: text for name, text in said.items() if text})
-
-
-def check_finite(model: Model) -> None:
-    """Check that the arrays of a fit are finite.
-
-    Raises
-    ------
-    DataError
-    """
-    for name, array in model._arrays().items():
-        with np.errstate(invalid="ignore"):  # of infinities of either sign
-            # Unlike isfinite, a sum needs no memory.
-            if array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64)):
-                raise DataError(
-                    f"The fit of {model.name} broke down, with numbers in {name} that are not "
-                    "finite; choose parameters nearer to their defaults."
-                )
-
-
-def fitted(*axes: str, when: str | None = None) -> Any:
-    """Declare an array that `fit` sets, by its axes, if the attribute named `when` is true.
-
-    With "set" for `when` the array may be missing: what was fitted decides.
-    """
-    return field(init=False, repr=False, metadata={"axes": axes, "when": when})
-
-
-M = TypeVar("M", bound="Model")
-
-
-@dataclass_transform(kw_only_default=True, eq_default=False)
-def model(cls: type[M]) -> type[M]:
-    """Make a class a dataclass with keyword-only parameters, which its docstring lists."""
-    cls = dataclass(kw_only=True, eq=False)(cls)
-    if cls.__doc__ and (declared := cls.parameters()):
-        section = "\n\nParameters\n----------"
-        for p in declared:
-            kind = "{" + ", ".join(map(repr, p.choices)) + "}" if p.choices else p.type.__name__
-            default = "optional" if p.default is None else f"default {p.default!r}"
-            section += f"\n{p.name} : {kind}, {default}\n    {p.description}"
-        text = inspect.cleandoc(cls.__doc__)
-        first, *rest = re.split(r"(?=\n\n(?:Attributes|Notes|References)\n---)", text, maxsplit=1)
-        cls.__doc__ = first + section + "".join(rest)
-    return cls
-
-
 def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
     """Return `indices` as a one-dimensional int64 array.
 
@@ -231,6 +130,12 @@ def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
             f"{what} indices must be between 0 and {size - 1}; got {array[bad.argmax()]}."
         )
     return array.astype(np.int64, copy=False)
+
+
+def obscurity(log_counts: NDArray[np.floating[Any]], most: float, rating_std: float) -> Floats:
+    """Return ``rating_std * (log(1 + most) - log_counts)``, at least 0, of each item."""
+    behind = np.maximum(np.log1p(most) - log_counts.astype(np.float64), 0)
+    return np.asarray(rating_std * behind, np.float32)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -374,6 +279,17 @@ class Model:
     def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:
         """Return the model to keep after a fit, what it was fitted to, and why it was chosen."""
         return self, ratings, None
+
+    def _check_finite(self) -> None:
+        """Check that the arrays of a fit are finite."""
+        for name, array in self._arrays().items():
+            with np.errstate(invalid="ignore"):  # of infinities of either sign
+                # Unlike isfinite, a sum needs no memory.
+                if array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64)):
+                    raise DataError(
+                        f"The fit of {self.name} broke down, with numbers in {name} that are not "
+                        "finite; choose parameters nearer to their defaults."
+                    )
 
     @abstractmethod
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
@@ -534,6 +450,89 @@ class FoldingModel(BiasedModel):
             *samples, _, d = getattr(self, f"{other}_link").shape
             arrays[f"{other}_link"] = np.zeros((*samples, histories.n_rows, d), np.float32)
         return self._with_arrays(**arrays)
+
+
+@model
+class RatingModel(FoldingModel):
+    """A model that predicts ratings, and ranks items by them and by their numbers of ratings.
+
+    The best list is not that of the highest predicted ratings, which begins with obscure items of a
+    few enthusiasts: the odds that an item is chosen at all count, a power of its number of ratings.
+
+    Attributes
+    ----------
+    item_obscurity : float32 ndarray of shape (n_items,)
+        Standard deviation of the ratings times ``log(1 + most_ratings) - log(1 + count)``: times
+        `popularity`, what a score in a list is below the predicted rating. Where features tell of
+        an item without ratings, the logarithm that they predict stands for its own.
+    """
+
+    popularity: float = parameter(
+        0.3,
+        "Weight of an item's number of ratings in lists; 0 ranks by the predicted rating alone.",
+        low=0.0,
+        high=1.0,
+    )
+    rating_std: float = fitted()
+    most_ratings: int = fitted()
+    item_obscurity: Floats = fitted("n_items")
+    typical_log_count: float = fitted(when="set")
+    item_count_weights: Floats = fitted("n_item_features", when="set")
+
+    def _prepare(self, ratings: Ratings) -> None:
+        """Count the ratings of items, and fit what their features tell of that."""
+        counts = np.zeros(ratings.n_items, np.int64)
+        for start in range(0, ratings.nnz, _COUNTED):
+            part = ratings.indices[start : start + _COUNTED]
+            counts += np.bincount(part, minlength=ratings.n_items)
+        self.rating_std = ratings.mean_and_std()[1] or 1.0
+        self.most_ratings, rows = int(counts.max(initial=0)), None
+        features = ratings.item_features if self.uses_features else None
+        if features is not None and features.matrix.shape[1]:
+            from lowrank.completion.cold import fit_cold_map  # few fits have features
+
+            log_counts = np.log1p(counts).astype(np.float32)[:, None]
+            rated, variance = np.minimum(counts, 1), np.mean(1 / (1 + counts[counts > 0]))
+            found = fit_cold_map(log_counts, rated, features, np.full((1, 1), variance))
+            self.typical_log_count = float(found.mean[0])
+            self.item_count_weights = found.coefficients[:, 0].copy()
+            rows = kernels.csr_arrays(features.matrix.astype(np.float32, copy=False))
+        self.item_obscurity = self._obscurity(counts, rows)
+
+    def _obscurity(
+        self, counts: NDArray[np.int64], features: kernels.CsrArrays | None = None
+    ) -> Floats:
+        log_counts: NDArray[np.floating[Any]] = np.log1p(counts)
+        if "item_count_weights" in vars(self):
+            told = np.full(len(counts), self.typical_log_count)
+            if features is not None:
+                told += kernels.csr_matmat(features, self.item_count_weights[:, None])[:, 0]
+            log_counts = np.where(counts > 0, log_counts, np.maximum(told, 0))
+        return obscurity(log_counts, self.most_ratings, self.rating_std)
+
+    def _folded(self, histories: Histories, side: str, *features: Any, **arrays: Any) -> Self:
+        if side == "item":
+            arrays["item_obscurity"] = self._obscurity(histories.counts, *features)
+        return super()._folded(histories, side, *features, **arrays)
+
+    @property
+    def _list_bias(self) -> Floats:
+        """The biases of items less what lists take off for few ratings; made once."""
+        given = self.item_bias, self.item_obscurity, self.popularity
+        made = vars(self).get("_made_list_bias")
+        if made is None or any(a is not b for a, b in zip(made[:3], given, strict=True)):
+            made = *given, given[0] - np.float32(self.popularity) * given[1]
+            vars(self)["_made_list_bias"] = made
+        bias: Floats = made[3]
+        return bias
+
+    def _explanation(
+        self, base: Floats, terms: NDArray[Any], items: Indices, **features: Floats
+    ) -> Explanation:
+        """Return scores of items as sums, of which the predictions are given."""
+        off = -np.float32(self.popularity) * self.item_obscurity[items] if self.popularity else None
+        sums = base.astype(np.float32), terms.astype(np.float32)
+        return Explanation(*sums, **features, popularity=off)
 
 
 @model

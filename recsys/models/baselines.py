@@ -18,16 +18,14 @@ from recsys.models.base import (
     Indices,
     Model,
     OnStep,
+    RatingModel,
     Step,
     check_indices,
-    fitted,
-    model,
     validation_rmse,
 )
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
-from recsys.models.parameters import parameter, random_state_parameter
-from recsys.models.popularity import RatingModel
+from recsys.models.parameters import fitted, model, parameter, random_state_parameter
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -24,10 +24,7 @@ from recsys.models.base import (
     OnStep,
     Step,
     ValidationWatch,
-    breakdown,
     check_indices,
-    fitted,
-    model,
     validation_rmse,
 )
 from recsys.models.calibration import calibrate, leverage, pair_variances, unseen
@@ -35,7 +32,14 @@ from recsys.models.content import ContentModel
 from recsys.models.drifts import NAMES, DriftingModel
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
-from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
+from recsys.models.parameters import (
+    breakdown,
+    fitted,
+    model,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
+)
 from recsys.models.priors import Known, csr_rows
 from recsys.models.validation import HeldOut
 

@@ -23,12 +23,16 @@ from recsys.models.base import (
     OnStep,
     Step,
     check_indices,
-    fitted,
-    model,
 )
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
-from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
+from recsys.models.parameters import (
+    fitted,
+    model,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
+)
 from recsys.models.registry import make_model, model_class
 from recsys.models.validation import HeldOut, Lists, best_weights, score_scale
 

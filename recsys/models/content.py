@@ -31,9 +31,9 @@ from lowrank.completion.cold import (
 from lowrank.completion.design import GroupedFeatures
 from lowrank.completion.links import Posterior, RowPrior, Terms, posterior_terms, sampled_rows
 from lowrank.kernels import CsrArrays, transposed
-from recsys.models.base import Floats, Indices, check_indices, fitted, model
+from recsys.models.base import Floats, Indices, RatingModel, check_indices
 from recsys.models.histories import Explanation, Histories
-from recsys.models.popularity import RatingModel
+from recsys.models.parameters import fitted, model
 from recsys.models.priors import FeaturedModel, Known, csr_rows, row_of
 
 if TYPE_CHECKING:

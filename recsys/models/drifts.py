@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from lowrank.completion.drift import Drift, Knots, fit_drifts
 from recsys.errors import DataError
 from recsys.messages import lasting
-from recsys.models.base import BiasedModel, Floats, Indices, fitted, model
+from recsys.models.base import BiasedModel, Floats, Indices
 from recsys.models.histories import Histories
+from recsys.models.parameters import fitted, model
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings

@@ -11,11 +11,17 @@ from numpy.typing import ArrayLike, NDArray
 from lowrank import kernels
 from lowrank.kernels import backends
 from recsys.errors import DataError
-from recsys.models.base import Floats, Indices, OnStep, check_indices, fitted, model
+from recsys.models.base import Floats, Indices, OnStep, check_indices
 from recsys.models.histories import Histories
 from recsys.models.item_item import ItemItemModel, weight_unit, weighted_matrix
 from recsys.models.linear_filter import LinearFilter
-from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
+from recsys.models.parameters import (
+    fitted,
+    model,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
+)
 from recsys.models.profiles import ProfileModel
 
 if TYPE_CHECKING:

@@ -17,10 +17,17 @@ from lowrank.completion.implicit import implicit_sweeps, solve_interactions
 from lowrank.completion.links import Terms
 from lowrank.kernels import CsrArrays
 from lowrank.kernels.retrieval import top_k
-from recsys.models.base import Floats, OnStep, Step, breakdown, check_indices, fitted, model
+from recsys.models.base import Floats, OnStep, Step, check_indices
 from recsys.models.histories import Explanation, Histories
 from recsys.models.item_item import weight_unit, weighted_matrix
-from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
+from recsys.models.parameters import (
+    breakdown,
+    fitted,
+    model,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
+)
 from recsys.models.priors import Known, PriorModel, csr_rows, row_of
 
 if TYPE_CHECKING:

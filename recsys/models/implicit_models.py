@@ -28,13 +28,17 @@ from recsys.models.base import (
     OnStep,
     Step,
     check_indices,
-    fitted,
-    model,
 )
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.item_item import ItemItemModel, weight_unit, weighted_matrix
-from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
+from recsys.models.parameters import (
+    fitted,
+    model,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
+)
 from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:

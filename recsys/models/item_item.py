@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from recsys.auto import are_counts
 from recsys.errors import DataError
-from recsys.models.base import Floats, Indices, Model, check_indices, fitted, model
+from recsys.models.base import Floats, Indices, Model, check_indices
 from recsys.models.histories import Explanation, Histories
+from recsys.models.parameters import fitted, model
 from recsys.saved_arrays import check_rows
 
 if TYPE_CHECKING:

@@ -24,10 +24,16 @@ from lowrank.kernels.retrieval import gram_rows
 from lowrank.subspace import leading_directions
 from recsys.auto import default_factors
 from recsys.errors import DataError
-from recsys.models.base import Floats, Indices, OnStep, check_indices, fitted, model
+from recsys.models.base import Floats, Indices, OnStep, check_indices
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
-from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
+from recsys.models.parameters import (
+    fitted,
+    model,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
+)
 from recsys.models.profiles import ProfileModel
 from recsys.saved_arrays import check_rows
 

@@ -1,15 +1,20 @@
-"""Parameters of models: declaration, valid values and ranges for tuning."""
+"""Parameters and fitted arrays of models: declarations, valid values and ranges for tuning."""
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import numpy as np
 
 from recsys.errors import DataError
+
+if TYPE_CHECKING:
+    from recsys.models.base import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +155,41 @@ def random_state_parameter() -> Any:
 def threads_parameter() -> Any:
     """Declare the number of threads, which does not change the result."""
     return parameter(None, "Number of threads; all available cores by default.")
+
+
+def fitted(*axes: str, when: str | None = None) -> Any:
+    """Declare an array that `fit` sets, by its axes, if the attribute named `when` is true.
+
+    With "set" for `when` the array may be missing: what was fitted decides.
+    """
+    return field(init=False, repr=False, metadata={"axes": axes, "when": when})
+
+
+M = TypeVar("M", bound="Model")
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
+def model(cls: type[M]) -> type[M]:
+    """Make a class a dataclass with keyword-only parameters, which its docstring lists."""
+    cls = dataclass(kw_only=True, eq=False)(cls)
+    if cls.__doc__ and (declared := cls.parameters()):
+        section = "\n\nParameters\n----------"
+        for p in declared:
+            kind = "{" + ", ".join(map(repr, p.choices)) + "}" if p.choices else p.type.__name__
+            default = "optional" if p.default is None else f"default {p.default!r}"
+            section += f"\n{p.name} : {kind}, {default}\n    {p.description}"
+        text = inspect.cleandoc(cls.__doc__)
+        first, *rest = re.split(r"(?=\n\n(?:Attributes|Notes|References)\n---)", text, maxsplit=1)
+        cls.__doc__ = first + section + "".join(rest)
+    return cls
+
+
+def breakdown(model: Model, *names: str) -> DataError:
+    """Return the error of a fit that diverged, with the parameters that may be the cause."""
+    own = " and ".join(f"{name} {getattr(model, name):g}" for name in names)
+    usual = " and ".join(f"{getattr(type(model), name):g}" for name in names)
+    is_usual = all(getattr(model, name) == getattr(type(model), name) for name in names)
+    advice = "scale the ratings" if is_usual else f"choose values nearer to {usual}"
+    return DataError(
+        f"The fit of {model.name} leaves the range of single precision with {own}; {advice}."
+    )

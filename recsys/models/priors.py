@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from lowrank import kernels
 from lowrank.completion.implicit import PriorMean
 from lowrank.kernels import CsrArrays
-from recsys.models.base import FactorModel, Floats, FoldingModel, Indices, fitted, model
+from recsys.models.base import FactorModel, Floats, FoldingModel, Indices
 from recsys.models.histories import Histories
+from recsys.models.parameters import fitted, model
 
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures

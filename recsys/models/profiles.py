@@ -21,9 +21,10 @@ from lowrank import kernels
 from lowrank.completion.implicit import FEATURE_PENALTY
 from lowrank.kernels import CsrArrays
 from lowrank.subspace import leading_directions
-from recsys.models.base import Floats, Indices, check_indices, fitted, model
+from recsys.models.base import Floats, Indices, check_indices
 from recsys.models.histories import Explanation, Histories
 from recsys.models.item_item import HistoryModel
+from recsys.models.parameters import fitted, model
 from recsys.models.priors import Known, csr_rows, row_of
 
 if TYPE_CHECKING:

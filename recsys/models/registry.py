@@ -1,18 +1,20 @@
-"""Names of the models, and the classes behind them.
+"""Models by name, and their fits.
 
 `MODELS` names where each class lives, so that only the model in use is imported, with NumPy.
 """
 
 from __future__ import annotations
 
+import time
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recsys.errors import DataError
 from recsys.messages import close_matches
 
 if TYPE_CHECKING:
-    from recsys.models.base import Model
+    from recsys.data.ratings import Ratings
+    from recsys.models.base import Model, OnStep, Step
     from recsys.models.parameters import Parameter
 
 MODELS: dict[str, str] = {
@@ -89,3 +91,47 @@ def make_model(name: str, **params: Any) -> Model:
     Popular(damping=5)
     """
     return model_class(name)().set_params(**params)
+
+
+class Fit(NamedTuple):
+    """A fitted model, the ratings that it was fitted to, and the summary that is saved with it."""
+
+    model: Model
+    ratings: Ratings
+    training: dict[str, Any]
+
+
+def fitted_model(model: Model, ratings: Ratings, on_step: OnStep, **settings: Any) -> Fit:
+    """Fit a model; of one that chooses among others, return the choice, with its ratings.
+
+    Raises
+    ------
+    DataError
+        If there are no ratings, or the fit breaks down.
+    """
+    if not ratings.n_ratings:
+        raise DataError("There are no ratings to fit a model to.")
+    last: Step | None = None
+
+    def each(step: Step) -> None:
+        nonlocal last
+        last = step
+        if on_step is not None:
+            on_step(step)
+
+    start = time.perf_counter()
+    model.fit(ratings, on_step=each, **settings)
+    seconds = round(time.perf_counter() - start, 3)
+    model, ratings, findings = model._chosen(ratings)
+    model._check_finite()
+    least, most = (None, None) if ratings.implicit else ratings.value_range()
+    training = {
+        **{"users": ratings.n_users, "items": ratings.n_items, "ratings": ratings.n_ratings},
+        **{"implicit": ratings.implicit, "rating_min": least, "rating_max": most},
+        "seconds": seconds,
+        "sweeps": last.step if last else None,
+        "train_rmse": last.train_rmse if last else None,
+        "validation_rmse": last.validation_rmse if last else None,
+    }
+    said = {"choice": findings, "remarks": "; ".join(model.remarks)}
+    return Fit(model, ratings, training | {name: text for name, text in said.items() if text})

@@ -13,16 +13,20 @@ from recsys.models.base import (
     FactorModel,
     Floats,
     OnStep,
+    RatingModel,
     Step,
     check_indices,
-    fitted,
-    model,
     validation_rmse,
 )
 from recsys.models.baselines import Bias
 from recsys.models.histories import Explanation, Histories
-from recsys.models.parameters import parameter, random_state_parameter, threads_parameter
-from recsys.models.popularity import RatingModel
+from recsys.models.parameters import (
+    fitted,
+    model,
+    parameter,
+    random_state_parameter,
+    threads_parameter,
+)
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings

@@ -20,7 +20,7 @@ from lowrank.completion.ordinal import OrdinalScale
 from lowrank.completion.targets import LATENT_STEPS
 from lowrank.kernels import CsrArrays, csr_arrays
 from recsys.errors import DataError
-from recsys.models.base import Model
+from recsys.models.base import Model, RatingModel
 from recsys.models.baselines import Bias, Popular
 from recsys.models.bayes import Bayes
 from recsys.models.blend import Blend
@@ -29,7 +29,6 @@ from recsys.models.ease import SparseEASE
 from recsys.models.histories import Histories
 from recsys.models.ials import IALS
 from recsys.models.item_item import HistoryModel, ItemItemModel
-from recsys.models.popularity import RatingModel
 from recsys.models.priors import row_of
 from recsys.models.softimpute import SoftImpute
 

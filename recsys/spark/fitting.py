@@ -25,8 +25,9 @@ from recsys import __version__
 from recsys.data.columns import Request
 from recsys.errors import DataError
 from recsys.models.als import ALS
-from recsys.models.base import Floats, Step, breakdown
+from recsys.models.base import Floats, Step
 from recsys.models.ials import IALS, INTERACTIONS, Penalties, default_factors
+from recsys.models.parameters import breakdown
 from recsys.models.registry import make_model
 from recsys.saved_arrays import MANIFEST
 from recsys.spark.evaluation import rating_errors

@@ -29,7 +29,7 @@ from lowrank.kernels import backends
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
-from recsys.models.popularity import obscurity
+from recsys.models.base import obscurity
 from recsys.models.registry import model_class
 from recsys.saved_arrays import MANIFEST
 from recsys.schema import SPARK_FORMAT

@@ -14,8 +14,7 @@ import numpy as np
 from lowrank.kernels import at_most
 from lowrank.spark import arrow
 from recsys.errors import DataError, UnknownIdError
-from recsys.models.base import FactorModel
-from recsys.models.popularity import obscurity
+from recsys.models.base import FactorModel, obscurity
 from recsys.spark.results import Place, SparkModel, staged
 from recsys.spark.session import BROADCAST_LIMIT, reported, spark_session
 from recsys.topn import CsrPairs, top_n
