@@ -197,7 +197,6 @@ class Auto(Model):
     uses_features = True
     _choice: ClassVar[Choice | None] = None
     _blends: ClassVar[bool] = True
-    _say: ClassVar[Callable[[str], None]] = staticmethod(lambda message: None)
 
     def among(self, choice: Choice, *, blends: bool = True) -> Self:
         """Set the candidates, and whether a blend of them may win."""
@@ -208,6 +207,9 @@ class Auto(Model):
         """Set who is told what is done, such as a progress display."""
         vars(self)["_say"] = say
         return self
+
+    def _say(self, message: str) -> None:
+        """Tell what is done, to whom `report_to` says."""
 
     def compare(self, ratings: Ratings) -> Candidate:
         """Compare the candidates on held-out ratings; `findings` has the results."""

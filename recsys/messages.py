@@ -85,8 +85,8 @@ def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
     """Return up to n texts that resemble one, the most similar first.
 
     As `difflib.get_close_matches`, but in bounded time: only as many of the others are compared as
-    a few seconds allow. Of texts that resemble it as much, one of the same letters comes first, then
-    one that begins with it.
+    a few seconds allow. Of texts that resemble it as much, one of the same letters comes first,
+    then one that begins with it.
 
     Examples
     --------
