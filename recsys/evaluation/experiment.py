@@ -26,11 +26,11 @@ from recsys.evaluation.metrics import (
     resolve_metrics,
 )
 from recsys.evaluation.results import (
-    ERRORS,
     Evaluation,
     Measurement,
     Settings,
     SplitInfo,
+    joined,
     summarize,
 )
 from recsys.evaluation.splits import COLD, NOTHING_KNOWN, Split
@@ -46,8 +46,8 @@ from recsys.reranking import best_items
 from recsys.topn import CsrPairs, Scorer, TopN, check_n, top_n
 
 _CSR = ("shape", "indptr", "indices", "values")
-NO_FEATURES = ":no-features"
 _BLOCK_SCORES = 2**22  # scores of a block of users: 16 MB
+NO_FEATURES = ":no-features"
 """Suffix of the name of a model that is fitted without the features of the ratings."""
 
 
@@ -66,7 +66,6 @@ class WithoutFeatures:
 ModelLike = Model | Recommender | WithoutFeatures | str
 _BLOCK = 2**20  # recommendations measured together
 _BINS = 40  # of the histogram of residuals
-_SUMS = ["relevant", *dict.fromkeys(itertools.chain(*ERRORS.values()))]
 
 
 def evaluate(
@@ -174,7 +173,7 @@ def evaluate(
     if splits[0].method in COLD:  # whose new users or items are the point
         settings = replace(settings, new="keep")
     return Evaluation(
-        **summarize({label: _join(mine) for label, mine in runs.items()}, measured, settings),
+        **summarize({label: joined(mine) for label, mine in runs.items()}, measured, settings),
         steps={label: mine[0].steps for label, mine in runs.items()},
         measured={metric.name: metric for metric in measured},
         settings=settings,
@@ -576,34 +575,3 @@ def measure_lists(
         if metric.influence is not None
     }
     return {name: np.concatenate(each) for name, each in blocks.items()}, overall
-
-
-def _join(runs: Sequence[Measurement]) -> Measurement:
-    """Join the measurements on several folds, of which a user may be in several.
-
-    Numbers and sums of errors are summed; all else are means over (the user's) folds.
-    """
-    first = runs[0]
-    if len(runs) == 1:
-        return first
-    summed = [name for name in _SUMS if name in first.values.columns]
-    sums = [pl.when(pl.col(s).count() > 0).then(pl.col(s).sum()).alias(s) for s in summed]
-    influences = list(first.overall)
-    means = pl.exclude("user", *_SUMS, *influences).mean(), pl.col(influences).sum() / len(runs)
-    by_user = pl.concat([run.values for run in runs]).group_by("user")
-    values = by_user.agg(*sums, *means).sort("user").select(first.values.columns)
-    # Folds may have different ranges of ratings, and so different bins.
-    histograms = [run.residuals for run in runs if run.residuals is not None]
-    residuals = None
-    if histograms:
-        bins = pl.concat(histograms).group_by("low", "high").agg(pl.col("count").sum())
-        residuals = bins.sort("low", "high")
-    return Measurement(
-        values,
-        {name: sum(run.overall[name] for run in runs) / len(runs) for name in first.overall},
-        residuals,
-        first.steps,
-        sum(run.fit_seconds for run in runs) / len(runs),
-        sum(run.recommend_seconds for run in runs) / len(runs),
-        first.timed,
-    )

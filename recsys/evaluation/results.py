@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -33,6 +33,7 @@ ERRORS = {
     "rmse_cold": ("cold_squared_error", "cold_ratings"),
 }
 """Errors of ratings by name: the columns of `Evaluation.per_user` that they are ratios of."""
+_ADDED = ["relevant", *dict.fromkeys(chain(*ERRORS.values()))]  # over the folds of a user
 _IN_TIME = "time", "leave-last", "given"  # splits whose training part may be the earlier one
 _KEY = {"metric": pl.String, "kind": pl.String, "n": pl.Int64}
 _BOUNDS = {"low": pl.Float64, "high": pl.Float64}
@@ -98,6 +99,37 @@ class Measurement:
     fit_seconds: float
     recommend_seconds: float
     timed: bool = False  # whether ratings were predicted for the times they were given at
+
+
+def joined(runs: Sequence[Measurement]) -> Measurement:
+    """Join the measurements on several folds, of which a user may be in several.
+
+    Numbers and sums of errors are summed; all else are means over (the user's) folds.
+    """
+    first = runs[0]
+    if len(runs) == 1:
+        return first
+    summed = [name for name in _ADDED if name in first.values.columns]
+    sums = [pl.when(pl.col(s).count() > 0).then(pl.col(s).sum()).alias(s) for s in summed]
+    influences = list(first.overall)
+    means = pl.exclude("user", *_ADDED, *influences).mean(), pl.col(influences).sum() / len(runs)
+    by_user = pl.concat([run.values for run in runs]).group_by("user")
+    values = by_user.agg(*sums, *means).sort("user").select(first.values.columns)
+    # Folds may have different ranges of ratings, and so different bins.
+    histograms = [run.residuals for run in runs if run.residuals is not None]
+    residuals = None
+    if histograms:
+        bins = pl.concat(histograms).group_by("low", "high").agg(pl.col("count").sum())
+        residuals = bins.sort("low", "high")
+    return Measurement(
+        values,
+        {name: sum(run.overall[name] for run in runs) / len(runs) for name in first.overall},
+        residuals,
+        first.steps,
+        sum(run.fit_seconds for run in runs) / len(runs),
+        sum(run.recommend_seconds for run in runs) / len(runs),
+        first.timed,
+    )
 
 
 @dataclass(frozen=True, slots=True)
