@@ -4,8 +4,8 @@ Both forms have the same signatures; the functions here prepare the arguments an
 one. `LOWRANK_KERNELS` in the environment forces a choice: one of the names that `supported` lists.
 Sparse matrices are given as the arrays ``indptr, indices, data`` of their CSR form (`csr_arrays`),
 matrices of zeros and ones without ``data``; sweeps and products with dense blocks also take a
-`CodedMatrix`. `threads` is the number of threads, by default all available cores; no bit of a
-result depends on it.
+`CodedMatrix`. `threads` is the number of threads, by default OMP_NUM_THREADS or all available
+cores; no bit of a result depends on it.
 """
 
 from __future__ import annotations
@@ -204,11 +204,16 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-_CORES = available_cores()
-default_threads: ContextVar[int] = ContextVar("default_threads", default=_CORES)
-"""Number of threads where none is given: that of `at_most`, or all available cores."""
+def usual_threads() -> int:
+    """Return the number in OMP_NUM_THREADS, as most numerical libraries do, or of the cores."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(int(first), _MOST) if first.isdecimal() and int(first) else available_cores()
+
 
 _MOST = 1024  # more than any machine makes use of; a wish for a billion is not one for a crash
+_CORES = usual_threads()
+default_threads: ContextVar[int] = ContextVar("default_threads", default=_CORES)
+"""Number of threads where none is given: that of `at_most`, or of `usual_threads`."""
 
 _lock = Lock()
 _users = 0  # threads inside `one_blas_thread`

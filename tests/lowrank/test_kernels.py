@@ -309,7 +309,7 @@ def test_a_limit_of_threads_holds_inside_its_block():
         with kernels.at_most(None):
             assert kernels.resolve_threads(None) == 3
         assert kernels.resolve_threads(5) == 5
-    assert kernels.resolve_threads(None) == kernels.available_cores()
+    assert kernels.resolve_threads(None) == kernels.usual_threads()
     assert kernels.resolve_threads(2**31) == kernels.resolve_threads(10**30) == 1024
 
 
@@ -338,6 +338,15 @@ def test_zeros_start_on_a_cache_line():
         assert zeros.shape == shape
         assert zeros.ctypes.data % 64 == 0 or zeros.size == 0
         assert not zeros.any()
+
+
+@pytest.mark.parametrize(
+    ("given", "threads"), [("3", 3), ("4,2", 4), ("0", 2), ("", 2), ("many", 2), ("99999", 1024)]
+)
+def test_threads_are_those_of_openmp_or_the_cores(given, threads, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    monkeypatch.setattr(kernels, "available_cores", lambda: 2)
+    assert kernels.usual_threads() == threads
 
 
 def test_cores_where_the_system_knows_no_affinity(monkeypatch):
