@@ -37,8 +37,8 @@ SMALL = {
     "Top-N on ml-latest-small": "topn.py --data ml-latest-small",
 }
 FULL = {
-    "One exact ALS half-sweep, 25 million ratings": "als_kernel.py --repeats 3",
-    "One exact ALS half-sweep with AVX2": "LOWRANK_KERNELS=avx2 als_kernel.py --repeats 3 64 128",
+    "One exact ALS half-sweep, 25 million ratings": "als_kernel.py --repeats 9",
+    "One exact ALS half-sweep with AVX2": "LOWRANK_KERNELS=avx2 als_kernel.py --repeats 9 64 128",
     "One full ALS sweep, 25 million ratings": "train.py --sweeps 4 64",
     "One full sweep of implicit ALS, 25 million interactions": "train_implicit.py --sweeps 3",
     "Truncated SVD of the Gowalla training matrix": "svd.py --repeats 3 gowalla normalised",

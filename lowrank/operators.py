@@ -271,9 +271,9 @@ class SparseOperator(MatrixOperator):
         return kernels.csr_arrays(self.csr)
 
     @cached_property
-    def _columns(self) -> kernels.CsrArrays:
+    def _columns(self) -> kernels.Stored:
         """The transpose in CSR form: a copy of the entries, but products that only gather."""
-        return kernels.csr_arrays(self.csr.T.tocsr())
+        return kernels.transposed(self._rows, self.shape[1], kernels.resolve_threads(None))
 
     def _toarray(self) -> FloatArray:
         array: FloatArray = self.csr.toarray()
