@@ -26,11 +26,11 @@ _PAUSE = 0.1  # seconds
 def unfinished_directory(target: Path) -> Iterator[Path]:
     """Yield a new directory next to `target`, which is removed at the end if it is still there."""
     path = _hidden(target)
-    path.mkdir()
-    try:
+    try:  # around the making, too: an interrupt may come between it and the next line
+        path.mkdir()
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def put_in_place(new: Path, target: Path) -> None:
         finally:
             if not target.exists():
                 aside.rename(target)
-            shutil.rmtree(aside, ignore_errors=True)
+            _remove(aside)
     else:
         new.rename(target)
     flush(target.parent)
@@ -149,6 +149,15 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _remove(directory: Path) -> None:
+    """Remove a directory, and go on after an interrupt, which is raised when that is done."""
+    try:
+        shutil.rmtree(directory, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
 
 
 def _hidden(target: Path) -> Path:

@@ -1,7 +1,9 @@
 """Temporary files and directories next to their place."""
 
+import shutil
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,22 @@ def test_nothing_stays_after_an_error(tmp_path, begin):
 
     with pytest.raises(KeyboardInterrupt):
         fail()
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("place, name", [(Path, "mkdir"), (shutil, "rmtree")])
+def test_nothing_stays_after_an_interrupt_of_making_or_removing(tmp_path, monkeypatch, place, name):
+    done = getattr(place, name)
+
+    def interrupted(*args, **options):
+        monkeypatch.setattr(place, name, done)
+        if name == "mkdir":
+            done(*args, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, name, interrupted)
+    with pytest.raises(KeyboardInterrupt), unfinished_directory(tmp_path / "m"):
+        pass
     assert names(tmp_path) == []
 
 
