@@ -28,7 +28,7 @@ def test_nothing_stays_after_an_error(tmp_path, begin):
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("place, name", [(Path, "mkdir"), (shutil, "rmtree")])
+@pytest.mark.parametrize(("place", "name"), [(Path, "mkdir"), (shutil, "rmtree")])
 def test_nothing_stays_after_an_interrupt_of_making_or_removing(tmp_path, monkeypatch, place, name):
     done = getattr(place, name)
 
