@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recsys.data.columns import Roles
 from recsys.errors import DataError
-from recsys.messages import close_matches, missing_extra, nothing_at, redacted
+from recsys.messages import (
+    close_matches,
+    is_full,
+    missing_extra,
+    nothing_at,
+    redacted,
+    system_reason,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -236,7 +243,9 @@ def failures(address: Address, *, write: bool = False) -> Iterator[None]:
     except Exception as error:
         family, text = type(error).__module__.partition(".")[0], str(error)
         of_stream = isinstance(error, OSError) and text.startswith(("[libpq]", "[SQLite]"))
-        if not of_stream and family not in _DRIVERS:
+        if write and is_full(error):
+            text = (system_reason(error) or text).lower()
+        elif not of_stream and family not in _DRIVERS:
             raise
         raise DataError(_sentence(text, address, write=write)) from None
 

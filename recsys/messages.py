@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -55,6 +57,35 @@ def lasting(seconds: float) -> str:
     units = {"years": 365.25 * 86400, "days": 86400, "hours": 3600, "minutes": 60}
     unit, size = next((each for each in units.items() if seconds >= each[1]), ("seconds", 1))
     return f"{seconds / size:.2g} {unit}"
+
+
+def system_error(error: BaseException) -> int | None:
+    """Return the number of the system's error that an exception tells of, None if of none.
+
+    Those of polars have it in their text only.
+
+    Examples
+    --------
+    >>> system_error(OSError(28, "No space left on device")), system_error(ValueError("No space"))
+    (28, None)
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else None
+
+
+def system_reason(error: BaseException) -> str | None:
+    """Return what the system says of an error, None if it is none of the system's."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    number = system_error(error)
+    return None if number is None else os.strerror(number)
+
+
+def is_full(error: BaseException) -> bool:
+    """Return whether an error says that the disk is full, or a file larger than allowed."""
+    return system_error(error) in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def shortened(text: str, length: int = 40) -> str:

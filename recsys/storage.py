@@ -48,6 +48,7 @@ from recsys.atomic import put_in_place, unfinished_directory
 from recsys.data.features import FeatureKind
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
+from recsys.messages import system_reason
 from recsys.models.registry import MODELS
 from recsys.provenance import fingerprint, period_of
 from recsys.saved_arrays import (
@@ -167,7 +168,7 @@ def _complete(path: str | Path, noun: str, failure: type[RecsysError]) -> Iterat
             yield directory
             put_in_place(directory, target)
     except (OSError, PolarsError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = system_reason(error) or str(error)
         if "requested and" in reason:  # all that NumPy says
             reason = "the disk is full, or files may not be so large"
         raise failure(f"The {noun} cannot be saved in {path}: {reason}.") from error

@@ -25,7 +25,7 @@ import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Literal, Self, TypeAlias, cast
@@ -433,7 +433,7 @@ class _SQLite(_Embedded):
     """The rows wait in a private database of SQLite, which is a temporary file without a name."""
 
     def _look_up(self, table: str) -> tuple[dict[str, str], bool]:
-        uri = f"{Path(self.address.place).resolve().as_uri()}?mode=ro"
+        uri = f"{Path(self.address.place).resolve().as_uri()}?mode=rw"  # to finish a roll back
         with closing(sqlite3.connect(uri, uri=True, timeout=_PATIENCE)) as connection:
             if connection.execute(_SQLITE_VIEW, (table,)).fetchone():
                 raise DataError(f"{self.address} is not a table but a view; write to another name.")
@@ -463,10 +463,20 @@ class _SQLite(_Embedded):
 
     def _put_in_place(self) -> None:
         table = f"target.{quoted(self._table)}"
-        self._rows.execute("ATTACH ? AS target", (self.address.place,))
         create = f"CREATE TABLE {table} ({self._definition()})"
-        for step in ("BEGIN IMMEDIATE", *self._steps(table, create, "main.staging"), "COMMIT"):
-            self._rows.execute(step)
+        place = Path(self.address.place)
+        is_new = not place.exists()
+        self._rows.execute("ATTACH ? AS target", (self.address.place,))
+        try:
+            for step in ("BEGIN IMMEDIATE", *self._steps(table, create, "main.staging"), "COMMIT"):
+                self._rows.execute(step)
+        except BaseException:  # a full disk leaves a journal, by which the next one rolls back
+            self._rows.close()
+            with suppress(sqlite3.Error), closing(sqlite3.connect(place)) as connection:
+                connection.execute("PRAGMA schema_version")
+            if is_new and place.exists() and not place.stat().st_size:
+                place.unlink()
+            raise
 
 
 _PATIENCE = 60.0  # seconds to wait for others that have locked the database

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
-import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -15,7 +13,7 @@ import click
 
 from lowrank.errors import LowRankError
 from recsys.errors import RecsysError
-from recsys.messages import redacted
+from recsys.messages import redacted, system_reason
 
 if TYPE_CHECKING:
     from recsys.cli.group import State
@@ -114,17 +112,15 @@ def _sentence(error: BaseException) -> str:
     """Return one line that says what went wrong."""
     if isinstance(error, RecsysError | LowRankError | ImportError):
         return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        name = error.filename2 or error.filename  # of two, the one that was to be written
-        return f"{f'{name}: ' if name else ''}{error.strerror[0].lower()}{error.strerror[1:]}."
+    if reason := system_reason(error):
+        files = [getattr(error, name, None) for name in ("filename2", "filename")]
+        name = files[0] or files[1]  # of two, the one that was to be written
+        return f"{f'{name}: ' if name else ''}{reason[0].lower()}{reason[1:]}."
     if isinstance(error, ValueError) and str(error).startswith("embedded null"):
         return "file names cannot contain NUL characters."
     if isinstance(error, MemoryError):
         return f"not enough memory. {error}".strip()
     text = " ".join(str(error).split())
-    system = re.search(r"\(os error (\d+)\)", text)  # in errors of polars
-    if system is not None:
-        return f"{os.strerror(int(system[1])).lower()}."
     return f"unexpected {type(error).__name__}: {text} (run with --debug for the traceback)"
 
 

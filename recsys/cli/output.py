@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import math
@@ -21,7 +20,7 @@ import click
 from recsys.atomic import unfinished_directory, unfinished_file
 from recsys.cli.errors import CommandError
 from recsys.cli.group import State
-from recsys.messages import counted, redacted, wrapped
+from recsys.messages import counted, is_full, redacted, system_error, system_reason, wrapped
 
 if TYPE_CHECKING:
     import polars as pl
@@ -290,10 +289,10 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             if target.exists():
                 shutil.copymode(target, new)
             new.replace(target)
-    except OSError as error:  # name the file, not its temporary name
-        is_hidden = Path(error.filename or "").name.startswith(f".{path.name}.")
-        if is_hidden or error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-            error.filename, error.filename2 = str(path), None
+    except Exception as error:  # name the file, not its temporary name
+        hidden = Path(getattr(error, "filename", None) or "").name
+        if hidden.startswith(f".{path.name}.") or is_full(error):
+            raise OSError(system_error(error), system_reason(error), str(path)) from error
         raise
 
 

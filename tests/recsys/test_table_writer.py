@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -233,6 +234,18 @@ def frames():
 
 write_table(sys.argv[1], frames(), if_exists="replace")
 """
+
+
+def test_what_a_killed_writer_of_sqlite_began_is_rolled_back(tmp_path):
+    connection = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+    for step in ("CREATE TABLE recs (user TEXT)", "PRAGMA cache_size = 1", "BEGIN"):
+        connection.execute(step)
+    connection.executemany("INSERT INTO recs VALUES (?)", [("a" * 100,)] * 1000)
+    for name in ("shop.db", "shop.db-journal"):  # as they would be found after a kill
+        shutil.copy(tmp_path / name, tmp_path / name.replace("shop", "left"))
+    connection.close()
+    assert write_table(f"{tmp_path}/left.db::recs", FIRST[["user"]], if_exists="append") == 2
+    assert Place(f"{tmp_path}/left.db::recs").run("SELECT * FROM recs") == [("a",), ("ö",)]
 
 
 def test_duckdb_waits_while_another_process_has_the_file_open(tmp_path):
