@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib import import_module
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import NamedTuple
 
 from lowrank.kernels import reference
@@ -57,6 +58,25 @@ def backend() -> Backend:
     return Backend("compiled", active.active()) if is_compiled else Backend("reference", None)
 
 
+def check_same(core: ModuleType) -> None:
+    """Check that the compiled kernels take the same arguments as those in NumPy.
+
+    Raises
+    ------
+    ImportError
+        If they do not: they were compiled from other sources.
+    """
+    for name, function in vars(reference).items():
+        if isinstance(function, FunctionType):
+            code, signature = function.__code__, getattr(core, name, core).__doc__ or ""
+            found = re.findall(r"[(,] ?(\w+): ", signature.partition("\n")[0])
+            if not hasattr(core, name) or found != list(code.co_varnames[: code.co_argcount]):
+                raise ImportError(
+                    "The compiled kernels are older or newer than the Python code next to them "
+                    f"({name} differs); install the package again: `pip install --editable .`."
+                )
+
+
 def physical_memory() -> int | None:
     """Return the bytes of memory of this machine, None if they are not known."""
     try:
@@ -65,5 +85,7 @@ def physical_memory() -> int | None:
         return None
 
 
+if _core is not None:
+    check_same(_core)
 if choice := os.environ.get("LOWRANK_KERNELS"):
     use(choice)

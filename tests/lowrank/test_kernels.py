@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from lowrank import kernels
+from lowrank.kernels import backends
 from lowrank.kernels.retrieval import largest, scan_codes, sum_rows
 
 COMPILED = kernels.supported()[1:]
@@ -267,6 +270,23 @@ def test_without_a_compiler_the_reference_runs():
     assert done.stdout == "reference\n"
 
 
+def test_kernels_of_other_sources_are_one_clear_error():
+    code = "import sys, types; sys.modules['lowrank.kernels._core'] = types.SimpleNamespace()"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; import lowrank.kernels"], capture_output=True, text=True
+    )
+    assert "ImportError: The compiled kernels are older or newer" in done.stderr
+
+
+@pytest.mark.skipif(not COMPILED, reason="no compiled kernels in this installation")
+def test_kernels_with_other_arguments_are_one_clear_error():
+    core = importlib.import_module("lowrank.kernels._core")
+    backends.check_same(core)
+    other = types.SimpleNamespace(**{**vars(core), "place": core.multiply})
+    with pytest.raises(ImportError, match=r"\(place differs\); install the package again"):
+        backends.check_same(other)
+
+
 def test_unknown_kernels_are_refused():
     with pytest.raises(ValueError, match=r"kernels must be one of reference.*; got 'avx9000'"):
         kernels.use("avx9000")
@@ -284,6 +304,7 @@ MORE_THREADS_THAN_FIT = """
 import resource, sys
 import numpy as np
 from lowrank import kernels
+from lowrank.kernels import backends
 
 resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
 V = np.random.default_rng(0).standard_normal((50_000, 8))
