@@ -69,7 +69,8 @@ _ELSEWHERE = {
 class Option(click.Option):
     """Option in a section of the help; with `details`, the help only names it under that title.
 
-    With `commas`, a value may be several ones, separated by commas.
+    With `commas`, a value may be several ones, separated by commas. `setting` is its name in the
+    environment and in recsys.toml, if that is not the name of the parameter.
     """
 
     def __init__(
@@ -78,10 +79,12 @@ class Option(click.Option):
         section: str = "Options",
         details: str = "",
         commas: bool = False,
+        setting: str = "",
         **settings: Any,
     ) -> None:
         super().__init__(*names, **{"show_default": True, **settings})
         self.section, self.details, self.commas = section, details, commas
+        self.setting = setting or str(self.name)
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """Convert the value, or each of the values between commas."""
@@ -287,7 +290,7 @@ class Group(_WithExamples, click.Group):
 
 def variables(option: click.Parameter, ctx: click.Context) -> list[str]:
     """Return the names of the environment variables of an option, the strongest first."""
-    name = str(option.name).upper()
+    name = _setting(option).upper()
     return [f"{prefix}_{name}" for prefix in (ctx.auto_envvar_prefix, PREFIX) if prefix]
 
 
@@ -303,15 +306,19 @@ def settings(ctx: click.Context) -> dict[str, str]:
     for each in _verbs(root):
         defaults = _of_verb(table, each)
         for option in _options(each.command):
-            name, names = str(option.name), variables(option, each)
+            names = variables(option, each)
             known.update(names)
-            shown = f"{each.command_path.partition(' ')[2]} --{name.replace('_', '-')}"
+            shown = f"{each.command_path.partition(' ')[2]} --{_setting(option).replace('_', '-')}"
             if setting := next(filter(os.environ.get, names), None):
                 found[shown] = f"{os.environ[setting]} ({setting})"
-            elif name in defaults:
-                found[shown] = f"{defaults[name]} ({FILE_NAME})"
+            elif option.name in defaults:
+                found[shown] = f"{defaults[option.name]} ({FILE_NAME})"
     others = sorted(v for v in os.environ if v.startswith(f"{PREFIX}_") and v not in known)
     return found | {name: f"{os.environ[name]} (sets no option)" for name in others}
+
+
+def _setting(option: click.Parameter) -> str:
+    return str(getattr(option, "setting", option.name))
 
 
 def _options(command: click.Command) -> list[click.Option]:
@@ -338,7 +345,7 @@ def _of_verb(table: Mapping[str, Any], ctx: click.Context) -> dict[str, Any]:
     return {
         str(each.name): [value] if each.multiple and not isinstance(value, list) else value
         for each in _options(ctx.command)
-        if (value := values.get(str(each.name))) is not None
+        if (value := values.get(_setting(each))) is not None
     }
 
 
@@ -368,7 +375,7 @@ def _check(table: Mapping[str, Any], ctx: click.Context, where: str) -> None:
     """Raise for keys that no command has, with the nearest one that exists."""
     group = ctx.command if isinstance(ctx.command, click.Group) else None
     names = group.list_commands(ctx) if group else []
-    options = {str(each.name) for verb in _verbs(ctx) for each in _options(verb.command)}
+    options = {_setting(each) for verb in _verbs(ctx) for each in _options(verb.command)}
     for key, value in table.items():
         if isinstance(value, dict) and key in names and group is not None:
             command = group.get_command(ctx, key)

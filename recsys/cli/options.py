@@ -181,6 +181,7 @@ class ReaderOptions:
         "KIND=W,...",
         "Weights of events: purchase=5,view=1; 0 leaves out, * is any other.",
         "--event-weight",
+        setting="event_weight",
         type=_Weights(),
         default=None,
         multiple=True,

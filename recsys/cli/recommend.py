@@ -134,7 +134,9 @@ def recommend(
         "ID", "User, or users between commas.", "--user", "-u", multiple=True
     ),
     users: str | None = cli.declared("FILE", "File of users."),
-    everyone: bool = cli.declared("", "Recommend to every user.", "--all", is_flag=True),
+    everyone: bool = cli.declared(
+        "", "Recommend to every user.", "--all", setting="all", is_flag=True
+    ),
     history: str | None = cli.declared("FILE", "Ratings of new users, to recommend to them."),
     n: int = cli.length("items for each user"),
     items: str | None = cli.declared("FILE", "File of items to choose from."),

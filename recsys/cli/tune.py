@@ -93,6 +93,7 @@ def tune(
         "NAME=LOW:HIGH[:log]",
         "Range of a parameter instead of the model's own; repeatable.",
         "--range",
+        setting="range",
         multiple=True,
     ),
 ) -> None:

@@ -14,6 +14,7 @@ from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
 from recsys.data.times import shown_time
 from recsys.errors import DataError
+from recsys.messages import counted
 from recsys.readers import as_ratings
 
 NOTHING_KNOWN = (
@@ -460,7 +461,7 @@ def _n_test(n: int, fraction: float, n_test: int | None = None) -> int:
     if not 0 < n_test < n:
         raise DataError(
             "test_fraction must be between 0 and 1 and leave ratings for both parts; "
-            f"got {fraction} of {n:,} ratings."
+            f"got {fraction} of {counted(n, 'rating')}."
         )
     return n_test
 

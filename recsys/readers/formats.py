@@ -226,7 +226,7 @@ def json_objects(
 def _json_object(line: str) -> dict[str, Any]:
     """Return the object of a line."""
     try:
-        fields = json.loads(line)
+        fields = json.loads(line.rstrip())
         if "\\u" in line:
             json.dumps(fields, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:

@@ -70,6 +70,24 @@ def test_repeatable_option(monkeypatch):
     assert users() == ("9", "10")
 
 
+def test_settings_are_named_as_the_options():
+    root = click.Context(cli, info_name="recsys", auto_envvar_prefix="RECSYS")
+    others = set()
+    for verb in group._verbs(root):
+        for option in group._options(verb.command):
+            spelt = {f"RECSYS_{o.lstrip('-').replace('-', '_').upper()}" for o in option.opts}
+            if spelt.isdisjoint(group.variables(option, verb)):
+                others.add((verb.info_name, option.opts[0]))
+    assert others == {("split", "--format")}  # of a folder: RECSYS_FORMAT is that of printed data
+
+
+def test_a_repeatable_option_of_another_parameter_name(settings, monkeypatch):
+    write('event-weight = ["purchase=5", "view=1"]')
+    assert settings()["event_weights"] == {"purchase": 5.0, "view": 1.0}
+    monkeypatch.setenv("RECSYS_EVENT_WEIGHT", "purchase=4 view=2,cart=3")
+    assert settings()["event_weights"] == {"purchase": 4.0, "view": 2.0, "cart": 3.0}
+
+
 def test_nested_verb(run, monkeypatch):
     write('[data.inspect]\nsep = ";"')
     monkeypatch.setenv("RECSYS_DATA_SAMPLE_OUT", "here")
@@ -159,7 +177,6 @@ def test_a_flag_or_a_suffix_beats_settings(run, monkeypatch, model):
 
 def test_a_setting_gives_way_to_another_choice_on_the_command_line(run, monkeypatch, model):
     monkeypatch.setenv("RECSYS_ALL", "1")
-    monkeypatch.setenv("RECSYS_EVERYONE", "1")
     assert run("recommend", model, "--user", 1, "-n", 2).stdout.count("\n") == 3
 
 

@@ -132,7 +132,7 @@ def test_bad_text(read: Read, content: str | bytes, message: str) -> None:
     [
         ("[1, 2]", "r.jsonl, line 3: expected a JSON object; got '[1, 2]'."),
         ("5", "r.jsonl, line 3: expected a JSON object; got '5'."),
-        ('{"user": 1, "item"', "r.jsonl, line 3: not JSON ("),
+        ('{"user": 1, "item"', "r.jsonl, line 3: not JSON (column 19: expecting ':'"),
         ('{"item": 1, "rating": 1}', "r.jsonl, line 3: the user id is missing."),
         ('{"user": null, "item": 1, "rating": 1}', "r.jsonl, line 3: the user id is missing."),
         ('{"user": 1, "item": 1}', "r.jsonl, line 3: the rating is missing."),
