@@ -15,6 +15,7 @@ import sys
 import numpy as np
 from measuring import table
 from numpy.typing import NDArray
+from scipy.sparse import diags_array
 from topn import N, gowalla
 
 from lowrank import kernels
@@ -30,8 +31,10 @@ class Exact:
     """The scores of EASE for the users of a fitted `sparse-ease`, block by block."""
 
     def __init__(self, model: SparseEASE, train: Ratings) -> None:
-        self.model, self.by_user = model, Histories.of(train)
-        self.by_item = kernels.csr_arrays(train.matrix.T.tocsr())
+        of_users = diags_array(model._user_scale())
+        scaled = (of_users @ train.matrix @ diags_array(model.item_weight)).tocsr()
+        self.model, self.by_user = model, kernels.csr_arrays(scaled)
+        self.by_item, self.histories = kernels.csr_arrays(scaled.T.tocsr()), Histories.of(train)
         signs = np.random.default_rng(0).choice([-1, 1], (model.n_items, PROBES))
         signs = signs.astype(np.float32)
         difference = signs * (self.solve(signs) - self.nearly(signs))
@@ -63,8 +66,8 @@ class Exact:
 
     def scores(self, users: NDArray[np.int64]) -> Floats:
         rows = np.zeros((len(users), self.model.n_items), np.float32)
-        some = self.by_user.take(users)
-        rows[some.rows, some.indices] = some.values
+        some = self.histories.take(users)
+        rows[some.rows, some.indices] = some.values * self.model.item_weight[some.indices]
         return -(self.solve(np.ascontiguousarray(rows.T)) / self.diagonal[:, None]).T
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from recsys.errors import DataError
 from recsys.models.base import Floats, Indices, OnStep, check_indices
 from recsys.models.histories import Histories
 from recsys.models.item_item import ItemItemModel, weight_unit, weighted_matrix
-from recsys.models.linear_filter import LinearFilter
+from recsys.models.linear_filter import LinearFilter, inverse_of, power
 from recsys.models.parameters import (
     fitted,
     model,
@@ -27,7 +28,8 @@ from recsys.models.profiles import ProfileModel
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-_PENALTY = 30.0
+_PENALTY = 90.0
+_POWER = 0.2
 _BLOCK = 2**22  # entries of a matrix of items that are worked on at a time
 _TOL = 1e-6  # residual of a folded-in regression, relative to its right-hand side: that of float32
 _STEPS = 2000
@@ -41,6 +43,8 @@ class EASE(ProfileModel, ItemItemModel):
     ``min ||X - X B||^2 + lambda ||B||^2`` with zeros on the diagonal of B, where x_ui is 1 for an
     interaction and 0 otherwise; a rating stands for its share of the highest one, a count for its
     multiple of the mean. With ``P = (X'X + lambda I)^-1`` the solution is ``B = I - P diag(P)^-1``.
+    Rows and columns of X are first divided by powers of their sums, `user_power` and `item_power`,
+    so that users with many items and popular items decide less; those of a history by the latter.
 
     Features of items are further rows of X, for items with users: each block of them counts as
     much as one user of every item. The weights of an item without users are those that its features
@@ -49,9 +53,11 @@ class EASE(ProfileModel, ItemItemModel):
     Attributes
     ----------
     penalty : float
-        The regularization given, or ``30 m^(1/3)``, where m is the number of users of an item,
-        averaged over all interactions: near the best on small and large validation data, where the
-        accuracy hardly depends on it.
+        The regularization given, or ``90 m^(1/3)``, where m is the number of users of an item,
+        averaged over all interactions, times the mean squares of the factors of rows and columns:
+        near the best on small and large validation data.
+    item_weight : float32 ndarray of shape (n_items,)
+        The factors of the columns.
     weights : float32 ndarray of shape (n_items, n_items)
         What having the item of the row adds to the score of the item of the column.
 
@@ -63,7 +69,8 @@ class EASE(ProfileModel, ItemItemModel):
 
     References
     ----------
-    Steck (2019), "Embarrassingly shallow autoencoders for sparse data", section 3.
+    Steck (2019), "Embarrassingly shallow autoencoders for sparse data", section 3. Park et al.
+    (2025), "Why is normalization necessary for linear recommenders?", for the powers.
     """
 
     name = "ease"
@@ -72,8 +79,15 @@ class EASE(ProfileModel, ItemItemModel):
     regularization: float | None = parameter(
         None, "Ridge penalty of the weights, in users; by default it follows from the data."
     )
+    user_power: float = parameter(
+        _POWER, "Exponent by which users with many items are weighted down.", low=0.0, high=1.0
+    )
+    item_power: float = parameter(
+        _POWER, "Exponent by which items with many users are weighted down.", low=0.0, high=1.0
+    )
 
     penalty: float = fitted()
+    item_weight: Floats = fitted("n_items")
     weights: Floats = fitted("n_items", "n_items")
 
     @property
@@ -96,15 +110,17 @@ class EASE(ProfileModel, ItemItemModel):
             )
         self.unit = weight_unit(ratings)
         self._take_histories(Histories.of(ratings))
-        counts = np.bincount(ratings.indices, minlength=n)
-        self.penalty = self.regularization or default_penalty(counts)
+        self.penalty, of_features = _penalty(ratings, self)
         X = weighted_matrix(Histories.of(ratings), n, self.unit)
+        self.item_weight = power(np.bincount(X.indices, X.data, n), -self.item_power)
+        users = np.repeat(self._user_scale(), np.diff(X.indptr))
+        X.data *= users * self.item_weight[X.indices]
         by_item, P = X.T.tocsr(), np.empty((n, n), np.float32)
         for rows in _row_blocks(n):
             (by_item[rows] @ X).toarray(out=P[rows])  # P = X'X
         if ratings.item_features is not None:
-            of_known = diags_array((counts > 0).astype(np.float32))
-            features = (of_known @ ratings.item_features.matrix).tocsr()
+            scaled = diags_array(self.item_weight * np.float32(of_features))
+            features = (scaled @ ratings.item_features.matrix).tocsr()
             for rows in _row_blocks(n):
                 P[rows] += (features[rows] @ features.T).toarray()
         P[np.diag_indices_from(P)] += np.float32(self.penalty)
@@ -122,9 +138,9 @@ class EASE(ProfileModel, ItemItemModel):
             P[rows.stop :, rows] = P[rows, rows.stop :].T
         scale = -1 / np.diagonal(P)
         for rows in _row_blocks(n):
-            P[rows] *= scale
+            P[rows] *= self.item_weight[rows, None] * scale
         np.fill_diagonal(P, 0)
-        self.weights = P  # B = I - P diag(P)^-1
+        self.weights = P  # D (I - P diag(P)^-1)
         self._fit_profiles(ratings)
 
     def item_vectors(self) -> Floats:
@@ -192,11 +208,13 @@ class EASE(ProfileModel, ItemItemModel):
     def _ridge(self, items: Histories, n_known: int) -> Floats:
         """Solve (X'X + lambda I) B = X'C by conjugate gradients, so that no inverse is kept.
 
-        C are the weights of the new items' users; the preconditioner is the diagonal.
+        C are the scaled weights of the new items' users; the preconditioner is the diagonal.
         """
         from scipy.sparse.linalg import LinearOperator, cg
 
-        X = self.history_indptr, self.history_items, self.history_weights.astype(np.float64)
+        users = self._user_scale().astype(np.float64)
+        values = self.history_weights * np.repeat(users, np.diff(self.history_indptr))
+        X = self.history_indptr, self.history_items, values * self.item_weight[self.history_items]
         diagonal = np.bincount(X[1], X[2] ** 2, minlength=n_known) + self.penalty
         shape = n_known, items.n_rows
         n = n_known * items.n_rows
@@ -208,6 +226,7 @@ class EASE(ProfileModel, ItemItemModel):
 
         C = np.zeros((self.n_users, items.n_rows))
         C[items.indices, items.rows] = items.values / np.float32(self.unit)
+        C *= users[:, None] * power(C.sum(axis=0), -self.item_power)
         sides = kernels.csr_rmatmat(X, C, n_known)
         lengths = np.linalg.norm(sides, axis=0)
         lengths[lengths == 0] = 1  # all regressions are solved as one, so they are made alike
@@ -224,15 +243,21 @@ class EASE(ProfileModel, ItemItemModel):
                 "try a larger regularization."
             )
         solved: Floats = (found.reshape(shape) * lengths).astype(np.float32)
+        solved *= self.item_weight[:, None]
         return solved
+
+    def _user_scale(self) -> Floats:
+        """Return the factors of the rows of X, shape (n_users,)."""
+        everyone = self._everyone()
+        return power(np.bincount(everyone.rows, everyone.values, self.n_users), -self.user_power)
 
 
 @model
 class SparseEASE(LinearFilter):
     r"""Score as EASE does, by item-item weights that are sparse rows and a product of factors.
 
-    EASE inverts G + lambda I, where G = X'X. With eigenvalues :math:`\lambda_j` and vectors V_j
-    of G, of which the k leading ones are computed,
+    EASE inverts G + lambda I, where G = X'X and X is scaled as there. With eigenvalues
+    :math:`\lambda_j` and vectors V_j of G, of which the k leading ones are computed,
 
     .. math:: P = (G + \lambda I)^{-1} \approx a I - b G + \sum_{j \le k} \left(
               \frac{1}{\lambda_j + \lambda} - a + b \lambda_j \right) V_j V_j',
@@ -251,7 +276,7 @@ class SparseEASE(LinearFilter):
     unit : float
         The rating or count that weighs 1.
     penalty : float
-        The regularization given, or that of `ease`.
+        That of `ease`.
     response : float32 ndarray of shape (k,)
         What the directions add to the linear part.
 
@@ -268,9 +293,15 @@ class SparseEASE(LinearFilter):
     regularization: float | None = parameter(
         None, "Ridge penalty of the weights, in users; by default it follows from the data."
     )
+    user_power: float = parameter(
+        _POWER, "Exponent by which users with many items are weighted down.", low=0.0, high=1.0
+    )
+    item_power: float = parameter(
+        _POWER, "Exponent by which items with many users are weighted down.", low=0.0, high=1.0
+    )
     factors: int | None = parameter(
         None,
-        "Number of directions in which the inverse is exact; by default twice those of spectral.",
+        "Number of directions in which the inverse is exact; by default those of spectral.",
     )
     neighbors: int | None = parameter(
         None, "Item-item weights of the linear part kept of each item; by default 512 MB of them."
@@ -282,23 +313,15 @@ class SparseEASE(LinearFilter):
     penalty: float = fitted()
     response: Floats = fitted("k")
     linear = True
-    _width = 2  # on Gowalla within 1% of the inverse; with half as many, 1.4% below
 
     def _begin(self, ratings: Ratings) -> None:
         self.unit = weight_unit(ratings)
         self.weighted = bool((ratings.values != self.unit).any())
-        counts = np.bincount(ratings.indices, minlength=ratings.n_items)
-        self.penalty = self.regularization or default_penalty(counts)
+        self.penalty, _ = _penalty(ratings, self)
 
     def _counting(self, histories: Histories) -> Floats:
         found: Floats = histories.values / np.float32(self.unit)
         return found
-
-    def _user_scale(self) -> Floats:
-        return np.ones(self.n_users, np.float32)
-
-    def _inputs(self, sums: NDArray[Any]) -> Floats:
-        return np.ones(len(sums), np.float32)
 
     def _outputs(self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats) -> Floats:
         constant, slope = self._line
@@ -315,10 +338,11 @@ class SparseEASE(LinearFilter):
             vectors = self.item_factors / self.item_output[:, None]
             scaled = (vectors / self.item_output[:, None])[self.item_order]
             image = kernels.csr_matmat(self._weights, scaled, threads=self.threads)
+            image *= inverse_of(self.item_weight)[:, None]
             kept = np.einsum("ij,ij->j", vectors, image, dtype=np.float64) / self._slope
         self.response = -self._correction(kept).astype(np.float32)
         # An item says nothing of itself: B has a diagonal of zeros.
-        own = np.square(self.item_factors) @ self.response / self.item_output
+        own = np.square(self.item_factors) @ self.response * self.item_weight / self.item_output
         rows = np.repeat(np.arange(self.n_items), np.diff(self.weight_indptr))
         places = np.flatnonzero(self.item_order[self.weight_places] == rows)
         self.weight_values[places] = -own[rows[places]]
@@ -349,13 +373,27 @@ class SparseEASE(LinearFilter):
         return found + slope * linear
 
 
+def _penalty(ratings: Ratings, model: EASE | SparseEASE) -> tuple[float, float]:
+    """Return the penalty in units of scaled interactions, and the scale of a typical user."""
+    items = np.bincount(ratings.indices, minlength=ratings.n_items)
+    squares = [
+        float(np.average(power(counts, -2 * exponent), weights=counts))
+        for counts, exponent in (
+            (np.diff(ratings.indptr), model.user_power),
+            (items, model.item_power),
+        )
+    ]
+    given = model.regularization or default_penalty(items)
+    return given * squares[0] * squares[1], math.sqrt(squares[0])
+
+
 def default_penalty(counts: NDArray[np.integer[Any]]) -> float:
     """Return the penalty for items with so many users.
 
     Examples
     --------
     >>> default_penalty(np.array([8, 8, 8]))
-    60.0
+    180.0
     """
     found = counts.astype(np.float64)
     return float(_PENALTY * np.cbrt(found @ found / found.sum()))

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -70,8 +70,6 @@ class LinearFilter(ProfileModel):
         Rows of the linear filter, one for each item of the histories; places are in `item_order`.
     """
 
-    _width: ClassVar[int] = 1  # directions for each that is the default
-
     weighted: bool = fitted()
     history_weights: Floats = fitted("n_interactions", when="weighted")
     item_weight: Floats = fitted("n_items")
@@ -85,6 +83,8 @@ class LinearFilter(ProfileModel):
 
     if TYPE_CHECKING:
         factors: int | None
+        user_power: float
+        item_power: float
         linear: bool
         neighbors: int | None
         random_state: int
@@ -94,14 +94,6 @@ class LinearFilter(ProfileModel):
     @abstractmethod
     def _begin(self, ratings: Ratings) -> None:
         """Set what `_counting` needs, and whether histories are weighted."""
-
-    @abstractmethod
-    def _user_scale(self) -> Floats:
-        """Return the factors of the rows of N, shape (n_users,)."""
-
-    @abstractmethod
-    def _inputs(self, sums: NDArray[Any]) -> Floats:
-        """Return D, which the columns of N are scaled by as well, from their total weights."""
 
     @abstractmethod
     def _outputs(self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats) -> Floats:
@@ -127,13 +119,14 @@ class LinearFilter(ProfileModel):
         self._begin(ratings)
         self._take_histories(Histories.of(ratings))
         everyone = self._everyone()
-        sums, squares = _sums(everyone.indices, everyone.values, ratings.n_items)
-        self.item_weight = self._inputs(sums)
+        sums = np.bincount(everyone.indices, everyone.values, ratings.n_items)
+        self.item_weight = power(sums, -self.item_power)
         scaled = np.repeat(self._user_scale(), everyone.counts)
         scaled *= self.item_weight[everyone.indices]
         if self.weighted:
             scaled *= everyone.values
-        k = self.factors or self._width * default_factors(*ratings.shape, ratings.n_ratings)
+        squares = np.bincount(everyone.indices, scaled**2, ratings.n_items)
+        k = self.factors or default_factors(*ratings.shape, ratings.n_ratings)
         with kernels.at_most(self.threads):
             vectors, self.singular_values = leading_directions(
                 CsrArrays(everyone.indptr, everyone.indices, scaled),
@@ -267,8 +260,11 @@ class LinearFilter(ProfileModel):
         histories = replace(histories, values=self._counting(histories))
         user_scale = source._user_scale() / source.singular_values[0]
         values = user_scale[histories.indices] ** 2 * histories.values
-        sums, squares = _sums(histories.rows, histories.values, histories.n_rows)
-        self.item_weight = self._inputs(sums)
+        sums = np.bincount(histories.rows, histories.values, histories.n_rows)
+        self.item_weight = power(sums, -self.item_power)
+        scaled = source._user_scale()[histories.indices] * histories.values
+        scaled *= self.item_weight[histories.rows]
+        squares = np.bincount(histories.rows, scaled**2, histories.n_rows)
         users, place = np.unique(histories.indices, return_inverse=True)
         columns = histories.csr._replace(indices=place.astype(np.int32), data=values)
         placed = source._vectors(source._everyone().take(users.astype(np.int64)))  # rows of U S
@@ -280,6 +276,14 @@ class LinearFilter(ProfileModel):
         self.item_factors *= self.item_output[:, None]
         if self.linear:
             self._set_weights(source, _transposed(histories, source.n_users))
+
+    def _user_scale(self) -> Floats:
+        """Return the factors of the rows of N, shape (n_users,)."""
+        sums = np.diff(self.history_indptr)
+        if self.weighted:
+            everyone = self._everyone()
+            sums = np.bincount(everyone.rows, everyone.values, everyone.n_rows)
+        return power(sums, -self.user_power)
 
     def _everyone(self) -> Histories:
         """Return the weights of all interactions, ones if there are none."""
@@ -381,16 +385,6 @@ class Spectral(LinearFilter):
     def _counting(self, histories: Histories) -> Floats:
         return histories.values if self.weighted else np.ones_like(histories.values)
 
-    def _user_scale(self) -> Floats:
-        sums = np.diff(self.history_indptr)
-        if self.weighted:
-            everyone = self._everyone()
-            sums = np.bincount(everyone.rows, everyone.values, everyone.n_rows)
-        return power(sums, -self.user_power)
-
-    def _inputs(self, sums: NDArray[Any]) -> Floats:
-        return power(sums, -self.item_power)
-
     def _outputs(self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats) -> Floats:
         return power(sums, self.popularity)
 
@@ -439,11 +433,3 @@ def _transposed(rows: Histories, n_columns: int) -> Histories:
 
     matrix = csr_array((rows.values, rows.indices, rows.indptr), shape=(rows.n_rows, n_columns))
     return Histories(*kernels.csr_arrays(matrix.T.tocsr()))
-
-
-def _sums(
-    places: NDArray[np.integer[Any]], values: Floats, n: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the sums of the values at each place, and of their squares."""
-    sums, squares = (np.bincount(places, each, minlength=n) for each in (values, values**2))
-    return sums.astype(np.float64), squares.astype(np.float64)

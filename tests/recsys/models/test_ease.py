@@ -26,6 +26,11 @@ def interactions(seed=0, shape=(40, 12), density=0.3, **kinds):
     return Ratings.from_matrix(table, **{"implicit": True, **kinds})
 
 
+def scaled(X, user_power, item_power):
+    users, items = (np.maximum(X.sum(axis=axis), 1.0) for axis in (1, 0))
+    return X * users[:, None] ** -user_power * items**-item_power, items[:, None] ** -item_power
+
+
 def by_ridge_regressions(X, penalty):
     """Each item from all others, one regression at a time."""
     n = X.shape[1]
@@ -40,10 +45,15 @@ def by_ridge_regressions(X, penalty):
 @given(st.integers(0, 10_000), st.floats(0.5, 500), st.integers(1, 15), st.integers(1, 30))
 def test_the_weights_are_those_of_one_ridge_regression_per_item(seed, penalty, n_items, n_users):
     ratings = interactions(seed, (n_users, n_items))
-    model = EASE(regularization=penalty).fit(ratings)
-    expected = by_ridge_regressions(ratings.matrix.toarray().astype(float), penalty)
+    X = ratings.matrix.toarray().astype(float)
+    plain = EASE(regularization=penalty, user_power=0, item_power=0).fit(ratings)
+    np.testing.assert_allclose(plain.weights, by_ridge_regressions(X, penalty), atol=1e-5)
+    assert plain.penalty == penalty
+    model = EASE(regularization=penalty, user_power=0.4, item_power=0.3).fit(ratings)
+    N, of_items = scaled(X, 0.4, 0.3)
+    expected = of_items * by_ridge_regressions(N, model.penalty)
     np.testing.assert_allclose(model.weights, expected, atol=1e-5)
-    assert model.penalty == penalty
+    assert model.penalty <= penalty
 
 
 def test_work_in_many_blocks_gives_the_same(monkeypatch):
@@ -81,9 +91,11 @@ def rows_of_items(X):
 def test_an_unseen_item_gets_the_weights_of_a_fit_with_it(block, monkeypatch):
     monkeypatch.setattr("recsys.models.ease._BLOCK", block)
     X = interactions(shape=(60, 14)).matrix.toarray()
-    whole = EASE(regularization=3).fit(Ratings.from_matrix(np.where(X, 1.0, np.nan), implicit=True))
-    some = Ratings.from_matrix(np.where(X[:, :13], 1.0, np.nan), implicit=True)
-    model = EASE(regularization=3).fit(some)
+    parts = [
+        Ratings.from_matrix(np.where(each, 1.0, np.nan), implicit=True) for each in (X, X[:, :13])
+    ]
+    whole, model = (EASE(regularization=3, user_power=0, item_power=0.4).fit(p) for p in parts)
+    model.penalty = whole.penalty  # in units of interactions, of which the whole has more
     folded = model.with_items(rows_of_items(X[:, [13, 13]]))
     expected = whole.scores(np.arange(60))[:, 13]
     np.testing.assert_allclose(folded.scores(np.arange(60))[:, 1], expected, atol=1e-4)
@@ -156,8 +168,9 @@ def test_scores_are_not_clipped_to_the_range_of_the_ratings():
 
 
 def test_the_default_penalty_grows_slowly_with_the_popularity_of_items():
-    small = EASE().fit(interactions(shape=(50, 12)))
-    large = EASE().fit(interactions(shape=(400, 12)))
+    small, large = (
+        EASE(user_power=0, item_power=0).fit(interactions(shape=(n, 12))) for n in (50, 400)
+    )
     assert large.penalty == pytest.approx(2 * small.penalty, rel=0.05)
 
 
@@ -175,7 +188,7 @@ def test_a_catalogue_that_does_not_fit_is_rejected_before_anything_is_made(monke
 def test_a_singular_matrix_is_rejected():
     ratings = Ratings.from_matrix(np.full((3000, 2), 1.0), implicit=True)
     with pytest.raises(DataError, match="singular in single precision; try a larger"):
-        EASE(regularization=1e-9).fit(ratings)
+        EASE(regularization=1e-9, user_power=0, item_power=0).fit(ratings)
 
 
 @pytest.mark.parametrize(
