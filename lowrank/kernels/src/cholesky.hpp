@@ -53,17 +53,12 @@ inline void factor_strip(const LaneSystems<T>& s, std::int64_t i, V* right, std:
     const V* left = s.columns(i);
     V* strip = right + i * stride;
     V acc[panel][Cols];
-    for (int r = 0; r < panel; ++r)
-        for (int c = 0; c < Cols; ++c) acc[r][c] = strip[r * stride + c];
+    unrolled<panel, Cols>([&](auto r, auto c) __attribute__((always_inline)) { acc[r][c] = strip[r * stride + c]; });
     eliminate<false>(left, right, stride, i, acc);
-    for (int r = 0; r < panel; ++r) {
-        for (int q = 0; q < r; ++q)
-            for (int c = 0; c < Cols; ++c) acc[r][c] -= left[(i + q) * panel + r] * acc[q][c];
-        for (int c = 0; c < Cols; ++c) {
-            acc[r][c] *= s.inverse_diagonal[i + r];
-            strip[r * stride + c] = acc[r][c];
-        }
-    }
+    unrolled<panel, Cols>([&](auto r, auto c) __attribute__((always_inline)) {
+        for (int q = 0; q < r; ++q) acc[r][c] -= left[(i + q) * panel + r] * acc[q][c];
+        strip[r * stride + c] = acc[r][c] *= s.inverse_diagonal[i + r];
+    });
 }
 
 template <class T>
@@ -71,10 +66,11 @@ inline void factor_diagonal(const LaneSystems<T>& s, std::int64_t i) {
     using V = typename LaneSystems<T>::V;
     V* block = s.columns(i) + i * panel;
     V acc[panel][panel];
-    for (int r = 0; r < panel; ++r)
-        for (int c = 0; c < panel; ++c) acc[r][c] = c >= r ? block[r * panel + c] : V{};
+    unrolled<panel, panel>([&](auto r, auto c) __attribute__((always_inline)) {
+        if constexpr (c >= r) acc[r][c] = block[r * panel + c];
+    });
     eliminate<true>(s.columns(i), s.columns(i), panel, i, acc);
-    for (int r = 0; r < panel; ++r) {
+    unrolled<panel>([&](auto r) __attribute__((always_inline)) {
         for (int q = 0; q < r; ++q)
             for (int c = r; c < panel; ++c) acc[r][c] -= acc[q][r] * acc[q][c];
         const V root = square_root<T>(acc[r][r]);
@@ -83,7 +79,7 @@ inline void factor_diagonal(const LaneSystems<T>& s, std::int64_t i) {
         acc[r][r] = root;
         for (int c = r + 1; c < panel; ++c) acc[r][c] *= inverse;
         for (int c = r; c < panel; ++c) block[r * panel + c] = acc[r][c];
-    }
+    });
 }
 
 // Replaces G by R and the right-hand sides B by R^-T B.

@@ -13,6 +13,7 @@ namespace lowrank::LOWRANK_ISA {
 // with AVX2, 8 of 16 where a multiply-add needs a temporary.
 inline constexpr int block_rows = many_registers ? 8 : 4;
 inline constexpr int block_cols = many_registers || LOWRANK_VECTOR_BYTES > 16 ? 3 : 2;
+inline constexpr int rows_at_once = many_registers ? 1 : 4;  // of a tile, in a turn of the inner loop
 
 template <class T>
 struct Tile {
@@ -41,9 +42,11 @@ template <class T, int Rows, int Cols>
                                               T* g, std::int64_t width, const Ahead<T>& ahead) {
     constexpr int W = lanes<T>;
     Vec<T, W> acc[Rows][Cols];
-    for (int r = 0; r < Rows; ++r)
-        for (int c = 0; c < Cols; ++c) acc[r][c] = load<T, W>(start + r * width + j + c * W);
+    unrolled<Rows, Cols>([&](auto r, auto c) __attribute__((always_inline)) {
+        acc[r][c] = load<T, W>(start + r * width + j + c * W);
+    });
     const T* row = tile.rows;
+#pragma GCC unroll rows_at_once
     for (std::int64_t p = 0; p < tile.n; ++p, row += tile.stride) {
         if (p < ahead.n) __builtin_prefetch(ahead.vectors + ahead.indices[p] * ahead.step, 0, 2);
         Vec<T, W> b[Cols];
@@ -53,8 +56,9 @@ template <class T, int Rows, int Cols>
             unrolled<Cols>([&](auto c) __attribute__((always_inline)) { acc[r][c] += a * b[c]; });
         });
     }
-    for (int r = 0; r < Rows; ++r)
-        for (int c = 0; c < Cols; ++c) store<T, W>(g + r * width + j + c * W, acc[r][c]);
+    unrolled<Rows, Cols>([&](auto r, auto c) __attribute__((always_inline)) {
+        store<T, W>(g + r * width + j + c * W, acc[r][c]);
+    });
 }
 
 // The lower right quarters of `count` blocks on the diagonal, each of a vector's size, from column `first` on. Two of
@@ -93,7 +97,8 @@ inline void gram_update(const Tile<T>& tile, std::int64_t width, const T* start,
     if (halved && width == W) return gram_block<T, W, 1>(tile, 0, 0, start, g, width, ahead);
     for (std::int64_t i = 0; i < width; i += block_rows) {
         std::int64_t j = round_up(i, W), left = (width - j) / W;
-        if (halved && i > 0 && left % block_cols == 1) {  // the last vector of two strips
+        const bool alone = left == 1 || (many_registers && left % block_cols == 1);
+        if (halved && i > 0 && alone) {  // the last vector of two strips
             if (i < j) {
                 gram_block<T, W, 1>(tile, i, width - W, start + i * width, g + i * width, width, ahead);
                 ahead = ahead.next_line();

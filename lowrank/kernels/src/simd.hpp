@@ -105,6 +105,14 @@ template <int N, class Use>
     }(std::make_integer_sequence<int, N>{});
 }
 
+// Calls use(row, column) with constants for each place of a block, so that it stays in registers.
+template <int Rows, int Cols, class Use>
+[[gnu::always_inline]] inline void unrolled(const Use& use) {
+    unrolled<Rows>([&](auto row) __attribute__((always_inline)) {
+        unrolled<Cols>([&](auto column) __attribute__((always_inline)) { use(row, column); });
+    });
+}
+
 // Calls use(n) with n, from 1 to Most, as a constant.
 template <int Most, class Use>
 [[gnu::always_inline]] inline void with_constant(std::int64_t n, const Use& use) {
