@@ -160,7 +160,9 @@ def rows_where(
         else:
             found = table.select(condition.alias("met")).to_series()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        expression = re.search(r"regex parse error:.*?^error: (.*?)$", str(error), re.S | re.M)
         reason = re.split(r"; valid columns|\n", str(error))[0].rstrip(".")
+        reason = f"regular expression: {expression[1]}" if expression else reason
         odd = next((name for name in table.columns if not name.isidentifier()), "")
         odd = f', a name such as "{odd}" in double ones' if odd else odd
         raise DataError(

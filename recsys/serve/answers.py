@@ -129,7 +129,8 @@ class Answers:
             return None
         places = self.ratings.items.place
         values = {places(item): self._best if value is None else value for item, value in rated}
-        if not values or -1 in values or max(map(abs, values.values())) > _LARGEST:
+        low, high = self.facts.grades or (-_LARGEST, _LARGEST)
+        if not values or -1 in values or not all(low <= each <= high for each in values.values()):
             return None
         indices = np.array(sorted(values), np.int32)
         counts = self.ratings.weighted or not self.ratings.implicit

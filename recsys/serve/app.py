@@ -142,6 +142,8 @@ async def _problem(request: Request, error: Exception) -> Answer:
         place = ".".join(map(str, first["loc"][1:])) or first["loc"][0]
         own = first.get("ctx", {}).get("error")
         sentence = f"{own}." if isinstance(own, ValueError) else f"{place}: {first['msg']}."
+        if first["type"] == "json_invalid":
+            sentence = f"The body is not JSON (character {place}: {own.lower()})."
         problem = ProblemError("invalid-request", sentence)
     elif isinstance(error, HTTPException):
         kind = _STATUS.get(error.status_code, "invalid-request")

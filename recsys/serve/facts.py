@@ -155,8 +155,7 @@ class Facts:
         DataError
             If an id cannot be one of the model's, or a rating is missing or outside of the range.
         """
-        ratings, training = self.ratings, self._training
-        low, high = training["rating_min"], training["rating_max"]
+        ratings = self.ratings
         for number, event in enumerate(events, start=1):
             for ids, id in ((ratings.users, event["user"]), (ratings.items, event["item"])):
                 is_text = as_id_series([id], ids.kind).dtype == pl.String
@@ -166,13 +165,15 @@ class Facts:
             value = event["value"]
             if not ratings.implicit and value is None:
                 raise DataError(f"Event {number}: the model needs a rating, as the value.")
-            if self._has_grades and not low <= value <= high:
-                expected = f"the value must be between {low:g} and {high:g}"
+            if self.grades and not self.grades[0] <= value <= self.grades[1]:
+                expected = "the value must be between {:g} and {:g}".format(*self.grades)
                 raise DataError(f"Event {number}: {expected}; got {value:g}.")
 
     @cached_property
-    def _has_grades(self) -> bool:
-        return has_grades(self.ratings)
+    def grades(self) -> tuple[float, float] | None:
+        """The lowest and the highest rating, if ratings are grades."""
+        low, high = self._training["rating_min"], self._training["rating_max"]
+        return (low, high) if has_grades(self.ratings) else None
 
     @cached_property
     def _counts(self) -> NDArray[np.int64]:

@@ -99,6 +99,7 @@ def test_odd_names_need_double_quotes():
         ("year > 'x'", r"cannot compare string with numeric.*year \(number\)"),
         ("title", "it is not a condition but gives String values"),
         ("year + 1", "it is not a condition but gives Int64 values"),
+        ("title ~ '('", r"cannot be used: regular expression: unclosed group; the columns"),
         ("title = 'open", "Unterminated string literal"),
         ("year > 1; 1", "';' is not allowed"),
         ("year > 1 /* 1 */", r"'/\*' is not allowed"),

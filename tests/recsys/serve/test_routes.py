@@ -150,7 +150,9 @@ def test_strangers_and_items_that_arrive_together_are_answered_as_alone(service,
         ({"users": [True]}, "users.0"),
         ({"users": [105], "surprise": 1}, "surprise: Extra inputs are not permitted."),
         ({"features": {"age": 3}}, "The als model was fitted without features of users"),
-        (b"{", "JSON"),
+        (b"{", "The body is not JSON (character 1: expecting property name"),
+        ({"history": [{"item": 3, "value": 9}]}, "Rating 9 is outside of the range"),
+        ({"history": [{"item": 3, "value": 0}], "n": 2}, "the model's ratings, 1 to 5."),
     ],
 )
 def test_bodies_that_cannot_be_used(service, body, detail):
