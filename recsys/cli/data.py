@@ -16,7 +16,7 @@ from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
 from recsys.cli.group import Group
 from recsys.cli.output import Activity, Output, atomic_file, check_file, note, write_facts
-from recsys.messages import missing_extra
+from recsys.messages import counted, missing_extra
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -207,7 +207,7 @@ def scree(
         svd = lowrank.truncated_svd(matrix, min(k, *data.shape), random_state=0)
     energy = float(svd.frobenius_norm or 0.0) ** 2
     head = {"decomposed": decomposed, "frobenius_norm": svd.frobenius_norm}
-    report = f"{decomposed}: {{count}} singular values, elbow at {{elbow}}"
+    report = f"{decomposed}: {{values}}, elbow at {{elbow}}"
     write_spectrum(svd.s, energy, output, plot, report, command="scree", shape=data.shape, **head)
 
 
@@ -236,7 +236,8 @@ def write_spectrum(
         with atomic_file(Path(plot)) as stream:
             figure.savefig(stream, dpi=150, format=Path(plot).suffix[1:].lower())
     kept = cumulative[-1] if len(s) else 1.0
-    note(report.format(count=len(s), elbow=rank, kept=f"{kept:.1%}"))
+    values = counted(len(s), "singular value")
+    note(report.format(values=values, count=len(s), elbow=rank, kept=f"{kept:.1%}"))
     bars = []
     for value in s / (s.max(initial=0.0) or 1.0):
         full, eighths = divmod(round(value * _BAR * 8), 8)

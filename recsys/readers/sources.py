@@ -492,6 +492,8 @@ def _encoding(path: Path, otherwise: str | None) -> str | None:
 
 def _choose_members(names: list[str], place: str) -> list[str]:
     """Return the file of ratings among those of a directory or zip, or several of one suffix."""
+    if any(re.search(r"(^|/)arrays/\w+\.npy$", name) for name in names):
+        raise DataError(f"{place} has the arrays of a saved model, but no model.json.")
     names = [name for name in names if not plain_name(name).startswith("_")]
     known = {*table_files(names, "item"), *table_files(names, "user")}
     tables = [n for n in names if plain_name(n) not in _NOT_RATINGS and n not in known]

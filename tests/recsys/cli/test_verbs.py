@@ -438,6 +438,11 @@ def test_scree_is_the_svd_of_the_residuals(run, ratings):
     assert "ratings minus user and item biases: 5 singular values, elbow at 1" in result.stderr
 
 
+def test_scree_of_one_rating(run):
+    Path("one.csv").write_text("user,item,rating\n1,2,3\n")
+    assert "biases: 1 singular value, elbow at 1\n" in run("scree", "one.csv").stderr
+
+
 def test_scree_asks_for_no_more_than_there_are(run, ratings):
     found = table(run("scree", ratings))
     assert len(found) == 30

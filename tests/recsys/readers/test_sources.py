@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import os
+import shutil
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -170,6 +171,11 @@ def test_zips_with_several_or_no_candidates(read: Read) -> None:
 def test_directories_with_several_or_no_candidates(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds no ratings file, such as .*it is empty"):
         read_ratings(tmp_path)
+    (tmp_path / "model" / "arrays").mkdir(parents=True)
+    (tmp_path / "model" / "arrays" / "most_ratings.npy").touch()
+    with pytest.raises(DataError, match=r"model/? has the arrays of a saved model, but no model"):
+        read_ratings(tmp_path / "model")
+    shutil.rmtree(tmp_path / "model")
     for name in ("one.csv", "two.tsv", "README.txt"):
         (tmp_path / name).write_bytes(CSV)
     with pytest.raises(DataError, match=r"several files .*\(one\.csv, two\.tsv\); name the one"):
