@@ -426,9 +426,14 @@ def coefficients(V: Floats, W: Floats, *, threads: int | None = None) -> Floats:
     return P
 
 
-def multiply(V: Floats, H: Floats, *, threads: int | None = None) -> Floats:
-    """Return V @ H, C-ordered, in V's dtype; V as in `coefficients`."""
-    W = aligned_empty((V.shape[0], H.shape[1]), V.dtype)
+def multiply(
+    V: Floats, H: Floats, *, out: Floats | None = None, threads: int | None = None
+) -> Floats:
+    """Return V @ H, C-ordered, in V's dtype; V as in `coefficients`.
+
+    `out` is C-ordered too, or the first columns of V.
+    """
+    W = aligned_empty((V.shape[0], H.shape[1]), V.dtype) if out is None else out
     backends.active.multiply(V, np.ascontiguousarray(H, V.dtype), W, resolve_threads(threads))
     return W
 

@@ -207,6 +207,10 @@ def test_projections_equal_matrix_products(n, size, spare, width, dtype, name, s
     product = kernels.multiply(V, H, threads=2)
     np.testing.assert_allclose(product, V @ H, atol=tolerance * np.sqrt(n) * max(size, 1))
     np.testing.assert_array_equal(product, kernels.multiply(V, H, threads=1))
+    turned, few = np.pad(V, ((0, 0), (0, spare))), min(width, size)
+    kernels.multiply(turned[:, :size], H[:, :few], out=turned[:, :few], threads=2)
+    np.testing.assert_array_equal(turned[:, :few], kernels.multiply(V, H[:, :few]))
+    np.testing.assert_array_equal(turned[:, few:size], V[:, few:])
     expected = W - V @ H
     wide = np.zeros((n, width + spare), dtype)
     kernels.place(W, wide[:, :width], threads=2)

@@ -9,9 +9,12 @@
 
 namespace lowrank::LOWRANK_ISA {
 
-inline constexpr std::int64_t basis_block_rows = 64;
-inline constexpr int basis_accumulators = LOWRANK_VECTOR_BYTES == 64 ? 16 : 8;
-inline constexpr int product_accumulators = LOWRANK_VECTOR_BYTES == 64 ? 16 : 12;  // three rows of four vectors
+inline constexpr std::int64_t basis_block_rows = 60;  // divisible by basis_rows
+inline constexpr int basis_columns = many_registers ? 4 : 2;  // vectors of W in registers at a time
+// Columns of V whose coefficients, or rows whose products, are summed at a time: no more than there are registers for
+// the sums, and for the addresses of the rows.
+template <int Cols>
+inline constexpr int basis_rows = many_registers && Cols == 4 ? 4 : 6;
 
 // Numbers in a cache line. Rows of V are far apart, where hardware does not prefetch by itself.
 template <class T>
@@ -49,18 +52,20 @@ template <class T, int N, int Cols, int Rows>
 template <class T, int N, int Cols>
 inline void coefficient_chunk(const Basis<T>& V, const T* W, std::int64_t width, T* P, std::int64_t begin,
                               std::int64_t end) {
-    constexpr int rows = basis_accumulators / Cols;
+    constexpr int rows = basis_rows<Cols>;
     std::int64_t i = 0;
     for (; i + rows <= V.size; i += rows) coefficient_block<T, N, Cols, rows>(V, W, width, P, i, begin, end);
-    for (; i < V.size; ++i) coefficient_block<T, N, Cols, 1>(V, W, width, P, i, begin, end);
+    with_constant<rows - 1>(V.size - i, [&](auto rest) {
+        coefficient_block<T, N, Cols, rest>(V, W, width, P, i, begin, end);
+    });
 }
 
-// W[row:row+Rows, :] = V[row:row+Rows, :] H, or -= it.
-template <bool Subtract, class T, int N, int Cols, int Rows>
+// W[row:row+Rows, :] = V[row:row+Rows, :] H, or += it, with H of contiguous rows.
+template <bool Add, class T, int N, int Cols, int Rows>
 [[gnu::always_inline]] inline void product_block(const Basis<T>& V, const T* H, std::int64_t width, T* W,
                                                  std::int64_t row) {
     Vec<T, N> acc[Rows][Cols] = {};
-    if constexpr (Subtract)
+    if constexpr (Add)
         for (int r = 0; r < Rows; ++r)
             for (int c = 0; c < Cols; ++c) acc[r][c] = load<T, N>(W + (row + r) * width + c * N);
     const T* v_rows = V.rows + row * V.stride;
@@ -69,7 +74,7 @@ template <bool Subtract, class T, int N, int Cols, int Rows>
         const std::int64_t end = line + line_length<T> < V.size ? line + line_length<T> : V.size;
         for (std::int64_t i = line; i < end; ++i) {
             Vec<T, N> h[Cols];
-            for (int c = 0; c < Cols; ++c) h[c] = load<T, N>(H + i * width + c * N) * T(Subtract ? -1 : 1);
+            for (int c = 0; c < Cols; ++c) h[c] = load<T, N>(H + (i * Cols + c) * N);
             for (int r = 0; r < Rows; ++r) {
                 const Vec<T, N> v = broadcast<T, N>(v_rows[r * V.stride + i]);
                 for (int c = 0; c < Cols; ++c) acc[r][c] = add_product<T, N>(acc[r][c], v, h[c]);
@@ -80,13 +85,13 @@ template <bool Subtract, class T, int N, int Cols, int Rows>
         for (int c = 0; c < Cols; ++c) store<T, N>(W + (row + r) * width + c * N, acc[r][c]);
 }
 
-template <bool Subtract, class T, int N, int Cols>
+template <bool Add, class T, int N, int Cols>
 inline void product_chunk(const Basis<T>& V, const T* H, std::int64_t width, T* W, std::int64_t begin,
                           std::int64_t end) {
-    constexpr int rows = product_accumulators / Cols;
+    constexpr int rows = basis_rows<Cols>;
     std::int64_t row = begin;
-    for (; row + rows <= end; row += rows) product_block<Subtract, T, N, Cols, rows>(V, H, width, W, row);
-    for (; row < end; ++row) product_block<Subtract, T, N, Cols, 1>(V, H, width, W, row);
+    for (; row + rows <= end; row += rows) product_block<Add, T, N, Cols, rows>(V, H, width, W, row);
+    for (; row < end; ++row) product_block<Add, T, N, Cols, 1>(V, H, width, W, row);
 }
 
 // Calls chunk.operator()<N, Cols>(first_column, first_row, end_row) for all columns of a block of rows, then of the
@@ -95,7 +100,7 @@ template <class T, class Chunk>
 inline void for_each_tile(std::int64_t width, std::int64_t begin, std::int64_t end, const Chunk& chunk) {
     for (std::int64_t start = begin; start < end; start += basis_block_rows) {
         const std::int64_t stop = end - start < basis_block_rows ? end : start + basis_block_rows;
-        for_each_chunk<T>(width, [&]<int N, int Cols>(std::int64_t j) {
+        for_each_chunk<T, basis_columns>(width, [&]<int N, int Cols>(std::int64_t j) {
             chunk.template operator()<N, Cols>(j, start, stop);
         });
     }
@@ -110,12 +115,21 @@ void coefficient_rows(const T* V, std::int64_t stride, std::int64_t size, const 
     });
 }
 
-// W[begin:end] = V[begin:end] H, with H of shape c x width, or -= it.
-template <bool Subtract, class T>
-void product_rows(const T* V, std::int64_t stride, std::int64_t size, const T* H, std::int64_t width, T* W,
+// The factor times H, of shape c x width, with the columns that product_rows takes at a time next to each other.
+template <class T>
+void pack_columns(const T* H, std::int64_t size, std::int64_t width, T factor, T* packed) {
+    for_each_chunk<T, basis_columns>(width, [&]<int N, int Cols>(std::int64_t j) {
+        for (std::int64_t i = 0; i < size; ++i)
+            for (int c = 0; c < N * Cols; ++c) packed[j * size + i * N * Cols + c] = factor * H[i * width + j + c];
+    });
+}
+
+// W[begin:end] = V[begin:end] H, or += it, with H of shape c x width as pack_columns writes it.
+template <bool Add, class T>
+void product_rows(const T* V, std::int64_t stride, std::int64_t size, const T* packed, std::int64_t width, T* W,
                   std::int64_t begin, std::int64_t end) {
     for_each_tile<T>(width, begin, end, [&]<int N, int Cols>(std::int64_t j, std::int64_t start, std::int64_t stop) {
-        product_chunk<Subtract, T, N, Cols>({V, stride, size}, H + j, width, W + j, start, stop);
+        product_chunk<Add, T, N, Cols>({V, stride, size}, packed + j * size, width, W + j, start, stop);
     });
 }
 

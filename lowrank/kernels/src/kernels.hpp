@@ -228,11 +228,13 @@ struct Kernels {
     // squares[j] += the sum over the rows begin:end of (P[:, j] - V[:, j] s[j])^2, with V of shape n x width.
     void (*distance_rows)(const T* P, std::int64_t stride, const T* V, const T* s, std::int64_t width, T* squares,
                           std::int64_t begin, std::int64_t end);
-    // W[begin:end] = V[begin:end] H, with H of shape size x width; and W[begin:end] -= V[begin:end] H
-    void (*multiply_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* H,
-                          std::int64_t width, T* W, std::int64_t begin, std::int64_t end);
-    void (*subtract_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* H,
-                          std::int64_t width, T* W, std::int64_t begin, std::int64_t end);
+    // factor H, with H of shape size x width, in the order of the next two.
+    void (*pack_columns)(const T* H, std::int64_t size, std::int64_t width, T factor, T* packed);
+    // W[begin:end] = V[begin:end] H; and W[begin:end] += V[begin:end] H
+    void (*multiply_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* packed, std::int64_t width,
+                          T* W, std::int64_t begin, std::int64_t end);
+    void (*add_product_rows)(const T* V, std::int64_t stride, std::int64_t size, const T* packed, std::int64_t width,
+                             T* W, std::int64_t begin, std::int64_t end);
 };
 
 struct KernelTable {

@@ -281,13 +281,20 @@ void coefficients(InRows<T> V, In2<T> W, Out2<T> P, int threads) {
     std::transform(total.begin(), total.end(), P.data(), [](double sum) { return static_cast<T>(sum); });
 }
 
+template <class T>
+std::unique_ptr<T[]> packed_columns(const T* H, std::int64_t size, std::int64_t width, T factor) {
+    auto packed = std::make_unique_for_overwrite<T[]>(size * width);
+    kernels<T>().pack_columns(H, size, width, factor, packed.get());
+    return packed;
+}
+
 // W -= V V' W with the columns of V from `first` on, then with all of them once more if `again`; `inside` receives
 // what V was multiplied by, and `gram` the W' W of what is left. Each pass sums for the next one while the rows are
 // in the cache.
 template <class T>
 void project(InRows<T> V, std::int64_t first, bool again, Out2<T> W, Out2<double> inside, Out2<double> gram,
              int threads) {
-    const std::int64_t n = W.shape(0), width = W.shape(1), size = V.shape(1), stride = V.stride(0), step = 512;
+    const std::int64_t n = W.shape(0), width = W.shape(1), size = V.shape(1), stride = V.stride(0), step = 480;
     check_basis(V, n);
     require(0 <= first && first <= size, "first must be a column of V");
     require(static_cast<std::int64_t>(inside.shape(0)) == size && gram.shape(0) == W.shape(1) &&
@@ -303,12 +310,14 @@ void project(InRows<T> V, std::int64_t first, bool again, Out2<T> W, Out2<double
     for (bool last = !again;; last = true) {
         const std::vector<T> H(part.begin(), part.end());
         for (std::size_t cell = 0; cell < H.size(); ++cell) inside.data()[first * width + cell] += H[cell];
+        const auto packed = packed_columns<T>(H.data(), size - first, width, -1);
         const T* following = last ? W.data() : V.data();
         const std::int64_t columns = last ? width : size, rows = last ? width : stride;
         part = sums_over_rows<T>(n, columns * width, threads, [&](T* sum, std::int64_t begin, std::int64_t end) {
             for (; begin < end; begin += step) {
                 const std::int64_t stop = std::min(begin + step, end);
-                kernel.subtract_rows(V.data() + first, stride, size - first, H.data(), width, W.data(), begin, stop);
+                kernel.add_product_rows(V.data() + first, stride, size - first, packed.get(), width, W.data(), begin,
+                                        stop);
                 kernel.coefficient_rows(following, rows, columns, W.data(), width, sum, begin, stop);
             }
         });
@@ -318,15 +327,36 @@ void project(InRows<T> V, std::int64_t first, bool again, Out2<T> W, Out2<double
     std::copy(part.begin(), part.end(), gram.data());
 }
 
-// W = V H with `rows_of` multiply_rows, W -= V H with subtract_rows.
-template <auto rows_of, class T>
-void product(InRows<T> V, In2<T> H, Out2<T> W, int threads) {
-    const std::int64_t n = W.shape(0), width = W.shape(1);
+// W = V H, for a contiguous W or, if it starts where V does, for the first columns of V.
+template <class T>
+void multiply(InRows<T> V, In2<T> H, nb::ndarray<T, nb::ndim<2>, nb::device::cpu> W, int threads) {
+    const std::int64_t n = W.shape(0), width = W.shape(1), size = V.shape(1), stride = V.stride(0), step = 240;
+    const bool in_place = W.data() == V.data();
+    check_basis(V, n);
+    require(H.shape(0) == V.shape(1) && H.shape(1) == W.shape(1), "H must have shape (columns of V, columns of W)");
+    require(W.size() == 0 || ((width == 1 || W.stride(1) == 1) && (n == 1 || W.stride(0) == (in_place ? stride : width))),
+            "W must be contiguous, or the first columns of V");
+    const nb::gil_scoped_release release;
+    const auto packed = packed_columns<T>(H.data(), size, width, 1);
+    on_ranges(n, step, threads, in_place ? step * width * sizeof(T) : 0, [&](auto begin, auto end, void* memory) {
+        T* to = W.data() + begin * W.stride(0);
+        T* rows = in_place ? static_cast<T*>(memory) : to;
+        kernels<T>().multiply_rows(V.data() + begin * stride, stride, size, packed.get(), width, rows, 0, end - begin);
+        for (std::int64_t row = 0; in_place && row < end - begin; ++row)
+            std::copy_n(rows + row * width, width, to + row * stride);
+    });
+}
+
+// W -= V H
+template <class T>
+void subtract(InRows<T> V, In2<T> H, Out2<T> W, int threads) {
+    const std::int64_t n = W.shape(0), width = W.shape(1), size = V.shape(1);
     check_basis(V, n);
     require(H.shape(0) == V.shape(1) && H.shape(1) == W.shape(1), "H must have shape (columns of V, columns of W)");
     const nb::gil_scoped_release release;
-    on_ranges(n, 1024, threads, 0, [&](auto begin, auto end, void*) {
-        (kernels<T>().*rows_of)(V.data(), V.stride(0), V.shape(1), H.data(), width, W.data(), begin, end);
+    const auto packed = packed_columns<T>(H.data(), size, width, -1);
+    on_ranges(n, 960, threads, 0, [&](auto begin, auto end, void*) {
+        kernels<T>().add_product_rows(V.data(), V.stride(0), size, packed.get(), width, W.data(), begin, end);
     });
 }
 
@@ -603,8 +633,8 @@ void add_kernels(nb::module_& m) {
     add(m, "csr_matmat", &csr_matmat<T>, "indptr", "indices", "data", "X", "Y", "threads");
     add(m, "csr_rmatmat", &csr_rmatmat<T>, "indptr", "indices", "data", "X", "Y", "threads");
     add(m, "coefficients", &coefficients<T>, "V", "W", "P", "threads");
-    add(m, "multiply", &product<&Kernels<T>::multiply_rows, T>, "V", "H", "W", "threads");
-    add(m, "subtract", &product<&Kernels<T>::subtract_rows, T>, "V", "H", "W", "threads");
+    add(m, "multiply", &multiply<T>, "V", "H", "W", "threads");
+    add(m, "subtract", &subtract<T>, "V", "H", "W", "threads");
     add(m, "project", &project<T>, "V", "first", "again", "W", "inside", "gram", "threads");
     add(m, "squared_distances", &squared_distances<T>, "P", "V", "s", "squares", "threads");
     add(m, "place", &place<T>, "W", "V", "threads");

@@ -68,13 +68,13 @@ inline void rmatmat_chunk(const Csr<T>& A, const T* X, std::int64_t width, T* Y,
     }
 }
 
-// Calls chunk.operator()<N, Cols>(first_column) until all columns are done, widest chunks first.
-template <class T, class Chunk>
+// Calls chunk.operator()<N, Cols>(first_column) until all columns are done, widest chunks first, of up to Most vectors.
+template <class T, int Most = 4, class Chunk>
 inline void for_each_chunk(std::int64_t width, const Chunk& chunk) {
     constexpr int W = lanes<T>;
     std::int64_t j = 0;
-    for (; j + 4 * W <= width; j += 4 * W) chunk.template operator()<W, 4>(j);
-    if (j + 2 * W <= width) chunk.template operator()<W, 2>(j), j += 2 * W;
+    if constexpr (Most == 4) for (; j + 4 * W <= width; j += 4 * W) chunk.template operator()<W, 4>(j);
+    for (; j + 2 * W <= width;) chunk.template operator()<W, 2>(j), j += 2 * W;
     if (j + W <= width) chunk.template operator()<W, 1>(j), j += W;
     if constexpr (W > 8) if (j + 8 <= width) chunk.template operator()<8, 1>(j), j += 8;
     if constexpr (W > 4) if (j + 4 <= width) chunk.template operator()<4, 1>(j), j += 4;
