@@ -30,7 +30,8 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
     the Gram operator: for those, and for `tol` near rounding, `randomized` is the solver.
 
     A block is orthogonalised against the two before it, and against the whole basis only where the
-    loss of orthogonality may have grown to a hundredth of `tol`, and after a restart.
+    loss of orthogonality may have grown to a hundredth of `tol` (an eighth where that is not above
+    100 times rounding, as by default in float32), and after a restart.
 
     The basis has up to 3 k vectors and four blocks. When it is full, the Ritz vectors of the
     largest values are kept, and the iteration goes on with the residual block, so that nothing is
@@ -112,14 +113,16 @@ def leading_eigenvectors(
     Returns
     -------
     vectors : ndarray of shape (size, k)
-        Their columns are orthonormal up to a hundredth of `tol`.
+        Their columns are orthonormal up to an eighth of `tol`.
     converged : bool
         Whether they reach `tol`, as far as A'A can tell.
     """
     start = rng.random((size, min(block, size)), dtype) - dtype.type(0.5)
     # A little less than tol, as rounding adds to the estimate.
     target = max(0.8 * tol, 10 * float(np.finfo(dtype).eps))
-    space = _LanczosSpace(gram_product, start, k, target / 100, rng)
+    # Where the dtype has few digits to spare, a block after one of the whole basis may go without.
+    largest_loss = max(target / 100, min(target / 8, 100 * float(np.finfo(dtype).eps)))
+    space = _LanczosSpace(gram_product, start, k, largest_loss, rng)
     most = max(check_every // block, 1)
     blocks, before, done = most, math.inf, 0
     while True:
@@ -197,17 +200,18 @@ class _LanczosSpace:
 
     def extend(self, steps: int, at_least: int) -> None:
         """Extend the basis by some blocks and to a size, as far as there is room."""
-        eps = self._eps
+        eps, allowed = self._eps, self._largest_loss
         while not self.is_full and not self.is_complete and (steps > 0 or self._size < at_least):
             old, new = self._size, self._size + self._width
             product = self._gram_product(self._block)
             self.steps += 1
-            # Two blocks on end, as the loss of a block comes from that of the two before it.
-            before = max(self._losses)
-            whole = self.is_restarted or self._growth * before > self._largest_loss
+            # Two blocks on end, as the loss of a block comes from that of the two before it; or
+            # every other one, where a single step brings it near the largest that is allowed.
+            worst = max(self._losses) if self._growth**2 * eps <= allowed else self._losses[1]
+            whole = self.is_restarted or 1.2 * self._growth * worst > allowed
             # After a restart the next step takes the whole basis anyway: a small loss will do.
-            again = whole and not (self.is_restarted and self._growth * eps <= self._largest_loss)
-            before = eps if whole else before
+            again = whole and not (self.is_restarted and self._growth * eps <= allowed)
+            before = eps if whole else worst
             self._block, inside, self._tail = extend_basis(
                 *(self._V[:, :new], product, self._scale, self._rng),
                 first=0 if whole and not again else self._coupled,
@@ -217,7 +221,7 @@ class _LanczosSpace:
                 self._scale = max(self._scale, longest(inside, self._tail))
             smallest = float(np.linalg.norm(self._tail, -2)) if self._tail.size else 0.0
             self._growth = self._scale / smallest if smallest else math.inf
-            if not again and self._growth * before > self._largest_loss:  # more than foreseen
+            if not again and self._growth * before > allowed:  # more than foreseen
                 self._block, more, turn = extend_basis(
                     self._V[:, :new], self._block, 1.0, self._rng
                 )
@@ -251,7 +255,8 @@ class _LanczosSpace:
     def restart(self, k: int) -> None:
         """Shrink the basis to the best Ritz vectors; the block to go on with stays."""
         keep = min(k + max((self._limit - k) // 5, 1), self._size)
-        kernels.place(self.ritz_vectors(keep), self._V[:, :keep])
+        V = self._V[:, : self._size]
+        kernels.multiply(V, self._vectors[:, :keep], out=self._V[:, :keep])
         kernels.place(self._block, self._V[:, keep : keep + self._width])
         self._H[:] = 0.0
         np.fill_diagonal(self._H[:keep, :keep], self._values[:keep])
