@@ -276,7 +276,13 @@ def _is_special(path: Path) -> bool:  # a device or a named pipe, which is not r
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file next to `path` that replaces it at the end, or is removed on any error."""
+    """Open a file next to `path` that replaces it at the end, or is removed on any error.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written, with the name of `path`.
+    """
     if _is_special(path):
         with path.open("wb") as stream:
             yield stream
