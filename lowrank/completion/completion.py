@@ -132,9 +132,9 @@ class Completion:
 
 def complete(
     X: MatrixLike,
-    method: str = "als",
-    *,
     k: int | None = None,
+    *,
+    method: str = "als",
     regularization: float | None = None,
     biases: bool = True,
     random_state: RandomStateLike = 0,
@@ -149,13 +149,13 @@ def complete(
     X : scipy.sparse matrix or array, or array-like with NaN, of shape (n, m)
         Of a sparse matrix the stored entries are known, stored zeros too; of a dense one those that
         are not NaN. float32 is worked on in float32. Sparse input never becomes dense.
+    k : int, optional
+        Rank for "als"; by default chosen from 1 to 32 by held-out error. The largest rank allowed
+        for "soft-impute", by default 100.
     method : {"als", "soft-impute"}
         "als": factors of k columns, their squares penalised, by alternating least squares.
         "soft-impute": a penalty on the sum of the singular values, which chooses the rank; the
         problem is convex. Biases are then fitted first and subtracted.
-    k : int, optional
-        Rank for "als"; by default chosen from 1 to 32 by held-out error. The largest rank allowed
-        for "soft-impute", by default 100.
     regularization : float, optional
         Positive penalty lambda, by default chosen by held-out error. For "als" it counts in units
         of the standard deviation of the entries, times the square root of the number of entries of
@@ -179,7 +179,7 @@ def complete(
     >>> rng = np.random.default_rng(0)
     >>> Z = 3 + np.outer(rng.normal(size=40), rng.normal(size=30))
     >>> X = np.where(rng.random(Z.shape) < 0.5, Z, np.nan)
-    >>> result = complete(X, k=1, regularization=0.001)
+    >>> result = complete(X, 1, regularization=0.001)
     >>> bool(np.abs(result.fill(X) - Z).max() < 0.05)
     True
     """

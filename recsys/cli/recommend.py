@@ -329,7 +329,9 @@ def explain(
         recommender, user = described.folded_into(recommender), NEW_USER
     chosen = str(item) if title is None else inputs.find_title(recommender.ratings, title)
     frame = recommender.explain(user, chosen, n)
-    output.write(frame, command="explain", model=recommender.model.name, user=user, item=chosen)
+    ratings = recommender.ratings
+    pair = {"user": ratings.users.like([user])[0], "item": ratings.items.like([chosen])[0]}
+    output.write(frame, command="explain", model=recommender.model.name, **pair)
 
 
 @cli.command(

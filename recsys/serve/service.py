@@ -350,7 +350,8 @@ class Slot(Generic[T]):
                     continue
                 self._seen, self.rejected = found, str(error)
                 self.rejections += 1
-                _log.error("%s", error)
+                served = "Nothing" if self.current is None else "The last one"
+                _log.error("%s %s is served until %s is replaced.", error, served, self.path)
                 return False
             self._seen, self.current, self.rejected = found, loaded, None
             return True

@@ -83,7 +83,7 @@ def test_an_error_far_below_the_entries_is_not_a_difference_of_sums():
 @methods
 def test_recovers_what_is_unknown(method):
     X, full = table()
-    result = complete(X, method)
+    result = complete(X, method=method)
     unknown = np.isnan(X)
     assert rms((result.toarray() - full)[unknown]) < 0.4 * rms((full - np.nanmean(X))[unknown])
     assert result.method == method
@@ -106,8 +106,8 @@ def test_the_rank_is_found():
 @methods
 def test_what_is_chosen_is_said_and_gives_the_same_result(method):
     X, _ = table()
-    chosen = complete(X, method, k=4)
-    given = complete(X, method, k=4, regularization=chosen.regularization)
+    chosen = complete(X, method=method, k=4)
+    given = complete(X, method=method, k=4, regularization=chosen.regularization)
     np.testing.assert_array_equal(given.toarray(), chosen.toarray())
     assert given.held_out_rmse is None
     assert given.regularization == chosen.regularization
@@ -116,7 +116,7 @@ def test_what_is_chosen_is_said_and_gives_the_same_result(method):
 @methods
 def test_the_held_out_error_is_near_the_error_on_what_is_unknown(method):
     X, full = table(n=120, m=60)
-    result = complete(X, method)
+    result = complete(X, method=method)
     truth = np.hypot(rms((result.toarray() - full)[np.isnan(X)]), 0.1)
     assert result.held_out_rmse == pytest.approx(truth, rel=0.2)
 
@@ -135,7 +135,7 @@ def test_als_is_that_of_the_sweeps():
 
 def test_soft_impute_works_on_what_the_biases_leave_over():
     X, _ = table()
-    result = complete(X, "soft-impute", regularization=2.0)
+    result = complete(X, method="soft-impute", regularization=2.0)
     rest = X - result.mean - result.row_bias[:, None] - result.column_bias
     direct = soft_impute(rest, 2.0, tol=1e-6).matrix.toarray()
     np.testing.assert_allclose(result.factors.toarray(), direct, atol=0.05)
@@ -146,7 +146,7 @@ def test_without_biases_there_are_none(method):
     rng = np.random.default_rng(0)
     full = rng.normal(size=(60, 2)) @ rng.normal(size=(2, 40))
     X = np.where(rng.random(full.shape) < 0.5, full, np.nan)
-    result = complete(X, method, biases=False)
+    result = complete(X, method=method, biases=False)
     assert result.mean == 0
     assert not result.row_bias.any()
     assert not result.column_bias.any()
@@ -184,16 +184,16 @@ def test_als_without_biases_takes_none_from_its_start():
 def test_sparse_and_dense_input_are_the_same_bits(method, kind):
     X, _ = table()
     X[0, 0] = 0.0
-    one = complete(X, method, k=2, regularization=1.0)
-    other = complete(as_sparse(X, kind), method, k=2, regularization=1.0)
+    one = complete(X, method=method, k=2, regularization=1.0)
+    other = complete(as_sparse(X, kind), method=method, k=2, regularization=1.0)
     np.testing.assert_array_equal(one.toarray(), other.toarray())
 
 
 @methods
 def test_single_precision_stays_single(method):
     X, _ = table()
-    result = complete(X.astype(np.float32), method, k=2, regularization=1.0)
-    double = complete(X, method, k=2, regularization=1.0)
+    result = complete(X.astype(np.float32), method=method, k=2, regularization=1.0)
+    double = complete(X, method=method, k=2, regularization=1.0)
     arrays = (result.row_bias, result.column_bias, result.toarray(), result.predict([0], [0]))
     assert all(array.dtype == np.float32 for array in arrays)
     assert result.fill(X.astype(np.float32)).dtype == np.float32
@@ -205,7 +205,7 @@ def test_single_precision_stays_single(method):
 @methods
 def test_the_same_seed_gives_the_same_bits(method):
     X, _ = table()
-    one, other = (complete(X, method, random_state=5) for _ in range(2))
+    one, other = (complete(X, method=method, random_state=5) for _ in range(2))
     np.testing.assert_array_equal(one.toarray(), other.toarray())
     assert one.held_out_rmse == other.held_out_rmse
 
@@ -213,7 +213,7 @@ def test_the_same_seed_gives_the_same_bits(method):
 @methods
 def test_the_matrix_has_the_biases_in_it(method):
     X, _ = table()
-    result = complete(X, method, k=2, regularization=1.0)
+    result = complete(X, method=method, k=2, regularization=1.0)
     expected = result.mean + result.row_bias[:, None] + result.column_bias
     expected = expected + result.factors.toarray()
     np.testing.assert_allclose(result.matrix.toarray(), expected, rtol=1e-12)
@@ -251,15 +251,15 @@ def test_permuting_rows_and_columns_permutes_the_result(seed, method):
     X, _ = table(seed, n=20, m=15)
     rng = np.random.default_rng(seed)
     rows, columns = rng.permutation(20), rng.permutation(15)
-    one = complete(X, method, k=15, regularization=1.0)
-    other = complete(X[np.ix_(rows, columns)], method, k=15, regularization=1.0)
+    one = complete(X, method=method, k=15, regularization=1.0)
+    other = complete(X[np.ix_(rows, columns)], method=method, k=15, regularization=1.0)
     np.testing.assert_allclose(other.toarray(), one.toarray()[np.ix_(rows, columns)], atol=0.02)
 
 
 @methods
 @pytest.mark.parametrize("X", [[[3.0]], [[1.0, 2.0]], [[1.0], [np.nan], [3.0]], [[0.0, np.nan]]])
 def test_tiny_matrices(method, X):
-    result = complete(X, method, k=1, regularization=1.0)
+    result = complete(X, method=method, k=1, regularization=1.0)
     assert np.isfinite(result.toarray()).all()
     assert result.shape == np.shape(X)
 
@@ -268,14 +268,14 @@ def test_tiny_matrices(method, X):
 def test_constant_entries_are_completed_by_themselves(method):
     X = np.full((6, 5), 4.0)
     X[0, 0] = np.nan
-    np.testing.assert_allclose(complete(X, method).toarray(), 4.0, atol=1e-6)
+    np.testing.assert_allclose(complete(X, method=method).toarray(), 4.0, atol=1e-6)
 
 
 def test_rows_without_entries_get_the_mean_and_the_columns_biases():
     X, _ = table()
     X[7] = np.nan
     for method in ("als", "soft-impute"):
-        result = complete(X, method, k=2, regularization=1.0)
+        result = complete(X, method=method, k=2, regularization=1.0)
         np.testing.assert_allclose(result.toarray()[7], result.mean + result.column_bias, rtol=1e-9)
 
 
@@ -295,7 +295,7 @@ def test_nothing_dense_is_made_of_a_large_matrix():
     X = sp.coo_array((rng.random(3000, np.float32), (rows, columns)), shape=(60_000, 50_000))
     X.sum_duplicates()
     for method in ("als", "soft-impute"):
-        result = complete(X, method, k=2, regularization=2.0)
+        result = complete(X, method=method, k=2, regularization=2.0)
         assert result.predict([0, 1], [2, 3]).shape == (2,)
 
 

@@ -250,7 +250,7 @@ def test_similar_users(run, model, loaded):
 def test_explain_is_the_librarys_answer(run, model, loaded):
     result = run("explain", model, "--user", 3, "--title", "Film 5,", "-n", 3, "--json")
     document = json.loads(result.stdout)
-    assert (document["command"], document["user"], document["item"]) == ("explain", "3", 105)
+    assert (document["command"], document["user"], document["item"]) == ("explain", 3, 105)
     expected = loaded.explain(3, 105, 3)
     found = pl.DataFrame(document["rows"])
     assert found["part"].to_list() == ["base", "popularity", "item", "item", "item", "others"]
