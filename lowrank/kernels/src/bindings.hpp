@@ -1,4 +1,4 @@
-// Arrays of Python as arguments, and checks that all entry points share.
+// Arrays of Python as arguments, the checks that all entry points share, and the kernels in use.
 
 #pragma once
 
@@ -13,6 +13,11 @@
 
 #include <cstdint>
 #include <stdexcept>
+#include <tuple>
+#include <variant>
+
+#include "entries.hpp"
+#include "kernels.hpp"
 
 namespace lowrank {
 
@@ -47,7 +52,47 @@ void add(nb::module_& m, const char* name, Function* function, Arguments... argu
     m.def(name, function, argument(arguments)...);
 }
 
-// The entry points of entries.cpp.
+// The kernels of the instruction set that is used (module.cpp).
+extern const KernelTable* active;
+
+template <class T>
+const Kernels<T>& kernels() {
+    if constexpr (sizeof(T) == 4) return active->f32;
+    else return active->f64;
+}
+
+// Values of the entries: numbers; or codes, their 256 levels, and shifts of rows and columns (or none).
+template <class T>
+using Coded = std::tuple<In1<std::uint8_t>, In1<T>, In1<T>, In1<T>>;
+template <class T>
+using Values = std::variant<In1<T>, Coded<T>>;
+
+template <class T>
+Csr<T> csr(const In1<std::int64_t>& indptr, const In1<std::int32_t>& indices, const In1<T>& data,
+           std::int64_t n_rows, std::int64_t n_cols) {
+    check_offsets(indptr, indices.size(), data.size(), n_rows);
+    return {indptr.data(), indices.data(), data.data(), n_rows, n_cols};
+}
+
+template <class T>
+Csr<T> csr(const In1<std::int64_t>& indptr, const In1<std::int32_t>& indices, const Values<T>& values,
+           std::int64_t n_rows, std::int64_t n_cols) {
+    if (const In1<T>* data = std::get_if<In1<T>>(&values)) return csr<T>(indptr, indices, *data, n_rows, n_cols);
+    const auto& [codes, levels, row_shift, column_shift] = std::get<Coded<T>>(values);
+    check_offsets(indptr, indices.size(), codes.size(), n_rows);
+    require(levels.size() == entries::most_levels, "levels must have 256 entries");
+    const bool shifted = row_shift.size() > 0 || column_shift.size() > 0;
+    require(!shifted || (static_cast<std::int64_t>(row_shift.size()) == n_rows &&
+                         static_cast<std::int64_t>(column_shift.size()) == n_cols),
+            "shifts must have one entry per row and column");
+    return {indptr.data(), indices.data(), nullptr, n_rows, n_cols, codes.data(), levels.data(),
+            shifted ? row_shift.data() : nullptr, shifted ? column_shift.data() : nullptr};
+}
+
+// The entry points of entries.cpp, products.cpp, search.cpp and sweeps.cpp.
 void add_entries(nb::module_& m);
+void add_products(nb::module_& m);
+void add_search(nb::module_& m);
+void add_sweeps(nb::module_& m);
 
 }  // namespace lowrank
