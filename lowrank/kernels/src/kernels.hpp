@@ -1,9 +1,9 @@
 // The problems that the kernels solve, as plain structs, and a table of functions.
 //
 // Each isa_*.cpp compiles the same templates for one instruction set and exports one KernelTable;
-// module.cpp picks a table when it is imported and deals the rows out to threads. The kernels
-// module.cpp picks a table when it is imported, and the entry points deal the rows out to threads. The kernels
-// themselves are single-threaded, allocate nothing and use no standard-library templates, so that
+// module.cpp picks a table when it is imported, and the entry points deal the rows out to threads.
+// The kernels themselves are single-threaded, allocate nothing and use no standard-library templates,
+// so that no AVX instruction can reach a machine without AVX through a function the linker has merged.
 
 #pragma once
 
