@@ -64,8 +64,7 @@ class IALS(PriorModel):
     histories (see `lowrank.completion.implicit`), with users solved exactly at the end. An
     interaction has the weight 1, times the rating's share of the highest one or the count over the
     mean. Where the two penalties are not given, they are those with the best NDCG on a fifth of the
-    interactions, held out for a search with fewer factors, then for larger ones with all factors;
-    of large data, fewer users take part.
+    interactions, held out for a search with fewer factors and, of large data, fewer users.
 
     With features of items or users the penalty pulls factors towards a linear function of these,
     the ridge regression of the factors themselves (see `lowrank.completion.implicit`). An item or
@@ -286,8 +285,8 @@ class IALS(PriorModel):
         for size in (2, 1):
             taken = [(size * i, size * j) for i, j in steps]
             best = _climbed(best, taken, lambda each: trial.ndcg(penalties(each), few), heights)
-        if few < most:  # more factors need a larger penalty, or a larger weight of all pairs
-            best = _climbed(best, steps[::2], lambda each: trial.ndcg(penalties(each), most), {})
+        if few < most and not given[1]:  # more factors need a larger penalty
+            best = _climbed(best, steps[:1], lambda each: trial.ndcg(penalties(each), most), {})
         return penalties(best)
 
 

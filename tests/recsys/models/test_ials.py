@@ -8,7 +8,6 @@ import pytest
 
 from lowrank.completion import implicit
 from recsys.data.ratings import Ratings
-from recsys.models import ials
 from recsys.models.histories import Histories
 from recsys.models.ials import IALS
 
@@ -50,16 +49,6 @@ def test_the_search_and_the_fit_are_the_same_on_any_threads():
     one, three = (IALS(factors=5, threads=n).fit(ratings) for n in (1, 3))
     assert (one.penalty, one.pair_weight) == (three.penalty, three.pair_weight)
     np.testing.assert_array_equal(one.item_factors, three.item_factors)
-
-
-def test_more_factors_may_get_a_larger_weight_of_all_pairs(monkeypatch):
-    def ndcg(self, penalties, factors):  # best at 0.03 with few factors, and at 0.3 with more
-        return -abs(np.log(penalties.unobserved_weight / (0.03 if factors <= 32 else 0.3)))
-
-    monkeypatch.setattr(ials._Trial, "ndcg", ndcg)
-    ratings = two_tastes(n_items=70)
-    few, more = (IALS(factors=k, iterations=1).fit(ratings).pair_weight for k in (32, 64))
-    assert (few, more) == pytest.approx((0.03, 0.3))
 
 
 def test_found_penalties_rank_held_out_items_better_than_extreme_ones():
