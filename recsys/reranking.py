@@ -203,12 +203,11 @@ class Reranking:
             if self.groups is None or pool == n_items or not len(short):
                 yield found
                 continue
-            parts = [_taken(found, ~np.isin(found.rows, short))]
+            parts = [found.take(~np.isin(found.rows, short))]
             deeper = self.blocks(search, users[short], n, n_items, _DEEPER * pool)
             parts += [TopN(short[m.rows], m.items, m.ranks, m.scores) for m in deeper]
-            columns = zip(*((p.rows, p.items, p.ranks, p.scores) for p in parts), strict=True)
-            whole = TopN(*map(np.concatenate, columns))
-            yield _taken(whole, np.argsort(whole.rows, kind="stable"))
+            whole = TopN.joined(parts)
+            yield whole.take(np.argsort(whole.rows, kind="stable"))
 
     def _chosen(self, top: TopN, n: int, pool: int) -> TopN:
         """Choose n of each user's candidates, of which there are `pool` at most."""
@@ -300,7 +299,3 @@ def best_items(
     check_n(n)
     rule = Reranking(float(diversity), vectors, at_most, groups)
     return rule.blocks(search, users, int(n), ratings.n_items)
-
-
-def _taken(top: TopN, which: NDArray[np.generic]) -> TopN:
-    return TopN(top.rows[which], top.items[which], top.ranks[which], top.scores[which])

@@ -12,7 +12,7 @@ left is scored again, pair by pair.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Protocol
@@ -63,6 +63,16 @@ class TopN:
     items: Indices
     ranks: NDArray[np.int32]
     scores: Floats
+
+    @classmethod
+    def joined(cls, parts: Iterable[TopN]) -> TopN:
+        """Return the entries of one part after another."""
+        columns = zip(*((p.rows, p.items, p.ranks, p.scores) for p in parts), strict=True)
+        return cls(*map(np.concatenate, columns))
+
+    def take(self, which: NDArray[np.generic]) -> TopN:
+        """Return some of the entries, given by a mask or by their places."""
+        return TopN(self.rows[which], self.items[which], self.ranks[which], self.scores[which])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -190,11 +200,8 @@ class CsrPairs:
 
     def __call__(self, users: Indices) -> tuple[Indices, NDArray[np.integer[Any]]]:
         """Return the entries of the rows `users`: positions in `users`, items."""
-        starts = self.indptr[users]
-        counts = self.indptr[users + 1] - starts
-        rows = np.repeat(np.arange(len(users)), counts)
-        first = np.cumsum(counts) - counts
-        return rows, self.indices[np.arange(len(rows)) + np.repeat(starts - first, counts)]
+        at, indptr = kernels.row_places(self.indptr, users)
+        return np.repeat(np.arange(len(users)), np.diff(indptr)), self.indices[at]
 
 
 def select(

@@ -133,12 +133,9 @@ def _with_similar(word: str, known: pl.Series) -> str:
 def best_rows(scorer: Cosine, n_queries: int, n: int, exclude: Indices | None = None) -> TopN:
     """Return the n rows with the largest cosine for each query, without row `exclude[q]`."""
     without = None if exclude is None else lambda q: (np.arange(len(q)), exclude[q])
-    found = list(top_n(scorer, np.arange(n_queries), n, exclude=without))
-    rows, items, ranks, scores = (
-        np.concatenate([getattr(block, name) for block in found])
-        for name in ("rows", "items", "ranks", "scores")
-    )
-    return TopN(rows, items, ranks, np.clip(scores, -1, 1))  # rounding may exceed 1
+    found = TopN.joined(top_n(scorer, np.arange(n_queries), n, exclude=without))
+    np.clip(found.scores, -1, 1, out=found.scores)  # rounding may exceed 1
+    return found
 
 
 def similar_rows(

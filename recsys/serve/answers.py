@@ -26,7 +26,7 @@ from recsys.recommender import Recommender
 from recsys.reranking import Request
 from recsys.serve.facts import Facts, Id, Json, id_of, item_map, numbers, short, spectrum
 from recsys.serve.problems import ProblemError
-from recsys.topn import Cosine, CsrPairs, top_n
+from recsys.topn import Cosine, CsrPairs, TopN, top_n
 
 History: TypeAlias = tuple[NDArray[np.int32], Floats]
 """Indices of items in ascending order, and their ratings."""
@@ -158,9 +158,7 @@ class Answers:
         lists: list[list[Json]] = [[] for _ in items]
         scorer, itself = self.recommender._item_similarity, Cosine.exclude_itself
         for top in top_n(scorer, places, n, exclude=itself):
-            rows = self._rows(top.items, top.ranks, top.scores)
-            for at, row in zip(top.rows.tolist(), rows, strict=True):
-                lists[at].append(row)
+            self._append(top, lists)
         named = zip(self.facts.names(places), lists, strict=True)
         return [name | {"items": rows, "model": self.name} for name, rows in named]
 
@@ -175,13 +173,17 @@ class Answers:
         known = self.recommender._known_users
         limits: dict[str, Any] = {"allowed": known.allowed, "order": known.order}
         for top in top_n(model, users, n, exclude=seen, **limits):
-            rows = self._rows(top.items, top.ranks, top.scores)
-            for at, row in zip(top.rows.tolist(), rows, strict=True):
-                lists[at].append(row)
+            self._append(top, lists)
             if shown is not None:
                 for at in np.unique(top.rows):
                     self._explain(shown, users[at], lists[at], top.items[top.rows == at])
         return lists
+
+    def _append(self, top: TopN, lists: list[list[Json]]) -> None:
+        """Append the entries to the lists of their rows."""
+        rows = self._rows(top.items, top.ranks, top.scores)
+        for at, row in zip(top.rows.tolist(), rows, strict=True):
+            lists[at].append(row)
 
     def recommend_new(
         self,

@@ -17,7 +17,7 @@ from recsys.errors import DataError, UnknownIdError
 from recsys.models.base import FactorModel, obscurity
 from recsys.spark.results import Place, SparkModel, staged
 from recsys.spark.session import BROADCAST_LIMIT, reported, spark_session
-from recsys.topn import CsrPairs, top_n
+from recsys.topn import CsrPairs, TopN, top_n
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,17 +193,13 @@ def _ranked(users: Any, candidates: pa.Table, mean: float, n: int) -> pa.Table:
             exclude=CsrPairs(indptr, (seen - first).astype(np.int32)),
             allowed=None if allowed.all() else allowed,
         )
-        found = list(tops)
-    rows, items, ranks, scores = (
-        np.concatenate([getattr(top, name) for top in found])
-        for name in ("rows", "items", "ranks", "scores")
-    )
+        found = TopN.joined(tops)
     columns = {
-        "user_index": arrow.column(users, "index")[rows].astype(np.int32),
-        "item_index": (items + first).astype(np.int32),
-        "user": users.column("id").take(pa.array(rows)),
-        "item": candidates.column("id").take(pa.array(items)),
-        "rank": ranks,
-        "score": scores,
+        "user_index": arrow.column(users, "index")[found.rows].astype(np.int32),
+        "item_index": (found.items + first).astype(np.int32),
+        "user": users.column("id").take(pa.array(found.rows)),
+        "item": candidates.column("id").take(pa.array(found.items)),
+        "rank": found.ranks,
+        "score": found.scores,
     }
     return pa.table(columns)
