@@ -25,7 +25,7 @@ from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import ModelFileError, RecsysError
 from recsys.models.base import Model
-from recsys.models.registry import MODELS
+from recsys.models.registry import MODELS, model_class
 from recsys.provenance import Provenance
 from recsys.saved_arrays import (
     FORMAT_VERSION,
@@ -506,7 +506,7 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
             for name, array in found.items()
             if name.startswith("arrays/")
         }
-        model = resolve_name(MODELS[manifest.model])._from_arrays(manifest.parameters, arrays)
+        model = model_class(manifest.model)._from_arrays(manifest.parameters, arrays)
         indptr, indices, data = (listed(found, f"ratings/{name}") for name in _ROWS)
         levels = found.get("ratings/levels")
         if (shape := (model.n_users, model.n_items)) != (len(users), len(items)):
@@ -549,6 +549,11 @@ def _blocks(
     side = cast("Side", ids.kind)
     if side not in manifest.features:
         return None
+    from scipy.sparse import csr_array
+
+    # Not imported above: few models have features, and these need scikit-learn.
+    from recsys.data.encoder import EncoderState, FeatureBlocks, FeatureEncoder
+
     levels = saved_table(found, manifest, f"{side}_levels")
     if levels.schema != {"level": pl.String, "weight": pl.Float64} or levels["weight"].has_nulls():
         raise DamageError(f"{side}_levels are not levels and their weights")
@@ -556,10 +561,7 @@ def _blocks(
     names = [name for name in found if name.startswith(folder)]
     own = {name.removeprefix(folder): found[name] for name in names}
     entries = [as_dict(entry) for entry in manifest.features[side]]
-    # Not imported above: few models have features, and these need scikit-learn.
-    encoder = resolve_name("recsys.data.encoder:FeatureEncoder").from_state(
-        side, resolve_name("recsys.data.encoder:EncoderState")(entries, levels, own)
-    )
+    encoder = FeatureEncoder.from_state(side, EncoderState(entries, levels, own))
     indptr, indices, data = (listed(found, f"{folder}{name}") for name in _ROWS)
     check_rows(f"{folder}indptr", indptr, indices, len(encoder.names))
     if len(indptr) != len(ids) + 1 or data.shape != indices.shape or data.dtype != np.float32:
@@ -567,8 +569,5 @@ def _blocks(
     arrays = [*own.values(), levels["weight"].to_numpy()]
     if everything and not all(np.isfinite(each).all() for each in arrays):
         raise DamageError(f"the {side} features are not all finite")
-    matrix = resolve_name("scipy.sparse:csr_array")(
-        (data, indices, indptr), shape=(len(ids), len(encoder.names))
-    )
-    blocks: GroupedFeatures = resolve_name("recsys.data.encoder:FeatureBlocks")(matrix, encoder)
-    return blocks
+    shape = len(ids), len(encoder.names)
+    return FeatureBlocks(csr_array((data, indices, indptr), shape=shape), encoder)

@@ -33,7 +33,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -49,7 +48,7 @@ from recsys.data.features import FeatureKind
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.messages import system_reason
-from recsys.models.registry import MODELS
+from recsys.models.registry import MODELS, model_class
 from recsys.provenance import fingerprint, period_of
 from recsys.saved_arrays import (
     FORMAT_VERSION,
@@ -93,7 +92,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
     ModelFileError
     """
     name, ratings = saved.model.name, saved.ratings
-    if name not in MODELS or resolve_name(MODELS[name]) is not type(saved.model):
+    if name not in MODELS or model_class(name) is not type(saved.model):
         raise ModelFileError(
             f"A saved {type(saved.model).__name__} could not be loaded again, since "
             f"recsys.models.registry.MODELS does not have it as {name!r}; enter it there first."
