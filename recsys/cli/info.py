@@ -46,16 +46,13 @@ def info(ctx: click.Context, model: str | None, output: Output) -> None:
     if format_of(Path(model)) == SPARK_FORMAT:
         from recsys.spark.results import read_result
 
-        found = read_result(model)
-        write_facts(manifest_facts(model, found, sum(found.files.values())), output)
+        write_facts(manifest_facts(model, read_result(model)), output)
     else:
-        manifest = read_manifest(model)
-        size = sum(entry.bytes for entry in manifest.files.values())
-        write_facts(manifest_facts(model, manifest, size), output)
+        write_facts(manifest_facts(model, read_manifest(model)), output)
 
 
 def manifest_facts(
-    path: str, manifest: Manifest | SparkModel, size: int, kind: str = "model"
+    path: str, manifest: Manifest | SparkModel, kind: str = "model"
 ) -> dict[str, dict[str, Any]]:
     """Return what the manifest of a saved model or index has, by section."""
     columns: dict[str, Any] = dict(getattr(manifest, "columns", {}))
@@ -71,7 +68,7 @@ def manifest_facts(
         kind: {
             "path": str(Path(path).resolve()),
             **({"model": manifest.model} if kind == "model" else {}),
-            "megabytes": size / 1e6,
+            "megabytes": manifest.size / 1e6,
             "created": getattr(manifest, "created", None),
             "source": getattr(manifest, "source", None),
             **{name: value for name, value in origin.items() if value},

@@ -427,9 +427,7 @@ def info(index: str, output: Output) -> None:
     from recsys.cli.output import write_facts
     from recsys.schema import INDEX, read_manifest
 
-    manifest = read_manifest(index, INDEX)
-    size = sum(entry.bytes for entry in manifest.files.values())
-    write_facts(manifest_facts(index, manifest, size, "index"), output)
+    write_facts(manifest_facts(index, read_manifest(index, INDEX), "index"), output)
 
 
 @cli.command(
@@ -448,16 +446,15 @@ def scree(
     its running sum. The elbow is the point farthest below the line from the first singular value to
     the last; `recsys lsi index -k` takes it, or a number.
     """
-    import numpy as np
+    from recsys.lsi.space import energy
 
     check_plot(plot)
     loaded = lsi.Index.load(index)
     s = loaded.singular_values_
     # The squared Frobenius norm of the indexed matrix, added documents included.
-    energy = float(np.sum(loaded.document_weights().data.astype(np.float64) ** 2))
-    energy = max(energy, float(np.sum(s.astype(np.float64) ** 2)))
+    total = max(energy(loaded.document_weights().data), energy(s))
     report = "{count} dimensions keep {kept} of the energy; elbow at {elbow}"
-    write_spectrum(s, energy, output, plot, report, command="lsi scree", energy=energy)
+    write_spectrum(s, total, output, plot, report, command="lsi scree", energy=total)
 
 
 for verb in (index, query, terms, similar, add, remove, evaluate, scree, info):

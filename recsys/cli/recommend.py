@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _ALONE = {"source", "user", "n", "output", "format", "json", "quiet", "debug"}
+_USERS = cli.declared("ID", "User, or users between commas.", "--user", "-u", multiple=True)
+_ITEMS = cli.declared("ID", "Item, or items between commas.", "--item", "-i", multiple=True)
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,7 @@ def recommend(
     selection: _Selection,
     engine: cli.EngineOptions,
     output: Output,
-    user: tuple[str, ...] = cli.declared(
-        "ID", "User, or users between commas.", "--user", "-u", multiple=True
-    ),
+    user: tuple[str, ...] = _USERS,
     users: str | None = cli.declared("FILE", "File of users."),
     everyone: bool = cli.declared(
         "", "Recommend to every user.", "--all", setting="all", is_flag=True
@@ -246,18 +246,14 @@ def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -
 def similar(
     source: Source,
     output: Output,
-    item: tuple[str, ...] = cli.declared(
-        "ID", "Item, or items between commas.", "--item", "-i", multiple=True
-    ),
+    item: tuple[str, ...] = _ITEMS,
     title: tuple[str, ...] = cli.declared(
         "TEXT", "Title of the item, or part of it; repeatable.", multiple=True
     ),
     text: tuple[str, ...] = cli.declared(
         "TEXT", "Description of an item; repeatable.", multiple=True
     ),
-    user: tuple[str, ...] = cli.declared(
-        "ID", "User, or users between commas.", "--user", "-u", multiple=True
-    ),
+    user: tuple[str, ...] = _USERS,
     n: int = cli.length("similar items or users for each"),
 ) -> None:
     """List similar items or similar users.
@@ -355,13 +351,9 @@ def predict(
     source: Source,
     pairs: str | None,
     output: Output,
-    user: tuple[str, ...] = cli.declared(
-        "ID", "User, or users between commas.", "--user", "-u", multiple=True
-    ),
+    user: tuple[str, ...] = _USERS,
     user_features: str | None = cli.declared("NAME=VALUE,...", "Features of a new user."),
-    item: tuple[str, ...] = cli.declared(
-        "ID", "Item, or items between commas.", "--item", "-i", multiple=True
-    ),
+    item: tuple[str, ...] = _ITEMS,
     cold_start: ColdPair = cli.declared(
         "",
         "Prediction for unknown users or items: an error, the mean plus known biases, or the "

@@ -72,6 +72,11 @@ class SparkModel(Struct, frozen=True, omit_defaults=True, tag_field="format", ta
         """True for a model of implicit feedback."""
         return bool(self.training["implicit"])
 
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(self.files.values())
+
     def table(self, spark: SparkSession, side: str) -> DataFrame:
         """Return the table of the "users" or "items"."""
         return spark.read.parquet(f"{self.path}/{side}")
