@@ -354,7 +354,7 @@ class Index:
     def _search(self) -> Search:
         facts = self.training_
         length = facts["words"] / max(1, facts["documents"] - facts["empty_documents"])
-        return Search(self.documents_.parts, length, self._totals)
+        return Search(self.documents_, length, self._totals)
 
     def _found(self, given: Queries, n: int, method: str) -> tuple[Indices, Ranking]:
         """Return the numbers of queries, and the documents that a method finds for each.

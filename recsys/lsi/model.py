@@ -330,7 +330,7 @@ class LSI(
             parameters["stop_words"] = sorted(parameters["stop_words"])
         arrays: dict[str, NDArray[Any]] = {"components": self.components_}
         arrays |= {"singular_values": self.singular_values_, "totals": self._totals}
-        arrays |= {"removed": self._search.removed}
+        arrays |= {"removed": self.documents_.removed}
         arrays["term_weights"] = self._encoder.weighting.term_weights
         parts = [(part.arrays, part.table) for part in self.documents_.parts]
         stop_words = sorted(self._encoder.language.stop_words)

@@ -324,14 +324,18 @@ class Collection:
     @cached_property
     def _places(self) -> Indices | None:
         """Place of each document, None where nothing is removed."""
-        if len(self) == len(self.table):
-            return None
-        kept = [np.delete(np.arange(len(part)), part.removed) for part in self.parts]
-        return np.concatenate([a + b for a, b in zip(self._starts, kept, strict=True)])
+        return np.delete(np.arange(len(self.table)), self.removed) if len(self.removed) else None
 
     @cached_property
-    def _starts(self) -> Indices:
-        return np.cumsum([0, *map(len, self.parts[:-1])])
+    def removed(self) -> Indices:
+        """Places of documents that are there no more."""
+        return np.concatenate([own.start + part.removed for part, own in self.slices])
+
+    @cached_property
+    def slices(self) -> list[tuple[Part, slice]]:
+        """The parts, each with its places."""
+        ends = np.cumsum([0, *map(len, self.parts)]).tolist()
+        return [*zip(self.parts, map(slice, ends[:-1], ends[1:]), strict=True)]
 
     def places(self, labels: IdsLike) -> Indices:
         """Return the places of documents by their ids.
@@ -352,10 +356,14 @@ class Collection:
         index = pl.Series(places.astype(np.uint32))  # the quickest way by far
         return [column[index] for column in self.table.get_columns()]
 
+    def row_of(self, place: int) -> tuple[Part, int]:
+        """Return the part that a place is in, with its row there."""
+        return next((part, place - own.start) for part, own in self.slices if place < own.stop)
+
     def counts_of(self, place: int) -> Any:
         """Return the row of counts of one document."""
-        owner = int(np.searchsorted(self._starts, place, side="right")) - 1
-        return self.parts[owner].counts[[place - self._starts[owner]]]
+        part, row = self.row_of(place)
+        return part.counts[[row]]
 
     def extended(self, more: Part) -> Collection:
         """Return a collection of these and further documents.
@@ -383,10 +391,10 @@ class Collection:
 
     def owned(self, places: Indices) -> Iterator[tuple[Part, Indices]]:
         """Yield the parts that places are in, with their rows there."""
-        for start, part in zip(self._starts.tolist(), self.parts, strict=True):
-            inside = (places >= start) & (places < start + len(part))
+        for part, own in self.slices:
+            inside = (places >= own.start) & (places < own.stop)
             if inside.any():
-                yield part, places[inside] - start
+                yield part, places[inside] - own.start
 
 
 def tables_joined(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:

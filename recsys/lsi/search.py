@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.kernels.retrieval import largest
-from recsys.lsi.parts import Part
+from recsys.lsi.parts import Collection
 from recsys.lsi.queries import Query
 
 METHODS = ("hybrid", "lsi", "bm25")
@@ -73,83 +73,69 @@ class Search:
     the words and, half as much, by the query's own cosine (Rocchio's feedback among dimensions);
     each has as much weight as its score is above that of the eleventh. See docs/howto/lsi.md.
 
-    A place is a row of the tables of the parts, one below another. `mean_length` are the words of
-    the mean document, `totals` the sums of `Part.totals`: by them the mean and the square of the
-    cosines of a direction are known without a pass over all documents.
+    `mean_length` are the words of the mean document, `totals` the sums of `Part.totals`: by them
+    the mean and the square of the cosines of a direction are known without a pass over all.
 
     References
     ----------
     Rocchio (1971), "Relevance feedback in information retrieval".
     """
 
-    parts: tuple[Part, ...]
+    documents: Collection
     mean_length: float
     totals: Doubles
 
     @cached_property
-    def _slices(self) -> list[tuple[Part, slice]]:
-        ends = np.cumsum([0, *map(len, self.parts)]).tolist()
-        return [*zip(self.parts, map(slice, ends[:-1], ends[1:]), strict=True)]
-
-    @cached_property
     def n_places(self) -> int:
         """Number of places, those of removed documents included."""
-        return sum(map(len, self.parts))
-
-    @cached_property
-    def n_documents(self) -> int:
-        """Number of documents."""
-        return self.n_places - sum(len(part.removed) for part in self.parts)
-
-    @cached_property
-    def removed(self) -> Indices:
-        """Places of documents that are there no more."""
-        return np.concatenate([own.start + part.removed for part, own in self._slices])
+        return sum(map(len, self.documents.parts))
 
     @cached_property
     def without(self) -> Indices:
         """Places of documents that are removed or have no words: they are never found."""
-        empty = [own.start + np.flatnonzero(part.inverse == 0) for part, own in self._slices]
-        return np.union1d(self.removed, np.concatenate(empty)).astype(np.int64)
+        slices = self.documents.slices
+        empty = [own.start + np.flatnonzero(part.inverse == 0) for part, own in slices]
+        return np.union1d(self.documents.removed, np.concatenate(empty)).astype(np.int64)
 
     @cached_property
     def is_filtered(self) -> bool:
         """True if most documents are left out by what they can reach at most."""
-        return any(part.codes is not None for part in self.parts)
+        return any(part.codes is not None for part in self.documents.parts)
 
     @cached_property
     def idf(self) -> Floats:
         """Weight of each term: ln(1 + (n - df + .5) / (df + .5)), df of n documents have it."""
-        df = np.zeros(self.parts[0].counts.shape[1], np.int64)
-        for part in self.parts:
+        parts = self.documents.parts
+        df = np.zeros(parts[0].counts.shape[1], np.int64)
+        for part in parts:
             df += np.diff(part.postings.indptr)
             if len(part.removed) and part.mean_length is not None:
                 df -= np.bincount(part.counts[part.removed].indices, minlength=len(df))
-        idf: Floats = np.log1p((self.n_documents - df + 0.5) / (df + 0.5)).astype(np.float32)
+        idf: Floats = np.log1p((len(self.documents) - df + 0.5) / (df + 0.5)).astype(np.float32)
         return idf
 
     def bm25(self, query: Query) -> Floats:
         """Return the BM25 score of each place."""
         scores = np.zeros(self.n_places, np.float32)
         factors = self.idf[query.terms] * query.counts.astype(np.float32, copy=False)
-        for part, own in self._slices:
+        for part, own in self.documents.slices:
             part.postings.add(query.terms, factors, scores[own])
-        scores[self.removed] = 0
+        scores[self.documents.removed] = 0
         return scores
 
     def word_shares(self, query: Query, place: int) -> Doubles:
         """Return what each term of a query adds to the BM25 score of a document."""
-        part, start = next((each, own.start) for each, own in self._slices if place < own.stop)
-        weights = part.postings.of_document(place - start, query.terms)
+        part, row = self.documents.row_of(place)
+        weights = part.postings.of_document(row, query.terms)
         return weights * self.idf[query.terms] * query.counts
 
     def units(self, places: Indices) -> Floats:
         """Return the unit vectors of some documents, shape (n_places, k); 0 for one without."""
-        if len(self.parts) == 1:
-            part = self.parts[0]
+        if len(self.documents.parts) == 1:
+            part = self.documents.parts[0]
             return part.vectors[places] * part.inverse[places, None]
         found = np.empty((len(places), self.totals.shape[1]), np.float32)
-        for part, own in self._slices:
+        for part, own in self.documents.slices:
             inside = (places >= own.start) & (places < own.stop)
             rows = places[inside] - own.start
             found[inside] = part.vectors[rows] * part.inverse[rows, None]
@@ -159,7 +145,8 @@ class Search:
         """Return the cosines of documents, all by default, with a direction of length 1."""
         if places is not None:
             return self.units(places) @ direction
-        return np.concatenate([(part.vectors @ direction) * part.inverse for part in self.parts])
+        parts = self.documents.parts
+        return np.concatenate([(part.vectors @ direction) * part.inverse for part in parts])
 
     def spread(self, direction: Floats) -> tuple[float, float]:
         """Return the mean and the deviation of the cosines of all documents."""
@@ -170,8 +157,8 @@ class Search:
     @cached_property
     def _moments(self) -> tuple[Floats, Floats]:
         """Mean and covariance of the unit vectors."""
-        k = self.totals.shape[1]
-        mean, outer = self.totals[0] / self.n_documents, self.totals[1 : k + 1] / self.n_documents
+        k, n = self.totals.shape[1], len(self.documents)
+        mean, outer = self.totals[0] / n, self.totals[1 : k + 1] / n
         return mean.astype(np.float32), (outer - np.outer(mean, mean)).astype(np.float32)
 
     def by_words(self, query: Query, n: int) -> Ranking:
@@ -217,7 +204,7 @@ class Search:
 
     def _fusion(self, query: Query, bm25: Floats, first: Indices, units: Floats) -> Fusion:
         """Return the fusion of a query whose documents with the best words come `first`."""
-        n, weight = self.n_documents, words_weight(self.mean_length, len(query.terms))
+        n, weight = len(self.documents), words_weight(self.mean_length, len(query.terms))
         average = float(bm25.sum()) / n
         deviation = math.sqrt(max(float(bm25 @ bm25) / n - average**2, 0.0))
         words = weight / deviation if deviation > 0 else 0.0
@@ -250,7 +237,7 @@ class Search:
             return self._ranked(fusion, bm25, None, n)
         bounds = np.empty(self.n_places, np.float32)
         extra = 0.0
-        for part, own in self._slices:
+        for part, own in self.documents.slices:
             base = None if bm25 is None else bm25[own]
             if part.codes is None:
                 bounds[own] = fusion.meaning * (part.vectors @ fusion.direction) * part.inverse

@@ -29,7 +29,7 @@ def test_bm25_is_robertsons_formula():
     matrix = sparse.csr_array(counts)
     table = pl.DataFrame({"document": range(4)})
     part = Part(table, matrix, np.ones((4, 1), np.float32), counts.sum() / 4)
-    search = Search((part,), 1.5, part.totals())
+    search = Search(Collection((part,)), 1.5, part.totals())
     query = Query(np.array([0, 2]), np.array([1.0, 2.0], np.float32), np.ones(2))
     found = search.bm25(query)
     lengths, df, k1, b = counts.sum(axis=1), (counts > 0).sum(axis=0), 1.2, 0.75
