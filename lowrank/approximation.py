@@ -16,6 +16,7 @@ from lowrank.errors import (
     check_positive,
     real_matrix,
 )
+from lowrank.kernels import pieces
 from lowrank.operators import DenseOperator, SparseOperator
 from lowrank.rank import noise_unit, threshold_factor, whole_spectrum
 from lowrank.svd import SVD, truncated_svd
@@ -435,8 +436,7 @@ def _shrunk(svd: SVD, values: FloatArray) -> LowRank:
 
 def _pieces(length: int, width: int) -> Iterator[slice]:
     """Cut rows of a width into pieces that fit in a temporary array."""
-    step = max(1, _CHUNK // max(1, width))
-    return (slice(start, start + step) for start in range(0, length, step))
+    return pieces(length, max(1, _CHUNK // max(1, width)))
 
 
 def _factor(given: ArrayLike, name: str) -> FloatArray:

@@ -191,8 +191,8 @@ class RowBlocks(MatrixOperator):
         else:
             means = block.mean(axis=0, dtype=np.float64) if count else np.zeros(width)
             step = max(1, _WIDENED // max(1, width))
-            for start in range(0, count, step):
-                difference = (block[start : start + step] - means) / scale
+            for part in kernels.pieces(count, step):
+                difference = (block[part] - means) / scale
                 squares += np.einsum("ij,ij->j", difference, difference)
         shift, total = means - self._means, max(1, rows + count)
         between = shift * (rows * count / total) ** 0.5

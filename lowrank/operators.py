@@ -184,8 +184,7 @@ class DenseOperator(MatrixOperator):
 
     def _blocks(self) -> Iterator[slice]:
         """Yield blocks of rows that can be widened to float64 within a cache."""
-        step = max(1, _CHUNK // max(1, self.shape[1]))
-        return (slice(start, start + step) for start in range(0, self.shape[0], step))
+        return kernels.pieces(self.shape[0], max(1, _CHUNK // max(1, self.shape[1])))
 
     def column_means(self) -> Float64Array:
         """Return the mean of each column."""
@@ -228,15 +227,14 @@ class SparseOperator(MatrixOperator):
     def frobenius_norm(self) -> float:
         """Return the Frobenius norm, accumulated in float64."""
         data = self.csr.data
-        parts = (data[i : i + _CHUNK].astype(np.float64) for i in range(0, data.size, _CHUNK))
+        parts = (data[part].astype(np.float64) for part in kernels.pieces(data.size, _CHUNK))
         return math.sqrt(sum((_squares(part) for part in parts), start=0.0))
 
     def column_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each column of A - 1 row', zeros by themselves."""
         data, columns, (n, m) = self.csr.data, self.csr.indices, self.shape
         sums = np.zeros(m)
-        for start in range(0, data.size, _GATHERED):
-            part = slice(start, start + _GATHERED)
+        for part in kernels.pieces(data.size, _GATHERED):
             sums += np.bincount(columns[part], (data[part] - row[columns[part]]) ** 2, m)
         return sums + (n - np.bincount(columns, minlength=m)) * row**2
 
@@ -416,9 +414,8 @@ class CentredDenseOperator(CentredOperator):
         length, across = self.shape[axis], self.shape[1 - axis]
         step = max(1, min(length, _CENTRED_BLOCK // max(1, across)))
         buffer = np.empty((step, across), self.dtype)
-        for start in range(0, length, step):
-            part = slice(start, min(start + step, length))
-            block = self._centred(buffer[: part.stop - start], axis, part)
+        for part in kernels.pieces(length, step):
+            block = self._centred(buffer[: part.stop - part.start], axis, part)
             yield part, block if axis == 0 else block.T
 
     def _centred(self, block: FloatArray, axis: int, part: slice) -> FloatArray:

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lowrank.arguments import checked_count, checked_rank
 from lowrank.errors import ArgumentError, check_positive
+from lowrank.kernels import pieces
 from lowrank.pca import PCA
 from lowrank.samples import (
     FLOAT_DTYPES,
@@ -358,8 +359,7 @@ def posteriors(rows: IncompleteRows, model: FactorModel) -> Iterator[Posterior]:
     features, k = W.shape
     squares = (W[:, :, None] * W[:, None, :]).reshape(features, k * k)
     step = max(1, _CHUNK // max(1, features, (k + 1) ** 2))
-    for start in range(0, len(rows.values), step):
-        part = slice(start, start + step)
+    for part in pieces(len(rows.values), step):
         values, known = rows.values[part], rows.known[part]
         system = (known @ squares).reshape(len(known), k, k) + noise * np.eye(k)
         inverse: Float64Array = np.linalg.inv(system).astype(np.float64, copy=False)

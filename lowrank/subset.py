@@ -15,7 +15,7 @@ from scipy.sparse.linalg import LinearOperator
 from lowrank.approximation import LowRank
 from lowrank.arguments import as_operator, checked_generator, checked_rank, safe_exponent
 from lowrank.errors import ArgumentError, ArgumentTypeError, check_choice
-from lowrank.kernels import one_blas_thread
+from lowrank.kernels import one_blas_thread, pieces
 from lowrank.samples import negligible_value, samples_of
 from lowrank.svd import truncated_svd
 
@@ -362,9 +362,9 @@ class _Columns:
         """Return the sum of squares of each column of the image of some columns."""
         squares = np.zeros(places.size)
         step = max(1, _CHUNK // max(1, *self.shape))
-        for start in range(0, places.size, step):
-            block = image(self.block(places[start : start + step]))
-            squares[start : start + step] = np.einsum("ij,ij->j", block, block)
+        for part in pieces(places.size, step):
+            block = image(self.block(places[part]))
+            squares[part] = np.einsum("ij,ij->j", block, block)
         return squares
 
     def triangle(self) -> Float64Array:
@@ -383,8 +383,8 @@ class _Columns:
             return np.asarray(self._matrix.toarray())
         factor = np.zeros((0, columns))
         step = max(columns, _CHUNK // max(1, columns))
-        for start in range(0, rows, step):
-            block = self._matrix[start : start + step].toarray()
+        for part in pieces(rows, step):
+            block = self._matrix[part].toarray()
             factor = np.asarray(np.linalg.qr(np.vstack([factor, block]), mode="r"))
         return factor
 

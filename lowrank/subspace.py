@@ -125,12 +125,11 @@ def orthonormal(Q: Floats, gram: NDArray[np.float64] | None = None) -> Floats:
     inverse = _inverse_factor(gram, len(gram) * rounding)
     if inverse is not None:  # a triangle, so that half of the product is zero
         if len(gram) <= _WIDTH:
-            for start in range(0, len(Q), _ROWS):
-                part = slice(start, start + _ROWS)
+            for part in kernels.pieces(len(Q), _ROWS):
                 Q[part] = kernels.multiply(Q[part], inverse.T)
             return Q
         result = np.empty_like(Q)
-        for b in _blocks(len(gram)):
+        for b in kernels.pieces(len(gram), _WIDTH):
             result[:, b] = kernels.multiply(Q[:, : b.stop], inverse.T[: b.stop, b])
         return result
     squares, turn = np.linalg.eigh(gram)
@@ -152,11 +151,7 @@ def _inverse_factor(gram: NDArray[np.float64], share: float) -> NDArray[np.float
 def _gram(Q: Floats) -> NDArray[np.float64]:
     """Return Q'Q, of which one triangle is computed."""
     gram = np.zeros((Q.shape[1], Q.shape[1]))
-    for b in _blocks(len(gram)):
+    for b in kernels.pieces(len(gram), _WIDTH):
         part = kernels.coefficients(Q[:, : b.stop], np.ascontiguousarray(Q[:, b]))
         gram[: b.stop, b], gram[b, : b.stop] = part, part.T
     return gram
-
-
-def _blocks(n: int) -> list[slice]:
-    return [slice(start, min(start + _WIDTH, n)) for start in range(0, n, _WIDTH)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from lowrank.kernels import pieces
 from recsys.data.times import duration
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def fingerprint(*parts: Ratings) -> str:
     digest = hashlib.sha256()
     for part in parts:
         rated, used = np.diff(part.indptr) > 0, np.zeros(part.n_items, np.bool_)
-        blocks = [slice(start, start + _BLOCK) for start in range(0, part.n_ratings, _BLOCK)]
+        blocks = [*pieces(part.n_ratings, _BLOCK)]
         for block in blocks:
             used[part.indices[block]] = True
         for ids, mask in ((part.users, rated), (part.items, used)):

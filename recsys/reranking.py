@@ -218,10 +218,8 @@ class Reranking:
         width = pool * (1 if self.groups is None else self.groups.codes.shape[1])
         width += 0 if self.groups is None else self.groups.count
         size = max(1, _WORK // max(1, width))
-        order = [
-            self._order(items[start : start + size], scores[start : start + size], n)
-            for start in range(0, len(items), size)
-        ]
+        parts = kernels.pieces(len(items), size)
+        order = [self._order(items[part], scores[part], n) for part in parts]
         places = np.concatenate(order) if order else np.zeros((0, n), np.int64)
         row, rank = np.nonzero(places >= 0)
         taken = places[row, rank]

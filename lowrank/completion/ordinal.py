@@ -9,7 +9,6 @@ and the noise are learned.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.errors import ArgumentError
+from lowrank.kernels import pieces
 
 Floats = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
@@ -111,7 +111,7 @@ class OrdinalScale:
         scale = (a.tobytes() for a in (self.levels, self.cuts))
         low, step, tables = _tables(*scale, noise, spread, scores.dtype.char)
         tables = tables[:1] if only_means else tables
-        for part in _parts(len(scores)):
+        for part in pieces(len(scores), _BLOCK):
             share = (scores[part] - low) / step
             inside = (share >= 0) & (share < _POINTS - 1)
             outside = None if inside.all() else np.flatnonzero(~inside)
@@ -150,7 +150,7 @@ class OrdinalScale:
         from scipy.special import ndtri
 
         draws, deviation = np.empty_like(scores), math.sqrt(noise)
-        for part in _parts(len(scores)):
+        for part in pieces(len(scores), _BLOCK):
             at = scores[part].astype(np.float64)
             lower, upper, turned = self._interval(codes[part], at, deviation)
             low, high = normal_cdf(lower), normal_cdf(upper)
@@ -165,7 +165,7 @@ class OrdinalScale:
             np.sqrt(np.broadcast_to(variance, scores.shape)),
         )
         steps = np.diff(self.levels)
-        for part in _parts(len(scores)):
+        for part in pieces(len(scores), _BLOCK):
             total = np.full(scores[part].shape, self.levels[-1])
             for cut, step in zip(self.cuts, steps, strict=True):
                 total -= step * normal_cdf((cut - scores[part]) / deviation[part])
@@ -304,10 +304,6 @@ def _tables(
     tables = scale._exact(codes, places, noise, spread)
     # An entry at the end, since what is read next to the last one counts nothing.
     return float(places[0]), float(step), [np.append(each, 0).astype(kind) for each in tables]
-
-
-def _parts(n: int) -> Iterator[slice]:
-    return (slice(start, start + _BLOCK) for start in range(0, n, _BLOCK))
 
 
 @cache

@@ -158,6 +158,11 @@ def row_places(indptr: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
     return np.arange(ends[-1]) + np.repeat(starts - ends[:-1], counts), ends
 
 
+def pieces(length: int, size: int) -> Iterator[slice]:
+    """Cut the places of an array into slices of `size`, of which the last may be shorter."""
+    return (slice(start, min(start + size, length)) for start in range(0, length, size))
+
+
 def csr_arrays(matrix: Any) -> CsrArrays:
     """Return the arrays of a scipy CSR matrix or array, converted only where they must be."""
     return CsrArrays(
@@ -177,8 +182,8 @@ def padded(levels: Floats) -> Floats:
 def level_counts(codes: NDArray[np.uint8]) -> Int64s:
     """Return how often each of the 256 codes occurs."""
     counts = np.zeros(N_CODES, np.int64)
-    for start in range(0, len(codes), _CHUNK):
-        counts += np.bincount(codes[start : start + _CHUNK], minlength=N_CODES)
+    for part in pieces(len(codes), _CHUNK):
+        counts += np.bincount(codes[part], minlength=N_CODES)
     return counts
 
 

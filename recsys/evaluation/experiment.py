@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from lowrank.kernels import pieces
 from recsys.data.ratings import Ratings, has_items
 from recsys.errors import DataError
 from recsys.evaluation.metrics import (
@@ -551,8 +552,7 @@ def measure_lists(
         whole = {name: getattr(known, name) for name in known.__slots__}
         aligned["profile"] = task.profile
     step = max(1, _BLOCK // lists.shape[1])  # so that temporary arrays stay small
-    for start in range(0, len(lists), step):
-        rows = slice(start, start + step)
+    for rows in pieces(len(lists), step):
         users = task.users[rows]
         hits = hit_matrix(lists[rows], users, task.relevant)
         arrays = whole | {name: values[rows] for name, values in aligned.items()}

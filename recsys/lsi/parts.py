@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lowrank.kernels import pieces
 from lowrank.kernels.retrieval import scan_codes, sum_rows
 from recsys import schema
 from recsys.data.ids import Ids
@@ -130,8 +131,7 @@ class Codes(NamedTuple):
         n, turn = len(vectors), _hadamard(vectors.shape[1])
         width = turn.shape[1] // 2
         codes = cls(np.empty((n, width), np.uint8), *np.zeros((2, n), np.float32))
-        for start in range(0, n, _SMALL):
-            part = slice(start, start + _SMALL)
+        for part in pieces(n, _SMALL):
             turned = (vectors[part] * inverse[part, None]) @ turn
             scale = np.abs(turned).max(axis=1, initial=0)[:, None] * np.float32(2 / _LEVELS)
             steps = np.divide(turned, scale, out=np.zeros_like(turned), where=scale > 0)
@@ -250,9 +250,9 @@ class Part:
         vectors, inverse = self.embedding[rows], self.inverse[rows]
         k = vectors.shape[1]
         sums = np.zeros((2 * k + 1, k))
-        for start in range(0, len(vectors), _SMALL):
-            block = np.asarray(vectors[start : start + _SMALL], np.float64)
-            unit = block.astype(np.float32) * inverse[start : start + _SMALL, None]
+        for part in pieces(len(vectors), _SMALL):
+            block = np.asarray(vectors[part], np.float64)
+            unit = block.astype(np.float32) * inverse[part, None]
             sums[0] += unit.sum(axis=0)
             sums[1 : k + 1] += unit.T @ unit
             sums[k + 1 :] += block.T @ block

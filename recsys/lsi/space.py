@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 import lowrank
-from lowrank.kernels import csr_arrays, csr_matmat, one_blas_thread
+from lowrank.kernels import csr_arrays, csr_matmat, one_blas_thread, pieces
 from recsys.errors import DataError
 
 if TYPE_CHECKING:
@@ -140,8 +140,8 @@ def orthogonality_loss(gram: Float64s, singular_values: NDArray[Any]) -> float:
 def energy(values: NDArray[Any]) -> float:
     """Return the sum of squares, in float64 but without a copy of that size."""
     flat = values.reshape(-1)
-    parts = (flat[start : start + 2**20] for start in range(0, len(flat), 2**20))
-    return float(sum(np.square(part, dtype=np.float64).sum() for part in parts))
+    parts = pieces(len(flat), 2**20)
+    return float(sum(np.square(flat[part], dtype=np.float64).sum() for part in parts))
 
 
 def outside_share(rows: Any, coordinates: NDArray[Any]) -> float:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from lowrank.completion.links import Terms, unpack
 from lowrank.completion.ordinal import OrdinalScale
 from lowrank.completion.targets import LATENT_STEPS
-from lowrank.kernels import CsrArrays, csr_arrays
+from lowrank.kernels import CsrArrays, csr_arrays, pieces
 from recsys.errors import DataError
 from recsys.models.base import Model, RatingModel
 from recsys.models.baselines import Bias, Popular
@@ -275,15 +275,15 @@ def _sums(model: Any, items: Indices) -> Form:
     counted = isinstance(model, ItemItemModel) or bool(getattr(model, "weighted", False))
     weights = np.empty((len(items), len(items)), np.float32)
     step = max(1, _BLOCK // max(1, model.n_items))
-    for start in range(0, len(items), step):
-        block = items[start : start + step]
+    for part in pieces(len(items), step):
+        block = items[part]
         alone = Histories(
             np.arange(len(block) + 1, dtype=np.int64),
             block.astype(np.int32),
             np.full(len(block), unit, np.float32),
         )
         scores = model.with_users(alone).scores(np.arange(len(block)))
-        weights[start : start + step] = scores[:, items]
+        weights[part] = scores[:, items]
     return {"kind": "sums", "weights": weights, "unit": unit if counted else None}
 
 
