@@ -298,13 +298,13 @@ def _with_values(entries: Stored, function: Callable[[Floats], Floats]) -> Store
     return entries._replace(data=function(entries.data))
 
 
-def check_problem(X: Known, k: int, **penalties: float) -> None:
+def check_problem(X: Known, k: int, *, link_penalty: float = 0.0, **penalties: float) -> None:
     """Check the arguments that all sweeps share.
 
     Raises
     ------
     ArgumentError
-        If `k` is below 1, a penalty not positive, or `X` has no entries.
+        If `k` is below 1, a penalty not positive, that of links negative, or `X` has no entries.
     """
     if k < 1:
         raise ArgumentError(f"k must be at least 1; got {k}.")
@@ -313,6 +313,8 @@ def check_problem(X: Known, k: int, **penalties: float) -> None:
             raise ArgumentError(f"{name} must be positive and finite; got {value}.")
     if X.nnz == 0:
         raise ArgumentError("X must have at least one stored entry; got none.")
+    if not 0 <= link_penalty < math.inf:
+        raise ArgumentError(f"link_penalty must be 0 or positive; got {link_penalty}.")
 
 
 def biased_start(

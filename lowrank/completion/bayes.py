@@ -192,27 +192,26 @@ def variational_sweeps(
     inference for misspecified linear models, and a proposal for repairing it", section 4. Albert
     and Chib (1993), "Bayesian analysis of binary and polychotomous response data", section 4.
     """
-    check_problem(X, k)
-    if not 0 <= link_penalty < math.inf:
-        raise ArgumentError(f"link_penalty must be 0 or positive; got {link_penalty}.")
+    check_problem(X, k, link_penalty=link_penalty)
     if not 1 <= temperature < math.inf:
         raise ArgumentError(f"temperature must be at least 1; got {temperature}.")
-    features = row_features, column_features
+    links: Any = (link_penalty, row_features, column_features)
     with kernels.at_most(threads):
         variance = float(X.data.var(dtype=np.float64)) or 1.0
+        target = shrinkage_target(k + 1, variance)
         scale, noise = OrdinalScale.of(X.data) if ordinal else None, _START_NOISE * variance
         if start is None:
-            mean, *sides = _fresh_sides(X, k, link_penalty, *features, count_power, random_state)
+            mean, *sides = _fresh_sides(X, target, count_power, random_state, *links)
         else:
             mean, priors = start.mean, (start.row_prior, start.column_prior)
-            sides = list(VariationalSide.pair(X, *priors, link_penalty, *features))
+            sides = list(VariationalSide.pair(X, *priors, *links))
             for side, vectors in zip(sides, (start.rows, start.columns), strict=True):
                 side.vectors = vectors
             noise = start.noise_variance
             scale = (start.observed.scale or scale) if ordinal else None
         rows, columns = sides
         for side in sides:
-            side.target = shrinkage_target(k + 1, variance) * side.typical
+            side.target = target * side.typical
         targets = Targets.of(X, scale, noise=noise, temperature=temperature)
         if start is None:
             targets.give(rows, columns)
@@ -245,20 +244,17 @@ def variational_sweeps(
 
 def _fresh_sides(
     X: csr_array,
-    k: int,
-    link_penalty: float,
-    row_features: GroupedFeatures | None,
-    column_features: GroupedFeatures | None,
+    target: NDArray[np.float64],
     count_power: float,
     random_state: int | None,
+    *links: Any,
 ) -> tuple[float, VariationalSide, VariationalSide]:
     """Return the mean and sides with wide priors and covariances of zero; columns by an SVD."""
-    variance = float(X.data.var(dtype=np.float64)) or 1.0
-    start, d = biased_start(X, k, random_state=random_state), k + 1
-    precision = np.diag(1 / (_START_WIDTH * shrinkage_target(d, variance))).astype(X.dtype)
+    d = len(target)
+    start = biased_start(X, d - 1, random_state=random_state)
+    precision = np.diag(1 / (_START_WIDTH * target)).astype(X.dtype)
     prior = RowPrior(np.zeros(d, X.dtype), precision, np.zeros((0, d), X.dtype), count_power)
-    features = row_features, column_features
-    rows, columns = VariationalSide.pair(X, prior, prior, link_penalty, *features)
+    rows, columns = VariationalSide.pair(X, prior, prior, *links)
     for side in (rows, columns):
         side.prior = replace(side.prior, precision=precision / X.dtype.type(side.typical))
         cells = np.zeros((len(side.weight), d * (d + 1) // 2), X.dtype)

@@ -69,7 +69,9 @@ def gibbs_sweeps(
     Monte Carlo", section 3. Simm et al. (2017), "Macau: scalable Bayesian factorization with
     high-dimensional side information using MCMC", section 3, for the draw of the links.
     """
-    variance = float(X.data.var(dtype=np.float64)) or 1.0
+    numbers = {"noise": start.noise_variance, "temperature": temperature}
+    targets = Targets.of(X, start.observed.scale, **numbers)
+    variance = targets.variance
     priors, features = (start.row_prior, start.column_prior), (row_features, column_features)
     with kernels.at_most(threads):
         rows, columns = Chain.pair(X, *priors, link_penalty, *features)
@@ -77,8 +79,6 @@ def gibbs_sweeps(
         side.vectors = Posterior.exactly(vectors.mean)
         side.target = shrinkage_target(vectors.mean.shape[1], variance) * side.typical
         side.seed = (random_state, number)
-    numbers = {"noise": start.noise_variance, "temperature": temperature}
-    targets = Targets.of(X, start.observed.scale, **numbers)
     targets.give(rows, columns)
     squares = start.noise_variance * X.nnz
     shape = (X.nnz / temperature + 1) / 2

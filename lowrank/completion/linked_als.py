@@ -31,7 +31,6 @@ from lowrank.completion.links import (
     sampled_rows,
     unpack,
 )
-from lowrank.errors import ArgumentError
 from lowrank.kernels import transposed
 
 Floats = NDArray[np.floating[Any]]
@@ -75,15 +74,13 @@ def linked_als_sweeps(
     Raises
     ------
     ArgumentError
-        As `check_problem`, or if `link_penalty` is negative.
+        As `check_problem`.
 
     References
     ----------
     Koren (2008), "Factorization meets the neighborhood", section 4.
     """
-    check_problem(X, k, regularization=regularization)
-    if not 0 <= link_penalty < math.inf:
-        raise ArgumentError(f"link_penalty must be 0 or positive; got {link_penalty}.")
+    check_problem(X, k, link_penalty=link_penalty, regularization=regularization)
     precision = ridge_precision(k, regularization, moments(X).deviation or 1.0, X.dtype)
     none = np.zeros((0, k + 1), X.dtype)
     prior = RowPrior(np.zeros(k + 1, X.dtype), precision, none, count_power)
