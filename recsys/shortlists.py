@@ -32,9 +32,10 @@ from recsys.saved_arrays import (
 )
 
 # Models whose scores are those of `FactorModel`.
-_FACTORED = {"als", "clusters", "ials", "softimpute"}
+_FACTORED = {"als", "bayes", "clusters", "ials", "softimpute"}
 _FACTORED |= {"implicit-als", "implicit-bpr", "implicit-lmf"}
-_DISCOUNTED = {"als", "clusters", "softimpute"}  # those of ratings
+_DISCOUNTED = {"als", "bayes", "clusters", "softimpute"}  # those of ratings
+_PLACING_NEW = {"als", "bayes", "ials"}  # which have factors of items that nobody rated
 _JSON: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 
 
@@ -63,6 +64,7 @@ class Shortlist:
 
         def cell(value: Any) -> str:
             text = "" if value is None else str(value)
+            text = text.lower() if isinstance(value, bool) else text
             is_plain = (text or value is None) and not {*text} & {separator, '"', "\n", "\r"}
             return text if is_plain else '"{}"'.format(text.replace('"', '""'))
 
@@ -73,9 +75,8 @@ class Shortlist:
 def shortlist(path: str | Path, users: Sequence[str], n: int) -> Shortlist | None:
     """Return the n best items that each user has not rated; None where it takes a `Recommender`.
 
-    That is the case if the model is damaged, of a family whose scores are not products of factors
-    alone, or has items that nobody rated; if a user is unknown, or none has an item left; or
-    without compiled kernels.
+    That is the case if the model is damaged, or has scores that are not products of factors alone;
+    if a user is unknown, or none has an item left; or without compiled kernels.
 
     Parameters
     ----------
@@ -129,6 +130,20 @@ class _Model:
         is_whole = f"{name}_valid.npy" not in self._files
         return _Column(values, offsets, None if is_whole else self.array(f"{name}_valid", "|b1"))
 
+    def linked(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return scores on the scale of ratings, where `bayes` has another: see `Bayes.scores`."""
+        if "arrays/cut_points.npy" not in self._files:
+            return scores
+        from lowrank.completion.ordinal import OrdinalScale
+
+        cuts, levels, noise = (
+            self.array(f"arrays/{name}", "<f8")
+            for name in ("cut_points", "levels", "noise_variances")
+        )
+        variance = noise.mean() + self.array("arrays/score_variance", "<f8", 0).item()
+        scale = OrdinalScale(levels, cuts, (0, len(cuts) - 1))
+        return scale.expected(scores, variance).astype(np.float32, copy=False)
+
     def best(self, users: Sequence[str], n: int) -> Shortlist:
         """Return the n best items of each user."""
         user_ids, item_ids = self.column("users"), self.column("items")
@@ -146,12 +161,13 @@ class _Model:
         if not (starts >= 0).all() or (starts > stops).any() or (stops > len(indices)).any():
             raise DamageError("the ratings are not in rows")
         rated = [indices[start:stop] for start, stop in zip(starts, stops, strict=True)]
-        marks_new = "item" in self._about["features"]
-        seen = indices if marks_new else np.concatenate(rated)
+        has_features = "item" in self._about["features"]
+        seen = indices if has_features else np.concatenate(rated)
         if seen.size and not 0 <= seen.min() <= seen.max() < len(items):
             raise DamageError("there are ratings of other items")
-        if marks_new and not np.bincount(indices, minlength=len(items)).all():
-            raise LookupError("new items")
+        is_new = np.bincount(seen, minlength=len(items)) == 0 if has_features else np.zeros(0, bool)
+        if is_new.any() and self._about["model"] not in _PLACING_NEW:
+            raise LookupError("items that are not recommended")
         ends = np.cumsum([0, *map(len, rated)])
         exclude = Seen(np.arange(len(places)), ends, np.concatenate(rated))
         found = top_k(vectors[places], items, n, offset=offset, bias=bias, seen=exclude)
@@ -163,7 +179,8 @@ class _Model:
         ):
             columns["user"] += [user_ids[place]] * count
             columns["rank"] += range(1, count + 1)
-            columns["score"] += [float(str(score)) for score in found.scores[row, :count]]
+            scores = self.linked(found.scores[row, :count])
+            columns["score"] += [float(str(score)) for score in scores]
             columns["item"] += found.items[row, :count].tolist()
         shown = columns["item"]
         columns["item"] = [item_ids[place] for place in shown]
@@ -171,6 +188,8 @@ class _Model:
             names = [each["name"] for each in self._about["columns"]["item_table"]]
             known, titles = (self.column("item_table", each) for each in (0, names.index(title)))
             columns["title"] = [*_beside(columns["item"], shown, known, titles)]
+        if is_new.any():
+            columns["new"] = is_new[shown].tolist()
         return Shortlist(self._about["model"], columns)
 
 

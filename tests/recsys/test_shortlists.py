@@ -6,13 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys import Ratings, Recommender
+from recsys import Ratings, Recommender, with_features
 from recsys.shortlists import shortlist
 
 TITLES = ["plain", 'with "quotes", and commas', "", None, "of two\nlines", "日本\t語 \u2028"]
 
 
-def ratings_of(users, items, *, implicit=False, titles=TITLES) -> Ratings:
+def ratings_of(users, items, *, implicit=False, titles=TITLES, genres=False) -> Ratings:
     rng = np.random.default_rng(3)
     pairs = np.unique(rng.integers(0, [30, 12], size=(150, 2)), axis=0)
     columns = {"user": [users(u) for u, _ in pairs], "item": [items(i) for _, i in pairs]}
@@ -22,6 +22,8 @@ def ratings_of(users, items, *, implicit=False, titles=TITLES) -> Ratings:
         order = [*range(11, 1, -1), 40]
         found = [titles[at % len(titles)] for at in order]
         table = pl.DataFrame({"item": [items(at) for at in order], "title": found})
+        if genres:
+            table = table.with_columns(genre=pl.Series(["war", "love"] * 6)[: len(order)])
     return Ratings.from_frame(pl.DataFrame(columns), item_table=table)
 
 
@@ -40,18 +42,48 @@ def text(index: int) -> str:
         ("als", text, number, None),
         ("ials", text, number, TITLES),
         ("softimpute", number, text, TITLES),
+        ("bayes", text, number, TITLES),
     ],
 )
 def test_shortlists_are_what_a_recommender_recommends(tmp_path, name, users, items, titles):
     data = ratings_of(users, items, implicit=name == "ials", titles=titles)
     Recommender(name).fit(data).save(tmp_path / "model")
+    check_shortlist(tmp_path / "model", users)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("als", {}),
+        ("ials", {}),
+        ("bayes", {"likelihood": "gaussian"}),
+        ("bayes", {"likelihood": "ordinal"}),
+        ("bayes", {"inference": "gibbs", "samples": 3, "burn_in": 1}),
+    ],
+)
+def test_items_that_nobody_rated_are_marked(tmp_path, name, parameters):
+    data = with_features(
+        ratings_of(number, text, implicit=name == "ials", genres=True), unrated=True
+    )
+    Recommender(name, factors=3, **parameters).fit(data).save(tmp_path / "model")
+    assert "new" in check_shortlist(tmp_path / "model", number).columns
+
+
+def test_items_that_a_model_cannot_place_are_left_to_a_recommender(tmp_path):
+    data = with_features(ratings_of(number, text, genres=True), unrated=True)
+    Recommender("clusters").fit(data).save(tmp_path / "model")
+    assert shortlist(tmp_path / "model", [str(number(1))], 7) is None
+
+
+def check_shortlist(model, users) -> pl.DataFrame:
     chosen = [users(4), users(1), users(4)]
-    expected = Recommender.load(tmp_path / "model").recommend(chosen, 7)
-    found = shortlist(tmp_path / "model", [str(each) for each in chosen], 7)
+    expected = Recommender.load(model).recommend(chosen, 7)
+    found = shortlist(model, [str(each) for each in chosen], 7)
     assert found is not None
     assert found.write_csv(separator="\t") == expected.write_csv(separator="\t")
     assert found.write_csv(include_header=False) == expected.write_csv(include_header=False)
     assert found.write_ndjson() == expected.write_ndjson()
+    return expected
 
 
 @pytest.fixture(scope="module")
