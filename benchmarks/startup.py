@@ -21,6 +21,7 @@ from pathlib import Path
 from measuring import interleaved, machine, median, spread, table
 
 from recsys import Recommender, read_ratings, sample_path
+from recsys.auto import as_implicit
 
 BARE_CLICK = """\
 import click
@@ -43,6 +44,7 @@ cli()
 """
 CLICK, NUMPY = "bare Click --help", "import numpy"
 LIMITS = {CLICK: 2, NUMPY: 2}
+MODELS = ("als", "bayes", "spectral")
 
 
 def recsys_command() -> list[str]:
@@ -61,10 +63,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=21)
     repeats = parser.parse_args().repeats
     with tempfile.TemporaryDirectory() as folder:
-        bare, model = Path(folder, "bare.py"), Path(folder, "model")
+        bare = Path(folder, "bare.py")
         bare.write_text(BARE_CLICK)
         ratings = read_ratings(sample_path())
-        Recommender("als").fit(ratings).save(model)
+        for name in MODELS:
+            data = as_implicit(ratings) if name == "spectral" else ratings
+            Recommender(name).fit(data).save(Path(folder, name))
         user = str(ratings.users.values[0])
         recsys, python = recsys_command(), [sys.executable]
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -81,8 +85,10 @@ def main() -> None:
             "recsys re<TAB>": runner(recsys, **completing),
             NUMPY: runner([*python, "-c", "import numpy"]),
             "import numpy, polars": runner([*python, "-c", "import numpy, polars"]),
-            "recsys recommend MODEL": runner([*recsys, "recommend", str(model), "--user", user]),
         }
+        for name in MODELS:
+            command = [*recsys, "recommend", str(Path(folder, name)), "--user", user]
+            candidates[f"recsys recommend, {name}"] = runner(command)
         interleaved(candidates, 1)
         times = interleaved(candidates, repeats)
     print(machine())

@@ -8,7 +8,6 @@ from itertools import count
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
-import numpy.typing as npt
 from numpy.typing import ArrayLike
 
 from recsys.data.ratings import Ratings
@@ -18,15 +17,11 @@ from recsys.models.abilities import FoldsInUsers, takes_start
 from recsys.models.base import Floats, Model, OnStep
 from recsys.models.blend import Blend
 from recsys.models.factor_form import FactorForm
-from recsys.models.histories import Histories
+from recsys.models.histories import Histories, are_counts
+from recsys.models.linear_filter import default_factors
 from recsys.models.parameters import model, random_state_parameter, threads_parameter
 from recsys.models.registry import make_model, model_class, parameters
 from recsys.models.validation import TOP, HeldOut, Lists, growing_blends
-
-_PRODUCTS = 1.5e12  # of factors, for the scores of all items for all users
-_PRODUCTS_EACH = 2e5  # the same for each interaction, where these are many
-_HIGHEST_GRADE = 10
-_TAIL = 5
 
 _ENOUGH = 2_000  # ratings: fewer say too little about which model is better
 _FEW_ITEMS = 8_000  # of `ease`, whose time grows with their cube
@@ -350,42 +345,6 @@ class Auto(Model):
 
     def _factor_form(self, users: ArrayLike) -> FactorForm | None:
         return self.chosen._factor_form(users)
-
-
-def default_factors(n_users: int, n_items: int, n_interactions: int) -> int:
-    """Return the number of singular vectors for data of this size.
-
-    It is a sixteenth of the users or items, at most 1,024, and fewer where the scores of all items
-    for all users would take too long.
-
-    Examples
-    --------
-    >>> default_factors(610, 9724, 100_000), default_factors(29858, 40981, 810_128)
-    (38, 1024)
-    >>> default_factors(162541, 59047, 25_000_000)
-    520
-    """
-    within_time = max(_PRODUCTS, _PRODUCTS_EACH * n_interactions) / (n_users * n_items)
-    return min(1024, max(1, min(n_users, n_items) // 16), max(64, int(within_time)))
-
-
-def are_counts(values: npt.NDArray[np.floating]) -> bool:
-    """Return whether values can only be counts or amounts: positive, with a long tail.
-
-    Grades gather in the upper half of their scale. Of counts most are small, and a few are many
-    times as large: the highest is above 10, and at least half are no more than a fifth of it.
-
-    Examples
-    --------
-    >>> are_counts(np.array([1.0, 2.0, 1.0, 5.0, 210.0]))
-    True
-    >>> are_counts(np.array([70.0, 85.0, 20.0, 100.0]))
-    False
-    """
-    highest = values.max(initial=0)
-    if highest <= _HIGHEST_GRADE or values.min(initial=1) <= 0:
-        return False
-    return bool(2 * np.count_nonzero(values <= highest / _TAIL) >= len(values))
 
 
 def as_implicit(ratings: Ratings) -> Ratings:

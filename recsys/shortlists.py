@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from lowrank.kernels import Seen, backend
 from lowrank.kernels.retrieval import top_k
+from recsys.models.factor_form import FactorForm, Floats
 from recsys.saved_arrays import (
     FORMAT_VERSION,
     LONGEST,
@@ -31,11 +32,12 @@ from recsys.saved_arrays import (
     resolved,
 )
 
-# Models whose scores are those of `FactorModel`.
+# Models whose scores are those of `FactorModel`, and models that are loaded, without data frames.
 _FACTORED = {"als", "bayes", "clusters", "ials", "softimpute"}
 _FACTORED |= {"implicit-als", "implicit-bpr", "implicit-lmf"}
 _DISCOUNTED = {"als", "bayes", "clusters", "softimpute"}  # those of ratings
-_PLACING_NEW = {"als", "bayes", "ials"}  # which have factors of items that nobody rated
+_LOADED = {"blend", "sparse-ease", "spectral"}
+_PLACING_NEW = {"als", "bayes", "ials"}  # factored, with factors of items that nobody rated
 _JSON: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 
 
@@ -107,15 +109,20 @@ class _Model:
         text = json.dumps(rest, sort_keys=True, **_JSON)
         if hashlib.sha256(text.encode()).hexdigest() != about["checksum"]:
             raise DamageError("its checksum is another one")
-        if about["model"] not in _FACTORED:
+        if about["model"] not in _FACTORED | _LOADED:
             raise LookupError(about["model"])
         self._directory, self._about, self._files = directory, about, about["files"]
+        self.name: str = about["model"]
+        self.places_new = self.name in _PLACING_NEW
         self._verify = sum(each["bytes"] for each in self._files.values()) <= VERIFIED_TOGETHER
+
+    def mapped(self, file: str) -> NDArray[Any]:
+        """Return the array in a file."""
+        return mapped(self._directory, file, self._files[file], verify=self._verify)
 
     def array(self, name: str, dtype: str, ndim: int = 1) -> NDArray[Any]:
         """Return a fitted array."""
-        file = f"{name}.npy"
-        array = mapped(self._directory, file, self._files[file], verify=self._verify)
+        array = self.mapped(f"{name}.npy")
         if (array.dtype.str, array.ndim) != (dtype, ndim):
             raise DamageError(f"{name} is of another type")
         return array
@@ -130,10 +137,35 @@ class _Model:
         is_whole = f"{name}_valid.npy" not in self._files
         return _Column(values, offsets, None if is_whole else self.array(f"{name}_valid", "|b1"))
 
-    def linked(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return scores on the scale of ratings, where `bayes` has another: see `Bayes.scores`."""
+    def form(self, users: NDArray[np.int64]) -> FactorForm:
+        """Return the form of the scores of some users, as `Model._factor_form` does."""
+        if self.name in _LOADED:
+            from recsys.models.registry import model_class
+
+            arrays = {
+                file.removeprefix("arrays/").removesuffix(".npy"): self.mapped(file)
+                for file in self._files
+                if file.startswith("arrays/")
+            }
+            model = model_class(self.name)._from_arrays(self._about["parameters"], arrays)
+            if (form := model._factor_form(users)) is None:
+                raise LookupError(self.name)
+            self.places_new = model.uses_features
+            return form
+        vectors, items = (self.array(f"arrays/{s}_factors", "<f4", 2) for s in ("user", "item"))
+        offset, bias = (self.array(f"arrays/{side}_bias", "<f4") for side in ("user", "item"))
+        if self.name in _DISCOUNTED:
+            discount = np.float32(self._about["parameters"]["popularity"])
+            bias = bias - discount * self.array("arrays/item_obscurity", "<f4")
+        offset = offset[users] + self.array("arrays/global_mean", "<f8", 0).item()
+        if len(items) != len(bias) or items.shape[1] != vectors.shape[1]:
+            raise DamageError("the arrays do not agree")
+        return FactorForm(vectors[users], items, offset, bias, link=self.link())
+
+    def link(self) -> Callable[[Floats], Floats] | None:
+        """Return what makes ratings of the scores of `bayes`, if they have another scale."""
         if "arrays/cut_points.npy" not in self._files:
-            return scores
+            return None
         from lowrank.completion.ordinal import OrdinalScale
 
         cuts, levels, noise = (
@@ -142,35 +174,35 @@ class _Model:
         )
         variance = noise.mean() + self.array("arrays/score_variance", "<f8", 0).item()
         scale = OrdinalScale(levels, cuts, (0, len(cuts) - 1))
-        return scale.expected(scores, variance).astype(np.float32, copy=False)
+        return lambda scores: scale.expected(scores, variance).astype(np.float32, copy=False)
+
+    def seen(self, users: NDArray[np.int64], n_items: int) -> tuple[Seen, NDArray[np.bool_]]:
+        """Return the items that some users have rated, and which items nobody has."""
+        indptr, indices = self.array("ratings/indptr", "<i8"), self.array("ratings/indices", "<i4")
+        starts, stops = indptr[users], indptr[users + 1]
+        if not (starts >= 0).all() or (starts > stops).any() or (stops > len(indices)).any():
+            raise DamageError("the ratings are not in rows")
+        rated = [indices[start:stop] for start, stop in zip(starts, stops, strict=True)]
+        own = np.concatenate(rated)
+        has_features = "item" in self._about["features"]  # else all that is known is rated
+        looked_at = indices if has_features else own
+        if looked_at.size and not 0 <= looked_at.min() <= looked_at.max() < n_items:
+            raise DamageError("there are ratings of other items")
+        is_new = np.bincount(indices, minlength=n_items) == 0 if has_features else np.zeros(0, bool)
+        return Seen(np.arange(len(users)), np.cumsum([0, *map(len, rated)]), own), is_new
 
     def best(self, users: Sequence[str], n: int) -> Shortlist:
         """Return the n best items of each user."""
         user_ids, item_ids = self.column("users"), self.column("items")
         places = np.array([place for text in users for place in _places(text, user_ids)])
-        vectors, items = (self.array(f"arrays/{s}_factors", "<f4", 2) for s in ("user", "item"))
-        offset, bias = (self.array(f"arrays/{side}_bias", "<f4") for side in ("user", "item"))
-        if self._about["model"] in _DISCOUNTED:
-            discount = np.float32(self._about["parameters"]["popularity"])
-            bias = bias - discount * self.array("arrays/item_obscurity", "<f4")
-        offset = offset[places] + self.array("arrays/global_mean", "<f8", 0).item()
-        indptr, indices = self.array("ratings/indptr", "<i8"), self.array("ratings/indices", "<i4")
-        if not len(items) == len(bias) == len(item_ids) or items.shape[1] != vectors.shape[1]:
-            raise DamageError("the arrays do not agree")
-        starts, stops = indptr[places], indptr[places + 1]
-        if not (starts >= 0).all() or (starts > stops).any() or (stops > len(indices)).any():
-            raise DamageError("the ratings are not in rows")
-        rated = [indices[start:stop] for start, stop in zip(starts, stops, strict=True)]
-        has_features = "item" in self._about["features"]
-        seen = indices if has_features else np.concatenate(rated)
-        if seen.size and not 0 <= seen.min() <= seen.max() < len(items):
-            raise DamageError("there are ratings of other items")
-        is_new = np.bincount(seen, minlength=len(items)) == 0 if has_features else np.zeros(0, bool)
-        if is_new.any() and self._about["model"] not in _PLACING_NEW:
+        form, n_items = self.form(places), len(item_ids)
+        if len(form.items) != n_items:
+            raise DamageError("there are other items")
+        seen, is_new = self.seen(places, n_items)
+        if is_new.any() and not self.places_new:
             raise LookupError("items that are not recommended")
-        ends = np.cumsum([0, *map(len, rated)])
-        exclude = Seen(np.arange(len(places)), ends, np.concatenate(rated))
-        found = top_k(vectors[places], items, n, offset=offset, bias=bias, seen=exclude)
+        limits: dict[str, Any] = {"sparse": form.sparse, "seen": seen}
+        found = top_k(form.users, form.items, n, offset=form.offset, bias=form.bias, **limits)
         if not found.counts.any():
             raise LookupError("no items")
         columns: dict[str, list[Any]] = {name: [] for name in ("user", "item", "rank", "score")}
@@ -179,7 +211,8 @@ class _Model:
         ):
             columns["user"] += [user_ids[place]] * count
             columns["rank"] += range(1, count + 1)
-            scores = self.linked(found.scores[row, :count])
+            scores = found.scores[row, :count]
+            scores = scores if form.link is None else form.link(scores)
             columns["score"] += [float(str(score)) for score in scores]
             columns["item"] += found.items[row, :count].tolist()
         shown = columns["item"]
@@ -190,7 +223,7 @@ class _Model:
             columns["title"] = [*_beside(columns["item"], shown, known, titles)]
         if is_new.any():
             columns["new"] = is_new[shown].tolist()
-        return Shortlist(self._about["model"], columns)
+        return Shortlist(self.name, columns)
 
 
 class _Column:

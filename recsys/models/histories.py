@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
+_HIGHEST_GRADE = 10
+_TAIL = 5
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histories:
@@ -78,3 +81,22 @@ class Explanation(NamedTuple):
     item_features: Floats | None = None
     user_features: Floats | None = None
     popularity: Floats | None = None
+
+
+def are_counts(values: NDArray[np.floating]) -> bool:
+    """Return whether values can only be counts or amounts: positive, with a long tail.
+
+    Grades gather in the upper half of their scale. Of counts most are small, and a few are many
+    times as large: the highest is above 10, and at least half are no more than a fifth of it.
+
+    Examples
+    --------
+    >>> are_counts(np.array([1.0, 2.0, 1.0, 5.0, 210.0]))
+    True
+    >>> are_counts(np.array([70.0, 85.0, 20.0, 100.0]))
+    False
+    """
+    highest = values.max(initial=0)
+    if highest <= _HIGHEST_GRADE or values.min(initial=1) <= 0:
+        return False
+    return bool(2 * np.count_nonzero(values <= highest / _TAIL) >= len(values))

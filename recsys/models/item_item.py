@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recsys.auto import are_counts
 from recsys.errors import DataError
 from recsys.models.base import Floats, Indices, Model, check_indices
-from recsys.models.histories import Explanation, Histories
+from recsys.models.histories import Explanation, Histories, are_counts
 from recsys.models.parameters import fitted, model
 from recsys.saved_arrays import check_rows
 

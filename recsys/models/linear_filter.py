@@ -22,7 +22,6 @@ from lowrank import kernels
 from lowrank.kernels import CsrArrays
 from lowrank.kernels.retrieval import gram_rows
 from lowrank.subspace import leading_directions
-from recsys.auto import default_factors
 from recsys.errors import DataError
 from recsys.models.base import Floats, Indices, OnStep, check_indices
 from recsys.models.factor_form import FactorForm
@@ -44,6 +43,8 @@ _EXTRA = 64  # columns of the random subspace beyond the factors
 _BLOCK = 2**24  # weights that are computed at a time: 128 MB
 _MOST_WEIGHTS = 2**26  # that are kept: 512 MB
 _SAMPLE = 256  # items, to estimate how many weights there are
+_PRODUCTS = 1.5e12  # of factors, for the scores of all items for all users
+_PRODUCTS_EACH = 2e5  # the same for each interaction, where these are many
 _NO_DIRECTION = 1e-4  # of the largest singular value: below it is rounding
 
 
@@ -433,3 +434,20 @@ def _transposed(rows: Histories, n_columns: int) -> Histories:
 
     matrix = csr_array((rows.values, rows.indices, rows.indptr), shape=(rows.n_rows, n_columns))
     return Histories(*kernels.csr_arrays(matrix.T.tocsr()))
+
+
+def default_factors(n_users: int, n_items: int, n_interactions: int) -> int:
+    """Return the number of singular vectors for data of this size.
+
+    It is a sixteenth of the users or items, at most 1,024, and fewer where the scores of all items
+    for all users would take too long.
+
+    Examples
+    --------
+    >>> default_factors(610, 9724, 100_000), default_factors(29858, 40981, 810_128)
+    (38, 1024)
+    >>> default_factors(162541, 59047, 25_000_000)
+    520
+    """
+    within_time = max(_PRODUCTS, _PRODUCTS_EACH * n_interactions) / (n_users * n_items)
+    return min(1024, max(1, min(n_users, n_items) // 16), max(64, int(within_time)))

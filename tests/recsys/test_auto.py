@@ -6,10 +6,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.auto import Auto, Candidate, Choice, are_counts, as_implicit, choose_model
+from recsys.auto import Auto, Candidate, Choice, as_implicit, choose_model
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import NotFittedError
+from recsys.models.histories import are_counts
 from recsys.models.item_item import weight_unit
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender

@@ -43,10 +43,14 @@ def text(index: int) -> str:
         ("ials", text, number, TITLES),
         ("softimpute", number, text, TITLES),
         ("bayes", text, number, TITLES),
+        ("spectral", text, number, TITLES),
+        ("sparse-ease", number, number, None),
+        ("blend", number, text, TITLES),
     ],
 )
 def test_shortlists_are_what_a_recommender_recommends(tmp_path, name, users, items, titles):
-    data = ratings_of(users, items, implicit=name == "ials", titles=titles)
+    implicit = name in ("blend", "ials", "sparse-ease", "spectral")
+    data = ratings_of(users, items, implicit=implicit, titles=titles)
     Recommender(name).fit(data).save(tmp_path / "model")
     check_shortlist(tmp_path / "model", users)
 
@@ -56,16 +60,17 @@ def test_shortlists_are_what_a_recommender_recommends(tmp_path, name, users, ite
     [
         ("als", {}),
         ("ials", {}),
-        ("bayes", {"likelihood": "gaussian"}),
+        ("blend", {"members": "ials,spectral", "weights": "1,1"}),
+        ("bayes", {"likelihood": "gaussian", "factors": 3}),
         ("bayes", {"likelihood": "ordinal"}),
-        ("bayes", {"inference": "gibbs", "samples": 3, "burn_in": 1}),
+        ("bayes", {"factors": 3, "inference": "gibbs", "samples": 3, "burn_in": 1}),
     ],
 )
 def test_items_that_nobody_rated_are_marked(tmp_path, name, parameters):
     data = with_features(
-        ratings_of(number, text, implicit=name == "ials", genres=True), unrated=True
+        ratings_of(number, text, implicit=name in ("blend", "ials"), genres=True), unrated=True
     )
-    Recommender(name, factors=3, **parameters).fit(data).save(tmp_path / "model")
+    Recommender(name, **parameters).fit(data).save(tmp_path / "model")
     assert "new" in check_shortlist(tmp_path / "model", number).columns
 
 

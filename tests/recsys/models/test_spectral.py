@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from recsys.auto import default_factors
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.histories import Histories
+from recsys.models.linear_filter import default_factors
 from recsys.models.registry import make_model
 from recsys.recommender import Recommender
 from recsys.topn import CsrPairs, top_n
