@@ -72,11 +72,11 @@ def test_every_door_has_the_same_list(name, tmp_path):
             assert again.recommend(user, n=4).equals(own)
         assert again.recommend(user, n=4, where_user="true").equals(own)
         short = shortlist(tmp_path / "model", [str(user)], 4)
-        if name in ("als", "als linked", "softimpute", "clusters"):
+        if name == "bias":
+            assert short is None
+        else:
             assert short.columns["item"] == own["item"].to_list()
             assert np.float32(short.columns["score"]).tolist() == own["score"].to_list()
-        else:
-            assert short is None
 
 
 @each_model
