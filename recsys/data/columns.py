@@ -46,6 +46,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "reviewerid customerid customer memberid accountid visitorid buyerid shopperid "
         "subscriberid playerid personid readerid listenerid custid userpseudoid studentid",
         "reviewer member account visitor username client clientid student email",
+        "sessionid session",
     ),
     "item": (
         "item itemid iid itemidx items",
@@ -54,6 +55,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "stockid appid",
         "parentasin",
         "movie product book track artist song album game film course",
+        "venueid placeid poiid bookmarkid beerid jokeid hotelid restaurantid jobid newsid",
     ),
     "rating": (
         "rating ratings score stars overall bookrating movierating userrating starrating myscore "
@@ -68,6 +70,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "purchasedate orderdate invoicedate reviewdate tdat eventdate ratingdate orderedat "
         "purchasedat boughtat ratedat reviewedat playedat listenedat watchedat viewedat clickedat "
         "occurredat ordertime purchasetime reviewtime ordertimestamp",
+        "utctimestamp transactiondate transactiontime transactiondt dateadded",
     ),
     "event": (
         "event eventtype eventname interactiontype",

@@ -473,6 +473,8 @@ def build_ratings(
             f"{place(second)}: user {user!r} has rated item {item!r} already "
             f"(first: {place(first)}); choose what counts: last, first, mean or sum."
         )
+    if len(users) and users.values[int(np.diff(csr.indptr).argmax())] == "NA":
+        rows.remarks.append("the user 'NA' has the most items, and may stand for none")
     source = Source.of(name, rows, csr.n_duplicates, policy)
     return _with_tables(users, items, csr, rows.implicit, source, item_table, user_table)
 

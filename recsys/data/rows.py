@@ -275,7 +275,8 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     DataError
         If a row is bad, too many are, none is left, or a rule does not suit the columns.
     """
-    _judge_levels(rows)
+    if rows.levels is not None:
+        _judge_levels(rows, np.sort(rows.levels))
     numbers = rows.arrays.get("rating") if rows.levels is None else rows.levels
     if numbers is not None and not np.isfinite(numbers).all():
         rows.decode()
@@ -318,7 +319,9 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
 def _judge_ratings(rows: Rows, given: pl.Series) -> None:
     """Turn ratings into numbers, or leave out rows without a like."""
     if (liked := _truths(given)) is None:
-        rows.columns["rating"] = rating_values(given, rows.place)
+        ratings = rows.columns["rating"] = rating_values(given, rows.place)
+        if ratings.min() in (-1, 0):
+            _judge_levels(rows, ratings.unique().sort().to_numpy())
         return
     if liked.null_count():
         row = liked.is_null().arg_max() or 0
@@ -328,9 +331,8 @@ def _judge_ratings(rows: Rows, given: pl.Series) -> None:
     rows.remarks.append(f"{counted(rows.keep(liked), 'row')} left out whose rating is false")
 
 
-def _judge_levels(rows: Rows) -> None:
+def _judge_levels(rows: Rows, levels: npt.NDArray[np.float32]) -> None:
     """Leave out ratings of -1 among others from 0 on, as none; tell of zeros among 1, 2, 3, ..."""
-    levels = np.sort(rows.levels) if rows.levels is not None else np.empty(0, np.float32)
     if len(levels) < _FEW_LEVELS or not (levels == np.floor(levels)).all():
         return
     if levels[0] == -1 and levels[1] >= 0:

@@ -24,6 +24,7 @@ _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _ISO_FORMATS = (
     *("%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M"),
     *("%Y-%m-%d %H:%M%#z", "%Y%m%d", "%Y%m%d %H%M%S%.f", "%Y%m%d %H%M%S%.f%#z"),
+    "%a %b %d %H:%M:%S %z %Y",  # of Twitter and Goodreads, with the month as a word
 )
 # Ranges of numbers that are written as dates: 20250609, and 20250609035205 with a time. As
 # seconds and milliseconds they would be some days of 1970, and the years 2572 to 2635.
@@ -40,7 +41,7 @@ _DAY = 86400
 _MONTHS = 12
 _DURATIONS = {"s": 1.0, "h": 3600.0, "d": _DAY, "w": 7.0 * _DAY, "y": 365.25 * _DAY}
 _DAY_AND_MONTH = re.compile(
-    r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T](\d\d?:\d\d)(:\d\d)?)?"
+    r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T](\d\d?:\d\d)(:\d\d)?( [AP]M)?)?"
 )
 
 
@@ -181,9 +182,10 @@ def time_problem(value: object, form: str | None = None) -> str:
         kinds = ("number", "dates") if is_number else ("date", "numbers")
         return f"time {shown} is a {kinds[0]}, but other times are {kinds[1]}; choose one form."
     if found := _DAY_AND_MONTH.match(str(value).strip()):
-        first, mark, second, year, minutes, seconds = found.groups()
+        first, mark, second, year, minutes, seconds, half = found.groups()
         rest = f"{mark}{'%Y' if len(year) == 4 else '%y'}"
-        rest += (" %H:%M" if minutes else "") + (":%S" if seconds else "")
+        rest += (" %I:%M" if half else " %H:%M") * bool(minutes)
+        rest += ":%S" * bool(seconds) + " %p" * bool(half)
         pairs = ((f"%m{mark}%d", first), (f"%d{mark}%m", second))
         forms = [f"'{days}{rest}'" for days, month in pairs if int(month) <= _MONTHS]
         both = "may be of either order of day and month" if len(forms) > 1 else "is not ISO 8601"

@@ -25,7 +25,7 @@ from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
 from recsys.messages import counted, redacted
 from recsys.provenance import REMEMBERED, WEIGHTED_AT
-from recsys.readers.delimited import Kind, Layout, detect, parse, read_delimited, records
+from recsys.readers.delimited import Kind, parse, read_delimited, records
 from recsys.readers.formats import (
     joined,
     json_objects,
@@ -36,16 +36,15 @@ from recsys.readers.formats import (
     read_table_rows,
     reading_parquet,
 )
+from recsys.readers.layout import Layout, detect
+from recsys.readers.members import data_suffix, plain_name, table_files
 from recsys.readers.sources import (
     DataFile,
     NoRowsError,
     SourceLike,
-    data_suffix,
     is_address,
     open_data,
-    plain_name,
     sample_path,
-    table_files,
 )
 
 __all__ = ["TableSource", "as_ratings", "read_ratings", "read_raw", "read_table", "sample_path"]
@@ -97,9 +96,11 @@ def read_ratings(
     """Read ratings from files, databases, the web or standard input.
 
     Recognised by content: the MovieLens layouts (ratings.csv; ratings.dat with "::"; u.data),
-    LightGCN lines (user item item ...), the Netflix Prize, text with comma, tab, semicolon, bar or
-    space between columns, JSON lines, arrays of JSON objects, Parquet, Arrow, Excel, Matrix Market
-    and SciPy's sparse matrices; each also in gz, xz, bz2, zst or zip.
+    LightGCN lines (user item item ...), lines that begin with the number of a user's items, the
+    Netflix Prize, atomic files of RecBole, text with comma, tab, semicolon, bar or space between
+    columns, JSON lines (also dicts of Python), arrays of JSON objects, Parquet, Arrow, Excel,
+    Matrix Market and SciPy's sparse matrices; each also in gz, xz, bz2, zst or zip. Of objects with
+    a list of items there is a row for each of these.
     Tables of items and users are read along, if they are next to the ratings under a usual name
     (movies.csv, items.parquet, u.item, users.csv, ...). `Ratings.source` says how the files were
     understood. Ids stay as given: a column of text is integers only if each value is written as an
@@ -171,7 +172,7 @@ def read_ratings(
             raise
         ratings = build_ratings(rows, policy, data.name)
         tables: dict[str, Any] = {}
-        remarks: list[str] = []
+        remarks = [f"left out, without users and items: {data.left_out}"] * bool(data.left_out)
         for ids in (ratings.items, ratings.users):
             place = chosen[f"{ids.kind}_table"]
             if place is None:
@@ -278,8 +279,10 @@ def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user"
     request = replace(request, **cast(Any, dict.fromkeys(folders)))
     required = [role for role in required if role not in folders]
     layout = detect(data, request)
-    if layout.kind in ("lightgcn", "netflix"):
-        rows = (read_lightgcn if layout.kind == "lightgcn" else read_netflix)(data, request)
+    if layout.kind == "netflix":
+        rows = read_netflix(data, request)
+    elif layout.kind in ("lightgcn", "counted"):
+        rows = read_lightgcn(data, request, counted=layout.kind == "counted")
     elif layout.kind == "delimited":
         rows = read_delimited(data, layout, request, required)
     else:
@@ -391,10 +394,12 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
     """Return all columns of a file, and whether they are of strings that may be anything."""
     if (name := plain_name(data.name)) in _MOVIELENS:
         names, separator, change = _MOVIELENS[name]
-        found = []
+        found: list[list[str | None]] = []
         for line in data.lines():
             if line.strip():
                 cells = change(re.sub(r"[\r\n]+$", "", line).split(separator))[: len(names)]
+                if not found and len(cells) < len(names):
+                    raise DataError(f"{data.name} has no header; its columns need names.")
                 filled = [each.strip() or None for each in cells]
                 found.append(filled + [None] * (len(names) - len(filled)))
         return pl.DataFrame(found, dict.fromkeys(names, pl.String), orient="row"), True
@@ -409,7 +414,7 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
         except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
             reason = str(error).partition("\n")[0].rstrip(".")
             raise DataError(f"{data.name} is not a table: {reason}.") from None
-    if layout.kind == "lightgcn" or not layout.has_header:
+    if layout.kind != "delimited" or not layout.has_header:
         raise DataError(f"{data.name} has no header; its columns need names.")
     frame = _texts(data, layout)
     if layout.separator == ";":
@@ -451,10 +456,16 @@ def _features(
     frame: pl.DataFrame, ids: Ids, request: Request, where: str, *, untyped: bool
 ) -> Features:
     """Tell the kinds of the columns; rows without an id are left out."""
-    column = id_column(frame.columns, ids.kind, getattr(request, ids.kind), where)
+    problem = None
+    try:
+        column = id_column(frame.columns, ids.kind, getattr(request, ids.kind), where)
+    except DataError as error:  # several may be the one
+        column, problem = None, error
     if column is None:
         fitting = [name for name in frame.columns if _has_ids(frame[name], ids)]
         if len(fitting) != 1:
+            if problem is not None:
+                raise problem
             option = f"--{ids.kind}-col ({ids.kind}=)"
             raise DataError(
                 f"{where} has no column of {ids.kind}s; its columns are {quoted(frame.columns)}. "
@@ -512,6 +523,11 @@ _MOVIELENS: dict[str, _MovieLens] = {
         ],
     ),
     "movies.dat": (("item", "title", "genres"), "::", list),
+    "movie_titles.csv": (  # of the Netflix Prize: titles may have commas, without quotes
+        ("item", "year", "title"),
+        ",",
+        lambda row: [*row[:2], ",".join(row[2:])],
+    ),
     "u.user": (("user", "age", "gender", "occupation", "zip"), "|", list),
     "users.dat": (
         ("user", "gender", "age", "occupation", "zip"),

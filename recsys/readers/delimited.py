@@ -1,12 +1,11 @@
-"""Delimited text: its separator, header and columns; its values, parsed by polars in blocks."""
+"""Delimited text: its columns, parsed by polars in blocks, or record by record where in doubt."""
 
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -17,25 +16,18 @@ import numpy as np
 import polars as pl
 
 from lowrank.kernels import backends, default_threads
-from recsys.data.columns import Request, Roles, assign_roles, is_known_name, wide_hint
+from recsys.data.columns import Request, Roles, assign_roles, is_known_name
 from recsys.data.csr import Batches, Column
 from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, Spot, integers_if_canonical
 from recsys.data.rows import BadRows, Rows, is_truth, rating_problem
-from recsys.data.times import YEAR_1000, is_time, iso_format
+from recsys.data.times import YEAR_1000, iso_format
 from recsys.errors import DataError
 from recsys.messages import counted
+from recsys.readers.layout import DOUBLE_COLON, Layout, by_number, csv_rows, separator_name
 from recsys.readers.sources import DataFile, NoRowsError
 
-_HEAD = 1 << 16  # bytes looked at, and more where they are less than two lines
-_SAMPLE_ROWS = 200
-_DOUBLE_COLON = "::"
 _MARK = "\x1f"  # in its place for polars; a text that has one is in doubt
-_SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
-_ROLES = ("user", "item", "rating", "timestamp")  # of a file without header, by position
-_RULE = re.compile(r"[ |+:=-]*-{3}[ |+:=-]*")
-_INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
-_OF_AMAZON = re.compile(r"(B0|\d\d)[0-9A-Z]{8}A[0-9A-Z]{9,}")  # a product, then a reviewer
-_NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?")
+_TAB = "\t"  # between tabs, quotes that don't enclose a field are part of it
 _CHUNK = 1 << 10  # records at once; with more live objects garbage collection doubles the time
 LINE = "line"
 """Column of the lines of rows, where they are known."""
@@ -50,196 +42,6 @@ _NUMBERS: dict[Kind, type[np.number]] = {"id": np.int64, "integer": np.int64, "f
 _Columns: TypeAlias = Mapping[str, Column]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How a file is to be read; all but `kind` is of a delimited file.
-
-    `separator` is one character, or "::"; `names` are from the header, or given by position; `skip`
-    counts the lines before the first row: blank ones, and the header; `sample` has the first rows.
-    """
-
-    kind: Literal["delimited", "jsonl", "parquet", "lightgcn", "netflix"]
-    separator: str = ""
-    names: tuple[str, ...] = ()
-    has_header: bool = True
-    skip: int = 0
-    sample: tuple[list[str], ...] = ()
-
-
-def detect(data: DataFile, request: Request) -> Layout:
-    """Tell the layout of a file.
-
-    Raises
-    ------
-    DataError
-        If the file is empty or binary, not a Parquet file though it is called so, one JSON array,
-        or has no separator between columns.
-    """
-    if data.is_parquet:
-        return Layout("parquet")
-    with data.path.open("rb") as stream:
-        head = stream.read(_HEAD)
-        while head.lstrip().count(b"\n") < 2 and (more := stream.read(len(head))):
-            head += more
-        is_whole = not stream.read(1)
-    data.check_text(head)
-    lines = list(io.StringIO(head.decode("utf-8-sig", errors="replace")))
-    lines = lines if is_whole else lines[:-1]
-    blank = next((n for n, line in enumerate(lines) if line.strip()), len(lines))
-    lines = lines[blank:]
-    if not lines:
-        raise NoRowsError(f"{data.name} is empty.")
-    if request.sep is None:
-        begin = lines[0].lstrip()[:1]
-        if begin == "{" or data.suffix in (".jsonl", ".ndjson"):
-            return Layout("jsonl")
-        if begin == "[":
-            raise DataError(f"{data.name} is a JSON array, and its elements are not objects.")
-        filled = [line for line in lines if line.strip()]
-        if any(_RULE.fullmatch(line.strip()) for line in filled[:3]):
-            raise DataError(
-                f"{data.name} is a table with lines drawn around its cells; write it as CSV, as "
-                "`psql --csv` and `mysql --batch` do."
-            )
-        if re.fullmatch(r"\d+:\s*", filled[0]):
-            return Layout("netflix")
-        rows = [line.split() for line in filled]
-        # In a table of integers with spaces users come back; in LightGCN lines each has one.
-        is_lightgcn = len({row[0] for row in rows}) == len(rows) and all(
-            map(_INTEGERS.fullmatch, filled)
-        )
-        if is_lightgcn and set(map(len, rows)) not in ({1}, {2}):
-            return Layout("lightgcn")
-    return _delimited(lines, blank, data, request)
-
-
-def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -> Layout:
-    separator = request.sep
-    if separator is not None:
-        separator = {r"\t": "\t", "tab": "\t", "space": " "}.get(separator, separator)
-        is_character = len(separator) == 1 and separator.isascii() and separator not in '"\r\n'
-        if separator != _DOUBLE_COLON and not is_character:
-            raise DataError(
-                f'--sep must be one ASCII character, "tab" or "::"; got {request.sep!r}.'
-            )
-    begin = lines[0].strip()
-    if (excel := re.fullmatch(r'"?sep=(.)"?', begin)) and lines[1:]:
-        return _delimited(lines[1:], blank + 1, data, replace(request, sep=separator or excel[1]))
-    sign = begin[0]
-    others = [line for line in lines[1:] if line.strip() and line.lstrip()[0] != sign]
-    if sign in "#%" and sign != separator and others:
-        mark = separator or sniff_separator(others) or ","
-        first, rows = split_rows(lines[:1], mark)[0], split_rows(others, mark)
-        if first[0].strip() == sign or len({len(first), *map(len, rows[:1])}) > 1:
-            n_lines = next(n for n, line in enumerate(lines) if line in others)
-            return _delimited(lines[n_lines:], blank + n_lines, data, request)
-    separator = separator or sniff_separator(lines)
-    rows = split_rows(lines, separator) if separator else []
-    if separator is None or not rows or len(rows[0]) < 2:
-        tried = "tab, semicolon, comma, bar or space"
-        tried = f"separator {request.sep!r}" if request.sep else tried
-        raise DataError(
-            f"{data.name} has only one column ({begin[:40]!r}): found no {tried}; name the "
-            "separator with --sep."
-        )
-    first = [field.strip() for field in rows[0]]
-    # R does not name its names of rows; other programs end all rows with a separator.
-    if len(rows) > 2 and {len(row) for row in rows[1:]} == {len(first) + 1}:
-        first = ["", *first] if any(row[-1].strip() for row in rows[1:]) else [*first, ""]
-    names = _names_without_header(first, data, request)
-    if names is None:
-        return Layout("delimited", separator, tuple(first), True, blank + 1, tuple(rows[1:]))
-    if names == _ROLES and all(_OF_AMAZON.fullmatch("".join(row[:2])) for row in rows):
-        names = ("item (first)", "user (second)", *names[2:])
-    return Layout("delimited", separator, names, False, blank, tuple(rows))
-
-
-def sniff_separator(lines: list[str], separators: Sequence[str] = tuple(_SEPARATORS)) -> str | None:
-    """Return the separator that splits the lines into equal, most fields; None for one column.
-
-    Where none splits them equally, because a row is ragged, the first line decides alone.
-    """
-    if _DOUBLE_COLON in lines[0] and tuple(separators) == tuple(_SEPARATORS):
-        return _DOUBLE_COLON
-    even, widest = {}, {}
-    for separator in separators:
-        rows = split_rows(lines, separator)
-        widest[separator] = len(rows[0]) if rows else 0
-        if len(set(map(len, rows))) == 1:
-            even[separator] = widest[separator]
-    for widths in (even, {s: n for s, n in widest.items() if s != " "}, widest):
-        best = max(widths, key=widths.__getitem__, default=None)
-        if best is not None and widths[best] > 1:
-            return best
-    return None
-
-
-def split_rows(lines: list[str], separator: str) -> list[list[str]]:
-    """Return the fields of the first 200 rows, blank ones left out."""
-    if separator == _DOUBLE_COLON:
-        rows: Iterable[list[str]] = (line.rstrip("\r\n").split(_DOUBLE_COLON) for line in lines)
-    else:
-        rows = csv.reader(map(_without_returns, lines), delimiter=separator)
-    return list(islice((row for row in rows if any(map(str.strip, row))), _SAMPLE_ROWS))
-
-
-def _without_returns(line: str) -> str:
-    """Return a line with the carriage returns inside it, which csv rejects, as spaces."""
-    return line.replace("\r\n", "\n").replace("\r", " ")
-
-
-def _names_without_header(
-    first: list[str], data: DataFile, request: Request
-) -> tuple[str, ...] | None:
-    """Return roles, or numbers from 1, as names of columns; None if the first row is a header.
-
-    It is one if a field is a usual or requested name, or if none is a number and columns are not
-    requested by number. A column has its number if that, or its role elsewhere, is requested.
-    """
-    requested = request.columns
-    named = set(requested.values())
-    filled = [field for field in first if field]
-    words = [field for field in filled if not _NUMBER.fullmatch(field)]
-    by_number = named and all(name.isdecimal() for name in named)
-    known = any(is_known_name(word) or word in named for word in words)
-    if known or (not by_number and words == filled):
-        return None
-    width = len(first)
-    numbers = [str(number + 1) for number in range(width)]
-    if width > len(_ROLES):
-        if requested:
-            return tuple(numbers)
-        raise DataError(
-            f"{data.name} has no header and {width} columns; say by number which are which, "
-            f"such as {_by_number(first)}.{wide_hint(width)}"
-        )
-    if not requested and is_time(first[1]) and not first[1].isdecimal():
-        raise DataError(
-            f"{data.name} has no header, and its second column has times ({first[1]!r}); say by "
-            f"number which are which, such as {_by_number(first)}."
-        )
-    return tuple(
-        number if role not in named and (role in requested or number in named) else role
-        for number, role in zip(numbers, _ROLES, strict=False)
-    )
-
-
-def _by_number(row: Sequence[str]) -> str:
-    """Return options that name the columns of a row of values, as far as these tell."""
-    plain = [place for place, text in enumerate(row) if text.isdecimal() or not is_time(text)]
-    found = dict(zip(("--user-col", "--item-col"), plain, strict=False))
-    rated = [place for place in plain[2:] if _NUMBER.fullmatch(row[place])]
-    timed = [place for place in reversed(range(len(row))) if place not in plain]
-    found |= dict(zip(("--rating-col",), rated, strict=False))
-    found |= dict(zip(("--timestamp-col",), timed, strict=False))
-    return " ".join(f"{option} {place + 1}" for option, place in found.items())
-
-
-def separator_name(separator: str) -> str:
-    """Return how `Source` calls a separator, such as "comma-separated"."""
-    return f"{_SEPARATORS.get(separator, repr(separator))}-separated"
-
-
 def read_delimited(
     data: DataFile, layout: Layout, request: Request, required: Sequence[str] = ("user", "item")
 ) -> Rows:
@@ -250,6 +52,12 @@ def read_delimited(
     DataError
         As `read_carefully`; also if columns are missing or ambiguous, or there are no rows.
     """
+    if request.rules.bad_rows is None and any("\ufffd" in name for name in layout.names):
+        try:
+            deque(data.lines(), maxlen=0)
+        except DataError as error:
+            reason = str(error).rstrip(".")
+            raise DataError(f"{reason}; the header cannot be read without.") from None
     try:
         roles, description = assign_roles(
             layout.names, request, data.name, required, lambda place: _sampled(layout, place)
@@ -258,7 +66,8 @@ def read_delimited(
         if not layout.has_header or request.columns or any(map(is_known_name, layout.names)):
             raise
         hint = "If these are values of the first row: by number, such as"
-        raise DataError(f"{error} {hint} {_by_number(layout.names)}.") from None
+        such = by_number([layout.names, *layout.sample])
+        raise DataError(f"{error} {hint} {such}.") from None
     if not layout.sample:
         raise NoRowsError(f"{data.name} has a header but no rows.")
     bad = BadRows(request.rules.bad_rows)
@@ -270,7 +79,8 @@ def read_delimited(
         if problem is not None and problem.startswith("rating "):
             raise DataError(
                 f"{data.name}, line {layout.skip + 1}: {problem.removesuffix('.')}. There is no "
-                f"header; say by number which columns are which, such as {_by_number(row)}."
+                "header; say by number which columns are which, such as "
+                f"{by_number(layout.sample)}."
             )
     rows = read_columns(data, layout, roles, bad, request.rules.time_format)
     form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
@@ -412,28 +222,51 @@ def records(
         left out.
     """
     bad = BadRows() if bad is None else bad
-    lines = data.lines(bad)
+    seen: list[str] = []  # lines of the record
+
+    def lines() -> Iterator[str]:
+        for line in data.lines(bad):
+            seen.append(line)
+            yield line
+
     reader: Iterator[list[str]]
-    if layout.separator == "::":
-        reader = (line.rstrip("\r\n").split("::") for line in lines)
+    if layout.separator == DOUBLE_COLON:
+        reader = (line.rstrip("\r\n").split(DOUBLE_COLON) for line in lines())
     else:
-        returned = map(_without_returns, lines)
-        reader = csv.reader(returned, delimiter=layout.separator, strict=True)
+        reader = csv_rows(lines(), layout.separator)
     begin, is_header = 1, layout.has_header
     while True:
+        seen.clear()
+        rows, problem = [], ""
         try:
-            fields = next(reader)
+            rows = [next(reader)]
         except StopIteration:
             return
         except csv.Error as error:
-            n_lines = getattr(reader, "line_num", begin) - begin + 1
-            bad.add(data.at(begin), f"the quotes don't match ({error}).", n_lines)
-            fields = []
-        if "".join(fields).strip():
-            if not is_header:
-                yield begin, fields
-            is_header = False
-        begin = getattr(reader, "line_num", begin) + 1
+            problem = str(error)
+        if problem or (len(seen) > 1 and len(rows[0]) != len(layout.names)):
+            rows = _otherwise_quoted(seen, layout) or rows
+        if not rows:
+            bad.add(data.at(begin), f"the quotes don't match ({problem}).", len(seen))
+        for line, fields in enumerate(rows, begin):
+            if "".join(fields).strip():
+                if not is_header:
+                    yield line, fields
+                is_header = False
+        begin += len(seen)
+
+
+def _otherwise_quoted(lines: Sequence[str], layout: Layout) -> list[list[str]]:
+    """Return the rows of lines with tabs whose quotes don't match; none if they are ragged then.
+
+    Quotes around a field enclose it, others are part of the text.
+    """
+    rows = [line.rstrip("\r\n").split(_TAB) for line in lines]
+    if layout.separator != _TAB or any(len(fields) != len(layout.names) for fields in rows):
+        return []
+    quoted, pair = re.compile('"(.*)"'), '""'
+    found = [[(field, quoted.fullmatch(field)) for field in row] for row in rows]
+    return [[each[1].replace(pair, '"') if each else field for field, each in row] for row in found]
 
 
 def parse(
@@ -528,14 +361,16 @@ class _Parser:
         if not roles:
             return columns, length
         mark, is_quoted = self.layout.separator, b'"' in block
-        if mark == _DOUBLE_COLON:  # polars takes one character
+        if is_quoted and mark not in (_TAB, DOUBLE_COLON) and b'\\"' in block:
+            return None  # a quote after a backslash
+        if mark == DOUBLE_COLON:  # polars takes one character
             mark, is_quoted, block = _MARK, False, block.replace(b"::", _MARK.encode())
         frame = self._frame(block, mark, is_quoted, roles)
         if frame is None or len(frame) != n_rows:
             return None
         n_blank = int(frame["blank"].sum())
         n_separators = (n_rows - n_blank) * (len(self.layout.names) - 1)
-        if not is_quoted and block.count(mark.encode()) != n_separators:
+        if not (is_quoted and mark != _TAB) and block.count(mark.encode()) != n_separators:
             return None
         frame = frame.filter(~frame["blank"]) if n_blank else frame
         return columns | {role: frame[role] for role in roles}, length
@@ -545,22 +380,30 @@ class _Parser:
     ) -> pl.DataFrame | None:
         """Read all columns, so that polars notices rows that are too long; None if it fails."""
         every = [pl.col(str(place)) for place in range(len(self.layout.names))]
-        with_commas = self.layout.separator == _COMMA_WITH
-        values = {
-            role: _cast(every[self.roles[role]], self.kinds[role], with_commas) for role in roles
-        }
+        with_commas, is_literal = self.layout.separator == _COMMA_WITH, is_quoted and mark == _TAB
+        texts = {role: every[self.roles[role]] for role in roles}
+        if is_literal:
+            texts = {role: _unquoted(text) for role, text in texts.items()}
+        values = {role: _cast(texts[role], self.kinds[role], with_commas) for role in roles}
         blank = pl.all_horizontal(column.is_null() for column in every)
         plan = pl.scan_csv(
             block,
             has_header=False,
             separator=mark,
-            quote_char='"' if is_quoted else None,
+            quote_char='"' if is_quoted and not is_literal else None,
             schema=dict.fromkeys(map(str, range(len(every))), pl.String),
         ).select(**values, blank=blank)
         try:
             return plan.collect()
         except pl.exceptions.PolarsError:
             return None
+
+
+def _unquoted(text: pl.Expr) -> pl.Expr:
+    """Return fields without the quotes around them; others are part of the text."""
+    inside = text.str.head(-1).str.tail(-1).str.replace_all('""', '"', literal=True)
+    is_quoted = text.str.starts_with('"') & text.str.ends_with('"') & (text.str.len_bytes() > 1)
+    return pl.when(is_quoted).then(inside).otherwise(text)
 
 
 def _cast(text: pl.Expr, kind: Kind, with_commas: bool) -> pl.Expr:

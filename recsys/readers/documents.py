@@ -19,14 +19,9 @@ from recsys.data.columns import Roles, usual_column
 from recsys.database import parse_address
 from recsys.errors import DataError
 from recsys.readers.collections import FORMS, HTML, form_of, page
-from recsys.readers.delimited import (
-    Layout,
-    records,
-    separator_name,
-    sniff_separator,
-    split_rows,
-)
+from recsys.readers.delimited import records
 from recsys.readers.formats import json_objects, parquet_columns, reading_parquet
+from recsys.readers.layout import Layout, separator_name, sniff_separator, split_rows
 from recsys.readers.sources import DataFile, Directory, open_data
 
 BATCH = 1000

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate, chain, islice
 from typing import Any, cast
 
 import polars as pl
 
-from recsys.data.columns import SAMPLE, Request, Roles, assign_roles
+from recsys.data.columns import SAMPLE, Request, Roles, assign_roles, choose_columns
 from recsys.data.csr import Batches, concatenated
 from recsys.data.ids import MISSING_IDS, Spot, integers_if_canonical
 from recsys.data.rows import SHOWN, BadRows, Rows
@@ -167,21 +168,26 @@ def read_jsonl(
     """
     passing = BadRows(request.rules.bad_rows)  # those of the sample count below
     sample = [fields for _, fields in islice(json_objects(data, passing), SAMPLE)]
-    names = list(dict.fromkeys(name for fields in sample for name in fields))
+    names = _keys(sample)
     if len(sample) == 1 and any(isinstance(each, list | dict) for each in sample[0].values()):
         raise DataError(
             f"{data.name} is one nested JSON object, with the keys {', '.join(names)}; write an "
             "object for each rating, one per line or in an array."
         )
+    nested = _nested(sample, names, request)
+    if nested is not None:
+        sample = [row for fields in sample for row in _unnested(fields, nested)]
+        names = _keys(sample)
     roles, description = assign_roles(
         names, request, data.name, required, lambda place: [row.get(names[place]) for row in sample]
     )
     bad, lines = BadRows(request.rules.bad_rows), pl.Series(dtype=pl.Int64)
-    rows = _read_fast(data, names, roles, sample)
+    rows = _read_fast(data, names, roles, sample) if nested is None else None
     if rows is None:
         values: dict[str, list[Any]] = {role: [] for role in roles}
         kept: list[int] = []
-        for line, fields in json_objects(data, bad):
+        objects = json_objects(data, bad)
+        for line, fields in ((n, row) for n, each in objects for row in _unnested(each, nested)):
             found = {role: fields.get(names[place]) for role, place in roles.items()}
             problem = next(filter(None, (_problem(role, found[role]) for role in found)), None)
             if problem is not None:
@@ -197,7 +203,35 @@ def read_jsonl(
         return data.at(lines[row] if len(lines) else next(islice(json_objects(data), row, None))[0])
 
     form = f"JSON {'array' if data.unit == 'object' else 'lines'}"
+    form += f", a row for each of {nested}" * (nested is not None)
     return replace(rows, layout=f"{form}, {description}", place=place_of, bad=bad)
+
+
+def _keys(rows: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for fields in rows for name in fields))
+
+
+def _nested(sample: list[dict[str, Any]], names: list[str], request: Request) -> str | None:
+    """Return the key of the lists with the items, if these are not one in each object."""
+    filled = {
+        name: sum(isinstance(row.get(name), list) for row in sample if row.get(name))
+        for name in names
+    }
+    try:
+        item = names[choose_columns(names, request, "").get("item", 0)]
+    except DataError:
+        lists = [name for name in names if 2 * filled[name] > len(sample)]
+        return lists[0] if len(lists) == 1 else None
+    return item if filled[item] else None
+
+
+def _unnested(fields: dict[str, Any], key: str | None) -> list[dict[str, Any]]:
+    """Return a row for each element of a list, with the fields around it; or the fields alone."""
+    elements = fields.get(key) if key is not None else None
+    if not isinstance(elements, list):
+        return [fields]
+    around = {name: value for name, value in fields.items() if name != key}
+    return [around | (each if isinstance(each, dict) else {str(key): each}) for each in elements]
 
 
 def json_objects(
@@ -224,7 +258,10 @@ def json_objects(
 
 
 def _json_object(line: str) -> dict[str, Any]:
-    """Return the object of a line."""
+    """Return the object of a line, or the dict of Python, as the older sets of Amazon have them."""
+    if line.startswith("{'"):
+        with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
+            return dict(ast.literal_eval(line.rstrip()))
     try:
         fields = json.loads(line.rstrip())
         if "\\u" in line:
@@ -297,8 +334,10 @@ def _series(role: str, values: list[Any]) -> pl.Series:
     return pl.Series(role, [None if each is None else str(each) for each in values], pl.String)
 
 
-def read_lightgcn(data: DataFile, request: Request) -> Rows:
+def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) -> Rows:
     """Read lines of a user and the user's items, integers all; some users may have no items.
+
+    Where items are `counted`, each line begins with their number, and users are numbered from 0.
 
     Raises
     ------
@@ -314,18 +353,20 @@ def read_lightgcn(data: DataFile, request: Request) -> Rows:
     lines = frame["line"].str.strip_chars()
     tokens = lines.filter(lines.str.len_bytes() > 0).str.replace_all(r"\s+", " ").str.split(" ")
     numbers = tokens.cast(pl.List(pl.Int64), strict=False)
+    order = pl.int_range(len(numbers), dtype=pl.Int64, eager=True)
     bad = BadRows(request.rules.bad_rows)
     wrong = numbers.list.eval(pl.element().is_null()).list.any()
     if wrong.any():
         for spot, problem in islice(_odd_lines(data), SHOWN):
             bad.add(spot, problem, 0)
         bad.count = int(wrong.sum())
-        numbers = numbers.filter(~wrong)
-    user, items = numbers.list.first(), numbers.list.slice(1)
+        numbers, order = numbers.filter(~wrong), order.filter(~wrong)
+    user, items = order if counted else numbers.list.first(), numbers.list.slice(1)
     busy = items.list.len() > 0
     pairs = pl.DataFrame({"user": user, "item": items}).filter(busy).explode("item")
     idle = user.filter(~busy)
-    layout = "LightGCN lines (user item item ...): implicit feedback"
+    kind, first = ("lines", "count") if counted else ("LightGCN lines", "user")
+    layout = f"{kind} ({first} item item ...): implicit feedback"
     if len(idle):
         layout += f", {len(idle):,} user{'s' * (len(idle) > 1)} without items"
 

@@ -16,8 +16,9 @@ from recsys.data.ratings import build_ratings
 from recsys.data.rows import RowRules, prepared
 from recsys.errors import DataError
 from recsys.readers import read_raw
-from recsys.readers.delimited import Layout, read_columns
+from recsys.readers.delimited import read_columns
 from recsys.readers.formats import parquet_columns, reading_parquet
+from recsys.readers.layout import Layout
 from recsys.readers.sources import DataFile, open_data
 
 

@@ -12,10 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike, fspath
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeAlias
-
-import polars as pl
 
 from recsys.data.ids import Spot
 from recsys.data.rows import BadRows
@@ -45,6 +43,15 @@ from recsys.readers.copies import (
     write_rows,
     write_sheet,
 )
+from recsys.readers.members import (
+    LISTED,
+    TABLE_SUFFIXES,
+    are_parts,
+    candidates,
+    data_suffix,
+    has_ratings,
+    listing,
+)
 
 csv.field_size_limit(2**31 - 1)  # a review in a table may be longer than 128 kB
 
@@ -53,24 +60,6 @@ SourceLike: TypeAlias = "str | PathLike[str] | Sequence[str | PathLike[str]]"
 
 _SAMPLE = ("ratings.csv", "items.csv")
 
-# In order of preference, where one folder holds several.
-_RATING_FILES = (
-    *("ratings.csv", "ratings.dat", "u.data", "ratings.parquet", "ratings.tsv"),
-    *("ratings.jsonl", "ratings.ndjson", "train.txt"),
-)
-_TABLES = {
-    "item": (
-        *("movies", "films", "books", "items", "products", "articles", "songs", "tracks"),
-        *("games", "recipes", "catalog", "catalogue", "metadata"),
-    ),
-    "user": ("users", "customers", "members", "readers"),
-}
-_PACKERS = (".gz", ".xz", ".bz2", ".zst", ".zip")
-_TABLE_SUFFIXES = (".csv", ".tsv", ".dat", ".data", ".jsonl", ".ndjson", ".json", ".parquet")
-_NOT_RATINGS = ("links.csv", "tags.csv", "tags.dat")
-_OF_A_SPLIT = re.compile(r"(^|[_.-])(train|test|valid|validation|history|base)([_.-]|\d*$)")
-_LISTED = 5
-_NUMBER = re.compile(r"[-+]?\d[\d.,]*")
 _HEAD = 1 << 12
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|$)")
@@ -148,6 +137,8 @@ class DataFile:
         Reports the progress of reading.
     table : TableRows or None
         An open table of a database: then there is no file.
+    left_out : str
+        Files of the same folder or zip that have no columns of users and items.
     """
 
     name: str
@@ -160,6 +151,7 @@ class DataFile:
     parts: tuple[DataFile, ...] = ()
     on_rows: OnRows | None = None
     table: TableRows | None = None
+    left_out: str = ""
 
     @property
     def is_parquet(self) -> bool:
@@ -324,8 +316,8 @@ def open_data(
             return
         name = redacted(fspath(sources[0]))
         if len(sources) > 1:
-            more = len(sources) - _LISTED
-            name = ", ".join(redacted(fspath(each)) for each in sources[:_LISTED])
+            more = len(sources) - LISTED
+            name = ", ".join(redacted(fspath(each)) for each in sources[:LISTED])
             name += f" and {more} more" if more > 0 else ""
         elif Path(name).is_dir():
             name = f"{Path(name).resolve().name}/"
@@ -388,7 +380,7 @@ class _Opener:
                             "of its rows count; write them as Parquet, such as with DuckDB."
                         )
                 names = folder.names()
-                if not any(data_suffix(each) in (*_TABLE_SUFFIXES, ".txt") for each in names):
+                if not any(data_suffix(each) in (*TABLE_SUFFIXES, ".txt") for each in names):
                     names = folder.names(below=True) or names
                 return self._members(folder, names, name, name)
             if path.is_file():
@@ -404,12 +396,22 @@ class _Opener:
         self, folder: Directory | Zip, names: list[str], place: str, prefix: str
     ) -> list[DataFile]:
         """Return the files of ratings in a directory or zip."""
-        chosen, found = _choose_members(names, place), []
+        chosen, found = candidates(names, place), list[DataFile]()
         for name in chosen:
             near = folder.next_to(name) if isinstance(folder, Zip) else folder
             found += self._opened(folder.fetch(name), prefix + name, near)
-        if len(found) > 1 and not _alike([each.path for each in found]):
-            raise DataError(_ambiguous(place, chosen))
+        if len(found) > 1 and (pick := self.pick) is not None:
+            judged = {each.name: has_ratings(each.path, pick) for each in found}
+            if any(judged.values()):
+                others = [name.removeprefix(prefix) for name in judged if judged[name] is False]
+                found = [each for each in found if judged[each.name] is not False]
+                found[0] = replace(found[0], left_out=listing(others))
+        if len(found) > 1 and not are_parts({each.name: each.path for each in found}):
+            listed = listing([each.name.removeprefix(prefix) for each in found])
+            raise DataError(
+                f"{place} holds several files that may be the ratings ({listed}); name the one to "
+                "read."
+            )
         return found
 
     def _opened(self, path: Path, name: str, folder: Directory | Zip | None) -> list[DataFile]:
@@ -488,90 +490,3 @@ def _encoding(path: Path, otherwise: str | None) -> str | None:
     except UnicodeDecodeError:
         return otherwise or "latin-1"  # as the older MovieLens sets
     return None
-
-
-def _choose_members(names: list[str], place: str) -> list[str]:
-    """Return the file of ratings among those of a directory or zip, or several of one suffix."""
-    if any(re.search(r"(^|/)arrays/\w+\.npy$", name) for name in names):
-        raise DataError(f"{place} has the arrays of a saved model, but no model.json.")
-    names = [name for name in names if not plain_name(name).startswith("_")]
-    known = {*table_files(names, "item"), *table_files(names, "user")}
-    tables = [n for n in names if plain_name(n) not in _NOT_RATINGS and n not in known]
-    tables = tables or names
-    others = [n for n in tables if "readme" not in plain_name(n)]
-    by_claim = [
-        [n for n in names if n.count("/") == depth and plain_name(n) == known]
-        for depth in sorted({name.count("/") for name in names})
-        for known in _RATING_FILES
-    ]
-    by_claim.append([n for n in others if "rating" in plain_name(n)])
-    by_claim.append([n for n in tables if data_suffix(n) in _TABLE_SUFFIXES])
-    by_claim.append([n for n in others if data_suffix(n) == ".txt"])
-    candidates = next(filter(None, by_claim), [])
-    is_split = any(_OF_A_SPLIT.search(PurePosixPath(plain_name(n)).stem) for n in candidates)
-    if len(candidates) == 1 or (len(set(map(data_suffix, candidates))) == 1 and not is_split):
-        return candidates
-    if candidates:
-        raise DataError(_ambiguous(place, candidates))
-    found = f"it holds {_listing(names)}" if names else "it is empty"
-    raise DataError(
-        f"{place} holds no ratings file, such as ratings.csv, ratings.dat or u.data; {found}."
-    )
-
-
-def _ambiguous(place: str, names: list[str]) -> str:
-    listed = _listing(names)
-    return f"{place} holds several files that may be the ratings ({listed}); name the one to read."
-
-
-def _listing(names: list[str]) -> str:
-    more = len(names) - _LISTED
-    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _alike(paths: list[Path]) -> bool:
-    """Return whether files are parts of one table, by the names of their columns.
-
-    Later parts may have a few more columns. Of text without a header the number of fields counts.
-    """
-    heads = set()
-    for path in paths:
-        if _head(path).startswith(b"PAR1"):
-            heads.add(frozenset(pl.read_parquet_schema(path)))
-            continue
-        with path.open("rb") as stream:
-            line = stream.readline(1 << 16).decode("utf-8-sig", errors="replace").strip()
-        if not line:
-            continue
-        fields = [field.strip().strip('"') for field in re.split(r"[,;\t|]|::", line)]
-        if line.startswith(("{", "[")):
-            fields = ["{"]
-        elif any(map(_NUMBER.fullmatch, fields)):
-            fields = [str(len(fields))]
-        heads.add(frozenset(fields))
-    return all(min(heads, key=len, default=frozenset()) <= head for head in heads)
-
-
-def table_files(names: list[str], kind: str) -> list[str]:
-    """Return the names of tables of "item" or "user" kind among those of a folder, best first."""
-    suffixes = [*_TABLE_SUFFIXES, f".{kind}"]
-    ranked = []
-    for name in names:
-        stem, dot, end = plain_name(name).removeprefix("bx-").removeprefix("bx_").partition(".")
-        stems = ("u",) if end == kind else _TABLES[kind]
-        if stem in stems and dot + end in suffixes:
-            ranked.append((stems.index(stem), suffixes.index(dot + end), name))
-    return [name for _, _, name in sorted(ranked)]
-
-
-def data_suffix(name: str) -> str:
-    """Return the suffix of a file name in lower case, without that of a packer."""
-    return PurePosixPath(plain_name(name)).suffix
-
-
-def plain_name(name: str) -> str:
-    """Return a file name in lower case, without folders and packers."""
-    plain = name.rpartition("/")[2].lower()
-    for packer in _PACKERS:
-        plain = plain.removesuffix(packer)
-    return plain

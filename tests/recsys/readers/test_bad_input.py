@@ -106,6 +106,10 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
             "movieId,title,genres\n1,Emma,Drama\n",
             "with --user-col. (It looks like a table of items, which --item-table reads",
         ),
+        (
+            "{'user': 1, 'item': x}\n",
+            "line 1: not JSON (column 2: expecting property name",
+        ),
         ("who,what,stars\n1,2,3\n", "Say which they are with --user-col and --item-col."),
         ("who,what,how\n1,2,3\n", "with --user-col, --item-col and --rating-col."),
         ("user,what,how\n1,2,3\n", "no item column; its columns are 'user', 'what', 'how'. Say "),

@@ -14,7 +14,7 @@ import pytest
 
 from recsys.errors import DataError
 from recsys.lsi import LSI, DocumentBatch, Documents
-from recsys.readers.delimited import separator_name
+from recsys.readers.layout import separator_name
 
 ROWS = [{"key": "a", "headline": "Ice", "body": "Salt melts ice."}, {"key": "b", "body": "Tea"}]
 

@@ -115,3 +115,144 @@ def test_sparse_matrices(tmp_path: Path) -> None:
     loaded = read_ratings(tmp_path / "r.npz")
     assert loaded.to_frame().rows() == [(0, 1, 4.0), (1, 0, 2.0)]
     assert str(loaded.source).startswith("r.npz: SciPy matrix, user = user")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (  # Book-Crossing: quotes after a backslash
+            '"User-ID";"ISBN";"Book-Rating"\n"7";"\\"04325\\"";"6"\n"8";"a\\";"5"\n',
+            [(7, '"04325"', 6.0), (8, "a\\", 5.0)],
+        ),
+        (  # RecBole: names with types
+            "user_id:token\titem_id:token\trating:float\ttimestamp:float\n196\t242\t3\t1600000000\n",
+            [(196, 242, 3.0, TIME)],
+        ),
+        ("1\t\t5\t\t0.25\n1\t\t7\t\t-9.5\n", [(1, 5, 0.25), (1, 7, -9.5)]),
+        ("1 100 4 \n1 101 5 \n", [(1, 100, 4.0), (1, 101, 5.0)]),  # Epinions, Jester
+        ("  1  100   4\n 20  101 3.5\n", [(1, 100, 4.0), (20, 101, 3.5)]),
+        ("3 7 8 9\n1 8\n3 9 7 5\n", [(0, 7), (0, 8), (0, 9), (1, 8), (2, 5), (2, 7), (2, 9)]),
+        (  # Amazon 2014: dicts of Python
+            "{'reviewerID': 'A1', 'asin': 'B7', 'overall': 4.0, 'helpful': [0, None]}\n" * 2,
+            [("A1", "B7", 4.0)],
+        ),
+        (  # OTTO
+            lines(
+                {"session": 1, "events": [{"sku": 5, "ts": 10**12}, {"sku": 6, "ts": 10**12}]},
+                {"session": 2, "events": [{"sku": 5, "ts": 10**12}]},
+            ),
+            [(1, 5, 10**9), (1, 6, 10**9), (2, 5, 10**9)],
+        ),
+        (lines({"user": 1, "items": [8, 9]}, {"user": 2, "items": []}), [(1, 8), (1, 9)]),
+        (  # Foursquare
+            "userId,venueId,utcTimestamp\n470,49bb,Sun Sep 13 12:26:40 +0000 2020\n",
+            [(470, "49bb", TIME)],
+        ),
+        (  # Last.fm: quotes that don't enclose a field
+            'user\tartist\tplays\nu\t"weird al" x\t3\nu\t"say ""hi"""\t4\nu\t7" y\t5\n',
+            [("u", '"weird al" x', 3.0), ("u", '7" y', 5.0), ("u", 'say "hi"', 4.0)],
+        ),
+        (  # the same, next to what is not read by columns
+            'user\tartist\tplays\nu\t"say ""hi"""\t"4\t"\nu\t"weird al" x\t3\n',
+            [("u", '"weird al" x', 3.0), ("u", 'say "hi"', 4.0)],
+        ),
+    ],
+)
+def test_odd_layouts(read: Read, content: str, expected: list[tuple[object, ...]]) -> None:
+    assert read(content, "data.txt").to_frame().rows() == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "options"),
+    [
+        ("0\t2010-10-19T23:55:27Z\t30.2\t-97.7\t22847\n1\t2010-10-18T22:17:43Z\t30.3\t-97.8\t420315\n",
+         "--user-col 1 --item-col 5 --timestamp-col 2."),  # Gowalla
+        ('151,"Skyrim",purchase,1.0,0\n151,"Skyrim",play,273.0,0\n152,"Spore",purchase,1.0,0\n',
+         "--user-col 1 --item-col 2 --rating-col 4."),  # Steam
+        ("1,2268318,2520377,pv,1511544070\n1,2333346,2520771,buy,1511561733\n2,25,271,pv,1511572885\n",
+         "--user-col 1 --item-col 2 --timestamp-col 5 --event-col 4."),  # Taobao
+        ("u1\t\tBach\t212\nu2\tab-1\tMonk\t7\n", "--user-col 1 --item-col 3 --rating-col 4."),
+    ],
+)  # fmt: skip
+def test_options_that_are_suggested(read: Read, rows: str, options: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read(rows, "data.txt")
+    assert f"such as {options}" in str(caught.value)
+
+
+def test_a_table_next_to_tabs_has_no_spaces_for_separators(read: Read) -> None:
+    reviews = "A1\tB1\t4\tvery good, all in all\nA2\tB1\t2\tnot at all good, no\n"
+    loaded = read(reviews, "reviews.txt")
+    assert loaded.to_frame().rows() == [("A1", "B1", 4.0), ("A2", "B1", 2.0)]
+
+
+def test_what_ends_each_line_is_no_column(read: Read) -> None:
+    assert "''" not in str(read("1 100 4 \n1 101 5 \n", "ratings_data.txt").source)
+
+
+def test_times_of_half_a_day(read: Read) -> None:
+    content = "user,item,at\nU7,N9,11/13/2019 9:05:58 AM\nU8,N9,11/13/2019 12:05:58 PM\n"
+    with pytest.raises(DataError, match=r"say --time-format '%m/%d/%Y %I:%M:%S %p'\.$"):
+        read(content, timestamp="at")
+    loaded = read(content, timestamp="at", time_format="%m/%d/%Y %I:%M:%S %p")
+    assert loaded.to_frame()["timestamp"].to_list() == [1573635958, 1573646758]
+
+
+def test_a_header_in_another_encoding(read: Read) -> None:
+    with pytest.raises(DataError, match=r"--encoding latin-1; the header cannot be read without"):
+        read("käufer;produkt;wertung\n1;2;3\n".encode("latin-1"))
+
+
+def test_ratings_of_minus_one_do_not_depend_on_the_rest_of_the_file(read: Read) -> None:
+    rows = "".join(f'1,{n},{n or -1},"two\nlines"\n' for n in range(9))
+    loaded = read(f"user_id,anime_id,rating,review\n{rows}")
+    assert "1 row left out whose rating is -1 (not rated)" in str(loaded.source)
+
+
+def test_an_anonymous_user(read: Read) -> None:
+    rows = "".join(f"{user};{item}\n" for user in ("NA", 5, 6) for item in range(user == "NA", 3))
+    loaded = read(f"userId;itemId\n{rows}NA;9\nNA;0\n")
+    assert "the user 'NA' has the most items, and may stand for none" in str(loaded.source)
+
+
+def test_files_without_users_and_items_are_not_ratings(tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text("timestamp,visitorid,event,itemid\n1600000000,7,view,9\n")
+    (tmp_path / "tree.csv").write_text("categoryid,parentid\n1,2\n")
+    (tmp_path / "properties.csv").write_text("timestamp,itemid,value\n1600000000,7,9\n")
+    said = str(read_ratings(tmp_path).source)
+    assert said.startswith(f"{tmp_path.name}/events.csv: ")
+    assert "; left out, without users and items: properties.csv, tree.csv; " in said
+    (tmp_path / "more.csv").write_text("8,10\n")
+    with pytest.raises(DataError, match=r"several files .* \(events\.csv, more\.csv\); name the"):
+        read_ratings(tmp_path)
+
+
+def test_folders_of_recbole_and_of_netflix(tmp_path: Path) -> None:
+    (tmp_path / "ml.inter").write_text("user_id:token\titem_id:token\n1\t7\n1\t8\n2\t7\n")
+    (tmp_path / "ml.item").write_text("item_id:token\tmovie_title:token_seq\n7\tEmma\n8\tJaws\n")
+    loaded = read_ratings(tmp_path)
+    assert loaded.titles is not None
+    assert loaded.titles.to_list() == ["Emma", "Jaws"]
+    folder = tmp_path / "netflix"
+    folder.mkdir()
+    for n, content in enumerate(("1:\n7,3,2005-09-06\n", "2:\n7,4,2005-09-05\n"), 1):
+        (folder / f"combined_data_{n}.txt").write_text(content)
+    (folder / "probe.txt").write_text("1:\n7\n")
+    (folder / "movie_titles.csv").write_bytes(
+        "1,2003,Emma, etc.\n2,1999,Caf\xe9\n".encode("latin-1")
+    )
+    films = read_ratings(folder)
+    assert films.nnz == 2
+    assert films.titles is not None
+    assert films.titles.to_list() == ["Emma, etc.", "Café"]
+
+
+def test_tables_next_to_the_ratings(tmp_path: Path) -> None:
+    (tmp_path / "sales.csv").write_text("customer_id,article_id\nc,0663713001\n")
+    (tmp_path / "articles.csv").write_text("article_id,product_code,hue\n0663713001,0663713,red\n")
+    loaded = read_ratings(tmp_path / "sales.csv")  # either column may be the item
+    assert loaded.item_table is not None
+    assert list(loaded.item_table.kinds) == ["product_code", "hue"]
+    (tmp_path / "ratings.dat").write_text("1::7::5\n2::7::3\n")
+    (tmp_path / "users.dat").write_text("1::139738264\n2::139738265\n")  # MovieTweetings
+    assert "users.dat not used: has no header" in str(read_ratings(tmp_path / "ratings.dat").source)
