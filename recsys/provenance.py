@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 REMEMBERED = (
     *("user", "item", "rating", "timestamp", "event"),
-    *("table", "item_table", "user_table", "encoding", "time_format"),
+    *("table", "item_table", "user_table", "encoding", "time_format", "missing"),
     *("duplicates", "event_weights", "half_life"),
 )
 """Options of `recsys.read_ratings` that a saved model remembers, for its updates."""

@@ -193,6 +193,9 @@ class ReaderOptions:
     since: str | None = declared("DATE", "Use rows from this date or time on.")
     until: str | None = declared("DATE", "Use rows before this date or time.")
     time_format: str | None = declared("FORMAT", "Format of times: %m/%d/%Y, or s, ms, us, ns.")
+    missing: float | None = declared(
+        "N", "Rating that stands for none, such as 0 or 99.", type=float
+    )
     bad_rows: str = declared(
         "error|skip|N%", "Raise at a bad row, or skip up to 1% or N%.", default="error"
     )

@@ -36,7 +36,15 @@ def fit_on_spark(
     if fitting.threads is not None:
         instead = "use --master local[N], or set spark.executor.cores by --conf"
         raise CommandError(f"--threads does not apply to --engine spark; {instead}.")
-    weighing = ("event_weights", "half_life", "since", "until", "time_format", "bad_rows")
+    weighing = (
+        "event_weights",
+        "half_life",
+        "since",
+        "until",
+        "time_format",
+        "missing",
+        "bad_rows",
+    )
     advice = dict.fromkeys(weighing, "weigh or filter before")
     advice |= dict.fromkeys(
         ("features", "item_table", "user_table"), "fit with them on one machine"

@@ -179,6 +179,8 @@ class Ratings:
             Use rows from this time on, and before that time only.
         time_format : str, optional
             Format of the times, such as "%m/%d/%Y", or the unit of numbers: s, ms, us, ns.
+        missing : float, optional
+            Rating that stands for none, such as 0 or 99: its rows are left out.
         bad_rows : {"error", "skip"} or float
             Raise at the first row without id or with an unreadable rating or time, or leave such
             rows out; if they are more than 1%, or this share, that is an error.

@@ -53,6 +53,7 @@ class RowOptions(TypedDict, total=False):
     since: Moment | None
     until: Moment | None
     time_format: str | None
+    missing: float | None
     bad_rows: str | float
 
 
@@ -65,6 +66,7 @@ class RowRules:
     since: int | None = None
     until: int | None = None
     time_format: str | None = None
+    missing: float | None = None
     bad_rows: float | None = None
 
     @classmethod
@@ -76,6 +78,7 @@ class RowRules:
         since: Moment | None = None,
         until: Moment | None = None,
         time_format: str | None = None,
+        missing: float | None = None,
         bad_rows: str | float = "error",
         **unknown: Any,
     ) -> Self:
@@ -105,13 +108,15 @@ class RowRules:
                 "bad_rows must be error, skip, or a share below 1, such as 0.05 or 5%; "
                 f"got {bad_rows!r}."
             )
+        if not isinstance(missing, int | float | None) or isinstance(missing, bool):
+            raise DataError(f"missing must be a number; got {missing!r}.")
         first = None if since is None else moment(since, "since")
         last = None if until is None else moment(until, "until")
         if first is not None and last is not None and first >= last:
             raise DataError(f"since must be before until; got {since} and {until}.")
         half = None if half_life is None else duration(half_life, "half_life")
         form = None if time_format is None else check_time_format(time_format)
-        return cls(event_weights, half, first, last, form, limit)
+        return cls(event_weights, half, first, last, form, missing, limit)
 
 
 @dataclass(slots=True)
@@ -267,15 +272,15 @@ class Source:
 def prepared(rows: Rows, rules: RowRules) -> Rows:
     """Return the rows that count, with numbers for ratings or weights, and for times.
 
-    Bad rows are raised or left out first. Then come the range of times, rows without a like, the
-    weights of events, and the half-life.
+    Bad rows are raised or left out first. Then come rows without a rating or like, the range of
+    times, the weights of events, and the half-life.
 
     Raises
     ------
     DataError
         If a row is bad, too many are, none is left, or a rule does not suit the columns.
     """
-    if rows.levels is not None:
+    if rows.levels is not None and rules.missing is None:
         _judge_levels(rows, np.sort(rows.levels))
     numbers = rows.arrays.get("rating") if rows.levels is None else rows.levels
     if numbers is not None and not np.isfinite(numbers).all():
@@ -297,7 +302,9 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
         column = columns[role]
         if column.null_count() or not isinstance(column.dtype, pl.Int32 | pl.Categorical):
             columns[role] = as_id_series(column, role, rows.place)
-    if rows.levels is None and "rating" in columns:  # levels are finite numbers
+    if rules.missing is not None:
+        _leave_out_missing(rows.decode(), rules.missing)
+    elif rows.levels is None and "rating" in columns:  # levels are finite numbers
         _judge_ratings(rows, columns["rating"])
     if (times := columns.pop("timestamp", None)) is not None:
         columns["timestamp"] = _seconds(rows, times, rules.time_format)
@@ -314,6 +321,15 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if rules.half_life is not None:
         _decay(rows, rules.half_life)
     return rows
+
+
+def _leave_out_missing(rows: Rows, missing: float) -> None:
+    """Turn ratings into numbers, and leave out those that stand for none."""
+    if rows.implicit:
+        raise DataError("missing is a rating that stands for none, and these data have no ratings.")
+    ratings = rows.columns["rating"] = rating_values(rows.columns["rating"], rows.place)
+    left_out = counted(rows.keep(ratings != missing), "row")
+    rows.remarks.append(f"{left_out} left out whose rating is {missing:g} (missing)")
 
 
 def _judge_ratings(rows: Rows, given: pl.Series) -> None:
@@ -340,7 +356,7 @@ def _judge_levels(rows: Rows, levels: npt.NDArray[np.float32]) -> None:
         left_out = counted(rows.keep(given), "row")
         rows.remarks.append(f"{left_out} left out whose rating is -1 (not rated)")
     elif levels[0] == 0 and levels[-1] in (5, 10):
-        rows.remarks.append("some ratings are 0, which may stand for none")
+        rows.remarks.append("some ratings are 0: if that stands for none, say --missing 0")
 
 
 def _seconds(rows: Rows, times: pl.Series, form: str | None) -> pl.Series:

@@ -123,7 +123,7 @@ def read_ratings(
         Separator of the columns: one character, "tab" or "::".
     encoding : str, optional
         Encoding of a text file; UTF-8 if not given.
-    duplicates, implicit, event_weights, half_life, since, until, time_format, bad_rows
+    duplicates, implicit, event_weights, half_life, since, until, time_format, missing, bad_rows
         As in `Ratings.from_frame`. `Ratings.source.skipped` describes the first bad rows.
     item_table, user_table : path, frame or Features, optional
         What is known of items and users, from any of these sources, with a column of ids that is

@@ -78,7 +78,22 @@ def test_ratings_of_minus_one_are_none(read: Read) -> None:
     votes = read("user,item,rating\n1,1,-1\n1,2,1\n1,3,0\n")
     assert votes.value_range() == (-1, 1)
     zeros = read("user,book_id,rating\n" + "".join(f"1,{n},{n}\n" for n in range(6)))
-    assert "some ratings are 0, which may stand for none" in str(zeros.source)
+    assert "some ratings are 0: if that stands for none, say --missing 0" in str(zeros.source)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_rating_that_stands_for_none_is_left_out(tmp_path: Path, suffix: str) -> None:
+    path, ratings = tmp_path / f"jokes.{suffix}", [0.5, 99.0, 99.0, 1.5, 0.0]
+    frame = pl.DataFrame({"user": [1, 1, 2, 2, 3], "item": [1, 2, 1, 2, 1], "rating": ratings})
+    getattr(frame, {"csv": "write_csv", "jsonl": "write_ndjson"}.get(suffix, "write_parquet"))(path)
+    loaded = read_ratings(path, missing=99)
+    assert loaded.to_frame()["rating"].to_list() == [0.5, 1.5, 0.0]
+    assert "2 rows left out whose rating is 99 (missing)" in str(loaded.source)
+    assert read_ratings(path, like={"missing": 0.0}).nnz == 4
+    with pytest.raises(DataError, match="rating that stands for none, and these data have no rat"):
+        read_ratings(path, missing=0, implicit=True)
+    with pytest.raises(DataError, match="missing must be a number; got '0'"):
+        read_ratings(path, missing="0")
 
 
 def test_days_in_names_of_folders(tmp_path: Path) -> None:
