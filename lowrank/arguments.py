@@ -20,6 +20,7 @@ from lowrank.operators import (
     MatrixOperator,
     ProductOperator,
     SparseOperator,
+    safe_exponent,
 )
 from lowrank.solvers import SOLVERS, choose_method
 
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 
 _DEFAULT_TOL = {"float32": 1e-4, "float64": 1e-8}
 _FINEST_TOL = 500  # in units of the machine epsilon: the tolerance that rounding allows, for tol=0
-# Outside 2**-x ... 2**x the entries are rescaled: the solvers and the certificate sum fourth powers
-# of singular values, and of residuals, which must neither overflow nor vanish.
-_SAFE_EXPONENT = {"float32": 16, "float64": 160}
-_LARGEST_EXPONENT = {"float32": 120, "float64": 1000}
 
 
 @dataclass(frozen=True)
@@ -284,16 +281,3 @@ def checked_center(center: Any, columns: int) -> Any:
     if bad.size:
         raise ArgumentError(f"center must be finite; got {row[bad[0]]} at column {bad[0]}.")
     return row.astype(np.float64)
-
-
-def safe_exponent(peak: float, dtype: np.dtype[Any]) -> int:
-    """Return x such that fourth powers of ``A * 2**-x`` neither overflow nor vanish in a dtype.
-
-    It is 0 unless the largest absolute entry, `peak`, is below 2**-16 or above 2**16 in float32, or
-    2**-160 and 2**160 in float64. Multiplication by ``2.0**-x`` is exact.
-    """
-    exponent = math.frexp(peak)[1]
-    if peak == 0.0 or abs(exponent) <= _SAFE_EXPONENT[str(dtype)]:
-        return 0
-    limit = _LARGEST_EXPONENT[str(dtype)]
-    return max(-limit, min(limit, exponent))

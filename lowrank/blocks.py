@@ -16,7 +16,13 @@ from scipy import sparse
 
 from lowrank import kernels
 from lowrank.errors import ArgumentError, ArgumentTypeError, real_matrix
-from lowrank.operators import DenseOperator, MatrixOperator, SparseOperator, largest_entry
+from lowrank.operators import (
+    DenseOperator,
+    MatrixOperator,
+    SparseOperator,
+    largest_entry,
+    safe_exponent,
+)
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -29,7 +35,6 @@ if TYPE_CHECKING:
     Block = ArrayLike | sparray | spmatrix
 
 _BLOCK_BYTES = 1 << 26  # of the blocks that a file is cut into
-_WIDENED = 1 << 17  # entries that are widened to float64 at a time: 1 MB
 _IN_MEMORY = 1 << 30  # bytes of a memory map, up to which it is taken as an array
 
 
@@ -179,21 +184,10 @@ class RowBlocks(MatrixOperator):
 
     def _add_moments(self, block: Any, largest: float, rows: int) -> None:
         """Join means and norms with those of the rows before (Chan, Golub & LeVeque 1983)."""
-        (count, width), scale = block.shape, largest or 1.0
-        squares = np.zeros(width)
-        if _is_sparse(block):
-            columns, data = block.indices, block.data.astype(np.float64)
-            means = np.bincount(columns, weights=data, minlength=width) / max(1, count)
-            differences = ((data - means[columns]) / scale) ** 2
-            zeros = count - np.bincount(columns, minlength=width)
-            squares = np.bincount(columns, weights=differences, minlength=width)
-            squares = squares + zeros * (means / scale) ** 2
-        else:
-            means = block.mean(axis=0, dtype=np.float64) if count else np.zeros(width)
-            step = max(1, _WIDENED // max(1, width))
-            for part in kernels.pieces(count, step):
-                difference = (block[part] - means) / scale
-                squares += np.einsum("ij,ij->j", difference, difference)
+        count, exponent = block.shape[0], safe_exponent(largest, np.dtype(np.float64))
+        matrix = SparseOperator(block) if _is_sparse(block) else DenseOperator(block)
+        means, scale = matrix.column_means(), 2.0**exponent
+        squares = (matrix.scaled(1 / scale) if exponent else matrix).column_squares(means / scale)
         shift, total = means - self._means, max(1, rows + count)
         between = shift * (rows * count / total) ** 0.5
         within = np.hypot(self._deviations, scale * np.sqrt(squares))

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 17  # entries that are widened to float64 at a time: 1 MB
 _GATHERED = 1 << 20  # entries of a sparse matrix that are: 8 MB
+# Outside 2**-x ... 2**x the entries are rescaled: the solvers and the certificate sum fourth powers
+# of singular values, and of residuals, which must neither overflow nor vanish.
+_SAFE_EXPONENT = {"float32": 16, "float64": 160}
+_LARGEST_EXPONENT = {"float32": 120, "float64": 1000}
 _CENTRED_BLOCK = 1 << 22  # entries that are centred at a time: BLAS at full speed, 32 MB at most
 _IDENTITY_BLOCK = 256  # columns of the identity per product of a LinearOperator
 
@@ -343,6 +347,19 @@ def largest_entry(entries: FloatArray) -> float:
         return 0.0
     with np.errstate(invalid="ignore"):
         return float(max(abs(entries.max()), abs(entries.min())))
+
+
+def safe_exponent(peak: float, dtype: np.dtype[Any]) -> int:
+    """Return x such that fourth powers of ``A * 2**-x`` neither overflow nor vanish in a dtype.
+
+    It is 0 unless the largest absolute entry, `peak`, is below 2**-16 or above 2**16 in float32, or
+    2**-160 and 2**160 in float64. Multiplication by ``2.0**-x`` is exact.
+    """
+    exponent = math.frexp(peak)[1]
+    if peak == 0.0 or abs(exponent) <= _SAFE_EXPONENT[str(dtype)]:
+        return 0
+    limit = _LARGEST_EXPONENT[str(dtype)]
+    return max(-limit, min(limit, exponent))
 
 
 def _squares(values: Float64Array) -> float:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy import sparse
 
-from lowrank.arguments import as_operator, checked_generator, safe_exponent
+from lowrank.arguments import as_operator, checked_generator
 from lowrank.errors import ArgumentError, ArgumentTypeError, check_choice
-from lowrank.operators import DenseOperator, SparseOperator
+from lowrank.operators import DenseOperator, SparseOperator, safe_exponent
 from lowrank.samples import samples_of
 from lowrank.svd import truncated_svd
 

@@ -13,9 +13,10 @@ from scipy.linalg import solve_triangular
 from scipy.sparse.linalg import LinearOperator
 
 from lowrank.approximation import LowRank
-from lowrank.arguments import as_operator, checked_generator, checked_rank, safe_exponent
+from lowrank.arguments import as_operator, checked_generator, checked_rank
 from lowrank.errors import ArgumentError, ArgumentTypeError, check_choice
 from lowrank.kernels import one_blas_thread, pieces
+from lowrank.operators import safe_exponent
 from lowrank.samples import negligible_value, samples_of
 from lowrank.svd import truncated_svd
 

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.approximation import LowRank
-from lowrank.arguments import as_array, checked_generator, checked_rank, safe_exponent
+from lowrank.arguments import as_array, checked_generator, checked_rank
 from lowrank.completion.als import BiasedFactors, Biases, als_sweeps
 from lowrank.completion.nuclear_norm import choose_regularization, penalties_to, soft_impute_path
 from lowrank.completion.observed import (
@@ -22,6 +22,7 @@ from lowrank.completion.observed import (
     root_mean_square,
 )
 from lowrank.errors import ArgumentError, ArgumentTypeError, check_choice, check_positive
+from lowrank.operators import safe_exponent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
