@@ -24,8 +24,8 @@ import os
 import sqlite3
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Literal, Self, TypeAlias, cast
@@ -520,25 +520,21 @@ class _DuckDB(_Embedded):
         self._file.seek(0)
         table = ".".join(map(quoted, self._table.split(".")))
         create = f"CREATE TABLE {table} ({self._definition()})"
-        with self._unlocked() as database:
-            database.connection.register("staging", ipc.open_stream(self._file))
-            for step in ("BEGIN", *self._steps(table, create, "staging"), "COMMIT"):
-                database.connection.execute(step)
+        connection = self._unlocked().connection
+        connection.register("staging", ipc.open_stream(self._file))
+        for step in ("BEGIN", *self._steps(table, create, "staging"), "COMMIT"):
+            connection.execute(step)
 
-    @contextmanager
-    def _unlocked(self) -> Iterator[Database]:
-        """Open the database; wait while another process has it open."""
+    def _unlocked(self) -> Database:
+        """Open the database until the end; wait while another process has it open."""
         last = time.monotonic() + _PATIENCE
-        with ExitStack() as held:
-            while True:
-                try:
-                    database = held.enter_context(open_database(self.address, write=True))
-                    break
-                except DataError as error:
-                    if "lock" not in str(error) or time.monotonic() > last:
-                        raise
-                    time.sleep(0.1)
-            yield database
+        while True:
+            try:
+                return self._held.enter_context(open_database(self.address, write=True))
+            except DataError as error:
+                if "lock" not in str(error) or time.monotonic() > last:
+                    raise
+                time.sleep(0.1)
 
 
 _DUCKDB_COLUMNS = """
