@@ -15,6 +15,7 @@ from recsys.data.columns import Roles
 from recsys.errors import DataError
 from recsys.messages import (
     close_matches,
+    enumerated,
     is_full,
     missing_extra,
     nothing_at,
@@ -399,8 +400,7 @@ def _resolved(database: Database) -> tuple[Address, str]:
     address = database.address
     tables = database.rows(_TABLES[address.kind])  # schema ("" for the usual one) and name
     known = {f"{schema}.{name}" if schema else name: (schema, name) for schema, name in tables}
-    listed = ", ".join([*known][:_LISTED])
-    listed += f" and {len(known) - _LISTED:,} more" if len(known) > _LISTED else ""
+    listed = enumerated([*known], _LISTED)
     if not known:
         raise DataError(f"{address} holds no tables.")
     wanted = address.table

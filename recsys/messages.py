@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lowrank.errors import missing_extra as missing_extra
 
@@ -27,6 +28,18 @@ def counted(n: int, noun: str) -> str:
     ('1 user', '2,500 test ratings')
     """
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def enumerated(names: Sequence[Any], most: int, shown: Callable[[Any], str] = str) -> str:
+    """Return names, each as it is `shown`, with commas between them: the first ones of many.
+
+    Examples
+    --------
+    >>> enumerated(["ape", "bee", "cat"], 2), enumerated(["ape", "bee"], 2, repr)
+    ('ape, bee and 1 more', "'ape', 'bee'")
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(shown, names[:most])) + more
 
 
 def html_table(caption: str, facts: Mapping[str, object]) -> str:

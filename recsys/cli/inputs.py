@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from recsys.cli.errors import CommandError
 from recsys.cli.options import NAMED, FitOptions, ReaderOptions
 from recsys.cli.output import Activity, note
-from recsys.messages import close_matches, counted, did_you_mean, redacted
+from recsys.messages import close_matches, counted, did_you_mean, enumerated, redacted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -146,8 +146,7 @@ def _note_unknown_levels(table: Features, ids: Ids, features: FeatureBlocks | No
         unknown = encoder.unknown(replace(table, frame=new))
         found = [f"{column} = {level}" for column in unknown for level in unknown[column]]
         if found:
-            more = f" and {len(found) - _NAMED:,} more" * (len(found) > _NAMED)
-            note(f"not known to the model: {', '.join(found[:_NAMED])}{more}")
+            note(f"not known to the model: {enumerated(found, _NAMED)}")
 
 
 def plan_fit(
@@ -368,9 +367,8 @@ def note_unknown(listed: Sequence[Any], ids: Ids, answer: str) -> None:
     """Report which of the listed ids are unknown, and what they get."""
     pairs = zip(listed, ids.find(listed), strict=True)
     unknown = list(dict.fromkeys(str(each) for each, place in pairs if place < 0))
-    more = f" and {len(unknown) - _NAMED:,} more" if len(unknown) > _NAMED else ""
     if unknown:
-        note(f"unknown {ids.kind}s: {', '.join(unknown[:_NAMED])}{more}; {answer}")
+        note(f"unknown {ids.kind}s: {enumerated(unknown, _NAMED)}; {answer}")
 
 
 def find_title(ratings: Ratings, text: str) -> Any:

@@ -13,7 +13,7 @@ from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
 from recsys.data.rows import RowRules, is_truth
 from recsys.data.times import is_time, time_problem
 from recsys.errors import DataError
-from recsys.messages import shortened
+from recsys.messages import enumerated, shortened
 
 Roles = dict[str, int]
 """Positions of the columns by role: "user", "item", "rating", "timestamp", "event"."""
@@ -282,8 +282,7 @@ def plain_name(name: str) -> str:
 
 def quoted(names: Sequence[str]) -> str:
     """Return names in quotes, the first ones of many."""
-    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-    return ", ".join(repr(shortened(name)) for name in names[:_LISTED]) + more
+    return enumerated(names, _LISTED, lambda name: repr(shortened(name)))
 
 
 def assign_roles(
@@ -327,6 +326,5 @@ def assign_roles(
         parts["item"] += ", no rating: implicit feedback"
     unused = [name for place, name in enumerate(names) if place not in used and name]
     if unused and ("rating" not in roles or "timestamp" not in roles):
-        more = f" and {len(unused) - _NAMED:,} more" if len(unused) > _NAMED else ""
-        parts["unused"] = f"not used: {', '.join(unused[:_NAMED])}{more}"
+        parts["unused"] = f"not used: {enumerated(unused, _NAMED)}"
     return roles, ", ".join(parts.values())

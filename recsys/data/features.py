@@ -16,7 +16,7 @@ from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, as_id_series
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
-from recsys.messages import counted
+from recsys.messages import counted, enumerated
 
 FeatureKind: TypeAlias = Literal["number", "boolean", "date", "category", "list", "text"]
 """Kind of a column: what its values mean, whatever type they are stored in."""
@@ -225,8 +225,7 @@ class Features:
         parts = [
             name if name == what else f"{name} ({what})" for name, what in self.described().items()
         ]
-        more = f" and {len(parts) - _NAMED:,} more columns" if len(parts) > _NAMED else ""
-        return ", ".join(parts[:_NAMED]) + more
+        return enumerated(parts, _NAMED) + " columns" * (len(parts) > _NAMED)
 
     def __repr__(self) -> str:
         return f"<Features of {len(self):,} {self.kind}s: {self}>"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 
 from recsys.errors import DataError, UnknownIdError
-from recsys.messages import close_matches, shortened
+from recsys.messages import close_matches, enumerated, shortened
 
 IdsLike: TypeAlias = (
     "pl.Series | Sequence[int] | Sequence[str] | Sequence[int | str] | npt.NDArray[Any] | int | str"
@@ -243,12 +243,10 @@ class Ids:
         unknown: list[int | str] = series.gather(missing).unique(maintain_order=True).to_list()
         if self._numbers is not None:
             unknown = [int(e) if CANONICAL_INTEGER.fullmatch(str(e)) else e for e in unknown]
-        first, named, to_which = unknown[0], _listed(unknown[:_NAMED]), ""
-        if len(unknown) > 1:
-            to_which = f" to {_quoted(first)}"
-            named += f" and {len(unknown) - _NAMED:,} more" if len(unknown) > _NAMED else ""
+        first, several = unknown[0], len(unknown) > 1
+        to_which = f" to {_quoted(first)}" * several
         raise UnknownIdError(
-            f"Unknown {self.kind}{'s' * (len(unknown) > 1)} {named}; "
+            f"Unknown {self.kind}{'s' * several} {enumerated(unknown, _NAMED, _quoted)}; "
             f"{self._nearest(first, to_which)}."
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from recsys.data.frames import listed
 from recsys.errors import DataError
-from recsys.messages import close_matches
+from recsys.messages import close_matches, enumerated
 from recsys.topn import Cosine, TopN, top_n
 
 if TYPE_CHECKING:
@@ -99,12 +100,9 @@ def check_words(
     if not lost.any() and not any(unknown):
         return
     different = list(dict.fromkeys(word for words in unknown for word in words))
-    named = different[:_NAMED]
-    if known is not None and len(unknown) == 1:
-        named = [_with_similar(word, known.values) for word in named]
-    listed_words = ", ".join(named)
-    if len(different) > _NAMED:
-        listed_words += f" and {len(different) - _NAMED:,} more"
+    alone = known if len(unknown) == 1 else None
+    shown = str if alone is None else partial(_with_similar, known=alone.values)
+    listed_words = enumerated(different, _NAMED, shown)
     if lost.all():
         raise NothingToRankError(
             f"No word of the query is in the index: {listed_words}."
