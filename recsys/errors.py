@@ -14,6 +14,8 @@ Each message is one sentence: what was wrong, where, and what would be right.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class RecsysError(Exception):
     """Base class of the errors that `recsys` raises on purpose."""
@@ -37,3 +39,14 @@ class NotFittedError(RecsysError, ValueError):
 
 class EngineError(RecsysError, RuntimeError):
     """A cluster engine that is not installed, cannot be reached, or failed at its work."""
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Check an option that takes one of some words.
+
+    Raises
+    ------
+    DataError
+    """
+    if value not in (words := [*choices]):
+        raise DataError(f"{name} must be one of {', '.join(words)}; got {value!r}.")

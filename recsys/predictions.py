@@ -36,17 +36,6 @@ _BLOCK_PAIRS = 2**20  # pairs imputed at a time
 _SUPPORT = 10  # ratings at which a similarity counts half
 
 
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Check an option that takes one of some words.
-
-    Raises
-    ------
-    DataError
-    """
-    if value not in choices:
-        raise DataError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
-
-
 def clip_to_range(predicted: Floats, training: Mapping[str, Any]) -> Floats:
     """Clip predictions to the range of the training ratings; implicit feedback has none."""
     if training["implicit"]:

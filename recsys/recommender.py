@@ -18,7 +18,7 @@ from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings, check_process
-from recsys.errors import DataError, NotFittedError
+from recsys.errors import DataError, NotFittedError, check_choice
 from recsys.filters import BlockLike
 from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import html_table
@@ -406,7 +406,7 @@ class Recommender:
         if unknown := request.keys() - names.keys():
             raise TypeError(f"recommend has the options {', '.join(names)}; got {unknown}.")
         cold_start = request.get("cold_start", "error")
-        predictions.check_choice("cold_start", cold_start, ("error", "popular"))
+        check_choice("cold_start", cold_start, ("error", "popular"))
         history, features = request.get("history"), request.get("user_features")
         known = (
             self if history is features is None else self.fold_in(history, user_features=features)
@@ -548,7 +548,7 @@ class Recommender:
             Columns user and item as given, and prediction (Float32): a rating in the range of the
             training ratings, or a score of a model of likes, or of implicit feedback.
         """
-        predictions.check_choice("cold_start", cold_start, ("error", "bias", "popular"))
+        check_choice("cold_start", cold_start, ("error", "bias", "popular"))
         known = self if user_features is None else self.fold_in(user_features=user_features)
         given: Any = pairs if item is None else [(pairs, item)]
         popular = known._popular if cold_start == "popular" else None

@@ -23,8 +23,8 @@ from recsys.data.times import (
     time_problem,
     unix_seconds,
 )
-from recsys.errors import DataError
-from recsys.messages import close_matches, counted, did_you_mean, shortened
+from recsys.errors import DataError, check_choice
+from recsys.messages import close_matches, counted, did_you_mean, enumerated, shortened
 
 EventWeights = Mapping[str, float]
 SHOWN = 3
@@ -445,10 +445,9 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
         return
     unnamed = table.filter(~pl.col("kind").is_in(list(weights)))
     if len(unnamed) and _ANY not in weights:
-        listed = ", ".join(f"{shortened(kind)} ({n:,})" for kind, n in unnamed.head(5).rows())
-        more = f" and {len(unnamed) - 5} more" if len(unnamed) > 5 else ""
+        listed = enumerated(unnamed.rows(), 5, lambda row: f"{shortened(row[0])} ({row[1]:,})")
         raise DataError(
-            f"There are events without a weight: {listed}{more}; give each one, 0 to leave it out, "
+            f"There are events without a weight: {listed}; give each one, 0 to leave it out, "
             f"or all others one, such as {_ANY}=0."
         )
     rest = weights.get(_ANY, 0.0)
@@ -550,7 +549,6 @@ def check_policy(duplicates: str | None) -> Policy | None:
     DataError
         If it is unknown.
     """
-    if duplicates is not None and duplicates not in get_args(Policy):
-        known = ", ".join(get_args(Policy))
-        raise DataError(f"duplicates must be one of {known}; got {duplicates!r}.")
+    if duplicates is not None:
+        check_choice("duplicates", duplicates, get_args(Policy))
     return duplicates  # type: ignore[return-value]

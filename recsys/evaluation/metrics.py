@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from lowrank import truncated_svd
 from recsys.data.ratings import Ratings, has_ratings
-from recsys.errors import DataError
+from recsys.errors import DataError, check_choice
 from recsys.evaluation.splits import has_pairs
 
 Floats = NDArray[np.floating[Any]]
@@ -124,8 +124,7 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
     names, own = set(), {}
     for each in [metrics] if isinstance(metrics, str | Metric) else metrics:
         if isinstance(each, str):
-            if each not in METRICS:
-                raise DataError(f"metric must be one of {', '.join(METRICS)}; got {each!r}.")
+            check_choice("metric", each, METRICS)
             names.add(each)
             continue
         if not isinstance(each, Metric):

@@ -18,7 +18,7 @@ import polars as pl
 
 from recsys.atomic import exclusive
 from recsys.data.ratings import Ratings, has_ratings
-from recsys.errors import DataError
+from recsys.errors import DataError, check_choice
 from recsys.evaluation.experiment import RankingTask, check_folding, measure_lists, with_history
 from recsys.evaluation.metrics import METRICS, mae, rmse
 from recsys.evaluation.splits import RatingsLike, Split, default_split
@@ -183,8 +183,7 @@ def tune(
     data = as_ratings(ratings)
     if trials < 1:
         raise DataError(f"trials must be at least 1; got {trials}.")
-    if sampler not in ("tpe", "random", "grid"):
-        raise DataError(f"sampler must be one of tpe, random, grid; got {sampler!r}.")
+    check_choice("sampler", sampler, ("tpe", "random", "grid"))
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from recsys.data.ids import Ids
-from recsys.errors import DataError, NotFittedError
+from recsys.errors import DataError, NotFittedError, check_choice
 from recsys.lsi.inputs import Texts, text_batches
 from recsys.lsi.queries import best_rows, similar_rows
 from recsys.lsi.space import decompose
@@ -87,8 +87,7 @@ class Eigenwords:
         random_state: RandomStateLike = 0,
     ) -> None:
         for name, choice, choices in (("sides", sides, _SIDES), ("scaling", scaling, _SCALINGS)):
-            if choice not in choices:
-                raise DataError(f"{name} must be one of {', '.join(choices)}; got {choice!r}.")
+            check_choice(name, choice, choices)
         for name, value in (("window", window), ("min_count", min_count)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise DataError(f"{name} must be a positive integer; got {value!r}.")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from recsys.data.frames import listed
 from recsys.data.ids import Ids
-from recsys.errors import DataError, ModelFileError
+from recsys.errors import DataError, ModelFileError, check_choice
 from recsys.lsi.inputs import as_queries
 from recsys.lsi.parts import Collection, Part, load_index
 from recsys.lsi.queries import NothingToRankError, Queries, Query, similar_rows
@@ -413,8 +413,7 @@ class Index:
 
     def _method(self, given: str | None) -> str:
         """Return the method of a search, if the index has counts for it."""
-        if given is not None and given not in METHODS:
-            raise DataError(f"method must be one of {', '.join(METHODS)}; got {given!r}.")
+        check_choice("method", self.method if given is None else given, METHODS)
         if self._has_counts:
             return given or self.method
         if given not in (None, "lsi"):

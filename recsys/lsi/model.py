@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import validate_data
 
 from recsys.data.frames import listed
-from recsys.errors import DataError, ModelFileError
+from recsys.errors import DataError, ModelFileError, check_choice
 from recsys.lsi.index import Floats, Index
 from recsys.lsi.inputs import Texts, further_counts, learned_counts, text_batches
 from recsys.lsi.parts import Collection, Part, SavedIndex, save_index
@@ -144,8 +144,7 @@ class LSI(
             a parameter is out of its range, or a matrix is not finite or has negative counts.
         """
         start = time.perf_counter()
-        if self.method not in METHODS:
-            raise DataError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
+        check_choice("method", self.method, METHODS)
         names = ("min_df", "stop_words", "token_pattern", "language")
         encoder = make_encoder(self.weighting, **{name: getattr(self, name) for name in names})
         matrix = partial(self._matrix, reset=True)
@@ -226,8 +225,7 @@ class LSI(
             If there are no documents, an id is in the index already, or there is no such method.
         """
         self._check_fitted()
-        if method not in _ADDING:
-            raise DataError(f"method must be one of {', '.join(_ADDING)}; got {method!r}.")
+        check_choice("method", method, _ADDING)
         given = documents, (ids, titles), len(self.documents_)
         names, counts, n_unknown = further_counts(self._encoder, *given, self._matrix)
         rows = self._encoder.weigh(counts)
