@@ -335,9 +335,10 @@ def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -
             ends = listed(found, f"{place}_ends")
             starts = np.append(0, ends)
             check_rows(f"{place}_ends", starts, offsets[:-1], text.size + 1)
-            flat = values.to_list()
-            lists = [flat[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=False)]
-            values = pl.Series(lists, dtype=pl.List(pl.String))
+            spans = pl.DataFrame({"start": starts[:-1], "length": np.diff(starts)})
+            whole_list = values.implode()
+            cut = pl.lit(whole_list).list.slice("start", "length")
+            values = spans.select(cut).to_series() if len(spans) else whole_list.clear()
     else:
         array = listed(found, place)
         if array.ndim != 1 or not array.dtype.isnative:

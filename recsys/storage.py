@@ -309,9 +309,9 @@ def encoded(series: pl.Series) -> tuple[schema.ColumnType, dict[str, NDArray[Any
     if series.null_count():
         arrays["_valid"] = series.is_not_null().to_numpy()
     if series.dtype == pl.List(pl.String):
-        lists = [each or [] for each in series.to_list()]
-        kind, series = "list", pl.Series([text for each in lists for text in each], dtype=pl.String)
-        arrays["_ends"] = np.cumsum([len(each) for each in lists], dtype=np.int64)
+        counts = series.list.len().fill_null(0).cast(pl.Int64)
+        arrays["_ends"] = counts.cum_sum().to_numpy()
+        kind, series = "list", series.filter(counts > 0).explode()
     if isinstance(series.dtype, pl.String | pl.Categorical | pl.Enum):
         kind = "list" if kind == "list" else "text"
         texts = series.cast(pl.String).fill_null("")
