@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 
 from lowrank import kernels
 from lowrank.completion.implicit import implicit_sweeps, solve_interactions
@@ -31,6 +30,8 @@ from recsys.models.parameters import (
 from recsys.models.priors import Known, PriorModel, csr_rows, row_of
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
     from recsys.data.ratings import Ratings
 
 INTERACTIONS = 1_000_000  # in the search for the penalties: larger data lend some of their users
@@ -321,6 +322,8 @@ class _Trial:
     @classmethod
     def of(cls, weights: csr_array[np.float32], model: IALS) -> _Trial:
         """Hold out a fifth of the interactions, of small data several times over."""
+        from scipy.sparse import csr_array
+
         generator = np.random.default_rng(model.random_state)
         order = generator.permutation(weights.shape[0])
         size = np.searchsorted(np.diff(weights.indptr)[order].cumsum(), INTERACTIONS, "right")
