@@ -25,7 +25,7 @@ from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import ModelFileError, RecsysError
 from recsys.models.base import Model
-from recsys.models.registry import MODELS, model_class
+from recsys.models.registry import MODELS
 from recsys.provenance import Provenance
 from recsys.saved_arrays import (
     FORMAT_VERSION,
@@ -507,7 +507,7 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
             for name, array in found.items()
             if name.startswith("arrays/")
         }
-        model = model_class(manifest.model)._from_arrays(manifest.parameters, arrays)
+        model = resolve_name(MODELS[manifest.model])._from_arrays(manifest.parameters, arrays)
         indptr, indices, data = (listed(found, f"ratings/{name}") for name in _ROWS)
         levels = found.get("ratings/levels")
         if (shape := (model.n_users, model.n_items)) != (len(users), len(items)):
