@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from lowrank.kernels import N_CODES, backends, default_threads
+from lowrank.kernels import N_CODES, backends, default_threads, pieces
 from recsys.data.ids import Ids
 from recsys.data.rows import Policy, Rows
 from recsys.errors import DataError
@@ -98,7 +98,7 @@ class Values(NamedTuple):
     def of(cls, values: npt.NDArray[np.float32]) -> Values:
         """Return values as codes if they have few levels, else as they are."""
         levels, codes = Levels(), np.empty(len(values), np.uint8)
-        for part in _parts(len(values)):
+        for part in pieces(len(values), _CHUNK):
             if not levels.code(values[part], codes[part]):
                 return cls(values)
         return cls.ordered(codes, levels.values)
@@ -110,7 +110,7 @@ class Values(NamedTuple):
         if not (order[1:] > order[:-1]).all():
             places = np.empty(len(order), np.uint8)
             places[order] = np.arange(len(order), dtype=np.uint8)
-            for part in _parts(len(codes)):
+            for part in pieces(len(codes), _CHUNK):
                 codes[part] = places[codes[part]]
         return cls(codes, levels[order])
 
@@ -512,14 +512,10 @@ def compact_times(seconds: npt.NDArray[np.int64]) -> Times:
     return seconds.astype(np.int32) if fits else seconds
 
 
-def _parts(n: int) -> Iterator[slice]:
-    return (slice(start, start + _CHUNK) for start in range(0, n, _CHUNK))
-
-
 def _kept_in_place(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
     """Return the entries of a mask, moved to the front of the array: without another copy."""
     end = 0
-    for part in _parts(len(array)):
+    for part in pieces(len(array), _CHUNK):
         kept = array[part][mask[part]]
         array[end : end + len(kept)] = kept
         end += len(kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
@@ -12,6 +12,7 @@ import polars as pl
 
 from recsys.database import Pick
 from recsys.errors import DataError
+from recsys.messages import enumerated
 
 # In order of preference, where one folder holds several.
 _RATING_FILES = (
@@ -73,17 +74,11 @@ def candidates(names: list[str], place: str) -> list[str]:
     by_claim.append([n for n in others if data_suffix(n) == ".txt"])
     found = next(filter(None, by_claim), [])
     if not found:
-        held = f"it holds {listing(names)}" if names else "it is empty"
+        held = f"it holds {enumerated(names, LISTED)}" if names else "it is empty"
         raise DataError(
             f"{place} holds no ratings file, such as ratings.csv, ratings.dat or u.data; {held}."
         )
     return found
-
-
-def listing(names: Sequence[str]) -> str:
-    """Return the first names."""
-    more = len(names) - LISTED
-    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def are_parts(files: Mapping[str, Path]) -> bool:

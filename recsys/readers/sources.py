@@ -30,7 +30,7 @@ from recsys.database import (
     parse_address,
 )
 from recsys.errors import DataError
-from recsys.messages import nothing_at, redacted
+from recsys.messages import enumerated, nothing_at, redacted
 from recsys.readers.copies import (
     PACKED,
     ZIP,
@@ -50,7 +50,6 @@ from recsys.readers.members import (
     candidates,
     data_suffix,
     has_ratings,
-    listing,
 )
 
 csv.field_size_limit(2**31 - 1)  # a review in a table may be longer than 128 kB
@@ -316,9 +315,7 @@ def open_data(
             return
         name = redacted(fspath(sources[0]))
         if len(sources) > 1:
-            more = len(sources) - LISTED
-            name = ", ".join(redacted(fspath(each)) for each in sources[:LISTED])
-            name += f" and {more} more" if more > 0 else ""
+            name = enumerated(sources, LISTED, lambda each: redacted(fspath(each)))
         elif Path(name).is_dir():
             name = f"{Path(name).resolve().name}/"
         yield replace(files[0], name=f"{name} ({len(files):,} files)", parts=tuple(files))
@@ -405,9 +402,9 @@ class _Opener:
             if any(judged.values()):
                 others = [name.removeprefix(prefix) for name in judged if judged[name] is False]
                 found = [each for each in found if judged[each.name] is not False]
-                found[0] = replace(found[0], left_out=listing(others))
+                found[0] = replace(found[0], left_out=enumerated(others, LISTED))
         if len(found) > 1 and not are_parts({each.name: each.path for each in found}):
-            listed = listing([each.name.removeprefix(prefix) for each in found])
+            listed = enumerated([each.name.removeprefix(prefix) for each in found], LISTED)
             raise DataError(
                 f"{place} holds several files that may be the ratings ({listed}); name the one to "
                 "read."

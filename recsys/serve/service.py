@@ -350,8 +350,8 @@ class Slot(Generic[T]):
                     continue
                 self._seen, self.rejected = found, str(error)
                 self.rejections += 1
-                served = "Nothing" if self.current is None else "The last one"
-                _log.error("%s %s is served until %s is replaced.", error, served, self.path)
+                served = "is not served" if self.current is None else "is served as before"
+                _log.error("%s %s %s until it is replaced.", error, self.path, served)
                 return False
             self._seen, self.current, self.rejected = found, loaded, None
             return True

@@ -108,7 +108,7 @@ def test_models_are_replaced_damaged_and_deleted_under_load(saved, model):
             in service.get("/metrics").body.decode()
         )
         code, said = service.stop()
-    assert f"The last one is served until {model} is replaced." in said
+    assert f"{model} is served as before until it is replaced." in said
     assert code == 0
     assert "the contents of arrays/item_factors.npy have changed" in said
 
