@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, cycle
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
@@ -24,7 +24,7 @@ from recsys.models.registry import make_model, model_class, parameters
 from recsys.models.validation import TOP, HeldOut, Lists, growing_blends
 
 _ENOUGH = 2_000  # ratings: fewer say too little about which model is better
-_FEW_ITEMS = 8_000  # of `ease`, whose time grows with their cube
+_FEW_ITEMS = 2_000  # of `ease`, whose time grows with their cube
 _MOST_FOR_LINKED, _MOST_FOR_BAYES = 20_000_000, 2_000_000  # ratings, by the time of a fit
 _GAIN = 0.005  # by which a slower model of ratings, or one more in a blend, must be better;
 _GAIN_OF_MANY, _MANY = 0.01, 3_000_000  # of many interactions, whose fits are long
@@ -104,7 +104,7 @@ def choose_model(ratings: Ratings) -> Choice:
     data                                         candidates
     ===========================================  ==================================================
     no ratings, or all the same (and more than   implicit feedback: `spectral`, `ials`, and `ease`
-    one)                                         (`sparse-ease` for more than 8,000 items), or a
+    one)                                         (`sparse-ease` for more than 2,000 items), or a
                                                  blend of them
     counts or amounts: positive, and few of      the same; the amounts are not used
     them large
@@ -241,19 +241,22 @@ class Auto(Model):
         fitted.fit(self.ratings, on_step=on_step, validation=validation, **more)
         vars(self)["_winner"] = fitted
 
-    def _trials(self, choice: Choice, folds: Sequence[HeldOut]) -> Iterator[list[Model]]:
-        """Yield the candidates fitted to each of the training parts."""
-        number, total = count(1), len(choice.candidates) * len(folds)
-        for fold in folds:
-            models = []
-            for each in choice.candidates:
-                self._say(f"comparing {each} ({next(number)} of {total})")
-                models.append(each.unfitted(self.random_state, self.threads).fit(fold.train))
-            yield models
+    def _trials(
+        self, choice: Choice, folds: Sequence[HeldOut]
+    ) -> Iterator[tuple[HeldOut, list[Model]]]:
+        """Yield each fold with the candidates fitted to its training part."""
+        models = [each.unfitted(self.random_state, self.threads) for each in choice.candidates]
+        names, number, total = cycle(choice.candidates), count(1), len(models) * len(folds)
+
+        def tell(_: Model) -> None:
+            self._say(f"comparing {next(names)} ({next(number)} of {total})")
+
+        return HeldOut.trials(folds, models, tell)
 
     def _by_error(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
         """Choose a model of ratings by its RMSE."""
-        errors = [folds[0].rmse(each) for each in next(self._trials(choice, folds))]
+        fold, models = next(self._trials(choice, folds))
+        errors = [fold.rmse(each) for each in models]
         best = 0
         for number, error in enumerate(errors):
             if error < errors[best] * (1 - _GAIN):
@@ -266,8 +269,8 @@ class Auto(Model):
 
     def _by_lists(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
         """Choose a model of interactions, or a blend, by its NDCG."""
-        tried = zip(self._trials(choice, folds), folds, strict=True)
-        lists = Lists.joined([fold.lists(trials := models) for models, fold in tried])
+        tried = self._trials(choice, folds)
+        lists = Lists.joined([fold.lists(trials := models) for fold, models in tried])
         heights = [lists.ndcg(each) for each in np.eye(len(trials))]
         means = [float(each.mean()) for each in heights]
         shown = [f"{c} {x:.4f}" for c, x in zip(choice.candidates, means, strict=True)]

@@ -207,6 +207,10 @@ class Model:
         """Return the values of the parameters by name; `deep` is scikit-learn's and unused."""
         return {declared.name: getattr(self, declared.name) for declared in self.parameters()}
 
+    def _found_params(self) -> dict[str, Any]:
+        """Return the values of parameters that the fit has chosen on held-out interactions."""
+        return {}
+
     def set_params(self, **params: Any) -> Self:
         """Set some of the parameters, for the next `fit`.
 

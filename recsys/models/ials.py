@@ -167,6 +167,10 @@ class IALS(PriorModel):
         # The users once more, so that a user folded in later gets the very same vector.
         vars(self).update(self._solved(Histories.of(ratings), rows["user"], of_users=True))
 
+    def _found_params(self) -> dict[str, Any]:
+        """Return the penalties."""
+        return Penalties(self.pair_weight, self.penalty)._asdict()
+
     def contributions(
         self, history: Histories, items: ArrayLike, known: Known | None = None
     ) -> Explanation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.models.base import Floats, Indices, Model, predicted_ratings
+from recsys.models.registry import make_model
 from recsys.topn import CsrPairs, top_n
 
 if TYPE_CHECKING:
@@ -72,6 +73,24 @@ class HeldOut:
 
     def __iter__(self) -> Any:
         return iter((self.train, self.test))
+
+    @staticmethod
+    def trials(
+        folds: Sequence[HeldOut], models: Sequence[Model], tell: Callable[[Model], None]
+    ) -> Iterator[tuple[HeldOut, list[Model]]]:
+        """Yield each fold with the models fitted to its training part; `tell` hears of each fit.
+
+        What the first fits choose on held-out interactions of their own, the others take over.
+        """
+        for fold in folds:
+            fitted = []
+            for each in models:
+                tell(each)
+                fitted.append(make_model(each.name, **each.get_params()).fit(fold.train))
+            yield fold, fitted
+            models = [
+                make_model(each.name, **each.get_params() | each._found_params()) for each in fitted
+            ]
 
     @property
     def _users(self) -> Indices:

@@ -203,6 +203,18 @@ def test_of_few_ratings_three_fifths_are_held_out_in_turn():
     assert sum(test.matrix for test in folds).max() == 1
 
 
+def test_penalties_found_on_the_first_fold_count_for_the_others():
+    folds = HeldOut.folds(interactions(200, 100), 1)
+    told = []
+    trials = list(HeldOut.trials(folds, [make_model("ials", factors=4)], told.append))
+    assert [fold for fold, _ in trials] == folds
+    assert [each.name for each in told] == ["ials"] * 3
+    (first,), (second,), (third,) = (models for _, models in trials)
+    assert first.regularization is None
+    found = {"unobserved_weight": first.pair_weight, "regularization": first.penalty}
+    assert second.get_params() == third.get_params() == first.get_params() | found
+
+
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
