@@ -62,9 +62,7 @@ def folded_users(
         if new.n_users != 1:
             raise DataError(f"user_features are of one user; the histories have {new.n_users}.")
         new = replace(new, user_features=described)
-    if model.uses_features:
-        return cast(Any, model).with_users(Histories.of(new), new.user_features), new
-    return model.with_users(Histories.of(new)), new
+    return abilities.folded_in(model, "user", Histories.of(new), new.user_features), new
 
 
 def folded_items(
@@ -79,9 +77,7 @@ def folded_items(
     if not isinstance(model, abilities.FoldsInItems):
         raise unsupported(model, abilities.FoldsInItems, "fold in new items")
     new, rows = new_items(histories, known, item_table, needs_values=model._needs_values)
-    if model.uses_features:
-        return cast(Any, model).with_items(rows, new.item_features), new
-    return model.with_items(rows), new
+    return abilities.folded_in(model, "item", rows, new.item_features), new
 
 
 def new_users(

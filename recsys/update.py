@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -20,10 +20,9 @@ from recsys.data.ratings import Ratings
 from recsys.drift import popularity_stability, rating_stability
 from recsys.errors import DataError
 from recsys.messages import counted
-from recsys.models.abilities import takes_start
+from recsys.models.abilities import folded_in, takes_start
 from recsys.models.base import FoldingModel, Indices, Model, Step
 from recsys.models.blend import Blend
-from recsys.models.drifts import NAMES, DriftingModel, drift_arrays
 from recsys.models.histories import Histories
 from recsys.models.item_item import HistoryModel
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="Recommender")
 
-_AXES = {"n_users": 0, "linked_users": 0, "n_items": 1, "linked_items": 1}
 _SHARE = 0.2  # of the ratings of a fit, after as many new ones all are fitted again
 _DECAY = 40  # half-lives since the fit, after which weights leave the range of float32
 _LEAST_WEIGHT = 1e-12
@@ -169,9 +167,7 @@ def folded(model: Model, change: Change) -> Model:
     if isinstance(model, Blend):
         return model.with_parts([folded(part, change) for part in model.parts])
     if isinstance(model, HistoryModel):
-        features = (change.after.user_features,) if model.uses_features else ()
-        whole: Model = cast(Any, model).with_users(Histories.of(change.after), *features)
-        return whole
+        return folded_in(model, "user", Histories.of(change.after), change.after.user_features)
     assert isinstance(model, FoldingModel)
     grown = _moved(model, change)
     ratings, outdated = change.after, change.outdated
@@ -183,15 +179,13 @@ def folded(model: Model, change: Change) -> Model:
         known = getattr(ratings, f"{side}_features")
         if known is not None:
             known = replace(known, matrix=known.matrix[rows])
-        features = (known,) if model.uses_features else ()
         if side == "user":
             arrays = ratings.indptr, ratings.indices, cast(Any, ratings.data), ratings.seconds
             coded = Histories(*arrays).take(rows)
             own = replace(coded, values=Values(coded.values, ratings.levels).at())
-            part = cast(Any, grown).with_users(own, *features)
         else:
-            part = cast(Any, grown).with_items(_raters(ratings, rows), *features)
-        _put(grown, part, f"n_{side}s", rows)
+            own = _raters(ratings, rows)
+        grown._put(folded_in(grown, side, own, known), side, rows)
     return grown
 
 
@@ -210,51 +204,14 @@ def _raters(ratings: Ratings, items: Indices) -> Histories:
     return Histories(indptr.astype(np.int64), users.astype(np.int32), values, times)
 
 
-def _put(model: Model, part: Model, axis: str, rows: Indices) -> None:
-    """Set the rows of some users, or items, in the arrays of a model to those of another."""
-    axes_of = {field.name: field.metadata["axes"] for field in fields(model) if not field.init}
-    target = model._arrays()
-    if isinstance(model, DriftingModel) and model.uses_times:
-        side = axis.removeprefix("n_").removesuffix("s")
-        knots = model.knots(side).replaced(rows, cast(DriftingModel, part).knots(side))
-        vars(model).update(drift_arrays(side, knots))
-    for name, array in part._arrays().items():
-        if name in NAMES:
-            continue
-        if axis in axes_of[name]:
-            along = axes_of[name].index(axis)
-            target[name][(slice(None),) * along + (rows,)] = array
-
-
 def _moved(model: Model, change: Change) -> Model:
     """Return a copy of a model with its users and items at other indices, zeros for new ones."""
-    axes_of = {field.name: field.metadata["axes"] for field in fields(model) if not field.init}
-    places = change.users, change.items
-    moved: dict[str, Any] = {}
-    for name, array in model._arrays().items():
-        copied = False
-        for axis, along in enumerate(axes_of[name]):
-            if along not in _AXES or array.shape[axis] != len(places[_AXES[along]]):
-                continue
-            place = places[_AXES[along]]
-            wider = list(array.shape)
-            wider[axis] = change.after.shape[_AXES[along]]
-            target = np.zeros(wider, array.dtype)
-            before: tuple[Any, ...] = (slice(None),) * axis
-            there = place >= 0
-            target[(*before, place[there])] = array[(*before, there)]
-            array, copied = target, True
-        moved[name] = array if copied or not array.shape else array.copy()
-    if isinstance(model, DriftingModel) and model.uses_times:
-        for side, place, size in zip(("user", "item"), places, change.after.shape, strict=True):
-            rows, there = np.full(size, -1), place >= 0
-            rows[place[there]] = np.flatnonzero(there)
-            knots = drift_arrays(side, model.knots(side).take(rows))
-            moved |= {name: np.asarray(value) for name, value in knots.items()}
-    for name, size in zip(("n_users", "n_items"), change.after.shape, strict=True):
-        if name in moved:
-            moved[name] = np.asarray(size)
-    return type(model)._from_arrays(model.get_params(), moved)
+    rows: dict[str, Indices] = {}
+    moves = zip(("user", "item"), (change.users, change.items), change.after.shape, strict=True)
+    for side, places, size in moves:
+        rows[side] = np.full(size, -1)
+        rows[side][places[places >= 0]] = np.flatnonzero(places >= 0)
+    return type(model)._from_arrays(model.get_params(), model._rearranged(**rows))
 
 
 def warm_start(model: Model, change: Change) -> dict[str, Any]:

@@ -6,7 +6,7 @@ A model has an ability by having its method: ``isinstance(model, FoldsInUsers)``
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
 
@@ -92,6 +92,15 @@ class KnowsFeatures(Protocol):
 
         What it knows stays, bit for bit; `order` sorts what it has, and then the new.
         """
+
+
+def folded_in(
+    model: Any, side: str, histories: Histories, features: GroupedFeatures | None
+) -> Model:
+    """Return the model of these users, or items, whose features count where it uses any."""
+    known = (features,) if model.uses_features else ()
+    folded: Model = getattr(model, f"with_{side}s")(histories, *known)
+    return folded
 
 
 def takes_start(model: Model) -> bool:

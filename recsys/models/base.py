@@ -42,6 +42,8 @@ _PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
 # Types of fitted arrays and kinds of fitted scalars, by their annotations.
 _DTYPES = {"Floats": "float32"} | {f"NDArray[np.{d}]": d for d in ("float64", "int32", "int64")}
 _KINDS = {"bool": "b", "int": "iu", "float": "fiu"}
+# Axes whose places are those of users or of items.
+_SIDES = {f"{of}_{side}s": side for side in ("user", "item") for of in ("n", "linked")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,7 @@ class Model:
     uses_features: ClassVar[bool] = False
     uses_times = False
     remarks: ClassVar[tuple[str, ...]] = ()
+    _parameters: ClassVar[tuple[Parameter, ...]] = ()
     _needs_values: ClassVar[bool] = False  # whether `fit` rejects implicit feedback
     _scores_between_sweeps: ClassVar[bool] = False  # whether the model can score in ``on_step``
 
@@ -195,13 +198,7 @@ class Model:
     @classmethod
     def parameters(cls) -> tuple[Parameter, ...]:
         """Return the parameters that the model declares, in their order."""
-        types = {"int": int, "float": float, "bool": bool, "str": str}
-        own = sorted(fields(cls), key=lambda f: f.name not in cls.__annotations__)  # come first
-        return tuple(
-            Parameter(f.name, types.get(str(f.type).split(" ")[0], object), f.default, **f.metadata)
-            for f in own
-            if f.init
-        )
+        return cls._parameters
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the values of the parameters by name; `deep` is scikit-learn's and unused."""
@@ -376,6 +373,28 @@ class Model:
         """Return a copy of the model in which some fitted arrays are replaced."""
         arrays = self._arrays() | {name: np.asarray(value) for name, value in changed.items()}
         return type(self)._from_arrays(self.get_params(), arrays)
+
+    def _rearranged(self, **rows: Indices) -> dict[str, NDArray[Any]]:
+        """Return the fitted arrays with these rows of `user`, of `item`: of zeros where one is -1.
+
+        Arrays with such rows are copies.
+        """
+        arrays = self._arrays()
+        for f in self._declared_arrays(arrays):
+            for axis, along in enumerate(f.metadata["axes"]):
+                wanted = rows.get(_SIDES.get(along, ""))
+                if wanted is not None:
+                    array = arrays[f.name] = arrays[f.name].take(wanted, axis)
+                    array[(slice(None),) * axis + (wanted < 0,)] = 0
+        return arrays
+
+    def _put(self, part: Model, side: str, rows: Indices) -> None:
+        """Set these rows of users, or items, in the arrays to all rows of another model."""
+        for f in self._declared_arrays(vars(self)):
+            axes = f.metadata["axes"]
+            if f"n_{side}s" in axes:
+                before = (slice(None),) * axes.index(f"n_{side}s")
+                getattr(self, f.name)[(*before, rows)] = getattr(part, f.name)
 
 
 @model

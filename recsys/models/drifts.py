@@ -51,6 +51,20 @@ class DriftingModel(BiasedModel):
         """Return what is known of the drifts of a side, "user" or "item"."""
         return Knots(*(getattr(self, f"{side}_drift_{name}") for name in Knots._fields))
 
+    def _rearranged(self, **rows: Indices) -> dict[str, NDArray[Any]]:
+        arrays = super()._rearranged(**rows)
+        for side, wanted in rows.items() if self.uses_times else ():
+            knots = drift_arrays(side, self.knots(side).take(wanted))
+            arrays |= {name: np.asarray(value) for name, value in knots.items()}
+        return arrays
+
+    def _put(self, part: Any, side: str, rows: Indices) -> None:
+        drifts: dict[str, Any] = {}
+        if self.uses_times:
+            drifts = drift_arrays(side, self.knots(side).replaced(rows, part.knots(side)))
+        super()._put(part, side, rows)
+        vars(self).update(drifts)
+
     def _drifts_at(
         self, users: Indices, items: Indices, times: NDArray[np.int64]
     ) -> tuple[Floats, Floats]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
@@ -172,9 +172,16 @@ M = TypeVar("M", bound="Model")
 def model(cls: type[M]) -> type[M]:
     """Make a class a dataclass with keyword-only parameters, which its docstring lists."""
     cls = dataclass(kw_only=True, eq=False)(cls)
-    if cls.__doc__ and (declared := cls.parameters()):
+    types = {"int": int, "float": float, "bool": bool, "str": str}
+    own = sorted(fields(cls), key=lambda f: f.name not in cls.__annotations__)  # come first
+    cls._parameters = tuple(
+        Parameter(f.name, types.get(str(f.type).split(" ")[0], object), f.default, **f.metadata)
+        for f in own
+        if f.init
+    )
+    if cls.__doc__ and cls._parameters:
         section = "\n\nParameters\n----------"
-        for p in declared:
+        for p in cls._parameters:
             kind = "{" + ", ".join(map(repr, p.choices)) + "}" if p.choices else p.type.__name__
             default = "optional" if p.default is None else f"default {p.default!r}"
             section += f"\n{p.name} : {kind}, {default}\n    {p.description}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -64,16 +63,13 @@ class FeaturedModel(FoldingModel, FactorModel):
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
         """Return the model with more items, or users, without ratings, sorted by `order`."""
         n_new = features.matrix.shape[0]
+        n_known = len(order) - n_new
+        rows = np.where(order < n_known, order, -1)
+        result = self._from_arrays(self.get_params(), self._rearranged(**{side: rows}))
         none = Histories(np.zeros(n_new + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, "f4"))
         fold = self.with_items if side == "item" else self.with_users
-        arrays, added = self._arrays(), fold(none, features)._arrays()
-        for field in fields(self):
-            if field.name in arrays and not field.init:
-                for axis, name in enumerate(field.metadata["axes"]):
-                    if name in (f"n_{side}s", f"linked_{side}s"):
-                        both = np.concatenate([arrays[field.name], added[field.name]], axis)
-                        arrays[field.name] = both.take(order, axis)
-        return self._from_arrays(self.get_params(), arrays)
+        result._put(fold(none, features), side, np.argsort(order)[n_known:])
+        return result
 
 
 @model

@@ -11,7 +11,6 @@ features of users, likewise: ``t Z'H S``. What is known by histories stays as it
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -210,19 +209,13 @@ class ProfileModel(HistoryModel):
 
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
         """Return the model with more items, or users, without ratings, sorted by `order`."""
-        n_new, arrays = features.matrix.shape[0], self._arrays()
-        for field in fields(self):
-            if field.init or field.name not in arrays:
-                continue
-            for axis, along in enumerate(field.metadata["axes"]):
-                array = arrays[field.name]
-                if along == f"n_{side}s":
-                    width = [(0, n_new if each == axis else 0) for each in range(array.ndim)]
-                    arrays[field.name] = np.pad(array, width).take(order, axis)
-                elif along == f"n_{side}s + 1":
-                    counts = np.pad(np.diff(array), (0, n_new))[order]
-                    arrays[field.name] = np.append(0, np.cumsum(counts))
-        place = np.argsort(order)
+        n_new, place = features.matrix.shape[0], np.argsort(order)
+        rows = np.where(order < len(order) - n_new, order, -1)
+        arrays = self._rearranged(**{side: rows})
+        for field in self._declared_arrays(arrays):
+            if field.metadata["axes"] == (f"n_{side}s + 1",):
+                counts = np.append(np.diff(arrays[field.name]), 0)[rows]
+                arrays[field.name] = np.append(0, np.cumsum(counts))
         if side == "item":
             arrays["history_items"] = place[self.history_items].astype(np.int32)
         self._renumber(arrays, side, place)
