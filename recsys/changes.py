@@ -85,10 +85,6 @@ def check_scale(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> None
     """Check that new ratings are of the kind of the old ones, and in their range if it is fixed.
 
     Grades have a fixed range, which is in the summary of the fit, `training`.
-
-    Raises
-    ------
-    DataError
     """
     if old.implicit != new.implicit:
         kinds = ["implicit" if each.implicit else "explicit" for each in (old, new)]
@@ -110,12 +106,7 @@ def check_scale(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> None
 
 
 def check_range(values: npt.NDArray[Any], known: Ratings) -> None:
-    """Check that ratings of new users or items are in the range of the known ones, if grades.
-
-    Raises
-    ------
-    DataError
-    """
+    """Check that ratings of new users or items are in the range of the known ones, if grades."""
     levels = known.levels
     if known.implicit or levels is None or len(levels) > _GRADES:
         return

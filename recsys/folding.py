@@ -43,12 +43,7 @@ def folded_users(
     user_table: TableLike | None = None,
     user_features: FeaturesLike | None = None,
 ) -> tuple[Model, Ratings]:
-    """Return a model of new users, and their ratings; see `Recommender.fold_in`.
-
-    Raises
-    ------
-    DataError
-    """
+    """Return a model of new users, and their ratings; see `Recommender.fold_in`."""
     if not isinstance(model, abilities.FoldsInUsers):
         raise unsupported(model, abilities.FoldsInUsers, "fold in new users")
     described = None
@@ -68,12 +63,7 @@ def folded_users(
 def folded_items(
     model: Model, known: Ratings, histories: FrameLike, item_table: TableLike | None = None
 ) -> tuple[Model, Ratings]:
-    """Return a model of new items, and their ratings; see `Recommender.fold_in_items`.
-
-    Raises
-    ------
-    DataError
-    """
+    """Return a model of new items, and their ratings; see `Recommender.fold_in_items`."""
     if not isinstance(model, abilities.FoldsInItems):
         raise unsupported(model, abilities.FoldsInItems, "fold in new items")
     new, rows = new_items(histories, known, item_table, needs_values=model._needs_values)
@@ -83,12 +73,7 @@ def folded_items(
 def new_users(
     source: HistoryLike, known: Ratings, user_table: TableLike | None = None, *, needs_values: bool
 ) -> Ratings:
-    """Return ratings of the known items by the users of `source`; see `Recommender.fold_in`.
-
-    Raises
-    ------
-    DataError
-    """
+    """Return ratings of the known items by the users of `source`; see `Recommender.fold_in`."""
     frame: pl.DataFrame | Any
     if isinstance(source, list | tuple) and not needs_values:
         source = dict.fromkeys(source, 1)
@@ -212,10 +197,6 @@ def with_tables(
     """Return a model and ratings with other tables; see `Recommender.with_tables`.
 
     The model `learns` of the items and users in them that it does not know.
-
-    Raises
-    ------
-    DataError
     """
     for given, ids in ((item_table, ratings.items), (user_table, ratings.users)):
         table, name = table_of(given, ids), f"{ids.kind}_table"

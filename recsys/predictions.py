@@ -46,12 +46,7 @@ def clip_to_range(predicted: Floats, training: Mapping[str, Any]) -> Floats:
 def predicted_pairs(
     fitted: Saved, pairs: PairsLike, cold_start: str, popular: Popular | None, *, std: bool
 ) -> pl.DataFrame:
-    """Return the frame of `Recommender.predict`.
-
-    Raises
-    ------
-    DataError
-    """
+    """Return the frame of `Recommender.predict`."""
     model, ratings, told = fitted.model, fitted.ratings, {}
     if isinstance(pairs, Sequence):
         are_pairs = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs)
@@ -90,12 +85,7 @@ def predicted_pairs(
 def imputed(
     fitted: Saved, users: IdsLike | None, items: IdsLike | None, *, missing_only: bool
 ) -> Iterator[pl.DataFrame]:
-    """Return the frames of `Recommender.impute`; arguments are checked at once.
-
-    Raises
-    ------
-    DataError
-    """
+    """Return the frames of `Recommender.impute`; arguments are checked at once."""
     model, ratings = fitted.model, fitted.ratings
     if not model.predicts_ratings or ratings.implicit:
         reason = "the data are implicit feedback"
@@ -144,12 +134,7 @@ def explained(
     n: int | None,
     titles: pl.Series | None,
 ) -> pl.DataFrame:
-    """Return the frame of `Recommender.explain`; `fitted` are the ratings of the fit.
-
-    Raises
-    ------
-    DataError
-    """
+    """Return the frame of `Recommender.explain`; `fitted` are the ratings of the fit."""
     if n is not None:
         check_n(n)
     u, i = int(ratings.users.index([user])[0]), ratings.items.index([item])
@@ -388,12 +373,7 @@ class Queried(NamedTuple):
 
     @classmethod
     def of(cls, ids: Ids, users: IdsLike | None, *, only_known: bool) -> Queried:
-        """Find users, all if there is no choice; an unknown one is an error if `only_known`.
-
-        Raises
-        ------
-        UnknownIdError
-        """
+        """Find users, all if there is no choice; an unknown one is an error if `only_known`."""
         if users is None:
             return cls(np.arange(len(ids)), ids.values, _NO_USERS)
         queries = listed(users)

@@ -82,11 +82,6 @@ def requested(
 
     `new` are the items that nobody rated, if there are any; unknown users get the items of
     `popular`, and are an error without it.
-
-    Raises
-    ------
-    DataError
-    UnknownIdError
     """
     chosen = Queried.of(ratings.users, users, only_known=popular is None)
     if (condition := request.get("where_user")) is not None:

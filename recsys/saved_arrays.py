@@ -1,4 +1,7 @@
-"""Arrays of saved models: mapped into memory once they are as model.json describes them."""
+"""Arrays of saved models: mapped into memory once they are as model.json describes them.
+
+Whatever is wrong is a `DamageError`.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +64,6 @@ def mapped(directory: Path, name: str, entry: Mapping[str, Any], *, verify: bool
     entry : mapping
         Fields of `recsys.schema.FileEntry`.
     verify : bool
-
-    Raises
-    ------
-    DamageError
     """
     path = directory / name
     if not path.is_file():
@@ -96,12 +95,7 @@ def check_rows(
     n_columns: int,
     n_rows: int | None = None,
 ) -> None:
-    """Check that the arrays are the rows of a CSR matrix.
-
-    Raises
-    ------
-    DamageError
-    """
+    """Check that the arrays are the rows of a CSR matrix."""
     if indptr.ndim != 1 or not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any():
         raise DamageError(f"{name} does not rise from 0")
     if n_rows is not None and len(indptr) != n_rows + 1:

@@ -1,4 +1,8 @@
-"""Schemas of saved models, indexes and splits, and loading by them: everything is checked."""
+"""Schemas of saved models, indexes and splits, and loading by them: everything is checked.
+
+Damage is a `DamageError` where it is found, and a `ModelFileError` that names the directory to
+those who open one.
+"""
 
 from __future__ import annotations
 
@@ -211,12 +215,7 @@ class SplitManifest(Struct, frozen=True, kw_only=True):
 
 
 def read_document(file: Path) -> dict[str, Any]:
-    """Return the JSON object of at most 64 MB in a file.
-
-    Raises
-    ------
-    DamageError
-    """
+    """Return the JSON object of at most 64 MB in a file."""
     if not file.is_file():
         raise DamageError(f"{file.name} is not a file")
     with file.open("rb") as stream:
@@ -233,12 +232,7 @@ def read_document(file: Path) -> dict[str, Any]:
 
 
 def checked(document: Any, kind: type[S], name: str = MANIFEST) -> S:
-    """Return a document as a struct, with exactly the declared types.
-
-    Raises
-    ------
-    DamageError
-    """
+    """Return a document as a struct, with exactly the declared types."""
     try:
         return msgspec.convert(document, kind, strict=True)
     except (ValueError, RecursionError) as error:
@@ -246,12 +240,7 @@ def checked(document: Any, kind: type[S], name: str = MANIFEST) -> S:
 
 
 def parse(document: Mapping[str, Any], training: type[Struct]) -> Manifest:
-    """Return the manifest that a document describes, once its fields and checksum are checked.
-
-    Raises
-    ------
-    DamageError
-    """
+    """Return the manifest that a document describes, once its fields and checksum are checked."""
     manifest = checked(document, Manifest)
     if manifest.checksum != checksum(document):
         raise DamageError(f"the checksum of {MANIFEST} is wrong")
@@ -280,24 +269,14 @@ def _plain(value: Any) -> Any:
 
 
 def listed(found: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
-    """Return an array by its name.
-
-    Raises
-    ------
-    DamageError
-    """
+    """Return an array by its name."""
     if name not in found:
         raise DamageError(f"{MANIFEST} does not list {name}.npy")
     return found[name]
 
 
 def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> None:
-    """Check that a table can be that of `Features`.
-
-    Raises
-    ------
-    DamageError
-    """
+    """Check that a table can be that of `Features`."""
     names = frame.columns
     if names[:1] != [side] or names[1:] != [*kinds]:
         raise DamageError(f"a table of {side}s needs kinds of the columns {names[1:]}")
@@ -312,12 +291,7 @@ def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> 
 
 
 def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -> pl.Series:
-    """Return the column that `encoded` made arrays of; texts are checked to be UTF-8.
-
-    Raises
-    ------
-    DamageError
-    """
+    """Return the column that `encoded` made arrays of; texts are checked to be UTF-8."""
     if entry.type in ("text", "list"):
         offsets, text = listed(found, f"{place}_offsets"), listed(found, f"{place}_bytes")
         if offsets.dtype != np.int64 or text.dtype != np.uint8 or text.ndim != 1:
@@ -377,12 +351,7 @@ def _saved_features(
 
 
 def saved_table(found: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any) -> pl.DataFrame:
-    """Return a saved table with the columns that the manifest lists.
-
-    Raises
-    ------
-    DamageError
-    """
+    """Return a saved table with the columns that the manifest lists."""
     entries = manifest.columns.get(name, [])
     columns = [decoded(found, f"{name}/{n}", entry) for n, entry in enumerate(entries)]
     if len({len(column) for column in columns}) != 1:
@@ -414,12 +383,7 @@ class Saved:
 
 
 def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
-    """Read and check the model.json of a saved model or index.
-
-    Raises
-    ------
-    ModelFileError
-    """
+    """Read and check the model.json of a saved model or index."""
     directory = resolved(path)
     with reading_directory(path, form):
         if directory.exists() and not (directory / MANIFEST).is_file():
@@ -461,12 +425,7 @@ def format_of(path: str | Path) -> str | None:
 
 @contextmanager
 def reading_directory(path: str | Path, form: Form) -> Iterator[None]:
-    """Turn whatever is wrong with a saved directory into one error.
-
-    Raises
-    ------
-    ModelFileError
-    """
+    """Turn whatever is wrong with a saved directory into one error."""
     try:
         yield
     except ModelFileError:
@@ -480,12 +439,7 @@ def reading_directory(path: str | Path, form: Form) -> Iterator[None]:
 
 
 def load_model(path: str | Path, *, verify: bool = False) -> Saved:
-    """Load a saved model; `verify` checks all checksums, however large the files.
-
-    Raises
-    ------
-    ModelFileError
-    """
+    """Load a saved model; `verify` checks all checksums, however large the files."""
     path = resolved(path)
     if format_of(path) == SPARK_FORMAT:
         return Saved(*resolve_name("recsys.spark.results:load_result")(path))
@@ -531,12 +485,7 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
 
 
 def mapped_arrays(directory: Path, manifest: Manifest, everything: bool) -> dict[str, NDArray[Any]]:
-    """Map all arrays into memory, by names without suffix; sizes and checksums come first.
-
-    Raises
-    ------
-    DamageError
-    """
+    """Map all arrays into memory, by names without suffix; sizes and checksums come first."""
     return {
         name.removesuffix(".npy"): mapped(directory, name, as_dict(entry), verify=everything)
         for name, entry in manifest.files.items()

@@ -20,6 +20,7 @@ Tables are columns 0, 1, ...: numbers and booleans in ``0.npy``, texts in ``0_of
 
 Arrays are memory-mapped. On load, all sizes, types and shapes are checked, and the checksums of
 files of up to 1 MB, of all files where they have no more than 64 MB together or `verify` is set.
+What cannot be saved is a `ModelFileError`, of a split a `DataError`.
 """
 
 from __future__ import annotations
@@ -86,10 +87,6 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
     """Write a model to a new directory, complete or not at all.
 
     `overwrite` replaces a saved model at `path`, never anything else.
-
-    Raises
-    ------
-    ModelFileError
     """
     name, ratings = saved.model.name, saved.ratings
     if name not in MODELS or model_class(name) is not type(saved.model):
@@ -130,12 +127,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
 
 @contextmanager
 def target_directory(path: str | Path, form: Form, overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary directory that appears at `path` complete, or not at all.
-
-    Raises
-    ------
-    ModelFileError, DataError
-    """
+    """Yield a temporary directory that appears at `path` complete, or not at all."""
     path, noun = check_target(path, form, overwrite=overwrite), form.noun.rpartition(" ")[2]
     try:
         with _complete(path, noun, ModelFileError) as directory:
@@ -145,12 +137,7 @@ def target_directory(path: str | Path, form: Form, overwrite: bool) -> Iterator[
 
 
 def check_target(path: str | Path, form: Form, *, overwrite: bool) -> Path:
-    """Check that a model or index may be saved in a place, and return it.
-
-    Raises
-    ------
-    ModelFileError
-    """
+    """Check that a model or index may be saved in a place, and return it."""
     path = resolved(path)
     target, noun = Path(os.path.realpath(path)), form.noun.rpartition(" ")[2]
     is_ours = target.is_dir() and format_of(target) == form.format
@@ -374,12 +361,7 @@ def _write_split(split: Any, folder: Path, form: str) -> None:
 
 
 def check_split_target(path: str | Path, *, overwrite: bool) -> None:
-    """Check that a split may be saved in a place.
-
-    Raises
-    ------
-    DataError
-    """
+    """Check that a split may be saved in a place."""
     target = Path(os.path.realpath(path))
     manifest = read_split_manifest(target) if target.is_dir() else None
     names = [] if manifest is None else [schema.SPLIT_MANIFEST, *manifest.files, *manifest.folds]
@@ -411,12 +393,7 @@ def is_split(path: str | Path) -> bool:
 
 
 def read_split_manifest(path: str | Path) -> schema.SplitManifest | None:
-    """Return the contents of split.json, None if there is none of this package.
-
-    Raises
-    ------
-    DataError
-    """
+    """Return the contents of split.json, None if there is none of this package."""
     file = Path(path) / schema.SPLIT_MANIFEST
     if not file.is_file() or schema.SPLIT_FORMAT.encode() not in file.read_bytes():
         return None

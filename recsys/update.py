@@ -46,12 +46,7 @@ def updated(
     refit: bool | None,
     on_step: Callable[[Step], None] | None,
 ) -> R:
-    """Return a recommender with other ratings; see `Recommender.update`.
-
-    Raises
-    ------
-    DataError
-    """
+    """Return a recommender with other ratings; see `Recommender.update`."""
     start, old, origin = time.perf_counter(), recommender.ratings, recommender.provenance
     window = origin.reading.get("window") if window is None else window
     reading: dict[str, Any] = {} if window is None else {"window": window}

@@ -110,12 +110,7 @@ class DriftingModel(BiasedModel):
         return drift_arrays(side, drift.knots()._replace(variance=known.variance))
 
     def _check_knots(self) -> None:
-        """Check that the knots of users and items are among those that there are.
-
-        Raises
-        ------
-        DataError
-        """
+        """Check that the knots of users and items are among those that there are."""
         for side in ("user", "item") if self.uses_times else ():
             starts, counts, times, *_ = self.knots(side)
             low, high = np.minimum(starts, counts), starts + counts
