@@ -71,7 +71,9 @@ class Bias(RatingModel):
     )
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
-        users, items = _sides(ratings, self.user_damping, self.item_damping)
+        user_counts, rows = np.diff(ratings.indptr), ratings.user_index_of_nonzeros()
+        users = _Side(rows, user_counts, self.user_damping)
+        items = _items_of(ratings, self.item_damping)
         mean, deviation = ratings.mean_and_std()
         user_sums, item_sums = (
             side.sums(ratings.values) - side.counts * mean for side in (users, items)
@@ -126,11 +128,8 @@ class Bias(RatingModel):
         side, other_bias, damping = "user", self.item_bias, self.user_damping
         if not of_users:
             side, other_bias, damping = "item", self.user_bias, self.item_damping
-        residuals = histories.values.astype(np.float64) - self.global_mean
-        residuals -= other_bias[histories.indices]
-        sums = np.bincount(histories.rows, residuals, minlength=histories.n_rows)
-        rows = _Side(histories.rows, histories.counts, damping)
-        return {f"{side}_bias": rows.shrink(sums.astype(float)).astype(np.float32)}
+        _, bias = damped_biases(histories, self.global_mean, other_bias, damping)
+        return {f"{side}_bias": bias.astype(np.float32)}
 
 
 @model
@@ -166,11 +165,9 @@ class Popular(Model):
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Count the ratings of each item and average them."""
-        _, items = _sides(ratings, 0, self.damping)
         self.n_users, self.counts_only = ratings.n_users, ratings.implicit
         self.global_mean = 0.0 if ratings.implicit else ratings.mean_and_std()[0]
-        self.item_counts = self._counts(items, ratings.values)
-        self.item_means = self._means(items, ratings.values)
+        vars(self).update(self._solved(_items_of(ratings, self.damping), ratings.values))
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model with as many users as these, who get the same recommendations."""
@@ -179,10 +176,7 @@ class Popular(Model):
     def with_items(self, histories: Histories) -> Self:
         """Return the model whose items are these, with their counts and damped means."""
         items = _Side(histories.rows, histories.counts, self.damping)
-        means = self._means(items, histories.values)
-        return self._with_arrays(
-            item_counts=self._counts(items, histories.values), item_means=means
-        )
+        return self._with_arrays(**self._solved(items, histories.values))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the number of ratings of each item as base: the history adds nothing."""
@@ -190,15 +184,14 @@ class Popular(Model):
         nothing = np.zeros((len(columns), len(history.indices)), dtype=np.float32)
         return Explanation(self.item_counts[columns], nothing)
 
-    def _counts(self, items: _Side, values: Floats) -> Floats:
-        """Return the numbers of ratings; of implicit feedback, the sums of weights (or ones)."""
-        return (items.sums(values) if self.counts_only else items.counts).astype(np.float32)
-
-    def _means(self, items: _Side, values: Floats) -> Floats:
-        if self.counts_only:
-            return self._counts(items, values)
-        deviations = items.sums(values) - items.counts * self.global_mean
-        return (self.global_mean + items.shrink(deviations)).astype(np.float32)
+    def _solved(self, items: _Side, values: Floats) -> dict[str, Floats]:
+        """Return counts and means; of implicit feedback, the sums of weights (or ones) as both."""
+        counts: NDArray[Any] = items.sums(values)
+        means = counts
+        if not self.counts_only:
+            means = self.global_mean + items.shrink(counts - items.counts * self.global_mean)
+            counts = items.counts
+        return {"item_counts": counts.astype(np.float32), "item_means": means.astype(np.float32)}
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Damped mean rating of each pair's item, shape (n_pairs,)."""
@@ -317,7 +310,7 @@ class Clusters(RatingModel, FactorModel):
         columns = check_indices(items, self.n_items, "item")
         known = check_indices(history.indices, self.n_items, "item")
         deviations = history.values - np.float64(self.global_mean) - self.item_bias[known]
-        shares = deviations / max(1.0, len(known) + Bias().user_damping)
+        shares = deviations / max(1.0, len(known) + Bias.user_damping)
         same = self._group_of(columns)[:, None] == self._group_of(known)
         counts = same.sum(axis=1)[:, None]
         divisors = np.maximum(counts + self.damping, 1e-300)
@@ -330,28 +323,27 @@ class Clusters(RatingModel, FactorModel):
 
         The means of an item's cluster are nearest to its residuals; one without ratings is in none.
         """
-        names = ["global_mean", "user_bias", "item_bias"]
-        names += ["rating_std", "most_ratings", "item_obscurity"]
-        bias = Bias._from_arrays({}, {name: np.asarray(getattr(self, name)) for name in names})
         rows, n_groups = histories.rows, self.item_factors.shape[1]
+        other_bias = self.item_bias if of_users else self.user_bias
+        _, found = damped_biases(histories, self.global_mean, other_bias, Bias.user_damping)
+        bias: Floats = found.astype(np.float32)
+        pairs = bias[rows], other_bias[histories.indices]
+        user_bias, item_bias = pairs if of_users else pairs[::-1]
+        residuals = histories.values - (user_bias + self.global_mean + item_bias)
         if of_users:
-            bias = bias.with_users(histories)
-            residuals = histories.values - bias.predict(rows, histories.indices)
             cells = rows * n_groups + self._group_of(histories.indices)
             size = histories.n_rows * n_groups
             counts = np.bincount(cells, minlength=size) + self.damping
             sums = np.bincount(cells, residuals, minlength=size)
             means = np.divide(sums, counts, out=np.zeros(size), where=counts > 0)
             means = means.reshape(-1, n_groups).astype(np.float32)
-            return {"user_bias": bias.user_bias, "user_factors": means}
-        bias = bias.with_items(histories)
-        residuals = histories.values - bias.predict(histories.indices, rows)
+            return {"user_bias": bias, "user_factors": means}
         gain = kernels.csr_matmat(histories.csr._replace(data=2 * residuals), self.user_factors)
         ones = histories.csr._replace(data=np.ones_like(residuals))
         gain -= kernels.csr_matmat(ones, self.user_factors**2)
         groups = np.eye(n_groups, dtype=np.float32)[gain.argmax(axis=1)]
         groups[histories.counts == 0] = 0
-        return {"item_bias": bias.item_bias, "item_factors": groups}
+        return {"item_bias": bias, "item_factors": groups}
 
     def _group_of(self, items: NDArray[np.integer]) -> Indices:
         groups: Indices = self.item_factors.argmax(axis=1)[items]
@@ -382,10 +374,19 @@ class _Side:
         return shrunken
 
 
-def _sides(ratings: Ratings, user_damping: float, item_damping: float) -> tuple[_Side, _Side]:
-    item_counts = np.bincount(ratings.indices, minlength=ratings.n_items)
-    users = _Side(ratings.user_index_of_nonzeros(), np.diff(ratings.indptr), user_damping)
-    return users, _Side(ratings.indices, item_counts, item_damping)
+def _items_of(ratings: Ratings, damping: float) -> _Side:
+    counts = np.bincount(ratings.indices, minlength=ratings.n_items)
+    return _Side(ratings.indices, counts, damping)
+
+
+def damped_biases(
+    histories: Histories, mean: float, other_bias: Floats, damping: float
+) -> tuple[Doubles, Doubles]:
+    """Return ratings less `mean` and the biases of the other side, and the rows' own biases."""
+    side = _Side(histories.rows, histories.counts, damping)
+    residuals = histories.values - np.float64(mean) - other_bias[histories.indices]
+    sums = np.bincount(side.codes, residuals, minlength=histories.n_rows)
+    return residuals, side.shrink(sums.astype(float))
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -18,7 +18,7 @@ from recsys.models.base import (
     check_indices,
     validation_rmse,
 )
-from recsys.models.baselines import Bias
+from recsys.models.baselines import Bias, damped_biases
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import (
     fitted,
@@ -143,17 +143,14 @@ class SoftImpute(RatingModel, FactorModel):
         """Solve for biases, then for factors by ridge regression."""
         other_bias = self.item_bias if of_users else self.user_bias
         other_factors = self.item_factors if of_users else self.user_factors
-        counts, row_of_each = histories.counts, histories.rows
-        deviations = histories.values - np.float64(self.global_mean) - other_bias[histories.indices]
-        sums = np.bincount(row_of_each, deviations, minlength=len(counts))
-        divisors = counts + (self.user_damping if of_users else self.item_damping)
-        bias = np.divide(sums, divisors, out=np.zeros(len(counts)), where=divisors > 0)
-        left_over = (deviations - bias[row_of_each]).astype(np.float32)
-        factors = kernels.aligned_zeros((len(counts), other_factors.shape[1]), np.float32)
+        damping = self.user_damping if of_users else self.item_damping
+        deviations, bias = damped_biases(histories, self.global_mean, other_bias, damping)
+        left_over = (deviations - bias[histories.rows]).astype(np.float32)
+        factors = kernels.aligned_zeros((len(bias), other_factors.shape[1]), np.float32)
         kernels.als_half_sweep(
             (histories.indptr, histories.indices, left_over),
             np.ascontiguousarray(other_factors),
-            penalty=np.full(len(counts), self.penalty, np.float32),
+            penalty=np.full(len(bias), self.penalty, np.float32),
             factors=factors,
             threads=self.threads,
         )
