@@ -16,13 +16,7 @@ from lowrank import kernels
 from recsys.data.ids import IdsLike
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.filters import (
-    BlockLike,
-    blocked_pairs,
-    candidate_mask,
-    rows_where,
-    without_blocked,
-)
+from recsys.filters import BlockLike, blocked_pairs, candidate_mask, rows_where, without_blocked
 from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import close_matches
 from recsys.models import abilities

@@ -51,13 +51,7 @@ from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.messages import system_reason
 from recsys.models.registry import MODELS, model_class
 from recsys.provenance import fingerprint, period_of
-from recsys.saved_arrays import (
-    FORMAT_VERSION,
-    MANIFEST,
-    DamageError,
-    resolved,
-    sha256_of,
-)
+from recsys.saved_arrays import FORMAT_VERSION, MANIFEST, DamageError, resolved, sha256_of
 from recsys.schema import INDEX, MODEL, Form, Manifest, Saved, format_of
 
 if TYPE_CHECKING:

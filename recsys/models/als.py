@@ -15,14 +15,7 @@ from lowrank.completion import linked_als, links
 from lowrank.completion.als import AlsSweep, BiasedFactors, als_sweeps, solve_rows
 from lowrank.completion.cold import mean_covariance
 from lowrank.kernels import CsrArrays, Stored, at_most
-from recsys.models.base import (
-    FactorModel,
-    Floats,
-    OnStep,
-    Step,
-    ValidationWatch,
-    validation_rmse,
-)
+from recsys.models.base import FactorModel, Floats, OnStep, Step, ValidationWatch, validation_rmse
 from recsys.models.content import ContentModel
 from recsys.models.histories import Histories
 from recsys.models.parameters import (

@@ -19,14 +19,7 @@ from lowrank.completion.ordinal import OrdinalScale
 from lowrank.completion.targets import Observed, settled
 from lowrank.kernels import CsrArrays, at_most
 from recsys.errors import DataError
-from recsys.models.base import (
-    Floats,
-    OnStep,
-    Step,
-    ValidationWatch,
-    check_indices,
-    validation_rmse,
-)
+from recsys.models.base import Floats, OnStep, Step, ValidationWatch, check_indices, validation_rmse
 from recsys.models.calibration import calibrate, leverage, pair_variances, unseen
 from recsys.models.content import ContentModel
 from recsys.models.drifts import NAMES, DriftingModel

@@ -21,13 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
-from lowrank.completion.cold import (
-    ColdMap,
-    Slopes,
-    fit_cold_map,
-    fit_slopes,
-    main_directions,
-)
+from lowrank.completion.cold import ColdMap, Slopes, fit_cold_map, fit_slopes, main_directions
 from lowrank.completion.design import GroupedFeatures
 from lowrank.completion.links import Posterior, RowPrior, Terms, posterior_terms, sampled_rows
 from lowrank.kernels import CsrArrays, transposed
