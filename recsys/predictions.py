@@ -139,32 +139,44 @@ def explained(
         check_n(n)
     u, i = int(ratings.users.index([user])[0]), ratings.items.index([item])
     history, explanation = user_contributions(model, ratings, u, i, fitted)
-    rated, values = history.indices, history.values
-    features: list[str] = []
-    terms = [explanation.terms[0]]
-    for side in ("item", "user"):
+    features, shares = _feature_shares(explanation, fitted)
+    terms, none = np.concatenate([explanation.terms[0], *shares]), [None] * len(features)
+    rows = pl.DataFrame(
+        {
+            "part": ["item"] * len(history.indices) + ["feature"] * len(features),
+            "item": pl.Series([*history.indices, *none], dtype=pl.Int64),
+            "rating": pl.Series([*history.values, *none], dtype=pl.Float32),
+            "feature": pl.Series([*[None] * len(history.indices), *features], dtype=pl.String),
+            "contribution": terms.astype(np.float64),
+        }
+    )
+    order = np.argsort(-np.abs(terms), kind="stable")
+    shown, rest = order[:n], order[n:] if n is not None else order[:0]
+    both = {"base": explanation.base, "popularity": explanation.popularity}
+    whole = {name: float(each[0]) for name, each in both.items() if each is not None}
+    others = {"part": ["others"], "contribution": [terms[rest].sum(dtype=float)]}
+    frames = [pl.DataFrame({"part": [*whole], "contribution": [*whole.values()]}), rows[shown]]
+    frames += [pl.DataFrame(others)] if len(rest) else []
+    frame = pl.concat(frames, how="diagonal_relaxed")
+    places, contribution = frame["item"], frame["contribution"].cast(pl.Float32)
+    frame = frame.with_columns(ratings.items.values.gather(places).alias("item"), contribution)
+    wanted = ["part", "item", *["rating"] * (not ratings.implicit), *["feature"] * bool(features)]
+    found = frame.select(*wanted, "contribution")
+    return found if titles is None else found.with_columns(titles.gather(places).alias("title"))
+
+
+def _feature_shares(explanation: Explanation, fitted: Ratings) -> tuple[list[str], list[Floats]]:
+    """Return the names of the features that count in a score, and what they add to it."""
+    named: list[str] = []
+    shares: list[Floats] = []
+    for side, prefix in (("item", ""), ("user", "user: ")):
         of_side = getattr(explanation, f"{side}_features")
         if of_side is not None:
-            names = getattr(fitted, f"{side}_features").names
             there = np.flatnonzero(of_side[0])
-            features += [names[at] if side == "item" else f"user: {names[at]}" for at in there]
-            terms.append(of_side[0, there])
-    discount = explanation.popularity
-    return _as_rows(
-        {"base": explanation.base[0]} | ({} if discount is None else {"popularity": discount[0]}),
-        np.concatenate(terms),
-        pl.DataFrame(
-            {
-                "part": ["item"] * len(rated) + ["feature"] * len(features),
-                "item": pl.Series([*rated, *[None] * len(features)], dtype=pl.Int64),
-                "rating": pl.Series([*values, *[None] * len(features)], dtype=pl.Float32),
-                "feature": pl.Series([*[None] * len(rated), *features], dtype=pl.String),
-            }
-        ),
-        n,
-        ratings,
-        titles,
-    )
+            names = getattr(fitted, f"{side}_features").names
+            named += [f"{prefix}{names[at]}" for at in there]
+            shares.append(of_side[0, there])
+    return named, shares
 
 
 def user_contributions(
@@ -195,39 +207,6 @@ def user_contributions(
     return history, model.contributions(history, items, *known)
 
 
-def _as_rows(
-    whole: Mapping[str, np.float32],
-    terms: Floats,
-    rows: pl.DataFrame,
-    n: int | None,
-    ratings: Ratings,
-    titles: pl.Series | None,
-) -> pl.DataFrame:
-    """Return a row for each part that is always shown, for the n largest terms, and the rest."""
-    order = np.argsort(-np.abs(terms), kind="stable")
-    shown, rest = order[:n], order[n:] if n is not None else order[:0]
-    frame = pl.concat(
-        [
-            pl.DataFrame({"part": [*whole], "contribution": np.array([*whole.values()], float)}),
-            rows[shown].with_columns(contribution=terms[shown].astype(np.float64)),
-            pl.DataFrame({"part": ["others"], "contribution": [terms[rest].sum(dtype=float)]})[
-                : len(rest)
-            ],
-        ],
-        how="diagonal_relaxed",
-    )
-    places = frame["item"]
-    columns = [frame["part"], ratings.items.values.gather(places).alias("item")]
-    if not ratings.implicit:
-        columns.append(frame["rating"])
-    if "feature" in rows["part"]:
-        columns.append(frame["feature"])
-    columns.append(frame["contribution"].cast(pl.Float32))
-    if titles is not None:
-        columns.append(titles.gather(places).alias("title"))
-    return pl.DataFrame(columns)
-
-
 def ranked(
     top: TopN,
     labels: pl.Series,
@@ -237,19 +216,10 @@ def ranked(
     titles: pl.Series | None = None,
     new: NDArray[np.bool_] | None = None,
 ) -> pl.DataFrame:
-    """Return the best items, or users, as a frame.
+    """Return the best items, or users, among `answers` as a frame.
 
-    Parameters
-    ----------
-    top : TopN
-    labels : polars Series
-        What was requested, under the name of its column.
-    answers : Ids
-        What was searched.
-    name : str, optional
-        Column of the answers, by default their kind.
-    titles, new : of each answer, optional
-        Further columns.
+    What was requested is in `labels`, under the name of its column; the answers are in a column
+    `name`, by default of their kind; `titles` and `new` are further columns.
     """
     columns = [
         labels.new_from_index(0, len(top)) if len(labels) == 1 else labels[top.rows],
