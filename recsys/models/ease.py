@@ -147,9 +147,23 @@ class EASE(ProfileModel, ItemItemModel):
         """Return the weights with the items of the fit, shape (n_items, n_items_of_the_fit)."""
         return self.weights if self._source is self else np.ascontiguousarray(self.weights.T)
 
+    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
+        """Scores of pairs, shape (n_pairs,), the same bits as in `scores`: all items are scored."""
+        u = check_indices(users, self.n_users, "user")
+        i = check_indices(items, self.n_items, "item")
+        distinct, rows = np.unique(u, return_inverse=True)
+        order = np.argsort(rows, kind="stable")
+        found = np.empty(len(u), dtype=np.float32)
+        for block in _row_blocks(len(distinct), self.n_items):
+            first, last = np.searchsorted(rows[order], (block.start, block.stop))
+            pairs = order[first:last]
+            found[pairs] = self.scores(distinct[block])[rows[pairs] - block.start, i[pairs]]
+        return found
+
     def scores(self, users: ArrayLike) -> Floats:
-        """Scores of all items for each user, shape (n_block, n_items)."""
-        found, u = super().scores(users), check_indices(users, self.n_users, "user")
+        """Scores of all items for each user, shape (n_block, n_items); the same bits in any."""
+        u = check_indices(users, self.n_users, "user")
+        found = kernels.csr_matmat(self._everyone().take(u).csr, self.weights)
         if self._new[1]:
             from scipy.sparse import csr_array
 
@@ -189,9 +203,6 @@ class EASE(ProfileModel, ItemItemModel):
         found: Floats = self.weights.T @ Q
         return found
 
-    def _products(self, histories: Histories) -> Floats:
-        return kernels.csr_matmat(histories.csr, self.weights)
-
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         return self.weights[np.ix_(rows, columns)]
 
@@ -199,10 +210,9 @@ class EASE(ProfileModel, ItemItemModel):
         """Solve the ridge regression of each new item on the items of the fit."""
         n_known = self.n_items
         weights = np.empty((n_known, histories.n_rows), np.float32)
-        size = max(1, _BLOCK // max(self.n_users, n_known))
-        for start in range(0, histories.n_rows, size):
-            block = np.arange(start, min(start + size, histories.n_rows))
-            weights[:, block] = self._ridge(histories.take(block), n_known)
+        for block in _row_blocks(histories.n_rows, max(self.n_users, n_known)):
+            rows = np.arange(block.start, block.stop)
+            weights[:, block] = self._ridge(histories.take(rows), n_known)
         self.weights = weights
 
     def _ridge(self, items: Histories, n_known: int) -> Floats:
@@ -399,6 +409,6 @@ def default_penalty(counts: NDArray[np.integer[Any]]) -> float:
     return float(_PENALTY * np.cbrt(found @ found / found.sum()))
 
 
-def _row_blocks(n: int) -> Iterator[slice]:
-    size = max(1, _BLOCK // max(1, n))
-    return (slice(start, min(n, start + size)) for start in range(0, n, size))
+def _row_blocks(n: int, width: int | None = None) -> Iterator[slice]:
+    """Return blocks of rows, whose entries are `width` each, by default n."""
+    return kernels.pieces(n, max(1, _BLOCK // max(1, n if width is None else width)))

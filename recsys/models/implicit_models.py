@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
-from lowrank.kernels.retrieval import sparse_pairs, sparse_rows
+from lowrank.kernels import CsrArrays
 from recsys.errors import DataError
 from recsys.models.base import (
     FactorModel,
@@ -211,9 +211,9 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
         # (Y'Y + Y'(|C| - I)Y + penalty) x = Y' max(C, 0). Of the right-hand side the kernel has
         # Y'(|C| - I) by itself; a negative confidence is one in an item that is not preferred.
         solved = kernels.aligned_zeros((n, Y.shape[1]), Y.dtype)
-        rest = kernels.CsrArrays(indptr, indices, preferred - weights)
+        rest = CsrArrays(indptr, indices, preferred - weights)
         kernels.implicit_half_sweep(
-            kernels.CsrArrays(indptr, indices, np.maximum(weights, 0)),
+            CsrArrays(indptr, indices, np.maximum(weights, 0)),
             Y,
             gram=gram,
             penalty=np.full(n, self.penalty),
@@ -393,20 +393,19 @@ class ImplicitKNN(ItemItemModel):
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
         distinct, rows = np.unique(u, return_inverse=True)
-        part = self._sparse_part(distinct)
-        return sparse_pairs(part.history, part.weights, rows, i, threads=self.threads)
+        return self._factor_form(distinct).pairs(rows, i, self.threads)
+
+    def scores(self, users: ArrayLike) -> Floats:
+        """Scores of all items for each user, shape (n_block, n_items)."""
+        return self._factor_form(users).scores(self.threads)
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return scores without factors: the similarities are the sparse part."""
         u = check_indices(users, self.n_users, "user")
         users, items = np.zeros((len(u), 0), np.float32), np.zeros((self.n_items, 0), np.float32)
-        return FactorForm(users, items, sparse=self._sparse_part(u))
-
-    def _sparse_part(self, users: Indices) -> kernels.SparsePart:
-        return kernels.SparsePart(self._everyone().take(users).csr, self._weights())
-
-    def _weights(self) -> kernels.CsrArrays:
-        return kernels.CsrArrays(self.neighbor_indptr, self.neighbor_items, self.neighbor_weights)
+        weights = self.neighbor_indptr, self.neighbor_items, self.neighbor_weights
+        history = self._everyone().take(u).csr
+        return FactorForm(users, items, sparse=kernels.SparsePart(history, CsrArrays(*weights)))
 
     def _set_neighbors(self, similarities: Any) -> None:
         similarities.sort_indices()
@@ -437,10 +436,6 @@ class ImplicitKNN(ItemItemModel):
         # An item without weight, as of users who have everything, has no direction.
         weighted.data = np.nan_to_num(values, nan=0, posinf=0, neginf=0)
         return weighted
-
-    def _products(self, histories: Histories) -> Floats:
-        weights = self._weights()
-        return sparse_rows(histories.csr, weights, self.n_items, threads=self.threads)
 
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
         from scipy.sparse import csr_array

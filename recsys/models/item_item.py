@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from recsys.data.ratings import Ratings
 
-_BLOCK_SCORES = 2**22  # scores of the users of pairs that are computed at a time: 16 MB
-
 
 @model
 class HistoryModel(Model):
@@ -85,16 +83,11 @@ class HistoryModel(Model):
 class ItemItemModel(HistoryModel):
     """A model whose scores are ``sum over j in history(u) of w_uj S_ji``.
 
-    A subclass has the matrix S: it implements `_products` and `_entries`. For the weights w_uj see
-    `weight_unit`: `unit` is the rating or count that weighs 1.
+    For the weights w_uj see `weight_unit`: `unit` is the rating or count that weighs 1.
     """
 
     unit: float = fitted()
     history_weights: Floats = fitted("n_interactions")
-
-    @abstractmethod
-    def _products(self, histories: Histories) -> Floats:
-        """Return scores for histories of weights, (n_rows, n_items); the same bits in any call."""
 
     @abstractmethod
     def _entries(self, rows: Indices, columns: Indices) -> Floats:
@@ -110,27 +103,6 @@ class ItemItemModel(HistoryModel):
         known = check_indices(history.indices, self.n_items, "item")
         terms = self._entries(known, items) * (history.values / np.float32(self.unit))[:, None]
         return np.ascontiguousarray(terms.T)
-
-    def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Scores of pairs, shape (n_pairs,), the same bits as in `scores`: all items are scored."""
-        u = check_indices(users, self.n_users, "user")
-        i = check_indices(items, self.n_items, "item")
-        distinct, places = np.unique(u, return_inverse=True)
-        order = np.argsort(places, kind="stable")
-        found = np.empty(len(u), dtype=np.float32)
-        size = max(1, _BLOCK_SCORES // max(1, self.n_items))
-        starts = range(0, len(distinct), size)
-        edges = np.searchsorted(places[order], [*starts, len(distinct)])
-        for start, first, last in zip(starts, edges, edges[1:], strict=False):
-            pairs = order[first:last]
-            block = self.scores(distinct[start : start + size])
-            found[pairs] = block[places[pairs] - start, i[pairs]]
-        return found
-
-    def scores(self, users: ArrayLike) -> Floats:
-        """Scores of all items for each user, shape (n_block, n_items)."""
-        u = check_indices(users, self.n_users, "user")
-        return self._products(self._everyone().take(u))
 
     def _everyone(self) -> Histories:
         """Return the weights of all interactions."""
