@@ -38,6 +38,8 @@ ColdPair = Literal["error", "bias", "popular"]
 IdLike: TypeAlias = int | str
 RatingsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"
 
+_UNSAVED = Provenance()
+
 
 class Recommender:
     """A model with the ratings it was fitted to: recommends, predicts, explains.
@@ -89,7 +91,7 @@ class Recommender:
         if isinstance(self.model, type) or not hasattr(self.model, "fit"):
             raise DataError(f"model must be a name or a model with its parameters; got {model!r}.")
         self.training: dict[str, Any] = {}
-        self.provenance = Provenance()
+        self.provenance = _UNSAVED
         self._ratings: Ratings | None = None
         self._counts_from: dict[str, Ratings] = {}
 
@@ -171,7 +173,7 @@ class Recommender:
 
     def _fit(self, ratings: Ratings, on_step: OnStep, **settings: Any) -> Self:
         self.model, ratings, training = fitted_model(self.model, ratings, on_step, **settings)
-        self.provenance = Provenance()
+        self.provenance = _UNSAVED
         return self._restored(ratings, training)
 
     def _restored(self, ratings: Ratings, training: dict[str, Any], **counts_from: Ratings) -> Self:
