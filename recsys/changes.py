@@ -137,21 +137,9 @@ def change_of(
     both have them. Of tables, the columns of both are kept, and the new row of a user or item that
     is in both.
 
-    Parameters
-    ----------
-    old, new : Ratings
-    window : str or float, optional
-        Time before the last rating, such as "180d"; older ratings are left out. So are users and
-        items that have none left, unless features tell of them.
-    forget : sequence of user ids, optional
-        Users to leave out, with their ratings and their rows of the table.
-
-    Raises
-    ------
-    DataError
-        If there are no timestamps for the window, or the ids do not fit.
-    UnknownIdError
-        If a user to be forgotten is unknown.
+    Ratings that are older than the `window`, such as "180d", before the last one are left out. So
+    are users and items that have none left, unless features tell of them; and the users to
+    `forget`, with their ratings and their rows of the table.
     """
     length = 0 if window is None else int(duration(window, "window"))
     if new is not None and not _adds(old, new):
@@ -268,11 +256,6 @@ def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
     """Return the ratings of both, and how many of the old ones are replaced or added to.
 
     The new one counts of a pair that is in both, unless interactions have weights, which add up.
-
-    Raises
-    ------
-    DataError
-        If the ids do not fit.
     """
     users, items = _united(old.users, new.users), _united(old.items, new.items)
     adds = _adds(old, new)
@@ -370,23 +353,11 @@ def _encoded(
 
 
 def erase_users(path: str | Path, users: Collection[Any], column: str | None = None) -> int:
-    """Remove the lines of some users from a log, and return how many there were.
+    """Remove the lines of some users from a log of JSON lines, and return how many there were.
 
     Lines are overwritten with spaces, in their place: a service may go on appending to the log, and
-    nothing of them stays on the disk.
-
-    Parameters
-    ----------
-    path : path
-        A file of JSON lines, as `recsys serve` writes them (.jsonl, .ndjson, .json, .log).
-    users : collection of ids
-    column : str, optional
-        Key of the users, next to "user" and "users".
-
-    Raises
-    ------
-    DataError
-        If the file is missing, or is not one of JSON lines by its name.
+    nothing of them stays on the disk. Users are in a `column`, next to those that `recsys serve`
+    writes.
     """
     file, wanted = Path(path), {str(each) for each in users}
     if not file.is_file():

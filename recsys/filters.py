@@ -64,13 +64,7 @@ def candidate_mask(
 
 
 def blocked_pairs(block: BlockLike | None) -> tuple[IdsLike | None, pl.DataFrame | None]:
-    """Return what is blocked for everyone, and the columns user and item of what is for some.
-
-    Raises
-    ------
-    DataError
-        If a frame has no column of items.
-    """
+    """Return what is blocked for everyone, and the columns user and item of what is for some."""
     if isinstance(block, Mapping):
         columns: dict[str, list[Any]] = {"user": [], "item": []}
         for user, items in block.items():
@@ -180,13 +174,7 @@ def rows_where(
 
 
 def check_modest(condition: str) -> None:
-    """Check that a condition of a stranger takes little memory, as one of functions need not.
-
-    Raises
-    ------
-    DataError
-        If it calls a function that may be expensive, or joins texts.
-    """
+    """Check that a condition of a stranger calls no expensive function and joins no texts."""
     bare = _TEXT.sub(" quoted ", condition)  # also of the name of a function
     called = [name for name in _CALL.findall(bare) if not _MODEST.fullmatch(name)]
     if "||" in bare or called:

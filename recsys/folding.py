@@ -168,13 +168,7 @@ def is_new(ratings: Ratings, rated: Ratings) -> npt.NDArray[np.bool_] | None:
 
 
 def described_user(values: FeaturesLike, model: Model, ratings: Ratings) -> FeatureBlocks:
-    """Return the features of a user who is described in words.
-
-    Raises
-    ------
-    DataError
-        If the model knows no features of users, or not these, or a value is unknown.
-    """
+    """Return the features of a user who is described in words."""
     if not model.uses_features:
         raise unsupported(model, abilities.KnowsFeatures, "use features of users")
     encoder: FeatureEncoder | None = getattr(ratings.user_features, "encoder", None)

@@ -185,11 +185,6 @@ def user_contributions(
     """Return a user's history, and the scores of items as sums over it.
 
     `fitted` are the ratings of the fit, where `ratings` are those of users folded in.
-
-    Raises
-    ------
-    DataError
-        If the model's scores are not such sums.
     """
     if not isinstance(model, abilities.Explains):
         raise unsupported(model, abilities.Explains, "explain its scores")
@@ -235,13 +230,7 @@ def ranked(
 
 
 def item_similarity(model: Model, counts: NDArray[np.int64]) -> Scorer:
-    """Return the similarities of items, given the number of ratings of each.
-
-    Raises
-    ------
-    DataError
-        If the model has none.
-    """
+    """Return the similarities of items, given the number of ratings of each."""
     if isinstance(model, abilities.HasItemSimilarity):
         return model.item_similarity((counts / (counts + _SUPPORT)).astype(np.float32))
     if not isinstance(model, abilities.HasItemVectors):
@@ -251,13 +240,7 @@ def item_similarity(model: Model, counts: NDArray[np.int64]) -> Scorer:
 
 
 def user_similarity(model: Model, counts: NDArray[np.int64]) -> Cosine:
-    """Return the similarities of users, given the number of ratings of each.
-
-    Raises
-    ------
-    DataError
-        If the model has none.
-    """
+    """Return the similarities of users, given the number of ratings of each."""
     if not isinstance(model, abilities.HasUserVectors):
         raise unsupported(model, abilities.HasUserVectors, "find similar users")
     return _cosine(model, "user", model.user_vectors(), counts)
@@ -276,16 +259,6 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
     """Return the similarities of items to texts: cosines in the space of the items' own texts.
 
     The space is that of latent semantic indexing; the model keeps it for further texts.
-
-    Raises
-    ------
-    DataError
-        If the items have no texts among their features, or no word of the texts is in them.
-
-    Warns
-    -----
-    UnknownTermWarning
-        If some words are not.
     """
     # Texts need SciPy and scikit-learn; models load and recommend without.
     from scipy import sparse
@@ -325,17 +298,7 @@ _NO_USERS = Ids([], "user")
 
 
 class Queried(NamedTuple):
-    """The users of a request.
-
-    Attributes
-    ----------
-    places : int64 ndarray of shape (n_query,)
-        Their indices; from ``n_users`` those of `others`.
-    labels : polars Series
-        Their ids.
-    others : Ids
-        The unknown ones.
-    """
+    """The users of a request: indices, from ``n_users`` of `others`, who are unknown, and ids."""
 
     places: Indices
     labels: pl.Series

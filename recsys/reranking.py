@@ -102,14 +102,9 @@ def requested(
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of items, such as their genres.
+    """Groups of items, such as their genres: numbers below `count`, which stands for none.
 
-    Attributes
-    ----------
-    codes : int32 ndarray of shape (n_items, width)
-        The groups of each item, from 0; `count` stands for none.
-    count : int
-        Number of groups.
+    The `codes`, of shape (n_items, width), are those of each item.
     """
 
     codes: NDArray[np.int32]
@@ -117,13 +112,7 @@ class Groups:
 
     @classmethod
     def of(cls, ratings: Ratings, column: str) -> Groups:
-        """Take the groups from a column of the table of items; a list names several groups.
-
-        Raises
-        ------
-        DataError
-            If there is no such column.
-        """
+        """Take the groups from a column of the table of items; a list names several groups."""
         table = ratings.item_table
         known = [] if table is None else [*table.kinds]
         if table is None or column not in known:
@@ -155,14 +144,8 @@ class Reranking:
     the place of the score between those of the worst candidate, 0, and of the best, 1, and
     similarity the largest cosine with an item chosen before.
 
-    Attributes
-    ----------
-    diversity : float
-        From 0, the order of the scores, to 1, in which they decide the first item only.
-    vectors : float32 ndarray of shape (n_items, k), optional
-        Unit vectors of the items, if `diversity` is above 0.
-    at_most : int, optional
-    groups : Groups, optional
+    Without `diversity` the order is that of the scores; with one of 1 they decide the first item
+    only. The `vectors` of the items are of length 1.
 
     References
     ----------
@@ -258,13 +241,7 @@ def best_items(
     at_most: int | None = None,
     per: str | None = None,
 ) -> Iterator[TopN]:
-    """Yield the n best items of each user, re-ranked if that is requested.
-
-    Raises
-    ------
-    DataError
-        If an option is out of range or needs another, or the model has no item vectors.
-    """
+    """Yield the n best items of each user, re-ranked if that is requested; check the options."""
     if isinstance(diversity, bool) or not isinstance(diversity, int | float):
         raise DataError(f"diversity must be a number from 0 to 1; got {diversity!r}.")
     if not 0 <= diversity <= 1:

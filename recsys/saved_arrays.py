@@ -54,16 +54,9 @@ def sha256_of(path: Path) -> str:
 
 
 def mapped(directory: Path, name: str, entry: Mapping[str, Any], *, verify: bool) -> NDArray[Any]:
-    """Map an array into memory; size, type and shape are checked first, and mostly the checksum.
+    """Map an array into memory, once it is as an `entry` of fields of `schema.FileEntry` says.
 
-    That of a file of more than 1 MB is left out, unless `verify` is set.
-
-    Parameters
-    ----------
-    directory, name : path and str
-    entry : mapping
-        Fields of `recsys.schema.FileEntry`.
-    verify : bool
+    The checksum of a file of more than 1 MB is left out, unless `verify` is set.
     """
     path = directory / name
     if not path.is_file():

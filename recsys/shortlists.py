@@ -35,7 +35,6 @@ from recsys.saved_arrays import (
 # Models whose scores are those of `FactorModel`, and models that are loaded, without data frames.
 _FACTORED = {"als", "bayes", "clusters", "ials", "softimpute"}
 _FACTORED |= {"implicit-als", "implicit-bpr", "implicit-lmf"}
-_DISCOUNTED = {"als", "bayes", "clusters", "softimpute"}  # those of ratings
 _LOADED = {"blend", "sparse-ease", "spectral"}
 _PLACING_NEW = {"als", "bayes", "ials"}  # factored, with factors of items that nobody rated
 _JSON: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
@@ -78,15 +77,8 @@ def shortlist(path: str | Path, users: Sequence[str], n: int) -> Shortlist | Non
     """Return the n best items that each user has not rated; None where it takes a `Recommender`.
 
     That is the case if the model is damaged, or has scores that are not products of factors alone;
-    if a user is unknown, or none has an item left; or without compiled kernels.
-
-    Parameters
-    ----------
-    path : path
-        Directory of a saved model.
-    users : sequence of str
-        Ids, or several of them between commas.
-    n : int
+    if a user is unknown, or none has an item left; or without compiled kernels. `users` are ids, or
+    several of them between commas.
     """
     try:
         if backend().name != "compiled":
@@ -154,7 +146,7 @@ class _Model:
             return form
         vectors, items = (self.array(f"arrays/{s}_factors", "<f4", 2) for s in ("user", "item"))
         offset, bias = (self.array(f"arrays/{side}_bias", "<f4") for side in ("user", "item"))
-        if self.name in _DISCOUNTED:
+        if "arrays/item_obscurity.npy" in self._files:  # of ratings
             discount = np.float32(self._about["parameters"]["popularity"])
             bias = bias - discount * self.array("arrays/item_obscurity", "<f4")
         offset = offset[users] + self.array("arrays/global_mean", "<f8", 0).item()

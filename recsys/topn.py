@@ -89,13 +89,14 @@ def top_n(
 ) -> Iterator[TopN]:
     """Find the n best items of each user.
 
+    The lists come for one block of users after another; `rows` count through the whole query. Work
+    memory stays below about 100 MB, and a block has at most a million results, whatever the number
+    of users (more only where a single user asks for more).
+
     Parameters
     ----------
-    scorer : Scorer
-    users : int64 ndarray of shape (n_query,)
-        Repeated ones are answered each time.
-    n : int
-        May exceed the number of items.
+    scorer, users, n : Scorer, int64 ndarray and int
+        Repeated users are answered each time; n may exceed the number of items.
     exclude : callable, optional
         Given a block of user indices, returns (positions in the block, items) of pairs to leave
         out; `CsrPairs` is one.
@@ -103,13 +104,6 @@ def top_n(
         False for items that nobody gets.
     order : SearchOrder, optional
         `search_order` of the scorer and of `allowed`: it makes small searches faster.
-
-    Yields
-    ------
-    TopN
-        For one block of users after another; `rows` count through the whole query. Work memory
-        stays below about 100 MB, and a block has at most a million results, whatever the number
-        of users (more only where a single user asks for more).
     """
     check_n(n)
     return _blocks(_Search(scorer, int(n), exclude, allowed, order), users)
@@ -144,12 +138,7 @@ def search_order(
 class KnownUsers:
     """Searches for the best new items of a few users at a time.
 
-    Attributes
-    ----------
-    allowed : bool ndarray of shape (n_items,) or None
-        As in `top_n`.
-    order : SearchOrder or None
-        Made by `prepare`, or once so many searches were made that it would have paid.
+    The `order` of the items is made by `prepare`, or once it would have paid.
     """
 
     def __init__(
@@ -208,15 +197,8 @@ def select(
 ) -> TopN:
     """Find the n largest scores of each row, sorted by row, descending score, item.
 
-    Parameters
-    ----------
-    scores : float32 ndarray of shape (n_block, n_items)
-        Overwritten. Minus infinity and NaN are never selected.
-    n : int
-    error : float32 ndarray of shape (n_block,), optional
-        How far `scores` may be from `exact`.
-    exact : callable, optional
-        Given rows and items, the scores that count; without it, `scores` do.
+    `scores` are overwritten; minus infinity and NaN are never selected. With `exact`, those that it
+    returns for rows and items count, from which `scores` may differ by the `error` of the row.
     """
     losses = np.negative(scores, out=scores)  # so that NaN, which sorts last, is worst
     chosen = losses < np.inf
@@ -245,15 +227,8 @@ def inverse_lengths(vectors: Floats) -> Floats:
 class Cosine:
     """Scores of rows for queries: the cosine of their vectors, NaN for a vector of zeros.
 
-    Parameters
-    ----------
-    vectors : float32 ndarray of shape (n_items, k)
-    queries : float32 ndarray of shape (n_queries, k), optional
-        By default the vectors themselves.
-    confidence : float32 ndarray of shape (n_items,), optional
-        Factor, from 0 to 1, of the cosine with each item.
-    inverse : float32 ndarray of shape (n_items,), optional
-        `inverse_lengths` of the vectors, if known.
+    The queries are the vectors themselves by default; the cosine with each item is multiplied by
+    its `confidence`, from 0 to 1. The `inverse_lengths` of the vectors may be known.
     """
 
     def __init__(

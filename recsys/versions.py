@@ -157,13 +157,7 @@ def promote(version: str | Path) -> tuple[str | None, str]:
 
 
 def measured(model: str | Path) -> list[Measured]:
-    """Return what was measured of a saved model, the oldest first.
-
-    Raises
-    ------
-    ModelFileError
-        If the file of it is damaged.
-    """
+    """Return what was measured of a saved model, the oldest first; `ModelFileError` if damaged."""
     file = resolved(model) / schema.MEASURED
     if not file.is_file():
         return []
@@ -175,28 +169,10 @@ def measured(model: str | Path) -> list[Measured]:
 
 
 def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
-    """Add the metrics of one of the models of an evaluation to what is kept with a saved model.
+    """Add the metrics of one model of an evaluation, its `label`, to what is kept with it.
 
-    They are in a file of their own, which no checksum is of.
-
-    Parameters
-    ----------
-    model : path
-    found : Evaluation
-    label : str
-        What the evaluation calls the model.
-    test : str
-        Name of the test ratings.
-
-    Returns
-    -------
-    bool
-        False if the directory cannot be written to.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is damaged.
+    They are in a file of their own, which no checksum is of; `test` names the test ratings. Return
+    False if the directory cannot be written to.
     """
     rows = found.metrics.filter(pl.col("model") == label).to_dicts()
     entry = Measured(
