@@ -286,7 +286,7 @@ def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
         known, newer = (getattr(each, f"{side}_table") for each in (old, new))
         both = table_of(newer if known is None else known.updated(newer), ids)
         features, before = getattr(old, f"{side}_features"), getattr(old, f"{side}s")
-        tables[f"{side}_features"] = _encoded(features, both, newer, before, ids)
+        tables[f"{side}_features"] = encoded_rows(features, both, newer, before, ids)
         tables |= {f"{side}_table": both, f"{side}s": ids}
     if (source := new.source) is not None:
         source = replace(source, name=f"{source.name} and earlier ratings", options={})
@@ -325,7 +325,7 @@ def _united(known: Ids, others: Ids) -> Ids:
     return known.union(theirs)
 
 
-def _encoded(
+def encoded_rows(
     features: GroupedFeatures | None,
     table: Features | None,
     new: Features | None,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from recsys.changes import check_range
+from recsys.changes import check_range, encoded_rows
 from recsys.data.columns import of_roles
 from recsys.data.csr import CSR, Entries, Values, compact_times, encode, to_csr
 from recsys.data.features import Features, TableLike
@@ -26,6 +26,7 @@ from recsys.models.histories import Histories
 from recsys.predictions import unsupported
 
 if TYPE_CHECKING:
+    from lowrank.completion.design import GroupedFeatures
     from recsys.data.encoder import FeatureBlocks, FeatureEncoder
 
 HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float] | Sequence[Any]"
@@ -213,22 +214,18 @@ def extended(model: Model, ratings: Ratings, table: Features) -> tuple[Model, Ra
     """
     side = table.kind
     old: Ids = getattr(ratings, f"{side}s")
-    features: FeatureBlocks | None = getattr(ratings, f"{side}_features")
-    encoder: FeatureEncoder | None = getattr(features, "encoder", None)
-    able = isinstance(model, abilities.KnowsFeatures) and model.knows(side)
-    if features is None or encoder is None or not able:
+    features: GroupedFeatures | None = getattr(ratings, f"{side}_features")
+    if features is None or not (isinstance(model, abilities.KnowsFeatures) and model.knows(side)):
         return model, ratings
-    from scipy import sparse
-
     from recsys.data.encoder import with_ids  # few models have features
 
     wider = with_ids(ratings, old, table)
     ids: Ids = getattr(wider, f"{side}s")
-    if len(ids) == len(old):
+    whole: Any = encoded_rows(features, table, None, old, ids)
+    if whole is None or whole is features:
         return model, ratings
-    new = Ids(ids.values.filter(pl.Series(old.find(ids.values) < 0)), side)
-    order = np.argsort(ids.find(pl.concat([old.values, new.values])))
-    blocks = encoder.transform(table, new)
-    matrix = sparse.vstack([features.matrix, blocks.matrix], format="csr")[order]
-    changed: dict[str, Any] = {f"{side}_features": replace(features, matrix=matrix)}
-    return cast(Any, model).widened(side, order, blocks), replace(wider, **changed)
+    fresh = old.find(ids.values) < 0
+    order = np.argsort(ids.find(pl.concat([old.values, ids.values.filter(fresh)])))
+    changed: dict[str, Any] = {f"{side}_features": whole}
+    added = replace(whole, matrix=whole.matrix[fresh])
+    return model.widened(side, order, added), replace(wider, **changed)

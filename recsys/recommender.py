@@ -414,9 +414,10 @@ class Recommender:
             self if history is features is None else self.fold_in(history, user_features=features)
         )
         popular = None if cold_start == "error" or users is None else known._popular
-        found = requested(known.model, known.ratings, users, n, request, known._new, popular)
-        labels, ids = found.labels.alias("user"), known.ratings.items
-        return (ranked(t, labels, ids, titles=known._titles, new=found.new) for t in found.blocks)
+        search = known.model, known.ratings, users, n, request, known._new, popular
+        labels, blocks, new = requested(*search)
+        ids, titles = known.ratings.items, known._titles
+        return (ranked(top, labels, ids, titles=titles, new=new) for top in blocks)
 
     def similar_items(
         self, items: IdsLike | None = None, n: int = 10, *, text: str | Sequence[str] | None = None

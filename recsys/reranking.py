@@ -51,18 +51,6 @@ class Request(TypedDict, total=False):
     per: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Answers to a request: blocks of the best items of users, whose ids are `labels`.
-
-    `new` tells which items nobody rated, if there are any and the model knows them.
-    """
-
-    labels: pl.Series
-    blocks: Iterator[TopN]
-    new: NDArray[np.bool_] | None
-
-
 def requested(
     model: Model,
     ratings: Ratings,
@@ -71,11 +59,11 @@ def requested(
     request: Request,
     new: NDArray[np.bool_] | None,
     popular: Popular | None,
-) -> Found:
-    """Find what a request asks for; see `Recommender.recommend`.
+) -> tuple[pl.Series, Iterator[TopN], NDArray[np.bool_] | None]:
+    """Return the ids of users, blocks of their best items, and which of the items may be new.
 
-    `new` are the items that nobody rated, if there are any; unknown users get the items of
-    `popular`, and are an error without it.
+    See `Recommender.recommend` for the request. `new` are the items that nobody rated, if there are
+    any; unknown users get the items of `popular`, and are an error without it.
     """
     chosen = Queried.of(ratings.users, users, only_known=popular is None)
     if (condition := request.get("where_user")) is not None:
@@ -97,7 +85,7 @@ def requested(
     search = partial(top_n, scorer, exclude=exclude, allowed=allowed)
     limits = request.get("diversity", 0.0), request.get("at_most"), request.get("per")
     blocks = best_items(search, chosen.places, n, model, ratings, *limits)
-    return Found(chosen.labels, blocks, new)
+    return chosen.labels.alias("user"), blocks, new
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ those who open one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -302,17 +302,13 @@ def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -
             cuts = pairwise(offsets.tolist())
             values = pl.Series([whole[a:b].decode() for a, b in cuts], dtype=pl.String)
         else:
-            spans = pl.DataFrame({"start": offsets[:-1], "length": np.diff(offsets)})
-            cut = pl.lit(whole).bin.slice("start", "length").cast(pl.String)
-            values = spans.select(cut).to_series()
+            values = _slices(offsets, pl.lit(whole).bin.slice).cast(pl.String)
         if entry.type == "list":
-            ends = listed(found, f"{place}_ends")
-            starts = np.append(0, ends)
+            starts = np.append(0, listed(found, f"{place}_ends"))
             check_rows(f"{place}_ends", starts, offsets[:-1], text.size + 1)
-            spans = pl.DataFrame({"start": starts[:-1], "length": np.diff(starts)})
-            whole_list = values.implode()
-            cut = pl.lit(whole_list).list.slice("start", "length")
-            values = spans.select(cut).to_series() if len(spans) else whole_list.clear()
+            values = values.implode()
+            cuttable = len(starts) > 1
+            values = _slices(starts, pl.lit(values).list.slice) if cuttable else values.clear()
     else:
         array = listed(found, place)
         if array.ndim != 1 or not array.dtype.isnative:
@@ -324,6 +320,11 @@ def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -
         missing = pl.Series([None], dtype=values.dtype)
         values = values.zip_with(pl.Series(found[f"{place}_valid"]), missing)
     return values.alias(entry.name)
+
+
+def _slices(starts: NDArray[Any], slice_of: Callable[[str, str], pl.Expr]) -> pl.Series:
+    spans = pl.DataFrame({"start": starts[:-1], "length": np.diff(starts)})
+    return spans.select(slice_of("start", "length")).to_series()
 
 
 def _saved_ids(found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str) -> Ids:

@@ -105,16 +105,18 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             tables[f"{side}_levels"] = state.levels
             parts = {name: getattr(features.matrix, name) for name in _ROWS} | state.components
             arrays |= {f"{side}_features/{name}": array for name, array in parts.items()}
-    about: dict[str, Any] = {"parameters": saved.model.get_params(), "training": saved.training}
-    source = ratings.source or saved.provenance.source
-    about["source"] = None if source is None else str(source)
-    about["features"] = blocks
-    about["title"] = None if ratings.item_table is None else ratings.item_table.title
-    reading = dict(saved.provenance.reading)
-    if ratings.source is not None:
-        reading |= ratings.source.options
-    about |= {"reading": reading, "period": period_of(ratings)}
-    about |= {"parent": saved.provenance.parent, "tag": saved.provenance.tag}
+    known, source = saved.provenance, ratings.source
+    about: dict[str, Any] = {
+        "parameters": saved.model.get_params(),
+        "training": saved.training,
+        "source": known.source if source is None else str(source),
+        "features": blocks,
+        "title": None if ratings.item_table is None else ratings.item_table.title,
+        "reading": {**known.reading, **({} if source is None else source.options)},
+        "period": period_of(ratings),
+        "parent": known.parent,
+        "tag": known.tag,
+    }
     with target_directory(path, MODEL, overwrite) as directory:
         write_directory(directory, MODEL, name, arrays, tables, kinds, ratings, **about)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from recsys.errors import DataError
 from recsys.messages import close_matches
@@ -93,16 +93,12 @@ def make_model(name: str, **params: Any) -> Model:
     return model_class(name)().set_params(**params)
 
 
-class Fit(NamedTuple):
-    """A fitted model, the ratings that it was fitted to, and the summary that is saved with it."""
+def fitted_model(
+    model: Model, ratings: Ratings, on_step: OnStep, **settings: Any
+) -> tuple[Model, Ratings, dict[str, Any]]:
+    """Fit a model; return it, its ratings and the summary that is saved with it.
 
-    model: Model
-    ratings: Ratings
-    training: dict[str, Any]
-
-
-def fitted_model(model: Model, ratings: Ratings, on_step: OnStep, **settings: Any) -> Fit:
-    """Fit a model; of one that chooses among others, return the choice, with its ratings.
+    Of a model that chooses among others, these are the choice, and what it was fitted to.
 
     Raises
     ------
@@ -134,4 +130,4 @@ def fitted_model(model: Model, ratings: Ratings, on_step: OnStep, **settings: An
         "validation_rmse": last.validation_rmse if last else None,
     }
     said = {"choice": findings, "remarks": "; ".join(model.remarks)}
-    return Fit(model, ratings, training | {name: text for name, text in said.items() if text})
+    return model, ratings, training | {name: text for name, text in said.items() if text}
