@@ -119,14 +119,12 @@ class ALS(ContentModel):
         for name, value in best.items():
             setattr(self, name, value)
         # The users once more, so that a user folded in later gets the very same vector.
-        has_features = bool(ratings.user_features or ratings.item_features)
-        entries: Any = None if self.linked or has_features else ratings.coded
-        rows = csr_rows(ratings.user_features) if has_features else None
-        entries = entries or Histories.of(ratings)
-        vars(self).update(self._solved_rows(entries, rows, of_users=True))
-        if has_features:
-            with at_most(self.threads):
-                self._fit_content(ratings)
+        entries = None if "user_prior_mean" in vars(self) else ratings.coded
+        rows = csr_rows(ratings.user_features)
+        solved = self._solved_rows(entries or Histories.of(ratings), rows, of_users=True)
+        vars(self).update(solved)
+        with at_most(self.threads):
+            self._fit_content(ratings)
 
     def _sweeps(self, ratings: Ratings, start: FactorModel | None) -> Generator[AlsSweep]:
         names = "regularization", "count_power", "random_state", "threads"
@@ -153,14 +151,10 @@ class ALS(ContentModel):
             setattr(self, f"{side}_feature_weights", prior.features[None])
 
     def _solved_rows(
-        self,
-        histories: Histories | Stored,
-        features: CsrArrays | None,
-        *,
-        of_users: bool,
+        self, histories: Histories | Stored, features: CsrArrays | None, *, of_users: bool
     ) -> dict[str, Floats]:
-        entries = histories.csr if isinstance(histories, Histories) else histories
-        if isinstance(entries, CsrArrays) and "user_prior_mean" in vars(self):
+        entries: Any = histories.csr if isinstance(histories, Histories) else histories
+        if "user_prior_mean" in vars(self):
             with at_most(self.threads):
                 known = self._vectors(0, of_users=not of_users)
                 prior, mean = self._prior(0, of_users=of_users), self.global_mean

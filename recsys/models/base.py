@@ -304,6 +304,10 @@ class Model:
         """Return ranking scores of pairs, shape (n_pairs,): predictions, but for ratings."""
         return self.predict(users, items)
 
+    def _checked_pairs(self, users: ArrayLike, items: ArrayLike) -> tuple[Indices, Indices]:
+        u = check_indices(users, self.n_users, "user")
+        return u, check_indices(items, self.n_items, "item")
+
     @property
     def _source(self) -> Self:
         """The model of the fit, which this one's users or items may have been folded into."""
@@ -419,11 +423,11 @@ class BiasedModel(Model):
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Predicted ratings of pairs, shape (n_pairs,); the same bits for a pair in any call."""
-        return self._sums(users, items, self.item_bias)
+        return self._sums(*self._checked_pairs(users, items), self.item_bias)
 
     def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Ranking scores of pairs, shape (n_pairs,): predictions with the biases of lists."""
-        return self._sums(users, items, self._list_bias)
+        return self._sums(*self._checked_pairs(users, items), self._list_bias)
 
     def scores(self, users: ArrayLike) -> Floats:
         """Ranking scores of all items for each user, shape (n_block, n_items)."""
@@ -435,10 +439,9 @@ class BiasedModel(Model):
         """The biases of items in ranking scores."""
         return self.item_bias
 
-    def _sums(self, users: ArrayLike, items: ArrayLike, item_bias: Floats) -> Floats:
-        u = check_indices(users, self.n_users, "user")
-        i = check_indices(items, self.n_items, "item")
-        return self.user_bias[u] + self.global_mean + item_bias[i]
+    def _sums(self, users: Indices, items: Indices, item_bias: Floats) -> Floats:
+        """Return scores of pairs, shape (n_pairs,); the same bits for a pair in any call."""
+        return self.user_bias[users] + self.global_mean + item_bias[items]
 
     def _predict_partly_known(self, users: Indices, items: Indices) -> Floats:
         """Predict from the biases of the known sides; -1 stands for an unknown user or item."""
@@ -573,12 +576,9 @@ class FactorModel(BiasedModel):
         """Return vectors whose cosine is the similarity of two users, shape (n_users, k)."""
         return self.user_factors
 
-    def _sums(self, users: ArrayLike, items: ArrayLike, item_bias: Floats) -> Floats:
-        """Return scores of pairs, shape (n_pairs,); the same bits for a pair in any call."""
-        u = check_indices(users, self.n_users, "user")
-        i = check_indices(items, self.n_items, "item")
-        found = super()._sums(u, i, item_bias)
-        found += kernels.pair_dots(self.user_factors, self.item_factors, u, i)
+    def _sums(self, users: Indices, items: Indices, item_bias: Floats) -> Floats:
+        found = super()._sums(users, items, item_bias)
+        found += kernels.pair_dots(self.user_factors, self.item_factors, users, items)
         return found
 
     def scores(self, users: ArrayLike) -> Floats:

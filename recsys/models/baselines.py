@@ -195,13 +195,11 @@ class Popular(Model):
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Damped mean rating of each pair's item, shape (n_pairs,)."""
-        check_indices(users, self.n_users, "user")
-        return self.item_means[check_indices(items, self.n_items, "item")]
+        return self.item_means[self._checked_pairs(users, items)[1]]
 
     def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return the number of ratings of each pair's item, shape (n_pairs,)."""
-        check_indices(users, self.n_users, "user")
-        return self.item_counts[check_indices(items, self.n_items, "item")]
+        return self.item_counts[self._checked_pairs(users, items)[1]]
 
     def scores(self, users: ArrayLike) -> Floats:
         """Repeat the number of ratings of every item for each user, shape (n_block, n_items)."""
@@ -242,8 +240,7 @@ class Random(Model):
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Scores of pairs, shape (n_pairs,)."""
-        u = check_indices(users, self.n_users, "user")
-        return self._scores(u, check_indices(items, self.n_items, "item"))
+        return self._scores(*self._checked_pairs(users, items))
 
     def scores(self, users: ArrayLike) -> Floats:
         """Scores of all items for each user, shape (n_block, n_items)."""

@@ -19,7 +19,7 @@ from lowrank.completion.ordinal import OrdinalScale
 from lowrank.completion.targets import Observed, settled
 from lowrank.kernels import CsrArrays, at_most
 from recsys.errors import DataError
-from recsys.models.base import Floats, OnStep, Step, ValidationWatch, check_indices, validation_rmse
+from recsys.models.base import Floats, OnStep, Step, ValidationWatch, validation_rmse
 from recsys.models.calibration import calibrate, leverage, pair_variances, unseen
 from recsys.models.content import ContentModel
 from recsys.models.drifts import NAMES, DriftingModel
@@ -323,8 +323,7 @@ class Bayes(DriftingModel, ContentModel):
         predicted = super().predict(users, items)
         if times is None or not self.uses_times:
             return predicted
-        u, i = (np.atleast_1d(np.asarray(each, np.int64)) for each in (users, items))
-        return predicted + self._drifts_at(u, i, times)[0]
+        return predicted + self._drifts_at(*self._checked_pairs(users, items), times)[0]
 
     def _expected(self, latent: Floats) -> Floats:
         """Return the expected ratings where latent numbers have these means."""
@@ -391,8 +390,7 @@ class Bayes(DriftingModel, ContentModel):
         self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None
     ) -> Floats:
         """Return the variances of ratings, or of their latent numbers, shape (n_pairs,)."""
-        u = check_indices(users, self.n_users, "user")
-        i = check_indices(items, self.n_items, "item")
+        u, i = self._checked_pairs(users, items)
         noise = self.predictive_noise
         variance = pair_variances(self, u, i) + np.float32(noise)
         if self.uses_times and times is not None:  # the noise has the drifts in it

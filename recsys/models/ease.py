@@ -149,8 +149,7 @@ class EASE(ProfileModel, ItemItemModel):
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Scores of pairs, shape (n_pairs,), the same bits as in `scores`: all items are scored."""
-        u = check_indices(users, self.n_users, "user")
-        i = check_indices(items, self.n_items, "item")
+        u, i = self._checked_pairs(users, items)
         distinct, rows = np.unique(u, return_inverse=True)
         order = np.argsort(rows, kind="stable")
         found = np.empty(len(u), dtype=np.float32)

@@ -390,8 +390,7 @@ class ImplicitKNN(ItemItemModel):
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Scores of pairs, shape (n_pairs,), the same bits as in `scores`."""
-        u = check_indices(users, self.n_users, "user")
-        i = check_indices(items, self.n_items, "item")
+        u, i = self._checked_pairs(users, items)
         distinct, rows = np.unique(u, return_inverse=True)
         return self._factor_form(distinct).pairs(rows, i, self.threads)
 
