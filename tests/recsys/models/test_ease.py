@@ -137,7 +137,7 @@ def test_predicting_many_pairs_goes_by_blocks_of_users(monkeypatch):
     users, items = np.divmod(np.random.default_rng(1).permutation(40 * 12), 12)
     whole = model.predict(users, items)
     np.testing.assert_array_equal(whole, model.scores(np.arange(40))[users, items])
-    monkeypatch.setattr("recsys.models.item_item._BLOCK_SCORES", 30)
+    monkeypatch.setattr("recsys.models.ease._BLOCK", 30)
     np.testing.assert_array_equal(model.predict(users, items), whole)
 
 
