@@ -19,7 +19,6 @@ from recsys.errors import DataError, UnknownIdError
 from recsys.models import abilities
 from recsys.models.base import BiasedModel, Floats, Indices, Model
 from recsys.models.baselines import Popular
-from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.priors import Known
 from recsys.models.registry import MODELS, model_class
@@ -322,46 +321,6 @@ class Queried(NamedTuple):
         """Keep the known users that meet a condition."""
         met = np.append(met, np.zeros(len(self.others), np.bool_))[self.places]
         return Queried(self.places[met], self.labels.filter(pl.Series(met)), self.others)
-
-
-class WithNewUser:
-    """A `Scorer` in which indices from ``n_users`` are unknown users: they get popular items."""
-
-    def __init__(self, model: Model, popular: Popular) -> None:
-        self._model = model
-        self._counts = popular.item_counts
-        self._new = model.n_users
-
-    @property
-    def n_items(self) -> int:  # noqa: D102
-        return len(self._counts)
-
-    def pair_scores(self, users: Indices, items: Indices) -> Floats:  # noqa: D102
-        found = self._counts[items]
-        known = users < self._new
-        found[known] = self._model.pair_scores(users[known], items[known])
-        return found
-
-    def scores(self, users: Indices) -> Floats:  # noqa: D102
-        known = users < self._new
-        if known.all():
-            return self._model.scores(users)
-        block = np.empty((len(users), self.n_items), dtype=np.float32)
-        block[known] = self._model.scores(users[known])
-        block[~known] = self._counts
-        return block
-
-    def _score_error(self, users: Indices) -> Floats | None:
-        known = users < self._new
-        of_known = self._model._score_error(users[known])
-        if of_known is None:
-            return None
-        error = np.zeros(len(users), dtype=np.float32)  # counts are exact
-        error[known] = of_known
-        return error
-
-    def _factor_form(self, users: Indices) -> FactorForm | None:
-        return self._model._factor_form(users) if (users < self._new).all() else None
 
 
 def _predict_cold(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import polars as pl
@@ -22,8 +22,8 @@ from recsys.messages import close_matches
 from recsys.models import abilities
 from recsys.models.base import Floats, Indices, Model
 from recsys.models.baselines import Popular
-from recsys.predictions import Queried, WithNewUser, unsupported
-from recsys.topn import CsrPairs, Scorer, TopN, check_n, inverse_lengths, top_n
+from recsys.predictions import Queried, unsupported
+from recsys.topn import CsrPairs, TopN, check_n, inverse_lengths, top_n
 
 ColdUser = Literal["error", "popular"]
 
@@ -33,6 +33,7 @@ Search = Callable[[Indices, int], Iterator[TopN]]
 _POOL, _LEAST_POOL = 10, 200  # candidates for each place of a list, and in all
 _DEEPER = 4  # times as many, where groups leave a list short
 _WORK = 2**22  # numbers of a block of users: 16 MB
+_RESULTS = 2**20  # of a block of users, some of whom are unknown
 
 
 class Request(TypedDict, total=False):
@@ -68,7 +69,6 @@ def requested(
     chosen = Queried.of(ratings.users, users, only_known=popular is None)
     if (condition := request.get("where_user")) is not None:
         chosen = chosen.where(rows_where(condition, ratings, "user"))
-    scorer: Scorer = model if popular is None else WithNewUser(model, popular)
     others = chosen.others
     seen = ratings.indptr, ratings.indices
     if len(others):
@@ -81,11 +81,31 @@ def requested(
     allowed = candidate_mask(ratings, request.get("items"), block, request.get("where"), new)
     if new is not None and not model.uses_features:
         allowed, new = ~new if allowed is None else allowed & ~new, None
-    exclude = CsrPairs(*seen) if len(seen[1]) else None
-    search = partial(top_n, scorer, exclude=exclude, allowed=allowed)
+    limited: dict[str, Any] = {"exclude": CsrPairs(*seen) if len(seen[1]) else None}
+    limited["allowed"] = allowed
+    search: Search = partial(top_n, model, **limited)
+    if popular is not None and (chosen.places >= model.n_users).any():
+        search = with_strangers(model, popular, **limited)
     limits = request.get("diversity", 0.0), request.get("at_most"), request.get("per")
     blocks = best_items(search, chosen.places, n, model, ratings, *limits)
     return chosen.labels.alias("user"), blocks, new
+
+
+def with_strangers(model: Model, popular: Popular, **limited: Any) -> Search:
+    """Return a search by `top_n` in which users from ``model.n_users`` get popular items."""
+
+    def search(users: Indices, n: int) -> Iterator[TopN]:
+        of_strangers = popular._with_arrays(n_users=users.max() + 1)
+        for part in kernels.pieces(len(users), max(1, _RESULTS // n)):
+            are_known, found = users[part] < model.n_users, list[TopN]()
+            for scorer, asked in ((model, are_known), (of_strangers, ~are_known)):
+                places = part.start + np.flatnonzero(asked)
+                for top in top_n(scorer, users[places], n, **limited):
+                    found.append(TopN(places[top.rows], top.items, top.ranks, top.scores))
+            whole = TopN.joined(found)
+            yield whole.take(np.argsort(whole.rows, kind="stable"))
+
+    return search
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +266,8 @@ def best_items(
             raise unsupported(model, abilities.HasItemVectors, "diversify lists")
         vectors = model.item_vectors()
         vectors = vectors * np.nan_to_num(inverse_lengths(vectors))[:, None]
+    check_n(n)
     if groups is None and vectors is None:
         return search(users, n)
-    check_n(n)
     rule = Reranking(float(diversity), vectors, at_most, groups)
     return rule.blocks(search, users, int(n), ratings.n_items)

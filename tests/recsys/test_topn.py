@@ -1,7 +1,6 @@
 """top-N against sorting everything, and the same bits in any company."""
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,11 +8,8 @@ from hypothesis.extra import numpy as hnp
 
 import recsys.topn
 from lowrank import kernels
-from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.base import FactorModel
-from recsys.models.baselines import Popular
-from recsys.predictions import WithNewUser
 from recsys.topn import Cosine, CsrPairs, select, top_n
 
 # Few distinct values, so that ties are everywhere, and what must never be returned.
@@ -210,17 +206,6 @@ def test_blocks_are_bounded_by_results_too(random_model, monkeypatch):
     for scorer in (random_model, by_scores(random_model)):
         tops = list(top_n(scorer, np.arange(70), 20))
         assert {len(top) for top in tops} == {100}
-
-
-def test_an_unknown_user_among_known_ones_changes_nothing_for_them(random_model, monkeypatch):
-    monkeypatch.setattr(recsys.topn, "_BLOCK_SCORES", 240 * 4)
-    ratings = Ratings.from_frame(pl.DataFrame({"user": range(240), "item": range(240)}))
-    users = np.arange(70)
-    users[[3, 40]] = 70
-    found = collect(top_n(WithNewUser(random_model, Popular().fit(ratings)), users, 20))
-    expected = collect(top_n(random_model, np.arange(70), 20))
-    assert [e for e in found if e[0] not in (3, 40)] == [e for e in expected if e[0] not in (3, 40)]
-    assert [e[1:] for e in found if e[0] == 40] == [(i, i + 1, 1) for i in range(20)]
 
 
 def test_items_closer_than_rounding_are_ordered_by_their_exact_scores():
