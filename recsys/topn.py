@@ -40,7 +40,8 @@ class Scorer(Protocol):
     """Scores of items for users, as top-N needs them; see `recsys.models.base.Model`.
 
     `scores` is in memory that the caller may change, and differs from `pair_scores` by at most
-    `_score_error`, unless that is None. `_factor_form` is None where scores are not products.
+    `_score_error`, unless that is None. `_factor_form` is None where scores are not products: for
+    all users or for none, but a single one, whom a scorer may be faster for without it.
     """
 
     @property
@@ -304,18 +305,15 @@ class _Search:
 
 
 def _blocks(search: _Search, users: Indices) -> Iterator[TopN]:
-    """Yield at least one block: large ones by the kernel, small ones where not all have factors."""
-    small = large = search.block_size(search.scorer.n_items, _BLOCK_SCORES)
-    if len(users) > small and (form := search._factor_form(users[:0])) is not None:
-        large = max(small, search.block_size(form.users.shape[1], _BLOCK_FACTORS))
-    for start in range(0, max(1, len(users)), large):
-        block = users[start : start + large]
-        size = small if large > small and search._factor_form(block) is None else large
-        for at in range(0, max(1, len(block)), size):
-            part = block[at : at + size]
-            form = search._factor_form(part)
-            top = _by_scores(search, part) if form is None else _by_factors(search, part, form)
-            yield TopN(top.rows + start + at, top.items, top.ranks, top.scores)
+    """Yield at least one block, large ones where the kernel scores all users."""
+    size = search.block_size(search.scorer.n_items, _BLOCK_SCORES)
+    if len(users) > size and (form := search._factor_form(users[:0])) is not None:
+        size = max(size, search.block_size(form.users.shape[1], _BLOCK_FACTORS))
+    for start in range(0, max(1, len(users)), size):
+        part = users[start : start + size]
+        form = search._factor_form(part)
+        top = _by_scores(search, part) if form is None else _by_factors(search, part, form)
+        yield TopN(top.rows + start, top.items, top.ranks, top.scores)
 
 
 def _by_factors(search: _Search, users: Indices, form: FactorForm) -> TopN:
