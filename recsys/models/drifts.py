@@ -76,10 +76,7 @@ class DriftingModel(BiasedModel):
         return means + others, total - variances - left
 
     def _fit_drifts(self, ratings: Ratings, residual: Floats) -> str:
-        """Fit drifts to what predictions leave of ratings that they have not seen; say how far.
-
-        Nothing is kept where there are none.
-        """
+        """Fit drifts to residuals of predictions that have not seen the ratings; say how far."""
         rows, times = ratings.user_index_of_nonzeros(), ratings.timestamps
         assert times is not None
         drifts = fit_drifts(residual, rows, ratings.indices, ratings.shape, times)

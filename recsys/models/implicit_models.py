@@ -61,13 +61,7 @@ def library_class(module: str, name: str) -> Any:
 
 @contextmanager
 def library(name: str) -> Iterator[None]:
-    """Run code of the library, imported before: silently, with one BLAS thread.
-
-    Raises
-    ------
-    DataError
-        If the factors grow beyond all bounds.
-    """
+    """Run code of the library, imported before: silently, with one BLAS thread."""
     with kernels.one_blas_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -108,13 +108,7 @@ class Parameter:
         return Range(self.low, self.high, log=self.log)
 
     def check(self, value: object) -> None:
-        """Check a value of the parameter.
-
-        Raises
-        ------
-        DataError
-            If the value is of another type or out of range.
-        """
+        """Check the type and range of a value."""
         if (value is None and self.default is None) or not self.description:
             return
         accepted, expected = _TYPES[self.type]
