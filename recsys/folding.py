@@ -27,7 +27,7 @@ from recsys.predictions import unsupported
 
 if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
-    from recsys.data.encoder import FeatureBlocks, FeatureEncoder
+    from recsys.data.encoder import FeatureEncoder
 
 HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float] | Sequence[Any]"
 
@@ -47,14 +47,20 @@ def folded_users(
     """Return a model of new users, and their ratings; see `Recommender.fold_in`."""
     if not isinstance(model, abilities.FoldsInUsers):
         raise unsupported(model, abilities.FoldsInUsers, "fold in new users")
-    described = None
-    if user_features is not None:
-        described = described_user(user_features, model, known)
-    elif histories is None:
+    if histories is user_features is None:
         raise DataError("New users need histories or user_features; got neither.")
+    encoder: FeatureEncoder | None = getattr(known.user_features, "encoder", None)
+    if user_features is not None and not model.uses_features:
+        raise unsupported(model, abilities.KnowsFeatures, "use features of users")
+    if user_features is not None and encoder is None:
+        raise DataError(
+            f"The {model.name} model was fitted without features of users; fit it to ratings with "
+            "a table of users (user_table, --user-table)."
+        )
     rated = {} if histories is None else histories
     new = new_users(rated, known, user_table, needs_values=model._needs_values)
-    if described is not None:
+    if user_features is not None and encoder is not None:
+        described = encoder.row(user_features, known.user_table)
         if new.n_users != 1:
             raise DataError(f"user_features are of one user; the histories have {new.n_users}.")
         new = replace(new, user_features=described)
@@ -166,19 +172,6 @@ def is_new(ratings: Ratings, rated: Ratings) -> npt.NDArray[np.bool_] | None:
         return None
     found: npt.NDArray[np.bool_] = np.bincount(rated.indices, minlength=rated.n_items) == 0
     return found if found.any() else None
-
-
-def described_user(values: FeaturesLike, model: Model, ratings: Ratings) -> FeatureBlocks:
-    """Return the features of a user who is described in words."""
-    if not model.uses_features:
-        raise unsupported(model, abilities.KnowsFeatures, "use features of users")
-    encoder: FeatureEncoder | None = getattr(ratings.user_features, "encoder", None)
-    if encoder is None:
-        raise DataError(
-            f"The {model.name} model was fitted without features of users; fit it to ratings with "
-            "a table of users (user_table, --user-table)."
-        )
-    return encoder.row(values, ratings.user_table)
 
 
 def with_tables(

@@ -228,25 +228,21 @@ def ranked(
     return pl.DataFrame(columns)
 
 
-def item_similarity(model: Model, counts: NDArray[np.int64]) -> Scorer:
-    """Return the similarities of items, given the number of ratings of each."""
-    if isinstance(model, abilities.HasItemSimilarity):
+def similarity(model: Model, side: str, counts: NDArray[np.int64]) -> Scorer:
+    """Return the similarities of items, or users, given the number of ratings of each.
+
+    Cosines are multiplied by the share of a vector that ratings and features tell.
+    """
+    if side == "item" and isinstance(model, abilities.HasItemSimilarity):
         return model.item_similarity((counts / (counts + _SUPPORT)).astype(np.float32))
-    if not isinstance(model, abilities.HasItemVectors):
+    if side == "user" and isinstance(model, abilities.HasUserVectors):
+        vectors = model.user_vectors()
+    elif side == "item" and isinstance(model, abilities.HasItemVectors):
+        vectors = model.item_vectors()
+    else:
         similar = abilities.HasItemVectors | abilities.HasItemSimilarity
-        raise unsupported(model, similar, "find similar items")
-    return _cosine(model, "item", model.item_vectors(), counts)
-
-
-def user_similarity(model: Model, counts: NDArray[np.int64]) -> Cosine:
-    """Return the similarities of users, given the number of ratings of each."""
-    if not isinstance(model, abilities.HasUserVectors):
-        raise unsupported(model, abilities.HasUserVectors, "find similar users")
-    return _cosine(model, "user", model.user_vectors(), counts)
-
-
-def _cosine(model: Model, side: str, vectors: Floats, counts: NDArray[np.int64]) -> Cosine:
-    """Return cosines, times the share of a vector that ratings and features tell."""
+        ability: Any = similar if side == "item" else abilities.HasUserVectors
+        raise unsupported(model, ability, f"find similar {side}s")
     told: Floats = np.zeros(len(counts), np.float32)
     if isinstance(model, abilities.KnowsFeatures) and model.knows(side):
         vectors, told = model.comparable(side)

@@ -474,12 +474,12 @@ class Recommender:
     @cached_property
     def _item_similarity(self) -> Scorer:
         rated, n = self._counts_from.get("item", self.ratings).indices, self.ratings.n_items
-        return predictions.item_similarity(self.model, np.bincount(rated, minlength=n))
+        return predictions.similarity(self.model, "item", np.bincount(rated, minlength=n))
 
     @cached_property
-    def _user_similarity(self) -> Cosine:
+    def _user_similarity(self) -> Scorer:
         counts = np.diff(self._counts_from.get("user", self.ratings).indptr)
-        return predictions.user_similarity(self.model, counts)
+        return predictions.similarity(self.model, "user", counts)
 
     @cached_property
     def _new(self) -> npt.NDArray[np.bool_] | None:

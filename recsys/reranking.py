@@ -161,10 +161,10 @@ class Reranking:
     documents and producing summaries".
     """
 
-    diversity: float = 0.0
-    vectors: Floats | None = None
-    at_most: int | None = None
-    groups: Groups | None = None
+    diversity: float
+    vectors: Floats
+    at_most: int
+    groups: Groups
 
     def blocks(
         self, search: Search, users: Indices, n: int, n_items: int, pool: int | None = None
@@ -180,7 +180,7 @@ class Reranking:
             rows = np.unique(top.rows)
             sizes = [np.bincount(each.rows, minlength=len(users)) for each in (found, top)]
             short = rows[(sizes[0][rows] < n) & (sizes[1][rows] == pool)]
-            if self.groups is None or pool == n_items or not len(short):
+            if pool == n_items or not len(short):
                 yield found
                 continue
             parts = [found.take(~np.isin(found.rows, short))]
@@ -195,8 +195,7 @@ class Reranking:
         items = np.full((len(distinct), pool), -1, np.int64)
         scores = np.zeros(items.shape, np.float32)
         items[rows, top.ranks - 1], scores[rows, top.ranks - 1] = top.items, top.scores
-        width = pool * (1 if self.groups is None else self.groups.codes.shape[1])
-        width += 0 if self.groups is None else self.groups.count
+        width = pool * self.groups.codes.shape[1] + self.groups.count
         size = max(1, _WORK // max(1, width))
         parts = kernels.pieces(len(items), size)
         order = [self._order(items[part], scores[part], n) for part in parts]
@@ -213,18 +212,17 @@ class Reranking:
         worst = np.where(given, scores, np.inf).min(axis=1, keepdims=True)
         span = np.where(best > worst, best - worst, 1)
         value = (scores - worst) / span * np.float32(1 - self.diversity)
-        free, vectors, known = given.copy(), self.vectors, np.maximum(items, 0)
+        free, known = given.copy(), np.maximum(items, 0)
         similarity = np.full(items.shape, -1, np.float32)
-        groups, most = self.groups or Groups(np.zeros((0, 1), np.int32), 0), self.at_most or 0
-        codes = groups.codes[items] if self.groups else np.zeros((*items.shape, 1), np.int32)
-        counts = np.zeros((len(items), groups.count + 1), np.int32)
+        codes, none = self.groups.codes[items], self.groups.count
+        counts = np.zeros((len(items), none + 1), np.int32)
         chosen = np.full((len(items), n), -1, np.int64)
         for place in range(min(n, items.shape[1])):
             now = value
             if self.diversity and place:
                 now = value - np.float32(self.diversity) * similarity
-            within = counts[users[:, None, None], codes] < most
-            able = free & (within | (codes == groups.count)).all(axis=2)
+            within = counts[users[:, None, None], codes] < self.at_most
+            able = free & (within | (codes == none)).all(axis=2)
             now = np.where(able, now, -np.inf)
             pick = now.argmax(axis=1)
             there = able[users, pick]
@@ -232,9 +230,9 @@ class Reranking:
             free[users, pick] = False
             taken = users[there]
             np.add.at(counts, (taken[:, None], codes[taken, pick[there]]), 1)
-            if self.diversity and vectors is not None:
+            if self.diversity:
                 last = np.repeat(known[users, pick], items.shape[1])
-                cosine = kernels.pair_dots(vectors, vectors, last, known.ravel())
+                cosine = kernels.pair_dots(self.vectors, self.vectors, last, known.ravel())
                 np.maximum(similarity, cosine.reshape(items.shape), out=similarity)
         return chosen
 
@@ -256,7 +254,10 @@ def best_items(
         raise DataError(f"diversity must be from 0 to 1; got {diversity:g}.")
     if (at_most is None) != (per is None):
         raise DataError("at_most and per go together: at_most=2, per='genres'.")
-    groups = vectors = None
+    check_n(n)
+    if at_most is None and not diversity:
+        return search(users, n)
+    groups, vectors = Groups(np.zeros((ratings.n_items, 1), np.int32), 0), np.zeros((0, 0), "f4")
     if at_most is not None and per is not None:
         if not isinstance(at_most, Integral) or isinstance(at_most, bool) or at_most < 1:
             raise DataError(f"at_most must be a whole number from 1; got {at_most!r}.")
@@ -266,8 +267,5 @@ def best_items(
             raise unsupported(model, abilities.HasItemVectors, "diversify lists")
         vectors = model.item_vectors()
         vectors = vectors * np.nan_to_num(inverse_lengths(vectors))[:, None]
-    check_n(n)
-    if groups is None and vectors is None:
-        return search(users, n)
-    rule = Reranking(float(diversity), vectors, at_most, groups)
+    rule = Reranking(float(diversity), vectors, at_most or 0, groups)
     return rule.blocks(search, users, int(n), ratings.n_items)
