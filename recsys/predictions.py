@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,7 @@ from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike, as_id_series
 from recsys.data.ratings import Ratings
 from recsys.data.times import unix_seconds
-from recsys.errors import DataError, UnknownIdError
+from recsys.errors import DataError
 from recsys.models import abilities
 from recsys.models.base import BiasedModel, Floats, Indices, Model
 from recsys.models.baselines import Popular
@@ -289,36 +289,6 @@ def unsupported(model: Model, ability: Any, action: str) -> DataError:
     return DataError(f"The {model.name} model cannot {action}; these models can: {able or 'none'}.")
 
 
-_NO_USERS = Ids([], "user")
-
-
-class Queried(NamedTuple):
-    """The users of a request: indices, from ``n_users`` of `others`, who are unknown, and ids."""
-
-    places: Indices
-    labels: pl.Series
-    others: Ids
-
-    @classmethod
-    def of(cls, ids: Ids, users: IdsLike | None, *, only_known: bool) -> Queried:
-        """Find users, all if there is no choice; an unknown one is an error if `only_known`."""
-        if users is None:
-            return cls(np.arange(len(ids)), ids.values, _NO_USERS)
-        queries = listed(users)
-        if only_known:
-            places = ids.index(queries)
-            return cls(places, ids.take(places), _NO_USERS)
-        found = ids.find(queries)
-        labels = _labels_of(ids, queries, found)
-        others = Ids(labels.filter(pl.Series(found < 0)), "user")
-        return cls(np.where(found < 0, len(ids) + others.find(labels), found), labels, others)
-
-    def where(self, met: NDArray[np.bool_]) -> Queried:
-        """Keep the known users that meet a condition."""
-        met = np.append(met, np.zeros(len(self.others), np.bool_))[self.places]
-        return Queried(self.places[met], self.labels.filter(pl.Series(met)), self.others)
-
-
 def _predict_cold(
     model: Model, popular: Popular | None, users: Indices, items: Indices, **told: Indices
 ) -> Floats:
@@ -338,19 +308,3 @@ def _predict_cold(
     at = {name: times[known] for name, times in told.items()}
     predicted[known] = model.predict(users[known], items[known], **at)
     return predicted
-
-
-def _labels_of(ids: Ids, queries: Any, found: Indices) -> pl.Series:
-    """Return the requested ids in the dtype of `ids`; `found` are their indices, -1 if unknown."""
-    labels = ids.values.gather(np.maximum(found, 0))
-    unknown = np.flatnonzero(found < 0)
-    if not len(unknown):
-        return labels
-    named = pl.Series([str(queries[place]) for place in unknown]).cast(ids.dtype, strict=False)
-    if named.null_count():
-        first = queries[unknown[named.is_null().arg_max() or 0]]
-        raise UnknownIdError(
-            f"Unknown {ids.kind} {first!r}, which cannot be among integer ids; "
-            f"ids look like {ids.values[0]}."
-        )
-    return labels.scatter(unknown, named)

@@ -13,16 +13,17 @@ import polars as pl
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from recsys.data.ids import IdsLike
+from recsys.data.frames import listed
+from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings
-from recsys.errors import DataError
+from recsys.errors import DataError, UnknownIdError
 from recsys.filters import BlockLike, blocked_pairs, candidate_mask, rows_where, without_blocked
 from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import close_matches
 from recsys.models import abilities
 from recsys.models.base import Floats, Indices, Model
 from recsys.models.baselines import Popular
-from recsys.predictions import Queried, unsupported
+from recsys.predictions import unsupported
 from recsys.topn import CsrPairs, TopN, check_n, inverse_lengths, top_n
 
 ColdUser = Literal["error", "popular"]
@@ -66,10 +67,11 @@ def requested(
     See `Recommender.recommend` for the request. `new` are the items that nobody rated, if there are
     any; unknown users get the items of `popular`, and are an error without it.
     """
-    chosen = Queried.of(ratings.users, users, only_known=popular is None)
+    places, labels, others = _queried(ratings.users, users, only_known=popular is None)
     if (condition := request.get("where_user")) is not None:
-        chosen = chosen.where(rows_where(condition, ratings, "user"))
-    others = chosen.others
+        met = rows_where(condition, ratings, "user")
+        met = np.append(met, np.zeros(len(others), np.bool_))[places]
+        places, labels = places[met], labels.filter(pl.Series(met))
     seen = ratings.indptr, ratings.indices
     if len(others):
         seen = np.append(ratings.indptr, np.full(len(others), ratings.nnz)), ratings.indices
@@ -84,11 +86,47 @@ def requested(
     limited: dict[str, Any] = {"exclude": CsrPairs(*seen) if len(seen[1]) else None}
     limited["allowed"] = allowed
     search: Search = partial(top_n, model, **limited)
-    if popular is not None and (chosen.places >= model.n_users).any():
+    if popular is not None and (places >= model.n_users).any():
         search = with_strangers(model, popular, **limited)
     limits = request.get("diversity", 0.0), request.get("at_most"), request.get("per")
-    blocks = best_items(search, chosen.places, n, model, ratings, *limits)
-    return chosen.labels.alias("user"), blocks, new
+    blocks = best_items(search, places, n, model, ratings, *limits)
+    return labels.alias("user"), blocks, new
+
+
+def _queried(
+    ids: Ids, users: IdsLike | None, *, only_known: bool
+) -> tuple[Indices, pl.Series, Ids]:
+    """Return the places of users, their ids, and the unknown ones: places from ``len(ids)``.
+
+    They are all users if there is no choice; an unknown one is an error if `only_known`.
+    """
+    none = Ids([], "user")
+    if users is None:
+        return np.arange(len(ids)), ids.values, none
+    queries = listed(users)
+    if only_known:
+        places = ids.index(queries)
+        return places, ids.take(places), none
+    found = ids.find(queries)
+    labels = _labels_of(ids, queries, found)
+    others = Ids(labels.filter(pl.Series(found < 0)), "user")
+    return np.where(found < 0, len(ids) + others.find(labels), found), labels, others
+
+
+def _labels_of(ids: Ids, queries: Any, found: Indices) -> pl.Series:
+    """Return the requested ids in the dtype of `ids`; `found` are their indices, -1 if unknown."""
+    labels = ids.values.gather(np.maximum(found, 0))
+    unknown = np.flatnonzero(found < 0)
+    if not len(unknown):
+        return labels
+    named = pl.Series([str(queries[place]) for place in unknown]).cast(ids.dtype, strict=False)
+    if named.null_count():
+        first = queries[unknown[named.is_null().arg_max() or 0]]
+        raise UnknownIdError(
+            f"Unknown {ids.kind} {first!r}, which cannot be among integer ids; "
+            f"ids look like {ids.values[0]}."
+        )
+    return labels.scatter(unknown, named)
 
 
 def with_strangers(model: Model, popular: Popular, **limited: Any) -> Search:

@@ -107,7 +107,7 @@ def top_n(
         `search_order` of the scorer and of `allowed`: it makes small searches faster.
     """
     check_n(n)
-    return _blocks(_Search(scorer, int(n), exclude, allowed, order), users)
+    return _blocks(scorer, users, int(n), exclude, allowed, order)
 
 
 def search_order(
@@ -284,59 +284,47 @@ class Cosine:
         return np.arange(len(users)), users
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """A search, the same for all users."""
+def _blocks(
+    scorer: Scorer,
+    users: Indices,
+    n: int,
+    exclude: Exclude | None,
+    allowed: NDArray[np.bool_] | None,
+    order: SearchOrder | None,
+) -> Iterator[TopN]:
+    """Yield at least one block, large ones where the kernel scores all users."""
 
-    scorer: Scorer
-    n: int
-    exclude: Exclude | None
-    allowed: NDArray[np.bool_] | None
-    order: SearchOrder | None = None
-
-    def block_size(self, width: int, limit: int) -> int:
-        """Return the number of users for at most `limit` numbers, `width` of each user."""
-        results = _BLOCK_RESULTS // max(1, min(self.n, self.scorer.n_items))
+    def size_of_block(width: int, limit: int) -> int:  # for at most `limit` numbers
+        results = _BLOCK_RESULTS // max(1, min(n, scorer.n_items))
         return max(1, min(limit // max(1, width), results))
 
-    def _factor_form(self, users: Indices) -> FactorForm | None:
-        """Return the factors for the kernel, None where NumPy has to do."""
-        return self.scorer._factor_form(users) if kernels.backend().name == "compiled" else None
-
-
-def _blocks(search: _Search, users: Indices) -> Iterator[TopN]:
-    """Yield at least one block, large ones where the kernel scores all users."""
-    size = search.block_size(search.scorer.n_items, _BLOCK_SCORES)
-    if len(users) > size and (form := search._factor_form(users[:0])) is not None:
-        size = max(size, search.block_size(form.users.shape[1], _BLOCK_FACTORS))
+    is_compiled = kernels.backend().name == "compiled"
+    size = size_of_block(scorer.n_items, _BLOCK_SCORES)
+    if len(users) > size and is_compiled and (form := scorer._factor_form(users[:0])) is not None:
+        size = max(size, size_of_block(form.users.shape[1], _BLOCK_FACTORS))
     for start in range(0, max(1, len(users)), size):
         part = users[start : start + size]
-        form = search._factor_form(part)
-        top = _by_scores(search, part) if form is None else _by_factors(search, part, form)
+        form = scorer._factor_form(part) if is_compiled else None
+        if form is None:
+            top = _by_scores(scorer, part, n, exclude, allowed)
+        else:
+            top = _by_factors(form, part, n, exclude, allowed=allowed, order=order)
         yield TopN(top.rows + start, top.items, top.ranks, top.scores)
 
 
-def _by_factors(search: _Search, users: Indices, form: FactorForm) -> TopN:
+def _by_factors(
+    form: FactorForm, users: Indices, n: int, exclude: Exclude | None, **limits: Any
+) -> TopN:
     seen = None  # the pairs to leave out as the kernel takes them
-    if isinstance(search.exclude, CsrPairs):
-        seen = kernels.Seen(users, search.exclude.indptr, search.exclude.indices)
-    elif search.exclude is not None:
-        rows, items = search.exclude(users)
+    if isinstance(exclude, CsrPairs):
+        seen = kernels.Seen(users, exclude.indptr, exclude.indices)
+    elif exclude is not None:
+        rows, items = exclude(users)
         order = np.argsort(rows, kind="stable")
         indptr = np.searchsorted(rows[order], np.arange(len(users) + 1))
         seen = kernels.Seen(np.arange(len(users)), indptr, items[order].astype(np.int32))
-    found = top_k(
-        form.users,
-        form.items,
-        search.n,
-        offset=form.offset,
-        bias=form.bias,
-        weight=form.weight,
-        sparse=form.sparse,
-        seen=seen,
-        allowed=search.allowed,
-        order=search.order,
-    )
+    given = {name: getattr(form, name) for name in ("offset", "bias", "weight", "sparse")}
+    found = top_k(form.users, form.items, n, **given, seen=seen, **limits)
     rows, columns = np.nonzero(np.arange(found.items.shape[1]) < found.counts[:, None])
     items, scores = found.items[rows, columns], found.scores[rows, columns]
     if form.link is not None:
@@ -344,16 +332,22 @@ def _by_factors(search: _Search, users: Indices, form: FactorForm) -> TopN:
     return TopN(rows, items.astype(np.int64), (columns + 1).astype(np.int32), scores)
 
 
-def _by_scores(search: _Search, users: Indices) -> TopN:
-    scores = search.scorer.scores(users)
-    if search.exclude is not None:
-        scores[search.exclude(users)] = -np.inf
-    if search.allowed is not None:
-        scores[:, ~search.allowed] = -np.inf
-    if (error := search.scorer._score_error(users)) is None:
-        return select(scores, search.n)
+def _by_scores(
+    scorer: Scorer,
+    users: Indices,
+    n: int,
+    exclude: Exclude | None,
+    allowed: NDArray[np.bool_] | None,
+) -> TopN:
+    scores = scorer.scores(users)
+    if exclude is not None:
+        scores[exclude(users)] = -np.inf
+    if allowed is not None:
+        scores[:, ~allowed] = -np.inf
+    if (error := scorer._score_error(users)) is None:
+        return select(scores, n)
 
     def exact(rows: Indices, items: Indices) -> Floats:
-        return search.scorer.pair_scores(users[rows], items)
+        return scorer.pair_scores(users[rows], items)
 
-    return select(scores, search.n, error=error, exact=exact)
+    return select(scores, n, error=error, exact=exact)
