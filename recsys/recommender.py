@@ -123,7 +123,7 @@ class Recommender:
         else:
             model = params.pop("model", self.model)
             if nested := {name.removeprefix("model__"): params[name] for name in params}:
-                model = make_model(model.name, **model.get_params() | nested)
+                model = type(model)().set_params(**model.get_params() | nested)
             changed = type(self)(model)
         self.__dict__ = vars(changed)
         return self

@@ -116,8 +116,7 @@ class ALS(ContentModel):
                 break
             previous = sweep.objective
         del sweeps  # and with it the transpose of the ratings
-        for name, value in best.items():
-            setattr(self, name, value)
+        vars(self).update(best)
         # The users once more, so that a user folded in later gets the very same vector.
         entries = None if "user_prior_mean" in vars(self) else ratings.coded
         rows = csr_rows(ratings.user_features)

@@ -125,20 +125,10 @@ class Parameter:
             raise DataError(f"{self.name} must be {expected}; got {value!r}.")
 
 
-def parameter(
-    default: object,
-    description: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    log: bool = False,
-    choices: tuple[str, ...] = (),
-    minimum: float | None = None,
-) -> Any:
-    """Declare a parameter of a model (see `Parameter`); 0 is valid if a range starts there."""
-    metadata = {"description": description, "low": low, "high": high, "log": log}
-    minimum = 0 if low == 0 else minimum
-    return field(default=default, metadata=metadata | {"choices": choices, "minimum": minimum})
+def parameter(default: object, description: str, **options: Any) -> Any:
+    """Declare a parameter by fields of `Parameter`; 0 is valid where its range starts there."""
+    least = {"minimum": 0} if options.get("low") == 0 else {}
+    return field(default=default, metadata={"description": description, **options, **least})
 
 
 def random_state_parameter() -> Any:

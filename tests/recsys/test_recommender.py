@@ -421,6 +421,16 @@ def test_scikit_learn_clones_a_recommender(ratings):
     assert given.set_params(model__damping=4.0).model.damping == 4.0
 
 
+def test_parameters_of_a_model_that_is_not_registered_are_set_as_well():
+    class Own(Popular):
+        name = "own"
+
+    changed = Recommender(Own()).set_params(model__damping=4.0).model
+    assert (type(changed), changed.damping) == (Own, 4.0)
+    with pytest.raises(DataError, match="The own model has no parameter 'size'"):
+        Recommender(Own()).set_params(model__size=1)
+
+
 def test_scikit_learn_searches_and_validates_a_recommender(ratings):
     def negative_error(recommender, held_out):
         predicted = recommender.predict(held_out, cold_start="bias")["prediction"]
