@@ -197,18 +197,14 @@ class _Model:
         found = top_k(form.users, form.items, n, offset=form.offset, bias=form.bias, **limits)
         if not found.counts.any():
             raise LookupError("no items")
-        columns: dict[str, list[Any]] = {name: [] for name in ("user", "item", "rank", "score")}
-        for row, (place, count) in enumerate(
-            zip(places.tolist(), found.counts.tolist(), strict=True)
-        ):
-            columns["user"] += [user_ids[place]] * count
-            columns["rank"] += range(1, count + 1)
-            scores = found.scores[row, :count]
-            scores = scores if form.link is None else form.link(scores)
-            columns["score"] += [float(str(score)) for score in scores]
-            columns["item"] += found.items[row, :count].tolist()
-        shown = columns["item"]
-        columns["item"] = [item_ids[place] for place in shown]
+        rows, ranks = np.nonzero(np.arange(found.items.shape[1]) < found.counts[:, None])
+        shown, scores = found.items[rows, ranks].tolist(), found.scores[rows, ranks]
+        columns: dict[str, list[Any]] = {
+            "user": [user_ids[place] for place in places[rows]],
+            "item": [item_ids[place] for place in shown],
+            "rank": (ranks + 1).tolist(),
+            "score": [*map(float, map(str, scores if form.link is None else form.link(scores)))],
+        }
         if (title := self._about.get("title")) is not None:
             names = [each["name"] for each in self._about["columns"]["item_table"]]
             known, titles = (self.column("item_table", each) for each in (0, names.index(title)))
