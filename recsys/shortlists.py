@@ -214,13 +214,13 @@ class _Model:
         return Shortlist(self.name, columns)
 
 
+@dataclass(frozen=True, slots=True)
 class _Column:
     """Integers or texts that are read one by one."""
 
-    def __init__(
-        self, values: NDArray[Any], offsets: NDArray[Any] | None, valid: NDArray[Any] | None
-    ) -> None:
-        self.values, self.offsets, self.valid = values, offsets, valid
+    values: NDArray[Any]
+    offsets: NDArray[Any] | None
+    valid: NDArray[Any] | None
 
     def __len__(self) -> int:
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
