@@ -17,7 +17,6 @@ from recsys.data.csr import Values, in_common
 from recsys.data.features import Features
 from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted, table_of
-from recsys.data.rows import Source
 from recsys.data.times import duration
 from recsys.errors import DataError
 from recsys.models.base import Indices
@@ -158,7 +157,7 @@ def change_of(
         first = last - length
         removed = np.union1d(removed, np.flatnonzero(old.seconds < first))
         if new is not None and new.seconds is not None and (new.seconds < first).any():
-            new = _rated(new.take(new.seconds >= first), new.source)
+            new = _rated(new, new.seconds >= first)
     items_lost = np.zeros(old.n_items, np.bool_)
     if len(removed):  # who has no rating left stays if there are features; items go as users do
         mask = np.ones(kept.n_ratings, np.bool_)
@@ -214,19 +213,16 @@ def _news(old: Ratings, new: Ratings) -> Ratings | None:
     same = old.values_at(at) == new.values_at(pairs)
     if old.seconds is not None and new.seconds is not None:
         same &= old.seconds[at] == new.seconds[pairs]
-    if not same.any():
-        return new
     kept = np.ones(new.n_ratings, np.bool_)
     kept[pairs[same]] = False
-    return _rated(new.take(kept), new.source)
+    return new if kept.all() else _rated(new, kept)
 
 
-def _rated(ratings: Ratings, source: Source | None) -> Ratings | None:
-    """Return ratings without users and items that have none; None if nothing is left."""
-    if not ratings.n_ratings:
-        return None
-    rated = restricted(ratings, has_ratings(ratings), has_items(ratings))
-    return replace(rated, source=source)
+def _rated(ratings: Ratings, kept: npt.NDArray[np.bool_]) -> Ratings | None:
+    """Return some ratings, without users and items that have none; None if nothing is left."""
+    some = ratings.take(kept)
+    rated = restricted(some, has_ratings(some), has_items(some))
+    return replace(rated, source=ratings.source) if some.n_ratings else None
 
 
 def _forgotten(
@@ -248,7 +244,7 @@ def _forgotten(
 
     if new is not None:
         kept = (places[1] < 0)[new.user_index_of_nonzeros()]
-        new = _rated(without(new).take(kept), new.source)
+        new = _rated(without(new), kept)
     return without(old), new, places[0] >= 0
 
 

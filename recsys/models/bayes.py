@@ -407,8 +407,6 @@ class Bayes(DriftingModel, ContentModel):
         if seen.scale is not None:
             self.levels, self.cut_points = seen.scale.levels, seen.scale.cuts
             self.score_variance = float(seen.score_variance)
-        for name in NAMES:  # of an earlier fit
-            vars(self).pop(name, None)
         self.global_mean = states[0].mean
         self.noise_variances = np.array([state.noise_variance for state in states])
         for side, axis in (("user", "row"), ("item", "column")):
