@@ -301,7 +301,9 @@ def _predict_cold(
         means = popular.item_means[items]
         predicted: Floats = np.where(items >= 0, means, np.float32(popular.global_mean))
     elif isinstance(model, BiasedModel):
-        predicted = model._predict_partly_known(users, items)
+        user_bias = np.where(users >= 0, model.user_bias[users], np.float32(0))
+        predicted = user_bias + model.global_mean
+        predicted += np.where(items >= 0, model.item_bias[items], np.float32(0))
     else:
         raise DataError(f"The {model.name} model has no biases; use cold_start='popular' instead.")
     known = (users >= 0) & (items >= 0)

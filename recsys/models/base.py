@@ -435,12 +435,6 @@ class BiasedModel(Model):
         """Return scores of pairs, shape (n_pairs,); the same bits for a pair in any call."""
         return self.user_bias[users] + self.global_mean + item_bias[items]
 
-    def _predict_partly_known(self, users: Indices, items: Indices) -> Floats:
-        """Predict from the biases of the known sides; -1 stands for an unknown user or item."""
-        user_bias: Floats = np.where(users >= 0, self.user_bias[users], np.float32(0))
-        item_bias: Floats = np.where(items >= 0, self.item_bias[items], np.float32(0))
-        return user_bias + self.global_mean + item_bias
-
 
 class FoldingModel(BiasedModel):
     """A model that represents new users, or items, with the other side as it is."""
