@@ -6,7 +6,7 @@ items of users whom the model knows, is made without frames: factors, a top-k se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from statistics import NormalDist
 from typing import Any, Literal, TypeAlias, cast
@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.filters import check_modest
 from recsys.messages import redacted
@@ -24,8 +23,7 @@ from recsys.models.histories import Histories
 from recsys.predictions import unsupported, user_contributions
 from recsys.recommender import Recommender
 from recsys.reranking import Request
-from recsys.serve.facts import Facts, Id, Json, id_of, item_map, numbers, short, spectrum
-from recsys.serve.problems import ProblemError
+from recsys.serve.facts import Facts, Id, Json, id_of, numbers, short
 from recsys.topn import Cosine, CsrPairs, TopN, top_n
 
 History: TypeAlias = tuple[NDArray[np.int32], Floats]
@@ -34,6 +32,7 @@ History: TypeAlias = tuple[NDArray[np.int32], Floats]
 _LARGEST = float(np.finfo(np.float32).max)
 _REASONS = 3  # ratings and features that a recommendation names
 _DESCRIBED = ("created", "source", "fingerprint", "package_version")
+_FORMAT = ("format", "format_version", "files", "columns", "features", "checksum", "model")
 
 
 def request_of(
@@ -46,15 +45,9 @@ def request_of(
     at_most: int | None = None,
     per: str | None = None,
 ) -> Request:
-    """Return the options of `Recommender.recommend` that are not as usual, and `cold_start`.
-
-    Raises
-    ------
-    DataError
-        If a condition would be expensive.
-    """
+    """Return the options of `Recommender.recommend` that are not as usual, and `cold_start`."""
     if where is not None:
-        check_modest(where)
+        check_modest(where)  # raises if the condition would be expensive
     given: Json = {"where": where, "at_most": at_most, "per": per, "diversity": diversity or None}
     given |= {"block": [*exclude] or None, "exclude_seen": False if include_seen else None}
     found: Any = {name: value for name, value in given.items() if value is not None}
@@ -72,7 +65,8 @@ class Answers:
         self.name = name
         self.manifest = manifest or {}
         self.facts = Facts(recommender, name)
-        ratings = recommender.ratings
+        self.ratings = ratings = recommender.ratings
+        self._best = recommender.training["rating_max"] or 1.0  # what a liked item gets
         self._seen = CsrPairs(ratings.indptr, ratings.indices)
         marks = recommender.model.uses_features  # where features recommend items without ratings
         self._new = recommender._new if marks else None
@@ -86,23 +80,10 @@ class Answers:
         with suppress(DataError):  # a model without similarities
             self.neighbours([0][: self.ratings.n_items], 1)
 
-    @property
-    def ratings(self) -> Ratings:
-        """The ratings that the model was fitted to."""
-        return self.recommender.ratings
-
     def recommend(
         self, users: Sequence[Id], n: int, request: Request, explain: bool = False
     ) -> list[Json]:
-        """Return a list of n recommendations for each user; `request` is that of `request_of`.
-
-        Raises
-        ------
-        UnknownIdError
-            If a user, or an excluded item, is unknown.
-        DataError
-            If an option is not as it should be.
-        """
+        """Return a list of n recommendations for each user; `request` is that of `request_of`."""
         if request.keys() == {"cold_start"}:
             ids = self.ratings.users
             found = ids.find(users)
@@ -147,13 +128,7 @@ class Answers:
         return [self._answer(None, rows, "history") for rows in lists]
 
     def neighbours(self, items: Sequence[int], n: int) -> list[Json]:
-        """Return the n items most similar to each of some items, given by index.
-
-        Raises
-        ------
-        DataError
-            If the model has no similarities.
-        """
+        """Return the n items most similar to each of some items, given by index."""
         places = np.asarray(items, np.int64)
         lists: list[list[Json]] = [[] for _ in items]
         scorer, itself = self.recommender._item_similarity, Cosine.exclude_itself
@@ -197,10 +172,6 @@ class Answers:
         """Return recommendations for a user who is described by ratings, features or both.
 
         A rating that is None is the best one.
-
-        Raises
-        ------
-        UnknownIdError, DataError
         """
         if request.keys() == {"cold_start"} and not explain and features is None:
             given = self.history(history.items())
@@ -215,21 +186,11 @@ class Answers:
         return self._listed(folded, known, n, request, explain, policy)[0] | {"user": user}
 
     def similar(self, item: Id, n: int) -> Json:
-        """Return the n items most similar to an item.
-
-        Raises
-        ------
-        UnknownIdError, DataError
-        """
+        """Return the n items most similar to an item."""
         return self.neighbours([self.facts.place(item)], n)[0]
 
     def explain(self, user: Id, item: Id, n: int) -> Json:
-        """Return the score of an item for a user as a sum over ratings and features.
-
-        Raises
-        ------
-        UnknownIdError, DataError
-        """
+        """Return the score of an item for a user as a sum over ratings and features."""
         row = int(self.ratings.users.index([user])[0])
         place = self.facts.place(item)
         found, terms, reasons = self._reasons(self.recommender, row, np.array([place]), n)[0]
@@ -256,10 +217,6 @@ class Answers:
         """Return predictions for pairs of a user and an item, with their uncertainty if known.
 
         Given a confidence, also the bounds of intervals: those of a normal distribution.
-
-        Raises
-        ------
-        UnknownIdError, DataError
         """
         model = self.recommender.model
         uncertain = isinstance(model, abilities.HasUncertainty)
@@ -281,15 +238,11 @@ class Answers:
 
     def describe(self) -> Json:
         """Return what is known of the model: parameters, data, measured values, abilities."""
-        model, about = self.recommender.model, dict(self.manifest)
-        for name in ("format", "format_version", "files", "columns", "features", "checksum"):
-            about.pop(name, None)
-        about.pop("model", None)
-        known: Json = {name: about.pop(name, None) for name in _DESCRIBED}
+        model = self.recommender.model
+        known: Json = {name: self.manifest.get(name) for name in _DESCRIBED}
         known["source"] = redacted(known["source"]) if known["source"] else None
         known |= {"parameters": model.get_params(), "training": self.recommender.training}
-        for name in ("parameters", "training"):
-            about.pop(name, None)
+        others = {k: v for k, v in self.manifest.items() if k not in known and k not in _FORMAT}
         able = {  # beyond recommendations to known users
             "similar": isinstance(model, abilities.HasItemVectors | abilities.HasItemSimilarity),
             "explain": isinstance(model, abilities.Explains),
@@ -302,33 +255,7 @@ class Answers:
         known |= {"model": self.name, "name": model.name}
         known["abilities"] = [name for name, is_able in able.items() if is_able]
         known["rates"] = model.predicts_ratings and not self.ratings.implicit
-        return known | {"more": about}
-
-    def map(self, n: int) -> Json:
-        """Return places in the plane for the n items with most ratings; see `item_map`.
-
-        Raises
-        ------
-        ProblemError
-            If the model has no item vectors.
-        """
-        return self._picture(item_map, n)
-
-    def spectrum(self) -> Json:
-        """Return the singular values of the model, the largest first.
-
-        Raises
-        ------
-        ProblemError
-            If the model has no factors.
-        """
-        return self._picture(spectrum)
-
-    def _picture(self, make: Callable[..., Json], *args: Any) -> Json:
-        try:
-            return make(self.recommender, *args) | {"model": self.name}
-        except DataError as error:
-            raise ProblemError("not-available", str(error)) from None
+        return known | {"more": others}
 
     def _listed(
         self,
@@ -409,8 +336,3 @@ class Answers:
 
     def _answer(self, user: Id | None, items: list[Json], policy: str) -> Json:
         return {"user": user, "items": items, "model": self.name, "policy": policy}
-
-    @property
-    def _best(self) -> float:
-        """The best rating, which a liked item has."""
-        return self.recommender.training["rating_max"] or 1.0

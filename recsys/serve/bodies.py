@@ -241,7 +241,6 @@ class RecommendRequest(_Body):
     """Users, or a new user's history, features or both; and what the lists may contain."""
 
     model_config = ConfigDict(
-        extra="forbid",
         json_schema_extra={
             "examples": [
                 {"users": [42, 43], "n": 3},

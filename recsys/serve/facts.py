@@ -11,14 +11,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.changes import has_grades
-from recsys.data.features import Features
 from recsys.data.ids import CANONICAL_INTEGER, Ids, as_id_series
-from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.models.abilities import HasItemVectors
 from recsys.models.base import FactorModel, Indices
 from recsys.predictions import unsupported
 from recsys.recommender import Recommender
+from recsys.serve.problems import ProblemError
 
 if TYPE_CHECKING:
     from recsys.models.base import Model
@@ -29,20 +28,14 @@ Json: TypeAlias = dict[str, Any]
 
 _DIGITS = 7  # of a number in single precision
 _LONGEST_SEARCH = 200  # characters
-
 _ENDS = 3  # items that are named at each end of an axis
 
 
 class Facts:
-    """Facts about the items and users of one fitted model, which never changes.
-
-    Answers call the model by its `name`.
-    """
+    """Facts about one fitted model, its items and its users; answers call it by its `name`."""
 
     def __init__(self, recommender: Recommender, name: str) -> None:
-        self.ratings: Ratings = recommender.ratings
-        self.name = name
-        self._training = recommender.training
+        self.recommender, self.ratings, self.name = recommender, recommender.ratings, name
         self._titles = recommender._titles
 
     def names(self, items: NDArray[Any]) -> list[Json]:
@@ -61,12 +54,7 @@ class Facts:
         return [None] * len(items) if titles is None else titles[items].to_list()
 
     def place(self, item: Id) -> int:
-        """Return the index of an item.
-
-        Raises
-        ------
-        UnknownIdError
-        """
+        """Return the index of an item."""
         place = self.ratings.items.place(item)
         return place if place >= 0 else int(self.ratings.items.index([item])[0])  # raises
 
@@ -76,7 +64,7 @@ class Facts:
         Case and accents do not count. Those whose title begins with the text come first, then those
         with a word that does, and among these the ones with more ratings.
         """
-        counts = self._counts
+        counts = self.counts
         wanted = _plain(pl.Series([text.strip()[:_LONGEST_SEARCH]]))[0]
         if not wanted:
             found = np.arange(len(counts))
@@ -92,29 +80,21 @@ class Facts:
             )
             within = np.logical_and.reduce(words)
             rank = np.where(starts, 1, np.where(begins, 2, np.where(contains, 3, 4)))
-            named = self.ratings.items.find([text.strip()])
-            named = named[named >= 0]
-            rank[named] = 0
-            within[named] = True
+            if (place := self.ratings.items.place(text.strip())) >= 0:
+                rank[place], within[place] = 0, True
             found = np.flatnonzero(within)
-        order = np.lexsort((found, -counts[found], rank[found]))[:n]
-        rows = [self.named(int(place)) | {"count": int(counts[place])} for place in found[order]]
+        best = found[np.lexsort((found, -counts[found], rank[found]))[:n]]
+        named = zip(self.names(best), counts[best].tolist(), strict=True)
+        rows = [name | {"count": count} for name, count in named]
         return {"items": rows, "total": len(found), "model": self.name}
 
     def item(self, item: Id) -> Json:
-        """Return what is known of an item.
-
-        Raises
-        ------
-        UnknownIdError
-        """
+        """Return what is known of an item."""
         place = self.place(item)
-        ratings = self.ratings
-        found = self.named(place) | {"count": int(self._counts[place])}
-        if not ratings.implicit:
-            found["mean"] = short(self._means[place]) if self._counts[place] else None
-        found["features"] = _features(ratings.item_table, self._item_rows, place)
-        return found | {"model": self.name}
+        found = self.named(place) | {"count": int(self.counts[place])}
+        if not self.ratings.implicit:
+            found["mean"] = short(self.means[place]) if self.counts[place] else None
+        return found | {"features": self.features("item", place), "model": self.name}
 
     def users(self, n: int) -> Json:
         """Return the n users with most ratings, and the number of all."""
@@ -124,12 +104,7 @@ class Facts:
         return {"users": ids, "total": len(counts), "model": self.name}
 
     def user(self, user: Id, n: int) -> Json:
-        """Return what is known of a user, and the n ratings that are highest.
-
-        Raises
-        ------
-        UnknownIdError
-        """
+        """Return what is known of a user, and the n ratings that are highest."""
         row = int(self.ratings.users.index([user])[0])
         ratings = self.ratings
         own = slice(int(ratings.indptr[row]), int(ratings.indptr[row + 1]))
@@ -143,7 +118,7 @@ class Facts:
             "user": id_of(ratings.users, row),
             "count": len(places),
             "history": history,
-            "features": _features(ratings.user_table, self._user_rows, row),
+            "features": self.features("user", row),
             "model": self.name,
         }
 
@@ -172,17 +147,24 @@ class Facts:
     @cached_property
     def grades(self) -> tuple[float, float] | None:
         """The lowest and the highest rating, if ratings are grades."""
-        low, high = self._training["rating_min"], self._training["rating_max"]
-        return (low, high) if has_grades(self.ratings) else None
+        training = self.recommender.training
+        is_graded = has_grades(self.ratings)
+        return (training["rating_min"], training["rating_max"]) if is_graded else None
 
     @cached_property
-    def _counts(self) -> NDArray[np.int64]:
+    def counts(self) -> NDArray[np.int64]:
+        """Number of ratings of each item."""
         return np.bincount(self.ratings.indices, minlength=self.ratings.n_items)
 
     @cached_property
-    def _means(self) -> NDArray[np.float64]:
+    def means(self) -> NDArray[np.float64]:
+        """Mean rating of each item, 0 without any."""
         sums = np.bincount(self.ratings.indices, self.ratings.values, self.ratings.n_items)
-        return sums / np.maximum(self._counts, 1)
+        return sums / np.maximum(self.counts, 1)
+
+    def most_rated(self, n: int) -> Indices:
+        """Return the n items with the most ratings, the first one first."""
+        return np.argsort(-self.counts, kind="stable")[:n]
 
     @cached_property
     def _plain_titles(self) -> pl.Series:
@@ -192,14 +174,77 @@ class Facts:
         return _plain(ids if titles is None else titles.fill_null(ids))
 
     @cached_property
-    def _item_rows(self) -> Indices | None:
-        table = self.ratings.item_table
-        return None if table is None else table.rows_of(self.ratings.items)
+    def _rows(self) -> dict[str, Indices]:
+        """Rows of items and users in the tables that there are, -1 for those without one."""
+        known = self.ratings
+        sides = ("item", known.items, known.item_table), ("user", known.users, known.user_table)
+        return {side: table.rows_of(ids) for side, ids, table in sides if table is not None}
 
-    @cached_property
-    def _user_rows(self) -> Indices | None:
-        table = self.ratings.user_table
-        return None if table is None else table.rows_of(self.ratings.users)
+    def features(self, side: str, place: int) -> Json:
+        """Return what the table of items or users has about one of them, but missing values."""
+        if side not in self._rows or (row := self._rows[side][place]) < 0:
+            return {}
+        table = getattr(self.ratings, f"{side}_table")
+        return {
+            name: value if isinstance(value, int | float | str | list) else str(value)
+            for name, value in table.frame.row(int(row), named=True).items()
+            if name in table.kinds and value is not None
+        }
+
+    def map(self, n: int = 500) -> Json:
+        """Return places in the plane for the n items with the most ratings.
+
+        They are the first two principal components of the item vectors, each of length 1: items
+        are close if the model takes them for similar. The picture is the best one in two
+        dimensions, and shows a share of the differences between items that is given with it.
+
+        Raises
+        ------
+        ProblemError
+            If the model has no vectors of items.
+        """
+        model = self.recommender.model
+        if not isinstance(model, HasItemVectors):
+            error = unsupported(model, HasItemVectors, "place its items on a map")
+            raise ProblemError("not-available", str(error))
+        chosen = self.most_rated(n)
+        vectors = model.item_vectors()[chosen].astype(np.float64)
+        lengths = np.linalg.norm(vectors, axis=1)
+        placed = lengths > 0  # a vector of zeros has no direction
+        chosen = chosen[placed]
+        points, share = _plane(vectors[placed] / lengths[placed, None])
+        items = [
+            named | {"x": x, "y": y, "count": count}
+            for named, (x, y), count in zip(
+                self.names(chosen), points.tolist(), self.counts[chosen].tolist(), strict=True
+            )
+        ]
+        titles = [str(each["item"] if each["title"] is None else each["title"]) for each in items]
+        axes = []
+        for column in points.T:
+            order = np.argsort(column, kind="stable").tolist()
+            ends = {"low": order[:_ENDS], "high": order[::-1][:_ENDS]}
+            axes.append({end: [titles[at] for at in places] for end, places in ends.items()})
+        return {"items": items, "axes": axes, "share": share, "model": self.name}
+
+    def spectrum(self) -> Json:
+        """Return the singular values of the low-rank part of the model, the largest first.
+
+        For a model of factors they are those of the product of its user and item factors, for
+        spectral those of the normalised interactions; of a blend, those of its first model that
+        has any.
+
+        Raises
+        ------
+        ProblemError
+            If the model has no factors.
+        """
+        model = self.recommender.model
+        if (values := _singular_values(model)) is None:
+            reason = f"The {model.name} model has no factors, and so no singular values."
+            raise ProblemError("not-available", reason)
+        kept = np.sort(values.astype(np.float64))[::-1].tolist()
+        return {"values": kept, "rank": len(kept), "model": self.name}
 
 
 def short(value: float) -> float:
@@ -228,63 +273,6 @@ def id_of(ids: Ids, place: int) -> Id:
     return found
 
 
-def _features(table: Features | None, rows: Indices | None, place: int) -> Json:
-    """Return what a table has about an item or a user, without missing values."""
-    if table is None or rows is None or rows[place] < 0:
-        return {}
-    found = table.frame.row(int(rows[place]), named=True)
-    return {
-        name: value if isinstance(value, int | float | str | list) else str(value)
-        for name, value in found.items()
-        if name in table.kinds and value is not None
-    }
-
-
-def most_rated(recommender: Recommender, n: int) -> tuple[Indices, NDArray[np.int64]]:
-    """Return the n items with the most ratings, best first, and the counts of all items."""
-    ratings = recommender.ratings
-    counts = np.bincount(ratings.indices, minlength=ratings.n_items)
-    return np.argsort(-counts, kind="stable")[:n], counts
-
-
-def item_map(recommender: Recommender, n: int = 500) -> dict[str, Any]:
-    """Return places in the plane for the n items with the most ratings.
-
-    They are the first two principal components of the item vectors, each of length 1: items are
-    close if the model takes them for similar. The picture is the best one in two dimensions, and
-    shows a share of the differences between items that is given with it.
-
-    See `recsys.serve.bodies.MapBody` for what is returned.
-
-    Raises
-    ------
-    DataError
-        If the model has no vectors of items.
-    """
-    model = recommender.model
-    if not isinstance(model, HasItemVectors):
-        raise unsupported(model, HasItemVectors, "place its items on a map")
-    chosen, counts = most_rated(recommender, n)
-    vectors = model.item_vectors()[chosen].astype(np.float64)
-    lengths = np.linalg.norm(vectors, axis=1)
-    placed = lengths > 0  # a vector of zeros has no direction
-    chosen = chosen[placed]
-    points, share = _plane(vectors[placed] / lengths[placed, None])
-    ids = recommender.ratings.items.take(chosen).to_list()
-    known = recommender.ratings.titles
-    titles = [None] * len(chosen) if known is None else known[chosen].to_list()
-    items = [
-        {"item": item, "title": title, "x": float(x), "y": float(y), "count": int(count)}
-        for item, title, (x, y), count in zip(ids, titles, points, counts[chosen], strict=True)
-    ]
-    axes = []
-    for column in points.T:
-        order = np.argsort(column, kind="stable")
-        names = [str(ids[at] if titles[at] is None else titles[at]) for at in order]
-        axes.append({"low": names[:_ENDS], "high": names[::-1][:_ENDS]})
-    return {"items": items, "axes": axes, "share": share}
-
-
 def _plane(vectors: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Return the first two principal components, in -1 to 1, and their share of the variance."""
     U, s, _ = np.linalg.svd(vectors - vectors.mean(axis=0, keepdims=True), full_matrices=False)
@@ -296,25 +284,6 @@ def _plane(vectors: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     points *= np.where((points**3).sum(axis=0) < 0, -1, 1)
     shares = s**2 / max(float(s @ s), np.finfo(float).tiny)
     return points, float(shares[:2].sum())
-
-
-def spectrum(recommender: Recommender) -> dict[str, Any]:
-    """Return the singular values of the low-rank part of a model, and its rank.
-
-    For a model of factors they are those of the product of its user and item factors, for spectral
-    those of the normalised interactions; of a blend, those of its first model that has any.
-
-    Raises
-    ------
-    DataError
-        If the model has no factors.
-    """
-    model = recommender.model
-    values = _singular_values(model)
-    if values is None:
-        raise DataError(f"The {model.name} model has no factors, and so no singular values.")
-    kept = np.sort(values.astype(np.float64))[::-1]
-    return {"values": [float(value) for value in kept], "rank": len(kept)}
 
 
 def _singular_values(model: Model) -> NDArray[np.floating[Any]] | None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -99,7 +99,8 @@ class EventLog:
     def __init__(self, path: str) -> None:
         self.path = Path(path)
         self._writer = ThreadPoolExecutor(1, "recsys-events")
-        self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._waiting: list[bytes] = []
+        self._written: Future[None]
         self._lock = threading.Lock()
 
     async def store(self, lines: bytes) -> None:
@@ -110,39 +111,26 @@ class EventLog:
         ProblemError
             If they cannot be written: then none of them is there.
         """
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
         with self._lock:
-            self._waiting.append((lines, done))
+            self._waiting.append(lines)
             if len(self._waiting) == 1:
-                self._writer.submit(self._write, loop)
-        await done
+                self._written = self._writer.submit(self._write)
+            written = self._written
+        await asyncio.shield(asyncio.wrap_future(written))  # others wait for it, too
 
-    def _write(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _write(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        problem: ProblemError | None = None
         try:
-            append_lines(self.path, b"".join(lines for lines, _ in waiting), durable=True)
+            append_lines(self.path, b"".join(waiting), durable=True)
         except OSError as error:
             _log.error("%s cannot be written: %s", self.path, error.strerror)
             reason = (error.strerror or "it cannot be written").lower()
-            problem = ProblemError("not-stored", f"The events are not stored: {reason}.")
-        loop.call_soon_threadsafe(_settle, [done for _, done in waiting], problem)
+            raise ProblemError("not-stored", f"The events are not stored: {reason}.") from None
 
     def close(self) -> None:
         """Write what waits, and end."""
         self._writer.shutdown(wait=True)
-
-
-def _settle(waiting: Sequence[asyncio.Future[None]], problem: ProblemError | None) -> None:
-    for done in waiting:
-        if done.done():  # the client has gone
-            continue
-        if problem is None:
-            done.set_result(None)
-        else:
-            done.set_exception(problem)
 
 
 class RequestLog:

@@ -125,7 +125,7 @@ async def recommend(
     parts = [  # between commas, but an id that has a comma itself stays whole
         each.strip()
         for text in exclude
-        for each in ([text] if known.find([text])[0] >= 0 else text.split(","))
+        for each in ([text] if known.place(text) >= 0 else text.split(","))
     ]
     excluded = [each for each in parts if each]
     request = request_of(where=where, exclude=excluded, include_seen=include_seen, unknown=unknown)
@@ -228,13 +228,13 @@ async def user(service: Served, user: PathId, n: N = 100) -> Answer:
 @_route("GET", "/map", bodies.MapBody, "model", "not-available")
 async def item_map(service: Served, n: N = 500, variant: OfVariant = None) -> Answer:
     """Place the items with most ratings on a map."""
-    return Answer(await service.run(service.answers(variant).map, service.check_n(n)))
+    return Answer(await service.run(service.answers(variant).facts.map, service.check_n(n)))
 
 
 @_route("GET", "/spectrum", bodies.SpectrumBody, "model", "not-available")
 async def spectrum(service: Served, variant: OfVariant = None) -> Answer:
     """Give the singular values of the model."""
-    return Answer(await service.run(service.answers(variant).spectrum))
+    return Answer(await service.run(service.answers(variant).facts.spectrum))
 
 
 @_route("GET", "/model", bodies.ModelBody, "model", "not-available")

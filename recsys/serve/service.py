@@ -122,13 +122,7 @@ class Service:
                 self.counters.rejected.labels(name).inc()
 
     def answers(self, variant: Variant | None = None, user: Id | None = None) -> Answers:
-        """Return the answers of a model: of a variant, of a user's variant, or of model a.
-
-        Raises
-        ------
-        ProblemError
-            If there is no such model, or it is not loaded yet.
-        """
+        """Return the answers of a model: of a variant, of a user's variant, or of model a."""
         if not self.models:
             raise ProblemError("not-available", "The service has an index of documents alone.")
         chosen = variant or self.variant(user) or "a"
@@ -143,13 +137,7 @@ class Service:
         return variant_of(user, self.settings.share)
 
     def search(self) -> IndexAnswers:
-        """Return the answers of the index.
-
-        Raises
-        ------
-        ProblemError
-            If there is none, or it is not loaded yet.
-        """
+        """Return the answers of the index."""
         if self.index is None:
             raise ProblemError("not-available", "The service has no index of documents (--index).")
         return _loaded(self.index)
@@ -196,39 +184,21 @@ class Service:
         return answers
 
     async def store(self, events: list[Json]) -> None:
-        """Return when events are on the disk.
-
-        Raises
-        ------
-        ProblemError
-            If there is no log of events, or it cannot be written.
-        """
+        """Return when events are on the disk."""
         if self.events is None:
             raise ProblemError("not-available", "The service stores no events (--events FILE).")
         await self.events.store(b"".join(msgspec.json.encode(each) + b"\n" for each in events))
         self.counters.events.inc(len(events))
 
     def check_n(self, n: int) -> int:
-        """Return the length of a list.
-
-        Raises
-        ------
-        ProblemError
-            If it is above the limit.
-        """
+        """Return the length of a list, if it is within the limit."""
         if not 1 <= n <= self.limits.items:
             expected = f"n must be between 1 and {self.limits.items:,}"
             raise ProblemError("invalid-request", f"{expected}; got {n}.")
         return n
 
     def check_batch(self, size: int, noun: str, n: int = 1) -> None:
-        """Check the size of a batch, of n items each.
-
-        Raises
-        ------
-        ProblemError
-            If it is empty, or above the limit.
-        """
+        """Check the size of a batch, of n items each."""
         if not 1 <= size <= self.limits.batch:
             expected = f"A request has 1 to {self.limits.batch:,} {noun}"
             raise ProblemError("invalid-request", f"{expected}; got {size:,}.")
@@ -369,12 +339,7 @@ def _signature(path: str) -> Signature | None:
 
 
 def load_answers(path: Path) -> Answers:
-    """Load and verify a saved model.
-
-    Raises
-    ------
-    ModelFileError
-    """
+    """Load and verify a saved model."""
     recommender = Recommender.load(path, verify=True)
     manifest, mark = _manifest(path)
     answers = Answers(recommender, f"{recommender.model.name}@{mark}", manifest)
@@ -383,12 +348,7 @@ def load_answers(path: Path) -> Answers:
 
 
 def load_search(path: Path) -> IndexAnswers:
-    """Load and verify a saved index.
-
-    Raises
-    ------
-    ModelFileError
-    """
+    """Load and verify a saved index."""
     from recsys.lsi.index import Index
 
     return IndexAnswers(Index.load(path, verify=True), f"lsi@{_manifest(path)[1]}")
@@ -396,9 +356,8 @@ def load_search(path: Path) -> IndexAnswers:
 
 def _manifest(path: Path) -> tuple[Json, str]:
     """Return the contents of model.json, and the beginning of their checksum."""
-    file = path / MANIFEST
     try:
-        document = schema.read_document(file)
+        document = schema.read_document(path / MANIFEST)
         return document, str(document.get("checksum", ""))[:8]
     except (OSError, DamageError) as error:
         raise ModelFileError(f"{path} cannot be served: {error}.") from None
@@ -412,13 +371,7 @@ class IndexAnswers:
     name: str
 
     def search(self, query: str, n: int) -> Json:
-        """Return the n documents nearest to a query in meaning.
-
-        Raises
-        ------
-        DataError
-            If no word of the query is known.
-        """
+        """Return the n documents nearest to a query in meaning."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             frame = self.index.query(query, n)

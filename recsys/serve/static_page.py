@@ -20,12 +20,11 @@ from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
 from recsys.serve.closed_forms import Form, closed_form, form_size, scores_new
-from recsys.serve.facts import Facts, item_map, most_rated, spectrum
+from recsys.serve.facts import Facts
+from recsys.serve.problems import ProblemError
 from recsys.topn import Cosine, top_n
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from recsys.models.base import Indices
     from recsys.recommender import Recommender
 
@@ -90,9 +89,10 @@ def static_page(
     n = known if n_items is None else min(n_items, known)
     for each in models.values():
         _check_size(each, n)
-    chosen, counts = most_rated(recommender, n)
+    facts = Facts(recommender, recommender.model.name)
+    chosen = facts.most_rated(n)
     featured = recommender.model.uses_features  # else items without ratings have no scores
-    items = np.sort(chosen[featured | (counts[chosen] > 0)])
+    items = np.sort(chosen[featured | (facts.counts[chosen] > 0)])
     rated = np.flatnonzero(np.diff(recommender.ratings.indptr))
     users = rated[: max(n_users, 0)]
     remark = f"{counted(len(items), 'item')} in this page" if len(items) < known else None
@@ -107,7 +107,7 @@ def static_page(
             "title": title,
             "remark": remark,
         },
-        "items": _items(recommender, items, counts),
+        "items": _items(facts, items),
         "users": _users(recommender, items, users),
         "models": {
             variant: _model(each, recommender, items, users) for variant, each in models.items()
@@ -130,39 +130,28 @@ def _check_size(recommender: Recommender, n: int) -> None:
     )
 
 
-def _items(recommender: Recommender, items: Indices, counts: NDArray[np.int64]) -> Form:
-    ratings, titles = recommender.ratings, recommender.ratings.titles
+def _items(facts: Facts, items: Indices) -> Form:
+    ratings, titles = facts.ratings, facts.ratings.titles
     found: Form = {
         "ids": ratings.items.take(items).to_list(),
         "titles": None if titles is None else titles[items].to_list(),
-        "counts": counts[items].astype(np.int32),
+        "counts": facts.counts[items].astype(np.int32),
     }
     if not ratings.implicit:
-        sums = np.bincount(ratings.indices, ratings.values, ratings.n_items)[items]
-        found["means"] = (sums / np.maximum(counts[items], 1)).astype(np.float32)
+        found["means"] = facts.means[items].astype(np.float32)
     if ratings.item_table is not None:
-        facts = Facts(recommender, recommender.model.name)
-        found["features"] = [facts.item(item)["features"] for item in found["ids"]]
+        found["features"] = [facts.features("item", item) for item in items]
     return found
 
 
 def _users(recommender: Recommender, items: Indices, users: Indices) -> Form:
     """Return the ratings of the users, of items in the page, as rows of a CSR matrix."""
-    ratings = recommender.ratings
-    place = np.full(ratings.n_items, -1, np.int32)
-    place[items] = np.arange(len(items))
-    starts, places, values = [0], [], []
-    for user in users:
-        own = slice(ratings.indptr[user], ratings.indptr[user + 1])
-        at = place[ratings.indices[own]]
-        places.append(at[at >= 0])
-        values.append(ratings.values_at(own)[at >= 0])
-        starts.append(starts[-1] + len(places[-1]))
+    rows = recommender.ratings.matrix[users][:, items]
     return {
-        "ids": ratings.users.take(users).to_list(),
-        "starts": np.array(starts, np.int32),
-        "places": np.concatenate([np.zeros(0, np.int32), *places]),
-        "values": np.concatenate([np.zeros(0, np.float32), *values]),
+        "ids": recommender.ratings.users.take(users).to_list(),
+        "starts": rows.indptr.astype(np.int32),
+        "places": rows.indices.astype(np.int32),
+        "values": rows.data,
     }
 
 
@@ -182,10 +171,11 @@ def _model(each: Recommender, first: Recommender, items: Indices, users: Indices
     }
     with suppress(DataError):  # the page says that the model has none
         found["similar"] = _neighbours(each, items)
-    with suppress(DataError):
-        found["map"] = item_map(each, min(len(items), _ON_MAP))
-    with suppress(DataError):
-        found["spectrum"] = spectrum(each)
+    facts = Facts(each, each.model.name)
+    with suppress(ProblemError):
+        found["map"] = facts.map(min(len(items), _ON_MAP))
+    with suppress(ProblemError):
+        found["spectrum"] = facts.spectrum()
     return found
 
 

@@ -19,7 +19,8 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
 from recsys.serve import static_page as pages
 from recsys.serve.closed_forms import closed_form, form_scores
-from recsys.serve.facts import item_map, spectrum
+from recsys.serve.facts import Facts
+from recsys.serve.problems import ProblemError
 from recsys.serve.static_page import static_page
 
 DAY = date(2026, 1, 31)
@@ -151,7 +152,7 @@ def test_the_map_places_the_most_rated_items(name, ratings):
     fitted = Recommender(name, **({} if name in ("softimpute", "ease") else {"factors": 3})).fit(
         ratings
     )
-    found = item_map(fitted, 5)
+    found = Facts(fitted, name).map(5)
     assert len(found["items"]) == 5
     counts = [row["count"] for row in found["items"]]
     assert counts == sorted(np.bincount(ratings.indices).tolist(), reverse=True)[:5]
@@ -164,8 +165,8 @@ def test_the_map_places_the_most_rated_items(name, ratings):
 def test_the_spectrum_is_that_of_the_scores_without_biases(als):
     model = als.model
     scores = model.user_factors.astype(float) @ model.item_factors.astype(float).T
-    found = spectrum(als)
+    found = Facts(als, "als").spectrum()
     np.testing.assert_allclose(found["values"], np.linalg.svd(scores)[1][:3], rtol=1e-5)
     assert found["rank"] == 3
-    with pytest.raises(DataError, match="popular model has no factors"):
-        spectrum(Recommender("popular").fit(als.ratings))
+    with pytest.raises(ProblemError, match="popular model has no factors"):
+        Facts(Recommender("popular").fit(als.ratings), "popular").spectrum()
