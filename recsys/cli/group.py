@@ -6,6 +6,7 @@ import os
 import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +33,15 @@ class State:
     words: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Verb:
-    """Place of a command ("module:attribute"), and its one-line help."""
+class Verb(click.Command):
+    """Command that is imported when it is called: its place, "module:attribute", and short help."""
 
-    target: str
-    help: str
+    def __init__(self, target: str, short_help: str) -> None:
+        super().__init__(target, short_help=short_help)
 
     def load(self) -> click.Command:
         """Import the command."""
-        command: click.Command = pkgutil.resolve_name(self.target)
+        command: click.Command = pkgutil.resolve_name(str(self.name))
         return command
 
 
@@ -97,13 +97,7 @@ class Option(click.Option):
         return next(filter(None, map(os.environ.get, variables(self, ctx))), None)
 
     def handle_parse_result(self, ctx: click.Context, opts: Any, args: list[str]) -> Any:
-        """Parse the value; an error says where the value is set, if not on the command line.
-
-        Raises
-        ------
-        BadParameter
-            For an invalid value.
-        """
+        """Parse the value; an error says where the value is set, if not on the command line."""
         try:
             return super().handle_parse_result(ctx, opts, args)
         except click.BadParameter as error:
@@ -177,13 +171,7 @@ class Command(_WithExamples):
         self.hints = hints or {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments on top of the settings; help needs none and shows none.
-
-        Raises
-        ------
-        UsageError
-            For invalid arguments.
-        """
+        """Parse the arguments on top of the settings; help needs none and shows none."""
         if not ctx.resilient_parsing and set(args).isdisjoint(self.get_help_option_names(ctx)):
             ctx.default_map = defaults_of(ctx)
         try:
@@ -215,17 +203,11 @@ class Command(_WithExamples):
 
     def _choose_one(self, ctx: click.Context) -> None:
         """Keep the one group of options that is given, the command line before settings."""
-        given = [
-            [n for n in group if ctx.params[n] not in (None, (), False)] for group in self.one_of
-        ]
-        typed = [
-            names
-            for names in given
-            if any(ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE for n in names)
-        ]
-        for name in (name for names in given if typed and names not in typed for name in names):
+        given = {n for n in chain(*self.one_of) if ctx.params[n] not in (None, (), False)}
+        typed = {n for n in given if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE}
+        chosen = [group for group in self.one_of if not (typed or given).isdisjoint(group)]
+        for name in given.difference(*chosen):
             ctx.params[name] = () if isinstance(ctx.params[name], tuple) else None
-        n_chosen = len(typed or [*filter(None, given)])
         shown = {
             p.name: max(p.opts, key=len) if isinstance(p, click.Option) else p.human_readable_name
             for p in self.params
@@ -235,57 +217,42 @@ class Command(_WithExamples):
             for group in self.one_of
         ]
         choices = f"{', '.join(listed[:-1])} or {listed[-1]}"
-        if n_chosen > 1:
+        if len(chosen) > 1:
             raise click.UsageError(f"Give only one of {choices}.", ctx)
-        if self.required and not n_chosen:
+        if self.required and not chosen:
             raise click.UsageError(f"{self.required}: {choices}.", ctx)
 
 
 class Group(_WithExamples, click.Group):
-    """Group that imports a verb only when it is called, and suggests the nearest verb."""
+    """Group that imports a verb only when it is called."""
 
     command_class = Command
 
-    def __init__(self, *args: Any, verbs: dict[str, Verb] | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.verbs = verbs or {}
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of work, not of the alphabet."""
-        return [*self.verbs, *self.commands]
+        return [*self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the verb `cmd_name`; None if there is no such verb."""
-        verb = self.verbs.get(cmd_name)
-        return verb.load() if verb else super().get_command(ctx, cmd_name)
+        """Return a command, imported if it is a verb; None if there is none of that name."""
+        found = self.commands.get(cmd_name)
+        return found.load() if isinstance(found, Verb) else found
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Find the verb that `args` begin with, or suggest the nearest one.
-
-        Raises
-        ------
-        NoSuchCommand
-            If there is no such verb.
-        """
-        known = self.list_commands(ctx)
-        if args[0] in known or args[0].startswith("-") or ctx.resilient_parsing:
-            return super().resolve_command(ctx, args)
-        raise click.NoSuchCommand(args[0], possibilities=known, ctx=ctx)
+    def _short_helps(self) -> list[tuple[str, str]]:
+        return [(name, each.get_short_help_str(100)) for name, each in self.commands.items()]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs with their one-line help, without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(n, self._short_help(n)) for n in self.list_commands(ctx)])
+            formatter.write_dl(self._short_helps())
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete verbs and the group's own options without importing a verb."""
-        verbs = (name for name in self.list_commands(ctx) if name.startswith(incomplete))
-        items = [CompletionItem(name, help=self._short_help(name)) for name in verbs]
+        items = [
+            CompletionItem(name, help=text)
+            for name, text in self._short_helps()
+            if name.startswith(incomplete)
+        ]
         return items + click.Command.shell_complete(self, ctx, incomplete)
-
-    def _short_help(self, name: str) -> str:
-        verb = self.verbs.get(name)
-        return verb.help if verb else self.commands[name].get_short_help_str(limit=100)
 
 
 def variables(option: click.Parameter, ctx: click.Context) -> list[str]:

@@ -81,7 +81,7 @@ class _Root(Group):
 @click.group(
     name="recsys",
     cls=_Root,
-    verbs=VERBS,
+    commands={**VERBS},
     examples=[
         "recsys data sample",
         "recsys recommend ratings.csv --user 42",

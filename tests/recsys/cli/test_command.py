@@ -34,7 +34,7 @@ EXAMPLES = [(path, example) for path, command in COMMANDS.items() for example in
 def test_help_known_beforehand_is_the_verbs_own(name):
     verb = VERBS[name].load()
     assert verb.name == name
-    assert verb.get_short_help_str(limit=200) == VERBS[name].help
+    assert verb.get_short_help_str(limit=200) == VERBS[name].short_help
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
