@@ -99,7 +99,8 @@ def sample(
             for each in unfinished.iterdir():
                 each.replace(target / each.name)
     except OSError as error:
-        require(False, f"The sample cannot be copied to {out}: {error.strerror}.", CommandError)
+        reason = f"The sample cannot be copied to {out}: {error.strerror}."
+        raise CommandError(reason) from error
     with (target / "ratings.csv").open(encoding="utf-8") as lines:
         next(lines)
         user = next(lines).split(",")[0]
@@ -247,13 +248,7 @@ def write_spectrum(
 
 
 def check_plot(path: str | None) -> None:
-    """Check, before the work, that a plot can be drawn and written.
-
-    Raises
-    ------
-    CommandError
-        If matplotlib is missing, or the file cannot be written.
-    """
+    """Check, before the work, that a plot can be drawn and written."""
     from importlib.util import find_spec
 
     if path is not None and find_spec("matplotlib") is None:

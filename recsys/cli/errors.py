@@ -30,13 +30,7 @@ class CommandError(RecsysError):
 
 
 def require(condition: object, sentence: str, error: type[Exception] = click.UsageError) -> None:
-    """Check a condition of a verb; the sentence says what would be right.
-
-    Raises
-    ------
-    UsageError
-        Or another error, if the condition does not hold.
-    """
+    """Check a condition of a verb; the sentence says what would be right."""
     if not condition:
         raise error(sentence)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from recsys.evaluation import Evaluation, Split
     from recsys.evaluation.results import Gate
-    from recsys.models.base import Model, Step
+    from recsys.models.base import Model
     from recsys.recommender import Recommender
 
 _EXPLICIT = ("als", "bias", "popular")
@@ -36,6 +36,7 @@ _METRICS = (
 )
 _DETAILS = "As in `recsys fit --help` and `recsys split --help`"
 _HINTS = {"--metric": _METRICS, "--metrics": _METRICS}
+_NOT_ONLINE = ("--train", "--test", "--model", "--per-user", "--report", "--fail-if")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,27 +106,29 @@ _evaluation_options = cli.bundle(
 """Decorator that adds RATINGS and the options of an evaluation as `request`."""
 
 
-def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evaluation]:
-    """Read, split, fit and measure; return the models and the evaluation."""
-    from recsys.evaluation.results import only
+def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evaluation, list[Gate]]:
+    """Read, split, fit and measure; return the models, the evaluation and the conditions."""
+    from recsys.evaluation.results import only, value_names
 
     check_file(request.per_user, "--per-user", (".csv", ".parquet"))
     check_file(request.report, "--report", (".html",))
-    _gates(request, comparing=at_least > 1)  # raises before the work
+    names = [name for *_, name in value_names(list(evaluation.METRICS.values()), request.n)]
+    gates = parsed_gates(request.fail_if, names, comparing=at_least > 1)
     models, splits = _prepared(request, at_least)
     ns = request.n
     if request.report is not None:  # its curves show shorter lists as well
         ns = tuple(sorted({*ns, *(n for n in _CURVE if n < max(ns))}))
     with Activity("Evaluating") as activity:
-
-        def each(label: str, step: Step) -> None:
-            activity.title = f"Fitting {label}"
-            activity.step(step)
-
-        seed = request.fitting.seed
-        settings: dict[str, Any] = {"candidates": request.candidates, "random_state": seed}
-        settings["diversity"] = request.diversity
-        found = evaluation.evaluate(models, splits, ns, new=request.new, on_step=each, **settings)
+        found = evaluation.evaluate(
+            models,
+            splits,
+            ns,
+            candidates=request.candidates,
+            new=request.new,
+            diversity=request.diversity,
+            random_state=request.fitting.seed,
+            on_step=lambda label, step: activity.step(step, f"Fitting {label}"),
+        )
     models = {name: getattr(each, "model", each) for name, each in models.items()}
     _report_counts(found, request.splitting.method)
     if request.per_user is not None:
@@ -135,33 +138,11 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
         from recsys.cli.versions import write_report
 
         write_report(found, models, request.report)
-    return models, only(found, request.n)
-
-
-def _gates(request: _Request, *, comparing: bool) -> list[Gate]:
-    from recsys.evaluation.results import value_names
-
-    names = [name for *_, name in value_names(list(evaluation.METRICS.values()), request.n)]
-    return parsed_gates(request.fail_if, names, comparing=comparing)
-
-
-def _check_gates(request: _Request, found: Evaluation, *, comparing: bool = False) -> None:
-    """Report whether the conditions of --fail-if are met, and raise if one is."""
-    labels = found.table["model"].to_list()
-    n_saved = len(request.ratings) if _are_models(request) else 0
-    judged = labels[1:] if comparing else labels[:n_saved] or labels
-    gates = _gates(request, comparing=comparing)
-    report_verdicts([verdict for gate in gates for verdict in gate.verdicts(found, judged)])
+    return models, only(found, request.n), gates
 
 
 def _are_models(request: _Request) -> bool:
-    """Return whether saved models are to be measured.
-
-    Raises
-    ------
-    UsageError
-        If there are others next to them.
-    """
+    """Return whether saved models are to be measured."""
     others = [place for place in request.ratings if not inputs.is_model(place)]
     found = [place for place in request.ratings if place not in others]
     if found and others:
@@ -468,31 +449,27 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     if engine.on_spark:
         from recsys.cli.spark import evaluate_on_spark
 
-        others = (request.train, request.model, request.candidates, request.per_user)
-        too_much = (
-            any(others)
-            or request.diversity
-            or request.report
-            or request.fitting.given
-            or len(request.n) > 1
-        )
-        require(not too_much, "--engine spark takes MODEL --test FILE, and one -n.")
+        others = cli.given_in(request).keys() - {"--test", "-n"}
+        is_more = others or request.splitting.given or request.fitting.given or len(request.n) > 1
+        require(not is_more, "--engine spark takes MODEL --test FILE, and one -n.")
         is_there = len(request.ratings) == 1 and request.test is not None
         require(is_there, "--engine spark needs MODEL --test FILE.")
         place, test, reader = request.ratings[0], str(request.test), request.reader
         evaluate_on_spark(place, test, request.n[0], engine, reader, output)
         return
-    models, found = _run(request)
+    models, found, gates = _run(request)
     document = _document("evaluate", models, found)
     output.write_document(document, _without_empty(found.table), *tables(found))
-    if _are_models(request) and request.candidates is None and not request.diversity:
+    labels = found.table["model"].to_list()
+    saved = list(dict.fromkeys(request.ratings)) if _are_models(request) else []
+    if request.candidates is None and not request.diversity:
         from recsys.versions import record
 
-        measured = zip(dict.fromkeys(request.ratings), found.table["model"], strict=False)
-        for place, label in measured:
+        for place, label in zip(saved, labels, strict=False):
             if record(place, found, label, redacted(str(request.test))):
                 note(f"the metrics are kept in {Path(place) / 'metrics.json'}")
-    _check_gates(request, found)
+    judged = labels[: len(saved)] or labels
+    report_verdicts([verdict for gate in gates for verdict in gate.verdicts(found, judged)])
 
 
 @cli.command(
@@ -527,11 +504,14 @@ def compare(
     if online is not None:
         from recsys.cli.versions import compare_online
 
+        for flag in cli.given_in(request):
+            require(flag not in _NOT_ONLINE, f"{flag} does not apply to --online.")
         compare_online(online, request.ratings, request.reader, output, request.fitting.seed)
         return
-    models, found = _run(request, at_least=2)
+    models, found, gates = _run(request, at_least=2)
     sentence = "A test needs a metric that two models have, of two users or more."
     require(not found.comparisons.is_empty(), sentence)
     document = _document("compare", models, found)
     output.write_document(document, found.comparisons, *_differences(found))
-    _check_gates(request, found, comparing=True)
+    others = found.table["model"].to_list()[1:]
+    report_verdicts([verdict for gate in gates for verdict in gate.verdicts(found, others)])

@@ -65,6 +65,7 @@ def fit(
         from recsys.cli.spark import fit_on_spark
 
         require(len(ratings) == 1, "--engine spark takes one folder or pattern of files.")
+        require(tag is None, "--tag does not apply to --engine spark.")
         fit_on_spark(ratings[0], out, engine, fitting, reader, holdout=test_fraction, force=force)
         return
 
@@ -172,7 +173,6 @@ def update(
 def _update(
     model: str, ratings: tuple[str, ...], target: str, changes: _Changes, reader: cli.ReaderOptions
 ) -> None:
-
     old = inputs.load_model(model)
     start, new = time.perf_counter(), None
     if ratings:

@@ -135,6 +135,15 @@ def _option_of(name: str, declaration: Any, **shared: Any) -> Decorator:
     return option(*names, name, **shared | declaration.metadata["settings"])
 
 
+def given_in(bundled: Any) -> dict[str, Any]:
+    """Return the options of a bundle that are not the defaults, as on the command line."""
+    return {
+        (each.metadata["names"] or [f"--{each.name.replace('_', '-')}"])[0]: value
+        for each in fields(bundled)
+        if each.metadata and (value := getattr(bundled, each.name)) != each.default
+    }
+
+
 class _Weights(click.ParamType[dict[str, float]]):
     """KIND=WEIGHT pairs with commas between them."""
 

@@ -41,13 +41,7 @@ SUFFIXES = {f".{form}": form for form in FORMATS[1:]} | {".ndjson": "jsonl"}
 
 
 def check_file(path: str | Path | None, option: str, suffixes: Iterable[str] = ()) -> None:
-    """Check that a file with one of `suffixes` can be written at `path`.
-
-    Raises
-    ------
-    CommandError, UsageError
-        If `path` is a directory, has another suffix, or has no parent directory.
-    """
+    """Check that a file with one of `suffixes` can be written at `path`."""
     if path is None:
         return
     path, allowed = Path(path), tuple(suffixes)
@@ -71,13 +65,7 @@ class Output:
 
     @property
     def resolved_format(self) -> str:
-        """The requested format, else the one of the file's suffix, else table or csv; or database.
-
-        Raises
-        ------
-        UsageError
-            If the suffix stands for no format.
-        """
+        """The requested format, that of the file's suffix, table or csv; or database."""
         if self.address is not None:
             return "database"
         if self.format is not None:
@@ -90,15 +78,7 @@ class Output:
         raise click.UsageError(f"Cannot infer the format from {str(self.path)!r}; {listed}.")
 
     def check(self) -> None:
-        """Check format and destination before any long computation.
-
-        Raises
-        ------
-        UsageError
-            If binary data would go to a terminal.
-        DataError
-            If the database cannot be reached or written to, or the table exists and may not.
-        """
+        """Check format and destination before any long computation."""
         if self.address is not None:
             with self._table():
                 return
@@ -276,13 +256,7 @@ def _is_special(path: Path) -> bool:  # a device or a named pipe, which is not r
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file next to `path` that replaces it at the end, or is removed on any error.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written, with the name of `path`.
-    """
+    """Open a file next to `path` that replaces it at the end, or is removed on any error."""
     if _is_special(path):
         with path.open("wb") as stream:
             yield stream
@@ -383,13 +357,7 @@ def _fact(value: Any, *, for_people: bool) -> str | None:
 def parsed_gates(
     conditions: Sequence[str], names: Sequence[str], *, comparing: bool = False
 ) -> list[Gate]:
-    """Return the conditions of --fail-if on values with some names.
-
-    Raises
-    ------
-    UsageError
-        If one cannot be read, or needs a comparison of two models.
-    """
+    """Return the conditions of --fail-if on values with some names."""
     from recsys.errors import DataError
     from recsys.evaluation.results import Gate
 
@@ -404,13 +372,7 @@ def parsed_gates(
 
 
 def report_verdicts(verdicts: Sequence[Verdict]) -> None:
-    """Report the conditions that are not met.
-
-    Raises
-    ------
-    CommandError
-        If one is met.
-    """
+    """Report the conditions that are not met, and raise if one is."""
     for verdict in verdicts:
         if not verdict.failed:
             note(f'not "{verdict.gate}": {verdict.reason}')
@@ -455,8 +417,9 @@ class Activity:
             if self._bar is not None:
                 self._bar.stop()
 
-    def step(self, step: Step) -> None:
-        """Move the bar to `step`."""
+    def step(self, step: Step, title: str = "") -> None:
+        """Move the bar to `step`, of other work if there is a title."""
+        self.title = title or self.title
         self._update(total=step.total, completed=step.step, note=describe(step))
 
     def count(self, rows: int, expected: int | None) -> None:

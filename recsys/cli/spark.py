@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from recsys.cli import inputs
 from recsys.cli.errors import CommandError
-from recsys.cli.options import EngineOptions, FitOptions, ReaderOptions
+from recsys.cli.options import EngineOptions, FitOptions, ReaderOptions, given_in
 from recsys.cli.output import Activity, describe, note
 from recsys.messages import counted
 
 if TYPE_CHECKING:
     from recsys.cli.output import Output
+
+_READ = (
+    *("--user-col", "--item-col", "--rating-col", "--timestamp-col", "--sep", "--encoding"),
+    *("--implicit", "--duplicates", "--no-features"),
+)
+"""Options of reading that Spark has, too."""
+_TABLES = ("--features", "--item-table", "--user-table")
 
 
 def fit_on_spark(
@@ -26,33 +33,13 @@ def fit_on_spark(
     holdout: float | None,
     force: bool,
 ) -> None:
-    """Fit a model and write it; `recsys fit`.
-
-    Raises
-    ------
-    CommandError
-        If a number of threads is given, which is a setting of the cluster.
-    """
+    """Fit a model and write it; `recsys fit`."""
     if fitting.threads is not None:
         instead = "use --master local[N], or set spark.executor.cores by --conf"
         raise CommandError(f"--threads does not apply to --engine spark; {instead}.")
-    weighing = (
-        "event_weights",
-        "half_life",
-        "since",
-        "until",
-        "time_format",
-        "missing",
-        "bad_rows",
-    )
-    advice = dict.fromkeys(weighing, "weigh or filter before")
-    advice |= dict.fromkeys(
-        ("features", "item_table", "user_table"), "fit with them on one machine"
-    )
-    for name in (name for name in advice if getattr(reader, name) not in (None, "error")):
-        option = {"event_weights": "--event-weight"}.get(name, f"--{name.replace('_', '-')}")
-        raise CommandError(f"{option} does not apply to --engine spark; {advice[name]}.")
     from recsys import spark
+
+    columns = _columns(reader)
 
     # Without a model's name, the data decide between these two.
     models = [fitting.model] if fitting.model else ["als", "implicit-als"]
@@ -63,7 +50,7 @@ def fit_on_spark(
             ratings,
             out,
             model=fitting.model,
-            columns=_columns(reader),
+            columns=columns,
             duplicates=reader.duplicates or "last",
             test_fraction=holdout,
             overwrite=force,
@@ -90,13 +77,7 @@ def recommend_on_spark(
     *,
     include_seen: bool,
 ) -> None:
-    """Recommend to all users; `recsys recommend`. `items` and `block` are files of ids.
-
-    Raises
-    ------
-    CommandError
-        If items are blocked for single users.
-    """
+    """Recommend to all users; `recsys recommend`. `items` and `block` are files of ids."""
     from recsys import spark
     from recsys.data.columns import Request
     from recsys.readers.id_lists import read_block, read_ids
@@ -120,8 +101,9 @@ def evaluate_on_spark(
     from recsys import __version__, spark
     from recsys.evaluation import METRICS
 
+    columns = _columns(reader)
     with _on_cluster("Evaluating on Spark", engine) as cluster:
-        found = spark.evaluate(model, test, n, columns=_columns(reader), **cluster)
+        found = spark.evaluate(model, test, n, columns=columns, **cluster)
     counts = found.counts
     note(
         f"tested on {counted(counts['test_ratings'], 'rating')}; recommended to "
@@ -162,8 +144,14 @@ def _on_cluster(title: str, engine: EngineOptions) -> Iterator[dict[str, Any]]:
 
 
 def _columns(reader: ReaderOptions) -> Any:
+    """Return the columns to read; an option of reading that Spark does not have is an error."""
     from recsys.data.columns import Request
 
+    for flag in given_in(reader):
+        if flag not in _READ:
+            is_table = flag in _TABLES
+            advice = "fit with them on one machine" if is_table else "prepare the data before"
+            raise CommandError(f"{flag} does not apply to --engine spark; {advice}.")
     roles = ("user", "item", "rating", "timestamp")
     names = {role: getattr(reader, f"{role}_col") for role in roles}
     return Request(**names, sep=reader.sep, encoding=reader.encoding, implicit=reader.implicit)

@@ -68,16 +68,10 @@ class SplitOptions:
     @property
     def given(self) -> list[str]:
         """The options that are set, as on the command line."""
-        return [f"--{n.replace('_', '-')}" for n, value in vars(self).items() if value is not None]
+        return [*cli.given_in(self)]
 
     def check(self) -> None:
-        """Check that no option is of another method.
-
-        Raises
-        ------
-        UsageError
-            If one is.
-        """
+        """Check that no option is of another method."""
         for name in _DEFAULTS:
             methods = [method for method, (_, option, _) in SPLITS.items() if option == name]
             fits = self.method in methods or (self.method is None and "time" in methods)
@@ -114,13 +108,7 @@ def load_splits(
     seed: int,
     reader: cli.ReaderOptions,
 ) -> Split | Sequence[Split]:
-    """Read the splits to evaluate on: ratings that are split, a folder with a split, or a pair.
-
-    Raises
-    ------
-    UsageError
-        If the sources contradict each other, or the options of a split do not apply.
-    """
+    """Read the splits to evaluate on: ratings that are split, a folder with a split, or a pair."""
     from recsys.evaluation.split_files import read_pair, read_split
     from recsys.storage import is_split, split_files
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.evaluation import Split
     from recsys.evaluation.tuning import Trial, Tuning
-    from recsys.models.base import Step
     from recsys.models.parameters import Range
 
 
@@ -125,11 +124,6 @@ def tune(
         model, own = fitting.model, {}
     data = inputs.featured(data, reader, [make_model(model)])
     with Activity(f"Tuning {model}") as activity:
-
-        def each(number: int, step: Step) -> None:
-            activity.title = f"Trial {number + 1}/{search.trials}"
-            activity.step(step)
-
         found = tuning.tune(
             model,
             data,
@@ -139,7 +133,7 @@ def tune(
             random_state=fitting.seed,
             threads=fitting.threads,
             on_trial=_log_of(search),
-            on_step=each,
+            on_step=lambda n, step: activity.step(step, f"Trial {n + 1}/{search.trials}"),
             **vars(search),
         )
     commands = _commands(found, (ratings, train), fitting, splitting, reader)
@@ -317,9 +311,8 @@ def _commands(
 def _words(options: cli.ReaderOptions | SplitOptions) -> list[str]:
     """Return the options that are not the defaults, as on the command line."""
     words = []
-    for each in fields(options):
-        value = getattr(options, each.name)
-        if value != each.default:
-            flag = f"--{each.name.replace('_', '-')}"
-            words += [flag] if value is True else [flag, str(value)]
+    for flag, value in cli.given_in(options).items():
+        if isinstance(value, dict):  # weights of events
+            value = ",".join(f"{kind}={weight}" for kind, weight in value.items())
+        words += [flag] if value is True else [flag, str(value)]
     return words

@@ -143,13 +143,7 @@ class Service:
         return _loaded(self.index)
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Return what a function returns, called in a thread, in the time of a request.
-
-        Raises
-        ------
-        ProblemError
-            If too many requests wait, or the time is over.
-        """
+        """Return what a function returns, called in a thread, in the time of a request."""
         if self._pending >= self.limits.waiting:
             raise ProblemError("busy", f"{self._pending} requests wait for an answer; try again.")
         self._pending += 1

@@ -98,10 +98,35 @@ def test_an_evaluation_is_a_table_as_well(run, monkeypatch):
         (["fit", "x", "--out", "m", "--master", "yarn"], "--master and --conf require --engine sp"),
         (["recommend", "m", "--user", "1", "--engine", "spark"], "needs --all and --output FOLDER"),
         (["evaluate", "x", "--engine", "spark"], "--engine spark needs MODEL --test FILE"),
+        (
+            ["evaluate", "m", "--test", "t", "--engine", "spark", "--fail-if", "rmse > 1"],
+            "--engine spark takes MODEL --test FILE, and one -n.",
+        ),
+        (
+            ["evaluate", "m", "--test", "t", "--engine", "spark", "--new", "keep"],
+            "--engine spark takes MODEL --test FILE, and one -n.",
+        ),
+        (
+            ["fit", "x", "--out", "m", "--engine", "spark", "--tag", "today"],
+            "--tag does not apply to --engine spark.",
+        ),
     ],
 )
 def test_options_that_exclude_each_other(run, words, message):
     assert message in " ".join(run(*words, code=2).stderr.split())
+
+
+def test_options_of_reading_that_spark_does_not_have_are_an_error(run):
+    fit, evaluate = ("fit", "x", "--out", "m"), ("evaluate", "m", "--test", "t")
+    for verb, *option in (
+        (fit, "--query", "select 1"),
+        (fit, "--event-weight", "view=0"),
+        (fit, "--event-col", "kind"),
+        (evaluate, "--since", "2024-01-01"),
+    ):
+        result = run(*verb, *option, "--engine", "spark", code=1)
+        message = f"{option[0]} does not apply to --engine spark; prepare the data before."
+        assert message in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,16 @@ def test_the_test_part_is_never_looked_at(run, ratings):
     assert tuned(split.train) != plain
 
 
+def test_the_lines_have_the_weights_of_events(run, ratings):
+    frame = pl.read_csv(ratings / "ratings.csv")
+    kinds = pl.when(pl.int_range(pl.len()) % 2 == 0).then(pl.lit("buy")).otherwise(pl.lit("view"))
+    frame.select("userId", "movieId", kinds.alias("kind")).write_csv("events.csv")
+    args = ["events.csv", "--model", "ials", "--trials", 1, "--event-weight", "buy=2.5,view=1"]
+    words = shlex.split(document(run("tune", *args, "--json"))["commands"]["fit"])
+    assert words[words.index("--event-weight") + 1] == "buy=2.5,view=1.0"
+    run(*words[1:])
+
+
 def test_the_evaluate_line_tests_on_what_was_set_aside(run, ratings):
     args = [ratings, *QUICK, "--method", "random", "--test-fraction", 0.2, "--seed", 5, "--json"]
     found = document(run("tune", *args))

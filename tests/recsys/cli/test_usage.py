@@ -163,3 +163,9 @@ def test_pairs_of_users_and_items_on_the_command_line(run, model):
     assert "Unknown item" in said
     said = run("predict", model, "pairs.csv", "--user", 1, "--item", 2, code=2).stderr
     assert "Give only one of" in said
+
+
+def test_an_online_test_has_no_conditions_and_no_models(run):
+    for option in (("--fail-if", "ndcg@10 worse"), ("--report", "r.html"), ("--model", "als")):
+        result = run("compare", "--online", "log.jsonl", "clicks.csv", *option, code=2)
+        assert f"{option[0]} does not apply to --online." in result.stderr
