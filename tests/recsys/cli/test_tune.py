@@ -94,7 +94,7 @@ def test_the_test_part_is_never_looked_at(run, ratings):
 def test_the_lines_have_the_weights_of_events(run, ratings):
     frame = pl.read_csv(ratings / "ratings.csv")
     kinds = pl.when(pl.int_range(pl.len()) % 2 == 0).then(pl.lit("buy")).otherwise(pl.lit("view"))
-    frame.select("userId", "movieId", kinds.alias("kind")).write_csv("events.csv")
+    frame.select("userId", "movieId", kinds.alias("event")).write_csv("events.csv")
     args = ["events.csv", "--model", "ials", "--trials", 1, "--event-weight", "buy=2.5,view=1"]
     words = shlex.split(document(run("tune", *args, "--json"))["commands"]["fit"])
     assert words[words.index("--event-weight") + 1] == "buy=2.5,view=1.0"
