@@ -305,10 +305,12 @@ def _verbs(ctx: click.Context) -> Iterator[click.Context]:
 
 
 def _of_verb(table: Mapping[str, Any], ctx: click.Context) -> dict[str, Any]:
-    own: Any = table
+    """Return the settings of a verb: those of its table, of its group, and of all verbs."""
+    levels: list[Any] = [table]
     for name in ctx.command_path.split()[1:]:
-        own = own.get(name, {})
-    values = {k: v for k, v in {**table, **own}.items() if not isinstance(v, dict)}
+        own = levels[-1].get(name)
+        levels.append(own if isinstance(own, dict) else {})  # an option may be called like a verb
+    values = {k: v for level in levels for k, v in level.items() if not isinstance(v, dict)}
     return {
         str(each.name): [value] if each.multiple and not isinstance(value, list) else value
         for each in _options(ctx.command)

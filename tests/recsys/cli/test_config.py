@@ -96,6 +96,19 @@ def test_nested_verb(run, monkeypatch):
     assert facts["data sample --out"] == "here (RECSYS_DATA_SAMPLE_OUT)"
 
 
+def test_a_group_sets_options_of_its_verbs(run):
+    write('[data]\nsep = ";"\n[data.inspect]\nformat = "json"')
+    facts = json.loads(run("info", "--json").stdout)["settings"]
+    assert facts["data inspect --sep"] == "; (recsys.toml)"
+    assert facts["data inspect --format"] == "json (recsys.toml)"
+
+
+def test_an_option_may_be_called_like_a_verb(run, model):
+    write('explain = "5"\n[lsi]\nquery = "select 1"')
+    assert run("explain", model, "--user", 1, "--item", 100).stdout.startswith("part,")
+    assert "There is no" in run("lsi", "query", "nowhere", "text", code=1).stderr
+
+
 def test_quiet_and_debug_can_be_set(run, monkeypatch):
     write("[fit]\ndebug = true")
     assert "Traceback" in run("fit", "nowhere.csv", "--out", "m", code=1).stderr
