@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +52,6 @@ class DocumentOptions:
         return lsi.Documents(path, **vars(self), after=after)
 
 
-_model = functools.partial(cli.option, section="Model")
 document_options = cli.bundle(
     "reading", DocumentOptions, *cli.declared_in(DocumentOptions, "Reading")
 )

@@ -158,14 +158,8 @@ def mae(predicted: Floats, actual: Floats) -> float:
     return float(np.mean(np.abs(_errors(predicted, actual))))
 
 
-@_metric("rmse_warm", "rmse over test ratings of users and items with training ratings", -1)
-def _rmse_warm(predicted: Floats, actual: Floats) -> float:
-    return rmse(predicted, actual)
-
-
-@_metric("rmse_cold", "rmse over test ratings of users or items without training ratings", -1)
-def _rmse_cold(predicted: Floats, actual: Floats) -> float:
-    return rmse(predicted, actual)
+_metric("rmse_warm", "rmse over test ratings of users and items with training ratings", -1)(rmse)
+_metric("rmse_cold", "rmse over test ratings of users or items without training ratings", -1)(rmse)
 
 
 def _errors(predicted: Floats, actual: Floats) -> Doubles:

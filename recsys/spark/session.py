@@ -136,12 +136,7 @@ def reported(spark: SparkSession, say: Say | None) -> Iterator[Say]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn any exception of PySpark into an `EngineError` of one sentence; others pass unchanged.
-
-    Raises
-    ------
-    EngineError
-    """
+    """Turn an exception of PySpark into an `EngineError` of one sentence; pass others on."""
     try:
         yield
     except RecsysError:
