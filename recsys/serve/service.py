@@ -22,7 +22,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from lowrank import kernels
 from recsys import schema
-from recsys.errors import ModelFileError, RecsysError
+from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.recommender import Recommender
 from recsys.saved_arrays import MANIFEST, DamageError, resolved
 from recsys.schema import INDEX_FORMAT, format_of
@@ -54,14 +54,16 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.limits = settings, settings.limits
+        is_index = format_of(settings.model) == INDEX_FORMAT
+        if is_index and (settings.index or settings.model_b):
+            others = "leave out the other index and the other model, or name a model first"
+            raise DataError(f"{settings.model} is an index of documents, served alone; {others}.")
         self.models: dict[Variant, Slot[Answers]] = {}
-        index = settings.index
-        if format_of(settings.model) == INDEX_FORMAT:
-            index = settings.model
-        else:
+        if not is_index:
             self.models["a"] = Slot(settings.model, load_answers)
         if settings.model_b is not None:
             self.models["b"] = Slot(settings.model_b, load_answers)
+        index = settings.model if is_index else settings.index
         self.index: Slot[IndexAnswers] | None = None if index is None else Slot(index, load_search)
         self.counters = Counters(self)
         self.events = None if settings.events is None else EventLog(settings.events)

@@ -13,6 +13,7 @@ import pytest
 from serving import Application
 
 from recsys import Ratings, Recommender
+from recsys.errors import DataError
 from recsys.serve import create_app
 from recsys.serve.bodies import ProblemBody
 from recsys.serve.service import variant_of
@@ -220,6 +221,12 @@ def test_an_index_is_searched(service):
     assert {row["document"] for row in found["documents"]} == {0, 1}
     assert "xyz" in found["notes"][0]
     assert "No word" in problem(service.get("/v1/search?q=xyz"), 400, "invalid-request")
+
+
+def test_an_index_is_not_served_next_to_others_in_the_place_of_a_model(saved):
+    for others in ({"index": str(saved["index"])}, {"model_b": str(saved["als"])}):
+        with pytest.raises(DataError, match="is an index of documents, served alone; leave out"):
+            create_app(str(saved["index"]), **others)
 
 
 def test_an_index_alone_has_no_recommendations(saved):
