@@ -153,7 +153,7 @@ def _are_models(request: _Request) -> bool:
 
 def _prepared(
     request: _Request, at_least: int
-) -> tuple[dict[str, Any], Split | Sequence[Split] | dict[str, Split]]:
+) -> tuple[dict[str, Any], list[Split] | dict[str, Split]]:
     """Return the models to evaluate, by label, and the ratings to evaluate them on."""
     if _are_models(request):
         return _saved(request, at_least)
@@ -165,13 +165,12 @@ def _prepared(
     if request.model and len(set(request.model)) < at_least:
         raise click.UsageError("Give at least two models to compare, each with --model.")
     pair, seed = (request.train, request.test), request.fitting.seed
-    splits = load_splits(request.ratings, pair, request.splitting, seed, request.reader)
-    names, splits = _chosen_models(request.model, splits)
+    found = load_splits(request.ratings, pair, request.splitting, seed, request.reader)
+    splits = [found] if isinstance(found, evaluation.Split) else [*found]
+    names = _chosen_models(request.model, splits)
     models = _unfitted(names, request.fitting)
     bare = [getattr(each, "model", each) for each in models.values()]
-    inputs.note_weights(bare, (splits if isinstance(splits, evaluation.Split) else splits[0]).train)
-    if isinstance(splits, evaluation.Split):
-        return models, replace(splits, train=inputs.featured(splits.train, request.reader, bare))
+    inputs.note_weights(bare, splits[0].train)
     return models, [
         replace(each, train=inputs.featured(each.train, request.reader, bare)) for each in splits
     ]
@@ -222,7 +221,7 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
             note(f"{counted(count, 'test rating')} {reason} left out")
     splits = dict(shared.splits)
     own = next(iter(splits.values()))
-    names = _chosen_models(request.model, own)[0] if request.model else []
+    names = _chosen_models(request.model, [own]) if request.model else []
     fresh = _unfitted(names, fitting)
     inputs.note_weights([getattr(each, "model", each) for each in fresh.values()], own.train)
     return saved | fresh, splits | dict.fromkeys(fresh, own)
@@ -240,28 +239,25 @@ def _labels(
     return [*places]
 
 
-def _chosen_models(
-    names: Sequence[str], splits: Split | Sequence[Split]
-) -> tuple[list[str], Split | Sequence[Split]]:
-    """Return the models to evaluate; without names, the ratings as `recsys fit` would use them."""
+def _chosen_models(names: Sequence[str], splits: list[Split]) -> list[str]:
+    """Return the models to evaluate; without names, splits become as `recsys fit` uses them."""
     from recsys.auto import as_implicit, choose_model
 
-    parts = [splits] if isinstance(splits, evaluation.Split) else [*splits]
     if names and "auto" not in names:
-        return [*dict.fromkeys(names)], splits
-    choice = choose_model(parts[0].train)
-    if choice.ratings.implicit != parts[0].train.implicit:
+        return [*dict.fromkeys(names)]
+    choice = choose_model(splits[0].train)
+    if choice.ratings.implicit != splits[0].train.implicit:
         note(f"{choice.reason}; use --model to treat them as ratings")
-        for place, split in enumerate(parts):
+        for place, split in enumerate(splits):
             train, test = as_implicit(split.train), as_implicit(split.test)
             history = None if split.history is None else as_implicit(split.history)
-            parts[place] = replace(split, train=train, test=test, history=history)
+            splits[place] = replace(split, train=train, test=test, history=history)
     defaults: tuple[str, ...] = _EXPLICIT
-    if parts[0].train.implicit:  # the model random does not fold in the users of a history
-        defaults = _IMPLICIT if parts[0].history is None else _IMPLICIT[:-1]
+    if splits[0].train.implicit:  # the model random does not fold in the users of a history
+        defaults = _IMPLICIT if splits[0].history is None else _IMPLICIT[:-1]
     best = "auto" if choice.is_open else choice.candidates[0].model
     named = [best if name == "auto" else name for name in names]
-    return [*dict.fromkeys(named or defaults)], parts if len(parts) > 1 else parts[0]
+    return [*dict.fromkeys(named or defaults)]
 
 
 def _report_counts(found: Evaluation, method: str | None) -> None:

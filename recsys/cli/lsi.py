@@ -163,7 +163,7 @@ def query(
     ),
     explain: str | None = cli.declared(
         "[ID]",
-        "Show what words and meaning give, or explain one document word by word.",
+        "Show what words and meaning add to each score; with ID, explain that of one document.",
         is_flag=False,
         flag_value="",
     ),

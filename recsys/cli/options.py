@@ -350,15 +350,15 @@ fit_options = bundle("fitting", FitOptions, *declared_in(FitOptions, "Model"))
 """Decorator that adds the options of the model to fit, and its parameters, as `fitting`."""
 
 
-def fitting_options(function: Verb) -> Verb:
-    """Add the options of a model that is fitted to a data file and not saved as `fitting`."""
-
-    def make(model: str, seed: int, threads: int | None) -> FitOptions:
-        return FitOptions(model, seed=seed, threads=threads)
-
-    section, details = "Fitting a data file", "As in `recsys fit --help`"
-    options = declared_in(FitOptions, section, details, FitOptions.__annotations__)
-    return bundle("fitting", make, options[0], *options[-2:])(function)
+_named_only = declared_in(
+    FitOptions, "Fitting a data file", "As in `recsys fit --help`", FitOptions.__annotations__
+)
+fitting_options = bundle(
+    "fitting",
+    lambda model, seed, threads: FitOptions(model, seed=seed, threads=threads),
+    *(_named_only[0], *_named_only[-2:]),
+)
+"""Decorator that adds the options of a model that is fitted and not saved as `fitting`."""
 
 
 def length(counted: str) -> Any:

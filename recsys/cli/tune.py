@@ -84,7 +84,7 @@ def tune(
     train: str | None = cli.declared("FILE", "Training ratings, all of which are used."),
     validation_fraction: float | None = cli.declared(
         "FRACTION",
-        "Share of the training ratings (users: of the users) to validate trials on.",
+        "Share of the training ratings (--method users: of their users) to validate trials on.",
         type=cli.SHARE,
         show_default="0.1",
     ),

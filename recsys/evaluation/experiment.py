@@ -206,14 +206,10 @@ def _labelled(
         several = isinstance(models, Iterable) and not isinstance(models, str)
         given: Iterable[Any] = cast(Iterable[Any], models) if several else [models]
         for model in given:
-            if isinstance(model, Recommender):
-                label = model.model.name
-            elif not isinstance(model, str) and (
-                isinstance(model, type) or not hasattr(model, "name")
-            ):
+            named = model.model if isinstance(model, Recommender) else model
+            label = named if isinstance(named, str) else getattr(named, "name", None)
+            if label is None or isinstance(model, type):
                 raise DataError(f"A model is a name or a model object; got {model!r}.")
-            else:
-                label = model if isinstance(model, str) else model.name
             if label in labelled:
                 raise DataError(
                     f"Two models are called {label!r}; give a mapping with a label for each."

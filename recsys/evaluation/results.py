@@ -397,7 +397,6 @@ class Verdict(NamedTuple):
     """The result of a gate for one model, with the reason in one sentence."""
 
     gate: str
-    model: str
     failed: bool
     reason: str
 
@@ -461,9 +460,7 @@ class Gate:
                 f"The condition {str(self)!r} cannot be checked: {model} has no {self.name}."
             )
         value = values[self.name]
-        return Verdict(
-            str(self), model, self.is_met(value), f"{self.name} of {model} is {value:.4g}"
-        )
+        return Verdict(str(self), self.is_met(value), f"{self.name} of {model} is {value:.4g}")
 
     def verdicts(self, found: Evaluation, models: Sequence[str]) -> list[Verdict]:
         """Return the verdict for each of some models; "worse" is than the evaluation's first model.
@@ -494,4 +491,4 @@ class Gate:
             f"{self.name} of {model} differs from that of {before} by {-row['difference']:+.4f} "
             f"[{-row['high']:+.4f}, {-row['low']:+.4f}], p = {row['adjusted']:.4f}"
         )
-        return Verdict(str(self), model, failed, reason)
+        return Verdict(str(self), failed, reason)
