@@ -152,21 +152,22 @@ class _WithExamples(click.Command):
 
 
 class Command(_WithExamples):
-    """Verb with settings from recsys.toml, and groups of options of which one may be given.
+    """Verb with settings from recsys.toml, and groups of parameters of which one may be given.
 
+    `one_of` has the names of the parameters of each group by what messages call it.
     `hints` are answers to options that the verb does not have, and, for "", to more arguments.
     """
 
     def __init__(
         self,
         *args: Any,
-        one_of: Sequence[tuple[str, ...]] = (),
+        one_of: Mapping[str, tuple[str, ...]] | None = None,
         required: str = "",
         hints: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.one_of = tuple(one_of)
+        self.one_of = one_of or {}
         self.required = required
         self.hints = hints or {}
 
@@ -203,20 +204,14 @@ class Command(_WithExamples):
 
     def _choose_one(self, ctx: click.Context) -> None:
         """Keep the one group of options that is given, the command line before settings."""
-        given = {n for n in chain(*self.one_of) if ctx.params[n] not in (None, (), False)}
+        groups = self.one_of.values()
+        given = {n for n in chain(*groups) if ctx.params[n] not in (None, (), False)}
         typed = {n for n in given if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE}
-        chosen = [group for group in self.one_of if not (typed or given).isdisjoint(group)]
+        chosen = [group for group in groups if not (typed or given).isdisjoint(group)]
         for name in given.difference(*chosen):
             ctx.params[name] = () if isinstance(ctx.params[name], tuple) else None
-        shown = {
-            p.name: max(p.opts, key=len) if isinstance(p, click.Option) else p.human_readable_name
-            for p in self.params
-        }
-        listed = [
-            (" with " if len(group) == 2 else "/").join(str(shown[name]) for name in group)
-            for group in self.one_of
-        ]
-        choices = f"{', '.join(listed[:-1])} or {listed[-1]}"
+        *others, last = self.one_of
+        choices = f"{', '.join(others)} or {last}"
         if len(chosen) > 1:
             raise click.UsageError(f"Give only one of {choices}.", ctx)
         if self.required and not chosen:

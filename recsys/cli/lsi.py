@@ -142,7 +142,7 @@ def index(
         'recsys lsi query index "heat transfer in slip flow" --explain 22 --method lsi',
         "recsys lsi query index --queries questions.txt -n 100 --output found.parquet",
     ],
-    one_of=[("text",), ("queries",)],
+    one_of={"TEXT": ("text",), "--queries": ("queries",)},
     required="Give a query, in quotes, or a file",
 )
 @click.argument("index")

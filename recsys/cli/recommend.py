@@ -116,7 +116,13 @@ class _Selection:
         "recsys recommend model --history mine.csv --where \"genres LIKE '%War%'\"",
         "recsys recommend model --all --output recommendations --engine spark",
     ],
-    one_of=[("user",), ("users",), ("everyone",), ("history",), ("like", "rate", "user_features")],
+    one_of={
+        "--user": ("user",),
+        "--users": ("users",),
+        "--all": ("everyone",),
+        "--history": ("history",),
+        "--like/--rate/--user-features": ("like", "rate", "user_features"),
+    },
     required="Choose the users",
     hints={"": "Users go to --user, with commas between them. Quote values that contain spaces."},
 )
@@ -236,7 +242,7 @@ def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -
         'recsys similar model --text "space opera with robots"',
         "recsys similar model --user 42",
     ],
-    one_of=[("item", "title"), ("text",), ("user",)],
+    one_of={"--item/--title": ("item", "title"), "--text": ("text",), "--user": ("user",)},
     required="Choose items, texts or users",
     hints={"": "Name items by --item, or by --title. Quote values that contain spaces."},
 )
@@ -291,7 +297,7 @@ def similar(
         'recsys explain model --user 42 --title "Toy Story" -n 5 --json',
         'recsys explain model --user-features "age=30, job=student" --item 318',
     ],
-    one_of=[("item",), ("title",)],
+    one_of={"--item": ("item",), "--title": ("title",)},
     required="Choose the item",
 )
 @click.argument("source", metavar="MODEL|RATINGS")
@@ -339,7 +345,7 @@ def explain(
         "recsys predict model --user 42 --item 318,296",
         'recsys predict model --user-features "age=30, job=student" --item 318',
     ],
-    one_of=[("pairs",), ("user", "item")],
+    one_of={"PAIRS": ("pairs",), "--user with --item": ("user", "item")},
     required="Choose the pairs",
     hints={"": "For pairs that are not in a file, give --user and --item."},
 )

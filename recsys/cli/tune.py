@@ -65,7 +65,7 @@ class _Search:
         "recsys tune ratings.csv --model als --factors 64 --range regularization=0.5:5:log",
         "recsys tune --train train.csv --model bias --sampler grid",
     ],
-    one_of=[("ratings",), ("train",)],
+    one_of={"RATINGS": ("ratings",), "--train": ("train",)},
     required="Choose the data",
 )
 @click.argument("ratings", nargs=-1)

@@ -24,6 +24,7 @@ import pytest
         (["predict", "M", "1", "50"], "that are not in a file, give --user and --item."),
         (["predict", "M", "--user", "1"], "--user and --item make pairs together; give both."),
         (["predict", "M"], "Choose the pairs: PAIRS or --user with --item."),
+        (["similar", "M"], "Choose items, texts or users: --item/--title, --text or --user."),
         (["recommend", "M", "--user", 7, "-n", "x"], "'-n': 'x' is not a valid integer range."),
         (["fit", "M", "-o", "m", "-p", "alpha"], "takes NAME=VALUE, such as linked=true; got"),
         (["recommend", "M", 7], "argument (7); expected MODEL|RATINGS. Users go to --user"),
