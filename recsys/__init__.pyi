@@ -45,7 +45,7 @@ from .models.registry import MODELS as MODELS
 from .models.registry import make_model as make_model
 from .models.softimpute import SoftImpute as SoftImpute
 from .readers import read_ratings as read_ratings
-from .readers.sources import sample_path as sample_path
+from .readers import sample_path as sample_path
 from .recommender import Recommender as Recommender
 from .storage import save_split as save_split
 from .table_writer import write_table as write_table

@@ -330,6 +330,18 @@ class TableRows:
         with self._database.stream(f"SELECT {columns} FROM {self._source}") as stream:
             yield counted()
 
+    def write(self, target: Path, on_rows: OnRows | None = None) -> None:
+        """Write the rows to a Parquet file, in batches."""
+        from pyarrow.parquet import ParquetWriter
+
+        # Neither compressed nor encoded: the file is read once, and at once.
+        plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
+        with self.batches(on_rows) as batches:
+            first = next(batches)
+            with ParquetWriter(target, first.schema, **plain) as writer:
+                for batch in chain((first,), batches):
+                    writer.write_batch(batch)
+
 
 @contextmanager
 def open_table(address: Address, pick: Pick | None = None) -> Iterator[TableRows]:
@@ -369,30 +381,6 @@ def open_table(address: Address, pick: Pick | None = None) -> Iterator[TableRows
             _expression(schema.field(place), role, address) for place, role in sorted(roles.items())
         )
         yield TableRows(address, names, database, source, tuple(columns))
-
-
-def fetch(
-    address: Address, target: Path, pick: Pick | None = None, on_rows: OnRows | None = None
-) -> tuple[Address, tuple[str, ...]]:
-    """Write the rows of a table or query to a Parquet file, in batches.
-
-    Returns the address with the table that is read, and the names of all columns.
-
-    Raises
-    ------
-    DataError
-        As `open_table`.
-    """
-    with open_table(address, pick) as table, table.batches(on_rows) as batches:
-        from pyarrow.parquet import ParquetWriter
-
-        first = next(batches)
-        # Neither compressed nor encoded: the file is read once, and at once.
-        plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
-        with ParquetWriter(target, first.schema, **plain) as writer:
-            for batch in chain((first,), batches):
-                writer.write_batch(batch)
-    return table.address, table.names
 
 
 def _resolved(database: Database) -> tuple[Address, str]:

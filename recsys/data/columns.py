@@ -1,10 +1,12 @@
-"""Columns of tables: which has the users, items, ratings and times, by request or usual name."""
+"""Columns of tables: which has users, items, ratings and times, by request, name or values."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import polars as pl
@@ -23,6 +25,19 @@ FRAME = "The frame"
 
 SAMPLE = 100
 """Number of values of a column by which it is judged."""
+
+NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?")
+"""A number in a file, perhaps with a decimal comma."""
+
+_DATE = re.compile(r"\d{1,4}([/.-])\d\d?\1\d{1,4}(?!\d)")
+_FRACTION = re.compile(r"[-+]?\d*\.\d+")
+_SECONDS = re.compile(r"\d{9,10}|\d{13}")  # or milliseconds
+_KIND = re.compile(r"[A-Za-z][\w-]*")
+_GRADES = 10  # the highest one
+_LARGE = 1e5  # counts are mostly less, and numbers that are ids more
+_COUNTED = 10
+BY_PLACE = ("user", "item", "rating", "timestamp")
+"""Roles of the columns of a file without header."""
 
 _ID_WORD = re.compile("(uuid|guid|uid|key|code|sku|number|nr|no|num|idx|index|hash)$")
 _LISTED = 20
@@ -328,3 +343,84 @@ def assign_roles(
     if unused and ("rating" not in roles or "timestamp" not in roles):
         parts["unused"] = f"not used: {enumerated(unused, _NAMED)}"
     return roles, ", ".join(parts.values())
+
+
+def names_without_header(
+    first: list[str], rows: list[list[str]], separator: str, where: str, request: Request
+) -> tuple[str, ...] | None:
+    """Return roles, or numbers from 1, as names of columns; None if the first row is a header.
+
+    It is one if a field is a usual or requested name, or if none is a number and columns are not
+    requested by number. A column has its number if that, or its role elsewhere, is requested. It
+    has no name if it is empty because there are two tabs in place of one, or one ends the lines.
+    """
+    requested = request.columns
+    named = set(requested.values())
+    filled = [field for field in first if field]
+    words = [field for field in filled if not NUMBER.fullmatch(field)]
+    is_numbered = named and all(name.isdecimal() for name in named)
+    known = any(is_known_name(word) or word in named for word in words)
+    if known or (not is_numbered and words == filled):
+        return None
+    places = [
+        place
+        for place in range(len(first))
+        if separator.strip() or any("".join(row[place : place + 1]).strip() for row in rows)
+    ]
+    called = dict.fromkeys(range(len(first)), "") | {place: str(place + 1) for place in places}
+    if len(places) > len(BY_PLACE):
+        if requested:
+            return tuple(called.values())
+        such, hint = by_number(rows), wide_hint(len(places))
+        such = f"; say by number which are which, such as {such}" * ("item" in such or not hint)
+        raise DataError(f"{where} has no header and {len(places)} columns{such}.{hint}")
+    if not requested and is_time(first[1]) and not first[1].isdecimal():
+        raise DataError(
+            f"{where} has no header, and its second column has times ({first[1]!r}); say by "
+            f"number which are which, such as {by_number(rows)}."
+        )
+    for place, role in zip(places, BY_PLACE, strict=False):
+        if role in named or (role not in requested and called[place] not in named):
+            called[place] = role
+    return tuple(called.values())
+
+
+def by_number(rows: Sequence[Sequence[str]]) -> str:
+    """Return options that name the columns of rows without header, as far as the values tell.
+
+    Ids are neither dates nor fractions, and none is missing. Columns of a single value, or of the
+    numbers of rows, tell nothing.
+    """
+    stripped = ([text.strip() for text in each] for each in zip_longest(*rows, fillvalue=""))
+    columns = dict(enumerate(stripped, 1))
+    telling = {n: each for n, each in columns.items() if len({*each}) > 1 and not _is_counter(each)}
+    if len(telling) > 1:
+        columns = telling
+
+    def where(fits: Callable[[str], object], taken: Collection[int]) -> list[int]:
+        return [n for n, each in columns.items() if n not in taken and all(map(fits, each))]
+
+    def number(text: str) -> float:
+        return float(text.replace(",", ".")) if NUMBER.fullmatch(text) else math.nan
+
+    def is_date(text: str) -> bool:
+        return bool(_DATE.match(text)) or (not NUMBER.fullmatch(text) and is_time(text))
+
+    dates = where(lambda text: not text or is_date(text), ())
+    ids = where(lambda text: text and not _FRACTION.fullmatch(text), dates)[:2]
+    times = dates or where(_SECONDS.fullmatch, ids)[-1:]
+    taken = [*ids, *times]
+    grades = where(lambda text: 0 <= number(text) <= _GRADES, taken)
+    numbers = where(lambda text: number(text) < _LARGE, taken)
+    rated = grades or numbers * (len(numbers) == 1)
+    kinds = where(_KIND.fullmatch, taken) * (not rated)
+    events = [n for n in kinds if len({*columns[n]}) <= _LISTED]
+    found = (ids, ids[1:], rated, times, events)
+    options = zip(_OPTIONS.values(), found, strict=True)
+    return " ".join(f"{option} {places[0]}" for option, places in options if places)
+
+
+def _is_counter(texts: Sequence[str]) -> bool:
+    """Return whether texts are the numbers of their rows."""
+    first = int(texts[0]) if texts[0].isdecimal() else 0
+    return len(texts) >= _COUNTED and texts == [str(first + n) for n in range(len(texts))]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from lowrank.kernels import N_CODES, backends, default_threads, pieces
+from lowrank.kernels import N_CODES, backends, default_threads
 from recsys.data.ids import Ids
 from recsys.data.rows import Policy, Rows
 from recsys.errors import DataError
@@ -98,10 +98,7 @@ class Values(NamedTuple):
     def of(cls, values: npt.NDArray[np.float32]) -> Values:
         """Return values as codes if they have few levels, else as they are."""
         levels, codes = Levels(), np.empty(len(values), np.uint8)
-        for part in pieces(len(values), _CHUNK):
-            if not levels.code(values[part], codes[part]):
-                return cls(values)
-        return cls.ordered(codes, levels.values)
+        return cls.ordered(codes, levels.values) if levels.code(values, codes) else cls(values)
 
     @classmethod
     def ordered(cls, codes: npt.NDArray[np.uint8], levels: npt.NDArray[np.float32]) -> Values:
@@ -110,8 +107,9 @@ class Values(NamedTuple):
         if not (order[1:] > order[:-1]).all():
             places = np.empty(len(order), np.uint8)
             places[order] = np.arange(len(order), dtype=np.uint8)
-            for part in pieces(len(codes), _CHUNK):
-                codes[part] = places[codes[part]]
+            for start in range(0, len(codes), _CHUNK):
+                part = codes[start : start + _CHUNK]
+                part[:] = places[part]
         return cls(codes, levels[order])
 
     @classmethod
@@ -515,8 +513,8 @@ def compact_times(seconds: npt.NDArray[np.int64]) -> Times:
 def _kept_in_place(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
     """Return the entries of a mask, moved to the front of the array: without another copy."""
     end = 0
-    for part in pieces(len(array), _CHUNK):
-        kept = array[part][mask[part]]
+    for start in range(0, len(array), _CHUNK):
+        kept = array[start : start + _CHUNK][mask[start : start + _CHUNK]]
         array[end : end + len(kept)] = kept
         end += len(kept)
     return array[:end]

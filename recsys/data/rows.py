@@ -216,7 +216,7 @@ class Rows:
             If an id is missing, or neither integer nor string.
         """
         self.decode()
-        for role in {"user", "item"}.intersection(self.columns):
+        for role in (each for each in ("user", "item") if each in self.columns):
             self.columns[role] = as_id_series(self.columns[role], role, self.place)
         return self
 
@@ -386,8 +386,7 @@ def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
             masks[role] = ~(numbers.is_finite() & (numbers.floor() == numbers)).fill_null(False)
     if "rating" in columns:
         liked = _truths(columns["rating"])
-        known = _readable(columns["rating"]) if liked is None else liked.is_not_null()
-        masks["rating"] = ~known
+        masks["rating"] = (_numbers(columns["rating"]) if liked is None else liked).is_null()
     if "timestamp" in columns:
         times = columns["timestamp"]
         known = times if rows.in_seconds else seconds_or_null(times, rules.time_format)
@@ -490,13 +489,9 @@ def rating_values(series: pl.Series, place: Place = row_place) -> pl.Series:
     DataError
         If one is not a finite number.
     """
-    dtype = series.dtype
-    if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
-        raise DataError(f"Ratings must be numbers; got a column of {dtype} values.")
-    numbers = series.cast(pl.Float32, strict=False)
-    bad = ~_readable(numbers)
-    if bad.any():
-        row = bad.arg_max() or 0
+    numbers = _numbers(series)
+    if numbers.null_count():
+        row = numbers.is_null().arg_max() or 0
         raise DataError(f"{place(row)}: {rating_problem(series[row])}")
     return numbers
 
@@ -520,10 +515,14 @@ def rating_problem(value: object) -> str | None:
     return f"rating {text} does not fit in float32." if abs(number) > _LARGEST else None
 
 
-def _readable(series: pl.Series) -> pl.Series:
-    """Return a mask of the ratings that are finite numbers."""
+def _numbers(series: pl.Series) -> pl.Series:
+    """Return ratings as a column of Float32, null where one is not a finite number."""
+    dtype = series.dtype
+    if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
+        raise DataError(f"Ratings must be numbers; got a column of {dtype} values.")
     numbers = series.cast(pl.Float32, strict=False)
-    return numbers.is_not_null() & numbers.is_finite().fill_null(False)
+    odd = ~numbers.is_finite()
+    return numbers.set(odd, None) if odd.any() else numbers
 
 
 def is_truth(text: str) -> bool:

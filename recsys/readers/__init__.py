@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import compress, islice
+from itertools import compress
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack, cast
 from urllib.parse import unquote
@@ -25,7 +25,7 @@ from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
 from recsys.messages import counted, redacted
 from recsys.provenance import REMEMBERED, WEIGHTED_AT
-from recsys.readers.delimited import Kind, parse, read_delimited, records
+from recsys.readers.delimited import Layout, detect, parse, read_carefully, read_delimited
 from recsys.readers.formats import (
     joined,
     json_objects,
@@ -36,15 +36,14 @@ from recsys.readers.formats import (
     read_table_rows,
     reading_parquet,
 )
-from recsys.readers.layout import Layout, detect
-from recsys.readers.members import data_suffix, plain_name, table_files
 from recsys.readers.sources import (
     DataFile,
     NoRowsError,
     SourceLike,
     is_address,
     open_data,
-    sample_path,
+    plain_name,
+    table_files,
 )
 
 __all__ = ["TableSource", "as_ratings", "read_ratings", "read_raw", "read_table", "sample_path"]
@@ -55,7 +54,6 @@ TableSource: TypeAlias = "str | os.PathLike[str] | TableLike"
 _FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")  # as Hive and Spark partition tables
 _OF_A_ROW = re.compile(r", (?:line|row|object) \d+: (?!.*(?:header|--time-format))")
 _COMMA_NUMBER = r"^[-+]?\d+(?:,\d+)?$"  # with the semicolons of spreadsheets
-_CHUNK = 1 << 10  # records at once
 _YEAR = r"\((\d{4})\)\s*$"
 # The order of the flags in u.item of MovieLens 100K (u.genre says the same).
 _GENRES = (
@@ -240,6 +238,37 @@ def _in_database(given: TableSource, source: SourceLike) -> TableSource:
     return f"{scheme}{address.place}::{given}"
 
 
+def sample_path() -> Path:
+    """Find the directory of the embedded sample data.
+
+    It has ``ratings.csv`` (userId, itemId, rating, timestamp) and ``items.csv`` (itemId, title,
+    year, genres, description); its ``README.md`` describes how the ratings were made. An installed
+    package has it in ``recsys/sample/data``, a source checkout next to the package.
+
+    Raises
+    ------
+    DataError
+        If the files are in neither place.
+
+    Examples
+    --------
+    >>> (sample_path() / "ratings.csv").is_file()
+    True
+    """
+    # Not importlib.resources: for an editable install it answers with a path of the build backend
+    # that is not a directory.
+    package = Path(__file__).resolve().parents[1]
+    files = "ratings.csv", "items.csv"
+    places = package / "sample" / "data", package.parent / "data"
+    for place in places:
+        if all((place / name).is_file() for name in files):
+            return place
+    raise DataError(
+        f"The sample data ({' and '.join(files)}) are neither in {places[0]} nor in {places[1]}; "
+        "reinstall lowrank-recsys to get them."
+    )
+
+
 def as_ratings(
     data: Ratings | FrameLike | SourceLike, like: Mapping[str, Any] | None = None
 ) -> Ratings:
@@ -362,8 +391,7 @@ def _neighbouring_table(data: DataFile, ids: Ids, request: Request) -> tuple[Fea
         return None, ""
     try:
         with open_data(data.folder.fetch(name), request.encoding, guess=True) as found:
-            named = replace(found, name=name, suffix=data_suffix(name))
-            features = _read(named, ids, request)
+            features = _read(replace(found, name=name), ids, request)
         if not (features.rows_of(ids) >= 0).any():
             return None, f"{name} not used (other ids)"
         other = "user" if ids.kind == "item" else "item"
@@ -425,31 +453,18 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
 
 def _texts(data: DataFile, layout: Layout) -> pl.DataFrame:
     """Return all columns of a delimited file as strings, null where a field is empty."""
-    width = len(layout.names)
-    names: dict[str, None] = {}  # as a set that keeps its order
+    names: dict[str, str] = {}
     for place, name in enumerate(layout.names):
-        plain = name if name and name not in names else f"column_{place + 1}"
-        while plain in names:
+        plain = name if name and name not in names.values() else f"column_{place + 1}"
+        while plain in names.values():
             plain += "_"
-        names[plain] = None
-    roles = {str(place): place for place in range(len(names))}
+        names[str(place)] = plain
+    roles = {place: int(place) for place in names}
     found: list[Mapping[str, Column]] = []
-    if not any('"' in name or "\ufffd" in name for name in names):
-        kinds: dict[str, Kind] = dict.fromkeys(roles, "text")
-        if parse(data, layout, roles, kinds, found.append):
-            return pl.concat(map(pl.DataFrame, found)).rename(dict(zip(roles, names, strict=True)))
-    schema, lines = dict.fromkeys(names, pl.String), records(data, layout)
-    frames = [pl.DataFrame(schema=schema)]
-    while block := list(islice(lines, _CHUNK)):
-        for line, fields in block:
-            if any(map(str.strip, fields[width:])):
-                raise DataError(
-                    f"{data.name}, line {line}: found {len(fields)} fields, expected {width}."
-                )
-        rows = [(fields + [""] * (width - len(fields)))[:width] for _, fields in block]
-        texts = pl.DataFrame(rows, schema, orient="row").with_columns(pl.all().str.strip_chars())
-        frames.append(texts)
-    return pl.concat(frames).with_columns(pl.when(pl.all().str.len_bytes() > 0).then(pl.all()))
+    if not parse(data, layout, roles, dict.fromkeys(roles, "text"), found.append):
+        found = [read_carefully(data, layout, roles, pad=True)]
+    frame = pl.concat(map(pl.DataFrame, found)).select(*names).rename(names)
+    return frame.with_columns(pl.when(pl.all().str.len_bytes() > 0).then(pl.all()))
 
 
 def _features(

@@ -88,11 +88,11 @@ class Scratch:
                     sink.write(decoder.decode(block).encode())
                     place += len(block)
                 sink.write(decoder.decode(b"", final=True).encode())
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{name} is not in the encoding {encoding}: {error.reason} near "
-                    f"byte {place + error.start}."
-                ) from None
+            except UnicodeError as error:
+                reason = str(error)  # such as UTF-16 without its mark
+                if isinstance(error, UnicodeDecodeError):
+                    reason = f"{error.reason} near byte {place + error.start}"
+                raise DataError(f"{name} is not in the encoding {encoding}: {reason}.") from None
         return target
 
 

@@ -1,30 +1,52 @@
-"""Delimited text: its columns, parsed by polars in blocks, or record by record where in doubt."""
+"""Text: the layout of a file, and delimited ones, parsed by polars in blocks, or record by record.
+
+`detect` tells what a file is and which columns it has; `read_delimited` reads those with a role.
+"""
 
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
 
 from lowrank.kernels import backends, default_threads
-from recsys.data.columns import Request, Roles, assign_roles, is_known_name
+from recsys.data.columns import (
+    BY_PLACE,
+    Request,
+    Roles,
+    assign_roles,
+    by_number,
+    is_known_name,
+    names_without_header,
+)
 from recsys.data.csr import Batches, Column
 from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, Spot, integers_if_canonical
 from recsys.data.rows import BadRows, Rows, is_truth, rating_problem
 from recsys.data.times import YEAR_1000, iso_format
 from recsys.errors import DataError
 from recsys.messages import counted
-from recsys.readers.layout import DOUBLE_COLON, Layout, by_number, csv_rows, separator_name
 from recsys.readers.sources import DataFile, NoRowsError
+
+_HEAD = 1 << 16  # bytes looked at, and more where they are less than two lines
+_SAMPLE_ROWS = 200
+DOUBLE_COLON = "::"
+"""Separator of MovieLens."""
+_SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
+_RULE = re.compile(r"[ |+:=-]*-{3}[ |+:=-]*")
+_INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
+_OF_AMAZON = re.compile(r"(B0|\d\d)[0-9A-Z]{8}A[0-9A-Z]{9,}")  # a product, then a reviewer
+_TYPED = re.compile(r"(\w+):(?:token|float)(?:_seq)?")  # a name of an atomic file of RecBole
 
 _MARK = "\x1f"  # in its place for polars; a text that has one is in doubt
 _TAB = "\t"  # between tabs, quotes that don't enclose a field are part of it
@@ -32,14 +54,185 @@ _CHUNK = 1 << 10  # records at once; with more live objects garbage collection d
 LINE = "line"
 """Column of the lines of rows, where they are known."""
 _INTEGER = re.compile(r"-?\d{1,18}")
-Kind: TypeAlias = 'Literal["id", "name", "integer", "float", "text"] | str'
-"""Kind of a column: a name is an id but not an integer, a format with % is of times."""
+Kind: TypeAlias = str
+"""Kind of a column: id, name (an id of any form), integer, float, text, or a format of times."""
 
 _COMMA_WITH = ";"  # separator with which decimals may have a comma, as spreadsheets write them
 _COMMA = r"^([-+]?\d*),(\d+)$"
 _BLOCK = 1 << 20  # bytes that are parsed at once
 _NUMBERS: dict[Kind, type[np.number]] = {"id": np.int64, "integer": np.int64, "float": np.float32}
 _Columns: TypeAlias = Mapping[str, Column]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a file is to be read; all but `kind` is of a delimited file.
+
+    `separator` is one character, or "::"; `names` are from the header, or given by position; `skip`
+    counts the lines before the first row: blank ones, and the header; `sample` has the first rows.
+    """
+
+    kind: Literal["delimited", "jsonl", "parquet", "lightgcn", "counted", "netflix"]
+    separator: str = ""
+    names: tuple[str, ...] = ()
+    has_header: bool = True
+    skip: int = 0
+    sample: tuple[list[str], ...] = ()
+
+
+def detect(data: DataFile, request: Request) -> Layout:
+    """Tell the layout of a file.
+
+    Raises
+    ------
+    DataError
+        If the file is empty or binary, not a Parquet file though it is called so, one JSON array,
+        or has no separator between columns.
+    """
+    if data.is_parquet:
+        return Layout("parquet")
+    with data.path.open("rb") as stream:
+        head = stream.read(_HEAD)
+        while head.lstrip().count(b"\n") < 2 and (more := stream.read(len(head))):
+            head += more
+        is_whole = not stream.read(1)
+    data.check_text(head)
+    lines = list(io.StringIO(head.decode("utf-8-sig", errors="replace")))
+    lines = lines if is_whole else lines[:-1]
+    blank = next((n for n, line in enumerate(lines) if line.strip()), len(lines))
+    lines = lines[blank:]
+    if not lines:
+        raise NoRowsError(f"{data.name} is empty.")
+    if request.sep is None:
+        begin = lines[0].lstrip()[:1]
+        if begin == "{" or data.suffix in (".jsonl", ".ndjson"):
+            return Layout("jsonl")
+        if begin == "[":
+            raise DataError(f"{data.name} is a JSON array, and its elements are not objects.")
+        filled = [line for line in lines if line.strip()]
+        if any(_RULE.fullmatch(line.strip()) for line in filled[:3]):
+            raise DataError(
+                f"{data.name} is a table with lines drawn around its cells; write it as CSV, as "
+                "`psql --csv` and `mysql --batch` do."
+            )
+        if re.fullmatch(r"\d+:\s*", filled[0]):
+            return Layout("netflix")
+        if all(map(_INTEGERS.fullmatch, filled)):
+            rows = [line.split() for line in filled]
+            widths = set(map(len, rows))
+            # In a table of integers with spaces users come back; in LightGCN lines each has one.
+            if len({row[0] for row in rows}) == len(rows) and widths not in ({1}, {2}):
+                return Layout("lightgcn")
+            if len(widths) > 1 and all(int(row[0]) == len(row) - 1 for row in rows):
+                return Layout("counted")
+    return _delimited(lines, blank, data, request)
+
+
+def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -> Layout:
+    separator = request.sep
+    if separator is not None:
+        separator = {r"\t": "\t", "tab": "\t", "space": " "}.get(separator, separator)
+        is_character = len(separator) == 1 and separator.isascii() and separator not in '"\r\n'
+        if separator != DOUBLE_COLON and not is_character:
+            raise DataError(
+                f'--sep must be one ASCII character, "tab" or "::"; got {request.sep!r}.'
+            )
+    begin = lines[0].strip()
+    if (excel := re.fullmatch(r'"?sep=(.)"?', begin)) and lines[1:]:
+        return _delimited(lines[1:], blank + 1, data, replace(request, sep=separator or excel[1]))
+    sign = begin[0]
+    others = [line for line in lines[1:] if line.strip() and line.lstrip()[0] != sign]
+    if sign in "#%" and sign != separator and others:
+        mark = separator or sniff_separator(others) or ","
+        first, rows = split_rows(lines[:1], mark)[0], split_rows(others, mark)
+        if first[0].strip() == sign or len({len(first), *map(len, rows[:1])}) > 1:
+            n_lines = next(n for n, line in enumerate(lines) if line in others)
+            return _delimited(lines[n_lines:], blank + n_lines, data, request)
+    separator = separator or sniff_separator(lines)
+    rows = split_rows(lines, separator) if separator else []
+    if separator is None or not rows or len(rows[0]) < 2:
+        tried = "tab, semicolon, comma, bar or space"
+        tried = f"separator {request.sep!r}" if request.sep else tried
+        raise DataError(
+            f"{data.name} has only one column ({begin[:40]!r}): found no {tried}; name the "
+            "separator with --sep."
+        )
+    first = [field.strip() for field in rows[0]]
+    # R does not name its names of rows; other programs end all rows with a separator.
+    if len(rows) > 2 and {len(row) for row in rows[1:]} == {len(first) + 1}:
+        first = ["", *first] if any(row[-1].strip() for row in rows[1:]) else [*first, ""]
+    names = names_without_header(first, rows, separator, data.name, request)
+    if names is None:
+        typed = list(map(_TYPED.fullmatch, first))
+        if all(typed) and not {*first}.intersection(request.columns.values()):
+            first = [found[1] for found in typed if found]
+        return Layout("delimited", separator, tuple(first), True, blank + 1, tuple(rows[1:]))
+    if names == BY_PLACE and all(_OF_AMAZON.fullmatch("".join(row[:2])) for row in rows):
+        names = ("item (first)", "user (second)", *names[2:])
+    return Layout("delimited", separator, names, False, blank, tuple(rows))
+
+
+def sniff_separator(lines: list[str], separators: Sequence[str] = tuple(_SEPARATORS)) -> str | None:
+    """Return the separator that splits the lines into equal, most fields; None for one column.
+
+    Where none splits them equally, because a row is ragged, the first line decides alone. Spaces
+    next to tabs are part of the fields.
+    """
+    if DOUBLE_COLON in lines[0] and tuple(separators) == tuple(_SEPARATORS):
+        return DOUBLE_COLON
+    even, widest = {}, {}
+    for separator in separators:
+        rows = split_rows(lines, separator)
+        widest[separator] = len(rows[0]) if rows else 0
+        if len(set(map(len, rows))) == 1:
+            even[separator] = widest[separator]
+    if even.get("\t", 1) > 1:
+        even.pop(" ", None)
+    for widths in (even, {s: n for s, n in widest.items() if s != " "}, widest):
+        best = max(widths, key=widths.__getitem__, default=None)
+        if best is not None and widths[best] > 1:
+            return best
+    return None
+
+
+def split_rows(lines: list[str], separator: str) -> list[list[str]]:
+    """Return the fields of the first 200 rows, blank ones left out."""
+    if separator == DOUBLE_COLON:
+        rows: Iterable[list[str]] = (line.rstrip("\r\n").split(DOUBLE_COLON) for line in lines)
+    else:
+        rows = csv_rows(lines, separator, strict=False)
+    return list(islice((row for row in rows if any(map(str.strip, row))), _SAMPLE_ROWS))
+
+
+def csv_rows(lines: Iterable[str], separator: str, *, strict: bool = True) -> Iterator[list[str]]:
+    """Return the fields of records; several spaces are one separator.
+
+    Carriage returns inside lines, which csv rejects, are spaces, and quotes after a backslash part
+    of the field.
+    """
+
+    def plain() -> Iterator[str]:
+        for line in lines:
+            if "\r" in line:
+                line = line.replace("\r\n", "\n").replace("\r", " ")
+            yield _with_doubled_quotes(line, separator) if '\\"' in line else line
+
+    with_spaces = separator == " "
+    return csv.reader(plain(), delimiter=separator, strict=strict, skipinitialspace=with_spaces)
+
+
+def _with_doubled_quotes(line: str, separator: str) -> str:
+    """Return a line with doubled quotes in place of escaped ones, if only that is a record."""
+    for each in (line, line.replace('\\"', '""')):
+        with suppress(csv.Error):
+            list(csv.reader([each], delimiter=separator, strict=True))
+            return each
+    return line
+
+
+def separator_name(separator: str) -> str:
+    """Return how `Source` calls a separator, such as "comma-separated"."""
+    return f"{_SEPARATORS.get(separator, repr(separator))}-separated"
 
 
 def read_delimited(
@@ -82,70 +275,48 @@ def read_delimited(
                 "header; say by number which columns are which, such as "
                 f"{by_number(layout.sample)}."
             )
-    rows = read_columns(data, layout, roles, bad, request.rules.time_format)
-    form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
-    lines = rows.columns.pop(LINE, None)
+    rows = read_fast(data, layout, roles, request.rules.time_format)
+    lines = None
+    if rows is None:
+        rows = Rows(read_carefully(data, layout, roles, bad))
+        lines = rows.columns.pop(LINE)
 
     def place(row: int) -> Spot:
         if lines is None:
             return data.at(next(islice(records(data, layout), row, None))[0])
         return data.at(lines[row])
 
+    form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
     return replace(rows, layout=f"{form}, {description}", place=place, bad=bad)
 
 
-def read_columns(
-    data: DataFile,
-    layout: Layout,
-    roles: Roles,
-    bad: BadRows | None = None,
-    time_format: str | None = None,
-) -> Rows:
-    """Read columns of a delimited file: with polars, and in Python where that is in doubt.
-
-    In Python, the rows have a column of their lines.
-    """
-    rows = _read_fast(data, layout, roles, time_format)
-    return rows or Rows(read_carefully(data, layout, roles, bad))
-
-
-def _read_fast(
-    data: DataFile, layout: Layout, roles: Roles, time_format: str | None
+def read_fast(
+    data: DataFile, layout: Layout, roles: Roles, time_format: str | None = None
 ) -> Rows | None:
     """Read with polars; None if it fails, or something is null that should not be."""
-    if any('"' in name or "\ufffd" in name for name in layout.names):
-        return None  # a stray quote or another encoding: what follows cannot be trusted either
     kinds = {role: _kind(role, place, layout, time_format) for role, place in roles.items()}
 
     def read() -> Rows | None:
         batches = Batches()
         return batches.rows() if parse(data, layout, roles, kinds, batches.add) else None
 
-    rows = read()
-    if rows is None:
+    if (rows := read()) is None:
         return None
-    strings: list[str] = []
-    if "timestamp" in rows.arrays and rows.arrays["timestamp"].dtype == np.int64:
-        rows.spread()
-    if not rows.arrays:  # something is missing, or of another type than most of its kind
-        columns = rows.columns
-        strings = [role for role in roles if kinds[role] == "id" and columns[role].null_count()]
-        times = columns["timestamp"] if "%" in kinds.get("timestamp", "") else None
-        is_odd = times is not None and (
-            times.null_count() > 0 or bool((times.cast(pl.Int64) < YEAR_1000).any())
-        )
-        kinds |= {"timestamp": "text"} if is_odd else {}
-        if strings or is_odd:
-            kinds |= dict.fromkeys(strings, "name")
-            rows = read()
-    if rows is None:
-        return None
-    if any(rows.columns[role].null_count() for role in rows.columns if role != "event"):
+    # Something may be of another type than most of its kind.
+    missing = {role for role, column in rows.columns.items() if column.null_count()}
+    others = dict.fromkeys((role for role in missing if kinds[role] == "id"), "name")
+    strings = [*others]
+    if "%" in kinds.get("timestamp", ""):
+        times: Any = rows.arrays.get("timestamp", rows.columns.get("timestamp"))
+        others |= {"timestamp": "text"} if "timestamp" in missing or times.min() < YEAR_1000 else {}
+    if others:
+        kinds |= others
+        rows = read()
+    if rows is None or any(c.null_count() for role, c in rows.columns.items() if role != "event"):
         return None
     if kinds.get("rating") == "float":
-        floats = rows.arrays.get("rating", rows.columns.get("rating"))
-        floats = rows.levels if rows.levels is not None else floats
-        if floats is not None and not pl.Series(floats, dtype=pl.Float32).is_finite().all():
+        numbers: Any = rows.arrays.get("rating", rows.columns.get("rating"))
+        if not np.isfinite(numbers if rows.levels is None else rows.levels).all():
             return None
     for role in strings:
         rows.columns[role] = integers_if_canonical(rows.spread().columns[role])
@@ -174,9 +345,11 @@ def _sampled(layout: Layout, place: int) -> list[str]:
 
 
 def read_carefully(
-    data: DataFile, layout: Layout, roles: Roles, bad: BadRows | None = None
+    data: DataFile, layout: Layout, roles: Roles, bad: BadRows | None = None, *, pad: bool = False
 ) -> dict[str, pl.Series]:
     """Read columns of a delimited file, and the lines of its rows, in Python.
+
+    With `pad`, short records are filled with empty fields, and long ones may end in such.
 
     Raises
     ------
@@ -185,24 +358,26 @@ def read_carefully(
         as `records`.
     """
     bad, width = BadRows() if bad is None else bad, len(layout.names)
-    found, places = records(data, layout, bad), {**roles, LINE: width}
-    chunks: dict[str, list[pl.Series]] = {name: [] for name in places}
+    schema, found = dict.fromkeys(roles, pl.String) | {LINE: pl.Int64}, records(data, layout, bad)
+    frames = [pl.DataFrame(schema=schema)]
     while block := list(islice(found, _CHUNK)):
+        rows = []
         for line, fields in block:
-            if len(fields) != width:
-                hint = "; a quote may be unclosed" * any("\n" in field for field in fields)
-                count = counted(len(fields), "field")
-                bad.add(data.at(line), f"found {count}, expected {width}{hint}.")
-        rows = [(*fields, line) for line, fields in block if len(fields) == width]
-        columns = list(zip(*rows, strict=True)) or [()] * (width + 1)
-        for name, place in places.items():
-            chunks[name].append(
-                pl.Series(name, columns[place], pl.Int64 if place == width else pl.String)
-            )
-    whole = {name: pl.concat(series) for name, series in chunks.items()}
+            if pad and not any(map(str.strip, fields[width:])):
+                fields = [*fields, *[""] * width][:width]
+            if len(fields) == width:
+                rows.append((*fields, line))
+                continue
+            hint = "; a quote may be unclosed" * any("\n" in field for field in fields)
+            count = counted(len(fields), "field")
+            bad.add(data.at(line), f"found {count}, expected {width}{hint}.")
+        if rows:
+            columns = list(zip(*rows, strict=True))
+            chosen = (columns[place] for place in (*roles.values(), width))
+            frames.append(pl.DataFrame(dict(zip(schema, chosen, strict=True)), schema))
+    whole = pl.concat(frames).to_dict()
     whole |= {role: whole[role].str.strip_chars() for role in roles}
-
-    for role in (role for role in ("user", "item") if role in roles):
+    for role in (each for each in ("user", "item") if each in roles):
         missing = whole[role].is_in(MISSING_IDS)
         whole[role] = integers_if_canonical(whole[role].set(missing, None))
     if "rating" in roles and layout.separator == _COMMA_WITH:
@@ -283,22 +458,23 @@ def parse(
     tell: it lets a stray quote swallow line ends, and takes missing fields for null. (So a file
     with line ends inside quotes is always in doubt.)
     """
-    parser = _Parser(layout, roles, dict(kinds))
-    size, n_bytes, n_rows, n_filled = data.path.stat().st_size, 0, 0, 0
+    if any('"' in name or "\ufffd" in name for name in layout.names):
+        return False  # a stray quote or another encoding: what follows cannot be trusted either
+    parser = _Parser(layout, roles, kinds)
+    size, n_bytes, n_rows = data.path.stat().st_size, 0, 0
     for found in _in_turns(parser.parsed, _blocks(data.path, layout.skip)):
         if found is None:
             return False
-        columns, length = found
-        n_bytes += length[0]
-        n_rows += length[1]
-        if filled := len(next(iter(columns.values()), ())):
+        columns, n_read = found
+        n_bytes += n_read
+        if n_filled := len(next(iter(columns.values()), ())):
             take(columns)
-        n_filled += filled
+        n_rows += n_filled
         if data.on_rows is not None:
-            data.on_rows(n_rows, n_rows * size // max(n_bytes, 1))
-    if n_filled and data.on_rows is not None:
+            data.on_rows(n_rows, n_rows * size // n_bytes)
+    if n_rows and data.on_rows is not None:
         data.on_rows(n_rows, n_rows)
-    return n_filled > 0
+    return n_rows > 0
 
 
 def _blocks(path: Path, skip: int) -> Iterator[bytes]:
@@ -306,18 +482,11 @@ def _blocks(path: Path, skip: int) -> Iterator[bytes]:
     with path.open("rb") as stream:
         for _ in range(skip):
             stream.readline()
-        begun: list[bytes] = []
         while block := stream.read(_BLOCK):
-            end = block.rfind(b"\n") + 1
-            if end:
-                yield b"".join([*begun, block[:end]])
-                begun = []
-            begun.append(block[end:])
-        if last := b"".join(begun):
-            yield last
+            yield block + stream.readline()
 
 
-_Found: TypeAlias = "tuple[_Columns, tuple[int, int]] | None"
+_Found: TypeAlias = "tuple[_Columns, int] | None"
 
 
 def _in_turns(work: Callable[[bytes], _Found], blocks: Iterator[bytes]) -> Iterator[_Found]:
@@ -339,14 +508,14 @@ class _Parser:
 
     layout: Layout
     roles: Roles
-    kinds: dict[str, Kind]
+    kinds: Mapping[str, Kind]
 
     def parsed(self, block: bytes) -> _Found:
-        """Return the columns of a block, and its bytes and rows; None if in doubt."""
-        length = len(block), block.count(b"\n") + (not block.endswith(b"\n"))
+        """Return the columns of a block, and its bytes; None if in doubt."""
+        size = len(block)
         block = block.lstrip(b"\r\n")  # blank lines, which polars does not count at the beginning
         if not block:
-            return {}, length
+            return {}, size
         n_rows = block.count(b"\n") + (not block.endswith(b"\n"))
         # Numbers as a program writes them are read at once; none is in doubt then.
         places = self.roles
@@ -359,7 +528,7 @@ class _Parser:
             columns = {r: each[:filled] for r, each in zip(numeric, arrays, strict=True)}
         roles = [role for role in self.roles if role not in columns]
         if not roles:
-            return columns, length
+            return columns, size
         mark, is_quoted = self.layout.separator, b'"' in block
         if is_quoted and mark not in (_TAB, DOUBLE_COLON) and b'\\"' in block:
             return None  # a quote after a backslash
@@ -373,7 +542,7 @@ class _Parser:
         if not (is_quoted and mark != _TAB) and block.count(mark.encode()) != n_separators:
             return None
         frame = frame.filter(~frame["blank"]) if n_blank else frame
-        return columns | {role: frame[role] for role in roles}, length
+        return columns | {role: frame[role] for role in roles}, size
 
     def _frame(
         self, block: bytes, mark: str, is_quoted: bool, roles: list[str]

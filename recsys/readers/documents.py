@@ -19,9 +19,8 @@ from recsys.data.columns import Roles, usual_column
 from recsys.database import parse_address
 from recsys.errors import DataError
 from recsys.readers.collections import FORMS, HTML, form_of, page
-from recsys.readers.delimited import records
+from recsys.readers.delimited import Layout, records, separator_name, sniff_separator, split_rows
 from recsys.readers.formats import json_objects, parquet_columns, reading_parquet
-from recsys.readers.layout import Layout, separator_name, sniff_separator, split_rows
 from recsys.readers.sources import DataFile, Directory, open_data
 
 BATCH = 1000
@@ -256,11 +255,11 @@ class Documents:
         else:
             lines = list(islice(data.lines(), _SAMPLE))
             separator = (sniff_separator(lines, ",;\t|") if lines else None) or kind
-            header = split_rows(lines, separator)
-            if not header:
-                raise DataError(f"{data.name} is empty.")
-            layout, names = separator_name(separator), [name.strip() for name in header[0]]
+            header = next(iter(split_rows(lines, separator)), [])
+            layout, names = separator_name(separator), [name.strip() for name in header]
             read = lambda _: _delimited_rows(data, separator, names)  # noqa: E731
+        if not names:
+            raise DataError(f"{data.name} is empty.")
         wanted = self._columns
         if wanted.text is None:
             wanted = wanted._replace(text=_text_column(names, wanted, read))

@@ -77,7 +77,7 @@ def read_table_rows(
 def _with_integers(rows: Rows) -> Rows:
     """Turn ids into integers: databases often keep numbers as texts."""
     columns = rows.distinct if rows.arrays else rows.columns
-    for role in {"user", "item"}.intersection(columns):
+    for role in (each for each in ("user", "item") if each in columns):
         column = columns[role]
         if isinstance(column.dtype, pl.Categorical) and not column.null_count():
             columns[role] = integers_if_canonical(column)

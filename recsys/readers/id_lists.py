@@ -13,12 +13,11 @@ import polars as pl
 from recsys.data.columns import Request, usual_column
 from recsys.data.ids import Ids, as_id_series
 from recsys.data.ratings import build_ratings
-from recsys.data.rows import RowRules, prepared
+from recsys.data.rows import RowRules, Rows, prepared
 from recsys.errors import DataError
 from recsys.readers import read_raw
-from recsys.readers.delimited import read_columns
+from recsys.readers.delimited import Layout, read_carefully, read_fast
 from recsys.readers.formats import parquet_columns, reading_parquet
-from recsys.readers.layout import Layout
 from recsys.readers.sources import DataFile, open_data
 
 
@@ -80,8 +79,9 @@ def _ids_of(data: DataFile, kind: str) -> list[Any]:
     if column is None:
         lines = (line.strip() for line in data.lines())
         return [line for line in lines if line]
-    rows = read_columns(data, layout, {kind: names.index(column)}).spread()
-    return rows.columns[kind].drop_nulls().to_list()
+    roles = {kind: names.index(column)}
+    rows = read_fast(data, layout, roles) or Rows(read_carefully(data, layout, roles))
+    return rows.spread().columns[kind].drop_nulls().to_list()
 
 
 def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:

@@ -1,19 +1,22 @@
-"""Sources: where data are, and the files in which they are read; the sample data."""
+"""Sources: the files of a path, folder, zip, URL or database that have the data."""
 
 from __future__ import annotations
 
 import codecs
 import csv
 import glob
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike, fspath
-from pathlib import Path
-from typing import Any, TypeAlias
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias
+
+import polars as pl
 
 from recsys.data.ids import Spot
 from recsys.data.rows import BadRows
@@ -25,7 +28,6 @@ from recsys.database import (
     OnRows,
     Pick,
     TableRows,
-    fetch,
     open_table,
     parse_address,
 )
@@ -43,21 +45,11 @@ from recsys.readers.copies import (
     write_rows,
     write_sheet,
 )
-from recsys.readers.members import (
-    LISTED,
-    TABLE_SUFFIXES,
-    are_parts,
-    candidates,
-    data_suffix,
-    has_ratings,
-)
 
 csv.field_size_limit(2**31 - 1)  # a review in a table may be longer than 128 kB
 
 SourceLike: TypeAlias = "str | PathLike[str] | Sequence[str | PathLike[str]]"
 """Where data are: a path, URL, pattern or database, or several of them."""
-
-_SAMPLE = ("ratings.csv", "items.csv")
 
 _HEAD = 1 << 12
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -88,6 +80,30 @@ _TABLE_FORMATS = {
 }
 _OLD_EXCEL = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
+# In order of preference, where one folder holds several.
+_RATING_FILES = (
+    *("ratings.csv", "ratings.dat", "u.data", "ratings.parquet", "ratings.tsv"),
+    *("ratings.jsonl", "ratings.ndjson", "train.txt"),
+)
+_TABLES = {
+    "item": (
+        *("movies", "films", "books", "items", "products", "articles", "songs", "tracks"),
+        *("games", "recipes", "catalog", "catalogue", "metadata", "movie_titles"),
+    ),
+    "user": ("users", "customers", "members", "readers"),
+}
+_PACKERS = (".gz", ".xz", ".bz2", ".zst", ".zip")
+_TABLE_SUFFIXES = (
+    *(".csv", ".tsv", ".dat", ".data", ".jsonl", ".ndjson", ".json", ".parquet", ".inter"),
+)
+_NOT_RATINGS = ("links.csv", "tags.csv", "tags.dat")
+_OF_A_SPLIT = re.compile(r"(^|[_.-])(train|test|valid|validation|history|base)([_.-]|\d*$)")
+_LISTED = 5  # names of files in messages
+_NUMBER = re.compile(r"[-+]?\d[\d.,]*")
+_OF_NETFLIX = re.compile(r"\d+,[\d.]+,[\d-]+")
+_OBJECT = "{"
+_LINE = 1 << 16  # bytes of a line that are looked at
+
 
 @dataclass(frozen=True, slots=True)
 class Directory:
@@ -98,12 +114,8 @@ class Directory:
     def names(self, *, below: bool = False) -> list[str]:
         """Return the names of the files in the directory itself, or of those below it as well."""
         paths = self.path.rglob("*") if below else self.path.iterdir()
-        inside = ((each, each.relative_to(self.path)) for each in paths)
-        return sorted(
-            name.as_posix()
-            for each, name in inside
-            if each.is_file() and not any(part.startswith(".") for part in name.parts)
-        )
+        names = [each.relative_to(self.path).as_posix() for each in paths if each.is_file()]
+        return sorted(name for name in names if not f"/{name}".count("/."))
 
     def fetch(self, name: str) -> Path:
         """Return the path of a file."""
@@ -120,8 +132,6 @@ class DataFile:
         Name for messages.
     path : Path
         Of the first file, where there are several.
-    suffix : str
-        Without that of a packer: ".csv" for "ratings.csv.gz".
     folder : Directory, Zip or None
         The files next to it; None for standard input.
     form : str
@@ -142,7 +152,6 @@ class DataFile:
 
     name: str
     path: Path
-    suffix: str = ""
     folder: Directory | Zip | None = None
     form: str = "Parquet"
     columns: tuple[str, ...] = ()
@@ -151,6 +160,11 @@ class DataFile:
     on_rows: OnRows | None = None
     table: TableRows | None = None
     left_out: str = ""
+
+    @property
+    def suffix(self) -> str:
+        """Suffix of the name, without that of a packer: ".csv" for "ratings.csv.gz"."""
+        return data_suffix(self.name)
 
     @property
     def is_parquet(self) -> bool:
@@ -164,7 +178,7 @@ class DataFile:
         head = _head(self.path)
         if head.startswith(b"PAR1"):
             return True
-        if self.suffix == ".parquet" and head:
+        if head and self.suffix == ".parquet":
             raise DataError(
                 f"{self.name} is not a Parquet file, or damaged: it does not begin with PAR1."
             )
@@ -221,36 +235,6 @@ class DataFile:
 
 class NoRowsError(DataError):
     """A file that is empty, or has a header alone: an error unless others have the rows."""
-
-
-def sample_path() -> Path:
-    """Find the directory of the embedded sample data.
-
-    It has ``ratings.csv`` (userId, itemId, rating, timestamp) and ``items.csv`` (itemId, title,
-    year, genres, description); its ``README.md`` describes how the ratings were made. An installed
-    package has it in ``recsys/sample/data``, a source checkout next to the package.
-
-    Raises
-    ------
-    DataError
-        If the files are in neither place.
-
-    Examples
-    --------
-    >>> (sample_path() / "ratings.csv").is_file()
-    True
-    """
-    # Not importlib.resources: for an editable install it answers with a path of the build backend
-    # that is not a directory.
-    package = Path(__file__).resolve().parents[1]
-    places = package / "sample" / "data", package.parent / "data"
-    for place in places:
-        if all((place / name).is_file() for name in _SAMPLE):
-            return place
-    raise DataError(
-        f"The sample data ({' and '.join(_SAMPLE)}) are neither in {places[0]} nor in {places[1]}; "
-        "reinstall lowrank-recsys to get them."
-    )
 
 
 def is_address(text: str) -> bool:
@@ -315,7 +299,7 @@ def open_data(
             return
         name = redacted(fspath(sources[0]))
         if len(sources) > 1:
-            name = enumerated(sources, LISTED, lambda each: redacted(fspath(each)))
+            name = enumerated(sources, _LISTED, lambda each: redacted(fspath(each)))
         elif Path(name).is_dir():
             name = f"{Path(name).resolve().name}/"
         yield replace(files[0], name=f"{name} ({len(files):,} files)", parts=tuple(files))
@@ -377,7 +361,7 @@ class _Opener:
                             "of its rows count; write them as Parquet, such as with DuckDB."
                         )
                 names = folder.names()
-                if not any(data_suffix(each) in (*TABLE_SUFFIXES, ".txt") for each in names):
+                if not any(data_suffix(each) in (*_TABLE_SUFFIXES, ".txt") for each in names):
                     names = folder.names(below=True) or names
                 return self._members(folder, names, name, name)
             if path.is_file():
@@ -393,18 +377,18 @@ class _Opener:
         self, folder: Directory | Zip, names: list[str], place: str, prefix: str
     ) -> list[DataFile]:
         """Return the files of ratings in a directory or zip."""
-        chosen, found = candidates(names, place), list[DataFile]()
-        for name in chosen:
+        found = list[DataFile]()
+        for name in _candidates(names, place):
             near = folder.next_to(name) if isinstance(folder, Zip) else folder
             found += self._opened(folder.fetch(name), prefix + name, near)
-        if len(found) > 1 and (pick := self.pick) is not None:
-            judged = {each.name: has_ratings(each.path, pick) for each in found}
+        if len(found) > 1 and self.pick is not None:
+            judged = {each.name: _has_ratings(each.path, self.pick) for each in found}
             if any(judged.values()):
                 others = [name.removeprefix(prefix) for name in judged if judged[name] is False]
                 found = [each for each in found if judged[each.name] is not False]
-                found[0] = replace(found[0], left_out=enumerated(others, LISTED))
-        if len(found) > 1 and not are_parts({each.name: each.path for each in found}):
-            listed = enumerated([each.name.removeprefix(prefix) for each in found], LISTED)
+                found[0] = replace(found[0], left_out=enumerated(others, _LISTED))
+        if len(found) > 1 and not _are_parts(found):
+            listed = enumerated([each.name.removeprefix(prefix) for each in found], _LISTED)
             raise DataError(
                 f"{place} holds several files that may be the ratings ({listed}); name the one to "
                 "read."
@@ -432,47 +416,53 @@ class _Opener:
         for beginning, form in ((b"%%MatrixMarket", "Matrix Market"), (b"ARROW1", "Arrow")):
             if head.startswith(beginning):
                 return [self._rewritten(path, name, form)]
-        data = DataFile(name, path, data_suffix(name), folder, on_rows=self.on_rows)
+        data = DataFile(name, path, folder, on_rows=self.on_rows)
         if data.is_parquet:
             return [data]
-        encoding = "utf-16" if head.startswith(_UTF_16) else self.encoding
-        if self.guess and encoding != "utf-16":
-            encoding = _encoding(path, encoding)
+        encoding = self.encoding
+        if head.startswith(_UTF_16):
+            encoding = "utf-16"
+        elif self.guess:
+            try:
+                path.read_bytes().decode()
+                encoding = None
+            except UnicodeDecodeError:
+                encoding = encoding or "latin-1"  # as the older MovieLens sets
         if encoding is not None:
             data = replace(data, path=self.scratch.decoded(path, name, encoding))
             head = _head(data.path)
         if _JSON_ARRAY.match(head):
             target = self.scratch.new()
             write_lines(data.path, name, target)
-            data = replace(data, path=target, suffix=".jsonl", unit="object")
+            data = replace(data, path=target, unit="object")
         return [data]
 
     def _rewritten(self, path: Path, name: str, form: str) -> DataFile:
         """Return the rows of an Arrow file, or the entries of a sparse matrix, as a file."""
         target = self.scratch.new()
         write_rows(path, name, form, target)
-        return DataFile(name, target, folder=None, form=form, on_rows=self.on_rows)
+        return DataFile(name, target, form=form, on_rows=self.on_rows)
 
     def _fetched(self, address: Address) -> DataFile:
-        """Return the rows of a table as a file, or the open table."""
+        """Return the open table, or its rows as a file."""
         self.has_tables = True
-        if self.stream:
-            found, form = (
-                self.stack.enter_context(open_table(address, self.pick)),
-                NAMES[address.kind],
-            )
-            about: dict[str, Any] = {"form": form, "columns": found.names, "on_rows": self.on_rows}
-            return DataFile(str(found.address), Path(), table=found, **about)
-        target = self.scratch.new()
-        address, columns = fetch(address, target, self.pick, self.on_rows)
-        return DataFile(str(address), target, form=NAMES[address.kind], columns=columns)
+        with ExitStack() as stack:
+            table = stack.enter_context(open_table(address, self.pick))
+            name, form = str(table.address), NAMES[address.kind]
+            if self.stream:
+                self.stack.enter_context(stack.pop_all())
+                data = DataFile(name, Path(), form=form, columns=table.names, table=table)
+                return replace(data, on_rows=self.on_rows)
+            target = self.scratch.new()
+            table.write(target, self.on_rows)
+            return DataFile(name, target, form=form, columns=table.names)
 
     def _sheet(self, path: Path, name: str, sheet: str | None) -> DataFile:
         """Return the rows of a workbook's sheet as a file."""
         self.has_tables = True
         target = self.scratch.new()
         sheet = write_sheet(path, name, sheet, target)
-        return DataFile(f"{name}::{sheet}", target, folder=None, form="Excel")
+        return DataFile(f"{name}::{sheet}", target, form="Excel")
 
 
 def _head(path: Path) -> bytes:
@@ -480,10 +470,112 @@ def _head(path: Path) -> bytes:
         return stream.read(_HEAD)
 
 
-def _encoding(path: Path, otherwise: str | None) -> str | None:
-    """Return the encoding of a text that is not in UTF-8: `otherwise`, or Latin-1."""
+def _candidates(names: list[str], place: str) -> list[str]:
+    """Return the files among those of a directory or zip that may be the ratings, by their names.
+
+    Raises
+    ------
+    DataError
+        If there are none.
+    """
+    if any(re.search(r"(^|/)arrays/\w+\.npy$", name) for name in names):
+        raise DataError(f"{place} has the arrays of a saved model, but no model.json.")
+    names = [name for name in names if not plain_name(name).startswith("_")]
+    known = {*_NOT_RATINGS, *table_files(names, "item"), *table_files(names, "user")}
+    tables = [n for n in names if plain_name(n) not in known and n not in known] or names
+    others = [n for n in tables if "readme" not in plain_name(n)]
+    by_claim = [
+        [n for n in names if n.count("/") == depth and plain_name(n) == usual]
+        for depth in sorted({name.count("/") for name in names})
+        for usual in _RATING_FILES
+    ]
+    by_claim.append([n for n in others if "rating" in plain_name(n)])
+    by_claim.append([n for n in tables if data_suffix(n) in _TABLE_SUFFIXES])
+    by_claim.append([n for n in others if data_suffix(n) == ".txt"])
+    found = next(filter(None, by_claim), [])
+    if not found:
+        held = f"it holds {enumerated(names, _LISTED)}" if names else "it is empty"
+        raise DataError(
+            f"{place} holds no ratings file, such as ratings.csv, ratings.dat or u.data; {held}."
+        )
+    return found
+
+
+def _are_parts(files: Sequence[DataFile]) -> bool:
+    """Return whether files are parts of one table, by the names of their columns.
+
+    Later parts may have a few more columns. Of text without a header the number of fields counts.
+    Those of a split are not parts.
+    """
+    names = [plain_name(each.name) for each in files]
+    is_split = any(_OF_A_SPLIT.search(PurePosixPath(name).stem) for name in names)
+    if is_split or len(set(map(data_suffix, names))) > 1:
+        return False
+    heads = set()
+    for each in files:
+        fields = _first_fields(each.path)
+        if fields[:1] == [_OBJECT]:
+            fields = [_OBJECT]
+        elif any(map(_NUMBER.fullmatch, fields)):
+            fields = [str(len(fields))]
+        if fields:
+            heads.add(frozenset(fields))
+    return all(min(heads, key=len, default=frozenset()) <= head for head in heads)
+
+
+def _has_ratings(path: Path, pick: Pick) -> bool | None:
+    """Return whether a file has columns of users and items, None if it seems to have no header."""
+    fields = _first_fields(path)
+    is_one = len(fields) < 2 and not "".join(fields).endswith(":")
+    if is_one or any(map(_NUMBER.fullmatch, fields)):
+        return None
     try:
-        path.read_bytes().decode()
-    except UnicodeDecodeError:
-        return otherwise or "latin-1"  # as the older MovieLens sets
-    return None
+        return bool(pick(fields, path.name))
+    except DataError:
+        return False
+
+
+def _first_fields(path: Path) -> list[str]:
+    """Return the fields of the first line; of an object the keys, after a mark."""
+    with path.open("rb") as stream:
+        if stream.read(4) == b"PAR1":
+            with suppress(pl.exceptions.PolarsError):  # a damaged one is an error of its own
+                return list(pl.read_parquet_schema(path))
+            return []
+        stream.seek(0)
+        first, second = (
+            stream.readline(_LINE).decode("utf-8-sig", errors="replace").strip() for _ in range(2)
+        )
+    if first.startswith(("{", "[")):
+        try:
+            return [_OBJECT, *json.loads(first)]
+        except (ValueError, TypeError, RecursionError):
+            return [_OBJECT]
+    if first.endswith(":") and _OF_NETFLIX.fullmatch(second):
+        return ["user", "item", "rating", "timestamp"]
+    return [field.strip().strip('"') for field in re.split(r"[,;\t|]|::", first)] if first else []
+
+
+def table_files(names: list[str], kind: str) -> list[str]:
+    """Return the names of tables of "item" or "user" kind among those of a folder, best first."""
+    suffixes = [*_TABLE_SUFFIXES, f".{kind}"]
+    ranked = []
+    for name in names:
+        stem, dot, end = plain_name(name).removeprefix("bx-").removeprefix("bx_").partition(".")
+        stems = (stem,) if end == kind else _TABLES[kind]
+        if stem in stems and dot + end in suffixes:
+            ranked.append((stems.index(stem), suffixes.index(dot + end), name))
+    return [name for _, _, name in sorted(ranked)]
+
+
+def data_suffix(name: str) -> str:
+    """Return the suffix of a file name in lower case, without that of a packer."""
+    return PurePosixPath(plain_name(name)).suffix
+
+
+def plain_name(name: str) -> str:
+    """Return a file name in lower case, without folders and packers."""
+    plain = name.rpartition("/")[2].lower()
+    for packer in _PACKERS:
+        plain = plain.removesuffix(packer)
+    return plain

@@ -9,8 +9,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from recsys import readers
 from recsys.errors import DataError
-from recsys.readers import sample_path, sources
+from recsys.readers import sample_path
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 WELL_COVERED = {
@@ -189,7 +190,7 @@ def lay_sample(directory: Path) -> Path:
 def test_the_installed_copy_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "recsys"
     package.mkdir()
-    monkeypatch.setattr(sources, "__file__", str(package / "readers" / "sources.py"))
+    monkeypatch.setattr(readers, "__file__", str(package / "readers" / "__init__.py"))
     checkout = lay_sample(tmp_path / "data")
     assert sample_path() == checkout
     installed = lay_sample(package / "sample" / "data")
@@ -198,6 +199,6 @@ def test_the_installed_copy_comes_first(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_missing_files_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay_sample(tmp_path / "data").joinpath("items.csv").unlink()
-    monkeypatch.setattr(sources, "__file__", str(tmp_path / "recsys" / "readers" / "sources.py"))
+    monkeypatch.setattr(readers, "__file__", str(tmp_path / "recsys" / "readers" / "__init__.py"))
     with pytest.raises(DataError, match=r"neither in .*sample/data nor in .*data; reinstall"):
         sample_path()

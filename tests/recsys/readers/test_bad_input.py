@@ -12,7 +12,8 @@ from recsys.data.columns import Request
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.readers import read_ratings, read_raw
-from recsys.readers.sources import DataFile
+from recsys.readers.id_lists import read_ids
+from recsys.readers.sources import DataFile, open_data
 
 Read = Callable[..., Ratings]
 HEADER = "user,item,rating,timestamp\n"
@@ -327,3 +328,29 @@ def test_times_of_absurd_length(tmp_path: Path, suffix: str) -> None:
     unread = "is not a time that can be read; --time-format reads others"
     said = f"timestamp not used ('2024-01-31{'x' * 30}...' {unread})"
     assert said in str(read_ratings(path).source)
+
+
+def test_utf_16_without_a_mark(read: Read) -> None:
+    with pytest.raises(DataError, match=r"not in the encoding utf-16: UTF-16 stream does not"):
+        read((HEADER + GOOD).encode(), encoding="utf-16")
+
+
+def test_a_list_with_a_header_alone(tmp_path: Path) -> None:
+    (tmp_path / "items.csv").write_text("item,title\n")
+    with pytest.raises(DataError, match=r"items\.csv lists no items; one id per line is expected"):
+        read_ids(str(tmp_path / "items.csv"), "item")
+
+
+def test_the_first_missing_id_is_that_of_a_user(tmp_path: Path) -> None:
+    pl.DataFrame({"user": ["a", None], "item": [None, "x"]}).write_parquet(tmp_path / "r.parquet")
+    with open_data(tmp_path / "r.parquet") as data:
+        raw = read_raw(data, Request())
+    with pytest.raises(DataError, match=r"row 2: the user id is missing"):
+        raw.plain()
+
+
+def test_categories_are_no_ratings_also_where_bad_rows_are_left_out(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"user": ["a", "b"], "item": ["x", "y"], "rating": ["good", "bad"]})
+    frame.cast({"rating": pl.Categorical}).write_parquet(tmp_path / "r.parquet")
+    with pytest.raises(DataError, match=r"Ratings must be numbers; got a column of Categorical"):
+        read_ratings(tmp_path / "r.parquet", bad_rows=0.5)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from recsys import Ratings, read_ratings
 from recsys.data.ids import Ids
-from recsys.database import fetch, parse_address
+from recsys.database import open_table, parse_address
 from recsys.errors import DataError
 from recsys.lsi import Documents
 from recsys.messages import redacted
@@ -159,13 +159,11 @@ def test_only_the_needed_columns_are_fetched(shop: Path, tmp_path: Path) -> None
     address = parse_address(f"{shop}::events")
     assert address is not None
     target, seen = tmp_path / "out.parquet", []
-    found, names = fetch(
-        address,
-        target,
-        lambda names, where: {"user": names.index("customer"), "item": names.index("item_id")},
-        lambda n, expected: seen.append((n, expected)),
-    )
-    assert (str(found), names) == (f"{shop}::events", ("customer", "item_id", "stars", "ts"))
+    pick = lambda names, where: {"user": names.index("customer"), "item": names.index("item_id")}  # noqa: E731
+    with open_table(address, pick) as table:
+        table.write(target, lambda n, expected: seen.append((n, expected)))
+    assert str(table.address) == f"{shop}::events"
+    assert table.names == ("customer", "item_id", "stars", "ts")
     assert pl.read_parquet(target).columns == ["customer", "item_id"]
     assert seen == [(3, 3)]
 

@@ -14,7 +14,7 @@ import pytest
 
 from recsys.errors import DataError
 from recsys.lsi import LSI, DocumentBatch, Documents
-from recsys.readers.layout import separator_name
+from recsys.readers.delimited import separator_name
 
 ROWS = [{"key": "a", "headline": "Ice", "body": "Salt melts ice."}, {"key": "b", "body": "Tea"}]
 
@@ -261,6 +261,8 @@ def test_an_empty_table(tmp_path):
     path = tmp_path / "x.csv"
     path.touch()
     refused(path, r"^x\.csv is empty\.$")
+    (tmp_path / "x.jsonl").write_text("\n")
+    refused(tmp_path / "x.jsonl", r"^x\.jsonl is empty\.$")
 
 
 def test_parquet_that_is_damaged_within(tmp_path):

@@ -19,8 +19,7 @@ from recsys.data.ratings import Ratings
 from recsys.data.rows import RowRules, Rows, prepared
 from recsys.errors import DataError
 from recsys.readers import read_ratings
-from recsys.readers.delimited import LINE, read_carefully, read_delimited
-from recsys.readers.layout import detect
+from recsys.readers.delimited import LINE, detect, read_carefully, read_delimited
 from recsys.readers.sources import open_data
 
 Read = Callable[..., Ratings]
