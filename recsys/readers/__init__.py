@@ -140,15 +140,16 @@ def read_ratings(
         line and text. Also if a database cannot be reached, or has no such table or column.
     """
     named = {"user": user, "item": item, "rating": rating, "timestamp": timestamp, "event": event}
-    given = {name: value for name, value in (named | options).items() if value is not None}
-    given |= {"duplicates": duplicates, "encoding": encoding, "item_table": item_table}
-    given |= {"user_table": user_table, "table": table}
-    chosen = _chosen(given, like or {}, source, query)
+    every: dict[str, Any] = {"table": table, "encoding": encoding, "duplicates": duplicates}
+    every |= {"item_table": item_table, "user_table": user_table, **named, **options}
+    given = {name: value for name, value in every.items() if value is not None}
+    sources = _listed(source)
+    chosen = _with_earlier(given, like or {}, sources, query)
     of_rows = {*RowOptions.__annotations__, *options}
     rules = RowRules.of(**{name: value for name, value in chosen.items() if name in of_rows})
-    policy, encoding = check_policy(chosen["duplicates"]), chosen["encoding"]
+    policy, encoding = check_policy(chosen.get("duplicates")), chosen.get("encoding")
     names = {role: str(chosen[role]) for role in named if role in chosen}
-    optional = frozenset(role for role in names if role not in given)
+    optional = frozenset(names) - given.keys()
     request = Request(
         **names, sep=sep, encoding=encoding, implicit=implicit, rules=rules, optional=optional
     )
@@ -156,8 +157,8 @@ def read_ratings(
     def pick(names: Sequence[str], where: str) -> Roles:
         return choose_columns(names, request, where)
 
-    of_source = {"table": chosen["table"], "query": query, "pick": pick, "on_rows": on_rows}
-    with open_data(source, encoding, stream=True, **cast(Any, of_source)) as data:
+    of_source = {"table": chosen.get("table"), "query": query, "pick": pick, "on_rows": on_rows}
+    with open_data(sources, encoding, stream=True, **cast(Any, of_source)) as data:
         try:
             rows = prepared(read_raw(data, request), rules)
         except DataError as error:
@@ -172,41 +173,42 @@ def read_ratings(
         tables: dict[str, Any] = {}
         remarks = [f"left out, without users and items: {data.left_out}"] * bool(data.left_out)
         for ids in (ratings.items, ratings.users):
-            place = chosen[f"{ids.kind}_table"]
+            place = chosen.get(f"{ids.kind}_table")
             if place is None:
                 known, remark = _neighbouring_table(data, ids, request)
             else:
-                known, remark = read_table(_in_database(place, source), ids, request)
+                known, remark = read_table(_in_database(place, sources), ids, request)
             tables[f"{ids.kind}_table"] = known
             remarks += [remark] if remark else []
     assert ratings.source is not None
-    kept = remembered(chosen | {"table": chosen["table"] or (like or {}).get("table")}, ratings)
+    kept = remembered({"table": (like or {}).get("table"), **chosen}, ratings)
     origin = replace(ratings.source, tables="; ".join(remarks), options=kept)
     return replace(ratings, **tables, source=origin)
 
 
-def _chosen(
-    given: Mapping[str, Any], like: Mapping[str, Any], source: SourceLike, query: str | None
+def _listed(source: SourceLike) -> list[str]:
+    several = [source] if isinstance(source, str | os.PathLike) else source
+    return [os.fspath(each) for each in several]
+
+
+def _with_earlier(
+    given: dict[str, Any], like: Mapping[str, Any], sources: Sequence[str], query: str | None
 ) -> dict[str, Any]:
     """Return the options that count: those given, and of an earlier reading those that apply."""
     if not like:
-        return dict(given)
-    earlier = {name: value for name, value in like.items() if name in REMEMBERED}
-    sources = [source] if isinstance(source, str | os.PathLike) else list(source)
-    addresses = [parse_address(os.fspath(each)) for each in sources]
+        return given
+    earlier = {name: like[name] for name in REMEMBERED if like.get(name) is not None}
+    addresses = list(map(parse_address, sources))
     if query or not all(address is not None and not address.table for address in addresses):
         earlier.pop("table", None)
-    chosen: dict[str, Any] = dict(given)
-    for name, value in earlier.items():
-        chosen[name] = value if chosen.get(name) is None else chosen[name]
     for name in ("item_table", "user_table"):
         place = earlier.get(name)
-        is_file = addresses[0] is None and isinstance(place, str) and not is_address(place)
-        if given[name] is None and is_file and not Path(str(place)).exists():
-            chosen[name] = None  # the model keeps what the table said
-    if given.get("event") is None and given.get("event_weights") is None and "rating" in given:
-        chosen.pop("event_weights", None)
-    return chosen
+        is_file = addresses[:1] == [None] and isinstance(place, str) and not is_address(place)
+        if is_file and not Path(str(place)).exists():
+            del earlier[name]  # the model keeps what the table said
+    if "rating" in given and "event" not in given:
+        earlier.pop("event_weights", None)
+    return earlier | given
 
 
 def remembered(options: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
@@ -228,10 +230,9 @@ def remembered(options: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
     return kept
 
 
-def _in_database(given: TableSource, source: SourceLike) -> TableSource:
+def _in_database(given: TableSource, sources: Sequence[str]) -> TableSource:
     """Return a table of the database of the ratings by its name, anything else as it is."""
-    sources = [source] if isinstance(source, str | os.PathLike) else list(source)
-    address = parse_address(os.fspath(sources[0])) if len(sources) == 1 else None
+    address = parse_address(sources[0]) if len(sources) == 1 else None
     if address is None or not isinstance(given, str) or is_address(given) or Path(given).exists():
         return given
     scheme = "" if "://" in address.place else f"{address.kind}:///"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -26,7 +26,6 @@ _GLOB = frozenset("*?[")
 _MOST_EXPECTED = 1 << 26  # rows that there is room for from the beginning, by an estimate
 _UUID_BYTES = 16
 _CHUNK = 100_000  # rows of a Parquet file at once: they fit in a cache
-_INTEGER = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
 
 
@@ -62,7 +61,7 @@ def read_table_rows(
     DataError
         If columns are missing or ambiguous, or there are no rows.
     """
-    names, batches = list(table.names), Batches(min(table.estimate() or 0, _MOST_EXPECTED))
+    names, batches = table.names, Batches(min(table.estimate() or 0, _MOST_EXPECTED))
     with table.batches(data.on_rows) as found:
         frames = (cast(pl.DataFrame, pl.from_arrow(batch)) for batch in found)
         first = next(frames)
@@ -123,8 +122,8 @@ def read_parquet(
     with reading_parquet(data.name):
         roles, description = assign_roles(names, request, data.name, required, times)
         chosen = {role: pl.col(names[place]) for role, place in roles.items()}
-        for role, dtype in [(each, types[names[place]]) for each, place in roles.items()]:
-            if dtype == pl.Binary:
+        for role, place in roles.items():
+            if types[names[place]] == pl.Binary:
                 chosen[role] = _text(chosen[role], scan, f"{data.name}: the column of {role}s")
         n_rows = int(scan.select(pl.len()).collect().item())
         if not n_rows:
@@ -184,8 +183,7 @@ def read_jsonl(
     bad, lines = BadRows(request.rules.bad_rows), pl.Series(dtype=pl.Int64)
     rows = _read_fast(data, names, roles, sample) if nested is None else None
     if rows is None:
-        values: dict[str, list[Any]] = {role: [] for role in roles}
-        kept: list[int] = []
+        values: dict[str, list[Any]] = {"line": [], **{role: [] for role in roles}}
         objects = json_objects(data, bad)
         for line, fields in ((n, row) for n, each in objects for row in _unnested(each, nested)):
             found = {role: fields.get(names[place]) for role, place in roles.items()}
@@ -193,11 +191,10 @@ def read_jsonl(
             if problem is not None:
                 bad.add(data.at(line), problem)
                 continue
-            kept.append(line)
-            for role, value in found.items():
+            for role, value in (found | {"line": line}).items():
                 values[role].append(value)
+        lines = pl.Series(values.pop("line"), dtype=pl.Int64)
         rows = Rows({role: _series(role, column) for role, column in values.items()})
-        lines = pl.Series(kept, dtype=pl.Int64)
 
     def place_of(row: int) -> Spot:
         return data.at(lines[row] if len(lines) else next(islice(json_objects(data), row, None))[0])
@@ -344,25 +341,19 @@ def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) ->
     DataError
         Naming file and line, if something is not an integer or not UTF-8.
     """
-    form: dict[str, Any] = {"has_header": False, "separator": _NO_SEPARATOR, "quote_char": None}
-    try:
-        frame = pl.read_csv(data.path, **form, schema={"line": pl.String}, glob=False)
-    except pl.exceptions.PolarsError:
-        spot, problem = next(_odd_lines(data))
-        raise DataError(f"{spot}: {problem}") from None
-    lines = frame["line"].str.strip_chars()
-    tokens = lines.filter(lines.str.len_bytes() > 0).str.replace_all(r"\s+", " ").str.split(" ")
+    lines, bad = _lines(data, "LightGCN lines"), BadRows(request.rules.bad_rows)
+    tokens = lines["line"].str.replace_all(r"\s+", " ").str.split(" ")
     numbers = tokens.cast(pl.List(pl.Int64), strict=False)
     order = pl.int_range(len(numbers), dtype=pl.Int64, eager=True)
-    bad = BadRows(request.rules.bad_rows)
     wrong = numbers.list.eval(pl.element().is_null()).list.any()
-    if wrong.any():
-        for spot, problem in islice(_odd_lines(data), SHOWN):
-            bad.add(spot, problem, 0)
-        bad.count = int(wrong.sum())
-        numbers, order = numbers.filter(~wrong), order.filter(~wrong)
+    for at in wrong.arg_true().head(SHOWN):
+        odd = tokens[at].filter(numbers[at].is_null())[0][:40]
+        problem = "is not an integer; in LightGCN lines a user and its items are integers."
+        bad.add(data.at(lines["row"][at]), f"{odd!r} {problem}", 0)
+    bad.count = int(wrong.sum())
+    numbers, order, places = (each.filter(~wrong) for each in (numbers, order, lines["row"]))
     user, items = order if counted else numbers.list.first(), numbers.list.slice(1)
-    busy = items.list.len() > 0
+    busy, ends = items.list.len() > 0, items.list.len().cum_sum()
     pairs = pl.DataFrame({"user": user, "item": items}).filter(busy).explode("item")
     idle = user.filter(~busy)
     kind, first = ("lines", "count") if counted else ("LightGCN lines", "user")
@@ -371,12 +362,9 @@ def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) ->
         layout += f", {len(idle):,} user{'s' * (len(idle) > 1)} without items"
 
     def place(row: int) -> Spot:
-        lengths = (max(len(line.split()) - 1, 0) for line in data.lines())
-        ends = enumerate(accumulate(lengths), 1)
-        return data.at(next(number for number, end in ends if row < end))
+        return data.at(places[int((ends <= row).sum())])
 
-    columns = {"user": pairs["user"], "item": pairs["item"]}
-    return Rows(columns, layout, place, idle, bad)
+    return Rows(pairs.to_dict(), layout, place, idle, bad)
 
 
 def read_netflix(data: DataFile, request: Request) -> Rows:
@@ -387,16 +375,12 @@ def read_netflix(data: DataFile, request: Request) -> Rows:
     DataError
         Naming the first line that is not of a user, a rating and a date.
     """
-    form: dict[str, Any] = {"has_header": False, "separator": _NO_SEPARATOR, "quote_char": None}
-    lines = pl.read_csv(data.path, **form, schema={"line": pl.String}, glob=False)["line"]
-    frame = lines.str.strip_chars().to_frame().with_row_index("row", 1)
-    frame = frame.filter(pl.col("line").str.len_bytes() > 0)
     item = pl.col("line").str.extract(r"^(\d+):$").cast(pl.Int64).forward_fill()
     fields = pl.col("line").str.extract_groups(
         r"^(?<user>\d+),(?<rating>[\d.]+),(?<timestamp>[\d-]+)$"
     )
-    frame = frame.select("row", "line", item.alias("item"), fields.alias("of")).unnest("of")
-    frame = frame.filter(~pl.col("line").str.ends_with(":"))
+    frame = _lines(data, "ratings of the Netflix Prize").with_columns(item=item, of=fields)
+    frame = frame.unnest("of").filter(~pl.col("line").str.ends_with(":"))
     bad = BadRows(request.rules.bad_rows)
     for row, line in frame.filter(pl.col("user").is_null()).select("row", "line").iter_rows():
         bad.add(data.at(row), f"{line[:40]!r} is not a user, a rating and a date.")
@@ -407,17 +391,16 @@ def read_netflix(data: DataFile, request: Request) -> Rows:
     return Rows(columns, layout, lambda at: data.at(frame["row"][at]), bad=bad)
 
 
-def _odd_lines(data: DataFile) -> Iterator[tuple[Spot, str]]:
-    """Yield place and problem of the lines with something that is no integer: at least of one."""
-    is_odd = False
-    for number, line in enumerate(data.lines(), 1):
-        odd = next((each for each in line.split() if not _INTEGER.fullmatch(each)), None)
-        if odd is not None:
-            is_odd = True
-            problem = f"{odd[:40]!r} is not an integer; in LightGCN lines"
-            yield data.at(number), f"{problem} a user and its items are integers."
-    if not is_odd:
-        raise DataError(f"{data.name} cannot be read as LightGCN lines.")
+def _lines(data: DataFile, form: str) -> pl.DataFrame:
+    """Return the lines that are not blank, stripped, with their numbers: columns row and line."""
+    settings: dict[str, Any] = {"has_header": False, "separator": _NO_SEPARATOR, "quote_char": None}
+    try:
+        frame = pl.read_csv(data.path, **settings, schema={"line": pl.String}, glob=False)
+    except pl.exceptions.PolarsError:
+        deque(data.lines(), maxlen=0)  # names the line of a byte that is not UTF-8
+        raise DataError(f"{data.name} cannot be read as {form}.") from None
+    stripped = frame.with_row_index("row", 1).with_columns(pl.col("line").str.strip_chars())
+    return stripped.filter(pl.col("line").str.len_bytes() > 0)
 
 
 def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
@@ -429,11 +412,10 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
         If not all files have the same roles.
     """
     first_name, first = parts[0]
-    every = [rows for _, rows in parts]
+    every, roles = [rows for _, rows in parts], {*first.columns, *first.arrays}
     for name, rows in parts:
-        if odd := sorted({*rows.columns, *rows.arrays} ^ {*first.columns, *first.arrays}):
-            is_first = odd[0] in first.columns or odd[0] in first.arrays
-            has, lacks = (first_name, name) if is_first else (name, first_name)
+        if odd := sorted({*rows.columns, *rows.arrays} ^ roles):
+            has, lacks = (first_name, name) if odd[0] in roles else (name, first_name)
             raise DataError(
                 f"{has} has a {odd[0]} column and {lacks} has none; read together, all files need "
                 "the same ones."
@@ -454,13 +436,15 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
         spot = every[part].place(row - (ends[part - 1] if part else 0))
         return Spot((part, *spot.order), spot.text)
 
-    bad = BadRows(first.bad.limit, sum(rows.bad.count for rows in every))
-    bad.first = [
-        (Spot((part, *spot.order), spot.text), problem)
-        for part, rows in enumerate(every)
-        for spot, problem in rows.bad.first
-    ][:SHOWN]
+    bad = BadRows(first.bad.limit)
+    for part, rows in enumerate(every):
+        bad.count += rows.bad.count
+        for spot, problem in rows.bad.first:
+            bad.add(Spot((part, *spot.order), spot.text), problem, 0)
     idle = [rows.idle_users for rows in every if rows.idle_users is not None]
-    idle_users = concatenated(idle) if idle else None
     about: dict[str, Any] = {"layout": first.layout, "place": place, "bad": bad}
-    return replace(batches.rows(), **about, in_seconds=in_seconds == {True}, idle_users=idle_users)
+    about |= {
+        "in_seconds": in_seconds == {True},
+        "idle_users": concatenated(idle) if idle else None,
+    }
+    return replace(batches.rows(), **about)

@@ -354,3 +354,8 @@ def test_categories_are_no_ratings_also_where_bad_rows_are_left_out(tmp_path: Pa
     frame.cast({"rating": pl.Categorical}).write_parquet(tmp_path / "r.parquet")
     with pytest.raises(DataError, match=r"Ratings must be numbers; got a column of Categorical"):
         read_ratings(tmp_path / "r.parquet", bad_rows=0.5)
+
+
+def test_netflix_lines_in_another_encoding(read: Read) -> None:
+    with pytest.raises(DataError, match=r"line 3: byte 0xe9 .* is not valid UTF-8"):
+        read(b"1:\n5,3,2004-01-01\n\xe9,4,2004-01-02\n")
