@@ -232,13 +232,7 @@ def _connect(address: Address, write: bool) -> Any:
 
 @contextmanager
 def failures(address: Address, *, write: bool = False) -> Iterator[None]:
-    """Turn what drivers raise into one sentence without a password.
-
-    Raises
-    ------
-    DataError
-        If a driver raises anything.
-    """
+    """Turn what drivers raise into one sentence without a password."""
     try:
         yield
     except Exception as error:

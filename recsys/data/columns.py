@@ -223,13 +223,7 @@ def title_column(names: Sequence[str]) -> str | None:
 
 
 def of_roles(frame: FrameLike, required: Sequence[str], others: Sequence[str] = ()) -> pl.DataFrame:
-    """Return the columns of a frame that have roles by their usual names, named as the roles.
-
-    Raises
-    ------
-    DataError
-        If one of a `required` role is missing, two have an equal claim, or as `to_polars`.
-    """
+    """Return the columns of a frame that have roles by their usual names, named as the roles."""
     frame, chosen = as_frame(frame), {}
     names = column_names(frame)
     for role in (*required, *others):
@@ -310,11 +304,6 @@ def assign_roles(
     """Choose and describe the columns; timestamps that cannot be read only if requested.
 
     `sample` returns the first values of a column.
-
-    Raises
-    ------
-    DataError
-        As `choose_columns`, or if the column of ratings has words.
     """
     roles = choose_columns(names, request, where, required)
     if request.rating is not None and "rating" in roles:

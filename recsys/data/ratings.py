@@ -457,11 +457,6 @@ def build_ratings(
     """Build ratings from prepared rows; their columns are removed, to free memory on the way.
 
     Idle users have no ratings, and are known nevertheless. `name` is that of the source.
-
-    Raises
-    ------
-    DataError
-        As `Ratings.from_frame`.
     """
     place, has_values = rows.place, "rating" in rows.columns
     policy = duplicates or ("sum" if rows.implicit and has_values else "last")
@@ -499,12 +494,7 @@ def _with_tables(
 
 
 def check_process() -> None:
-    """Check that the process was not forked from one with a recommender: polars would hang in it.
-
-    Raises
-    ------
-    RecsysError
-    """
+    """Raise if the process was forked from one with a recommender: polars would hang in it."""
     if os.getpid() != _polars_process.setdefault("id", os.getpid()):
         raise RecsysError(
             "This process was forked from one that had a recommender, and polars does not work in "

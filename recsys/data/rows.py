@@ -208,13 +208,7 @@ class Rows:
         return self
 
     def plain(self) -> Self:
-        """Turn ids into Int64 or String, and codes into numbers; return the rows themselves.
-
-        Raises
-        ------
-        DataError
-            If an id is missing, or neither integer nor string.
-        """
+        """Turn ids into Int64 or String, and codes into numbers; return the rows themselves."""
         self.decode()
         for role in (each for each in ("user", "item") if each in self.columns):
             self.columns[role] = as_id_series(self.columns[role], role, self.place)
@@ -482,13 +476,7 @@ def _decay(rows: Rows, half_life: float) -> None:
 
 
 def rating_values(series: pl.Series, place: Place = row_place) -> pl.Series:
-    """Return ratings as a column of Float32.
-
-    Raises
-    ------
-    DataError
-        If one is not a finite number.
-    """
+    """Return ratings as a column of Float32."""
     numbers = _numbers(series)
     if numbers.null_count():
         row = numbers.is_null().arg_max() or 0
@@ -541,13 +529,7 @@ def _truths(series: pl.Series) -> pl.Series | None:
 
 
 def check_policy(duplicates: str | None) -> Policy | None:
-    """Return the policy for repeated pairs if it is one of the known ones, or None.
-
-    Raises
-    ------
-    DataError
-        If it is unknown.
-    """
+    """Return the policy for repeated pairs if it is one of the known ones, or None."""
     if duplicates is not None:
         check_choice("duplicates", duplicates, get_args(Policy))
     return duplicates  # type: ignore[return-value]

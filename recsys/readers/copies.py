@@ -67,13 +67,7 @@ class Scratch:
         return target
 
     def decoded(self, path: Path, name: str, encoding: str) -> Path:
-        """Return the path of a copy in UTF-8 of a text file in another encoding.
-
-        Raises
-        ------
-        DataError
-            If there is no such encoding, or the file is in another one.
-        """
+        """Return the path of a copy in UTF-8 of a text file in another encoding."""
         try:
             b"".decode(encoding)
             decoder = codecs.getincrementaldecoder(encoding)()
@@ -97,13 +91,7 @@ class Scratch:
 
 
 class Zip:
-    """The files of a zip, or of one folder in it, unpacked on request.
-
-    Raises
-    ------
-    DataError
-        If the zip is damaged, or all its entries are outside of its folder or hidden.
-    """
+    """The files of a zip, or of one folder in it, unpacked on request."""
 
     def __init__(self, path: Path, name: str, scratch: Scratch, prefix: str = "") -> None:
         self._path = path
@@ -127,13 +115,7 @@ class Zip:
         return self._names
 
     def fetch(self, name: str) -> Path:
-        """Return the path of a copy of a file.
-
-        Raises
-        ------
-        DataError
-            If it is damaged, encrypted, or packed by an unknown method.
-        """
+        """Return the path of a copy of a file."""
         with (
             readable(f"{self._name}/{name}"),
             zipfile.ZipFile(self._path) as archive,
@@ -148,13 +130,7 @@ class Zip:
 
 
 def unpacked(path: Path, name: str, scratch: Scratch) -> Path:
-    """Return the path of a file with its layers of gz, xz, bz2 and zst removed; a zip as it is.
-
-    Raises
-    ------
-    DataError
-        If it is damaged, or packed too many times over.
-    """
+    """Return the path of a file with its layers of gz, xz, bz2 and zst removed; a zip as it is."""
     for _ in range(_LAYERS):
         with path.open("rb") as stream:
             head = stream.read(8)
@@ -174,13 +150,7 @@ def _zstd() -> Any:
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn the errors of reading and unpacking a file into one sentence.
-
-    Raises
-    ------
-    DataError
-        If the file is damaged, or cannot be read or unpacked.
-    """
+    """Turn the errors of reading and unpacking a file into one sentence."""
     try:
         yield
     except (*_DAMAGES, OSError, RuntimeError, _zstd().ZstdError) as error:
@@ -199,14 +169,7 @@ def unreadable(error: Exception, name: str) -> DataError:
 
 
 def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
-    """Write the rows of a sheet of a workbook to a Parquet file, and return the sheet's name.
-
-    Raises
-    ------
-    DataError
-        If fastexcel is not installed, the workbook is damaged, there is no such sheet, or several
-        with rows and none is named.
-    """
+    """Write the rows of a sheet of a workbook to a Parquet file, and return the sheet's name."""
     try:
         fastexcel: Any = import_module("fastexcel")
     except ImportError:
@@ -246,11 +209,6 @@ def write_rows(path: Path, name: str, form: str, target: Path) -> None:
 
     Users are the rows of a matrix and items its columns, counted as in the file: from 1 in Matrix
     Market, from 0 in SciPy's own format.
-
-    Raises
-    ------
-    DataError
-        If the file is damaged.
     """
     try:
         if form == "Arrow":
@@ -269,13 +227,7 @@ def write_rows(path: Path, name: str, form: str, target: Path) -> None:
 
 
 def write_lines(path: Path, name: str, target: Path) -> None:
-    """Write the objects of a JSON array to a file, one per line.
-
-    Raises
-    ------
-    DataError
-        If something is not JSON, or the array ends early.
-    """
+    """Write the objects of a JSON array to a file, one per line."""
     text = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
         objects = msgspec.json.decode(text, type=list[msgspec.Raw])

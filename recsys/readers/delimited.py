@@ -238,13 +238,7 @@ def separator_name(separator: str) -> str:
 def read_delimited(
     data: DataFile, layout: Layout, request: Request, required: Sequence[str] = ("user", "item")
 ) -> Rows:
-    """Read a delimited file.
-
-    Raises
-    ------
-    DataError
-        As `read_carefully`; also if columns are missing or ambiguous, or there are no rows.
-    """
+    """Read a delimited file."""
     if request.rules.bad_rows is None and any("\ufffd" in name for name in layout.names):
         try:
             deque(data.lines(), maxlen=0)
@@ -350,12 +344,6 @@ def read_carefully(
     """Read columns of a delimited file, and the lines of its rows, in Python.
 
     With `pad`, short records are filled with empty fields, and long ones may end in such.
-
-    Raises
-    ------
-    DataError
-        Naming file and line, at the first record that is ragged, unless bad rows are left out; or
-        as `records`.
     """
     bad, width = BadRows() if bad is None else bad, len(layout.names)
     schema, found = dict.fromkeys(roles, pl.String) | {LINE: pl.Int64}, records(data, layout, bad)

@@ -31,13 +31,7 @@ _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not o
 
 @contextmanager
 def reading_parquet(name: str) -> Iterator[None]:
-    """Turn any problem with a Parquet file into one sentence.
-
-    Raises
-    ------
-    DataError
-        If polars or the system cannot read it.
-    """
+    """Turn any problem with a Parquet file into one sentence."""
     try:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, MemoryError, OSError) as error:
@@ -54,13 +48,7 @@ def parquet_columns(data: DataFile) -> dict[str, pl.DataType]:
 def read_table_rows(
     data: DataFile, table: TableRows, request: Request, required: Sequence[str] = ("user", "item")
 ) -> Rows:
-    """Read an open table of a database.
-
-    Raises
-    ------
-    DataError
-        If columns are missing or ambiguous, or there are no rows.
-    """
+    """Read an open table of a database."""
     names, batches = table.names, Batches(min(table.estimate() or 0, _MOST_EXPECTED))
     with table.batches(data.on_rows) as found:
         frames = (cast(pl.DataFrame, pl.from_arrow(batch)) for batch in found)
@@ -106,13 +94,7 @@ def _numbered(rows: Rows, data: DataFile, description: str, request: Request) ->
 def read_parquet(
     data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
 ) -> Rows:
-    """Read a Parquet file; only the columns that have a role are read.
-
-    Raises
-    ------
-    DataError
-        If the file is damaged or has no rows, or columns are missing or ambiguous.
-    """
+    """Read a Parquet file; only the columns that have a role are read."""
     types = parquet_columns(data)
     names, scan = list(data.columns or types), pl.scan_parquet(data.path, glob=False)
 
@@ -157,14 +139,7 @@ def _text(binary: pl.Expr, scan: pl.LazyFrame, where: str) -> pl.Expr:
 def read_jsonl(
     data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
 ) -> Rows:
-    """Read a file of JSON objects, one per line; keys are columns.
-
-    Raises
-    ------
-    DataError
-        As `json_objects`; also if an id is neither integer nor string, or columns are missing or
-        ambiguous.
-    """
+    """Read a file of JSON objects, one per line; keys are columns."""
     passing = BadRows(request.rules.bad_rows)  # those of the sample count below
     sample = [fields for _, fields in islice(json_objects(data, passing), SAMPLE)]
     names = _keys(sample)
@@ -335,11 +310,6 @@ def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) ->
     """Read lines of a user and the user's items, integers all; some users may have no items.
 
     Where items are `counted`, each line begins with their number, and users are numbered from 0.
-
-    Raises
-    ------
-    DataError
-        Naming file and line, if something is not an integer or not UTF-8.
     """
     lines, bad = _lines(data, "LightGCN lines"), BadRows(request.rules.bad_rows)
     tokens = lines["line"].str.replace_all(r"\s+", " ").str.split(" ")
@@ -368,13 +338,7 @@ def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) ->
 
 
 def read_netflix(data: DataFile, request: Request) -> Rows:
-    """Read the files of the Netflix Prize: a line "7:" with an item, then its ratings.
-
-    Raises
-    ------
-    DataError
-        Naming the first line that is not of a user, a rating and a date.
-    """
+    """Read the files of the Netflix Prize: a line "7:" with an item, then its ratings."""
     item = pl.col("line").str.extract(r"^(\d+):$").cast(pl.Int64).forward_fill()
     fields = pl.col("line").str.extract_groups(
         r"^(?<user>\d+),(?<rating>[\d.]+),(?<timestamp>[\d-]+)$"
@@ -404,13 +368,7 @@ def _lines(data: DataFile, form: str) -> pl.DataFrame:
 
 
 def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
-    """Return the rows of several files, which are named, as one table.
-
-    Raises
-    ------
-    DataError
-        If not all files have the same roles.
-    """
+    """Return the rows of several files, which are named, as one table."""
     first_name, first = parts[0]
     every, roles = [rows for _, rows in parts], {*first.columns, *first.arrays}
     for name, rows in parts:

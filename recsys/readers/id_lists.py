@@ -37,13 +37,7 @@ def read_ids(path: str, kind: str) -> list[int] | list[str]:
 
 
 def read_block(path: str, request: Request) -> pl.DataFrame:
-    """Read items to block for all users, or with a column user pairs to block.
-
-    Raises
-    ------
-    DataError
-        As `read_ids`.
-    """
+    """Read items to block for all users, or with a column user pairs to block."""
     with open_data(path, request.encoding) as data:
         names = _first_row(data.parts[0] if data.parts else data)[0].names
         user = _column_of(names, "user", request.user) or _column_of(names, "user")
@@ -90,11 +84,6 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
     The file has ratings, or those of one user: then it is a list of items, or a table without a
     column of users, and there is no column user. A first line that is one of the known `items` is
     not a header.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, or as `read_ids` and `recsys.readers.read_ratings`.
     """
     with open_data(path, request.encoding) as data:
         files = data.parts or (data,)

@@ -185,13 +185,7 @@ class DataFile:
         return False
 
     def check_text(self, head: bytes) -> None:
-        """Check that a file that begins like this is a text.
-
-        Raises
-        ------
-        DataError
-            If it is binary, or of a known foreign format.
-        """
+        """Check that a file that begins like this is a text."""
         for beginning, description in _FOREIGN.items():
             if head.lstrip()[:40].lower().startswith(beginning.lower()):
                 raise DataError(f"{self.name} is {description}")
@@ -471,13 +465,7 @@ def _head(path: Path) -> bytes:
 
 
 def _candidates(names: list[str], place: str) -> list[str]:
-    """Return the files among those of a directory or zip that may be the ratings, by their names.
-
-    Raises
-    ------
-    DataError
-        If there are none.
-    """
+    """Return the files of a directory or zip that may be the ratings, by their names."""
     if any(re.search(r"(^|/)arrays/\w+\.npy$", name) for name in names):
         raise DataError(f"{place} has the arrays of a saved model, but no model.json.")
     names = [name for name in names if not plain_name(name).startswith("_")]
