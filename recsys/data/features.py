@@ -208,23 +208,19 @@ class Features:
 
     def described(self) -> dict[str, str]:
         """Return in a few words what each column has, such as "list of 19" or "5 values"."""
-        found = {}
+        found: dict[str, str] = {**self.kinds}
         for name, kind in self.kinds.items():
-            column = self.frame[name].drop_nulls()
-            found[name] = {
-                "category": counted(column.n_unique(), "value"),
-                "list": f"list of {column.explode().drop_nulls().n_unique():,}"
-                if kind == "list"
-                else "",
-            }.get(kind, kind)
-        if self.title is not None:
-            found[self.title] = "title"
+            if kind == "category":
+                found[name] = counted(self.frame[name].drop_nulls().n_unique(), "value")
+            elif kind == "list":
+                found[name] = f"list of {self.frame[name].explode().drop_nulls().n_unique():,}"
+            elif name == self.title:
+                found[name] = "title"
         return found
 
     def __str__(self) -> str:
-        parts = [
-            name if name == what else f"{name} ({what})" for name, what in self.described().items()
-        ]
+        described = self.described().items()
+        parts = [name if name == what else f"{name} ({what})" for name, what in described]
         return enumerated(parts, _NAMED) + " columns" * (len(parts) > _NAMED)
 
     def __repr__(self) -> str:
@@ -254,16 +250,15 @@ def _typed(
     if dtype == pl.Date:
         return values, "date"
     if isinstance(dtype, pl.Datetime):
-        return values.dt.convert_time_zone("UTC").dt.replace_time_zone(None).dt.cast_time_unit(
-            "us"
-        ), "date"
-    if dtype.is_integer() or dtype.is_decimal():
-        small = values.cast(pl.Int64, strict=False) if dtype.is_integer() else values
-        is_exact = dtype.is_integer() and small.null_count() == values.null_count()
-        is_code = is_exact and _CODE.search(plain_name(values.name))
-        return (small if is_exact else values.cast(pl.Float64)), "category" if is_code else "number"
-    if dtype.is_float():
-        return values.set(~values.is_finite(), None), "number"
+        utc = values.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        return utc.dt.cast_time_unit("us"), "date"
+    if dtype.is_integer():
+        small = values.cast(pl.Int64, strict=False)
+        if small.null_count() == values.null_count():
+            return small, "category" if _CODE.search(plain_name(values.name)) else "number"
+    if dtype.is_numeric():
+        numbers = values if dtype.is_float() else values.cast(pl.Float64)
+        return numbers.set(~numbers.is_finite(), None), "number"
     if isinstance(dtype, pl.List | pl.Array):
         inner = dtype.inner
         if isinstance(inner, pl.String | pl.Categorical | pl.Enum | pl.Null) or inner.is_integer():
@@ -335,10 +330,8 @@ def _dates(texts: pl.Series) -> pl.Series | None:
     for form in _DATES:
         if not known.head(_SAMPLE).str.to_date(form, strict=False).null_count():
             dates = texts.str.to_date(form, strict=False)
-            if (
-                dates.null_count() == texts.null_count()
-                and dates.dt.year().is_between(*_YEARS).all()
-            ):
+            is_usual = dates.dt.year().is_between(*_YEARS).all()
+            if is_usual and dates.null_count() == texts.null_count():
                 fitting.append(dates)
     # 01/02/2024 may be either of two days; unless another value tells, it stays a text.
     return fitting[0] if len(fitting) == 1 else None

@@ -204,12 +204,11 @@ class Ratings:
         chosen = to_polars(frame, [names[place] for place in roles.values()])
         columns = {role: chosen[names[place]] for role, place in roles.items()}
         del chosen
-        of_items, of_users = (
-            None if table is None else Features.of(table, kind, column=wanted)
-            for table, kind, wanted in ((item_table, "item", item), (user_table, "user", user))
-        )
         rows = prepared(Rows(columns, layout, bad=BadRows(rules.bad_rows)), rules)
-        return build_ratings(rows, policy, "frame", of_items, of_users)
+        ratings = build_ratings(rows, policy, "frame")
+        of_items, of_users = (ratings.items, item), (ratings.users, user)
+        tables = table_of(item_table, *of_items), table_of(user_table, *of_users)
+        return replace(ratings, item_table=tables[0], user_table=tables[1])
 
     @classmethod
     def from_matrix(
@@ -254,7 +253,9 @@ class Ratings:
             rows = rows if row_codes is None else row_codes[rows]
             columns = csr.indices if column_codes is None else column_codes[csr.indices]
             csr = to_csr(Entries(rows, np.array(columns), csr.values), shape)
-        return _with_tables(row_ids, column_ids, csr, implicit, None, item_table, user_table)
+        tables = table_of(item_table, column_ids), table_of(user_table, row_ids)
+        ratings = _of_csr(row_ids, column_ids, csr, implicit)
+        return replace(ratings, item_table=tables[0], user_table=tables[1])
 
     @property
     def n_users(self) -> int:
@@ -447,13 +448,7 @@ class Ratings:
         return f"{html}</div>"
 
 
-def build_ratings(
-    rows: Rows,
-    duplicates: Policy | None,
-    name: str,
-    item_table: TableLike | None = None,
-    user_table: TableLike | None = None,
-) -> Ratings:
+def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
     """Build ratings from prepared rows; their columns are removed, to free memory on the way.
 
     Idle users have no ratings, and are known nevertheless. `name` is that of the source.
@@ -473,24 +468,15 @@ def build_ratings(
     if len(users) and users.values[int(np.diff(csr.indptr).argmax())] == "NA":
         rows.remarks.append("the user 'NA' has the most items, and may stand for none")
     source = Source.of(name, rows, csr.n_duplicates, policy)
-    return _with_tables(users, items, csr, rows.implicit, source, item_table, user_table)
+    return _of_csr(users, items, csr, rows.implicit, source)
 
 
-def _with_tables(
-    users: Ids,
-    items: Ids,
-    csr: CSR,
-    implicit: bool,
-    source: Source | None,
-    *tables: TableLike | None,
+def _of_csr(
+    users: Ids, items: Ids, csr: CSR, implicit: bool, source: Source | None = None
 ) -> Ratings:
-    """Return ratings with what is known of items and users."""
-    (data, levels), (item_table, user_table) = csr.values, map(table_of, tables, (items, users))
-    return Ratings(
-        *(users, items, csr.indptr, csr.indices, data, csr.seconds, implicit),
-        *(item_table, user_table, csr.n_duplicates, source),
-        levels=levels,
-    )
+    (data, levels), about = csr.values, {"n_duplicates": csr.n_duplicates, "source": source}
+    arrays = (csr.indptr, csr.indices, data, csr.seconds)
+    return Ratings(users, items, *arrays, implicit, levels=levels, **cast(Any, about))
 
 
 def check_process() -> None:
@@ -525,10 +511,13 @@ def restricted(
         return ratings
     part = ratings.take(users[ratings.user_index_of_nonzeros()] & items[ratings.indices])
     index = np.cumsum(items, dtype=np.int32) - np.int32(1)
+    own = {}
+    for name, mask in (("user_features", users), ("item_features", items)):
+        if (features := getattr(ratings, name)) is not None:
+            own[name] = replace(features, matrix=features.matrix[np.flatnonzero(mask)])
     return replace(
         part,
-        user_features=_rows_of(ratings.user_features, users),
-        item_features=_rows_of(ratings.item_features, items),
+        **own,
         users=Ids(ratings.users.values.filter(users), ratings.users.kind),
         items=Ids(ratings.items.values.filter(items), ratings.items.kind),
         indptr=np.append(part.indptr[:1], part.indptr[1:][users]),
@@ -536,18 +525,9 @@ def restricted(
     )
 
 
-def _rows_of(features: Any, mask: npt.NDArray[np.bool_]) -> Any:
-    """Return the features of some users or items, if there are any."""
-    return (
-        None
-        if features is None
-        else replace(features, matrix=features.matrix[np.flatnonzero(mask)])
-    )
-
-
-def table_of(table: TableLike | None, ids: Ids) -> Features | None:
+def table_of(table: TableLike | None, ids: Ids, column: str | None = None) -> Features | None:
     """Return what is known of items or users, with ids of the type of `ids` where possible."""
-    return None if table is None else Features.of(table, ids.kind).matching(ids)
+    return None if table is None else Features.of(table, ids.kind, column=column).matching(ids)
 
 
 def _axis(

@@ -20,6 +20,7 @@ from recsys.data.times import (
     duration,
     moment,
     seconds_or_null,
+    shown_time,
     time_problem,
     unix_seconds,
 )
@@ -394,10 +395,8 @@ def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
             problem = time_problem(value, rules.time_format)
         elif role == "rating":
             problem = str(rating_problem(value))
-        elif value is None:
-            problem = f"the {role} id is missing."
-        elif isinstance(value, str):
-            problem = f"the {role} id is missing ({value!r})."
+        elif value is None or isinstance(value, str):
+            problem = f"the {role} id is missing" + f" ({value!r})" * (value is not None) + "."
         else:
             problem = f"{role} id {value} is neither integer nor string."
         bad.add(rows.place(row), problem, 0)
@@ -412,18 +411,16 @@ def _keep_range(rows: Rows, rules: RowRules) -> None:
     """Keep the rows in the range of times."""
     if "timestamp" not in rows.columns:
         raise DataError("since and until need a column of times: --timestamp-col (timestamp=).")
-    times = rows.columns["timestamp"].cast(pl.Int64)
-    mask = times >= (times.min() if rules.since is None else rules.since)
-    if rules.until is not None:
-        mask &= times < rules.until
-    before = len(times)
+    times, shown = rows.columns["timestamp"].cast(pl.Int64), []
+    mask = pl.Series([True]).new_from_index(0, len(times))
+    for name, at in (("since", rules.since), ("until", rules.until)):
+        if at is not None:
+            mask &= times >= at if name == "since" else times < at
+            text = shown_time(at).removesuffix(" UTC").removesuffix(" 00:00:00")
+            shown.append(f"{name} {text}")
     rows.keep(mask)
-    given = {"since": rules.since, "until": rules.until}
-    ends = pl.Series([at for at in given.values() if at is not None])
-    texts = pl.from_epoch(ends, "s").dt.to_string("%F %T").str.strip_suffix(" 00:00:00")
-    names = [name for name, at in given.items() if at is not None]
-    shown = " ".join(f"{name} {text}" for name, text in zip(names, texts, strict=True))
-    rows.remarks.append(f"{int(mask.sum()):,} of {counted(before, 'row')} {shown}")
+    kept = f"{int(mask.sum()):,} of {counted(len(times), 'row')}"
+    rows.remarks.append(f"{kept} {' '.join(shown)}")
 
 
 def _weigh_events(rows: Rows, rules: RowRules) -> None:
