@@ -29,8 +29,9 @@ from recsys.messages import close_matches, missing_extra, redacted
 
 _BLOCK = 1 << 20
 _LAYERS = 3  # a zip of a gz of a ...
-_MAGIC = {b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zst"}
-PACKED = tuple(_MAGIC)
+_PACKERS: dict[bytes, Any] = {b"\x1f\x8b": gzip, b"\xfd7zXZ\0": lzma, b"BZh": bz2}
+_ZSTD = b"\x28\xb5\x2f\xfd"
+PACKED = (*_PACKERS, _ZSTD)
 """Beginnings of files in gz, xz, bz2 and zst."""
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 """Beginnings of zips, and of workbooks and other documents that are zips."""
@@ -134,10 +135,10 @@ def unpacked(path: Path, name: str, scratch: Scratch) -> Path:
     for _ in range(_LAYERS):
         with path.open("rb") as stream:
             head = stream.read(8)
-        packing = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
-        if packing is None:
+        magic = next((each for each in PACKED if head.startswith(each)), None)
+        if magic is None:
             return path
-        opener: Any = {"gz": gzip, "xz": lzma, "bz2": bz2}.get(packing) or _zstd()
+        opener = _PACKERS.get(magic) or _zstd()
         with readable(name), opener.open(path, "rb") as stream:
             path = scratch.copy(stream)
     raise DataError(f"{name} is packed more than {_LAYERS - 1} times over; unpack it first.")
@@ -289,9 +290,8 @@ def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
 
 def _data_files(system: Any, path: str) -> list[str]:
     """Return the files of a folder or pattern; hidden ones, and marks such as _SUCCESS, are not."""
-    found = [path]
     if glob.has_magic(path):
         found = system.glob(path)
-    elif system.isdir(path):
-        found = system.find(path)
+    else:
+        found = system.find(path) if system.isdir(path) else [path]
     return sorted(each for each in found if not each.rpartition("/")[2].startswith(("_", ".")))

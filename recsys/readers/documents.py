@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
-import polars.selectors as cs
 
 from recsys.data.columns import Roles, usual_column
 from recsys.database import parse_address
 from recsys.errors import DataError
+from recsys.messages import counted
 from recsys.readers.collections import FORMS, HTML, form_of, page
+from recsys.readers.copies import ZIP
 from recsys.readers.delimited import Layout, records, separator_name, sniff_separator, split_rows
 from recsys.readers.formats import json_objects, parquet_columns, reading_parquet
 from recsys.readers.sources import DataFile, Directory, open_data
@@ -31,9 +32,7 @@ _ROWS = 1000  # of a Parquet file, read at a time
 _SAMPLE = 100  # objects whose keys are the columns of JSON lines
 _NAMED = 3
 _SUFFIXES = {".csv": ",", ".tsv": "\t", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-_PAGES = (".html", ".htm", ".xhtml")
-_ARCHIVE = (b"PK\x03\x04", b"PK\x05\x06")  # also .docx, .odt, .epub
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_SUFFIXES |= dict.fromkeys((".html", ".htm", ".xhtml"), HTML)
 
 _TEXT = ("text", "body", "content", "contents", "abstract", "document", "description", "review")
 _ID = ("id", "_id", "doc_id", "docid", "docno", "document_id", "documentid", "key")
@@ -149,7 +148,7 @@ class Documents:
         if str(self.path) != "-" and path.is_dir():
             yield from self._directory(path)
             return
-        if path.is_file() and _head(path).startswith(_ARCHIVE):
+        if path.is_file() and _head(path).startswith(ZIP):
             with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
                 count = sum(not each.is_dir() for each in archive.infolist())
                 if count > 1:
@@ -217,30 +216,25 @@ class Documents:
         pages, left = 0, list[str]()
         for path in paths:
             label = path.relative_to(folder).as_posix()
-            head = _head(path)
-            # Files of a directory may differ: one in UTF-16 says so itself.
-            encoding = "utf-16" if head.startswith(_UTF16) else self._encoding
-            if head.startswith(_ARCHIVE) or parse_address(str(path)) is not None:
+            if _head(path).startswith(ZIP) or parse_address(str(path)) is not None:
                 left.append(label)
                 continue
-            with open_data(path, encoding) as data:
+            with open_data(path, self._encoding) as data:
                 head = _head(data.path)
                 if b"\0" in head or data.is_parquet:
                     left.append(label)
                     continue
                 text = "".join(replace(data, name=f"{name}{label}").lines())
                 title = None
-                if form_of(head) == HTML or path.suffix.lower() in _PAGES:
+                if HTML in (form_of(head), _SUFFIXES.get(path.suffix.lower())):
                     pages += 1
                     text, title = page(text)
                 yield Document(label, text, title)
         if pages:
-            what = "1 page" if pages == 1 else f"{pages:,} pages"
-            self.decision += f"; {what} of HTML without tags and scripts"
+            self.decision += f"; {counted(pages, 'page')} of HTML without tags and scripts"
         if left:
             listed = ", ".join(left[:_NAMED]) + ", ..." * (len(left) > _NAMED)
-            noun = "binary file" if len(left) == 1 else "binary files"
-            self.decision += f"; {len(left):,} {noun} left out ({listed})"
+            self.decision += f"; {counted(len(left), 'binary file')} left out ({listed})"
 
     def _table(self, data: DataFile, kind: str, after: int) -> Iterator[tuple[int, Document]]:
         unit = "row" if kind == "parquet" else data.unit
@@ -277,16 +271,12 @@ class Documents:
             place = f"{data.name}, {unit} {number}"
             if identity is None or identity == "":
                 raise DataError(f"{place}: the id is missing.")
-            is_integer = isinstance(identity, int) and not isinstance(identity, bool)
+            if type(identity) is not int:
+                identity = _plain(identity, place, "id")
+            text = _plain(row.get(str(columns.text)), place, "text")
             title = None if columns.title is None else row.get(columns.title)
-            yield (
-                number,
-                Document(
-                    identity if is_integer else _plain(identity, place, "id"),
-                    _plain(row.get(str(columns.text)), place, "text"),
-                    None if title is None else _plain(title, place, "title"),
-                ),
-            )
+            title = None if title is None else _plain(title, place, "title")
+            yield number, Document(identity, text, title)
 
 
 def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
@@ -300,8 +290,7 @@ def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
             length += len(document.text) if isinstance(document.text, str) else 0
         if block and (document is None or len(block) == BATCH or length >= _BATCH_LENGTH):
             ids, texts, titles = map(list, zip(*block, strict=True))
-            known = any(title is not None for title in titles)
-            yield DocumentBatch(ids, texts, titles if known else None)
+            yield DocumentBatch(ids, texts, titles if any(t is not None for t in titles) else None)
             block, length = [], 0
 
 
@@ -311,16 +300,12 @@ def _kind(data: DataFile) -> str:
         return "parquet"
     head = _head(data.path)
     if b"\0" in head:
-        is_utf16 = head.startswith(_UTF16)
-        what = "in UTF-16; say so with --encoding utf-16" if is_utf16 else "a binary file, not text"
-        raise DataError(f"{data.name} is {what}.")
+        raise DataError(f"{data.name} is a binary file, not text.")
     if (form := form_of(head)) is not None:
         return form
-    if data.suffix in _PAGES:
-        return HTML
-    if head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b'{"'):
-        return "jsonl"
-    return _SUFFIXES.get(data.suffix, "lines")
+    is_json = head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b'{"')
+    kind = _SUFFIXES.get(data.suffix, "lines")
+    return "jsonl" if is_json and kind != HTML else kind
 
 
 def _collection(folder: Path, paths: Sequence[Path]) -> Path | None:
@@ -367,12 +352,11 @@ def _parquet_rows(data: DataFile, columns: _Columns) -> Rows:
         n_rows = scan.select(pl.len()).collect().item()
     for start in range(0, n_rows, _ROWS):
         with reading_parquet(data.name):
-            frame = scan.slice(start, _ROWS).collect()
             try:
-                frame.select(cs.temporal()).rows()
+                rows = scan.slice(start, _ROWS).collect().rows(named=True)
             except (ValueError, OverflowError) as error:  # years that Python does not know
                 raise pl.exceptions.ComputeError(str(error)) from None
-        yield from enumerate(frame.iter_rows(named=True), start + 1)
+        yield from enumerate(rows, start + 1)
 
 
 def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
