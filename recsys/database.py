@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from recsys.data.columns import Roles
 from recsys.errors import DataError
@@ -124,12 +124,8 @@ def parse_address(text: str, table: str | None = None, query: str | None = None)
     place, named = text[scheme.end() :] if scheme and scheme[2] else text, None
     if (parts := _TABLE.fullmatch(place)) is not None and not Path(place).exists():
         place, named = parts["place"], parts["table"]
-    kind: Kind | None
-    if scheme is None:
-        kind = _kind_of_file(Path(place))
-    else:
-        kind = "postgresql" if scheme[1] else ("sqlite" if scheme[2] == "sqlite" else "duckdb")
-    if kind is None:
+    named_kind = None if scheme is None else cast("Kind", scheme[2] or "postgresql")
+    if (kind := named_kind or _kind_of_file(Path(place))) is None:
         return None
     if sum(each is not None for each in (named, table, query)) > 1:
         raise DataError(
@@ -365,15 +361,13 @@ def open_table(address: Address, pick: Pick | None = None) -> Iterator[TableRows
         roles = dict.fromkeys(range(len(names)), "")
         if pick is not None:
             roles = {place: role for role, place in pick(names, str(address)).items()}
-        for name in (names[place] for place in roles):
-            if names.count(name) > 1:
+        columns = []
+        for place, role in sorted(roles.items()):
+            if (n := names.count(names[place])) > 1:
                 raise DataError(
-                    f"{address} has {names.count(name)} columns named {name!r}; name them apart "
-                    "with AS."
+                    f"{address} has {n} columns named {names[place]!r}; name them apart with AS."
                 )
-        columns = (
-            _expression(schema.field(place), role, address) for place, role in sorted(roles.items())
-        )
+            columns.append(_expression(schema.field(place), role, address))
         yield TableRows(address, names, database, source, tuple(columns))
 
 
@@ -387,13 +381,12 @@ def _resolved(database: Database) -> tuple[Address, str]:
         raise DataError(f"{address} holds no tables.")
     wanted = address.table
     if wanted is None:
-        if len(known) > 1:
-            example = next(iter(known))
-            raise DataError(
-                f"{address} holds the tables {listed}; name one: {address}::{example}, or --table "
-                f"{example}."
-            )
         wanted = next(iter(known))
+        if len(known) > 1:
+            raise DataError(
+                f"{address} holds the tables {listed}; name one: {address}::{wanted}, or --table "
+                f"{wanted}."
+            )
     folded = [name for name in known if name.casefold() == wanted.casefold()]
     if wanted not in known and len(folded) != 1:
         bare = [key for key, (_, name) in known.items() if name == wanted]

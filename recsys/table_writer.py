@@ -111,13 +111,9 @@ def table_writer(address: Address, if_exists: IfExists = "fail") -> TableWriter:
         raise DataError(f"{address} needs the name of a table: --table NAME, or ::NAME at its end.")
     if if_exists not in ("fail", "replace", "append"):
         raise DataError(f"if_exists must be fail, replace or append; got {if_exists!r}.")
-    writers: dict[str, type[Any]] = {
-        "postgresql": _PostgreSQL,
-        "sqlite": _SQLite,
-        "duckdb": _DuckDB,
-    }
-    writer: TableWriter = writers[address.kind](address, if_exists)
-    return writer
+    if address.kind == "postgresql":
+        return _PostgreSQL(address, if_exists)
+    return (_SQLite if address.kind == "sqlite" else _DuckDB)(address, if_exists)
 
 
 class TableWriter(ABC):
@@ -137,6 +133,7 @@ class TableWriter(ABC):
         self.rows = 0
         self._table = address.table or ""
         self._schema: dict[str, pl.DataType] = {}
+        self._types: dict[str, str] = {}  # of SQL
         self._existing: dict[str, str] = {}  # columns and types of a table that exists
         self._is_built_on = False  # and has rights, indexes, views, ... that dropping it would lose
         self._keeps = False  # the rows go into the existing table
@@ -171,6 +168,7 @@ class TableWriter(ABC):
         """
         if not self._schema:
             self._schema = {series.name: _stored(series, self.address) for series in frame}
+            self._types = {name: self._sql_type(t) for name, t in self._schema.items()}
             missing = [name for name in self._schema if name not in self._existing]
             self._keeps = bool(self._existing) and (
                 self.if_exists == "append" or self._is_built_on or not (missing or self._is_ours())
@@ -185,12 +183,18 @@ class TableWriter(ABC):
         self.rows += len(frame)
 
     def _is_ours(self) -> bool:
-        """Return True if a new table would have the columns and types of the existing one."""
+        """Return True if a new table would be as the existing one is."""
         return False
 
     def _definition(self) -> str:
         """Return the columns as `CREATE TABLE` takes them."""
-        return ", ".join(f"{quoted(name)} {_sql_type(t)}" for name, t in self._schema.items())
+        return ", ".join(f"{quoted(name)} {kind}" for name, kind in self._types.items())
+
+    def _sql_type(self, dtype: pl.DataType) -> str:
+        """Return the type of a column in SQL."""
+        if isinstance(dtype, pl.Datetime):
+            return f"timestamp {'without' if dtype.time_zone is None else 'with'} time zone"
+        return _SQL_TYPES[dtype.base_type()]
 
     @abstractmethod
     def _open(self, held: ExitStack) -> None:
@@ -241,12 +245,6 @@ def _stored(series: pl.Series, address: Address) -> pl.DataType:
     return stored
 
 
-def _sql_type(dtype: pl.DataType) -> str:
-    if isinstance(dtype, pl.Datetime):
-        return f"timestamp {'without' if dtype.time_zone is None else 'with'} time zone"
-    return _SQL_TYPES[dtype.base_type()]
-
-
 class _PostgreSQL(TableWriter):
     """COPY into a staging table, all in one transaction, which a lost connection rolls back."""
 
@@ -280,13 +278,12 @@ class _PostgreSQL(TableWriter):
         return f"{quoted(schema)}.{quoted(name)}" if schema else quoted(name)
 
     def _is_ours(self) -> bool:
-        return {name: _sql_type(t) for name, t in self._schema.items()} == self._existing
+        return self._types == self._existing
 
     def _create(self) -> None:
         self._new = f"{self._name[:40]}__{os.urandom(4).hex()}"
         columns = self._definition()
-        types = {name: _sql_type(t) for name, t in self._schema.items()}.items()
-        self._is_alike = self._can_be_copied and types <= self._existing.items()
+        self._is_alike = self._can_be_copied and self._types.items() <= self._existing.items()
         if self._keeps and self._is_alike and self.if_exists == "replace":
             self._keeps = False
             old = self._qualified(self._namespace, self._name)
@@ -441,11 +438,10 @@ class _SQLite(_Embedded):
             built_on = connection.execute(_SQLITE_BUILT_ON, {"name": table}).fetchone()
         return {name: kind for _, name, kind, *_ in columns}, built_on is not None
 
-    def _definition(self) -> str:
-        kinds: dict[Any, str] = {pl.Float32: "REAL", pl.Float64: "REAL"}
-        kinds |= dict.fromkeys((pl.Boolean, pl.Int32, pl.Int64), "INTEGER")
-        types = {name: kinds.get(t.base_type(), "TEXT") for name, t in self._schema.items()}
-        return ", ".join(f"{quoted(name)} {kind}" for name, kind in types.items())
+    def _sql_type(self, dtype: pl.DataType) -> str:
+        if dtype.is_float():
+            return "REAL"
+        return "INTEGER" if dtype.is_integer() or dtype == pl.Boolean else "TEXT"
 
     def _create(self) -> None:
         connection = sqlite3.connect("", isolation_level=None, timeout=_PATIENCE)

@@ -142,9 +142,9 @@ def choose_columns(
         exact = [place for place, name in enumerate(names) if name == wanted]
         plain = plain_name(wanted)
         found = exact or [p for p, name in enumerate(names) if plain_name(name) == plain]
-        if not found and role in request.optional:
-            continue
         if not found:
+            if role in request.optional:
+                continue
             raise DataError(f"{where} has no column {wanted!r}; its columns are {quoted(names)}.")
         if len(found) > 1:
             raise DataError(
@@ -181,7 +181,7 @@ def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], 
     options = [_option(role, where) for role in missing]
     if len(missing) > 1 and no_rating and len(names) > len(missing):
         options.append(_option("rating", where))  # which would be missed as well
-    listed = " and ".join(filter(None, [", ".join(options[:-1]), options[-1]]))
+    listed = " and ".join(filter(None, (", ".join(options[:-1]), options[-1])))
     of_frame = " of Ratings.from_frame" * (where == FRAME)
     sentence = (
         f"{where} has no {' and no '.join(missing)} column; its columns are {quoted(names)}. "
@@ -214,12 +214,9 @@ def is_known_name(name: str) -> bool:
 
 def title_column(names: Sequence[str]) -> str | None:
     """Return the name of the column of titles by the usual names, the first one of several."""
-    plain = [plain_name(name) for name in names]
-    for tier in _ALIASES["title"]:
-        for known in tier.split():
-            if known in plain:
-                return names[plain.index(known)]
-    return None
+    plain = {plain_name(name): name for name in reversed(names)}
+    usual = " ".join(_ALIASES["title"]).split()
+    return next((plain[known] for known in usual if known in plain), None)
 
 
 def of_roles(frame: FrameLike, required: Sequence[str], others: Sequence[str] = ()) -> pl.DataFrame:
@@ -227,8 +224,7 @@ def of_roles(frame: FrameLike, required: Sequence[str], others: Sequence[str] = 
     frame, chosen = as_frame(frame), {}
     names = column_names(frame)
     for role in (*required, *others):
-        exact = names.index(role) if role in names else None
-        place = usual_column(names, role, FRAME) if exact is None else exact
+        place = names.index(role) if role in names else usual_column(names, role, FRAME)
         if place is not None or role in required:
             chosen[role if place is None else names[place]] = role
     return to_polars(frame, list(chosen)).rename(chosen)
@@ -246,13 +242,11 @@ def id_column(names: Sequence[str], kind: str, wanted: str | None, where: str) -
     """
     if wanted in names:
         return wanted
-    plain = [plain_name(name) for name in names]
+    plain = {plain_name(name): name for name in reversed(names)}
     if wanted is not None and plain_name(wanted) in plain:
-        return names[plain.index(plain_name(wanted))]
+        return plain[plain_name(wanted)]
     place = usual_column(names, kind, where)
-    if place is None:
-        return names[plain.index("id")] if "id" in plain else None
-    return names[place]
+    return plain.get("id") if place is None else names[place]
 
 
 def usual_column(

@@ -88,11 +88,6 @@ def column_names(frame: Any) -> list[str]:
     return [str(name) for name in frame.columns]
 
 
-def column(frame: FrameLike, name: str) -> pl.Series:
-    """Return one column of a frame."""
-    return to_polars(frame, [name])[name]
-
-
 def listed(ids: IdsLike) -> list[Any] | pl.Series | npt.NDArray[Any]:
     """Return a single id as a list of one, and a Series or array as it is.
 

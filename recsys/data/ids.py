@@ -243,11 +243,11 @@ class Ids:
         unknown: list[int | str] = series.gather(missing).unique(maintain_order=True).to_list()
         if self._numbers is not None:
             unknown = [int(e) if CANONICAL_INTEGER.fullmatch(str(e)) else e for e in unknown]
-        first, several = unknown[0], len(unknown) > 1
-        to_which = f" to {_quoted(first)}" * several
+        several = len(unknown) > 1
+        to_which = f" to {_quoted(unknown[0])}" * several
         raise UnknownIdError(
             f"Unknown {self.kind}{'s' * several} {enumerated(unknown, _NAMED, _quoted)}; "
-            f"{self._nearest(first, to_which)}."
+            f"{self._nearest(unknown[0], to_which)}."
         )
 
     def _find_integers(self, queries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -354,11 +354,9 @@ def integers_if_canonical(texts: pl.Series) -> pl.Series:
     """Return texts as Int64, unless one is not written as an integer is printed; nulls stay."""
     if isinstance(texts.dtype, pl.Categorical):
         known = texts.unique().cast(pl.String)
-        return (
-            texts
-            if integers_if_canonical(known) is known
-            else integers_if_canonical(texts.cast(pl.String))
-        )
+        if integers_if_canonical(known) is known:
+            return texts
+        texts = texts.cast(pl.String)
     if not texts.str.contains(CANONICAL_INTEGER.pattern).all():
         return texts
     numbers = texts.cast(pl.Int64, strict=False)

@@ -18,7 +18,6 @@ from recsys.data.features import Features, TableLike
 from recsys.data.frames import (
     FrameLike,
     as_frame,
-    column,
     column_names,
     is_pandas,
     matrix_arrays,
@@ -198,7 +197,7 @@ class Ratings:
         request = Request(user, item, rating, timestamp, event, implicit=implicit, rules=rules)
 
         def sample(place: int) -> list[Any]:
-            return column(frame.head(SAMPLE), names[place]).to_list()
+            return to_polars(frame.head(SAMPLE), [names[place]]).to_series().to_list()
 
         roles, layout = assign_roles(names, request, FRAME, ("user", "item"), sample)
         chosen = to_polars(frame, [names[place] for place in roles.values()])

@@ -325,9 +325,7 @@ def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kin
     if role == "timestamp" and time_format is not None:
         return time_format if "%" in time_format else "text"
     if role == "timestamp":
-        if all(map(_INTEGER.fullmatch, texts)):
-            return "integer"
-        return iso_format(texts) or "text"
+        return "integer" if all(map(_INTEGER.fullmatch, texts)) else iso_format(texts) or "text"
     if role == "event":
         return "text"
     return "id" if all(map(CANONICAL_INTEGER.match, texts)) else "name"

@@ -376,3 +376,12 @@ def test_a_table_of_postgresql_keeps_its_own_types_and_further_columns(postgres)
             place.write(FIRST.with_columns(user=pl.lit("more than nine")), "append")
     finally:
         place.run("DROP SCHEMA sales CASCADE")
+
+
+def test_rules_of_an_sqlite_table_stay_when_its_rows_are_replaced(tmp_path):
+    place = Place(f"{tmp_path / 'shop.db'}::recs")
+    place.run("CREATE TABLE recs (user TEXT NOT NULL, item INTEGER PRIMARY KEY)")
+    place.write(FIRST.select("user", "item"), "replace")
+    facts = place.run("SELECT \"notnull\", pk FROM pragma_table_info('recs')")
+    assert facts == [(1, 0), (0, 1)]
+    assert place.rows() == [("a", 1), ("ö", 2)]

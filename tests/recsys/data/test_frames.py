@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.data.csr import encode
-from recsys.data.frames import column, listed, to_polars
+from recsys.data.frames import listed, to_polars
 from recsys.data.rows import rating_problem
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
@@ -64,9 +64,9 @@ def test_times_before_1970() -> None:
 
 def test_datetimes_of_pandas() -> None:
     frame = pd.DataFrame({"t": pd.to_datetime(["2005-04-02 23:53:47"])})
-    assert unix_seconds(column(frame, "t")).to_list() == [SECONDS]
+    assert unix_seconds(to_polars(frame, ["t"]).to_series()).to_list() == [SECONDS]
     aware = pd.DataFrame({"t": pd.to_datetime(["2005-04-03 01:53:47+02:00"])})
-    assert unix_seconds(column(aware, "t")).to_list() == [SECONDS]
+    assert unix_seconds(to_polars(aware, ["t"]).to_series()).to_list() == [SECONDS]
 
 
 @given(st.lists(st.integers(0, 10**11), min_size=1))
@@ -113,9 +113,9 @@ def test_what_is_wrong_with_a_rating(value: object, problem: str | None) -> None
 @pytest.mark.parametrize("missing", [None, pd.NA, pd.NaT, float("nan")])
 def test_what_pandas_calls_missing_is_null(missing: Any) -> None:
     frame = pd.DataFrame({"user": pd.Series(["a", missing, "b"], dtype=object)})
-    assert column(frame, "user").to_list() == ["a", None, "b"]
+    assert to_polars(frame, ["user"]).to_series().to_list() == ["a", None, "b"]
     nullable = pd.DataFrame({"user": pd.array([1, None, 3], dtype="Int64")})
-    assert column(nullable, "user").to_list() == [1, None, 3]
+    assert to_polars(nullable, ["user"]).to_series().to_list() == [1, None, 3]
 
 
 def test_more_ids_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,13 +129,13 @@ def test_more_ids_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPatc
 def test_a_column_in_the_index_of_pandas_is_pointed_to() -> None:
     frame = pd.DataFrame({"user": [1], "item": [2]}).set_index("user")
     with pytest.raises(DataError, match=r"its columns are item\. It is in the index; reset_index"):
-        column(frame, "user")
+        to_polars(frame, ["user"]).to_series()
 
 
 def test_a_column_that_is_there_twice_is_refused() -> None:
     frame = pd.DataFrame([[1, 2, 3]], columns=["user", "item", "user"])
     with pytest.raises(DataError, match="The frame has several columns 'user'; rename all but"):
-        column(frame, "user")
+        to_polars(frame, ["user"]).to_series()
 
 
 @pytest.mark.parametrize("value", [pd.Series([1]), pl.Series([1]), [1], "ratings.csv"])
