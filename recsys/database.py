@@ -91,12 +91,6 @@ def parse_address(text: str, table: str | None = None, query: str | None = None)
     (``sqlite:///PATH`` and ``duckdb:///PATH``, too), told by its content, or by its suffix where
     there is no file; each with ``::TABLE`` or not.
 
-    Parameters
-    ----------
-    text : str
-        What may be an address.
-    table, query : str, optional
-        Table or query, where they are given on their own.
 
     Raises
     ------
@@ -274,18 +268,10 @@ def _tidied(reason: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """The rows of a table or query, in batches, while its database is open.
+    """The rows of a table or query, in batches, while its database is open."""
 
-    Attributes
-    ----------
-    address : Address
-        With the name of the table that is read.
-    names : tuple of str
-        Names of all columns, also of those that are not needed.
-    """
-
-    address: Address
-    names: tuple[str, ...]
+    address: Address  # with the name of the table that is read
+    names: tuple[str, ...]  # of all columns, also of those that are not needed
     _database: Database
     _source: str
     _columns: tuple[str, ...]
@@ -335,14 +321,7 @@ class TableRows:
 
 @contextmanager
 def open_table(address: Address, pick: Pick | None = None) -> Iterator[TableRows]:
-    """Open a table, or the result of a query.
-
-    Parameters
-    ----------
-    address : Address
-        A database with several tables needs one of them, or a query.
-    pick : callable, optional
-        Chooses the columns that are needed; all, if not given.
+    """Open a table, or the result of a query, with the columns that `pick` chooses, or all.
 
     Raises
     ------

@@ -43,17 +43,10 @@ _TRUTHS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Block(ABC):
-    """Features of one column of a table.
-
-    Attributes
-    ----------
-    column : str
-    scale : float
-        Factor by which the rows have a mean squared norm of 1.
-    """
+    """Features of one column of a table."""
 
     column: str
-    scale: float = 1.0
+    scale: float = 1.0  # by which the rows have a mean squared norm of 1
 
     @classmethod
     @abstractmethod

@@ -82,17 +82,10 @@ class Keys:
 
 
 class Values(NamedTuple):
-    """Values of entries: float32 numbers, or the places of each among at most 256 levels.
-
-    Attributes
-    ----------
-    data : float32 or uint8 ndarray of shape (nnz,)
-    levels : float32 ndarray of shape (n_levels,), or None
-        Increasing.
-    """
+    """Values of entries: float32 numbers, or the place of each among at most 256 levels."""
 
     data: Data
-    levels: npt.NDArray[np.float32] | None = None
+    levels: npt.NDArray[np.float32] | None = None  # increasing
 
     @classmethod
     def of(cls, values: npt.NDArray[np.float32]) -> Values:
@@ -304,20 +297,11 @@ def concatenated(series: list[pl.Series]) -> pl.Series:
 
 @dataclass(slots=True)
 class Entries:
-    """Entries of a matrix in any order, in arrays of one number for each, which are overwritten.
-
-    Attributes
-    ----------
-    rows, columns : int32 ndarrays
-    values : Values or None
-        None for ones.
-    seconds : int32 or int64 ndarray, or None
-        Times.
-    """
+    """Entries of a matrix in any order, in arrays of one number for each, which are overwritten."""
 
     rows: npt.NDArray[np.int32]
     columns: npt.NDArray[np.int32]
-    values: Values | None = None
+    values: Values | None = None  # ones
     seconds: Times | None = None
 
 

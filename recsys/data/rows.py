@@ -165,6 +165,10 @@ class BadRows:
             )
 
 
+STRICT = BadRows()
+"""No row may be bad."""
+
+
 @dataclass(slots=True)
 class Rows:
     """Columns user, item, rating, timestamp and event, as far as they are known.

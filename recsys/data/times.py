@@ -52,16 +52,8 @@ def unix_seconds(series: pl.Series, place: Place = row_place, form: str | None =
     and times, also as databases write them (``2025-06-09 03:52:05.123+02``, ``... UTC``,
     ``20250609``), or numbers. Numbers are seconds, or milli-, micro- or nanoseconds where the
     column's largest is above 1e11, 1e14 or 1e17; numbers such as 20250609 are dates. Fractions of a
-    second are dropped.
-
-    Parameters
-    ----------
-    series : polars Series
-    place : callable
-        Name of the place of a row in messages.
-    form : str, optional
-        How all times are written: a format such as "%m/%d/%Y %H:%M", or the unit of numbers, one
-        of "s", "ms", "us" and "ns".
+    second are dropped. A `form` says how all are written: "%m/%d/%Y %H:%M", or the unit of numbers,
+    one of "s", "ms", "us" and "ns".
 
     Raises
     ------

@@ -345,21 +345,12 @@ def _of_folders(path: str, request: Request) -> dict[str, tuple[str, pl.Series]]
 def read_table(
     source: TableSource, ids: Ids, request: Request, *, of_new: bool = False
 ) -> tuple[Features, str]:
-    """Read what is known of items or users, and say in a few words what that is.
+    """Read what is known of the items or users with these ids, and say in a few words what it is.
 
+    Files may be of any format that ratings are read from, and those of MovieLens without a header.
     The column of ids is the one of `request`, if the table has it, or is found by its usual names;
-    or it is the only one whose values are ids of the ratings.
-
-    Parameters
-    ----------
-    source : path, frame or Features
-        A file in any format that ratings are read from, and those of MovieLens without a header.
-    ids : Ids
-        Of the items or users of the ratings.
-    request : Request
-        Names of columns of the ratings, and an encoding for a file that is not in UTF-8.
-    of_new : bool
-        Take a table of new ids only as well, if these look like `ids`.
+    or it is the only one whose values are ids of the ratings. With `of_new`, a table of new ids
+    only counts as well, if these look like `ids`.
 
     Raises
     ------

@@ -32,7 +32,7 @@ from recsys.data.columns import (
 )
 from recsys.data.csr import Batches, Column
 from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, Spot, integers_if_canonical
-from recsys.data.rows import BadRows, Rows, is_truth, rating_problem
+from recsys.data.rows import STRICT, BadRows, Rows, is_truth, rating_problem
 from recsys.data.times import YEAR_1000, iso_format
 from recsys.errors import DataError
 from recsys.messages import counted
@@ -337,13 +337,13 @@ def _sampled(layout: Layout, place: int) -> list[str]:
 
 
 def read_carefully(
-    data: DataFile, layout: Layout, roles: Roles, bad: BadRows | None = None, *, pad: bool = False
+    data: DataFile, layout: Layout, roles: Roles, bad: BadRows = STRICT, *, pad: bool = False
 ) -> dict[str, pl.Series]:
     """Read columns of a delimited file, and the lines of its rows, in Python.
 
     With `pad`, short records are filled with empty fields, and long ones may end in such.
     """
-    bad, width = BadRows() if bad is None else bad, len(layout.names)
+    width = len(layout.names)
     schema, found = dict.fromkeys(roles, pl.String) | {LINE: pl.Int64}, records(data, layout, bad)
     frames = [pl.DataFrame(schema=schema)]
     while block := list(islice(found, _CHUNK)):
@@ -372,7 +372,7 @@ def read_carefully(
 
 
 def records(
-    data: DataFile, layout: Layout, bad: BadRows | None = None
+    data: DataFile, layout: Layout, bad: BadRows = STRICT
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line and the fields of each record; header and blank ones are left out.
 
@@ -382,7 +382,6 @@ def records(
         Naming file and line, where quotes don't match or a byte is not UTF-8, unless bad rows are
         left out.
     """
-    bad = BadRows() if bad is None else bad
     seen: list[str] = []  # lines of the record
 
     def lines() -> Iterator[str]:

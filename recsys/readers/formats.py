@@ -17,7 +17,7 @@ import polars as pl
 from recsys.data.columns import SAMPLE, Request, Roles, assign_roles, choose_columns
 from recsys.data.csr import Batches, concatenated
 from recsys.data.ids import MISSING_IDS, Spot, integers_if_canonical
-from recsys.data.rows import SHOWN, BadRows, Rows
+from recsys.data.rows import SHOWN, STRICT, BadRows, Rows
 from recsys.database import TableRows
 from recsys.errors import DataError
 from recsys.readers.sources import DataFile, NoRowsError
@@ -206,9 +206,7 @@ def _unnested(fields: dict[str, Any], key: str | None) -> list[dict[str, Any]]:
     return [around | (each if isinstance(each, dict) else {str(key): each}) for each in elements]
 
 
-def json_objects(
-    data: DataFile, bad: BadRows | None = None
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_objects(data: DataFile, bad: BadRows = STRICT) -> Iterator[tuple[int, dict[str, Any]]]:
     r"""Yield the number and the object of each line that is not blank.
 
     Raises
@@ -217,7 +215,6 @@ def json_objects(
         Naming file and line, if a line is not a JSON object, or has half of a character (an
         escape such as ``\ud83d`` alone), unless bad rows are left out.
     """
-    bad = BadRows() if bad is None else bad
     for number, line in enumerate(data.lines(bad), 1):
         if not line.strip():
             continue

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import polars as pl
 
 from recsys.data.ids import Spot
-from recsys.data.rows import BadRows
+from recsys.data.rows import STRICT, BadRows
 from recsys.database import (
     MAGIC,
     NAMES,
@@ -126,40 +126,19 @@ class Directory:
 class DataFile:
     """A plain local file with data, unpacked and in UTF-8; or several, its `parts`.
 
-    Attributes
-    ----------
-    name : str
-        Name for messages.
-    path : Path
-        Of the first file, where there are several.
-    folder : Directory, Zip or None
-        The files next to it; None for standard input.
-    form : str
-        What a Parquet file was, such as "Excel" or "PostgreSQL".
-    columns : tuple of str
-        All columns of a table of which the file has only those that are needed.
-    unit : str
-        What lines of text are called in messages.
-    parts : tuple of DataFile
-        Files with the rows of one table; empty for a single file.
-    on_rows : callable, optional
-        Reports the progress of reading.
-    table : TableRows or None
-        An open table of a database: then there is no file.
-    left_out : str
-        Files of the same folder or zip that have no columns of users and items.
+    An open `table` of a database stands for a file, too.
     """
 
-    name: str
-    path: Path
-    folder: Directory | Zip | None = None
-    form: str = "Parquet"
-    columns: tuple[str, ...] = ()
-    unit: str = "line"
+    name: str  # in messages
+    path: Path  # of the first file, where there are several
+    folder: Directory | Zip | None = None  # with the files next to it
+    form: str = "Parquet"  # of what Parquet was before, such as "Excel" or "PostgreSQL"
+    columns: tuple[str, ...] = ()  # all of a table of which the file has only the needed ones
+    unit: str = "line"  # of text, in messages
     parts: tuple[DataFile, ...] = ()
-    on_rows: OnRows | None = None
+    on_rows: OnRows | None = None  # reports the progress of reading
     table: TableRows | None = None
-    left_out: str = ""
+    left_out: str = ""  # files of the same folder or zip without columns of users and items
 
     @property
     def suffix(self) -> str:
@@ -204,7 +183,7 @@ class DataFile:
         """Return the place of a line or object, counted from 1."""
         return Spot((number,), f"{self.name}, {self.unit} {number}")
 
-    def lines(self, bad: BadRows | None = None) -> Iterator[str]:
+    def lines(self, bad: BadRows = STRICT) -> Iterator[str]:
         """Yield the lines of a text, with their ends.
 
         Raises
@@ -212,7 +191,7 @@ class DataFile:
         DataError
             At the first byte that is not UTF-8, unless bad rows are left out.
         """
-        bad, offset = BadRows() if bad is None else bad, 0
+        offset = 0
         with self.path.open("rb") as stream:
             for number, raw in enumerate(stream, 1):
                 try:
@@ -254,30 +233,16 @@ def open_data(
     are in a temporary directory that is removed at the end. Of a zip only the members that are read
     are unpacked, under names of our own.
 
-    Parameters
-    ----------
-    source : path, or sequence of paths
-        A file; a directory or zip that holds one, or several of one layout; a pattern such as
-        ``events/*.csv``; a URL; a database (see `recsys.database.parse_address`); a workbook, with
-        ``::SHEET`` or not; ``-`` for standard input; or several of these.
-    encoding : str, optional
-        Encoding of text; UTF-8 if not given.
-    guess : bool
-        Tell the encoding by the text: UTF-8 or UTF-16, else the one given, or Latin-1.
-    table, query : str, optional
-        Table (or sheet) to read of a database (or workbook), or a query in SQL.
-    pick : callable, optional
-        Chooses the columns that are read from a database; all, if not given.
-    on_rows : callable, optional
-        Reports the progress of reading: rows, and those expected (None if unknown).
-    stream : bool
-        Give tables of databases open, not as files.
+    `source`, `table`, `query` and `on_rows` are those of `recsys.read_ratings`. With `guess`, the
+    encoding is told by the text: UTF-8 or UTF-16, else the one given, or Latin-1. `pick` chooses
+    the columns that are read from a database. With `stream`, its tables are given open, not as
+    files.
 
     Raises
     ------
     DataError
         If there is no such file, it cannot be read, unpacked or decoded, a directory or zip holds
-        no ratings file that can be told from the others, or as `recsys.database.fetch`.
+        no ratings file that can be told from the others, or as `recsys.database.open_table`.
     """
     sources = [source] if isinstance(source, str | PathLike) else list(source)
     if not sources:
