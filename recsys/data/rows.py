@@ -494,9 +494,8 @@ def rating_problem(value: object) -> str | None:
         return (
             f"rating {text!r} is not a number; write it without commas, or decimals with a point."
         )
-    try:
-        number = float(text.replace("_", "?"))  # Python reads 1_000 as a number, files don't
-    except ValueError:
+    number = pl.Series([text]).cast(pl.Float64, strict=False).item()  # as columns are read
+    if number is None:
         point = "; decimals need a point" if _DECIMAL_COMMA.fullmatch(text) else ""
         return f"rating {shortened(text)!r} is not a number{point}."
     if not math.isfinite(number):

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import polars as pl
 
-from recsys.data.ids import Place, row_place
+from recsys.data.ids import MISSING_IDS, Place, row_place
 from recsys.errors import DataError
 from recsys.messages import shortened
 
@@ -87,7 +87,7 @@ def seconds_or_null(series: pl.Series, form: str | None = None) -> pl.Series:
         except pl.exceptions.PolarsError:  # such as a format without a year
             return pl.Series(series.name, [None], dtype=pl.Int64).new_from_index(0, len(series))
     if dtype == pl.String:
-        numbers = series.str.strip_chars().cast(pl.Float64, strict=False)
+        numbers = series.str.strip_chars().cast(pl.Float64, strict=False).fill_nan(None)
         n_numbers = len(numbers) - numbers.null_count()
         if not n_numbers or 2 * n_numbers < len(series) - int((series.fill_null("") == "").sum()):
             return _iso_seconds(series)
@@ -165,7 +165,7 @@ def _number_seconds(numbers: pl.Series, unit: str | None = None) -> pl.Series:
 def time_problem(value: object, form: str | None = None) -> str:
     """Say in words why a value cannot be read as a time, and how to say what it is."""
     shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
-    if value is None or value != value or str(value).strip() in ("", "NULL", "null"):  # NaN
+    if value is None or str(value).strip() in MISSING_IDS:
         return "the time is missing."
     if form is not None:
         return f"time {shown} does not have the format {form!r}."

@@ -36,6 +36,8 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         (HEADER + GOOD + "3,30,inf,1\n", "rating inf is not a finite number."),
         (HEADER + GOOD + "3,30,1e39,1\n", "line 4: rating"),
         (HEADER + GOOD + "3,30,,1\n", "ratings.csv, line 4: the rating is missing."),
+        (HEADER + "1,2,3,2020-01-01\n4,5,5,nan\n", "ratings.csv, line 3: the time is missing."),
+        (HEADER + GOOD + "3,30,\u0663,1\n", "line 4: rating '\u0663' is not a number."),
         (HEADER + GOOD + "3,30,1_0,1\n", "ratings.csv, line 4: rating '1_0' is not a number."),
         (HEADER + GOOD + '3,30,"4,5",1\n', "rating '4,5' is not a number; decimals need a point."),
         (
