@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,13 +11,20 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from lowrank.blocks import by_blocks, not_finite
-from lowrank.errors import ArgumentError, ArgumentTypeError, check_choice, real_matrix
+from lowrank.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    check_choice,
+    check_positive,
+    real_matrix,
+)
 from lowrank.operators import (
     CentredDenseOperator,
     DenseOperator,
     MatrixOperator,
     ProductOperator,
     SparseOperator,
+    canonical,
     safe_exponent,
 )
 from lowrank.solvers import SOLVERS, choose_method
@@ -57,13 +62,7 @@ def validated(
     center: ArrayLike | bool | None,
     random_state: RandomStateLike,
 ) -> Problem:
-    """Check the arguments of `truncated_svd` and normalise them.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `truncated_svd`.
-    """
+    """Check the arguments of `truncated_svd` and normalise them."""
     matrix = as_operator(A)
     matrix.passes = 0
     k = checked_rank(k, min(matrix.shape))
@@ -129,19 +128,25 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
         return A
     if isinstance(A, LinearOperator):
         return ProductOperator(A, _working_dtype(A.dtype, A.shape))
+    entries: Any
+    matrix: SparseOperator | DenseOperator
     if sparse.issparse(A):
-        return _sparse_operator(A)
-    masked = int(np.ma.getmaskarray(A).sum()) if isinstance(A, np.ma.MaskedArray) else 0
-    if masked:
-        raise ArgumentError(f"A must have no masked entries; got {masked}: fill them first.")
-    given = as_array(A)
-    array = given.astype(_working_dtype(given.dtype, given.shape), copy=False)
-    if not (array.flags.c_contiguous or array.flags.f_contiguous):
-        array = np.ascontiguousarray(array)  # BLAS would copy it at every product
-    operator = DenseOperator(array)
-    if not np.isfinite(operator.peak):
-        raise not_finite(array, "A")
-    return operator
+        dtype = _working_dtype(A.dtype, A.shape)
+        # Duplicates are added before the change of dtype, as A.toarray() does.
+        entries = canonical(sparse.csr_array(A)).astype(dtype, copy=False)
+        matrix = SparseOperator(entries)
+    else:
+        masked = int(np.ma.getmaskarray(A).sum()) if isinstance(A, np.ma.MaskedArray) else 0
+        if masked:
+            raise ArgumentError(f"A must have no masked entries; got {masked}: fill them first.")
+        entries = as_array(A)
+        entries = entries.astype(_working_dtype(entries.dtype, entries.shape), copy=False)
+        if not (entries.flags.c_contiguous or entries.flags.f_contiguous):
+            entries = np.ascontiguousarray(entries)  # BLAS would copy it at every product
+        matrix = DenseOperator(entries)
+    if not np.isfinite(matrix.peak):
+        raise not_finite(entries, "A")
+    return matrix
 
 
 def as_array(A: Any) -> NDArray[Any]:
@@ -154,22 +159,6 @@ def as_array(A: Any) -> NDArray[Any]:
     return array
 
 
-def _sparse_operator(A: Any) -> SparseOperator:
-    dtype = _working_dtype(A.dtype, A.shape)
-    csr = sparse.csr_array(A)
-    if not csr.has_canonical_format:
-        csr = csr.copy()
-        csr.sum_duplicates()  # before the change of dtype, as A.toarray() does
-    if not csr.data.all():  # stored zeros, which some formats keep and others do not
-        csr = csr.copy()
-        csr.eliminate_zeros()
-    csr = csr.astype(dtype, copy=False)
-    operator = SparseOperator(csr)
-    if not np.isfinite(operator.peak):
-        raise not_finite(csr, "A")
-    return operator
-
-
 def _working_dtype(given: np.dtype[Any] | None, shape: tuple[int, ...]) -> np.dtype[Any]:
     dtype = np.dtype(np.float64) if given is None else np.dtype(given)
     if dtype.kind == "c":
@@ -180,68 +169,46 @@ def _working_dtype(given: np.dtype[Any] | None, shape: tuple[int, ...]) -> np.dt
 def checked_rank(
     k: Any, largest: int, limit: str = "min(A.shape)", *, name: str = "k", or_none: bool = False
 ) -> int:
-    """Return k as an int between 0 and the largest allowed; or from 1, and 0 for None.
+    """Return k as an int between 0 and the largest allowed, whose name is `limit`.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If k is not an integer, or out of its range, of which `limit` names the upper end.
+    With `or_none` it is 1 at least, and 0 stands for None.
     """
     if or_none and k is None:
         return 0
-    try:
-        if isinstance(k, (bool, np.bool_)):
-            raise TypeError
-        rank = operator.index(k)
-    except TypeError:
-        kind = "an integer or None" if or_none else "an integer"
-        raise ArgumentTypeError(f"{name} must be {kind}; got {k!r}.") from None
-    if not int(or_none) <= rank <= largest:
-        raise ArgumentError(
-            f"{name} must be between {int(or_none)} and {largest} ({limit}); got {rank}."
-        )
+    least, rank = int(or_none), checked_integer(k, name, "an integer" + " or None" * or_none)
+    if not least <= rank <= largest:
+        raise ArgumentError(f"{name} must be between {least} and {largest} ({limit}); got {rank}.")
     return rank
 
 
 def checked_count(value: Any, name: str) -> int:
-    """Return a number of iterations, at least 1, as an int.
+    """Return a number of iterations, at least 1, as an int."""
+    count = checked_integer(value, name)
+    if count < 1:
+        raise ArgumentError(f"{name} must be at least 1; got {count}.")
+    return count
 
-    Raises
-    ------
-    TypeError, ValueError
-    """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ArgumentTypeError(f"{name} must be an integer; got {value!r}.")
-    if value < 1:
-        raise ArgumentError(f"{name} must be at least 1; got {value}.")
-    return int(value)
+
+def checked_integer(value: Any, name: str, kind: str = "an integer") -> int:
+    """Return an integer of any type but bool as an int; its `kind` is for the message."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{name} must be {kind}; got {value!r}.") from None
 
 
 def checked_tol(tol: float | None, dtype: np.dtype[Any]) -> float:
-    """Return the tolerance, that of the dtype for None, the limit of rounding for 0.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is not None or a finite number, 0 or larger.
-    """
+    """Return the tolerance, that of the dtype for None, the limit of rounding for 0."""
     if tol is None:
         return _DEFAULT_TOL[str(dtype)]
-    if isinstance(tol, (bool, np.bool_)) or not isinstance(tol, numbers.Real):
-        raise ArgumentTypeError(f"tol must be a number or None; got {tol!r}.")
-    if not 0 <= float(tol) < math.inf:
-        raise ArgumentError(f"tol must be finite, 0 or larger, or None; got {tol!r}.")
+    check_positive(tol, "tol", or_zero=True)
     return float(tol) or _FINEST_TOL * float(np.finfo(dtype).eps)
 
 
 def checked_generator(random_state: RandomStateLike) -> np.random.Generator:
-    """Return the generator that a `random_state` stands for.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is not None, a non-negative integer, a Generator or a RandomState.
-    """
+    """Return the generator that a `random_state` stands for."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(0, 2**31, size=4))
     message = (
@@ -259,13 +226,7 @@ def checked_generator(random_state: RandomStateLike) -> np.random.Generator:
 
 
 def checked_center(center: Any, columns: int) -> Any:
-    """Return None, True, or the row to subtract as a float64 array of shape (columns,).
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is not None, a bool, or a finite array of that shape.
-    """
+    """Return None, True, or the row to subtract as a float64 array of shape (columns,)."""
     if center is None or isinstance(center, (bool, np.bool_)):
         return True if center else None
     row = np.asarray(center)

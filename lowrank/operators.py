@@ -341,6 +341,18 @@ class ProductOperator(MatrixOperator):
         return np.hstack([self._rmatmat(Y) for Y in _identity_blocks(rows, self.dtype)]).T
 
 
+def canonical(csr: Any) -> Any:
+    """Return a CSR matrix with sorted indices and without duplicates and stored zeros.
+
+    Some formats store zeros: they would regroup the sums of products. It is a copy if it differs.
+    """
+    if not csr.has_canonical_format or not csr.data.all():
+        csr = csr.copy()
+        csr.sum_duplicates()
+        csr.eliminate_zeros()
+    return csr
+
+
 def largest_entry(entries: FloatArray) -> float:
     """Return the largest absolute entry; NaN or infinity show through."""
     if entries.size == 0:

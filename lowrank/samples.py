@@ -9,10 +9,10 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
-from lowrank.arguments import checked_generator
+from lowrank.arguments import checked_generator, checked_integer
 from lowrank.blocks import RowBlocks, by_blocks
 from lowrank.errors import ArgumentError, ArgumentTypeError
-from lowrank.operators import DenseOperator, MatrixOperator, SparseOperator
+from lowrank.operators import DenseOperator, MatrixOperator, SparseOperator, canonical
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -98,13 +98,7 @@ def project(samples: Samples, row: Float64Array, components: FloatArray) -> Floa
 
 
 def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings: Any) -> Any:
-    """Check data as scikit-learn does, or take blocks of rows as they are.
-
-    Raises
-    ------
-    ValueError
-        If X is not finite, has no samples, or not the features that were seen in `fit`.
-    """
+    """Check data as scikit-learn does, or take blocks of rows as they are."""
     data = by_blocks(X)
     if isinstance(data, LinearOperator):
         raise ArgumentTypeError(
@@ -125,13 +119,7 @@ def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings:
 
 
 def samples_of(X: Any, center_samples: bool = False) -> Samples:
-    """Wrap validated data, finite and float32 or float64; subtract the mean of each row if told.
-
-    Raises
-    ------
-    ArgumentError
-        If the means are to be subtracted from rows that are read in blocks.
-    """
+    """Wrap validated data, finite and float32 or float64; subtract the mean of each row if told."""
     if isinstance(X, RowBlocks):
         if center_samples:
             raise ArgumentError(
@@ -142,12 +130,7 @@ def samples_of(X: Any, center_samples: bool = False) -> Samples:
         rows = X - X.mean(axis=1, keepdims=True, dtype=np.float64) if center_samples else X
         is_contiguous = rows.flags.c_contiguous or rows.flags.f_contiguous
         return DenseOperator(rows.astype(X.dtype, "K" if is_contiguous else "C", copy=False))
-    given: Any = X
-    csr = given.tocsr()
-    if not csr.has_canonical_format or not csr.data.all():
-        csr = csr.copy()
-        csr.sum_duplicates()
-        csr.eliminate_zeros()  # block formats store some: they would regroup the sums of products
+    csr = canonical(X.tocsr())
     if not center_samples:
         return SparseOperator(csr)
     means = _sums(_row_of_entry(csr), csr.data, csr.shape[0]) / csr.shape[1]
@@ -182,13 +165,7 @@ def negligible_value(
 
 
 def checked_scores(X: ArrayLike, columns: int, expected: str = "n_components_") -> FloatArray:
-    """Check the argument of an inverse transform, and return it as float32 or float64.
-
-    Raises
-    ------
-    ValueError
-        If X is not finite, or has another number of columns.
-    """
+    """Check the argument of an inverse transform, and return it as float32 or float64."""
     from sklearn.utils.validation import check_array
 
     scores: FloatArray = check_array(X, input_name="X", dtype=FLOAT_DTYPES, ensure_min_features=0)
@@ -198,17 +175,9 @@ def checked_scores(X: ArrayLike, columns: int, expected: str = "n_components_") 
 
 
 def require_samples(count: int, ddof: int) -> None:
-    """Check that the divisor of the variances is positive.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentError
-        If `ddof` is not an integer or negative, or there are no more samples than `ddof`.
-    """
-    if isinstance(ddof, (bool, np.bool_)) or not isinstance(ddof, (int, np.integer)):
-        raise ArgumentTypeError(f"ddof must be a non-negative integer; got {ddof!r}.")
-    if ddof < 0:
-        raise ArgumentError(f"ddof must be a non-negative integer; got {ddof!r}.")
+    """Check `ddof`, and that the divisor of the variances is positive."""
+    if checked_integer(ddof, "ddof", kind := "a non-negative integer") < 0:
+        raise ArgumentError(f"ddof must be {kind}; got {ddof!r}.")
     if count <= ddof:
         raise ArgumentError(
             f"X must have more than {ddof} samples, as ddof={ddof}; got n_samples={count}."

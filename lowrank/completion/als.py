@@ -65,11 +65,7 @@ class Biases(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        X: Known,
-        wanted: bool,
-        rounds: int = _BIAS_ROUNDS,
-        by_column: Stored | None = None,
+        cls, X: Known, wanted: bool, rounds: int = _BIAS_ROUNDS, by_column: Stored | None = None
     ) -> Biases:
         """Fit a mean and damped biases by alternating exact solutions; zeros if not wanted."""
         (n, m), dtype = X.shape, X.dtype
@@ -118,12 +114,7 @@ class _Side:
 
     @classmethod
     def of(
-        cls,
-        entries: Stored,
-        k: int,
-        regularization: float,
-        scale: float,
-        power: float,
+        cls, entries: Stored, k: int, regularization: float, scale: float, power: float
     ) -> _Side:
         """Return a side with factors and biases of zero."""
         counts, dtype = np.diff(entries.indptr), entries.dtype
@@ -137,9 +128,7 @@ class _Side:
             bias_penalty=dtype.type(regularization) * weight,
         )
 
-    def solve(
-        self, other_factors: Floats, other_bias: Floats, mean: float, threads: int | None
-    ) -> float:
+    def solve(self, other_factors: Floats, other_bias: Floats, mean: float) -> float:
         """Minimise over this side; return the minimum without the other side's penalties."""
         objective = kernels.als_half_sweep(
             self.entries,
@@ -150,7 +139,6 @@ class _Side:
             bias_penalty=self.bias_penalty,
             factors=self.factors,
             bias=self.bias,
-            threads=threads,
         )
         return math.fsum(objective)
 
@@ -158,17 +146,16 @@ class _Side:
         """Return the penalty terms of this side's factors and biases."""
         squares = np.einsum("ij,ij->i", self.factors, self.factors, dtype=np.float64)
         total = float((squares * self.penalty).sum())
-        if self.bias_penalty is None:
-            return total
-        return total + float((self.bias.astype(np.float64) ** 2 * self.bias_penalty).sum())
+        if self.bias_penalty is not None:
+            total += float((self.bias.astype(np.float64) ** 2 * self.bias_penalty).sum())
+        return total
 
     def mean_residual(self) -> float:
         """Return the error of the mean after `solve`: sum e = penalty * b for each bias."""
         if self.bias_penalty is None:
             return 0.0
-        return float((self.bias_penalty.astype(np.float64) * self.bias).sum()) / len(
-            self.entries.indices
-        )
+        errors = float((self.bias_penalty.astype(np.float64) * self.bias).sum())
+        return errors / len(self.entries.indices)
 
 
 def als_sweeps(
@@ -231,18 +218,15 @@ def als_sweeps(
     the Netflix prize", section 3.
     """
     check_problem(X, k, regularization=regularization)
-    entries = stored(X)
-    by_column = transposed(entries, X.shape[1], kernels.resolve_threads(threads))
-    if start is None:
-        with kernels.at_most(threads):
-            start = biased_start(
-                X, k, biases=biases, random_state=random_state, by_column=by_column
-            )
-    elif start.column_factors.shape != (X.shape[1], k):
+    if start is not None and start.column_factors.shape != (X.shape[1], k):
         raise ArgumentError(
             f"start must have column factors of shape {(X.shape[1], k)}; "
             f"got {start.column_factors.shape}."
         )
+    with kernels.at_most(threads):
+        entries, seed = stored(X), random_state
+        by_column = transposed(entries, X.shape[1], kernels.resolve_threads(None))
+        start = start or biased_start(X, k, biases=biases, random_state=seed, by_column=by_column)
     mean, deviation = moments(X)
     scale = (deviation if biases else math.hypot(mean, deviation)) or 1.0
     rows, columns = (
@@ -254,12 +238,13 @@ def als_sweeps(
     else:
         rows.bias_penalty = columns.bias_penalty = None
     while True:
-        half = rows.solve(columns.factors, columns.bias, mean, threads) + columns.penalties()
-        half -= X.nnz * (shift := rows.mean_residual()) ** 2
-        mean += shift
-        fitted = columns.solve(rows.factors, rows.bias, mean, threads)
-        fitted -= X.nnz * (shift := columns.mean_residual()) ** 2
-        mean += shift
+        with kernels.at_most(threads):
+            half = rows.solve(columns.factors, columns.bias, mean) + columns.penalties()
+            half -= X.nnz * (shift := rows.mean_residual()) ** 2
+            mean += shift
+            fitted = columns.solve(rows.factors, rows.bias, mean)
+            fitted -= X.nnz * (shift := columns.mean_residual()) ** 2
+            mean += shift
         squares = fitted - columns.penalties()
         yield AlsSweep(
             BiasedFactors(mean, rows.bias, columns.bias, rows.factors, columns.factors),
@@ -332,21 +317,19 @@ def biased_start(
     """
     (n, m), dtype = X.shape, X.dtype
     mean, row_bias, column_bias = fitted = Biases.of(X, biases, _START_ROUNDS, by_column)
-    factors = np.zeros((m, k), dtype)
-    start = BiasedFactors(mean, row_bias, column_bias, np.zeros((n, k), dtype), factors)
     R: Stored
     turned: Stored | None = None
     if isinstance(X, CodedMatrix):
-        shifts = row_bias + dtype.type(mean), column_bias
-        R = X._replace(row_shift=shifts[0], column_shift=shifts[1])
+        shift = row_bias + dtype.type(mean)
+        R = X._replace(row_shift=shift, column_shift=column_bias)
         if isinstance(by_column, CodedMatrix):
-            turned = by_column._replace(row_shift=shifts[1], column_shift=shifts[0])
+            turned = by_column._replace(row_shift=column_bias, column_shift=shift)
     else:
         R = kernels.csr_arrays(fitted.subtracted(X))
     options: dict[str, Any] = {"steps": _START_STEPS, "extra": _START_EXTRA}
-    found = leading_directions(R, m, k, transpose=turned, random_state=random_state, **options)
-    np.multiply(found.vectors, np.sqrt(found.values), out=factors)
-    return start
+    V, s = leading_directions(R, m, k, transpose=turned, random_state=random_state, **options)
+    V *= np.sqrt(s)
+    return BiasedFactors(mean, row_bias, column_bias, np.zeros((n, k), dtype), V)
 
 
 def solve_rows(
@@ -372,6 +355,6 @@ def solve_rows(
     those of `als_sweeps`.
     """
     rows = _Side.of(entries, column_factors.shape[1], regularization, scale, count_power)
-    known = np.ascontiguousarray(column_factors), np.ascontiguousarray(column_bias)
-    rows.solve(*known, mean, threads)
+    with kernels.at_most(threads):
+        rows.solve(np.ascontiguousarray(column_factors), np.ascontiguousarray(column_bias), mean)
     return rows.factors, rows.bias

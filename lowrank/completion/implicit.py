@@ -146,11 +146,12 @@ def implicit_sweeps(
         # Nothing is known of the rows at first: next to columns that are, one pass is too little.
         rows.in_blocks = in_blocks and (number > 0 or not given)
         columns.in_blocks = in_blocks
-        half = rows.solve(columns, unobserved_weight, threads) + columns.penalties()
-        whole = columns.solve(rows, unobserved_weight, threads) + rows.penalties()
-        if number < _LEARNING_SWEEPS:
-            rows.learn()
-            columns.learn()
+        with kernels.at_most(threads):
+            half = rows.solve(columns, unobserved_weight) + columns.penalties()
+            whole = columns.solve(rows, unobserved_weight) + rows.penalties()
+            if number < _LEARNING_SWEEPS:
+                rows.learn()
+                columns.learn()
         yield ImplicitSweep(rows.factors, columns.factors, half, whole, rows.prior, columns.prior)
 
 
@@ -166,39 +167,33 @@ class _Side:
     points: Floats | None = None
     in_blocks: bool = False
 
-    def solve(self, other: _Side, unobserved_weight: float, threads: int | None) -> float:
+    def solve(self, other: _Side, unobserved_weight: float) -> float:
         """Minimise over the factors; return the errors and their own penalties."""
-        known, gram = other.factors, _gram(other.factors, unobserved_weight, threads)
-        options: dict[str, Any] = {"penalty": self.penalty, "factors": self.factors}
-        options |= {"threads": threads}
+        known, gram = other.factors, _gram(other.factors, unobserved_weight)
         if self.ridge is None and other.ridge is None:
             # All turns of the factors are alike; by one of them, rows with few entries take less.
             with kernels.one_blas_thread():
                 values, axes = np.linalg.eigh(gram.astype(np.float64))
             values = np.maximum(values, 0)
-            known[:] = kernels.multiply(known, axes, threads=threads)
+            known[:] = kernels.multiply(known, axes)
             if self.in_blocks:
-                self.factors[:] = kernels.multiply(self.factors, axes, threads=threads)
-                return self._solve_blocks(known, values, threads)
+                self.factors[:] = kernels.multiply(self.factors, axes)
+                return self._solve_blocks(known, values)
             gram = np.diag(values).astype(known.dtype)
-        options["gram"] = gram
-        if self.points is None:
-            return math.fsum(kernels.implicit_half_sweep(self.entries, known, **options))
-        right = self.penalty[:, None] * self.points
-        found = kernels.implicit_half_sweep(self.entries, known, right=right, **options)
+        right = None if self.points is None else self.penalty[:, None] * self.points
+        given: dict[str, Any] = {"gram": gram, "penalty": self.penalty, "factors": self.factors}
+        found = math.fsum(kernels.implicit_half_sweep(self.entries, known, right=right, **given))
         # The kernel leaves out the constant term of the penalty.
-        return math.fsum(found) + _penalty(self.points, self.penalty)
+        return found if self.points is None else found + _penalty(self.points, self.penalty)
 
-    def _solve_blocks(
-        self, known: Floats, values: NDArray[np.float64], threads: int | None
-    ) -> float:
+    def _solve_blocks(self, known: Floats, values: NDArray[np.float64]) -> float:
         """Minimise over one block of the factors after the other, given the rest; as `solve`."""
-        blocks = [slice(b, b + _BLOCK) for b in range(0, known.shape[1], _BLOCK)]
-        residual = np.ones_like(self.entries[2])
+        blocks = [*kernels.pieces(known.shape[1], _BLOCK)]
+        residual = np.ones_like(self.entries.data)
         for block in blocks:
             pair = (np.pad(each[:, block], ((0, 0), (0, 1))) for each in (self.factors, known))
-            residual -= kernels.csr_entries(self.entries, *pair, threads=threads)
-        residual *= np.sqrt(self.entries[2])
+            residual -= kernels.csr_entries(self.entries, *pair)
+        residual *= np.sqrt(self.entries.data)
         for block in blocks[::-1]:  # the strongest directions first
             own = np.ascontiguousarray(self.factors[:, block])
             found = kernels.implicit_half_sweep(
@@ -208,7 +203,6 @@ class _Side:
                 penalty=self.penalty,
                 factors=own,
                 residual=residual,
-                threads=threads,
             )
             self.factors[:, block] = own
         # The last block's minimum counts the errors of all, and its own penalties.
@@ -269,27 +263,23 @@ def solve_interactions(
     others = m
     if known is not None:
         used, others = used * known[:, None], int(np.count_nonzero(known))
-    if whole is None:
-        gram = _gram(used, unobserved_weight, threads)
-    else:
-        gram, others = used.dtype.type(unobserved_weight) * whole[0].astype(used.dtype), whole[1]
-    penalty = _penalties(weights, m, others, regularization, unobserved_weight, count_power)
-    factors = kernels.aligned_zeros((len(weights.indptr) - 1, k), used.dtype)
-    kernels.implicit_half_sweep(
-        weights,
-        used,
-        gram=gram,
-        penalty=penalty,
-        factors=factors,
-        right=None if points is None else penalty[:, None] * points,
-        threads=threads,
-    )
+    with kernels.at_most(threads):
+        if whole is None:
+            gram = _gram(used, unobserved_weight)
+        else:
+            gram = used.dtype.type(unobserved_weight) * whole[0].astype(used.dtype)
+            others = whole[1]
+        penalty = _penalties(weights, m, others, regularization, unobserved_weight, count_power)
+        factors = kernels.aligned_zeros((len(weights.indptr) - 1, k), used.dtype)
+        right = None if points is None else penalty[:, None] * points
+        given: dict[str, Any] = {"gram": gram, "penalty": penalty, "factors": factors}
+        kernels.implicit_half_sweep(weights, used, right=right, **given)
     return factors
 
 
-def _gram(factors: Floats, weight: float, threads: int | None) -> Floats:
+def _gram(factors: Floats, weight: float) -> Floats:
     """Return ``weight * factors' factors``, the same bits on any number of threads."""
-    return kernels.coefficients(factors, factors, threads=threads) * factors.dtype.type(weight)
+    return kernels.coefficients(factors, factors) * factors.dtype.type(weight)
 
 
 def _penalties(

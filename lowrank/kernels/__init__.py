@@ -354,9 +354,6 @@ def implicit_half_sweep(
         those of the new factors.
     """
     objective = np.empty(len(factors))
-    more = {} if right is None else {"right": np.ascontiguousarray(right, other.dtype)}
-    if residual is not None:
-        more["residual"] = residual
     backends.active.implicit_half_sweep(
         *parts(weights),
         other,
@@ -365,7 +362,8 @@ def implicit_half_sweep(
         factors,
         objective,
         resolve_threads(threads),
-        **more,
+        None if right is None else np.ascontiguousarray(right, other.dtype),
+        residual,
     )
     return objective
 
@@ -378,14 +376,9 @@ def pair_dots(
     Each is summed in the same order whatever the other pairs are, unlike in a matrix product.
     """
     dots = np.empty(len(rows), dtype=np.float32)
-    pairs = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(others, np.int64)
-    backends.active.pair_dots(
-        np.ascontiguousarray(left, np.float32),
-        np.ascontiguousarray(right, np.float32),
-        *pairs,
-        dots,
-        resolve_threads(threads),
-    )
+    vectors = (np.ascontiguousarray(each, np.float32) for each in (left, right))
+    pairs = (np.ascontiguousarray(each, np.int64) for each in (rows, others))
+    backends.active.pair_dots(*vectors, *pairs, dots, resolve_threads(threads))
     return dots
 
 

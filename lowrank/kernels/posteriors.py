@@ -71,7 +71,7 @@ def posterior_half_sweep(
         Standard normal numbers times the noise's standard deviation: with the Cholesky factor
         A = R'R, R^-1 times them is added to w, which makes it a draw from the posterior.
     """
-    dtype, none = other.dtype, np.empty((0, 0), other.dtype)
+    dtype, none = other.dtype, np.empty((0, 0), other.dtype)  # for the kernel, instead of None
     result = RowPosteriors(np.empty(len(vectors)), np.empty(len(vectors)))
     backends.active.posterior_half_sweep(
         *parts(matrix),
@@ -125,18 +125,17 @@ def drift_smooth(
     """
     means, variances = np.empty_like(data), np.empty_like(data)
     evidence = np.empty(len(indptr) - 1)
-    numbers = float(noise), float(variance), float(scale)
+    process = float(noise), float(variance), float(scale)
     out = means, variances, evidence
-    backends.active.drift_smooth(indptr, gaps, data, *numbers, *out, resolve_threads(threads))
+    backends.active.drift_smooth(indptr, gaps, data, *process, *out, resolve_threads(threads))
     return means, variances, math.fsum(evidence)
 
 
 def drift_evidence(
-    indptr: Int64s, gaps: Floats, data: Floats, *, threads: int | None = None, **process: float
+    indptr: Int64s, gaps: Floats, data: Floats, *, noise: float, variance: float, scale: float
 ) -> float:
     """Return the evidence of `drift_smooth` alone, which takes half of the time."""
-    none, evidence = data[:0].copy(), np.empty(len(indptr) - 1)
-    numbers = (float(process[name]) for name in ("noise", "variance", "scale"))
-    out = none, none.copy(), evidence
-    backends.active.drift_smooth(indptr, gaps, data, *numbers, *out, resolve_threads(threads))
-    return math.fsum(evidence)
+    out = data[:0].copy(), data[:0].copy(), np.empty(len(indptr) - 1)
+    process = float(noise), float(variance), float(scale)
+    backends.active.drift_smooth(indptr, gaps, data, *process, *out, resolve_threads(None))
+    return math.fsum(out[-1])

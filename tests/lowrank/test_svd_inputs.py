@@ -242,11 +242,11 @@ def test_numpy_integers_are_ranks():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"tol": -1e-3}, ValueError, r"tol must be finite, 0 or larger, or None; got -0\.001\."),
-        ({"tol": np.nan}, ValueError, r"tol must be finite, 0 or larger, or None; got nan\."),
-        ({"tol": np.inf}, ValueError, r"tol must be finite, 0 or larger, or None; got inf\."),
-        ({"tol": "small"}, TypeError, r"tol must be a number or None; got 'small'\."),
-        ({"tol": True}, TypeError, r"tol must be a number or None; got True\."),
+        ({"tol": -1e-3}, ValueError, r"tol must be finite and not negative; got -0\.001\."),
+        ({"tol": np.nan}, ValueError, r"tol must be finite and not negative; got nan\."),
+        ({"tol": np.inf}, ValueError, r"tol must be finite and not negative; got inf\."),
+        ({"tol": "small"}, TypeError, r"tol must be a number; got 'small'\."),
+        ({"tol": True}, TypeError, r"tol must be a number; got True\."),
         (
             {"method": "magic"},
             ValueError,
