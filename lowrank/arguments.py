@@ -123,23 +123,24 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
         If A is not a real, finite matrix, or is masked; the first NaN or infinity in row-major
         order is named. (The products of a LinearOperator are checked as they are made.)
     """
-    A = by_blocks(A)
-    if isinstance(A, MatrixOperator):
-        return A
-    if isinstance(A, LinearOperator):
-        return ProductOperator(A, _working_dtype(A.dtype, A.shape))
+    given: Any = by_blocks(A)
+    if isinstance(given, MatrixOperator):
+        return given
+    if isinstance(given, LinearOperator):
+        return ProductOperator(given, _working_dtype(given.dtype, given.shape))
     entries: Any
     matrix: SparseOperator | DenseOperator
-    if sparse.issparse(A):
-        dtype = _working_dtype(A.dtype, A.shape)
+    is_sparse = sparse.issparse(given)
+    if is_sparse:
+        dtype = _working_dtype(given.dtype, given.shape)
         # Duplicates are added before the change of dtype, as A.toarray() does.
-        entries = canonical(sparse.csr_array(A)).astype(dtype, copy=False)
+        entries = canonical(sparse.csr_array(given)).astype(dtype, copy=False)
         matrix = SparseOperator(entries)
     else:
-        masked = int(np.ma.getmaskarray(A).sum()) if isinstance(A, np.ma.MaskedArray) else 0
+        masked = int(np.ma.getmaskarray(given).sum()) if isinstance(given, np.ma.MaskedArray) else 0
         if masked:
             raise ArgumentError(f"A must have no masked entries; got {masked}: fill them first.")
-        entries = as_array(A)
+        entries = as_array(given)
         entries = entries.astype(_working_dtype(entries.dtype, entries.shape), copy=False)
         if not (entries.flags.c_contiguous or entries.flags.f_contiguous):
             entries = np.ascontiguousarray(entries)  # BLAS would copy it at every product

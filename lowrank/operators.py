@@ -108,16 +108,12 @@ class MatrixOperator(ABC):
 
     def frobenius_norm(self) -> float | None:
         """Return the Frobenius norm, accumulated in float64; None where only products are known."""
-        return self.distance_to_row(np.zeros(self.shape[1]))
+        squares = self.column_squares(np.zeros(self.shape[1]))
+        return None if squares is None else float(np.sqrt(squares.sum()))
 
     def centred(self, row: FloatArray) -> MatrixOperator:
         """Return the operator of A - 1 row', for a row vector of shape (n_columns,)."""
         return CentredOperator(self, row)
-
-    def distance_to_row(self, row: FloatArray) -> float | None:
-        """Return ||A - 1 row'||_F without cancellation; None where only products are known."""
-        squares = self.column_squares(row.astype(np.float64, copy=False))
-        return None if squares is None else float(np.sqrt(squares.sum()))
 
     @abstractmethod
     def column_squares(self, row: Float64Array) -> Float64Array | None:

@@ -130,7 +130,8 @@ def samples_of(X: Any, center_samples: bool = False) -> Samples:
         rows = X - X.mean(axis=1, keepdims=True, dtype=np.float64) if center_samples else X
         is_contiguous = rows.flags.c_contiguous or rows.flags.f_contiguous
         return DenseOperator(rows.astype(X.dtype, "K" if is_contiguous else "C", copy=False))
-    csr = canonical(X.tocsr())
+    given: Any = X
+    csr = canonical(given.tocsr())
     if not center_samples:
         return SparseOperator(csr)
     means = _sums(_row_of_entry(csr), csr.data, csr.shape[0]) / csr.shape[1]

@@ -15,12 +15,7 @@ from lowrank.approximation import LowRank
 from lowrank.arguments import as_array, checked_generator, checked_rank
 from lowrank.completion.als import BiasedFactors, Biases, als_sweeps
 from lowrank.completion.nuclear_norm import choose_regularization, penalties_to, soft_impute_path
-from lowrank.completion.observed import (
-    Entries,
-    hold_out,
-    observed_entries,
-    root_mean_square,
-)
+from lowrank.completion.observed import Entries, hold_out, observed_entries, root_mean_square
 from lowrank.errors import ArgumentError, ArgumentTypeError, check_choice, check_positive
 from lowrank.operators import safe_exponent
 
@@ -230,7 +225,6 @@ def _by_als(
             f"regularization must be larger than {regularization:g} for k={k} columns: with it the "
             f"least squares of these entries are singular in {X.dtype}."
         )
-    rows, columns = (axis.astype(np.intp, copy=False) for axis in X.tocoo().coords)
     return Completion(
         mean=fitted.mean,
         row_bias=fitted.row_bias,
@@ -238,7 +232,7 @@ def _by_als(
         factors=LowRank(fitted.row_factors, fitted.column_factors),
         method="als",
         regularization=regularization,
-        rmse=_error_at(fitted, Entries(rows, columns, X.data)),
+        rmse=_error_at(fitted, Entries.of(X)),
         held_out_rmse=chosen and chosen.error,
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,13 +170,6 @@ class FeatureDesign:
         return full
 
 
-class RidgeFit(NamedTuple):
-    """The coefficients of a ridge regression, and the design times them."""
-
-    coefficients: Floats
-    predictions: Floats
-
-
 def ridge_fit(
     design: Link | FeatureDesign,
     target: Floats,
@@ -189,7 +182,7 @@ def ridge_fit(
     relaxation: float = 1.0,
     predictions: Floats | None = None,
     squares: Floats | None = None,
-) -> RidgeFit:
+) -> tuple[Floats, Floats]:
     r"""Improve B towards the minimum of a weighted ridge regression on a design.
 
     Conjugate gradients on :math:`(S' W S + \rho I) B = S' W T`, all columns of B at once, with the
@@ -235,7 +228,7 @@ def ridge_fit(
         step = ratio(relaxation * dots(residual, direction), curvature)
         B += step * direction
         found += step * image
-    return RidgeFit(B, found)
+    return B, found
 
 
 @dataclass(eq=False)
@@ -303,7 +296,7 @@ class FeatureRidge:
         if not self.is_exact:
             fixed: dict[str, Any] = {"weight": self.weight, "ridge": self.ridge}
             fixed |= {"squares": self.diagonal, "steps": _STEPS, "close": _CLOSE}
-            return ridge_fit(self.design, target, start=start, **fixed).coefficients
+            return ridge_fit(self.design, target, start=start, **fixed)[0]
         from scipy.linalg import cho_solve
 
         right = self.design.backward(self.weight[:, None] * target).astype(np.float64)

@@ -34,6 +34,7 @@ _ROUNDS = 3  # of drifts of rows and of columns, each fitted to what the other l
 _FIRST_FACTORS = 0.25, 0.5, 2.0, 4.0, 8.0, 16.0  # of variance and scale, in the first search
 _FACTORS = 0.5, 0.7, 1.4, 2.0  # and in those that follow
 _SPACING = 0.1  # of knots, in units of the time scale
+_OF_KNOTS = "times", "means", "variances"  # arrays of `Knots` with one number for each
 
 
 class Knots(NamedTuple):
@@ -90,20 +91,17 @@ class Knots(NamedTuple):
         starts, counts = np.append(self.starts, 0)[rows], np.append(self.counts, 0)[rows]
         first = np.cumsum(counts) - counts
         at = np.arange(counts.sum()) + np.repeat(starts - first, counts)
-        times, means, variances = self.times[at], self.means[at], self.variances[at]
-        return self._replace(
-            starts=first, counts=counts, times=times, means=means, variances=variances
-        )
+        taken: Any = {name: getattr(self, name)[at] for name in _OF_KNOTS}
+        return self._replace(starts=first, counts=counts, **taken)
 
     def replaced(self, rows: Ints, others: Knots) -> Self:
         """Return the drifts, of which those of some rows are `others`; the process stays."""
-        both = self._replace(
-            starts=np.append(self.starts, others.starts + len(self.times)),
-            counts=np.append(self.counts, others.counts),
-            times=np.append(self.times, others.times),
-            means=np.append(self.means, others.means),
-            variances=np.append(self.variances, others.variances),
-        )
+        names = ("counts", *_OF_KNOTS)
+        joined: Any = {
+            each: np.append(getattr(self, each), getattr(others, each)) for each in names
+        }
+        starts = np.append(self.starts, others.starts + len(self.times))
+        both = self._replace(starts=starts, **joined)
         order = np.arange(len(self.starts))
         order[rows] = len(order) + np.arange(len(rows))
         return both.take(order)
@@ -192,9 +190,8 @@ class Drift:
             self.means, self.variances = np.zeros_like(self.means), None
             return
         data = np.ascontiguousarray(residual[self.order])
-        numbers: dict[str, Any] = {"noise": self.noise, "variance": self.variance}
-        numbers["scale"] = self.scale
-        found, self.variances, _ = posteriors.drift_smooth(self.indptr, self.gaps, data, **numbers)
+        process: Any = {name: getattr(self, name) for name in ("noise", "variance", "scale")}
+        found, self.variances, _ = posteriors.drift_smooth(self.indptr, self.gaps, data, **process)
         self.means = np.empty_like(found)
         self.means[self.order] = found
 
@@ -203,16 +200,14 @@ class Drift:
 
         The first and the last entry of a row have their own.
         """
-        kept = np.zeros(0, np.int64)
+        n_rows, kept, variances = len(self.indptr) - 1, np.zeros(0, np.int64), self.gaps[:0]
+        row = np.repeat(np.arange(n_rows), np.diff(self.indptr))
         if self.variances is not None:
-            row = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
             slot = self.times // max(1, math.floor(_SPACING * self.scale))
             of_row, of_slot = np.diff(row, prepend=-1, append=-1) != 0, np.diff(slot) != 0
             kept = np.flatnonzero(of_row[:-1] | of_row[1:] | np.append(of_slot, True))
-            counts = np.bincount(row[kept], minlength=len(self.indptr) - 1)
-        else:
-            counts = np.zeros(len(self.indptr) - 1, np.int64)
-        variances = self.gaps[:0] if self.variances is None else self.variances[kept]
+            variances = self.variances[kept]
+        counts = np.bincount(row[kept], minlength=n_rows)
         return Knots(
             np.cumsum(counts) - counts,
             counts,

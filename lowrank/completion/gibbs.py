@@ -185,7 +185,7 @@ class Chain(Side):
         )
         target = self.vectors.mean - self.prior.mean - self.featured + inverse[:, None] * noise
         shift = self.link.forward(centre)
-        drawn = ridge_fit(
+        B, predictions = ridge_fit(
             self.link,
             target - shift,
             ridge=self.penalty,
@@ -195,6 +195,6 @@ class Chain(Side):
             predictions=self.linked - shift,
             squares=self.link_squares,
         )
-        self.prior = replace(self.prior, link=centre + drawn.coefficients)
-        self.linked = shift + drawn.predictions
+        self.prior = replace(self.prior, link=centre + B)
+        self.linked = shift + predictions
         return self.linked

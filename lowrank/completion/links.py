@@ -349,7 +349,7 @@ class Side:
     def fit_maps(self) -> Floats:
         """Improve B, then C; return their share of the prior means, of centred features."""
         if self.penalty:
-            found = ridge_fit(
+            B, self.linked = ridge_fit(
                 self.link,
                 self.vectors.mean - self.prior.mean - self.featured,
                 ridge=self.penalty,
@@ -360,10 +360,7 @@ class Side:
                 predictions=self.linked,
                 squares=self.link_squares,
             )
-            self.prior, self.linked = (
-                replace(self.prior, link=found.coefficients),
-                found.predictions,
-            )
+            self.prior = replace(self.prior, link=B)
         if self.features is None:
             return self.linked
         return self.linked + self.features.fit(self.vectors.mean - self.linked)

@@ -20,6 +20,7 @@ from lowrank.completion.observed import (
     hold_out,
     observed_entries,
     root_mean_square,
+    sum_of_squares,
 )
 from lowrank.errors import ArgumentError, check_positive
 from lowrank.operators import SparseOperator
@@ -335,7 +336,7 @@ class _Problem:
             X=X,
             rows=kernels.csr_arrays(X),
             columns=kernels.csr_arrays(X.T.tocsr()),
-            row_of_entry=np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)),
+            row_of_entry=Entries.of(X).rows,
             penalty=float(penalty),
             max_rank=cap or min(largest, _MOST_COLUMNS),
             random_state=random_state,
@@ -345,7 +346,7 @@ class _Problem:
         """Evaluate the objective: half the squares of the residual plus the penalty."""
         X = self.X
         error = X.data - LowRank(U * s, V).entries(self.row_of_entry, X.indices)
-        objective = _squares(error) / 2 + self.penalty * float(s.sum(dtype=np.float64))
+        objective = sum_of_squares(error) / 2 + self.penalty * float(s.sum(dtype=np.float64))
         residual = sparse.csr_array((error, X.indices, X.indptr), shape=X.shape)
         return _Point(U, s, V, residual, objective)
 
@@ -408,7 +409,7 @@ class _Problem:
         bound by no more.
         """
         residual = Z.residual.data.astype(np.float64)
-        squares = _squares(residual)
+        squares = sum_of_squares(residual)
         if Z.objective == 0.0 or squares == 0.0:
             return float(Z.objective > 0.0)
         product = float(self.X.data.astype(np.float64) @ residual)
@@ -473,8 +474,3 @@ def _spectral_norm(X: csr_array, random_state: RandomStateLike, tol: float = _NO
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return float(truncated_svd(X, 1, tol=tol, random_state=random_state).s[0])
-
-
-def _squares(values: FloatArray) -> float:
-    wide = values.astype(np.float64, copy=False)
-    return float(wide @ wide)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from scipy import sparse
@@ -26,6 +26,16 @@ class Entries(NamedTuple):
     rows: NDArray[np.intp]
     columns: NDArray[np.intp]
     values: FloatArray
+
+    @classmethod
+    def of(cls, X: csr_array) -> Self:
+        """Return the stored entries of a matrix."""
+        rows, columns = (axis.astype(np.intp, copy=False) for axis in X.tocoo(copy=False).coords)
+        return cls(rows, columns, X.data)
+
+    def where(self, chosen: NDArray[np.bool_]) -> Self:
+        """Return the entries for which `chosen`, shape (p,), is true."""
+        return type(self)(self.rows[chosen], self.columns[chosen], self.values[chosen])
 
 
 def observed_entries(X: MatrixLike) -> csr_array:
@@ -93,12 +103,17 @@ def hold_out(
     size = min(max(1, round(test_fraction * X.nnz)), X.nnz - 1)
     taken = np.zeros(X.nnz, bool)
     taken[rng.choice(X.nnz, size, replace=False)] = True
-    rows, columns = (axis.astype(np.intp, copy=False) for axis in X.tocoo().coords)
-    kept = sparse.coo_array((X.data[~taken], (rows[~taken], columns[~taken])), shape=X.shape)
-    return kept.tocsr(), Entries(rows[taken], columns[taken], X.data[taken])
+    rows, columns, values = (known := Entries.of(X)).where(~taken)
+    kept = sparse.coo_array((values, (rows, columns)), shape=X.shape)
+    return kept.tocsr(), known.where(taken)
+
+
+def sum_of_squares(values: FloatArray) -> float:
+    """Return the sum of squares, accumulated in float64."""
+    wide = values.astype(np.float64, copy=False)
+    return float(wide @ wide)
 
 
 def root_mean_square(values: FloatArray) -> float:
     """Return the root of the mean of the squares, accumulated in float64."""
-    wide = values.astype(np.float64, copy=False)
-    return math.sqrt(float(wide @ wide) / values.size)
+    return math.sqrt(sum_of_squares(values) / values.size)
