@@ -402,13 +402,7 @@ def _permuted(entries: Any, rng: np.random.Generator) -> Any:
 
 
 def whole_spectrum(A: OperatorLike, center: bool) -> Float64Array:
-    """Return all singular values, descending; of a sparse matrix by its smaller Gram matrix.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If A is a LinearOperator, or sparse with a smaller side above 5,000.
-    """
+    """Return all singular values, descending; of a sparse matrix by its smaller Gram matrix."""
     matrix, exponent = _rescaled(as_operator(A))
     entries = _entries(matrix)
     if isinstance(entries, np.ndarray):
@@ -507,8 +501,8 @@ def _by_evidence(s: Float64Array, shape: tuple[int, int], _: float) -> int:
             f"rule 'mle' needs at least as many samples as features; got {rows} and {columns}."
         )
     eigenvalues = np.zeros(columns)
-    unit = math.ldexp(1.0, -math.frexp(s.max(initial=0.0))[1])  # squares must not overflow
-    eigenvalues[: s.size] = (s * unit) ** 2 / max(rows - 1, 1)
+    scaled = np.ldexp(s, -math.frexp(s.max(initial=0.0))[1])  # whose squares do not overflow
+    eigenvalues[: s.size] = scaled**2 / max(rows - 1, 1)
     return minka(eigenvalues, rows)
 
 

@@ -36,13 +36,7 @@ def supported() -> list[str]:
 
 
 def use(name: str) -> None:
-    """Choose the kernels by name, for the whole process.
-
-    Raises
-    ------
-    ValueError
-        If this machine, or this installation, does not have them.
-    """
+    """Choose the kernels by name, for the whole process."""
     global active
     if name not in supported():
         raise ValueError(f"kernels must be one of {', '.join(supported())}; got {name!r}.")
@@ -59,13 +53,7 @@ def backend() -> Backend:
 
 
 def check_same(core: ModuleType) -> None:
-    """Check that the compiled kernels take the same arguments as those in NumPy.
-
-    Raises
-    ------
-    ImportError
-        If they do not: they were compiled from other sources.
-    """
+    """Check that the compiled kernels take the same arguments as those in NumPy."""
     for name, function in vars(reference).items():
         if isinstance(function, FunctionType):
             code, signature = function.__code__, getattr(core, name, core).__doc__ or ""

@@ -357,13 +357,7 @@ class Index:
         return Search(self.documents_, length, self._totals)
 
     def _found(self, given: Queries, n: int, method: str) -> tuple[Indices, Ranking]:
-        """Return the numbers of queries, and the documents that a method finds for each.
-
-        Raises
-        ------
-        NothingToRankError
-            If documents are ranked by meaning and no query has a direction.
-        """
+        """Return the numbers of queries, and the documents that a method finds for each."""
         search = self._search
         find = {"bm25": search.by_words, "hybrid": search.by_both, "lsi": search.by_meaning}[method]
         queries = [
@@ -426,13 +420,7 @@ class Index:
         return as_queries(self._encoder, given, self._matrix, columns=self.terms_in_rows)
 
     def _matrix(self, matrix: Any) -> Any:
-        """Return a checked matrix as CSR, documents in rows.
-
-        Raises
-        ------
-        DataError
-            Always: it takes scikit-learn's checks.
-        """
+        """Reject queries that are vectors, whose checks an `LSI` takes from scikit-learn."""
         raise DataError("Queries of an Index are texts; an LSI takes vectors too.")
 
     def _check_fitted(self) -> None:

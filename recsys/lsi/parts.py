@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowrank.kernels import pieces
-from lowrank.kernels.retrieval import scan_codes, sum_rows
+from lowrank.kernels.retrieval import scan_codes
 from recsys import schema
 from recsys.data.ids import Ids
+from recsys.lsi.bm25 import Postings
 from recsys.saved_arrays import (
     MANIFEST,
     VERIFIED_TOGETHER,
@@ -35,7 +36,6 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-_K1, _B = 1.2, 0.75  # saturation of counts, and influence of a document's length, in BM25
 _SMALL = 4096  # documents without codes; rows of a block
 _LEVELS = 15  # of a code are 0 to 15
 _MOST_QUERY = 2047  # largest entry of a query among codes
@@ -63,54 +63,6 @@ _PART_ARRAYS = {
     "postings_documents": ("postings",),
     "postings_weights": ("postings",),
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Postings:
-    """For each term the documents that have it, with its BM25 weight in them but for the idf.
-
-    A count c in a document of length l weighs ``(k1 + 1) c / (c + k1 (1 - b + b l / mean l))`` with
-    k1 = 1.2 and b = 0.75.
-
-    References
-    ----------
-    Robertson & Zaragoza (2009), "The probabilistic relevance framework: BM25 and beyond".
-    """
-
-    indptr: Indices
-    documents: NDArray[np.int32]
-    weights: Floats
-
-    @classmethod
-    def of(cls, counts: Any, mean_length: float) -> Self:
-        """Return the postings of counts, a csr_array of shape (n_documents, n_terms)."""
-        lengths = np.add.reduceat(np.append(counts.data, 0), counts.indptr[:-1])
-        lengths = np.where(np.diff(counts.indptr) > 0, lengths, 0)
-        saturation = _K1 * (1 - _B + _B * lengths / max(mean_length, 1e-9))
-        by_term = counts.astype(np.float32, copy=False).tocsc()
-        documents, weights = by_term.indices.astype(np.int32, copy=False), by_term.data
-        weights = (_K1 + 1) * weights / (weights + saturation.astype(np.float32)[documents])
-        return cls(by_term.indptr.astype(np.int64), documents, weights)
-
-    @classmethod
-    def none(cls, n_terms: int) -> Self:
-        """Return the postings of terms that no document has."""
-        nothing = np.zeros(0, np.int32), np.zeros(0, np.float32)
-        return cls(np.zeros(n_terms + 1, np.int64), *nothing)
-
-    def add(self, terms: Indices, factors: Floats, out: Floats) -> None:
-        """Add the weights of terms, each times its factor, to scores of the documents."""
-        sum_rows((self.indptr, self.documents, self.weights), terms, factors, len(out), out=out)
-
-    def of_document(self, document: int, terms: Indices) -> Doubles:
-        """Return the weight of each term in one document."""
-        found = np.zeros(len(terms))
-        for number, term in enumerate(terms.tolist()):
-            own = self.documents[self.indptr[term] : self.indptr[term + 1]]
-            at = int(np.searchsorted(own, document))
-            if at < len(own) and own[at] == document:
-                found[number] = self.weights[self.indptr[term] + at]
-        return found
 
 
 class Codes(NamedTuple):
@@ -338,13 +290,7 @@ class Collection:
         return [*zip(self.parts, map(slice, ends[:-1], ends[1:]), strict=True)]
 
     def places(self, labels: IdsLike) -> Indices:
-        """Return the places of documents by their ids.
-
-        Raises
-        ------
-        UnknownIdError
-            If one is not there.
-        """
+        """Return the places of documents by their ids."""
         return self.places_of(self.ids.index(labels))
 
     def places_of(self, numbers: Indices) -> Indices:
@@ -439,12 +385,7 @@ def save_index(
 
 
 def load_index(path: str | Path, *, verify: bool = False) -> tuple[SavedIndex, Origin]:
-    """Load a saved index; see `recsys.schema.load_model`.
-
-    Raises
-    ------
-    ModelFileError
-    """
+    """Load a saved index; see `recsys.schema.load_model`."""
     path = resolved(path)
     manifest = read_manifest(path, INDEX)
     with reading_directory(path, INDEX):

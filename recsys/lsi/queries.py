@@ -87,11 +87,6 @@ def check_words(
 
     For one query, similar ones of the `known` words are named.
 
-    Raises
-    ------
-    NothingToRankError
-        If no query has a known word.
-
     Warns
     -----
     UnknownTermWarning

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.kernels.retrieval import largest
+from recsys.lsi.bm25 import inverse_document_frequency
 from recsys.lsi.parts import Collection
 from recsys.lsi.queries import Query
 
@@ -104,15 +105,14 @@ class Search:
 
     @cached_property
     def idf(self) -> Floats:
-        """Weight of each term: ln(1 + (n - df + .5) / (df + .5)), df of n documents have it."""
+        """Weight of each term."""
         parts = self.documents.parts
         df = np.zeros(parts[0].counts.shape[1], np.int64)
         for part in parts:
             df += np.diff(part.postings.indptr)
             if len(part.removed) and part.mean_length is not None:
                 df -= np.bincount(part.counts[part.removed].indices, minlength=len(df))
-        idf: Floats = np.log1p((len(self.documents) - df + 0.5) / (df + 0.5)).astype(np.float32)
-        return idf
+        return inverse_document_frequency(df, len(self.documents))
 
     def bm25(self, query: Query) -> Floats:
         """Return the BM25 score of each place."""

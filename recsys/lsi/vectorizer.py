@@ -99,13 +99,7 @@ def _spaced_words() -> re.Pattern[str]:
 
 
 class Tokenizer:
-    """Function that splits a text into words, in small letters: `words_of` them by default.
-
-    Raises
-    ------
-    DataError
-        If the pattern is not a regular expression.
-    """
+    """Function that splits a text into words, in small letters: `words_of` them by default."""
 
     def __init__(self, token_pattern: str = TOKEN_PATTERN) -> None:
         self.is_default = token_pattern == TOKEN_PATTERN
@@ -148,13 +142,7 @@ class Language:
 
     @classmethod
     def of(cls, name: str | None, stop_words: StopWords = None) -> Language:
-        """Return a language; `stop_words` are left out in addition to its own.
-
-        Raises
-        ------
-        DataError
-            If the language is unknown, or the stop words are neither a language nor a list.
-        """
+        """Return a language; `stop_words` are left out in addition to its own."""
         own: frozenset[str] = frozenset()
         if isinstance(stop_words, str):
             own = stop_words_of(stop_words)
@@ -180,13 +168,7 @@ class Language:
 
 
 def check_language(name: Any) -> None:
-    """Check a language's name.
-
-    Raises
-    ------
-    DataError
-        If it is neither "auto", None nor one of `LANGUAGES`.
-    """
+    """Check a language's name."""
     if name is not None and name != "auto" and name not in LANGUAGES:
         hint = did_you_mean(map(repr, close_matches(str(name), LANGUAGES, 2)))
         raise DataError(
@@ -196,13 +178,7 @@ def check_language(name: Any) -> None:
 
 @cache
 def stop_words_of(language: str) -> frozenset[str]:
-    """Return the stop words of a language: scikit-learn's in English, else of `stop_words`.
-
-    Raises
-    ------
-    DataError
-        If the language is not one of `LANGUAGES`.
-    """
+    """Return the stop words of a language: scikit-learn's in English, else of `stop_words`."""
     if language == "english":
         from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
@@ -277,13 +253,7 @@ class WordEncoder:
         self.weighting: Weighting
 
     def read(self, texts: Iterable[Sequence[str]]) -> Any:
-        """Count the words of batches of texts; with "auto", the language is found in them.
-
-        Raises
-        ------
-        DataError
-            If there are no words, or none in `min_df` documents.
-        """
+        """Count the words of batches of texts; with "auto", the language is found in them."""
         categories = pl.Categories.random()  # which number words in the order of their appearance
         kind = pl.Categorical(categories)
         held = pl.Series([], dtype=kind)  # without it the numbers are lost between batches
@@ -467,13 +437,7 @@ class VectorizerEncoder:
 
 
 def make_encoder(weighting: Any, **settings: Any) -> WordEncoder | VectorizerEncoder:
-    """Return the encoder of a weighting's name, or of a vectorizer.
-
-    Raises
-    ------
-    DataError
-        If `weighting` is neither.
-    """
+    """Return the encoder of a weighting's name, or of a vectorizer."""
     if isinstance(weighting, str) and weighting in WEIGHTINGS:
         return WordEncoder(weighting, **settings)
     if callable(getattr(weighting, "fit_transform", None)) and not isinstance(weighting, type):
@@ -492,13 +456,7 @@ def _no_terms(n: int, n_words: int, min_df: int) -> str:
 
 
 def checked_text(text: Any, number: int, noun: str = "Document") -> str:
-    """Return a text, checked.
-
-    Raises
-    ------
-    DataError
-        If it is not a string, or has an unpaired surrogate.
-    """
+    """Return a text, checked."""
     if not isinstance(text, str):
         raise DataError(f"{noun} {number} (from 0) must be a text; got {type(text).__name__}.")
     if not text.isascii():

@@ -241,6 +241,12 @@ def test_no_rows(rule, convert):
     assert choose_rank(convert(np.zeros((0, 4))), rule, center=True) == 0
 
 
+@pytest.mark.parametrize("factor", [1e-310, 1e300])
+@pytest.mark.parametrize("convert", [np.array, sparse.csr_array])
+def test_extreme_entries_do_not_change_the_evidence(factor, convert):
+    assert choose_rank(convert(planted() * factor), "mle") == choose_rank(planted(), "mle")
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_checks_the_matrix_once(rule, monkeypatch):
     checks = []
