@@ -194,12 +194,10 @@ def largest_regularization(X: MatrixLike, *, random_state: RandomStateLike = 0) 
     return _spectral_norm(observed_entries(X), random_state)
 
 
-def penalties_to(
-    regularization: float, X: MatrixLike, *, random_state: RandomStateLike = 0
-) -> NDArray[np.float64]:
+def penalties_to(regularization: float, X: MatrixLike) -> NDArray[np.float64]:
     """Return a short grid that ends at one penalty: its path is faster than a cold start."""
     check_positive(regularization, "regularization")
-    largest = largest_regularization(X, random_state=random_state)
+    largest = largest_regularization(X)
     if regularization >= largest:
         return np.array([regularization])
     return np.geomspace(largest, regularization, _WARM_STEPS + 1)[1:]

@@ -74,18 +74,21 @@ class OrdinalScale:
         levels, counts = np.unique(values, return_counts=True)
         if len(levels) < 2:
             raise ArgumentError(f"An ordinal scale needs 2 different values; got {len(levels)}.")
-        levels = levels.astype(np.float64)
         below = np.cumsum(counts)[:-1] / len(values)
         low, high = (int(np.argmin(np.abs(below - share))) for share in _ANCHORS)
         if low == high:
             low, high = (low, low + 1) if low + 1 < len(below) else (max(low - 1, 0), low)
-        between = ((levels[1:] + levels[:-1]) / 2).astype(np.float64)
-        return cls(levels.astype(np.float64), between, (low, high))
+        scale = cls(levels.astype(np.float64), np.zeros(0), (low, high))
+        return replace(scale, cuts=scale.between)
+
+    @property
+    def between(self) -> Doubles:
+        """Numbers half way between levels, shape (L - 1,)."""
+        return (self.levels[1:] + self.levels[:-1]) / 2
 
     def codes(self, values: Floats) -> NDArray[np.uint16]:
         """Return the place of each value among the levels, of the nearest one."""
-        between = (self.levels[1:] + self.levels[:-1]) / 2
-        return np.searchsorted(between, values, side="right").astype(np.uint16)
+        return np.searchsorted(self.between, values, side="right").astype(np.uint16)
 
     def latent(
         self,
@@ -154,11 +157,8 @@ class OrdinalScale:
 
     def expected(self, scores: Floats, variance: Floats | float) -> Floats:
         """Return the expected entry where the latent number has these means and variances."""
-        expected, deviation = (
-            np.empty_like(scores),
-            np.sqrt(np.broadcast_to(variance, scores.shape)),
-        )
-        steps = np.diff(self.levels)
+        deviation = np.sqrt(np.broadcast_to(variance, scores.shape))
+        expected, steps = np.empty_like(scores), np.diff(self.levels)
         for part in pieces(len(scores), _BLOCK):
             total = np.full(scores[part].shape, self.levels[-1])
             for cut, step in zip(self.cuts, steps, strict=True):
@@ -186,7 +186,7 @@ class OrdinalScale:
         """
         below = np.cumsum(self.probabilities(scores, variance), axis=1)
         below = np.column_stack([np.zeros(len(below)), below])
-        between = (self.levels[1:] + self.levels[:-1]) / 2
+        between = self.between
         ends = 2 * self.levels[0] - between[0], 2 * self.levels[-1] - between[-1]
         edges = np.concatenate([ends[:1], between, ends[1:]])
         at, rows = np.clip((below < share).sum(axis=1), 1, len(self.levels)), np.arange(len(below))

@@ -46,14 +46,9 @@ class Stops(NamedTuple):
         add to the product of u and the item at place p, as a kernel rounds it.
     """
 
-    at: NDArray[np.int64]
-    user_rest: Floats
-    item_rest: Floats
-
-    @classmethod
-    def none(cls) -> Stops:
-        """Return no stops."""
-        return cls(np.zeros(0, np.int64), *(np.zeros((0, 0), np.float32) for _ in range(2)))
+    at: NDArray[np.int64] = np.zeros(0, np.int64)
+    user_rest: Floats = np.zeros((0, 0), np.float32)
+    item_rest: Floats = np.zeros((0, 0), np.float32)
 
 
 class SearchOrder(NamedTuple):
@@ -98,17 +93,17 @@ def search_plan(
     product", section 3.
     """
     if prepared is not None:
-        return prepared._replace(user_size=_bounds(users)), Stops.none()
+        return prepared._replace(user_size=_bounds(users)), Stops()
     candidates = np.arange(len(items), dtype=np.int32)
     if fixed is None and allowed is not None:
         candidates = candidates[allowed]
     order = SearchOrder(candidates if fixed is None else fixed)
     if 4 * n > len(candidates) or len(users) < _FEW_QUERIES:
-        return order, Stops.none()
+        return order, Stops()
     if fixed is None and weight is not None:
         lift, none = np.abs(weight[candidates]), np.zeros(len(candidates), np.float32)
         order = _by_reach(candidates, none, lift, np.float32(0))
-        return order._replace(user_size=np.zeros(len(users), np.float32)), Stops.none()
+        return order._replace(user_size=np.zeros(len(users), np.float32)), Stops()
     if fixed is None:
         user_size = _bounds(users)
         typical = np.median(user_size)
@@ -164,10 +159,10 @@ def product_stops(users: Floats, items: Floats, order: Items) -> Stops:
     k = users.shape[1]
     at = [_FIRST_STOP << n for n in range(k.bit_length()) if 2 * (_FIRST_STOP << n) <= k]
     if not at:
-        return Stops.none()
+        return Stops()
     rests = [_rests(rows, at) for rows in (users, items)]
     if not all(np.isfinite(each).all() for each in rests):
-        return Stops.none()
+        return Stops()
     return Stops(np.array(at), rests[0], np.ascontiguousarray(rests[1][:, order]))
 
 

@@ -29,6 +29,7 @@ _RARELY = 40  # documents of a collection for each of them, at least
 _GATHERED = 16  # documents for each whose vectors are read one by one rather than all as codes
 _CANDIDATES = 200  # documents with the best words, or bounds, whose scores are computed first
 _ROUNDING = 1e-5  # of float32 sums
+_ALIKE = 1e-6  # variance in squares of the mean, up to which it is rounding: all scores are alike
 
 
 class Ranking(NamedTuple):
@@ -150,9 +151,9 @@ class Search:
 
     def spread(self, direction: Floats) -> tuple[float, float]:
         """Return the mean and the deviation of the cosines of all documents."""
-        mean, covariance = self._moments
-        variance = float(direction @ (covariance @ direction))
-        return float(mean @ direction), math.sqrt(max(variance, 0.0))
+        means, covariance = self._moments
+        mean = float(means @ direction)
+        return mean, _deviation(mean, float(direction @ (covariance @ direction)))
 
     @cached_property
     def _moments(self) -> tuple[Floats, Floats]:
@@ -206,7 +207,7 @@ class Search:
         """Return the fusion of a query whose documents with the best words come `first`."""
         n, weight = len(self.documents), words_weight(self.mean_length, len(query.terms))
         average = float(bm25.sum()) / n
-        deviation = math.sqrt(max(float(bm25 @ bm25) / n - average**2, 0.0))
+        deviation = _deviation(average, float(bm25 @ bm25) / n - average**2)
         words = weight / deviation if deviation > 0 else 0.0
         mean, spread = self.spread(query.direction)
         meaning = (1 - weight) / spread if spread > 0 else 0.0
@@ -280,6 +281,11 @@ class Search:
         best = largest(scores, n)
         found = best if places is None else places[best]
         return Ranking(found, scores[best], words[best], meaning[best])
+
+
+def _deviation(mean: float, variance: float) -> float:
+    """Return the root of a variance, 0 if it is but rounding."""
+    return math.sqrt(variance) if variance > _ALIKE * mean**2 else 0.0
 
 
 def words_weight(mean_length: float, n_words: int) -> float:

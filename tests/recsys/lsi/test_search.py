@@ -49,6 +49,12 @@ def test_the_score_is_the_sum_of_words_and_meaning(both):
     assert found["matched"][0] == "doctor, nurse"
 
 
+def test_documents_that_are_all_alike_have_the_score_of_the_average_document():
+    lsi = LSI().fit(["nurse"] * 3)
+    assert lsi.query("nurse")["score"].to_list() == [0, 0, 0]
+    assert lsi.explain("nurse", 1)["contribution"].sum() == 0
+
+
 def test_an_explanation_adds_up_to_the_score(both):
     query = "the nurse called"
     found = both.query(query, n=320)
