@@ -65,6 +65,9 @@ class Service:
             self.models["b"] = Slot(settings.model_b, load_answers)
         index = settings.model if is_index else settings.index
         self.index: Slot[IndexAnswers] | None = None if index is None else Slot(index, load_search)
+        self.slots: dict[str, Slot[Any]] = {f"model_{k}": slot for k, slot in self.models.items()}
+        if self.index is not None:
+            self.slots["index"] = self.index
         self.counters = Counters(self)
         self.events = None if settings.events is None else EventLog(settings.events)
         self.log = None
@@ -74,12 +77,6 @@ class Service:
         self._loader = ThreadPoolExecutor(1, "recsys-load")
         self._pending = 0
         self._watch: asyncio.Task[None] | None = None
-
-    @property
-    def slots(self) -> dict[str, Slot[Any]]:
-        """All slots by name."""
-        index = {} if self.index is None else {"index": self.index}
-        return {**{f"model_{name}": slot for name, slot in self.models.items()}, **index}
 
     @property
     def is_ready(self) -> bool:
@@ -113,15 +110,15 @@ class Service:
     def check(self) -> None:
         """Load what is new."""
         for name, slot in self.slots.items():
-            rejections = slot.rejections
             try:
-                if slot.check():
+                is_new = slot.check()
+                if is_new:
                     self.counters.reloads.labels(name).inc()
-                    _log.info("%s: serving %s from %s", name, _loaded(slot).name, slot.path)
+                    _log.info("%s: serving %s from %s", name, slot.loaded().name, slot.path)
+                elif is_new is not None:
+                    self.counters.rejected.labels(name).inc()
             except Exception:  # a defect must not end the watch
                 _log.exception("%s: %s cannot be loaded", name, slot.path)
-            if slot.rejections > rejections:
-                self.counters.rejected.labels(name).inc()
 
     def answers(self, variant: Variant | None = None, user: Id | None = None) -> Answers:
         """Return the answers of a model: of a variant, of a user's variant, or of model a."""
@@ -130,7 +127,7 @@ class Service:
         chosen = variant or self.variant(user) or "a"
         if chosen not in self.models:
             raise ProblemError("invalid-request", "The service has one model, and no variant b.")
-        return _loaded(self.models[chosen])
+        return self.models[chosen].loaded()
 
     def variant(self, user: Id | None) -> Variant | None:
         """Return the variant of a user in an A/B test; None without a test or a user."""
@@ -142,7 +139,7 @@ class Service:
         """Return the answers of the index."""
         if self.index is None:
             raise ProblemError("not-available", "The service has no index of documents (--index).")
-        return _loaded(self.index)
+        return self.index.loaded()
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
         """Return what a function returns, called in a thread, in the time of a request."""
@@ -224,14 +221,6 @@ def variant_of(user: Id, share: float) -> Variant:
     return "b" if int.from_bytes(digest) < share * 2**64 else "a"
 
 
-def _loaded(slot: Slot[T]) -> T:
-    current = slot.current
-    if current is None:
-        reason = slot.rejected or f"{Path(slot.path).name} is being loaded."
-        raise ProblemError("not-ready", reason)
-    return current
-
-
 class Counters:
     """Counters of one process, or of all workers where they share a directory."""
 
@@ -296,13 +285,19 @@ class Slot(Generic[T]):
     def __init__(self, path: str, load: Callable[[Path], T]) -> None:
         self.path = path
         self._load = load
-        self.rejections = 0
         self.current: T | None = None
         self.rejected: str | None = None
         self._seen: Signature | None = ("", 0, 0, 0)  # of nothing: a missing directory is news
 
-    def check(self) -> bool:
-        """Load what is new at the path, if anything is; return whether `current` has changed.
+    def loaded(self) -> T:
+        """Return what is served; before the first success that is a problem."""
+        if self.current is None:
+            reason = self.rejected or f"{Path(self.path).name} is being loaded."
+            raise ProblemError("not-ready", reason)
+        return self.current
+
+    def check(self) -> bool | None:
+        """Load what is new at the path, and return whether it is served; None if nothing is new.
 
         One thread at a time may call it.
         """
@@ -315,13 +310,12 @@ class Slot(Generic[T]):
                 if _signature(self.path) != found:  # replaced meanwhile
                     continue
                 self._seen, self.rejected = found, str(error)
-                self.rejections += 1
                 served = "is not served" if self.current is None else "is served as before"
                 _log.error("%s %s %s until it is replaced.", error, self.path, served)
                 return False
             self._seen, self.current, self.rejected = found, loaded, None
             return True
-        return False
+        return None
 
 
 def _signature(path: str) -> Signature | None:
