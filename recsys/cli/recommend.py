@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,7 @@ from click.core import ParameterSource
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import require
-from recsys.cli.output import Activity, Output, note
+from recsys.cli.output import SUFFIXES, Activity, Output, note
 from recsys.errors import UnknownIdError
 
 if TYPE_CHECKING:
@@ -177,10 +178,16 @@ def recommend(
     if engine.on_spark:
         from recsys.cli.spark import recommend_on_spark
 
+        context = click.get_current_context()
         needed = "--all and --output FOLDER, and takes neither conditions nor re-ranking"
         fits = everyone and output.path and not any(vars(selection).values())
         require(fits, f"--engine spark needs {needed}.")
-        folder = click.get_current_context().params["output"]
+        folder = context.params["output"]
+        sources = {context.get_parameter_source(name) for name in ("format", "json")}
+        is_typed = ParameterSource.COMMANDLINE in sources
+        form = output.format if is_typed else SUFFIXES.get(Path(folder).suffix)
+        fits = form in (None, "parquet")
+        require(fits, f"--engine spark writes a folder of Parquet, not {form}.")
         recommend_on_spark(source.path, folder, n, engine, items, block, include_seen=include_seen)
         return
     both = (selection.at_most is None) == (selection.per is None)

@@ -23,7 +23,7 @@ from recsys.models.histories import Histories
 from recsys.predictions import unsupported, user_contributions
 from recsys.recommender import Recommender
 from recsys.reranking import Request
-from recsys.serve.facts import Facts, Id, Json, id_of, numbers, short
+from recsys.serve.facts import Facts, Id, Json, numbers, short
 from recsys.topn import Cosine, CsrPairs, TopN, top_n
 
 History: TypeAlias = tuple[NDArray[np.int32], Floats]
@@ -198,7 +198,7 @@ class Answers:
         shown = sum(reason["contribution"] for reason in reasons)
         total = float(terms.sum(dtype=np.float64))
         return {
-            "user": id_of(self.ratings.users, row),
+            "user": self.ratings.users.values[row],
             **self.facts.named(place),
             "score": short(base + popularity + total),
             "base": short(base),
@@ -278,7 +278,7 @@ class Answers:
         blocks = dict(zip(labels, zip(starts.tolist(), ends.tolist(), strict=True), strict=True))
         answers = []
         for user, row in zip(users, known.tolist(), strict=True):
-            label = user if row < 0 else id_of(ids, row)
+            label = user if row < 0 else ids.values[row]
             start, end = blocks.get(str(label), (0, 0))
             own = rows[start:end]
             if explain and row >= 0:

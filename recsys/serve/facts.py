@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.changes import has_grades
-from recsys.data.ids import CANONICAL_INTEGER, Ids, as_id_series
+from recsys.data.ids import CANONICAL_INTEGER, as_id_series
 from recsys.errors import DataError
 from recsys.models.abilities import HasItemVectors
 from recsys.models.base import FactorModel, Indices
@@ -115,7 +115,7 @@ class Facts:
             for named, value in zip(self.names(places[order]), numbers(values[order]), strict=True)
         ]
         return {
-            "user": id_of(ratings.users, row),
+            "user": ratings.users.values[row],
             "count": len(places),
             "history": history,
             "features": self.features("user", row),
@@ -191,7 +191,7 @@ class Facts:
             if name in table.kinds and value is not None
         }
 
-    def map(self, n: int = 500) -> Json:
+    def map(self, n: int) -> Json:
         """Return places in the plane for the n items with the most ratings.
 
         They are the first two principal components of the item vectors, each of length 1: items
@@ -255,12 +255,6 @@ def numbers(values: NDArray[Any]) -> list[float]:
 
 def _plain(texts: pl.Series) -> pl.Series:
     return texts.str.to_lowercase().str.normalize("NFD").str.replace_all(r"\p{M}", "")
-
-
-def id_of(ids: Ids, place: int) -> Id:
-    """Return one id."""
-    found: Id = ids.values[place]
-    return found
 
 
 def _plane(vectors: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:

@@ -97,6 +97,18 @@ def test_an_evaluation_is_a_table_as_well(run, monkeypatch):
     [
         (["fit", "x", "--out", "m", "--master", "yarn"], "--master and --conf require --engine sp"),
         (["recommend", "m", "--user", "1", "--engine", "spark"], "needs --all and --output FOLDER"),
+        (
+            ["recommend", "m", "--all", "--engine", "spark", "--output", "all.csv"],
+            "--engine spark writes a folder of Parquet, not csv.",
+        ),
+        (
+            ["recommend", "m", "--all", "--engine", "spark", "--output", "all", "--format", "tsv"],
+            "--engine spark writes a folder of Parquet, not tsv.",
+        ),
+        (
+            ["recommend", "m", "--all", "--engine", "spark", "--output", "all", "--json"],
+            "--engine spark writes a folder of Parquet, not json.",
+        ),
         (["evaluate", "x", "--engine", "spark"], "--engine spark needs MODEL --test FILE"),
         (
             ["evaluate", "m", "--test", "t", "--engine", "spark", "--fail-if", "rmse > 1"],
