@@ -397,10 +397,9 @@ def _prepare(
 ) -> tuple[RankingTask, SplitInfo]:
     """Check the split, apply the policy on new users and items, and count."""
     split.check()
-    drops = settings.new == "drop" and split.method not in COLD
-    used = split.without_new() if drops and not as_is else split
-    if drops and as_is:
-        used = replace(split, test=split.test.take(~split.is_new))
+    used = split
+    if settings.new == "drop" and split.method not in COLD:
+        used = replace(split, test=split.test.take(~split.is_new)) if as_is else split.without_new()
     if split.test.n_ratings and not used.test.n_ratings:
         raise DataError(NOTHING_KNOWN)
     arguments = settings.relevant_from, settings.candidates, settings.random_state
