@@ -301,7 +301,7 @@ def _predict_cold(
         means = popular.item_means[items]
         predicted: Floats = np.where(items >= 0, means, np.float32(popular.global_mean))
     elif isinstance(model, BiasedModel):
-        user_bias = np.where(users >= 0, model.user_bias[users], np.float32(0))
+        user_bias: Floats = np.where(users >= 0, model.user_bias[users], np.float32(0))
         predicted = user_bias + model.global_mean
         predicted += np.where(items >= 0, model.item_bias[items], np.float32(0))
     else:
