@@ -347,9 +347,10 @@ class Model:
                     f"The {cls.name} model needs an array {f.name!r}, which is missing."
                 )
             array, names = arrays[f.name], f.metadata["axes"]
-            expected = tuple(
-                sizes.setdefault(a, n) for a, n in zip(names, array.shape, strict=False)
-            )
+            expected: tuple[int, ...] = ()
+            for axis, size in zip(names, array.shape, strict=False):
+                base, _, more = axis.partition(" + ")
+                expected += (sizes.setdefault(base, size - int(more or 0)) + int(more or 0),)
             if len(names) != array.ndim or expected != array.shape:
                 raise DataError(
                     f"The array {f.name!r} must have shape ({', '.join(names)}), in agreement "

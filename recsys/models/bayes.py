@@ -156,7 +156,7 @@ class Bayes(DriftingModel, ContentModel):
     item_prior_precision: Floats = fitted("S", "d", "d")
     user_link: Floats = fitted("S", "linked_items", "d", when="linked")
     item_link: Floats = fitted("S", "linked_users", "d", when="linked")
-    levels: NDArray[np.float64] = fitted("n_levels", when="set")
+    levels: NDArray[np.float64] = fitted("n_cut_points + 1", when="set")
     cut_points: NDArray[np.float64] = fitted("n_cut_points", when="set")
     score_variance: float = fitted(when="set")
     score_quantiles: NDArray[np.float64] = fitted("n_quantiles", when="set")
@@ -177,8 +177,6 @@ class Bayes(DriftingModel, ContentModel):
             if 0 < len(missing) < len(group):
                 raise DataError(f"The bayes model needs an array {missing[0]!r}, which is missing.")
         result = super()._from_arrays(params, arrays)
-        if result.is_ordinal and len(result.levels) != len(result.cut_points) + 1:
-            raise DataError("The array 'levels' must have one number more than 'cut_points'.")
         result._check_knots()
         return result
 

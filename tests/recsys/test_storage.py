@@ -956,3 +956,11 @@ def test_shortlists_of_arrays_that_do_not_agree_are_refused(tmp_path, name, chan
     assert shortlist(saved, ["ann"], 3) is None
     with pytest.raises(ModelFileError):
         Recommender.load(saved)
+
+
+def test_positions_of_users_that_are_not_those_of_the_histories_are_refused(featured, tmp_path):
+    ratings = with_features(featured, texts="vectors")
+    Recommender("spectral", factors=3).fit(ratings).save(tmp_path / "m")
+    positions = np.load(tmp_path / "m" / "arrays" / "user_positions.npy")
+    replace_array(tmp_path / "m", "arrays/user_positions.npy", positions[:-1])
+    refused(tmp_path / "m", r"is damaged: The array 'user_positions' must have shape \(n_users, ")

@@ -281,7 +281,7 @@ def test_updated_models_predict_for_times(likelihood, moods, tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("cut_points", np.zeros(2), "must have one number more"),
+        ("cut_points", np.zeros(2), r"must have shape \(n_cut_points\)"),
         ("user_drift_starts", None, "must hold places of knots"),
         ("item_drift_counts", None, "must hold places of knots"),
     ],
