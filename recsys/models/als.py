@@ -78,8 +78,8 @@ class ALS(ContentModel):
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
 
-    user_prior_mean: Floats = fitted("d", when="set")
-    item_prior_mean: Floats = fitted("d", when="set")
+    user_prior_mean: Floats = fitted("d", group="priors")
+    item_prior_mean: Floats = fitted("d", group="priors")
     user_link: Floats = fitted("linked_items", "d", when="linked")
     item_link: Floats = fitted("linked_users", "d", when="linked")
 

@@ -257,7 +257,7 @@ class Model:
                 "popular."
             )
         for f in fields(self):  # of an earlier fit
-            if f.metadata.get("when") == "set":
+            if f.metadata.get("group"):
                 vars(self).pop(f.name, None)
         self._prepare(ratings)
         self._fit(ratings, on_step, validation, **options)
@@ -329,11 +329,11 @@ class Model:
         }
 
     def _declared_arrays(self, given: Container[str]) -> Iterator[Field[Any]]:
-        for f in fields(self):
-            when = None if f.init else f.metadata["when"]
-            if not f.init and (
-                f.name in given if when == "set" else not when or getattr(self, when)
-            ):
+        declared = [f for f in fields(self) if not f.init]
+        there = {f.metadata["group"] for f in declared if f.name in given} - {None}
+        for f in declared:
+            when, group = f.metadata["when"], f.metadata["group"]
+            if group in there or not (group or (when and not getattr(self, when))):
                 yield f
 
     @classmethod
@@ -489,8 +489,8 @@ class RatingModel(FoldingModel):
     rating_std: float = fitted()
     most_ratings: int = fitted()
     item_obscurity: Floats = fitted("n_items")
-    typical_log_count: float = fitted(when="set")
-    item_count_weights: Floats = fitted("n_item_features", when="set")
+    typical_log_count: float = fitted(group="item counts")
+    item_count_weights: Floats = fitted("n_item_features", group="item counts")
 
     def _prepare(self, ratings: Ratings) -> None:
         """Count the ratings of items, and fit what their features tell of that."""

@@ -22,7 +22,7 @@ from recsys.errors import DataError
 from recsys.models.base import Floats, OnStep, Step, ValidationWatch, validation_rmse
 from recsys.models.calibration import calibrate, leverage, pair_variances, unseen
 from recsys.models.content import ContentModel
-from recsys.models.drifts import NAMES, DriftingModel
+from recsys.models.drifts import DriftingModel
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import (
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     Watched = tuple[Ratings, OnStep, Ratings | None]
 
-# Arrays that are there or not:
-_TOGETHER = ("levels", "cut_points", "score_variance", "score_quantiles"), NAMES
 _LEVELS = range(3, 21)  # numbers of different ratings that may be an ordinal scale
 _MOST_DRIFT = 0.8  # share of drifts in the noise
 _COMPARED = 100_000  # ratings at most, on which the likelihoods are compared
@@ -156,10 +154,10 @@ class Bayes(DriftingModel, ContentModel):
     item_prior_precision: Floats = fitted("S", "d", "d")
     user_link: Floats = fitted("S", "linked_items", "d", when="linked")
     item_link: Floats = fitted("S", "linked_users", "d", when="linked")
-    levels: NDArray[np.float64] = fitted("n_cut_points + 1", when="set")
-    cut_points: NDArray[np.float64] = fitted("n_cut_points", when="set")
-    score_variance: float = fitted(when="set")
-    score_quantiles: NDArray[np.float64] = fitted("n_quantiles", when="set")
+    levels: NDArray[np.float64] = fitted("n_cut_points + 1", group="ordinal")
+    cut_points: NDArray[np.float64] = fitted("n_cut_points", group="ordinal")
+    score_variance: float = fitted(group="ordinal")
+    score_quantiles: NDArray[np.float64] = fitted("n_quantiles", group="ordinal")
     predictive_noise: float = fitted()
 
     @property
@@ -172,10 +170,6 @@ class Bayes(DriftingModel, ContentModel):
 
     @classmethod
     def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        for group in _TOGETHER:
-            missing = [name for name in group if name not in arrays]
-            if 0 < len(missing) < len(group):
-                raise DataError(f"The bayes model needs an array {missing[0]!r}, which is missing.")
         result = super()._from_arrays(params, arrays)
         result._check_knots()
         return result

@@ -17,35 +17,32 @@ from recsys.models.parameters import fitted, model
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-NAMES = [f"{side}_drift_{name}" for side in ("user", "item") for name in Knots._fields]
-"""The knots of both sides."""
-
 
 @model
 class DriftingModel(BiasedModel):
     """A model whose biases drift, if the ratings of the fit had times."""
 
-    user_drift_starts: NDArray[np.int64] = fitted("n_users", when="set")
-    user_drift_counts: NDArray[np.int64] = fitted("n_users", when="set")
-    user_drift_times: NDArray[np.int64] = fitted("n_user_knots", when="set")
-    user_drift_means: Floats = fitted("n_user_knots", when="set")
-    user_drift_variances: Floats = fitted("n_user_knots", when="set")
-    user_drift_variance: float = fitted(when="set")
-    user_drift_scale: float = fitted(when="set")
-    user_drift_noise: float = fitted(when="set")
-    item_drift_starts: NDArray[np.int64] = fitted("n_items", when="set")
-    item_drift_counts: NDArray[np.int64] = fitted("n_items", when="set")
-    item_drift_times: NDArray[np.int64] = fitted("n_item_knots", when="set")
-    item_drift_means: Floats = fitted("n_item_knots", when="set")
-    item_drift_variances: Floats = fitted("n_item_knots", when="set")
-    item_drift_variance: float = fitted(when="set")
-    item_drift_scale: float = fitted(when="set")
-    item_drift_noise: float = fitted(when="set")
+    user_drift_starts: NDArray[np.int64] = fitted("n_users", group="drifts")
+    user_drift_counts: NDArray[np.int64] = fitted("n_users", group="drifts")
+    user_drift_times: NDArray[np.int64] = fitted("n_user_knots", group="drifts")
+    user_drift_means: Floats = fitted("n_user_knots", group="drifts")
+    user_drift_variances: Floats = fitted("n_user_knots", group="drifts")
+    user_drift_variance: float = fitted(group="drifts")
+    user_drift_scale: float = fitted(group="drifts")
+    user_drift_noise: float = fitted(group="drifts")
+    item_drift_starts: NDArray[np.int64] = fitted("n_items", group="drifts")
+    item_drift_counts: NDArray[np.int64] = fitted("n_items", group="drifts")
+    item_drift_times: NDArray[np.int64] = fitted("n_item_knots", group="drifts")
+    item_drift_means: Floats = fitted("n_item_knots", group="drifts")
+    item_drift_variances: Floats = fitted("n_item_knots", group="drifts")
+    item_drift_variance: float = fitted(group="drifts")
+    item_drift_scale: float = fitted(group="drifts")
+    item_drift_noise: float = fitted(group="drifts")
 
     @property
     def uses_times(self) -> bool:  # type: ignore[override]
         """Return whether biases drift, so that a prediction may be for a time."""
-        return NAMES[0] in vars(self)
+        return "user_drift_starts" in vars(self)
 
     def knots(self, side: str) -> Knots:
         """Return what is known of the drifts of a side, "user" or "item"."""

@@ -141,12 +141,12 @@ def threads_parameter() -> Any:
     return parameter(None, "Number of threads; all available cores by default.")
 
 
-def fitted(*axes: str, when: str | None = None) -> Any:
+def fitted(*axes: str, when: str | None = None, group: str | None = None) -> Any:
     """Declare an array that `fit` sets, by its axes, if the attribute named `when` is true.
 
-    With "set" for `when` the array may be missing: what was fitted decides.
+    What was fitted decides on the arrays of a `group`: all of them are there, or none.
     """
-    return field(init=False, repr=False, metadata={"axes": axes, "when": when})
+    return field(init=False, repr=False, metadata={"axes": axes, "when": when, "group": group})
 
 
 M = TypeVar("M", bound="Model")

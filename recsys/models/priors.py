@@ -79,19 +79,19 @@ class PriorModel(FeaturedModel):
     A user, or item, without ratings is that point itself.
     """
 
-    item_prior_mean: Floats = fitted("k", when="set")
-    item_prior_weights: Floats = fitted("n_item_features", "k", when="set")
-    item_centre: Floats = fitted("k", when="set")
-    item_known: Floats = fitted("n_items", when="set")
-    item_variance: float = fitted(when="set")
-    item_told: Floats = fitted("n_items", when="set")
+    item_prior_mean: Floats = fitted("k", group="item priors")
+    item_prior_weights: Floats = fitted("n_item_features", "k", group="item priors")
+    item_centre: Floats = fitted("k", group="item priors")
+    item_known: Floats = fitted("n_items", group="item priors")
+    item_variance: float = fitted(group="item priors")
+    item_told: Floats = fitted("n_items", group="item priors")
 
-    user_prior_mean: Floats = fitted("k", when="set")
-    user_prior_weights: Floats = fitted("n_user_features", "k", when="set")
-    user_centre: Floats = fitted("k", when="set")
-    user_known: Floats = fitted("n_users", when="set")
-    user_variance: float = fitted(when="set")
-    user_told: Floats = fitted("n_users", when="set")
+    user_prior_mean: Floats = fitted("k", group="user priors")
+    user_prior_weights: Floats = fitted("n_user_features", "k", group="user priors")
+    user_centre: Floats = fitted("k", group="user priors")
+    user_known: Floats = fitted("n_users", group="user priors")
+    user_variance: float = fitted(group="user priors")
+    user_told: Floats = fitted("n_users", group="user priors")
 
     def knows(self, side: str) -> bool:
         """Return whether the model has features of a side, "item" or "user"."""

@@ -72,20 +72,20 @@ class ProfileModel(HistoryModel):
 
     uses_features = True
 
-    item_centre: Floats = fitted("n_item_features", when="set")
-    item_directions: Floats = fitted("n_item_features", "n_item_directions", when="set")
-    item_profiles: Floats = fitted("n_items", "item_width", when="set")
-    item_positions: Floats = fitted("n_items", "item_width", when="set")
-    item_vector_map: Floats = fitted("item_width", "d_items", when="set")
-    item_variance: float = fitted(when="set")
+    item_centre: Floats = fitted("n_item_features", group="item profiles")
+    item_directions: Floats = fitted("n_item_features", "n_item_directions", group="item profiles")
+    item_profiles: Floats = fitted("n_items", "item_width", group="item profiles")
+    item_positions: Floats = fitted("n_items", "item_width", group="item profiles")
+    item_vector_map: Floats = fitted("item_width", "d_items", group="item vectors")
+    item_variance: float = fitted(group="item vectors")
 
-    user_centre: Floats = fitted("n_user_features", when="set")
-    user_directions: Floats = fitted("n_user_features", "n_user_directions", when="set")
-    user_histories: Floats = fitted("n_items", "user_width", when="set")
-    user_columns: Floats = fitted("n_items", "user_width", when="set")
-    user_positions: Floats = fitted("n_users", "user_width", when="set")
-    user_vector_map: Floats = fitted("user_width", "d_users", when="set")
-    user_variance: float = fitted(when="set")
+    user_centre: Floats = fitted("n_user_features", group="user profiles")
+    user_directions: Floats = fitted("n_user_features", "n_user_directions", group="user profiles")
+    user_histories: Floats = fitted("n_items", "user_width", group="user profiles")
+    user_columns: Floats = fitted("n_items", "user_width", group="user profiles")
+    user_positions: Floats = fitted("n_users", "user_width", group="user profiles")
+    user_vector_map: Floats = fitted("user_width", "d_users", group="user vectors")
+    user_variance: float = fitted(group="user vectors")
 
     @abstractmethod
     def _filter(self, Z: Floats) -> Floats:

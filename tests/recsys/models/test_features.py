@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import polars as pl
@@ -11,6 +11,7 @@ import pytest
 from recsys import Recommender
 from recsys.data.encoder import with_features
 from recsys.data.ratings import Ratings
+from recsys.errors import DataError
 from recsys.models.blend import Blend
 from recsys.models.registry import make_model
 
@@ -66,6 +67,18 @@ def test_new_items_are_recommended_to_whom_their_features_suit(recommender):
         assert set(new) == set(range(NEW))
         suited = [item for item in new if item % 3 == user % 3]
         assert set(new[: len(suited)]) == set(suited)
+
+
+def test_arrays_of_features_are_there_together(recommender):
+    model = recommender.model
+    for part in model.parts if isinstance(model, Blend) else [model]:
+        arrays = part._arrays()
+        optional = [each.name for each in fields(part) if each.metadata.get("group")]
+        assert len({*optional} & {*arrays}) > 10
+        for name in {*optional} & {*arrays}:
+            rest = {other: array for other, array in arrays.items() if other != name}
+            with pytest.raises(DataError, match=f"needs an array '{name}', which is missing"):
+                type(part)._from_arrays(part.get_params(), rest)
 
 
 def test_new_items_are_not_above_what_is_liked_anyway(recommender):
