@@ -136,8 +136,8 @@ def with_strangers(model: Model, popular: Popular, **limited: Any) -> Search:
         of_strangers = popular._with_arrays(n_users=users.max() + 1)
         for part in kernels.pieces(len(users), max(1, _RESULTS // n)):
             are_known, found = users[part] < model.n_users, list[TopN]()
-            for scorer, asked in ((model, are_known), (of_strangers, ~are_known)):
-                places = part.start + np.flatnonzero(asked)
+            for scorer, some in ((model, are_known), (of_strangers, ~are_known)):
+                places = part.start + np.flatnonzero(some)
                 for top in top_n(scorer, users[places], n, **limited):
                     found.append(TopN(places[top.rows], top.items, top.ranks, top.scores))
             whole = TopN.joined(found)
