@@ -152,15 +152,14 @@ class Batches:
     def add(self, batch: Mapping[str, Column]) -> None:
         """Add rows of some columns, named by their roles; arrays are of int64 or float32."""
         for role, column in batch.items():
+            if role == "timestamp" and isinstance(column.dtype, pl.Date | pl.Datetime):
+                column, self._in_seconds = pl.Series(column).dt.epoch("s"), True
             if role not in self._parts and self._is_plain(role, column):
                 self._append(self._arrays.setdefault(role, _Growing(self._expected)), role, column)
                 continue
             if role in self._arrays:
                 self._parts[role] = [self._taken(role).decode().columns[role]]
-            series = pl.Series(role, column)
-            if role == "timestamp" and isinstance(series.dtype, pl.Date | pl.Datetime):
-                series, self._in_seconds = series.dt.epoch("s"), True
-            self._parts.setdefault(role, []).append(series)
+            self._parts.setdefault(role, []).append(pl.Series(role, column))
 
     def rows(self) -> Rows:
         """Return all rows; their columns are not kept here."""
@@ -199,16 +198,14 @@ class Batches:
         if role == "rating":
             ends: list[Any] = [column.min(), column.max()] if dtype == pl.Float64 else []
             return dtype.is_numeric() and all(abs(end or 0.0) <= _LARGEST for end in ends)
-        return role == "timestamp" and (is_integer or isinstance(dtype, pl.Date | pl.Datetime))
+        return role == "timestamp" and is_integer
 
     def _append(self, array: _Growing, role: str, column: Column) -> None:
         if role == "rating":
             self._append_ratings(array, column)
             return
         if isinstance(column, pl.Series):
-            if role == "timestamp" and not column.dtype.is_integer():
-                column, self._in_seconds = column.dt.epoch("s"), True
-            elif not column.dtype.is_integer():
+            if not column.dtype.is_integer():
                 column = self._as_categories(role, column)
                 array.more(len(column), np.int32)[:] = column.to_physical().to_numpy()
                 return
@@ -307,26 +304,26 @@ class Entries:
 
 def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     """Return users, items and entries of prepared rows, whose columns are removed."""
-    columns, arrays = rows.columns, rows.arrays
-    both: Any = arrays or columns
+    columns: Any = rows.arrays or rows.columns
     known = rows.distinct
-    users, user_codes = encode(both.pop("user"), "user", rows.idle_users, known.get("user"))
-    items, item_codes = encode(both.pop("item"), "item", None, known.get("item"))
+    users, user_codes = encode(columns.pop("user"), "user", rows.idle_users, known.get("user"))
+    items, item_codes = encode(columns.pop("item"), "item", None, known.get("item"))
     for ids, codes in ((users, user_codes), (items, item_codes)):
         if len(missing := ids.missing()):
             row = int(np.isin(codes, missing).argmax())
             text = ids.values[int(codes[row])]
             raise DataError(f"{rows.place(row)}: the {ids.kind} id is missing ({text!r}).")
-    entries = Entries(user_codes, item_codes, seconds=arrays.pop("timestamp", None))
-    if (times := columns.pop("timestamp", None)) is not None:
-        entries.seconds = compact_times(times.to_numpy())
-    if "rating" in arrays:
-        data, levels = arrays.pop("rating"), rows.levels
-        entries.values = Values(data) if levels is None else Values.ordered(data, levels)
-    elif (given := columns.pop("rating", None)) is not None and rows.levels is not None:
-        entries.values = Values.ordered(given.to_numpy(writable=True), rows.levels)
-    elif given is not None:
-        entries.values = Values.of(given.to_numpy())
+    times, given = columns.pop("timestamp", None), columns.pop("rating", None)
+    if isinstance(times, pl.Series):
+        times = compact_times(times.to_numpy())
+    entries = Entries(user_codes, item_codes, seconds=times)
+    if given is not None and rows.levels is not None:
+        data: Any = given.to_numpy(writable=True) if isinstance(given, pl.Series) else given
+        entries.values = Values.ordered(data, rows.levels)
+    elif given is not None:  # an array has too many levels
+        entries.values = (
+            Values(given) if isinstance(given, np.ndarray) else Values.of(given.to_numpy())
+        )
     return users, items, entries
 
 
