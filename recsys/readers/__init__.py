@@ -357,16 +357,15 @@ def read_table(
     DataError
         If the file cannot be read, the column of ids is missing, or none of `ids` is in it.
     """
-    if not isinstance(source, str | os.PathLike):
-        where = "The table"
-        features = (
-            source.matching(ids)
-            if isinstance(source, Features)
-            else _features(to_polars(source), ids, request, where, untyped=False)
-        )
-        return _described(features, ids, where, of_new)
-    with open_data(source, request.encoding, guess=True) as data:
-        return _described(_read(data, ids, request), ids, data.name, of_new)
+    where = "The table"
+    if isinstance(source, Features):
+        features = source.matching(ids)
+    elif not isinstance(source, str | os.PathLike):
+        features = _features(to_polars(source), ids, request, where, untyped=False)
+    else:
+        with open_data(source, request.encoding, guess=True) as data:
+            features, where = _read(data, ids, request), data.name
+    return _described(features, ids, where, of_new)
 
 
 def _neighbouring_table(data: DataFile, ids: Ids, request: Request) -> tuple[Features | None, str]:
@@ -394,14 +393,12 @@ def _read(data: DataFile, ids: Ids, request: Request) -> Features:
     frame = pl.concat([part for part, _ in read], how="diagonal_relaxed")
     untyped = all(each for _, each in read)
     features = _features(frame, ids, request, data.name, untyped=untyped)
-    title = features.title
-    if title is None or "year" in map(str.lower, features.kinds):
-        return features
-    year = features.frame[title].str.extract(_YEAR).cast(pl.Int64)
-    if 2 * year.null_count() > len(year):
-        return features
-    frame = features.frame.with_columns(year.alias("year"))
-    return Features(frame, {**features.kinds, "year": "number"})
+    if features.title is not None and "year" not in map(str.lower, features.kinds):
+        year = features.frame[features.title].str.extract(_YEAR).cast(pl.Int64)
+        if 2 * year.null_count() <= len(year):
+            frame = features.frame.with_columns(year.alias("year"))
+            return Features(frame, {**features.kinds, "year": "number"})
+    return features
 
 
 def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
@@ -457,7 +454,11 @@ def _features(
     frame: pl.DataFrame, ids: Ids, request: Request, where: str, *, untyped: bool
 ) -> Features:
     """Tell the kinds of the columns; rows without an id are left out."""
-    problem = None
+    option = f"--{ids.kind}-col ({ids.kind}=)"
+    problem = DataError(
+        f"{where} has no column of {ids.kind}s; its columns are {quoted(frame.columns)}. "
+        f"Name it as in the ratings, or say with {option} what it is called in both."
+    )
     try:
         column = id_column(frame.columns, ids.kind, getattr(request, ids.kind), where)
     except DataError as error:  # several may be the one
@@ -465,13 +466,7 @@ def _features(
     if column is None:
         fitting = [name for name in frame.columns if _has_ids(frame[name], ids)]
         if len(fitting) != 1:
-            if problem is not None:
-                raise problem
-            option = f"--{ids.kind}-col ({ids.kind}=)"
-            raise DataError(
-                f"{where} has no column of {ids.kind}s; its columns are {quoted(frame.columns)}. "
-                f"Name it as in the ratings, or say with {option} what it is called in both."
-            )
+            raise problem
         column = fitting[0]
     rows = frame.filter(pl.col(column).is_not_null())
     return Features.of(rows, ids.kind, column=column, untyped=untyped).matching(ids)
