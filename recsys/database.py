@@ -197,18 +197,15 @@ def open_database(address: Address, *, write: bool = False) -> Iterator[Database
 
 def _connect(address: Address, write: bool) -> Any:
     kind = address.kind
-    modules = {
-        "postgresql": ("adbc_driver_postgresql", "adbc-driver-postgresql"),
-        "sqlite": ("adbc_driver_sqlite", "adbc-driver-sqlite"),
-        "duckdb": ("duckdb", "duckdb"),
-    }
-    module, package = modules[kind]
+    module = "duckdb" if kind == "duckdb" else f"adbc_driver_{kind}"
     try:
         driver = import_module(module)
         import_module("pyarrow")
         dbapi: Any = None if kind == "duckdb" else import_module("adbc_driver_manager.dbapi")
     except ImportError as error:
-        missing = package if (error.name or module).startswith(module) else str(error.name)
+        missing = str(error.name)
+        if (error.name or module).startswith(module):
+            missing = module.replace("_", "-")
         raise DataError(f"{NAMES[kind]} {missing_extra(missing, 'sql')}") from None
     if kind == "duckdb":
         return driver.connect(address.place, read_only=not write)

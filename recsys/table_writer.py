@@ -26,7 +26,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import ExitStack, closing, suppress
-from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Literal, Self, TypeAlias, cast
 
@@ -403,16 +402,16 @@ class _Embedded(TableWriter):
     """Rows are put aside in a temporary file; the database is locked for the last step only."""
 
     def _open(self, held: ExitStack) -> None:
-        path = Path(self.address.place)
+        path = self.address.path
         if not path.parent.is_dir():
             raise DataError(f"Cannot write {path}: there is no directory {path.parent}.")
         if path.exists() and not os.access(path, os.W_OK):
             raise DataError(f"Cannot write {path}: permission denied.")
         if path.exists():
-            self._existing, self._is_built_on = self._look_up(self._table)
+            self._existing, self._is_built_on = self._look_up()
 
     @abstractmethod
-    def _look_up(self, table: str) -> tuple[dict[str, str], bool]:
+    def _look_up(self) -> tuple[dict[str, str], bool]:
         """Return columns and types of the table, and if indexes or views are built on it."""
 
     def _steps(self, table: str, create: str, rows: str) -> list[str]:
@@ -429,8 +428,9 @@ class _Embedded(TableWriter):
 class _SQLite(_Embedded):
     """The rows wait in a private database of SQLite, which is a temporary file without a name."""
 
-    def _look_up(self, table: str) -> tuple[dict[str, str], bool]:
-        uri = f"{Path(self.address.place).resolve().as_uri()}?mode=rw"  # to finish a roll back
+    def _look_up(self) -> tuple[dict[str, str], bool]:
+        uri = f"{self.address.path.resolve().as_uri()}?mode=rw"  # to finish a roll back
+        table = self._table
         with closing(sqlite3.connect(uri, uri=True, timeout=_PATIENCE)) as connection:
             if connection.execute(_SQLITE_VIEW, (table,)).fetchone():
                 raise DataError(f"{self.address} is not a table but a view; write to another name.")
@@ -460,7 +460,7 @@ class _SQLite(_Embedded):
     def _put_in_place(self) -> None:
         table = f"target.{quoted(self._table)}"
         create = f"CREATE TABLE {table} ({self._definition()})"
-        place = Path(self.address.place)
+        place = self.address.path
         is_new = not place.exists()
         self._rows.execute("ATTACH ? AS target", (self.address.place,))
         try:
@@ -487,8 +487,8 @@ WHERE (type IN ('index', 'trigger') AND lower(tbl_name) = lower(:name))
 class _DuckDB(_Embedded):
     """The rows wait as an Arrow stream in a temporary file without a name."""
 
-    def _look_up(self, table: str) -> tuple[dict[str, str], bool]:
-        schema, _, name = table.rpartition(".")
+    def _look_up(self) -> tuple[dict[str, str], bool]:
+        schema, _, name = self._table.rpartition(".")
         given = {"schema": schema or "main", "name": name}
         with open_database(self.address, write=True) as database:
             connection = database.connection
@@ -501,7 +501,7 @@ class _DuckDB(_Embedded):
     def _create(self) -> None:
         from pyarrow import ipc
 
-        folder = Path(self.address.place).resolve().parent  # where room is needed anyway
+        folder = self.address.path.resolve().parent  # where room is needed anyway
         self._file = self._held.enter_context(TemporaryFile(dir=folder))  # noqa: SIM115
         schema = pl.DataFrame(schema=self._schema).to_arrow().schema
         self._stream = self._held.enter_context(ipc.new_stream(self._file, schema))

@@ -14,7 +14,7 @@ import polars as pl
 from recsys.data.columns import id_column, plain_name, title_column
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, as_id_series
-from recsys.data.times import unix_seconds
+from recsys.data.times import seconds_or_null
 from recsys.errors import DataError
 from recsys.messages import counted, enumerated
 
@@ -319,13 +319,9 @@ def _dates(texts: pl.Series) -> pl.Series | None:
         dates = texts.str.to_date("%Y%m%d", strict=False)
         return dates if dates.null_count() == texts.null_count() else None
     if known.str.contains(_MOMENT).all():
-        try:
-            seconds = pl.Series(unix_seconds(known))
-        except DataError:
-            return None
-        moments = pl.Series(texts.name, [None], dtype=pl.Int64).new_from_index(0, len(texts))
-        moments = moments.scatter(texts.is_not_null().arg_true(), seconds * 10**6)
-        return moments.cast(pl.Datetime("us"))
+        seconds = seconds_or_null(texts)
+        is_read = seconds.null_count() == texts.null_count()
+        return (seconds * 10**6).cast(pl.Datetime("us")) if is_read else None
     fitting = []
     for form in _DATES:
         if not known.head(_SAMPLE).str.to_date(form, strict=False).null_count():
