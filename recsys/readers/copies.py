@@ -16,6 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -48,15 +49,14 @@ class Scratch:
     """A temporary directory whose files are numbered: names from outside are never used."""
 
     def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self._root: Path | None = None
-        self._count = 0
+        self._stack, self._count = stack, 0
+
+    @cached_property
+    def _root(self) -> Path:  # made when it is needed: there may be no room for it
+        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="recsys-")))
 
     def new(self) -> Path:
         """Return the path of a file that is not there yet."""
-        if self._root is None:  # made when it is needed: there may be no room for it
-            root = tempfile.TemporaryDirectory(prefix="recsys-")
-            self._root = Path(self._stack.enter_context(root))
         self._count += 1
         return self._root / str(self._count)
 

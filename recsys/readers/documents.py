@@ -22,12 +22,13 @@ from recsys.readers.collections import FORMS, HTML, form_of, page
 from recsys.readers.copies import ZIP
 from recsys.readers.delimited import Layout, records, separator_name, sniff_separator, split_rows
 from recsys.readers.formats import json_objects, parquet_columns, reading_parquet
-from recsys.readers.sources import DataFile, Directory, open_data
+from recsys.readers.sources import DataFile, Directory, head_of, open_data
 
 BATCH = 1000
 """Documents that are held as texts at a time, if they are not very long."""
 
 _BATCH_LENGTH = 2**26  # characters: texts together are not held beyond this
+_HEAD = 1 << 16  # bytes of a file that tell its kind
 _ROWS = 1000  # of a Parquet file, read at a time
 _SAMPLE = 100  # objects whose keys are the columns of JSON lines
 _NAMED = 3
@@ -148,7 +149,7 @@ class Documents:
         if str(self.path) != "-" and path.is_dir():
             yield from self._directory(path)
             return
-        if path.is_file() and _head(path).startswith(ZIP):
+        if path.is_file() and head_of(path, _HEAD).startswith(ZIP):
             with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
                 count = sum(not each.is_dir() for each in archive.infolist())
                 if count > 1:
@@ -216,11 +217,11 @@ class Documents:
         pages, left = 0, list[str]()
         for path in paths:
             label = path.relative_to(folder).as_posix()
-            if _head(path).startswith(ZIP) or parse_address(str(path)) is not None:
+            if head_of(path, _HEAD).startswith(ZIP) or parse_address(str(path)) is not None:
                 left.append(label)
                 continue
             with open_data(path, self._encoding) as data:
-                head = _head(data.path)
+                head = head_of(data.path, _HEAD)
                 if b"\0" in head or data.is_parquet:
                     left.append(label)
                     continue
@@ -298,7 +299,7 @@ def _kind(data: DataFile) -> str:
     """Tell the kind of a file: "parquet", "jsonl", "lines", a separator, or a form with marks."""
     if data.is_parquet:
         return "parquet"
-    head = _head(data.path)
+    head = head_of(data.path, _HEAD)
     if b"\0" in head:
         raise DataError(f"{data.name} is a binary file, not text.")
     if (form := form_of(head)) is not None:
@@ -317,7 +318,7 @@ def _collection(folder: Path, paths: Sequence[Path]) -> Path | None:
         return folder / _CORPUS
     if len(paths) > _MOST_PARTS:
         return None
-    marked = [path for path in paths if form_of(_head(path)) in FORMS]
+    marked = [path for path in paths if form_of(head_of(path, _HEAD)) in FORMS]
     return max(marked, key=lambda path: path.stat().st_size, default=None)
 
 
@@ -326,11 +327,6 @@ def _plain(value: Any, place: str, role: str) -> str:
     if isinstance(value, list | dict | bytes):
         raise DataError(f"{place}: the {role} must be a text; got {type(value).__name__}.")
     return "" if value is None else str(value)
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        return stream.read(1 << 16)
 
 
 def _delimited_rows(data: DataFile, separator: str, names: list[str]) -> Rows:

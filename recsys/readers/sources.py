@@ -51,7 +51,6 @@ csv.field_size_limit(2**31 - 1)  # a review in a table may be longer than 128 kB
 SourceLike: TypeAlias = "str | PathLike[str] | Sequence[str | PathLike[str]]"
 """Where data are: a path, URL, pattern or database, or several of them."""
 
-_HEAD = 1 << 12
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|$)")
 _WORKBOOK = re.compile(r"(?i)(?P<place>.+\.(?:xlsx|xlsm|xlsb|xls|ods))::(?P<sheet>[^/]+)")
@@ -154,7 +153,7 @@ class DataFile:
         DataError
             If only its name is that of one.
         """
-        head = _head(self.path)
+        head = head_of(self.path)
         if head.startswith(b"PAR1"):
             return True
         if head and self.suffix == ".parquet":
@@ -356,13 +355,13 @@ class _Opener:
 
     def _opened(self, path: Path, name: str, folder: Directory | Zip | None) -> list[DataFile]:
         """Return a local file without its packing, or the members of a zip."""
-        head = _head(path)
+        head = head_of(path)
         if MAGIC.match(head) and isinstance(folder, Directory):
             address = parse_address(str(path), self.table, self.query)
             return [self._fetched(address)] if address else []
         if head.startswith(PACKED):
             path = unpacked(path, name, self.scratch)
-            head = _head(path)
+            head = head_of(path)
         if head.startswith(ZIP):
             archive = Zip(path, name, self.scratch)
             if "xl/workbook.xml" in archive.names():
@@ -389,7 +388,7 @@ class _Opener:
                 encoding = encoding or "latin-1"  # as the older MovieLens sets
         if encoding is not None:
             data = replace(data, path=self.scratch.decoded(path, name, encoding))
-            head = _head(data.path)
+            head = head_of(data.path)
         if _JSON_ARRAY.match(head):
             target = self.scratch.new()
             write_lines(data.path, name, target)
@@ -424,9 +423,10 @@ class _Opener:
         return DataFile(f"{name}::{sheet}", target, form="Excel")
 
 
-def _head(path: Path) -> bytes:
+def head_of(path: Path, size: int = 1 << 12) -> bytes:
+    """Return the first bytes of a file."""
     with path.open("rb") as stream:
-        return stream.read(_HEAD)
+        return stream.read(size)
 
 
 def _candidates(names: list[str], place: str) -> list[str]:
