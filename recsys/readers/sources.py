@@ -131,6 +131,7 @@ class DataFile:
     name: str  # in messages
     path: Path  # of the first file, where there are several
     folder: Directory | Zip | None = None  # with the files next to it
+    is_parquet: bool = False
     form: str = "Parquet"  # of what Parquet was before, such as "Excel" or "PostgreSQL"
     columns: tuple[str, ...] = ()  # all of a table of which the file has only the needed ones
     unit: str = "line"  # of text, in messages
@@ -143,24 +144,6 @@ class DataFile:
     def suffix(self) -> str:
         """Suffix of the name, without that of a packer: ".csv" for "ratings.csv.gz"."""
         return data_suffix(self.name)
-
-    @property
-    def is_parquet(self) -> bool:
-        """True if it begins as a Parquet file does.
-
-        Raises
-        ------
-        DataError
-            If only its name is that of one.
-        """
-        head = head_of(self.path)
-        if head.startswith(b"PAR1"):
-            return True
-        if head and self.suffix == ".parquet":
-            raise DataError(
-                f"{self.name} is not a Parquet file, or damaged: it does not begin with PAR1."
-            )
-        return False
 
     def check_text(self, head: bytes) -> None:
         """Check that a file that begins like this is a text."""
@@ -375,8 +358,12 @@ class _Opener:
             if head.startswith(beginning):
                 return [self._rewritten(path, name, form)]
         data = DataFile(name, path, folder, on_rows=self.on_rows)
-        if data.is_parquet:
-            return [data]
+        if head.startswith(b"PAR1"):
+            return [replace(data, is_parquet=True)]
+        if head and data.suffix == ".parquet":
+            raise DataError(
+                f"{name} is not a Parquet file, or damaged: it does not begin with PAR1."
+            )
         encoding = self.encoding
         if head.startswith(_UTF_16):
             encoding = "utf-16"
@@ -399,7 +386,7 @@ class _Opener:
         """Return the rows of an Arrow file, or the entries of a sparse matrix, as a file."""
         target = self.scratch.new()
         write_rows(path, name, form, target)
-        return DataFile(name, target, form=form, on_rows=self.on_rows)
+        return DataFile(name, target, is_parquet=True, form=form, on_rows=self.on_rows)
 
     def _fetched(self, address: Address) -> DataFile:
         """Return the open table, or its rows as a file."""
@@ -413,14 +400,14 @@ class _Opener:
                 return replace(data, on_rows=self.on_rows)
             target = self.scratch.new()
             table.write(target, self.on_rows)
-            return DataFile(name, target, form=form, columns=table.names)
+            return DataFile(name, target, is_parquet=True, form=form, columns=table.names)
 
     def _sheet(self, path: Path, name: str, sheet: str | None) -> DataFile:
         """Return the rows of a workbook's sheet as a file."""
         self.has_tables = True
         target = self.scratch.new()
         sheet = write_sheet(path, name, sheet, target)
-        return DataFile(f"{name}::{sheet}", target, form="Excel")
+        return DataFile(f"{name}::{sheet}", target, is_parquet=True, form="Excel")
 
 
 def head_of(path: Path, size: int = 1 << 12) -> bytes:
