@@ -44,13 +44,7 @@ _LISTED = 20
 _UNIT = re.compile(r"\(.*\)|\[.*\]")  # as in "Rating (1-5)"
 _DIGITS = re.compile(r"\s*\d{1,18}\s*")
 _NAMED = 5  # columns that are not used
-_OPTIONS = {
-    "user": "--user-col",
-    "item": "--item-col",
-    "rating": "--rating-col",
-    "timestamp": "--timestamp-col",
-    "event": "--event-col",
-}
+_OPTIONS = {role: f"--{role}-col" for role in (*BY_PLACE, "event")}
 
 # Names in tiers: one of an earlier tier wins over those of later ones; two of one tier are
 # ambiguous. Compared in lower case, without anything but letters and digits, and with "id" for
