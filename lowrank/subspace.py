@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
-from lowrank.kernels import Stored
+from lowrank.kernels import Floats, Stored
 
 _ROWS = 1 << 14  # of a basis that are replaced at once
 _WIDTH = 144  # columns of the blocks of a triangle
-
-Floats = NDArray[np.floating[Any]]
 
 
 class Directions(NamedTuple):

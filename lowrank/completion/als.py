@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.errors import ArgumentError
-from lowrank.kernels import CodedMatrix, Stored, level_counts, transposed
+from lowrank.kernels import CodedMatrix, Floats, Stored, level_counts, transposed
 from lowrank.subspace import leading_directions
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-Floats = NDArray[np.floating[Any]]
 Known: TypeAlias = "csr_array | CodedMatrix"
 """A matrix of which the stored entries are known."""
 

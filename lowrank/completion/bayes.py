@@ -19,13 +19,12 @@ from lowrank.completion.links import Posterior, RowPrior, Side, Sweep, unpack
 from lowrank.completion.ordinal import OrdinalScale
 from lowrank.completion.targets import Observed, Targets
 from lowrank.errors import ArgumentError
+from lowrank.kernels import Floats
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from lowrank.completion.design import GroupedFeatures
-
-Floats = NDArray[np.floating[Any]]
 
 _SHRINK_TO = 0.05  # prior variance of factors and biases, for entries of variance 1
 _START_WIDTH = 2.0  # variances of the first prior, in units of those that later ones shrink to

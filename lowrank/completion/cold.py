@@ -23,9 +23,8 @@ from lowrank import kernels
 from lowrank.completion.bayes import VariationalSide, shrinkage_target
 from lowrank.completion.design import FeatureDesign, FeatureRidge, GroupedFeatures
 from lowrank.completion.links import Posterior, RowPrior, posterior_rows, unpack
+from lowrank.kernels import Floats
 from lowrank.subspace import orthonormal
-
-Floats = NDArray[np.floating[Any]]
 
 N_SLOPES = 32  # directions of the features at most
 

@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
+from lowrank.kernels import Floats
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-Floats = NDArray[np.floating[Any]]
 
 _EXACT = 1024  # features up to which their Gram matrix is factored
 _STEPS = 6  # conjugate gradient steps per sweep beyond, at most: they start from the sweep before

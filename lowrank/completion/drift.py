@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lowrank.kernels import posteriors
+from lowrank.kernels import Floats, posteriors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
 
 _MOODS = 60.0, 600.0, 6e3, 6e4, 6e5  # seconds: scales at which the search for that of rows begins

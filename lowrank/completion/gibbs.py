@@ -10,24 +10,22 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.completion.bayes import shrinkage_target
 from lowrank.completion.design import ridge_fit
 from lowrank.completion.links import Posterior, Side, Sweep, normal_draws, stream
 from lowrank.completion.targets import Targets
+from lowrank.kernels import Floats
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from lowrank.completion.bayes import VariationalSweep
     from lowrank.completion.design import GroupedFeatures
-
-Floats = NDArray[np.floating[Any]]
 
 _DRAWN_LINK_STEPS = 8  # conjugate gradient steps for each draw of the links
 

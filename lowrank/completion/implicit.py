@@ -15,11 +15,10 @@ from lowrank import kernels
 from lowrank.completion.als import check_problem
 from lowrank.completion.design import FeatureRidge, GroupedFeatures
 from lowrank.errors import ArgumentError
+from lowrank.kernels import Floats
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-Floats = NDArray[np.floating[Any]]
 
 _START = 0.1  # expected length of a factor to start from
 _LEARNING_SWEEPS = 8  # in which the maps from features follow the factors

@@ -31,9 +31,7 @@ from lowrank.completion.links import (
     sampled_rows,
     unpack,
 )
-from lowrank.kernels import transposed
-
-Floats = NDArray[np.floating[Any]]
+from lowrank.kernels import Floats, transposed
 
 _LEARNING_SWEEPS = 5  # in which the penalties of features are chosen
 _CHARGED_SWEEPS = 0, 3  # what features are charged changes slowly
@@ -182,8 +180,10 @@ class _LinkedSide(Side):
         squares = np.einsum("i,ij,ij->j", self.weight, off, off, dtype=np.float64)
         squares += np.diag(self.features.scatter())
         squares += noise * self.uncertainty(other, before, mean)
+        dtype = self.data.dtype
+        squares += np.finfo(dtype).tiny / np.finfo(dtype).eps  # equal entries are fitted exactly
         precision = np.diag(np.count_nonzero(self.seen) / squares)
-        self.features.learn(precision.astype(self.data.dtype))
+        self.features.learn(precision.astype(dtype))
 
     def uncertainty(self, other: Side, prior_means: Floats, mean: float) -> NDArray[np.float64]:
         """Return the weighted sum of the variances of the rows, by that of the noise."""

@@ -20,9 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 from lowrank import kernels
 from lowrank.completion.als import Known, stored
 from lowrank.completion.design import FeatureRidge, GroupedFeatures, Link, ridge_fit
-from lowrank.kernels import CodedMatrix, Stored, posteriors, transposed
-
-Floats = NDArray[np.floating[Any]]
+from lowrank.kernels import CodedMatrix, Floats, Stored, posteriors, transposed
 
 _SAMPLED_ROWS = 4096  # that distributions are learned from, at most
 _RELAXATION = 1.5  # of the step of links in each sweep, which begins where the one before ended

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.errors import ArgumentError
-from lowrank.kernels import pieces
+from lowrank.kernels import Floats, pieces
 
-Floats = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 
 _BLOCK = 2**14  # entries at a time, whose intermediate results stay in the cache

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from lowrank import kernels
 from lowrank.completion.links import Posterior, RowPrior, posterior_rows
 from lowrank.completion.ordinal import OrdinalScale
+from lowrank.kernels import Floats
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from lowrank.completion.links import Side
-
-Floats = NDArray[np.floating[Any]]
 
 LATENT_STEPS = 2  # of new rows and their latent numbers, in turn
 

@@ -288,6 +288,17 @@ def test_a_sample_of_many_columns_stands_for_all_of_them(monkeypatch):
     assert 0 < np.abs(found[2] - found[0]).max() < 5e-3 * scale
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("link_penalty", [0.0, 1.0])
+def test_features_of_equal_entries_explain_nothing(link_penalty, dtype):
+    X, _, features = problem(dtype=dtype)
+    X.data[:] = 3
+    options = {"regularization": 0.1, "link_penalty": link_penalty, "column_features": features}
+    found = last(linked_als_sweeps(X, 2, **options), 7)
+    assert found.rmse == found.objective == 0
+    np.testing.assert_array_equal(found.column_prior.features, 0)
+
+
 def test_the_same_bits_on_any_number_of_threads():
     X, _, features = problem(dtype=np.float32)
     one, three = (
