@@ -271,7 +271,7 @@ class SparseOperator(MatrixOperator):
     @cached_property
     def _columns(self) -> kernels.Stored:
         """The transpose in CSR form: a copy of the entries, but products that only gather."""
-        return kernels.transposed(self._rows, self.shape[1], kernels.resolve_threads(None))
+        return kernels.transposed(self._rows, self.shape[1])
 
     def _toarray(self) -> FloatArray:
         array: FloatArray = self.csr.toarray()

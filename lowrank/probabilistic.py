@@ -16,13 +16,7 @@ from lowrank.arguments import checked_count, checked_rank
 from lowrank.errors import ArgumentError, check_positive
 from lowrank.kernels import pieces
 from lowrank.pca import PCA
-from lowrank.samples import (
-    FLOAT_DTYPES,
-    GaussianDensityMixin,
-    checked_scores,
-    project,
-    samples_of,
-)
+from lowrank.samples import FLOAT_DTYPES, GaussianDensityMixin, checked_scores, project, samples_of
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:

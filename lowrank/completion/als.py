@@ -70,11 +70,9 @@ class Biases(NamedTuple):
         (n, m), dtype = X.shape, X.dtype
         if not wanted:
             return cls(0.0, np.zeros(n, dtype), np.zeros(m, dtype))
-        by_row, mean = stored(X), moments(X).mean
-        if by_column is None:
-            by_column = transposed(by_row, m, kernels.resolve_threads(None))
+        by_row, (mean, _) = stored(X), moments(X)
         sums, weights, known = [], [], []
-        for side, length in ((by_row, m), (by_column, n)):
+        for side, length in ((by_row, m), (by_column or transposed(by_row, m), n)):
             ones = np.ones((length, 1), dtype)
             shifted = _with_values(side, lambda values: values - dtype.type(mean))
             sums.append(kernels.csr_matmat(shifted, ones))
@@ -224,7 +222,7 @@ def als_sweeps(
         )
     with kernels.at_most(threads):
         entries, seed = stored(X), random_state
-        by_column = transposed(entries, X.shape[1], kernels.resolve_threads(None))
+        by_column = transposed(entries, X.shape[1])
         start = start or biased_start(X, k, biases=biases, random_state=seed, by_column=by_column)
     mean, deviation = moments(X)
     scale = (deviation if biases else math.hypot(mean, deviation)) or 1.0
@@ -253,21 +251,14 @@ def als_sweeps(
         )
 
 
-class Moments(NamedTuple):
-    """Mean and standard deviation of the known entries of a matrix."""
-
-    mean: float
-    deviation: float
-
-
-def moments(X: Known) -> Moments:
+def moments(X: Known) -> tuple[float, float]:
     """Return mean and standard deviation of the known entries."""
     if isinstance(X, CodedMatrix):
         weights, levels = level_counts(X.codes), X.levels.astype(np.float64)
         mean = float(np.average(levels, weights=weights))
-        return Moments(mean, math.sqrt(np.average((levels - mean) ** 2, weights=weights)))
+        return mean, math.sqrt(np.average((levels - mean) ** 2, weights=weights))
     mean = float(X.data.mean(dtype=np.float64))
-    return Moments(mean, math.sqrt(np.mean((X.data - np.float64(mean)) ** 2)))
+    return mean, math.sqrt(np.mean((X.data - np.float64(mean)) ** 2))
 
 
 def stored(X: Known) -> Stored:

@@ -79,12 +79,13 @@ def linked_als_sweeps(
     Koren (2008), "Factorization meets the neighborhood", section 4.
     """
     check_problem(X, k, link_penalty=link_penalty, regularization=regularization)
-    precision = ridge_precision(k, regularization, moments(X).deviation or 1.0, X.dtype)
+    _, deviation = moments(X)
+    precision = ridge_precision(k, regularization, deviation or 1.0, X.dtype)
     none = np.zeros((0, k + 1), X.dtype)
     prior = RowPrior(np.zeros(k + 1, X.dtype), precision, none, count_power)
     features = row_features, column_features
     with kernels.at_most(threads):
-        by_column = transposed(stored(X), X.shape[1], kernels.resolve_threads(None))
+        by_column = transposed(stored(X), X.shape[1])
         first = start or biased_start(X, k, random_state=random_state, by_column=by_column)
         given = prior, prior, link_penalty, *features
         rows, columns = _LinkedSide.pair(X, *given, by_column=by_column)

@@ -280,10 +280,8 @@ class Side:
         by_column: Stored | None = None,
     ) -> tuple[Self, Self]:
         """Return the rows and the columns of X, all vectors (and a missing matrix B) zero."""
-        by_row = stored(X)
-        if by_column is None:
-            by_column = transposed(by_row, X.shape[1], kernels.resolve_threads(None))
-        sides = []
+        by_row, sides = stored(X), []
+        by_column = by_column or transposed(by_row, X.shape[1])
         for coded, (n, m), prior, features in (
             (by_row, X.shape, row_prior, row_features),
             (by_column, X.shape[::-1], column_prior, column_features),
@@ -303,9 +301,9 @@ class Side:
                 prior = replace(prior, features=ridge.coefficients)
                 known = ridge.design.rows
             means = prior.means(link, known)
-            known_of = entries.data, link, vectors, prior, means, weight, typical
             penalty = link_penalty and link_penalty * typical  # not NaN where none is wanted
-            sides.append(cls(*known_of, ridge, penalty, np.zeros_like(means)))
+            given = entries.data, link, vectors, prior, means, weight, typical, ridge, penalty
+            sides.append(cls(*given, linked=np.zeros_like(means)))
         rows, columns = sides
         rows.link = rows.link.with_turned(columns.link)
         columns.link = columns.link.with_turned(rows.link)

@@ -102,7 +102,7 @@ class Targets:
         if self.scale is not None:
             rows.data, n_columns = self.data, len(columns.weight)
             given = self.entries._replace(data=self.data)
-            turned = kernels.transposed(given, n_columns, kernels.resolve_threads(None))
+            turned = kernels.transposed(given, n_columns)
             assert isinstance(turned, kernels.CsrArrays)
             columns.data = turned.data
 

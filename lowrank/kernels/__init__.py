@@ -187,11 +187,12 @@ def level_counts(codes: NDArray[np.uint8]) -> Int64s:
     return counts
 
 
-def transposed(matrix: Stored, n_columns: int, threads: int) -> Stored:
+def transposed(matrix: Stored, n_columns: int, threads: int | None = None) -> Stored:
     """Return the transpose of a matrix with sorted indices; of a coded one, as one."""
     values: NDArray[Any] = matrix.codes if isinstance(matrix, CodedMatrix) else matrix.data
     found = np.empty(n_columns + 1, np.int64), np.empty_like(matrix.indices), np.empty_like(values)
-    backends.active.transpose(matrix.indptr, matrix.indices, values, *found, threads)
+    given = matrix.indptr, matrix.indices, values
+    backends.active.transpose(*given, *found, resolve_threads(threads))
     if not isinstance(matrix, CodedMatrix):
         return CsrArrays(*found)
     n_rows, shifts = len(matrix.indptr) - 1, (matrix.column_shift, matrix.row_shift)

@@ -463,11 +463,7 @@ def row_offsets(rows: Ints, indptr: Ints) -> bool:
 
 
 def scatter(
-    rows: Ints,
-    indptr: Ints,
-    sources: list[NDArray[Any]],
-    targets: list[NDArray[Any]],
-    threads: int,
+    rows: Ints, indptr: Ints, sources: list[NDArray[Any]], targets: list[NDArray[Any]], threads: int
 ) -> None:
     """Write the sources in the order of their rows."""
     order = np.argsort(rows, kind="stable")

@@ -18,13 +18,7 @@ from lowrank.kernels.retrieval import scan_codes
 from recsys import schema
 from recsys.data.ids import Ids
 from recsys.lsi.bm25 import Postings
-from recsys.saved_arrays import (
-    MANIFEST,
-    VERIFIED_TOGETHER,
-    DamageError,
-    check_rows,
-    resolved,
-)
+from recsys.saved_arrays import MANIFEST, VERIFIED_TOGETHER, DamageError, check_rows, resolved
 from recsys.schema import INDEX, mapped_arrays, read_manifest, reading_directory
 from recsys.storage import Origin, target_directory, write_directory
 from recsys.topn import inverse_lengths
@@ -43,6 +37,7 @@ _FEWEST = 64  # dimensions of codes, at least
 _LARGER = 2  # times the size of the part behind it, that a part has
 _MOST_REMOVED = 4  # documents of a part for each that is removed
 _SHARED = 2**23  # bytes from which on several threads read codes
+_CODES = "codes", "code_scale", "code_error"  # names of the arrays of `Codes`
 _ARRAYS = {
     "components": ("k", "terms"),
     "singular_values": ("k",),
@@ -183,8 +178,7 @@ class Part:
     def postings(self) -> Postings:
         """The documents of each term."""
         if "postings_indptr" in self.stored:
-            names = ("postings_indptr", "postings_documents", "postings_weights")
-            return Postings(*(self.stored[name] for name in names))
+            return Postings(*(self.stored[f"postings_{name}"] for name in Postings._fields))
         if self.mean_length is None:
             return Postings.none(self.counts.shape[1])
         return Postings.of(self.counts, self.mean_length)
@@ -194,7 +188,7 @@ class Part:
         """Codes of the vectors, if there are many."""
         if "codes" not in self.stored:
             return Codes.of(self.vectors, self.inverse) if len(self) > _SMALL else None
-        codes = Codes(*(self.stored[name] for name in ("codes", "code_scale", "code_error")))
+        codes = Codes(*(self.stored[name] for name in _CODES))
         return codes if len(codes.values) else None
 
     def totals(self, rows: Any = slice(None)) -> Doubles:
@@ -223,12 +217,8 @@ class Part:
             "counts_indices": self.counts.indices,
             "counts_indptr": self.counts.indptr.astype(np.int64),
             "inverse": self.inverse,
-            "codes": codes.values,
-            "code_scale": codes.scale,
-            "code_error": codes.error,
-            "postings_indptr": self.postings.indptr,
-            "postings_documents": self.postings.documents,
-            "postings_weights": self.postings.weights,
+            **dict(zip(_CODES, codes, strict=True)),
+            **{f"postings_{name}": each for name, each in self.postings._asdict().items()},
         }
 
     @classmethod
