@@ -412,11 +412,11 @@ def _check_part(
     """Check the arrays of n documents."""
     own = {**sizes, "documents": n, "documents + 1": n + 1}
     own |= {"entries": arrays["counts_data"].size, "postings": arrays["postings_documents"].size}
-    coded = arrays["codes"].shape
-    own |= {"coded": n, "code width": coded[-1]} if coded[0] else {"coded": 0, "code width": 0}
+    coded, width = (*arrays["codes"].shape, 0, 0)[:2]  # of any number of axes
+    own |= {"coded": n if coded else 0, "code width": width if coded else 0}
     _check_arrays(arrays, _PART_ARRAYS, own, everything)
-    if coded[0] and (2 * coded[-1] < max(64, sizes["k"]) or coded[-1] & (coded[-1] - 1)):
-        raise DamageError(f"codes of {sizes['k']} dimensions cannot have {coded[-1]} columns")
+    if coded and (2 * width < max(_FEWEST, sizes["k"]) or width & (width - 1)):
+        raise DamageError(f"codes of {sizes['k']} dimensions cannot have {width} columns")
     for name, column, size in (("counts", "indices", sizes["terms"]), ("postings", "documents", n)):
         indptr, indices = (arrays[f"{name}_{part}"] for part in ("indptr", column))
         check_rows(f"{name}_indptr", indptr, indices, size)

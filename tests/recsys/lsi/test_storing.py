@@ -124,6 +124,14 @@ def test_damage_is_said(saved):
     refused(saved, "is damaged: part_0/embedding.npy is missing")
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (16, 0), (16, 3, 2)])
+def test_codes_of_another_shape_are_damage(index, tmp_path, shape):
+    part = index.documents_.parts[0]
+    vars(part)["arrays"] = {**part.arrays, "codes": np.zeros(shape, np.uint8)}
+    index.save(tmp_path / "index")
+    refused(tmp_path / "index", r"is damaged: code(s|_scale) must have shape")
+
+
 def edited(path, change):
     document = json.loads((path / "model.json").read_text())
     change(document)
