@@ -332,7 +332,7 @@ class PCA(
         """Return k principal directions, 0 <= k <= min(samples.shape)."""
         means, largest = samples.column_means(), min(samples.shape)
         divisor = samples.shape[0] - self.ddof
-        drop_first = samples.is_sparse and bool(self.center) and self.center == "auto"
+        drop_first = samples.is_sparse and self.center == "auto"
         centred = bool(self.center) and not drop_first
         row = means if centred else np.zeros(samples.shape[1])
         svd = truncated_svd(
