@@ -169,7 +169,7 @@ class Part:
 
     @cached_property
     def inverse(self) -> Floats:
-        """1 / length of each document's coordinates, 0 for one without words."""
+        """1 / length of each document's coordinates, 0 for one without any."""
         if "inverse" in self.stored:
             return self.stored["inverse"]
         return np.nan_to_num(inverse_lengths(self.vectors), nan=0.0)

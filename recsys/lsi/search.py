@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from lowrank.kernels.retrieval import largest
 from recsys.lsi.bm25 import inverse_document_frequency
-from recsys.lsi.parts import Collection
+from recsys.lsi.parts import Collection, Part
 from recsys.lsi.queries import Query
 
 METHODS = ("hybrid", "lsi", "bm25")
@@ -93,11 +94,24 @@ class Search:
         return sum(map(len, self.documents.parts))
 
     @cached_property
-    def without(self) -> Indices:
+    def without_direction(self) -> Indices:
+        """Places of documents that are removed or have no coordinates: no cosine finds them."""
+        return self._left_out(lambda part, rows: rows)
+
+    @cached_property
+    def without_words(self) -> Indices:
         """Places of documents that are removed or have no words: they are never found."""
-        slices = self.documents.slices
-        empty = [own.start + np.flatnonzero(part.inverse == 0) for part, own in slices]
-        return np.union1d(self.documents.removed, np.concatenate(empty)).astype(np.int64)
+        return self._left_out(
+            lambda part, rows: rows[part.counts.indptr[rows + 1] == part.counts.indptr[rows]]
+        )
+
+    def _left_out(self, empty: Callable[[Part, Indices], Indices]) -> Indices:
+        """Return removed places, and those of `empty` rows among rows whose coordinates are 0."""
+        found = [
+            own.start + empty(part, np.flatnonzero(part.inverse == 0))
+            for part, own in self.documents.slices
+        ]
+        return np.union1d(self.documents.removed, np.concatenate(found)).astype(np.int64)
 
     @cached_property
     def is_filtered(self) -> bool:
@@ -246,7 +260,7 @@ class Search:
             else:
                 how = fusion.direction, base, fusion.words, fusion.meaning, bounds[own]
                 extra = max(extra, part.codes.bounds(*how))
-        bounds[self.without] = -np.inf
+        bounds[self.without_direction if bm25 is None else self.without_words] = -np.inf
         first = np.sort(largest(bounds, max(_CANDIDATES, 2 * n)))
         found = self._ranked(fusion, bm25, first, n)
         if len(found.scores) < n:
@@ -273,11 +287,12 @@ class Search:
             words = (bm25 if places is None else bm25[places]) * np.float32(fusion.words)
             words -= np.float32(fusion.average_words)
         scores = words + meaning
+        without = self.without_direction if bm25 is None else self.without_words
         if places is None:
-            scores[self.without] = -np.inf
-        elif len(self.without):
-            near = np.minimum(np.searchsorted(self.without, places), len(self.without) - 1)
-            scores[self.without[near] == places] = -np.inf
+            scores[without] = -np.inf
+        elif len(without):
+            near = np.minimum(np.searchsorted(without, places), len(without) - 1)
+            scores[without[near] == places] = -np.inf
         best = largest(scores, n)
         found = best if places is None else places[best]
         return Ranking(found, scores[best], words[best], meaning[best])

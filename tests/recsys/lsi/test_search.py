@@ -49,6 +49,21 @@ def test_the_score_is_the_sum_of_words_and_meaning(both):
     assert found["matched"][0] == "doctor, nurse"
 
 
+@pytest.mark.parametrize("times", [1, 100])
+def test_words_find_a_document_that_no_dimension_has(times):
+    texts = [*["nurse doctor"] * 30 * times, *["cat dog"] * 30 * times, "zebra lion", ""]
+    lsi, place = LSI(1, language=None).fit(texts), 60 * times
+    assert not lsi.document_vectors(place).any()
+    for method in ("hybrid", "bm25"):
+        found = lsi.query("zebra", 2, method=method)
+        assert found["document"][0] == place
+        explained = lsi.explain("zebra", place, method=method)["contribution"].sum()
+        assert explained == pytest.approx(found["score"][0], rel=1e-4)
+    ranked = {m: lsi.query("cat nurse", 9999, method=m)["document"] for m in ("hybrid", "lsi")}
+    assert set(ranked["hybrid"]) == {*range(place + 1)}
+    assert set(ranked["lsi"]) <= {*range(place)}
+
+
 def test_documents_that_are_all_alike_have_the_score_of_the_average_document():
     lsi = LSI().fit(["nurse"] * 3)
     assert lsi.query("nurse")["score"].to_list() == [0, 0, 0]
