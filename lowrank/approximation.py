@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowrank.arguments import as_operator
+from lowrank.arguments import as_operator, entries_of
 from lowrank.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -17,7 +17,6 @@ from lowrank.errors import (
     real_matrix,
 )
 from lowrank.kernels import pieces
-from lowrank.operators import DenseOperator, SparseOperator
 from lowrank.rank import noise_unit, threshold_factor, whole_spectrum
 from lowrank.svd import SVD, truncated_svd
 
@@ -220,19 +219,17 @@ class LowRank:
         TypeError, ValueError
             If A is a LinearOperator, has another shape, or is not finite.
         """
-        matrix = as_operator(A)
-        if not isinstance(matrix, (DenseOperator, SparseOperator)):
-            raise ArgumentTypeError("A must be an array or a sparse matrix; got a LinearOperator.")
-        if matrix.shape != self.shape:
-            raise ArgumentError(f"A must have shape {self.shape}; got {matrix.shape}.")
+        given = entries_of(as_operator(A))
+        if given.shape != self.shape:
+            raise ArgumentError(f"A must have shape {self.shape}; got {given.shape}.")
         wide = LowRank(self.left.astype(np.float64), self.right.astype(np.float64))
-        if isinstance(matrix, SparseOperator):
-            coo = matrix.csr.tocoo()
+        if not isinstance(given, np.ndarray):
+            coo = given.tocoo()
             entries = wide.entries(*coo.coords)
             off = wide.frobenius_norm() ** 2 - float(entries @ entries)
             return math.hypot(np.linalg.norm(coo.data - entries), math.sqrt(max(off, 0.0)))
         differences = (
-            matrix.array[rows] - wide.left[rows] @ wide.right.T for rows in _pieces(*self.shape)
+            given[rows] - wide.left[rows] @ wide.right.T for rows in _pieces(*self.shape)
         )
         return math.hypot(*map(np.linalg.norm, differences))
 
@@ -396,7 +393,7 @@ def _aspect(matrix: MatrixOperator, noise: float | None) -> tuple[float, float]:
         check_positive(noise, "noise", or_zero=True)
     if min(matrix.shape) == 0:
         return 1.0, 0.0
-    spectrum = np.zeros(0) if noise is not None else whole_spectrum(matrix, False)
+    spectrum = np.zeros(0) if noise is not None else whole_spectrum(matrix, False, ": give noise")
     return noise_unit(matrix.shape, noise, spectrum)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
-from lowrank.blocks import by_blocks, not_finite
+from lowrank.blocks import RowBlocks, by_blocks, not_finite
 from lowrank.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -148,6 +148,20 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
     if not np.isfinite(matrix.peak):
         raise not_finite(entries, "A")
     return matrix
+
+
+def entries_of(matrix: MatrixOperator, hint: str = "") -> Any:
+    """Return the dense array or the CSR array that an operator stands for."""
+    if isinstance(matrix, DenseOperator):
+        return matrix.array
+    if isinstance(matrix, SparseOperator):
+        return matrix.csr
+    kind = "a LinearOperator" if isinstance(matrix, ProductOperator) else "rows less their means"
+    if isinstance(matrix, RowBlocks):
+        kind = "RowBlocks, as which a numpy.memmap above 1 GB is read"
+    raise ArgumentTypeError(
+        f"A must be an array or a sparse matrix, whose entries are needed; got {kind}{hint}."
+    )
 
 
 def as_array(A: Any) -> NDArray[Any]:

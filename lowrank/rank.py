@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy import sparse
 
-from lowrank.arguments import as_operator, checked_generator
-from lowrank.errors import ArgumentError, ArgumentTypeError, check_choice
-from lowrank.operators import DenseOperator, SparseOperator, safe_exponent
+from lowrank.arguments import as_operator, checked_generator, entries_of
+from lowrank.errors import ArgumentError, check_choice
+from lowrank.operators import safe_exponent
 from lowrank.samples import samples_of
 from lowrank.svd import truncated_svd
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _LARGEST_GRAM = 5000  # smaller side up to which a sparse matrix's whole spectrum is computed
 _MOST_RANKS = 50  # ranks that "parallel", "cv", "elbow" and "profile" look at
 _PERMUTATIONS, _QUANTILE = 20, 0.95  # of permuted singular values, which a real one must exceed
+_ELBOW = ": choose the rule 'elbow'"  # for a matrix that is known by its products alone
 _FOLDS = 3  # into which rows and columns are split: 9 held-out blocks
 
 
@@ -370,25 +371,13 @@ def parallel_analysis(
     """
     rng = checked_generator(random_state)
     matrix = as_operator(A)
-    entries = _entries(matrix)
+    entries = entries_of(matrix, _ELBOW)
     k = min(_MOST_RANKS, *matrix.shape)
     real = truncated_svd(matrix, k, center=center, random_state=0).s
     permuted = (samples_of(_permuted(entries, rng)) for _ in range(_PERMUTATIONS))
     chance = [truncated_svd(B, k, center=center, tol=1e-3, random_state=0).s for B in permuted]
     above = real > np.quantile(chance, _QUANTILE, axis=0)
     return int(np.argmin(np.append(above, False)))
-
-
-def _entries(matrix: MatrixOperator) -> Any:
-    """Return the dense array or the CSR array that an operator stands for."""
-    if isinstance(matrix, DenseOperator):
-        return matrix.array
-    if isinstance(matrix, SparseOperator):
-        return matrix.csr
-    raise ArgumentTypeError(
-        "A must be an array or a sparse matrix, whose entries this rule needs; "
-        "got a LinearOperator, known by its products alone: choose the rule 'elbow'."
-    )
 
 
 def _permuted(entries: Any, rng: np.random.Generator) -> Any:
@@ -401,10 +390,10 @@ def _permuted(entries: Any, rng: np.random.Generator) -> Any:
     return sparse.csc_array((csc.data, indices, csc.indptr), shape=csc.shape).tocsr()
 
 
-def whole_spectrum(A: OperatorLike, center: bool) -> Float64Array:
+def whole_spectrum(A: OperatorLike, center: bool, hint: str = _ELBOW) -> Float64Array:
     """Return all singular values, descending; of a sparse matrix by its smaller Gram matrix."""
     matrix, exponent = _rescaled(as_operator(A))
-    entries = _entries(matrix)
+    entries = entries_of(matrix, hint)
     if isinstance(entries, np.ndarray):
         centred = entries.astype(np.float64) - matrix.column_means() * center
         return np.ldexp(np.asarray(np.linalg.svd(centred, compute_uv=False)), exponent)
@@ -466,7 +455,7 @@ def bi_cross_validation(
     section 3.
     """
     matrix = as_operator(A)
-    entries, shape = _entries(matrix), matrix.shape
+    entries, shape = entries_of(matrix, _ELBOW), matrix.shape
     if min(shape) < _FOLDS:
         raise ArgumentError(
             f"A must have at least {_FOLDS} rows and columns to hold some out; got shape {shape}."

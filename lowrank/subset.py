@@ -13,8 +13,8 @@ from scipy.linalg import solve_triangular
 from scipy.sparse.linalg import LinearOperator
 
 from lowrank.approximation import LowRank
-from lowrank.arguments import as_operator, checked_generator, checked_rank
-from lowrank.errors import ArgumentError, ArgumentTypeError, check_choice
+from lowrank.arguments import as_operator, checked_generator, checked_rank, entries_of
+from lowrank.errors import ArgumentError, check_choice
 from lowrank.kernels import one_blas_thread, pieces
 from lowrank.operators import safe_exponent
 from lowrank.samples import negligible_value, samples_of
@@ -262,14 +262,12 @@ class _Target:
     ) -> None:
         check_choice(method, _METHODS)
         self.method, self.rng = method, checked_generator(random_state)
-        if isinstance(A, LinearOperator):
-            raise ArgumentTypeError("A must be an array or a sparse matrix; got a LinearOperator.")
-        wrapped: Any = as_operator(A)
+        wrapped = as_operator(A)
+        self.given = entries_of(wrapped)
         self.dtype, smaller = wrapped.dtype, min(wrapped.shape)
         largest = (wrapped.shape[1], "columns of A") if only_columns else (smaller,)
         self.k = checked_rank(k, *largest)
         self.exponent = safe_exponent(wrapped.peak, np.dtype(np.float64))
-        self.given = wrapped.csr if wrapped.is_sparse else wrapped.array
         self.matrix = self.given.astype(np.float64, copy=False)
         if self.exponent:
             self.matrix = self.matrix * 2.0**-self.exponent

@@ -12,6 +12,7 @@ from scipy.sparse.linalg import aslinearoperator
 from sklearn.decomposition._pca import _assess_dimension, _infer_dimension
 
 from lowrank import arguments
+from lowrank.blocks import RowBlocks
 from lowrank.rank import (
     RULES,
     _log_evidence,
@@ -139,8 +140,10 @@ def test_a_linear_operator_has_only_an_elbow():
     A = planted()
     assert choose_rank(aslinearoperator(A), "elbow") == choose_rank(A, "elbow")
     for rule in ("energy", "parallel", "cv"):
-        with pytest.raises(TypeError, match="known by its products alone"):
+        with pytest.raises(TypeError, match="got a LinearOperator: choose the rule 'elbow'"):
             choose_rank(aslinearoperator(A), rule)
+        with pytest.raises(TypeError, match=r"got RowBlocks, .*: choose the rule 'elbow'"):
+            choose_rank(RowBlocks([A]), rule)
 
 
 def test_same_seed_same_choice():

@@ -11,6 +11,7 @@ from scipy import sparse
 from scipy.sparse.linalg import aslinearoperator
 
 from lowrank import CUR, cur, leverage_scores, select_columns
+from lowrank.blocks import RowBlocks
 
 METHODS = ["qr", "leverage", "forward", "backward"]
 FORMATS = [sparse.csr_array, sparse.csc_matrix, sparse.coo_array, sparse.bsr_array]
@@ -382,10 +383,12 @@ def test_bad_arguments_raise(function):
     for wrong in (2.0, True, "2", None):
         with pytest.raises(TypeError, match="k must be an integer; got"):
             function(normal(), wrong)
-    with pytest.raises(
-        TypeError, match="must be an array or a sparse matrix; got a LinearOperator"
+    for wrapped, kind in (
+        (aslinearoperator(normal()), "a LinearOp"),
+        (RowBlocks([normal()]), "RowB"),
     ):
-        function(aslinearoperator(normal()), 2)
+        with pytest.raises(TypeError, match=f"array or a sparse matrix, .*; got {kind}"):
+            function(wrapped, 2)
     with pytest.raises(ValueError, match="A must be finite; got NaN at row 1, column 0"):
         function(np.array([[1.0, 2.0], [math.nan, 0.0]]), 1)
     with pytest.raises(ValueError, match="random_state must be"):
