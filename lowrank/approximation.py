@@ -457,7 +457,7 @@ def _operand(other: Any, size: int, axis: int) -> Any:
     given = other if hasattr(other, "tocsr") or isinstance(other, LowRank) else np.asarray(other)
     if len(given.shape) not in (1, 2) or given.shape[axis] != size:
         place = "first" if axis == 0 else "last"
-        raise ValueError(
+        raise ArgumentError(
             f"the other operand of @ must be a vector or a matrix whose {place} side is {size}; "
             f"got shape {given.shape}."
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 import numpy as np
 
 from lowrank import kernels
+from lowrank.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -315,16 +316,18 @@ class ProductOperator(MatrixOperator):
             product = self.operator.rmatmat(Y)
         except (NotImplementedError, TypeError) as error:
             message = f"A is a LinearOperator that needs rmatvec or rmatmat, and has none: {error}"
-            raise TypeError(message) from error
+            raise ArgumentTypeError(message) from error
         return self._checked(product, "A' @ Y")
 
     def _checked(self, product: Any, name: str) -> FloatArray:
         result = np.asarray(product)
         if np.iscomplexobj(result):
-            raise TypeError(f"A must be real; the LinearOperator's product {name} is complex.")
+            raise ArgumentTypeError(
+                f"A must be real; the LinearOperator's product {name} is complex."
+            )
         if not np.isfinite(result).all():
             row = int(np.flatnonzero(~np.isfinite(result).all(axis=1))[0])
-            raise ValueError(
+            raise ArgumentError(
                 f"A must give finite products; the LinearOperator's {name} "
                 f"has NaN or infinity in row {row}."
             )

@@ -299,9 +299,9 @@ def test_bad_shapes(matrix, message):
 @pytest.mark.parametrize(
     ("matrix", "message"),
     [
-        (np.eye(3) * 1j, r"A must be real; got the complex dtype complex128\."),
-        (sparse.eye_array(3, dtype=np.complex64), r"A must be real; got the complex dtype"),
-        (aslinearoperator(np.eye(3) * 1j), r"A must be real; got the complex dtype"),
+        (np.eye(3) * 1j, r"A must hold real numbers; got dtype complex128\."),
+        (sparse.eye_array(3, dtype=np.complex64), r"A must hold real numbers; got dtype"),
+        (aslinearoperator(np.eye(3) * 1j), r"A must hold real numbers; got dtype"),
         (np.array([["a", "b"]]), r"A must hold real numbers; got dtype <U1\."),
         (np.eye(3, dtype=object), r"A must hold real numbers; got dtype object\."),
         ({"a": 1}, r"A must hold real numbers; got dtype object\."),
