@@ -400,7 +400,13 @@ def _aspect(matrix: MatrixOperator, noise: float | None) -> tuple[float, float]:
 def svd_down_to(
     A: SVD | OperatorLike, tau: float, random_state: RandomStateLike, k: int = _FIRST_RANK
 ) -> SVD:
-    """Return a decomposition with all singular values above tau; of a matrix, k are tried first."""
+    """Return a decomposition with all singular values above tau; of a matrix, k are tried first.
+
+    Raises
+    ------
+    ValueError
+        If `tau` is negative or not finite, or an SVD does not reach down to it.
+    """
     check_positive(tau, "tau", or_zero=True)
     if isinstance(A, SVD):
         if A.k < min(A.shape) and not (A.k and A.s[-1] <= tau):

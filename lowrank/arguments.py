@@ -62,7 +62,13 @@ def validated(
     center: ArrayLike | bool | None,
     random_state: RandomStateLike,
 ) -> Problem:
-    """Check the arguments of `truncated_svd` and normalise them."""
+    """Check the arguments of `truncated_svd` and normalise them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `truncated_svd`.
+    """
     matrix = as_operator(A)
     matrix.passes = 0
     k = checked_rank(k, min(matrix.shape))
@@ -151,7 +157,13 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
 
 
 def entries_of(matrix: MatrixOperator, hint: str = "") -> Any:
-    """Return the dense array or the CSR array that an operator stands for."""
+    """Return the dense array or the CSR array that an operator stands for.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If the operator only multiplies, or reads blocks of rows.
+    """
     if isinstance(matrix, DenseOperator):
         return matrix.array
     if isinstance(matrix, SparseOperator):
@@ -184,6 +196,11 @@ def checked_rank(
     """Return k as an int between 0 and the largest allowed, whose name is `limit`.
 
     With `or_none` it is 1 at least, and 0 stands for None.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If k is not an integer, or out of its range, of which `limit` names the upper end.
     """
     if or_none and k is None:
         return 0
@@ -194,7 +211,12 @@ def checked_rank(
 
 
 def checked_count(value: Any, name: str) -> int:
-    """Return a number of iterations, at least 1, as an int."""
+    """Return a number of iterations, at least 1, as an int.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
     count = checked_integer(value, name)
     if count < 1:
         raise ArgumentError(f"{name} must be at least 1; got {count}.")
@@ -202,7 +224,12 @@ def checked_count(value: Any, name: str) -> int:
 
 
 def checked_integer(value: Any, name: str, kind: str = "an integer") -> int:
-    """Return an integer of any type but bool as an int; its `kind` is for the message."""
+    """Return an integer of any type but bool as an int; its `kind` is for the message.
+
+    Raises
+    ------
+    ArgumentTypeError
+    """
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
@@ -220,7 +247,13 @@ def checked_tol(tol: float | None, dtype: np.dtype[Any]) -> float:
 
 
 def checked_generator(random_state: RandomStateLike) -> np.random.Generator:
-    """Return the generator that a `random_state` stands for."""
+    """Return the generator that a `random_state` stands for.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not None, a non-negative integer, a Generator or a RandomState.
+    """
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(0, 2**31, size=4))
     message = (
@@ -238,7 +271,13 @@ def checked_generator(random_state: RandomStateLike) -> np.random.Generator:
 
 
 def checked_center(center: Any, columns: int) -> Any:
-    """Return None, True, or the row to subtract as a float64 array of shape (columns,)."""
+    """Return None, True, or the row to subtract as a float64 array of shape (columns,).
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not None, a bool, or a finite array of that shape.
+    """
     if center is None or isinstance(center, (bool, np.bool_)):
         return True if center else None
     row = np.asarray(center)

@@ -19,14 +19,24 @@ class ArgumentTypeError(LowRankError, TypeError):
 
 
 def check_choice(value: object, allowed: Collection[str], name: str = "method") -> None:
-    """Check that an argument is one of some names."""
+    """Check that an argument is one of some names.
+
+    Raises
+    ------
+    ArgumentError
+    """
     if not isinstance(value, str) or value not in allowed:
         names = ", ".join(map(repr, allowed))
         raise ArgumentError(f"{name} must be one of {names}; got {value!r}.")
 
 
 def check_positive(value: float, name: str, *, or_zero: bool = False) -> None:
-    """Check that an argument is a number, finite and positive, or zero where that is allowed."""
+    """Check that an argument is a number, finite and positive, or zero where that is allowed.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ArgumentTypeError(f"{name} must be a number; got {value!r}.")
     if not 0 <= value < math.inf or not (value or or_zero):
@@ -35,7 +45,15 @@ def check_positive(value: float, name: str, *, or_zero: bool = False) -> None:
 
 
 def real_matrix(dtype: Any, shape: tuple[int, ...], name: str) -> str:
-    """Check that a matrix is real and two-dimensional; return the dtype to work in."""
+    """Check that a matrix is real and two-dimensional; return the dtype to work in.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If its numbers are not real.
+    ArgumentError
+        If it is not two-dimensional.
+    """
     if dtype.kind not in "fiub":
         raise ArgumentTypeError(f"{name} must hold real numbers; got dtype {dtype}.")
     if len(shape) != 2:

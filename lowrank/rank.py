@@ -391,7 +391,13 @@ def _permuted(entries: Any, rng: np.random.Generator) -> Any:
 
 
 def whole_spectrum(A: OperatorLike, center: bool, hint: str = _ELBOW) -> Float64Array:
-    """Return all singular values, descending; of a sparse matrix by its smaller Gram matrix."""
+    """Return all singular values, descending; of a sparse matrix by its smaller Gram matrix.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If A is a LinearOperator, or sparse with a smaller side above 5,000.
+    """
     matrix, exponent = _rescaled(as_operator(A))
     entries = entries_of(matrix, hint)
     if isinstance(entries, np.ndarray):

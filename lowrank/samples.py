@@ -98,7 +98,13 @@ def project(samples: Samples, row: Float64Array, components: FloatArray) -> Floa
 
 
 def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings: Any) -> Any:
-    """Check data as scikit-learn does, or take blocks of rows as they are."""
+    """Check data as scikit-learn does, or take blocks of rows as they are.
+
+    Raises
+    ------
+    ValueError
+        If X is not finite, has no samples, or not the features that were seen in `fit`.
+    """
     data = by_blocks(X)
     if isinstance(data, LinearOperator):
         raise ArgumentTypeError(
@@ -119,7 +125,13 @@ def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings:
 
 
 def samples_of(X: Any, center_samples: bool = False) -> Samples:
-    """Wrap validated data, finite and float32 or float64; subtract the mean of each row if told."""
+    """Wrap validated data, finite and float32 or float64; subtract the mean of each row if told.
+
+    Raises
+    ------
+    ArgumentError
+        If the means are to be subtracted from rows that are read in blocks.
+    """
     if isinstance(X, RowBlocks):
         if center_samples:
             raise ArgumentError(
@@ -166,7 +178,13 @@ def negligible_value(
 
 
 def checked_scores(X: ArrayLike, columns: int, expected: str = "n_components_") -> FloatArray:
-    """Check the argument of an inverse transform, and return it as float32 or float64."""
+    """Check the argument of an inverse transform, and return it as float32 or float64.
+
+    Raises
+    ------
+    ValueError
+        If X is not finite, or has another number of columns.
+    """
     from sklearn.utils.validation import check_array
 
     scores: FloatArray = check_array(X, input_name="X", dtype=FLOAT_DTYPES, ensure_min_features=0)
@@ -176,7 +194,13 @@ def checked_scores(X: ArrayLike, columns: int, expected: str = "n_components_") 
 
 
 def require_samples(count: int, ddof: int) -> None:
-    """Check `ddof`, and that the divisor of the variances is positive."""
+    """Check `ddof`, and that the divisor of the variances is positive.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError
+        If `ddof` is not an integer or negative, or there are no more samples than `ddof`.
+    """
     if checked_integer(ddof, "ddof", kind := "a non-negative integer") < 0:
         raise ArgumentError(f"ddof must be {kind}; got {ddof!r}.")
     if count <= ddof:

@@ -84,6 +84,10 @@ def check_scale(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> None
     """Check that new ratings are of the kind of the old ones, and in their range if it is fixed.
 
     Grades have a fixed range, which is in the summary of the fit, `training`.
+
+    Raises
+    ------
+    DataError
     """
     if old.implicit != new.implicit:
         kinds = ["implicit" if each.implicit else "explicit" for each in (old, new)]
@@ -105,7 +109,12 @@ def check_scale(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> None
 
 
 def check_range(values: npt.NDArray[Any], known: Ratings) -> None:
-    """Check that ratings of new users or items are in the range of the known ones, if grades."""
+    """Check that ratings of new users or items are in the range of the known ones, if grades.
+
+    Raises
+    ------
+    DataError
+    """
     levels = known.levels
     if known.implicit or levels is None or len(levels) > _GRADES:
         return
@@ -139,6 +148,13 @@ def change_of(
     Ratings that are older than the `window`, such as "180d", before the last one are left out. So
     are users and items that have none left, unless features tell of them; and the users to
     `forget`, with their ratings and their rows of the table.
+
+    Raises
+    ------
+    DataError
+        If there are no timestamps for the window, or the ids do not fit.
+    UnknownIdError
+        If a user to be forgotten is unknown.
     """
     length = 0 if window is None else int(duration(window, "window"))
     if new is not None and not _adds(old, new):
@@ -354,6 +370,11 @@ def erase_users(path: str | Path, users: Collection[Any], column: str | None = N
     Lines are overwritten with spaces, in their place: a service may go on appending to the log, and
     nothing of them stays on the disk. Users are in a `column`, next to those that `recsys serve`
     writes.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, or is not one of JSON lines by its name.
     """
     file, wanted = Path(path), {str(each) for each in users}
     if not file.is_file():

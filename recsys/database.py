@@ -219,7 +219,13 @@ def _connect(address: Address, write: bool) -> Any:
 
 @contextmanager
 def failures(address: Address, *, write: bool = False) -> Iterator[None]:
-    """Turn what drivers raise into one sentence without a password."""
+    """Turn what drivers raise into one sentence without a password.
+
+    Raises
+    ------
+    DataError
+        If a driver raises anything.
+    """
     try:
         yield
     except Exception as error:
@@ -285,7 +291,13 @@ class TableRows:
 
     @contextmanager
     def batches(self, on_rows: OnRows | None = None) -> Iterator[Iterator[pa.RecordBatch]]:
-        """Run the query; `on_rows` reports the progress."""
+        """Run the query; `on_rows` reports the progress.
+
+        Raises
+        ------
+        DataError
+            If there are no rows.
+        """
         expected = None if on_rows is None else self.estimate()
 
         def counted() -> Iterator[pa.RecordBatch]:

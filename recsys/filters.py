@@ -174,7 +174,13 @@ def rows_where(
 
 
 def check_modest(condition: str) -> None:
-    """Check that a condition of a stranger calls no expensive function and joins no texts."""
+    """Check that a condition of a stranger calls no expensive function and joins no texts.
+
+    Raises
+    ------
+    DataError
+        If it calls a function that may be expensive, or joins texts.
+    """
     bare = _TEXT.sub(" quoted ", condition)  # also of the name of a function
     called = [name for name in _CALL.findall(bare) if not _MODEST.fullmatch(name)]
     if "||" in bare or called:

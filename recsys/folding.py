@@ -44,7 +44,12 @@ def folded_users(
     user_table: TableLike | None = None,
     user_features: FeaturesLike | None = None,
 ) -> tuple[Model, Ratings]:
-    """Return a model of new users, and their ratings; see `Recommender.fold_in`."""
+    """Return a model of new users, and their ratings; see `Recommender.fold_in`.
+
+    Raises
+    ------
+    DataError
+    """
     if not isinstance(model, abilities.FoldsInUsers):
         raise unsupported(model, abilities.FoldsInUsers, "fold in new users")
     if histories is user_features is None:
@@ -70,7 +75,12 @@ def folded_users(
 def folded_items(
     model: Model, known: Ratings, histories: FrameLike, item_table: TableLike | None = None
 ) -> tuple[Model, Ratings]:
-    """Return a model of new items, and their ratings; see `Recommender.fold_in_items`."""
+    """Return a model of new items, and their ratings; see `Recommender.fold_in_items`.
+
+    Raises
+    ------
+    DataError
+    """
     if not isinstance(model, abilities.FoldsInItems):
         raise unsupported(model, abilities.FoldsInItems, "fold in new items")
     new, rows = new_items(histories, known, item_table, needs_values=model._needs_values)
@@ -80,7 +90,12 @@ def folded_items(
 def new_users(
     source: HistoryLike, known: Ratings, user_table: TableLike | None = None, *, needs_values: bool
 ) -> Ratings:
-    """Return ratings of the known items by the users of `source`; see `Recommender.fold_in`."""
+    """Return ratings of the known items by the users of `source`; see `Recommender.fold_in`.
+
+    Raises
+    ------
+    DataError
+    """
     frame: pl.DataFrame | Any
     if isinstance(source, list | tuple) and not needs_values:
         source = dict.fromkeys(source, 1)

@@ -45,7 +45,12 @@ def clip_to_range(predicted: Floats, training: Mapping[str, Any]) -> Floats:
 def predicted_pairs(
     fitted: Saved, pairs: PairsLike, cold_start: str, popular: Popular | None, *, std: bool
 ) -> pl.DataFrame:
-    """Return the frame of `Recommender.predict`."""
+    """Return the frame of `Recommender.predict`.
+
+    Raises
+    ------
+    DataError
+    """
     model, ratings, told = fitted.model, fitted.ratings, {}
     if isinstance(pairs, Sequence):
         are_pairs = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs)
@@ -84,7 +89,12 @@ def predicted_pairs(
 def imputed(
     fitted: Saved, users: IdsLike | None, items: IdsLike | None, *, missing_only: bool
 ) -> Iterator[pl.DataFrame]:
-    """Return the frames of `Recommender.impute`; arguments are checked at once."""
+    """Return the frames of `Recommender.impute`; arguments are checked at once.
+
+    Raises
+    ------
+    DataError
+    """
     model, ratings = fitted.model, fitted.ratings
     if not model.predicts_ratings or ratings.implicit:
         reason = "the data are implicit feedback"
@@ -184,6 +194,11 @@ def user_contributions(
     """Return a user's history, and the scores of items as sums over it.
 
     `fitted` are the ratings of the fit, where `ratings` are those of users folded in.
+
+    Raises
+    ------
+    DataError
+        If the model's scores are not such sums.
     """
     if not isinstance(model, abilities.Explains):
         raise unsupported(model, abilities.Explains, "explain its scores")
@@ -232,6 +247,11 @@ def similarity(model: Model, side: str, counts: NDArray[np.int64]) -> Scorer:
     """Return the similarities of items, or users, given the number of ratings of each.
 
     Cosines are multiplied by the share of a vector that ratings and features tell.
+
+    Raises
+    ------
+    DataError
+        If the model has no vectors of that side.
     """
     if side == "item" and isinstance(model, abilities.HasItemSimilarity):
         return model.item_similarity((counts / (counts + _SUPPORT)).astype(np.float32))
@@ -254,6 +274,11 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
     """Return the similarities of items to texts: cosines in the space of the items' own texts.
 
     The space is that of latent semantic indexing; the model keeps it for further texts.
+
+    Raises
+    ------
+    DataError
+        If the items have no texts among their features, or no word of the texts is in them.
     """
     # Texts need SciPy and scikit-learn; models load and recommend without.
     from scipy import sparse

@@ -158,7 +158,13 @@ class Groups:
 
     @classmethod
     def of(cls, ratings: Ratings, column: str) -> Groups:
-        """Take the groups from a column of the table of items; a list names several groups."""
+        """Take the groups from a column of the table of items; a list names several groups.
+
+        Raises
+        ------
+        DataError
+            If there is no such column.
+        """
         table = ratings.item_table
         known = [] if table is None else [*table.kinds]
         if table is None or column not in known:
@@ -285,7 +291,13 @@ def best_items(
     at_most: int | None = None,
     per: str | None = None,
 ) -> Iterator[TopN]:
-    """Yield the n best items of each user, re-ranked if that is requested; check the options."""
+    """Yield the n best items of each user, re-ranked if that is requested; check the options.
+
+    Raises
+    ------
+    DataError
+        If an option is out of range or needs another, or the model has no item vectors.
+    """
     if isinstance(diversity, bool) or not isinstance(diversity, int | float):
         raise DataError(f"diversity must be a number from 0 to 1; got {diversity!r}.")
     if not 0 <= diversity <= 1:

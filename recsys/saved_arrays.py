@@ -57,6 +57,10 @@ def mapped(directory: Path, name: str, entry: Mapping[str, Any], *, verify: bool
     """Map an array into memory, once it is as an `entry` of fields of `schema.FileEntry` says.
 
     The checksum of a file of more than 1 MB is left out, unless `verify` is set.
+
+    Raises
+    ------
+    DamageError
     """
     path = directory / name
     if not path.is_file():
@@ -88,7 +92,12 @@ def check_rows(
     n_columns: int,
     n_rows: int | None = None,
 ) -> None:
-    """Check that the arrays are the rows of a CSR matrix."""
+    """Check that the arrays are the rows of a CSR matrix.
+
+    Raises
+    ------
+    DamageError
+    """
     if indptr.ndim != 1 or not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any():
         raise DamageError(f"{name} does not rise from 0")
     if n_rows is not None and len(indptr) != n_rows + 1:

@@ -215,7 +215,12 @@ class SplitManifest(Struct, frozen=True, kw_only=True):
 
 
 def read_document(file: Path) -> dict[str, Any]:
-    """Return the JSON object of at most 64 MB in a file."""
+    """Return the JSON object of at most 64 MB in a file.
+
+    Raises
+    ------
+    DamageError
+    """
     if not file.is_file():
         raise DamageError(f"{file.name} is not a file")
     with file.open("rb") as stream:
@@ -232,7 +237,12 @@ def read_document(file: Path) -> dict[str, Any]:
 
 
 def checked(document: Any, kind: type[S], name: str = MANIFEST) -> S:
-    """Return a document as a struct, with exactly the declared types."""
+    """Return a document as a struct, with exactly the declared types.
+
+    Raises
+    ------
+    DamageError
+    """
     try:
         return msgspec.convert(document, kind, strict=True)
     except (ValueError, RecursionError) as error:
@@ -240,7 +250,12 @@ def checked(document: Any, kind: type[S], name: str = MANIFEST) -> S:
 
 
 def parse(document: Mapping[str, Any], training: type[Struct]) -> Manifest:
-    """Return the manifest that a document describes, once its fields and checksum are checked."""
+    """Return the manifest that a document describes, once its fields and checksum are checked.
+
+    Raises
+    ------
+    DamageError
+    """
     manifest = checked(document, Manifest)
     if manifest.checksum != checksum(document):
         raise DamageError(f"the checksum of {MANIFEST} is wrong")
@@ -269,14 +284,24 @@ def _plain(value: Any) -> Any:
 
 
 def listed(found: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
-    """Return an array by its name."""
+    """Return an array by its name.
+
+    Raises
+    ------
+    DamageError
+    """
     if name not in found:
         raise DamageError(f"{MANIFEST} does not list {name}.npy")
     return found[name]
 
 
 def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> None:
-    """Check that a table can be that of `Features`."""
+    """Check that a table can be that of `Features`.
+
+    Raises
+    ------
+    DamageError
+    """
     names = frame.columns
     if names[:1] != [side] or names[1:] != [*kinds]:
         raise DamageError(f"a table of {side}s needs kinds of the columns {names[1:]}")
@@ -291,7 +316,12 @@ def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> 
 
 
 def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -> pl.Series:
-    """Return the column that `encoded` made arrays of; texts are checked to be UTF-8."""
+    """Return the column that `encoded` made arrays of; texts are checked to be UTF-8.
+
+    Raises
+    ------
+    DamageError
+    """
     if entry.type in ("text", "list"):
         offsets, text = listed(found, f"{place}_offsets"), listed(found, f"{place}_bytes")
         if offsets.dtype != np.int64 or text.dtype != np.uint8 or text.ndim != 1:
@@ -352,7 +382,12 @@ def _saved_features(
 
 
 def saved_table(found: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any) -> pl.DataFrame:
-    """Return a saved table with the columns that the manifest lists."""
+    """Return a saved table with the columns that the manifest lists.
+
+    Raises
+    ------
+    DamageError
+    """
     entries = manifest.columns.get(name, [])
     columns = [decoded(found, f"{name}/{n}", entry) for n, entry in enumerate(entries)]
     if len({len(column) for column in columns}) != 1:
@@ -384,7 +419,12 @@ class Saved:
 
 
 def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
-    """Read and check the model.json of a saved model or index."""
+    """Read and check the model.json of a saved model or index.
+
+    Raises
+    ------
+    ModelFileError
+    """
     directory = resolved(path)
     with reading_directory(path, form):
         if directory.exists() and not (directory / MANIFEST).is_file():
@@ -426,7 +466,12 @@ def format_of(path: str | Path) -> str | None:
 
 @contextmanager
 def reading_directory(path: str | Path, form: Form) -> Iterator[None]:
-    """Turn whatever is wrong with a saved directory into one error."""
+    """Turn whatever is wrong with a saved directory into one error.
+
+    Raises
+    ------
+    ModelFileError
+    """
     try:
         yield
     except ModelFileError:
@@ -440,7 +485,12 @@ def reading_directory(path: str | Path, form: Form) -> Iterator[None]:
 
 
 def load_model(path: str | Path, *, verify: bool = False) -> Saved:
-    """Load a saved model; `verify` checks all checksums, however large the files."""
+    """Load a saved model; `verify` checks all checksums, however large the files.
+
+    Raises
+    ------
+    ModelFileError
+    """
     path = resolved(path)
     if format_of(path) == SPARK_FORMAT:
         return Saved(*resolve_name("recsys.spark.results:load_result")(path))

@@ -81,6 +81,10 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
     """Write a model to a new directory, complete or not at all.
 
     `overwrite` replaces a saved model at `path`, never anything else.
+
+    Raises
+    ------
+    ModelFileError
     """
     name, ratings = saved.model.name, saved.ratings
     if name not in MODELS or model_class(name) is not type(saved.model):
@@ -123,7 +127,12 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
 
 @contextmanager
 def target_directory(path: str | Path, form: Form, overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary directory that appears at `path` complete, or not at all."""
+    """Yield a temporary directory that appears at `path` complete, or not at all.
+
+    Raises
+    ------
+    ModelFileError, DataError
+    """
     path, noun = check_target(path, form, overwrite=overwrite), form.noun.rpartition(" ")[2]
     try:
         with _complete(path, noun, ModelFileError) as directory:
@@ -133,7 +142,12 @@ def target_directory(path: str | Path, form: Form, overwrite: bool) -> Iterator[
 
 
 def check_target(path: str | Path, form: Form, *, overwrite: bool) -> Path:
-    """Check that a model or index may be saved in a place, and return it."""
+    """Check that a model or index may be saved in a place, and return it.
+
+    Raises
+    ------
+    ModelFileError
+    """
     path = resolved(path)
     target, noun = Path(os.path.realpath(path)), form.noun.rpartition(" ")[2]
     is_ours = target.is_dir() and format_of(target) == form.format
@@ -357,7 +371,12 @@ def _write_split(split: Any, folder: Path, form: str) -> None:
 
 
 def check_split_target(path: str | Path, *, overwrite: bool) -> None:
-    """Check that a split may be saved in a place."""
+    """Check that a split may be saved in a place.
+
+    Raises
+    ------
+    DataError
+    """
     target = Path(os.path.realpath(path))
     manifest = read_split_manifest(target) if target.is_dir() else None
     names = [] if manifest is None else [schema.SPLIT_MANIFEST, *manifest.files, *manifest.folds]
@@ -389,7 +408,12 @@ def is_split(path: str | Path) -> bool:
 
 
 def read_split_manifest(path: str | Path) -> schema.SplitManifest | None:
-    """Return the contents of split.json, None if there is none of this package."""
+    """Return the contents of split.json, None if there is none of this package.
+
+    Raises
+    ------
+    DataError
+    """
     file = Path(path) / schema.SPLIT_MANIFEST
     if not file.is_file() or schema.SPLIT_FORMAT.encode() not in file.read_bytes():
         return None

@@ -169,7 +169,12 @@ class KnownUsers:
 
 
 def check_n(n: object) -> None:
-    """Check a number of items."""
+    """Check a number of items.
+
+    Raises
+    ------
+    DataError
+    """
     if not isinstance(n, Integral) or isinstance(n, bool):
         raise DataError(f"n must be a whole number; got {n!r}.")
     if n < 1:

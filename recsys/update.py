@@ -108,7 +108,13 @@ def _counts(recommender: Recommender, change: Change) -> dict[str, Any]:
 def reason_to_refit(
     recommender: Recommender, change: Change, new: Ratings | None, refit: bool | None
 ) -> str | None:
-    """Return why all ratings must be fitted again; None if folding in is enough."""
+    """Return why all ratings must be fitted again; None if folding in is enough.
+
+    Raises
+    ------
+    DataError
+        If it must not be, by ``refit=False``, and the model cannot fold in what has changed.
+    """
     if not change.after.n_ratings:
         raise DataError("No rating would be left.")
     if refit:

@@ -157,7 +157,13 @@ def promote(version: str | Path) -> tuple[str | None, str]:
 
 
 def measured(model: str | Path) -> list[Measured]:
-    """Return what was measured of a saved model, the oldest first; `ModelFileError` if damaged."""
+    """Return what was measured of a saved model, the oldest first; `ModelFileError` if damaged.
+
+    Raises
+    ------
+    ModelFileError
+        If the file of it is damaged.
+    """
     file = resolved(model) / schema.MEASURED
     if not file.is_file():
         return []

@@ -274,7 +274,13 @@ def _with_values(entries: Stored, function: Callable[[Floats], Floats]) -> Store
 
 
 def check_problem(X: Known, k: int, *, link_penalty: float = 0.0, **penalties: float) -> None:
-    """Check the arguments that all sweeps share."""
+    """Check the arguments that all sweeps share.
+
+    Raises
+    ------
+    ArgumentError
+        If `k` is below 1, a penalty not positive, that of links negative, or `X` has no entries.
+    """
     if k < 1:
         raise ArgumentError(f"k must be at least 1; got {k}.")
     for name, value in penalties.items():

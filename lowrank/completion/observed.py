@@ -88,7 +88,13 @@ def observed_entries(X: MatrixLike) -> csr_array:
 def hold_out(
     X: csr_array, test_fraction: float, random_state: RandomStateLike
 ) -> tuple[csr_array, Entries]:
-    """Remove a random sample of the known entries from what `observed_entries` returns."""
+    """Remove a random sample of the known entries from what `observed_entries` returns.
+
+    Raises
+    ------
+    ArgumentError
+        If `test_fraction` is out of its range, or X has fewer than two entries.
+    """
     if not 0 < test_fraction < 1:
         raise ArgumentError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
     if X.nnz < 2:

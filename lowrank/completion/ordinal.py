@@ -69,7 +69,13 @@ class OrdinalScale:
 
     @classmethod
     def of(cls, values: Floats) -> Self:
-        """Return the scale of all values, with cut points half way between neighbours."""
+        """Return the scale of all values, with cut points half way between neighbours.
+
+        Raises
+        ------
+        ArgumentError
+            If there are not two different values.
+        """
         levels, counts = np.unique(values, return_counts=True)
         if len(levels) < 2:
             raise ArgumentError(f"An ordinal scale needs 2 different values; got {len(levels)}.")

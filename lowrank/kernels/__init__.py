@@ -471,7 +471,13 @@ def place(W: Floats, V: Floats, *, threads: int | None = None) -> None:
 
 
 def resolve_threads(threads: int | None) -> int:
-    """Return `threads`, at most 1,024; for None the `default_threads`."""
+    """Return `threads`, at most 1,024; for None the `default_threads`.
+
+    Raises
+    ------
+    ValueError
+        If `threads` is below 1.
+    """
     if threads is None:
         return default_threads.get()
     if threads < 1:

@@ -36,7 +36,13 @@ def supported() -> list[str]:
 
 
 def use(name: str) -> None:
-    """Choose the kernels by name, for the whole process."""
+    """Choose the kernels by name, for the whole process.
+
+    Raises
+    ------
+    ValueError
+        If this machine, or this installation, does not have them.
+    """
     global active
     if name not in supported():
         raise ValueError(f"kernels must be one of {', '.join(supported())}; got {name!r}.")
@@ -53,7 +59,13 @@ def backend() -> Backend:
 
 
 def check_same(core: ModuleType) -> None:
-    """Check that the compiled kernels take the same arguments as those in NumPy."""
+    """Check that the compiled kernels take the same arguments as those in NumPy.
+
+    Raises
+    ------
+    ImportError
+        If they do not: they were compiled from other sources.
+    """
     for name, function in vars(reference).items():
         if isinstance(function, FunctionType):
             code, signature = function.__code__, getattr(core, name, core).__doc__ or ""

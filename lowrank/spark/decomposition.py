@@ -131,6 +131,10 @@ def decompose(
 
     Returns the SVD of A = X - 1 row', the row, the means of the columns of X, and the sums of those
     of U diag(s).
+
+    Raises
+    ------
+    ArgumentError
     """
     start = time.perf_counter()
     (n, m), dtype = A.shape, np.dtype(np.float32 if A.is_single else np.float64)

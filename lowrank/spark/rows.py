@@ -139,7 +139,13 @@ def open_rows(
     order: str | None,
     n_columns: int | None,
 ) -> Rows:
-    """Check a table of rows in one pass, as `lowrank.spark.truncated_svd` describes it."""
+    """Check a table of rows in one pass, as `lowrank.spark.truncated_svd` describes it.
+
+    Raises
+    ------
+    ImportError, TypeError, ValueError
+        If PySpark is not installed, or the table is not one of the rows of a finite matrix.
+    """
     try:
         from pyspark.sql import SparkSession
         from pyspark.sql import functions as sql

@@ -248,7 +248,13 @@ def write_spectrum(
 
 
 def check_plot(path: str | None) -> None:
-    """Check, before the work, that a plot can be drawn and written."""
+    """Check, before the work, that a plot can be drawn and written.
+
+    Raises
+    ------
+    CommandError
+        If matplotlib is missing, or the file cannot be written.
+    """
     from importlib.util import find_spec
 
     if path is not None and find_spec("matplotlib") is None:

@@ -30,7 +30,13 @@ class CommandError(RecsysError):
 
 
 def require(condition: object, sentence: str, error: type[Exception] = click.UsageError) -> None:
-    """Check a condition of a verb; the sentence says what would be right."""
+    """Check a condition of a verb; the sentence says what would be right.
+
+    Raises
+    ------
+    UsageError
+        Or another error, if the condition does not hold.
+    """
     if not condition:
         raise error(sentence)
 

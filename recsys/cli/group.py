@@ -172,7 +172,13 @@ class Command(_WithExamples):
         self.hints = hints or {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments on top of the settings; help needs none and shows none."""
+        """Parse the arguments on top of the settings; help needs none and shows none.
+
+        Raises
+        ------
+        UsageError
+            For invalid arguments.
+        """
         if not ctx.resilient_parsing and set(args).isdisjoint(self.get_help_option_names(ctx)):
             ctx.default_map = defaults_of(ctx)
         try:

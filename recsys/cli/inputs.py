@@ -49,6 +49,11 @@ def load_ratings(
     """Read ratings from one or several sources, and report in one line how they were read.
 
     `like` has options of an earlier reading, which count where none are given.
+
+    Raises
+    ------
+    CommandError
+        If a source is a saved model.
     """
     sources = [sources] if isinstance(sources, str) else sources
     for each in sources:
@@ -93,7 +98,13 @@ def load_model(path: str) -> Recommender:
 
 
 def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> Recommender:
-    """Load the saved model at `path`, or fit one to the ratings there."""
+    """Load the saved model at `path`, or fit one to the ratings there.
+
+    Raises
+    ------
+    CommandError
+        If `path` is a saved model and options of a fit are given.
+    """
     source = click.get_current_context().get_parameter_source("model")
     if is_model(path):
         recommender = load_model(path)
@@ -171,6 +182,11 @@ def featured(
     """Return ratings with the features of their tables, if there are any and a model uses them.
 
     With `unrated`, also the items and users of the tables that nobody rated.
+
+    Raises
+    ------
+    CommandError
+        If features are requested, and there are no tables.
     """
     named = None if reader.features is None else [*map(str.strip, reader.features.split(","))]
     if ratings.item_table is ratings.user_table is None:
@@ -212,6 +228,11 @@ def parameters_for(
     """Return the parameters of each model that were given on the command line.
 
     With `shared`, also seed and threads of the models that have them.
+
+    Raises
+    ------
+    UsageError
+        If a parameter does not exist, or is given in another way.
     """
     from recsys.models.registry import parameters
 
@@ -352,6 +373,11 @@ def find_title(ratings: Ratings, text: str) -> Any:
     """Return the id of the item with the title `text`: exactly, ignoring case, or part of it.
 
     "the matrix" finds "Matrix, The (1999)". The beginning of a title counts more than its middle.
+
+    Raises
+    ------
+    CommandError
+        If there are no titles, or none or several match.
     """
     import polars as pl
 
@@ -403,7 +429,13 @@ def _only(text: str, ratings: Ratings, found: list[int]) -> Any:
 def described_history(
     like: Sequence[str], rate: Sequence[str], recommender: Recommender
 ) -> dict[Any, float]:
-    """Return the ratings of a new user: items by id or title, liked or rated."""
+    """Return the ratings of a new user: items by id or title, liked or rated.
+
+    Raises
+    ------
+    CommandError, UsageError
+        If an item is given twice, or a rating is not one of the model's.
+    """
     ratings, training, history = recommender.ratings, recommender.training, {}
     rated = [(text, _best_rating(recommender)) for text in like]
     low, high = training["rating_min"], training["rating_max"]

@@ -41,7 +41,13 @@ SUFFIXES = {f".{form}": form for form in FORMATS[1:]} | {".ndjson": "jsonl"}
 
 
 def check_file(path: str | Path | None, option: str, suffixes: Iterable[str] = ()) -> None:
-    """Check that a file with one of `suffixes` can be written at `path`."""
+    """Check that a file with one of `suffixes` can be written at `path`.
+
+    Raises
+    ------
+    CommandError, UsageError
+        If `path` is a directory, has another suffix, or has no parent directory.
+    """
     if path is None:
         return
     path, allowed = Path(path), tuple(suffixes)
@@ -65,7 +71,13 @@ class Output:
 
     @property
     def resolved_format(self) -> str:
-        """The requested format, that of the file's suffix, table or csv; or database."""
+        """The requested format, that of the file's suffix, table or csv; or database.
+
+        Raises
+        ------
+        UsageError
+            If the suffix stands for no format.
+        """
         if self.address is not None:
             return "database"
         if self.format is not None:
@@ -78,7 +90,15 @@ class Output:
         raise click.UsageError(f"Cannot infer the format from {str(self.path)!r}; {listed}.")
 
     def check(self) -> None:
-        """Check format and destination before any long computation."""
+        """Check format and destination before any long computation.
+
+        Raises
+        ------
+        UsageError
+            If binary data would go to a terminal.
+        DataError
+            If the database cannot be reached or written to, or the table exists and may not.
+        """
         if self.address is not None:
             with self._table():
                 return
@@ -256,7 +276,13 @@ def _is_special(path: Path) -> bool:  # a device or a named pipe, which is not r
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file next to `path` that replaces it at the end, or is removed on any error."""
+    """Open a file next to `path` that replaces it at the end, or is removed on any error.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written, with the name of `path`.
+    """
     if _is_special(path):
         with path.open("wb") as stream:
             yield stream
@@ -357,7 +383,13 @@ def _fact(value: Any, *, for_people: bool) -> str | None:
 def parsed_gates(
     conditions: Sequence[str], names: Sequence[str], *, comparing: bool = False
 ) -> list[Gate]:
-    """Return the conditions of --fail-if on values with some names."""
+    """Return the conditions of --fail-if on values with some names.
+
+    Raises
+    ------
+    UsageError
+        If one cannot be read, or needs a comparison of two models.
+    """
     from recsys.errors import DataError
     from recsys.evaluation.results import Gate
 
@@ -372,7 +404,13 @@ def parsed_gates(
 
 
 def report_verdicts(verdicts: Sequence[Verdict]) -> None:
-    """Report the conditions that are not met, and raise if one is."""
+    """Report the conditions that are not met, and raise if one is.
+
+    Raises
+    ------
+    CommandError
+        If one is met.
+    """
     for verdict in verdicts:
         if not verdict.failed:
             note(f'not "{verdict.gate}": {verdict.reason}')

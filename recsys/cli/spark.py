@@ -33,7 +33,13 @@ def fit_on_spark(
     holdout: float | None,
     force: bool,
 ) -> None:
-    """Fit a model and write it; `recsys fit`."""
+    """Fit a model and write it; `recsys fit`.
+
+    Raises
+    ------
+    CommandError
+        If a number of threads is given, which is a setting of the cluster.
+    """
     if fitting.threads is not None:
         instead = "use --master local[N], or set spark.executor.cores by --conf"
         raise CommandError(f"--threads does not apply to --engine spark; {instead}.")
@@ -77,7 +83,13 @@ def recommend_on_spark(
     *,
     include_seen: bool,
 ) -> None:
-    """Recommend to all users; `recsys recommend`. `items` and `block` are files of ids."""
+    """Recommend to all users; `recsys recommend`. `items` and `block` are files of ids.
+
+    Raises
+    ------
+    CommandError
+        If items are blocked for single users.
+    """
     from recsys import spark
     from recsys.data.columns import Request
     from recsys.readers.id_lists import read_block, read_ids

@@ -71,7 +71,13 @@ class SplitOptions:
         return [*cli.given_in(self)]
 
     def check(self) -> None:
-        """Check that no option is of another method."""
+        """Check that no option is of another method.
+
+        Raises
+        ------
+        UsageError
+            If one is.
+        """
         for name in _DEFAULTS:
             methods = [method for method, (_, option, _) in SPLITS.items() if option == name]
             fits = self.method in methods or (self.method is None and "time" in methods)
@@ -108,7 +114,13 @@ def load_splits(
     seed: int,
     reader: cli.ReaderOptions,
 ) -> Split | Sequence[Split]:
-    """Read the splits to evaluate on: ratings that are split, a folder with a split, or a pair."""
+    """Read the splits to evaluate on: ratings that are split, a folder with a split, or a pair.
+
+    Raises
+    ------
+    UsageError
+        If the sources contradict each other, or the options of a split do not apply.
+    """
     from recsys.evaluation.split_files import read_pair, read_split
     from recsys.storage import is_split, split_files
 

@@ -223,7 +223,13 @@ def _shown(found: Monitoring) -> Any:
 def compare_online(
     log: str, clicks: Sequence[str], reader: cli.ReaderOptions, output: Output, seed: int
 ) -> None:
-    """Print how users of two models, whose lists a service has logged, click on them."""
+    """Print how users of two models, whose lists a service has logged, click on them.
+
+    Raises
+    ------
+    UsageError
+        If there is not one source of clicks.
+    """
     from recsys import __version__
     from recsys.evaluation.monitoring import CLICKS, online_test, read_lists
 

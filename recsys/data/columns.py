@@ -292,6 +292,11 @@ def assign_roles(
     """Choose and describe the columns; timestamps that cannot be read only if requested.
 
     `sample` returns the first values of a column.
+
+    Raises
+    ------
+    DataError
+        As `choose_columns`, or if the column of ratings has words.
     """
     roles = choose_columns(names, request, where, required)
     if request.rating is not None and "rating" in roles:
@@ -330,6 +335,11 @@ def names_without_header(
     It is one if a field is a usual or requested name, or if none is a number and columns are not
     requested by number. A column has its number if that, or its role elsewhere, is requested. It
     has no name if it is empty because there are two tabs in place of one, or one ends the lines.
+
+    Raises
+    ------
+    DataError
+        If there are more columns than roles by their place, and none is requested.
     """
     requested = request.columns
     named = set(requested.values())

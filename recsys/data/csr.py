@@ -303,7 +303,13 @@ class Entries:
 
 
 def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
-    """Return users, items and entries of prepared rows, whose columns are removed."""
+    """Return users, items and entries of prepared rows, whose columns are removed.
+
+    Raises
+    ------
+    DataError
+        If an id is a text that stands for a missing one.
+    """
     columns: Any = rows.arrays or rows.columns
     known = rows.distinct
     users, user_codes = encode(columns.pop("user"), "user", rows.idle_users, known.get("user"))
@@ -336,6 +342,11 @@ def encode(
     """Return the ids that occur (and idle ones), and the int32 index of each row's id.
 
     An array has integers, or places among the ids `known`, and is overwritten.
+
+    Raises
+    ------
+    DataError
+        If there are more ids than int32 can count.
     """
     keys: npt.NDArray[Any] = values if isinstance(values, np.ndarray) else np.empty(0, np.int32)
     if isinstance(values, pl.Series):

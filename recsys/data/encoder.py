@@ -299,7 +299,13 @@ class FeatureEncoder:
 
     @classmethod
     def from_state(cls, kind: str, state: EncoderState) -> Self:
-        """Return the encoder of a saved state."""
+        """Return the encoder of a saved state.
+
+        Raises
+        ------
+        DataError
+            If its parts do not agree.
+        """
         types = {form: each for each, form in FORMS.items()}
         blocks, start = [], 0
         for number, entry in enumerate(state.entries):

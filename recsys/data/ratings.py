@@ -451,6 +451,11 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
     """Build ratings from prepared rows; their columns are removed, to free memory on the way.
 
     Idle users have no ratings, and are known nevertheless. `name` is that of the source.
+
+    Raises
+    ------
+    DataError
+        As `Ratings.from_frame`.
     """
     place, has_values = rows.place, "rating" in rows.columns
     policy = duplicates or ("sum" if rows.implicit and has_values else "last")
@@ -479,7 +484,12 @@ def _of_csr(
 
 
 def check_process() -> None:
-    """Raise if the process was forked from one with a recommender: polars would hang in it."""
+    """Raise if the process was forked from one with a recommender: polars would hang in it.
+
+    Raises
+    ------
+    RecsysError
+    """
     if os.getpid() != _polars_process.setdefault("id", os.getpid()):
         raise RecsysError(
             "This process was forked from one that had a recommender, and polars does not work in "

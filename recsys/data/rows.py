@@ -477,7 +477,13 @@ def _decay(rows: Rows, half_life: float) -> None:
 
 
 def rating_values(series: pl.Series, place: Place = row_place) -> pl.Series:
-    """Return ratings as a column of Float32."""
+    """Return ratings as a column of Float32.
+
+    Raises
+    ------
+    DataError
+        If one is not a finite number.
+    """
     numbers = _numbers(series)
     if numbers.null_count():
         row = numbers.is_null().arg_max() or 0

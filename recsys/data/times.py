@@ -197,7 +197,13 @@ def is_time(value: object, form: str | None = None) -> bool:
 
 
 def check_time_format(form: str) -> str:
-    """Return a format of times as polars knows it."""
+    """Return a format of times as polars knows it.
+
+    Raises
+    ------
+    DataError
+        If it is neither a unit nor has a %.
+    """
     if form in _TICKS:
         return form
     if "%" not in form:

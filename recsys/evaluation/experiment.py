@@ -251,7 +251,12 @@ class RankingTask:
         *,
         catalogue: bool = False,
     ) -> RankingTask:
-        """Make the task of a split; arguments as in `evaluate`."""
+        """Make the task of a split; arguments as in `evaluate`.
+
+        Raises
+        ------
+        DataError
+        """
         relevant = split.test
         if not relevant.n_ratings:
             raise DataError("There are no test ratings to measure the models on.")
@@ -419,7 +424,13 @@ def _prepare(
 
 
 def check_folding(model: Model, split: Split) -> None:
-    """Raise, before the fit, if a model cannot fold in the users of a split's history."""
+    """Raise, before the fit, if a model cannot fold in the users of a split's history.
+
+    Raises
+    ------
+    DataError
+        Naming the models that can.
+    """
     if split.history is None or isinstance(model, FoldsInUsers):
         return
     able = ", ".join(sorted(m for m in MODELS if hasattr(model_class(m), "with_users")))
@@ -521,6 +532,11 @@ def measure_lists(
 
     `lists` has shape (n_ranked, N), and `ns` are at most N. Of the metrics of all lists together,
     the arrays of users have the change without the user.
+
+    Raises
+    ------
+    DataError
+        If an own metric does not return one value per user.
     """
     known, aligned = task.catalogue, dict[str, Any](n_relevant=task.n_relevant)
     counts = {n: recommended_counts(lists[:, :n], task.split.train.n_items) for n in ns}

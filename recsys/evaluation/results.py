@@ -448,13 +448,23 @@ class Gate:
         return cls(name if name in names else full[0], found["sign"], bound)
 
     def is_met(self, value: float) -> bool:
-        """Return whether a value is beyond the bound; NaN is not."""
+        """Return whether a value is beyond the bound; NaN is not.
+
+        Raises
+        ------
+        DataError
+        """
         if self.sign is None or self.bound is None:
             raise DataError(f"The condition {str(self)!r} compares two models; it has no bound.")
         return bool(_SIGNS[self.sign](value, self.bound))
 
     def bounded(self, values: Mapping[str, float], model: str) -> Verdict:
-        """Return the verdict on the values of one model, by name."""
+        """Return the verdict on the values of one model, by name.
+
+        Raises
+        ------
+        DataError
+        """
         if self.name not in values:
             raise DataError(
                 f"The condition {str(self)!r} cannot be checked: {model} has no {self.name}."

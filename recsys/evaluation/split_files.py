@@ -202,7 +202,13 @@ def read_pair(
     read: Callable[[str | Path], Ratings] | None = None,
     history: Path | None = None,
 ) -> Split:
-    """Read a split of two files, and the history; a saved split is checked to be as saved."""
+    """Read a split of two files, and the history; a saved split is checked to be as saved.
+
+    Raises
+    ------
+    DataError
+        As `read_split`.
+    """
     read, folder = read or read_ratings, Path(train).parent
     files, manifest = split_files(folder) or {}, read_split_manifest(folder)
     if (files.get("train"), files.get("test")) != (Path(train), Path(test)):

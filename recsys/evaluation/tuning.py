@@ -518,7 +518,13 @@ def _sample_users(split: Split, random_state: int) -> Split:
 
 
 def check_metric_name(metric: str) -> None:
-    """Check that a model can be tuned by a metric."""
+    """Check that a model can be tuned by a metric.
+
+    Raises
+    ------
+    DataError
+        Naming the metrics that are possible.
+    """
     kind, _, n = metric.partition("@")
     ranks = kind in RANKING_METRICS and n.isdecimal() and int(n) > 0
     if not ranks and metric not in RATING_METRICS:

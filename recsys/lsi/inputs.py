@@ -102,6 +102,11 @@ def text_batches(
 
     `labels` are for texts, since batches have their own; without ids the texts are numbered from
     `first_id`.
+
+    Raises
+    ------
+    DataError
+        If `documents` is a single text, a frame of texts, or empty, or has other numbers of labels.
     """
     problem = _problem(documents)
     if problem:
@@ -160,7 +165,13 @@ def _documents(texts: Iterable[str], ids: Any, titles: Any, first_id: int) -> It
 def learned_counts(
     encoder: Encoder, documents: Any, labels: Labels, vocabulary: IdsLike | None, matrix: Matrix
 ) -> tuple[pl.DataFrame, Any]:
-    """Return the names and counts of documents; the encoder learns the terms."""
+    """Return the names and counts of documents; the encoder learns the terms.
+
+    Raises
+    ------
+    DataError
+        If a vocabulary is of another length than the matrix is wide, or given for texts.
+    """
     batches = text_batches(documents, labels)
     if batches is not None:
         if vocabulary is not None:
@@ -200,6 +211,11 @@ def as_queries(encoder: Encoder, given: Any, matrix: Matrix, *, columns: bool) -
     """Return queries as terms with counts and weights.
 
     With `columns` a matrix has terms in its rows.
+
+    Raises
+    ------
+    DataError
+        If they are neither texts nor vectors, or there are none.
     """
     texts = has_texts(given)
     single = isinstance(given, str) or (np.ndim(given) == 1 and not texts)

@@ -375,7 +375,12 @@ def save_index(
 
 
 def load_index(path: str | Path, *, verify: bool = False) -> tuple[SavedIndex, Origin]:
-    """Load a saved index; see `recsys.schema.load_model`."""
+    """Load a saved index; see `recsys.schema.load_model`.
+
+    Raises
+    ------
+    ModelFileError
+    """
     path = resolved(path)
     manifest = read_manifest(path, INDEX)
     with reading_directory(path, INDEX):

@@ -91,6 +91,11 @@ def check_words(
     -----
     UnknownTermWarning
         Once, if queries have unknown words.
+
+    Raises
+    ------
+    NothingToRankError
+        If no query has a known word.
     """
     if not lost.any() and not any(unknown):
         return

@@ -100,6 +100,11 @@ def decompose(
 
     `n_components` is the number of dimensions, a rule of `lowrank.choose_rank`, or None for
     `default_rank`. Directions whose singular value is zero within rounding are left out.
+
+    Raises
+    ------
+    DataError
+        If it is out of its range, or no document has a weight.
     """
     largest = min(weighted.shape)
     if n_components is None:
@@ -229,7 +234,13 @@ class Weighting:
 
     @classmethod
     def learn(cls, name: str, counts: Any, power: float = 1.0) -> Self:
-        """Learn the global weights from counts, a csr_array of shape (n_documents, n_terms)."""
+        """Learn the global weights from counts, a csr_array of shape (n_documents, n_terms).
+
+        Raises
+        ------
+        DataError
+            If a count is negative and the weighting takes logarithms.
+        """
         if name != "count" and counts.nnz and counts.data.min() < 0:
             raise DataError(
                 f"The weighting {name!r} needs counts, which are not negative; "

@@ -168,7 +168,13 @@ class Language:
 
 
 def check_language(name: Any) -> None:
-    """Check a language's name."""
+    """Check a language's name.
+
+    Raises
+    ------
+    DataError
+        If it is neither "auto", None nor one of `LANGUAGES`.
+    """
     if name is not None and name != "auto" and name not in LANGUAGES:
         hint = did_you_mean(map(repr, close_matches(str(name), LANGUAGES, 2)))
         raise DataError(
@@ -178,7 +184,13 @@ def check_language(name: Any) -> None:
 
 @cache
 def stop_words_of(language: str) -> frozenset[str]:
-    """Return the stop words of a language: scikit-learn's in English, else of `stop_words`."""
+    """Return the stop words of a language: scikit-learn's in English, else of `stop_words`.
+
+    Raises
+    ------
+    DataError
+        If the language is not one of `LANGUAGES`.
+    """
     if language == "english":
         from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
@@ -253,7 +265,13 @@ class WordEncoder:
         self.weighting: Weighting
 
     def read(self, texts: Iterable[Sequence[str]]) -> Any:
-        """Count the words of batches of texts; with "auto", the language is found in them."""
+        """Count the words of batches of texts; with "auto", the language is found in them.
+
+        Raises
+        ------
+        DataError
+            If there are no words, or none in `min_df` documents.
+        """
         categories = pl.Categories.random()  # which number words in the order of their appearance
         kind = pl.Categorical(categories)
         held = pl.Series([], dtype=kind)  # without it the numbers are lost between batches
@@ -437,7 +455,13 @@ class VectorizerEncoder:
 
 
 def make_encoder(weighting: Any, **settings: Any) -> WordEncoder | VectorizerEncoder:
-    """Return the encoder of a weighting's name, or of a vectorizer."""
+    """Return the encoder of a weighting's name, or of a vectorizer.
+
+    Raises
+    ------
+    DataError
+        If `weighting` is neither.
+    """
     if isinstance(weighting, str) and weighting in WEIGHTINGS:
         return WordEncoder(weighting, **settings)
     if callable(getattr(weighting, "fit_transform", None)) and not isinstance(weighting, type):
@@ -456,7 +480,13 @@ def _no_terms(n: int, n_words: int, min_df: int) -> str:
 
 
 def checked_text(text: Any, number: int, noun: str = "Document") -> str:
-    """Return a text, checked."""
+    """Return a text, checked.
+
+    Raises
+    ------
+    DataError
+        If it is not a string, or has an unpaired surrogate.
+    """
     if not isinstance(text, str):
         raise DataError(f"{noun} {number} (from 0) must be a text; got {type(text).__name__}.")
     if not text.isascii():

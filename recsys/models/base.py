@@ -109,7 +109,15 @@ def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:
 
 
 def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
-    """Return `indices` as a one-dimensional int64 array; none is negative, or `size` or more."""
+    """Return `indices` as a one-dimensional int64 array; none is negative, or `size` or more.
+
+    Raises
+    ------
+    TypeError
+        If they are not integers in one dimension.
+    IndexError
+        If an index is negative (nothing wraps around here) or not below `size`.
+    """
     array = np.atleast_1d(np.asarray(indices))
     if array.size == 0:
         return np.zeros(0, dtype=np.int64)

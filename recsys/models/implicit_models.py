@@ -61,7 +61,13 @@ def library_class(module: str, name: str) -> Any:
 
 @contextmanager
 def library(name: str) -> Iterator[None]:
-    """Run code of the library, imported before: silently, with one BLAS thread."""
+    """Run code of the library, imported before: silently, with one BLAS thread.
+
+    Raises
+    ------
+    DataError
+        If the factors grow beyond all bounds.
+    """
     with kernels.one_blas_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

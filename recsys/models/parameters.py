@@ -108,7 +108,13 @@ class Parameter:
         return Range(self.low, self.high, log=self.log)
 
     def check(self, value: object) -> None:
-        """Check the type and range of a value."""
+        """Check the type and range of a value.
+
+        Raises
+        ------
+        DataError
+            If the value is of another type or out of range.
+        """
         if (value is None and self.default is None) or not self.description:
             return
         accepted, expected = _TYPES[self.type]

@@ -40,7 +40,13 @@ _CHOICE = {"auto": "recsys.auto:Auto"}  # of one of them, which is what is saved
 
 
 def model_class(name: str) -> type[Model]:
-    """Return the class of a model; the error for an unknown name has the closest ones."""
+    """Return the class of a model; the error for an unknown name has the closest ones.
+
+    Raises
+    ------
+    DataError
+        If there is no such model; the message names the closest one.
+    """
     if name not in MODELS | _CHOICE:
         close = similar_names(str(name))
         hint = f"did you mean {' or '.join(close)}? The" if close else "the"
@@ -93,6 +99,11 @@ def fitted_model(
     """Fit a model; return it, its ratings and the summary that is saved with it.
 
     Of a model that chooses among others, these are the choice, and what it was fitted to.
+
+    Raises
+    ------
+    DataError
+        If there are no ratings, or the fit breaks down.
     """
     if not ratings.n_ratings:
         raise DataError("There are no ratings to fit a model to.")

@@ -286,7 +286,13 @@ def as_ratings(
 
 
 def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user", "item")) -> Rows:
-    """Read the columns of an open file, as they stand in it; those `required` must be there."""
+    """Read the columns of an open file, as they stand in it; those `required` must be there.
+
+    Raises
+    ------
+    DataError
+        As `read_ratings`.
+    """
     if data.parts:
         parts, empty = [], None
         for part in data.parts:

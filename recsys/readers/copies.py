@@ -68,7 +68,13 @@ class Scratch:
         return target
 
     def decoded(self, path: Path, name: str, encoding: str) -> Path:
-        """Return the path of a copy in UTF-8 of a text file in another encoding."""
+        """Return the path of a copy in UTF-8 of a text file in another encoding.
+
+        Raises
+        ------
+        DataError
+            If there is no such encoding, or the file is in another one.
+        """
         try:
             b"".decode(encoding)
             decoder = codecs.getincrementaldecoder(encoding)()
@@ -131,7 +137,13 @@ class Zip:
 
 
 def unpacked(path: Path, name: str, scratch: Scratch) -> Path:
-    """Return the path of a file with its layers of gz, xz, bz2 and zst removed; a zip as it is."""
+    """Return the path of a file with its layers of gz, xz, bz2 and zst removed; a zip as it is.
+
+    Raises
+    ------
+    DataError
+        If it is damaged, or packed too many times over.
+    """
     for _ in range(_LAYERS):
         with path.open("rb") as stream:
             head = stream.read(8)
@@ -151,7 +163,13 @@ def _zstd() -> Any:
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn the errors of reading and unpacking a file into one sentence."""
+    """Turn the errors of reading and unpacking a file into one sentence.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged, or cannot be read or unpacked.
+    """
     try:
         yield
     except (*_DAMAGES, OSError, RuntimeError, _zstd().ZstdError) as error:
@@ -170,7 +188,14 @@ def unreadable(error: Exception, name: str) -> DataError:
 
 
 def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
-    """Write the rows of a sheet of a workbook to a Parquet file, and return the sheet's name."""
+    """Write the rows of a sheet of a workbook to a Parquet file, and return the sheet's name.
+
+    Raises
+    ------
+    DataError
+        If fastexcel is not installed, the workbook is damaged, there is no such sheet, or several
+        with rows and none is named.
+    """
     try:
         fastexcel: Any = import_module("fastexcel")
     except ImportError:
@@ -210,6 +235,11 @@ def write_rows(path: Path, name: str, form: str, target: Path) -> None:
 
     Users are the rows of a matrix and items its columns, counted as in the file: from 1 in Matrix
     Market, from 0 in SciPy's own format.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged.
     """
     try:
         if form == "Arrow":
@@ -228,7 +258,13 @@ def write_rows(path: Path, name: str, form: str, target: Path) -> None:
 
 
 def write_lines(path: Path, name: str, target: Path) -> None:
-    """Write the objects of a JSON array to a file, one per line."""
+    """Write the objects of a JSON array to a file, one per line.
+
+    Raises
+    ------
+    DataError
+        If something is not JSON, or the array ends early.
+    """
     text = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
         objects = msgspec.json.decode(text, type=list[msgspec.Raw])

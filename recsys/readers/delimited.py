@@ -238,7 +238,13 @@ def separator_name(separator: str) -> str:
 def read_delimited(
     data: DataFile, layout: Layout, request: Request, required: Sequence[str] = ("user", "item")
 ) -> Rows:
-    """Read a delimited file."""
+    """Read a delimited file.
+
+    Raises
+    ------
+    DataError
+        As `read_carefully`; also if columns are missing or ambiguous, or there are no rows.
+    """
     if request.rules.bad_rows is None and any("\ufffd" in name for name in layout.names):
         try:
             deque(data.lines(), maxlen=0)

@@ -31,7 +31,13 @@ _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not o
 
 @contextmanager
 def reading_parquet(name: str) -> Iterator[None]:
-    """Turn any problem with a Parquet file into one sentence."""
+    """Turn any problem with a Parquet file into one sentence.
+
+    Raises
+    ------
+    DataError
+        If polars or the system cannot read it.
+    """
     try:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, MemoryError, OSError) as error:
@@ -94,7 +100,13 @@ def _numbered(rows: Rows, data: DataFile, description: str, request: Request) ->
 def read_parquet(
     data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
 ) -> Rows:
-    """Read a Parquet file; only the columns that have a role are read."""
+    """Read a Parquet file; only the columns that have a role are read.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged or has no rows, or columns are missing or ambiguous.
+    """
     types = parquet_columns(data)
     names, scan = list(data.columns or types), pl.scan_parquet(data.path, glob=False)
 
@@ -139,7 +151,14 @@ def _text(binary: pl.Expr, scan: pl.LazyFrame, where: str) -> pl.Expr:
 def read_jsonl(
     data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
 ) -> Rows:
-    """Read a file of JSON objects, one per line; keys are columns."""
+    """Read a file of JSON objects, one per line; keys are columns.
+
+    Raises
+    ------
+    DataError
+        As `json_objects`; also if an id is neither integer nor string, or columns are missing or
+        ambiguous.
+    """
     passing = BadRows(request.rules.bad_rows)  # those of the sample count below
     sample = [fields for _, fields in islice(json_objects(data, passing), SAMPLE)]
     names = _keys(sample)
@@ -365,7 +384,13 @@ def _lines(data: DataFile, form: str) -> pl.DataFrame:
 
 
 def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
-    """Return the rows of several files, which are named, as one table."""
+    """Return the rows of several files, which are named, as one table.
+
+    Raises
+    ------
+    DataError
+        If not all files have the same roles.
+    """
     first_name, first = parts[0]
     every, roles = [rows for _, rows in parts], {*first.columns, *first.arrays}
     for name, rows in parts:

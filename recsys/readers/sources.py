@@ -146,7 +146,13 @@ class DataFile:
         return data_suffix(self.name)
 
     def check_text(self, head: bytes) -> None:
-        """Check that a file that begins like this is a text."""
+        """Check that a file that begins like this is a text.
+
+        Raises
+        ------
+        DataError
+            If it is binary, or of a known foreign format.
+        """
         for beginning, description in _FOREIGN.items():
             if head.lstrip()[:40].lower().startswith(beginning.lower()):
                 raise DataError(f"{self.name} is {description}")

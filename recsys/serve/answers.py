@@ -217,6 +217,10 @@ class Answers:
         """Return predictions for pairs of a user and an item, with their uncertainty if known.
 
         Given a confidence, also the bounds of intervals: those of a normal distribution.
+
+        Raises
+        ------
+        UnknownIdError, DataError
         """
         model = self.recommender.model
         uncertain = isinstance(model, abilities.HasUncertainty)

@@ -197,6 +197,11 @@ class Facts:
         They are the first two principal components of the item vectors, each of length 1: items
         are close if the model takes them for similar. The picture is the best one in two
         dimensions, and shows a share of the differences between items that is given with it.
+
+        Raises
+        ------
+        ProblemError
+            If the model has no item vectors.
         """
         model = self.recommender.model
         if not isinstance(model, HasItemVectors):
@@ -228,6 +233,11 @@ class Facts:
         For a model of factors they are those of the product of its user and item factors, for
         spectral those of the normalised interactions; of a blend, those of its first model that
         has any.
+
+        Raises
+        ------
+        ProblemError
+            If the model has no factors.
         """
         model = self.recommender.model
         if (values := _singular_values(model)) is None:

@@ -121,7 +121,13 @@ class Service:
                 _log.exception("%s: %s cannot be loaded", name, slot.path)
 
     def answers(self, variant: Variant | None = None, user: Id | None = None) -> Answers:
-        """Return the answers of a model: of a variant, of a user's variant, or of model a."""
+        """Return the answers of a model: of a variant, of a user's variant, or of model a.
+
+        Raises
+        ------
+        ProblemError
+            If there is no such model, or it is not loaded yet.
+        """
         if not self.models:
             raise ProblemError("not-available", "The service has an index of documents alone.")
         chosen = variant or self.variant(user) or "a"
@@ -136,13 +142,25 @@ class Service:
         return variant_of(user, self.settings.share)
 
     def search(self) -> IndexAnswers:
-        """Return the answers of the index."""
+        """Return the answers of the index.
+
+        Raises
+        ------
+        ProblemError
+            If there is none, or it is not loaded yet.
+        """
         if self.index is None:
             raise ProblemError("not-available", "The service has no index of documents (--index).")
         return self.index.loaded()
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Return what a function returns, called in a thread, in the time of a request."""
+        """Return what a function returns, called in a thread, in the time of a request.
+
+        Raises
+        ------
+        ProblemError
+            If too many requests wait, or the time is over.
+        """
         if self._pending >= self.limits.waiting:
             raise ProblemError("busy", f"{self._pending} requests wait for an answer; try again.")
         self._pending += 1
@@ -177,21 +195,39 @@ class Service:
         return answers
 
     async def store(self, events: list[Json]) -> None:
-        """Return when events are on the disk."""
+        """Return when events are on the disk.
+
+        Raises
+        ------
+        ProblemError
+            If there is no log of events, or it cannot be written.
+        """
         if self.events is None:
             raise ProblemError("not-available", "The service stores no events (--events FILE).")
         await self.events.store(b"".join(msgspec.json.encode(each) + b"\n" for each in events))
         self.counters.events.inc(len(events))
 
     def check_n(self, n: int) -> int:
-        """Return the length of a list, if it is within the limit."""
+        """Return the length of a list, if it is within the limit.
+
+        Raises
+        ------
+        ProblemError
+            If it is above the limit.
+        """
         if not 1 <= n <= self.limits.items:
             expected = f"n must be between 1 and {self.limits.items:,}"
             raise ProblemError("invalid-request", f"{expected}; got {n}.")
         return n
 
     def check_batch(self, size: int, noun: str, n: int = 1) -> None:
-        """Check the size of a batch, of n items each."""
+        """Check the size of a batch, of n items each.
+
+        Raises
+        ------
+        ProblemError
+            If it is empty, or above the limit.
+        """
         if not 1 <= size <= self.limits.batch:
             expected = f"A request has 1 to {self.limits.batch:,} {noun}"
             raise ProblemError("invalid-request", f"{expected}; got {size:,}.")
@@ -290,7 +326,12 @@ class Slot(Generic[T]):
         self._seen: Signature | None = ("", 0, 0, 0)  # of nothing: a missing directory is news
 
     def loaded(self) -> T:
-        """Return what is served; before the first success that is a problem."""
+        """Return what is served; before the first success that is a problem.
+
+        Raises
+        ------
+        ProblemError
+        """
         if self.current is None:
             reason = self.rejected or f"{Path(self.path).name} is being loaded."
             raise ProblemError("not-ready", reason)

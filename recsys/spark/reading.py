@@ -36,6 +36,11 @@ def read_ratings(spark: SparkSession, path: str | DataFrame, request: Request) -
 
     Files are CSV or TSV with a header, plain or compressed, by the suffix of the file or of one in
     the folder; else Parquet.
+
+    Raises
+    ------
+    DataError
+        If there is nothing at `path`, or the table is not one that `checked_ratings` takes.
     """
     if not isinstance(path, str):
         return checked_ratings(path, request, "the table")
@@ -55,7 +60,13 @@ def read_ratings(spark: SparkSession, path: str | DataFrame, request: Request) -
 
 
 def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTable:
-    """Choose and check the columns of a table of ratings, whose `path` is for messages."""
+    """Choose and check the columns of a table of ratings, whose `path` is for messages.
+
+    Raises
+    ------
+    DataError
+        If a column or an id is missing or unsuitable, a rating not finite, or there are no rows.
+    """
     from pyspark.sql import functions as sql
 
     roles = choose_columns(frame.columns, request, path)
@@ -123,6 +134,11 @@ def encode(
     """Index users and items, merge repeated pairs, and set the held-out ratings apart.
 
     Which ratings are held out depends on user, item and `random_state` alone.
+
+    Raises
+    ------
+    DataError
+        If there are too many ids, no rating is left, or nothing decides between repeated ratings.
     """
     from pyspark.sql import functions as sql
 

@@ -124,7 +124,12 @@ def _parsed(text: str, path: str) -> SparkModel:
 
 
 def read_result(path: str | Path) -> SparkModel:
-    """Read the model.json of a result on a local disk, and check that its files exist."""
+    """Read the model.json of a result on a local disk, and check that its files exist.
+
+    Raises
+    ------
+    ModelFileError
+    """
     directory = Path(path)
     try:
         text = (directory / MANIFEST).read_text(encoding="utf-8")
@@ -141,7 +146,13 @@ def read_result(path: str | Path) -> SparkModel:
 
 
 def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
-    """Return the model, its training ratings and the summary of its fit."""
+    """Return the model, its training ratings and the summary of its fit.
+
+    Raises
+    ------
+    ModelFileError
+        If the result is damaged, or too large for the memory of this machine.
+    """
     result = read_result(path)
     try:
         if result.model not in MODELS:
@@ -246,7 +257,12 @@ class Place:
             stream.write(bytearray(text.encode()))
 
     def move_to(self, other: Place) -> None:
-        """Rename to `other`, which must not exist."""
+        """Rename to `other`, which must not exist.
+
+        Raises
+        ------
+        ModelFileError
+        """
         if not self._files.rename(self._path, other._path):
             raise ModelFileError(f"{self.uri} cannot be renamed to {other.uri}.")
 
@@ -268,6 +284,10 @@ def staged(
     """Yield a new hidden folder that is renamed to `out`, or deleted after an exception.
 
     `replaceable` tells whether an existing folder is of a kind that `overwrite` may replace.
+
+    Raises
+    ------
+    ModelFileError
     """
     target = Place(spark, out)
     if not target.exists():

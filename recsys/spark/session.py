@@ -136,7 +136,12 @@ def reported(spark: SparkSession, say: Say | None) -> Iterator[Say]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn an exception of PySpark into an `EngineError` of one sentence; pass others on."""
+    """Turn an exception of PySpark into an `EngineError` of one sentence; pass others on.
+
+    Raises
+    ------
+    EngineError
+    """
     try:
         yield
     except RecsysError:
