@@ -118,12 +118,13 @@ class ALS(ContentModel):
         del sweeps  # and with it the transpose of the ratings
         vars(self).update(best)
         # The users once more, so that a user folded in later gets the very same vector.
-        entries = None if "user_prior_mean" in vars(self) else ratings.coded
-        rows = csr_rows(ratings.user_features)
-        solved = self._solved_rows(entries or Histories.of(ratings), rows, of_users=True)
-        vars(self).update(solved)
-        with at_most(self.threads):
-            self._fit_content(ratings)
+        is_plain = "user_prior_mean" not in vars(self)  # without links and features
+        entries = (ratings.coded if is_plain else None) or Histories.of(ratings)
+        rows = None if is_plain else csr_rows(ratings.user_features)
+        vars(self).update(self._solved_rows(entries, rows, of_users=True))
+        if not is_plain:
+            with at_most(self.threads):
+                self._fit_content(ratings)
 
     def _sweeps(self, ratings: Ratings, start: FactorModel | None) -> Generator[AlsSweep]:
         names = "regularization", "count_power", "random_state", "threads"
