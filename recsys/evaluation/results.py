@@ -284,11 +284,15 @@ def _table(
 
 
 def _labelled(models: Iterable[str], frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Return the frames of the models as one, with the model as the first column."""
-    return pl.concat(
+    """Return the frames of the models as one, with the model as the first column.
+
+    Columns that only some of the models have are null for the others.
+    """
+    labelled = (
         frame.select(pl.lit(model).alias("model"), pl.all())
         for model, frame in zip(models, frames, strict=True)
     )
+    return pl.concat(labelled, how="diagonal")
 
 
 def _ratio(values: pl.DataFrame, metric: Metric, name: str) -> Ratio | None:

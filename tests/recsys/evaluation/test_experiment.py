@@ -19,6 +19,7 @@ from recsys.evaluation import (
     Split,
     WithoutFeatures,
     evaluate,
+    held_out_cold_users,
     held_out_items,
     held_out_users,
     k_fold,
@@ -392,6 +393,20 @@ def test_cold_items_are_ranked_among_themselves_and_their_errors_told_apart(spli
     n = held.new_items
     found = evaluate(["als"], held, n=n, metrics=["recall"])
     assert found.table[f"recall@{n}"][0] == 1
+
+
+@pytest.mark.parametrize("models", [["bias", "random"], ["random", "bias"]])
+@pytest.mark.parametrize("make", [held_out_items, held_out_cold_users])
+def test_models_that_only_rank_are_compared_on_cold_splits(split, make, models):
+    held = make(split.train, 0.2, 0.2, random_state=1)
+    found = evaluate(models, held, n=3)
+    errors = found.table.filter(model="random").select("rmse", "rmse_warm", "rmse_cold")
+    assert errors.row(0) == (None, None, None)
+    users = found.per_user
+    assert users.filter(model="random")["warm_ratings"].is_null().all()
+    alone = evaluate("bias", held, n=3).per_user
+    assert users.filter(model="bias").select(alone.columns).equals(alone)
+    assert {"ndcg@3"} <= {*found.comparisons["metric"]}
 
 
 def test_chance_orders_cold_items_of_which_a_model_knows_nothing():
