@@ -107,8 +107,8 @@ def evaluate(
         Rank each user's relevant items among so many random ones instead of all. Such metrics are
         not those over all items (see `sample_candidates`).
     new : {"drop", "keep"}
-        Leave out test ratings of users and items without training ratings, or keep them, although
-        models cannot know anything about them.
+        Leave out test ratings of users and items without training ratings, and recommend no such
+        item, or keep them, although models cannot know anything about them.
     diversity : float
         Weight of variety, from 0 to 1, in recommendations (see `Recommender.recommend`).
     metrics : sequence of str, Metric or function, optional
@@ -162,7 +162,10 @@ def evaluate(
         for label, model in labelled.items():
             mine = _split_of(label, own)
             if id(mine) not in prepared:
-                as_is = isinstance(each, Mapping)
+                as_is = isinstance(each, Mapping) or any(
+                    isinstance(m, Recommender) and m.ratings.shape == mine.train.shape
+                    for m in labelled.values()
+                )
                 prepared[id(mine)] = _prepare(mine, settings, measured, as_is=as_is)
             listen = None if on_step is None else partial(on_step, label)
             task = prepared[id(mine)][0]
@@ -225,9 +228,10 @@ class RankingTask:
     """A split made ready: n items are recommended to each user with relevant test items.
 
     `relevant` are the relevant test ratings, and `users` those who have some. Without `candidates`,
-    items are all that the user has not rated in the training part. Of a split that holds out whole
-    items, or users, only the ratings of these are relevant, and of items only these are `allowed`.
-    Chance decides between equal scores of candidates and of such items (see `_Drawn`).
+    items are all that are `allowed` and that the user has not rated in the training part. Of a
+    split that holds out whole items, or users, only the ratings of these are relevant, and of items
+    only these are allowed. Chance decides between equal scores of candidates and of such items (see
+    `_Drawn`).
     """
 
     split: Split
@@ -250,8 +254,11 @@ class RankingTask:
         random_state: int = 0,
         *,
         catalogue: bool = False,
+        only_rated: bool = False,
     ) -> RankingTask:
         """Make the task of a split; arguments as in `evaluate`.
+
+        With `only_rated`, items without training ratings are not recommended.
 
         Raises
         ------
@@ -267,11 +274,15 @@ class RankingTask:
         users = np.flatnonzero(np.diff(relevant.indptr))
         if not len(users):
             raise DataError(f"No test rating is {relevant_from} or more, so no item is relevant.")
+        allowed, rated = None, has_items(split.train)
+        if split.method == "items":
+            allowed = ~rated
+        elif only_rated and not rated.all():
+            allowed = rated
         drawn = None
         if candidates is not None:
-            drawn = sample_candidates(split, relevant, candidates, random_state)
+            drawn = sample_candidates(split, relevant, candidates, random_state, allowed)
         known = Catalogue.of(split.train) if catalogue else None
-        allowed = ~has_items(split.train) if split.method == "items" else None
         return cls(split, relevant, users, n, drawn, known, allowed, random_state=random_state)
 
     @property
@@ -289,9 +300,9 @@ class RankingTask:
         """Return each user's n best items, -1 where fewer are left, shape (n_ranked, n)."""
         lists = np.full((len(self.users), self.n), -1, dtype=np.int32)
         search: Callable[[Indices, int], Iterator[TopN]]
-        if self.candidates is None and self.allowed is None:
-            seen = self.split.seen
-            search = partial(top_n, model, exclude=CsrPairs(seen.indptr, seen.indices))
+        if self.candidates is None and self.split.method != "items":
+            seen = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
+            search = partial(top_n, model, exclude=seen, allowed=self.allowed)
         else:
             search = _Drawn(model, self.candidates, self.allowed, self.random_state).search
         ranked = search, self.users, self.n, model, self.split.train
@@ -300,8 +311,16 @@ class RankingTask:
         return lists
 
 
-def sample_candidates(split: Split, relevant: Ratings, n: int, random_state: int = 0) -> CsrPairs:
+def sample_candidates(
+    split: Split,
+    relevant: Ratings,
+    n: int,
+    random_state: int = 0,
+    allowed: NDArray[np.bool_] | None = None,
+) -> CsrPairs:
     """Draw candidates: each user's relevant items, and n others that the user has not rated.
+
+    Others are drawn from the `allowed` items, a bool ndarray of shape (n_items,), by default all.
 
     Metrics over samples are not those over all items, and may order models differently: they
     measure how well a model separates relevant items from random ones.
@@ -324,10 +343,11 @@ def sample_candidates(split: Split, relevant: Ratings, n: int, random_state: int
     def row(ratings: Ratings, user: int) -> NDArray[np.int32]:
         return np.asarray(ratings.indices[ratings.indptr[user] : ratings.indptr[user + 1]])
 
+    never = np.flatnonzero([] if allowed is None else ~allowed).astype(np.int32)
     counts = np.diff(relevant.indptr)
     rows = [relevant.indices[:0]] * relevant.n_users
     for user in np.flatnonzero(counts).tolist():
-        rated = np.concatenate([row(split.seen, user), row(split.test, user)])
+        rated = np.concatenate([row(split.seen, user), row(split.test, user), never])
         drawn = draw_items(np.random.default_rng([random_state, user]), relevant.n_items, n, rated)
         rows[user] = np.concatenate([row(relevant, user), drawn])
     indptr = np.cumsum([0, *map(len, rows)], dtype=np.int64)
@@ -402,14 +422,18 @@ def _prepare(
 ) -> tuple[RankingTask, SplitInfo]:
     """Check the split, apply the policy on new users and items, and count."""
     split.check()
-    used = split
-    if settings.new == "drop" and split.method not in COLD:
-        used = replace(split, test=split.test.take(~split.is_new)) if as_is else split.without_new()
+    drops = settings.new == "drop" and split.method not in COLD
+    used = split.without_new() if drops and not as_is else split
+    if drops and as_is:
+        history, rated = split.history, has_items(split.train)
+        history = None if history is None else history.take(rated[history.indices])
+        used = replace(split, test=split.test.take(~split.is_new), history=history)
     if split.test.n_ratings and not used.test.n_ratings:
         raise DataError(NOTHING_KNOWN)
     arguments = settings.relevant_from, settings.candidates, settings.random_state
     catalogue = any(metric.uses_catalogue for metric in metrics)
-    task = RankingTask.of(used, settings.ns[-1], *arguments, catalogue=catalogue)
+    limits = {"catalogue": catalogue, "only_rated": drops}
+    task = RankingTask.of(used, settings.ns[-1], *arguments, **limits)
     task = replace(task, diversity=settings.diversity)
     counts = {
         "train_ratings": used.train.n_ratings,
@@ -469,8 +493,8 @@ def _fitted(
         recommender.fit(train, on_step=listen)
     elif not all(np.array_equal(getattr(model.ratings, a), getattr(split.train, a)) for a in _CSR):
         raise DataError(
-            "A fitted recommender is measured with new='drop' on a split whose training part "
-            "is its own ratings, such as split_from_pair(recommender.ratings, test)."
+            "A fitted recommender is measured on a split whose training part is its own ratings, "
+            "such as the one of shared_test({label: recommender.ratings}, test)."
         )
     return recommender, tuple(steps)
 

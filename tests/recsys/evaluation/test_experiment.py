@@ -25,6 +25,7 @@ from recsys.evaluation import (
     k_fold,
     random_split,
     sample_candidates,
+    shared_test,
     split_from_pair,
 )
 from recsys.evaluation.experiment import draw_items
@@ -486,6 +487,49 @@ def test_an_evaluation_says_what_it_is(split):
 def test_what_is_no_split_is_refused(given):
     with pytest.raises(DataError, match=r"split must be a Split or several; got (None|Rat|int)"):
         evaluate(["popular"], given)
+
+
+def each_split(ratings):
+    """Splits whose training parts lack some users and items."""
+    return {
+        "random": random_split(ratings, 0.5, 2),
+        "fold": k_fold(ratings, 2)[1],
+        "users": held_out_users(ratings, 0.5, 0.5, 1),
+    }
+
+
+@pytest.mark.parametrize("method", ["random", "fold", "users"])
+@pytest.mark.parametrize("candidates", [None, 7])
+def test_a_fitted_recommender_is_measured_as_a_model_fitted_to_the_same_split(method, candidates):
+    rng = np.random.default_rng(1)
+    matrix = sp.random_array(
+        (30, 25), density=0.1, rng=rng, data_sampler=lambda size: rng.integers(1, 6, size)
+    )
+    split = each_split(Ratings.from_matrix(matrix))[method]
+    assert split.without_new().train.shape != split.train.shape
+    fitted = Recommender("bias").fit(split.train)
+    settings = {"n": [3, 50], "resamples": 0, "candidates": candidates}
+    found = evaluate(fitted, split, **settings)
+    expected = evaluate("bias", split, **settings)
+    seconds = ["fit_seconds", "recommend_seconds"]
+    if candidates is None:
+        for name in found.table.drop("model", *seconds).columns:
+            same = pytest.approx(expected.table[name][0], rel=1e-4)
+            assert found.table[name][0] == same, name
+    both = evaluate({"one": fitted, "other": "bias"}, split, **settings)
+    assert both.table["ndcg@3"][0] == both.table["ndcg@3"][1] == found.table["ndcg@3"][0]
+    known = Recommender("bias").fit(split.without_new().train)
+    assert evaluate(known, split, **settings).per_user.equals(expected.per_user)
+
+
+def test_a_recommender_is_measured_on_its_own_ratings_only(split):
+    fitted = Recommender("bias").fit(split.train)
+    later = split.test.to_frame()
+    with pytest.raises(DataError, match=r"whose training part is its own ratings, such as the one"):
+        evaluate(fitted, random_split(split.train))
+    shared = shared_test({"mine": fitted.ratings}, Ratings.from_frame(later)).splits
+    found = evaluate({"mine": fitted}, shared, resamples=0).table
+    assert found["rmse"][0] == evaluate(fitted, split, resamples=0).table["rmse"][0]
 
 
 def test_a_recommender_must_be_fitted(split):
