@@ -88,7 +88,7 @@ def evaluate(
 
     Ratings are predicted for every test pair and clipped to the range of the training ratings.
     Recommendations are made to every user with relevant test items, out of all items that the
-    user has not rated in the training part.
+    user has not rated in the training part; of a split that holds out whole items, out of these.
 
     Parameters
     ----------
@@ -554,16 +554,15 @@ def measure_lists(
 ) -> tuple[dict[str, Doubles], dict[str, float]]:
     """Return the metrics of each of the task's users, and those of all lists together.
 
-    `lists` has shape (n_ranked, N), and `ns` are at most N. Of the metrics of all lists together,
-    the arrays of users have the change without the user.
-
-    Raises
-    ------
-    DataError
-        If an own metric does not return one value per user.
+    `lists` has shape (n_ranked, N), and `ns` are at most N. Metrics of all lists together are of
+    the allowed items, and the arrays of users have their change without the user.
     """
     known, aligned = task.catalogue, dict[str, Any](n_relevant=task.n_relevant)
-    counts = {n: recommended_counts(lists[:, :n], task.split.train.n_items) for n in ns}
+    listed, n_items = lists, task.split.train.n_items
+    if task.allowed is not None:  # the places among them
+        n_items = int(np.count_nonzero(task.allowed))
+        listed = np.append(np.cumsum(task.allowed) - 1, -1).astype(np.int32)[lists]
+    counts = {n: recommended_counts(listed[:, :n], n_items) for n in ns}
     of_lists = [metric for metric in metrics if metric.scope != "ratings"]
     blocks: dict[str, list[Doubles]] = {f"{m.name}@{n}": [] for m in of_lists for n in ns}
     whole: dict[str, Any] = {}
@@ -580,7 +579,7 @@ def measure_lists(
             if metric.influence is None:
                 found = metric.function(*(arrays[name] for name in metric.needs))
             else:
-                found = metric.influence(arrays["lists"], counts[n])
+                found = metric.influence(listed[rows, :n], counts[n])
             values = np.asarray(found, dtype=np.float64)
             if values.shape != users.shape:
                 raise DataError(

@@ -313,7 +313,7 @@ def coverage_influence(lists: Lists, counts: Counts) -> Doubles:
 
 @_metric(
     "coverage",
-    "share of the items with training ratings that are recommended to anyone",
+    "share of the items that can be recommended that are recommended to anyone",
     0,
     coverage_influence,
 )
@@ -403,8 +403,8 @@ def gini_influence(lists: Lists, counts: Counts) -> Doubles:
 
 @_metric(
     "gini",
-    "Gini index of how often each item is recommended: 0 if all are equally often, near 1 if "
-    "a few are always",
+    "Gini index of how often each item that can be recommended is: 0 if all are equally often, "
+    "near 1 if a few are always",
     0,
     gini_influence,
 )

@@ -394,6 +394,23 @@ def test_cold_items_are_ranked_among_themselves_and_their_errors_told_apart(spli
     n = held.new_items
     found = evaluate(["als"], held, n=n, metrics=["recall"])
     assert found.table[f"recall@{n}"][0] == 1
+    # So are coverage and the Gini index of these items alone, whatever else there is.
+    found = evaluate(["als"], held, n=[1, n], metrics=["coverage", "gini"])
+    assert found.table.select(f"coverage@{n}", f"gini@{n}").row(0) == (1, 0)
+    assert 1 / n <= found.table["coverage@1"][0] <= 1
+    # Sampled candidates are held-out items, too.
+    found = evaluate(["als"], held, n=n, metrics=["coverage"], candidates=n)
+    assert found.table[f"coverage@{n}"][0] == 1
+
+
+def test_coverage_is_of_the_items_that_can_be_recommended():
+    nan = np.nan
+    whole = Ratings.from_matrix(np.array([[5, nan, 1], [4, 3, nan], [nan, nan, 2.0]]))
+    held_out = np.array([False, True, True, False, True])
+    split = Split(whole.take(~held_out), whole.take(held_out))
+    for new, expected in (("drop", 1 / 2), ("keep", 2 / 3)):
+        found = evaluate(["popular"], split, n=1, new=new, metrics=["coverage"], resamples=0)
+        assert found.table["coverage@1"][0] == expected
 
 
 @pytest.mark.parametrize("models", [["bias", "random"], ["random", "bias"]])
