@@ -577,7 +577,7 @@ def measure_lists(
         for metric, n in itertools.product(of_lists, ns):
             arrays |= {"lists": lists[rows, :n], "hits": hits[:, :n]}
             if metric.influence is None:
-                found = metric.function(*(arrays[name] for name in metric.needs))
+                found = metric._of_users(arrays)
             else:
                 found = metric.influence(listed[rows, :n], counts[n])
             values = np.asarray(found, dtype=np.float64)

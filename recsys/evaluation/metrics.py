@@ -10,9 +10,9 @@ share of users who have rated item i in the training part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -72,6 +72,16 @@ class Metric:
         """Names of the parameters of the function that have no default."""
         found = signature(self.function).parameters.values()
         return tuple(each.name for each in found if each.default is each.empty)
+
+    def _of_users(self, arrays: Mapping[str, Any]) -> Any:
+        """Return the values of users, from arrays by the names of the parameters."""
+        parameters, by_place, by_name = signature(self.function).parameters, [], {}
+        for name in self.needs:
+            if parameters[name].kind is Parameter.KEYWORD_ONLY:
+                by_name[name] = arrays[name]
+            else:
+                by_place.append(arrays[name])
+        return self.function(*by_place, **by_name)
 
     @property
     def scope(self) -> Literal["ratings", "catalogue", "user"]:

@@ -568,13 +568,22 @@ def test_own_metrics_are_measured_as_those_of_the_registry(split):
     def share(lists, n_relevant, cutoff=3):
         return np.where(n_relevant > 1, (lists < cutoff).mean(axis=1), np.nan)
 
+    def by_name(hits, /, *, n_relevant):
+        return hits.sum(axis=1) / n_relevant
+
     share_metric = Metric("share", share, "share of three items", direction=0)
     found = evaluate(
-        ["popular", "bias"], split, n=[1, 3], metrics=[first, "precision", share_metric]
+        ["popular", "bias"],
+        split,
+        n=[1, 3],
+        metrics=[first, "precision", share_metric, by_name, "recall"],
     )
-    assert found.table.columns[1:7] == [
-        f"{name}@{n}" for name in ("precision", "first", "share") for n in (1, 3)
+    assert found.table.columns[1:11] == [
+        f"{name}@{n}"
+        for name in ("precision", "recall", "first", "share", "by_name")
+        for n in (1, 3)
     ]
+    assert found.table["by_name@3"].to_list() == found.table["recall@3"].to_list()
     assert found.table["first@3"].to_list() == found.table["precision@1"].to_list()
     assert found.measured["first"].definition == "Whether the first recommendation is relevant."
     assert {"first@1", "share@3"} <= set(found.comparisons["metric"])
