@@ -15,6 +15,7 @@ Each message is one sentence: what was wrong, where, and what would be right.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Integral
 
 
 class RecsysError(Exception):
@@ -39,6 +40,19 @@ class NotFittedError(RecsysError, ValueError):
 
 class EngineError(RecsysError, RuntimeError):
     """A cluster engine that is not installed, cannot be reached, or failed at its work."""
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Check an option that takes a whole number of at least `least`.
+
+    Raises
+    ------
+    DataError
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise DataError(f"{name} must be a whole number; got {value!r}.")
+    if value < least:
+        raise DataError(f"{name} must be at least {least}; got {value}.")
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

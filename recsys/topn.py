@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from lowrank import kernels
 from lowrank.kernels.retrieval import top_k
 from lowrank.kernels.topk import SearchOrder, item_order
-from recsys.errors import DataError
+from recsys.errors import check_whole
 from recsys.models.base import Floats, Indices
 from recsys.models.factor_form import FactorForm
 
@@ -169,16 +168,8 @@ class KnownUsers:
 
 
 def check_n(n: object) -> None:
-    """Check a number of items.
-
-    Raises
-    ------
-    DataError
-    """
-    if not isinstance(n, Integral) or isinstance(n, bool):
-        raise DataError(f"n must be a whole number; got {n!r}.")
-    if n < 1:
-        raise DataError(f"n must be at least 1; got {n}.")
+    """Check a number of items."""
+    check_whole("n", n, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lowrank.kernels import pieces
 from recsys.data.ratings import Ratings, has_items
-from recsys.errors import DataError
+from recsys.errors import DataError, check_whole
 from recsys.evaluation.metrics import (
     Catalogue,
     Doubles,
@@ -331,14 +331,13 @@ def sample_candidates(
     Raises
     ------
     DataError
-        If n is below 1.
+        If n is not a whole number, or below 1.
 
     References
     ----------
     Krichene and Rendle (2020), "On sampled metrics for item recommendation".
     """
-    if n < 1:
-        raise DataError(f"candidates must be at least 1; got {n}.")
+    check_whole("candidates", n, 1)
 
     def row(ratings: Ratings, user: int) -> NDArray[np.int32]:
         return np.asarray(ratings.indices[ratings.indptr[user] : ratings.indptr[user + 1]])

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import polars as pl
 
-from recsys.errors import DataError
+from recsys.errors import DataError, check_whole
 from recsys.evaluation.metrics import Metric
 from recsys.evaluation.statistics import Ratio, bootstrap, holm, jackknife, percentiles, sign_flip
 from recsys.messages import close_matches, counted
@@ -68,8 +68,7 @@ class Settings:
             raise DataError("n must be a number or several; got none.")
         if self.new not in ("drop", "keep"):
             raise DataError(f"new must be 'drop' or 'keep'; got {self.new!r}.")
-        if self.resamples < 0:
-            raise DataError(f"resamples must not be negative; got {self.resamples}.")
+        check_whole("resamples", self.resamples, 0)
         if not 0 < self.confidence < 1:
             raise DataError(f"confidence must be between 0 and 1; got {self.confidence}.")
 

@@ -257,8 +257,12 @@ def test_bad_questions_are_refused(split):
         evaluate(["popular"], split, new="ask")
     with pytest.raises(DataError, match="confidence must be between 0 and 1; got 95"):
         evaluate(["popular"], split, confidence=95)
-    with pytest.raises(DataError, match="resamples must not be negative; got -1"):
+    with pytest.raises(DataError, match="resamples must be at least 0; got -1"):
         evaluate(["popular"], split, resamples=-1)
+    with pytest.raises(DataError, match=r"resamples must be a whole number; got 2\.5"):
+        evaluate(["popular"], split, resamples=2.5)
+    with pytest.raises(DataError, match=r"candidates must be a whole number; got 2\.5"):
+        evaluate(["popular"], split, candidates=2.5)
     with pytest.raises(DataError, match="models must hold at least one model"):
         evaluate([], split)
     with pytest.raises(DataError, match="split must hold at least one Split"):
