@@ -128,8 +128,12 @@ def _pandas_column(series: Any) -> pl.Series:
         raise DataError(f"Column {name!r} mixes values of several types.") from None
 
 
-def matrix_arrays(matrix: Any) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+def matrix_arrays(
+    matrix: Any, *, zeros: bool = True
+) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
     """Return shape, indptr, columns and values of a sparse or dense matrix, in CSR order.
+
+    Without `zeros`, these are not there, as if they were missing.
 
     Raises
     ------
@@ -148,12 +152,14 @@ def matrix_arrays(matrix: Any) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any],
         raise DataError(f"The matrix must hold real numbers; got {matrix.dtype}.")
     if is_sparse:
         csr = matrix.tocsr()
-        if not csr.has_canonical_format:
+        if not csr.has_canonical_format or not (zeros or csr.data.all()):
             csr = csr.copy() if csr is matrix else csr
             csr.sum_duplicates()
+            if not zeros:
+                csr.eliminate_zeros()
         indptr, columns, data = csr.indptr, csr.indices, csr.data
     else:
-        given = ~np.isnan(matrix)
+        given = ~np.isnan(matrix) if zeros else (matrix != 0) & ~np.isnan(matrix)
         indptr = np.append(0, np.cumsum(given.sum(axis=1)))
         columns, data = np.nonzero(given)[1], matrix[given]
     with np.errstate(over="ignore"):

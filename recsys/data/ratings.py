@@ -226,7 +226,8 @@ class Ratings:
         ----------
         matrix : scipy.sparse matrix or array, or array_like, of shape (n_users, n_items)
             In a sparse matrix every stored entry is a rating, zeros too; entries that are stored
-            twice are summed, as scipy does. In a dense array NaN marks what is missing.
+            twice are summed, as scipy does. In a dense array NaN marks what is missing. Where they
+            are implicit, zeros are missing in both.
         users, items : sequence or Series of ids, optional
             Ids of the rows and columns. If not given, the labels of a pandas frame, else 0..n-1.
         implicit : bool
@@ -243,7 +244,7 @@ class Ratings:
         if is_pandas(matrix):
             users = matrix.index.tolist() if users is None else users
             items = matrix.columns.tolist() if items is None else items
-        shape, indptr, indices, values = matrix_arrays(matrix)
+        shape, indptr, indices, values = matrix_arrays(matrix, zeros=not implicit)
         csr = CSR(shape, indptr, indices, Values.of(values))
         row_ids, row_codes = _axis(users, shape[0], "user")
         column_ids, column_codes = _axis(items, shape[1], "item")

@@ -286,6 +286,20 @@ def test_dense_array_with_nan_for_missing() -> None:
     assert Ratings.from_matrix([[1, 2], [3, 4]]).nnz == 4
 
 
+@pytest.mark.parametrize("container", [np.array, pd.DataFrame, sp.csr_array, sp.coo_array])
+def test_zeros_are_no_interactions(container: Any) -> None:
+    given = container([[0.0, 2.0, 0.0], [1.0, 0.0, 3.0]])
+    assert Ratings.from_matrix(given, implicit=True).to_frame()["item"].to_list() == [1, 0, 2]
+    missing = Ratings.from_matrix(np.array([[0, np.nan, 1]]), implicit=True)
+    assert (missing.shape, missing.indices.tolist()) == ((1, 3), [2])
+    assert Ratings.from_matrix(np.eye(2, dtype=bool), implicit=True).nnz == 2
+    stored = sp.csr_array((np.array([0.0, 1.0]), np.array([0, 1]), np.array([0, 2])))
+    assert Ratings.from_matrix(stored, implicit=True).indices.tolist() == [1]
+    assert stored.nnz == 2
+    with pytest.raises(DataError, match="the matrix has no entries"):
+        Ratings.from_matrix(np.zeros((2, 2)), implicit=True)
+
+
 def test_labels_of_a_pandas_matrix_are_ids() -> None:
     table = pd.DataFrame([[5.0, np.nan], [2.0, 3.0]], index=["eve", "ann"], columns=[30, 10])
     ratings = Ratings.from_matrix(table)
