@@ -356,7 +356,14 @@ class Bayes(DriftingModel, ContentModel):
         A level of an ordinal scale counts as the interval of numbers that are nearest to it, all
         alike, so that the ends may be between levels. Since a level is inside or not, intervals of
         few levels have the probability on average, not each.
+
+        Raises
+        ------
+        DataError
+            If `level`, the probability, is not between 0 and 1.
         """
+        if not 0 < level < 1:
+            raise DataError(f"level must be between 0 and 1; got {level}.")
         latent, variance = self._latent(users, items, times), self._variance(users, items, times)
         shares = (1 - level) / 2, (1 + level) / 2
         if self.is_ordinal:

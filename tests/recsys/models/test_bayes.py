@@ -99,6 +99,9 @@ def test_predictions_are_expected_levels(inference):
     assert ((predicted >= 1) & (predicted <= 5)).all()
     low, high = model.predict_interval(users, items)
     assert ((low >= 0.5) & (high <= 5.5) & (low < high)).all()
+    for level in (-0.1, 0, 1, 1.5, float("nan")):
+        with pytest.raises(DataError, match=f"level must be between 0 and 1; got {level}"):
+            model.predict_interval(users, items, level)
     assert (model.predict_std(users, items) > 0).all()
     test = ratings.take(np.arange(0, ratings.n_ratings, 7))
     assert rmse(model, test) < 1
