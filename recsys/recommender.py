@@ -88,8 +88,11 @@ class Recommender:
             raise DataError(f"A model object has its parameters already; got {', '.join(params)}.")
         self._is_named = isinstance(model, str)
         self.model: Model = make_model(model, **params) if isinstance(model, str) else model
-        if isinstance(self.model, type) or not hasattr(self.model, "fit"):
-            raise DataError(f"model must be a name or a model with its parameters; got {model!r}.")
+        if not isinstance(self.model, Model):
+            raise DataError(
+                "model must be a name or a model with its parameters, of a class derived from "
+                f"recsys.models.base.Model; got {model!r}."
+            )
         self.training: dict[str, Any] = {}
         self.provenance = _UNSAVED
         self._ratings: Ratings | None = None

@@ -492,9 +492,18 @@ def test_n_is_a_whole_number(n):
     assert recommender.recommend(10, n=np.int64(1), exclude_seen=False).height == 1
 
 
-@pytest.mark.parametrize("model", [Popular, None, 7])
+class Duck:
+    """The public methods of a model, without the others."""
+
+    name = "duck"
+
+    def fit(self, ratings, **_):
+        return self
+
+
+@pytest.mark.parametrize("model", [Popular, None, 7, Duck()])
 def test_a_model_is_a_name_or_an_object(model):
-    with pytest.raises(DataError, match="model must be a name or a model with its parameters; got"):
+    with pytest.raises(DataError, match="model must be a name or a model with its parameters, of"):
         Recommender(model)
 
 
