@@ -33,6 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -61,6 +62,7 @@ _SIDES: tuple[schema.Side, ...] = ("user", "item")
 _OWN = re.compile(rf"{re.escape(MANIFEST)}|{re.escape(schema.MEASURED)}|{schema.FOLDER}")
 _ROWS = ("indptr", "indices", "data")
 _PARTS = ("train", "test", "history")
+_TOO_LARGE = 2**63
 _SUFFIXES = ("csv", "tsv", "txt", "dat", "jsonl", "parquet")
 
 
@@ -352,6 +354,13 @@ def save_split(
 
 def _write_split(split: Any, folder: Path, form: str) -> None:
     split.check()
+    for name, value in split.parameters.items():  # as split.json can hold them
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not (is_number and abs(value) < _TOO_LARGE):
+            raise DataError(
+                f"The split cannot be saved: its parameter {name} must be a number below 2**63; "
+                f"got {value!r}."
+            )
     names = [f"{name}.{form}" for name in _PARTS[: len(split.parts)]]
     for name, ratings in zip(names, split.parts, strict=True):
         frame = ratings.to_frame()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 
 from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
-from recsys.data.times import shown_time
-from recsys.errors import DataError
+from recsys.data.times import Moment, moment, shown_time
+from recsys.errors import DataError, check_whole
 from recsys.messages import counted
 from recsys.readers import as_ratings
 
@@ -189,7 +190,7 @@ def random_split(
     """
     data = as_ratings(ratings)
     n = data.n_ratings
-    order = np.random.default_rng(random_state).permutation(n)
+    order = _rng(random_state).permutation(n)
     held_out = _mask(n, order[: _n_test(n, test_fraction)])
     return _split(data, held_out, "random", test_fraction=test_fraction, random_state=random_state)
 
@@ -223,15 +224,14 @@ def leave_last_split(ratings: RatingsLike, k: int = 1) -> Split:
     Raises
     ------
     DataError
-        If k is below 1, the ratings have no timestamps, or no user has two ratings.
+        If k is not a whole number from 1, the ratings have no timestamps, or no user has two.
 
     References
     ----------
     Meng et al. (2020), "Exploring data splitting strategies for the evaluation of recommendation
     models", on how the choice of the split changes which model wins.
     """
-    if k < 1:
-        raise DataError(f"k must be at least 1; got {k}.")
+    check_whole("k", k, 1)
     data = as_ratings(ratings)
     times = _timestamps(data, "leave_last_split")
     counts = np.diff(data.indptr)
@@ -243,7 +243,7 @@ def leave_last_split(ratings: RatingsLike, k: int = 1) -> Split:
 
 
 def time_split(
-    ratings: RatingsLike, test_fraction: float = FRACTION, *, cut: int | None = None
+    ratings: RatingsLike, test_fraction: float = FRACTION, *, cut: Moment | None = None
 ) -> Split:
     """Hold out the newest ratings, so that models learn from the past only.
 
@@ -254,13 +254,14 @@ def time_split(
     test_fraction : float
         Share of the ratings that is newer; larger where several have the timestamp of the cut, and
         smaller where so many have the oldest one that the training part would be empty.
-    cut : int, optional
-        The point in time itself, in seconds since 1970-01-01 UTC.
+    cut : int, str, date or datetime, optional
+        The point in time itself: seconds since 1970-01-01 UTC, or a date or time, such as
+        "2015-01-01".
 
     Raises
     ------
     DataError
-        If the ratings have no timestamps, or either part would be empty.
+        If the ratings have no timestamps, the cut cannot be read, or either part would be empty.
 
     Examples
     --------
@@ -277,6 +278,8 @@ def time_split(
         cut = int(np.partition(times, len(times) - n_test)[len(times) - n_test])
         if cut == times.min() < times.max():
             cut = int(times[times > cut].min())
+    elif not isinstance(cut, Real):
+        cut = moment(cut, "cut")
     held_out = times >= cut
     if held_out.all() or not held_out.any():
         raise DataError(
@@ -418,7 +421,7 @@ def _held(
             f"{name} must be between 0 and 1 and leave some for both parts; "
             f"got {fraction} of {len(places):,}."
         )
-    rng = np.random.default_rng(random_state)
+    rng = _rng(random_state)
     return _mask(len(eligible), rng.permutation(places)[:n_held])
 
 
@@ -428,7 +431,7 @@ def _cold_split(
     """Return the split that holds out these ratings and a share of the others."""
     others = np.flatnonzero(~held)
     n_test = _n_test(len(others), shares["test_fraction"])
-    drawn = np.random.default_rng([random_state, 1]).permutation(others)[:n_test]
+    drawn = _rng(random_state, 1).permutation(others)[:n_test]
     mask = held | _mask(len(held), drawn)
     return _split(data, mask, method, **shares, random_state=random_state)
 
@@ -440,6 +443,12 @@ def _timestamps(ratings: Ratings, what: str) -> NDArray[np.int64]:
             "per_user_split."
         )
     return ratings.timestamps
+
+
+def _rng(random_state: int, *more: int) -> np.random.Generator:
+    """Return the generator of a split, which is saved with its seed."""
+    check_whole("random_state", random_state, 0)
+    return np.random.default_rng([random_state, *more] if more else random_state)
 
 
 def _mask(n: int, chosen: NDArray[np.int64]) -> Mask:
@@ -473,7 +482,7 @@ def _random_mask(
     share = fraction if 0 < fraction < 1 else 0.0
     counts = np.diff(ratings.indptr)
     wanted = np.maximum(np.floor(counts * share + 0.5).astype(np.int64), at_least)
-    keys = np.random.default_rng(random_state).random(ratings.n_ratings)
+    keys = _rng(random_state).random(ratings.n_ratings)
     place = _place_in_row(ratings, np.lexsort((keys, ratings.user_index_of_nonzeros())))
     return place < np.repeat(np.minimum(wanted, counts - 1), counts)
 
@@ -512,7 +521,7 @@ def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> F
     Raises
     ------
     DataError
-        If folds is below 2 or above the number of ratings.
+        If folds is not a whole number from 2 to the number of ratings.
 
     Examples
     --------
@@ -523,9 +532,10 @@ def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> F
     """
     data = as_ratings(ratings)
     n = data.n_ratings
-    if not 2 <= folds <= n:
-        raise DataError(f"folds must be between 2 and the number of ratings, {n:,}; got {folds}.")
-    order = np.random.default_rng(random_state).permutation(n)
+    check_whole("folds", folds, 2)
+    if folds > n:
+        raise DataError(f"folds must be at most the number of ratings, {n:,}; got {folds}.")
+    order = _rng(random_state).permutation(n)
     return Folds(data, np.array_split(order, folds), random_state)
 
 

@@ -1,6 +1,7 @@
 """Splits: nothing lost, nothing in both, indices that agree."""
 
 from dataclasses import dataclass, replace
+from datetime import date, datetime
 
 import numpy as np
 import polars as pl
@@ -236,6 +237,14 @@ def test_what_is_learnt_is_older_than_what_is_tested(timed):
     assert split.description.startswith("the ratings since 1970-01-01 00:")
 
 
+@pytest.mark.parametrize("cut", ["2015-01-01", date(2015, 1, 1), datetime(2015, 1, 1), 1420070400])
+def test_a_cut_may_be_a_date(cut):
+    rows = [(1, 7, 1.0, 1420070399), (1, 8, 1.0, 1420070400)]
+    split = time_split(frame_with_times(rows), cut=cut)
+    assert pairs(split.test) == {(1, 8)}
+    assert split.parameters["cut"] == 1420070400
+
+
 def test_ratings_at_the_time_of_the_cut_are_all_tested():
     rows = [(1, 7, 1.0, 1), (1, 8, 1.0, 5), (1, 9, 1.0, 5), (2, 7, 1.0, 5)]
     assert time_split(frame_with_times(rows), 0.25).test.n_ratings == 3
@@ -288,6 +297,10 @@ def test_times_are_needed(ratings, method):
 def test_bad_requests_by_time_are_refused(timed):
     with pytest.raises(DataError, match="k must be at least 1; got 0"):
         leave_last_split(timed, 0)
+    with pytest.raises(DataError, match=r"k must be a whole number; got 1\.5"):
+        leave_last_split(timed, 1.5)
+    with pytest.raises(DataError, match=r"cut must be a date or time, such as .*; got 'soon'"):
+        time_split(timed, cut="soon")
     with pytest.raises(DataError, match="test_fraction must be between 0 and 1"):
         time_split(timed, 1.5)
     with pytest.raises(DataError, match="A cut at 0 leaves one part empty: the times"):
@@ -315,12 +328,28 @@ def test_each_rating_is_tested_in_one_fold(ratings, folds):
     assert pairs(k_fold(ratings, folds, random_state=3)[0].test) == pairs(splits[0].test)
 
 
-@pytest.mark.parametrize("folds", [1, 181])
-def test_too_few_or_too_many_folds(ratings, folds):
-    with pytest.raises(
-        DataError, match=f"folds must be between 2 and the number of ratings, 180; got {folds}"
-    ):
+@pytest.mark.parametrize(
+    ("folds", "message"),
+    [
+        (1, "at least 2; got 1"),
+        (2.5, r"a whole number; got 2\.5"),
+        (181, "at most the number of ratings, 180; got 181"),
+    ],
+)
+def test_too_few_or_too_many_folds(ratings, folds, message):
+    with pytest.raises(DataError, match=f"folds must be {message}"):
         k_fold(ratings, folds)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [random_split, per_user_split, held_out_users, held_out_items, held_out_cold_users, k_fold],
+)
+@pytest.mark.parametrize("seed", [None, 1.5, np.random.default_rng(0), -1])
+def test_a_split_at_random_has_a_seed_that_can_be_saved(ratings, make, seed):
+    with pytest.raises(DataError, match=r"^random_state must be (a whole number|at least 0); got "):
+        make(ratings, random_state=seed)
+    make(ratings, random_state=np.int64(3))
 
 
 # users

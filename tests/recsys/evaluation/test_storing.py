@@ -1,6 +1,7 @@
 """Splits as folders: whole or not at all, and what was saved is what is read."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,14 @@ def test_what_is_saved_is_read(ratings, tmp_path, form):
     assert same(split, found)
     assert (found.method, found.parameters) == (split.method, split.parameters)
     assert fingerprint(*found.parts) == fingerprint(*split.parts)
+
+
+@pytest.mark.parametrize("value", [None, "half", float("nan"), 2**63, True, np.random])
+def test_only_numbers_are_parameters_of_a_saved_split(ratings, tmp_path, value):
+    split = replace(random_split(ratings), parameters={"share": value})
+    with pytest.raises(DataError, match="its parameter share must be a number below 2"):
+        save_split(split, tmp_path / "s")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_histories_and_folds_are_saved_too(ratings, tmp_path):
