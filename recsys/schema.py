@@ -67,7 +67,8 @@ FOLDER = rf"(arrays|part_[0-9]{{1,6}}|ratings|(item|user)_features|{_TABLES})"
 """Pattern of the directories of a saved model or index."""
 FileName: TypeAlias = Annotated[str, Meta(pattern=rf"\A{FOLDER}/[A-Za-z0-9_]{{1,100}}\.npy\Z")]
 FoldName: TypeAlias = Annotated[str, Meta(pattern=r"\Afold-[0-9]{1,9}\Z")]
-PartName: TypeAlias = Annotated[str, Meta(pattern=r"\A(train|test|history)\.(csv|parquet)\Z")]
+_PARTS = r"(train|test|history)\.(csv|parquet)|(items|users)\.parquet"
+PartName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({_PARTS})\Z")]
 
 # Types of the columns of each kind of features; numbers have any numeric type.
 _FEATURES: dict[str, tuple[Any, ...]] = {

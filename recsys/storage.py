@@ -11,7 +11,8 @@
         user_table/..., item_table/...  what is known of them, if anything is
         user_features/..., user_levels/... (item_...)  features of it: matrix, levels of its blocks
 
-    SPLIT/  train.csv  test.csv  [history.csv]  split.json;  or fold-1/, fold-2/, ... and split.json
+    SPLIT/  train.csv  test.csv  [history.csv]  [items.parquet]  [users.parquet]  split.json
+        or fold-1/, fold-2/, ... and split.json
 
 ``metrics.json`` of a model has what `recsys evaluate` has measured, see `recsys.versions`.
 
@@ -338,7 +339,11 @@ def save_split(
     form: Literal["csv", "parquet"] = "csv",
     overwrite: bool = False,
 ) -> None:
-    """Save a split, or several folds, in a new folder; see `save_model`."""
+    """Save a split, or several folds, in a new folder; see `save_model`.
+
+    Tables of items and users are saved as items.parquet and users.parquet, where `read_ratings`
+    finds them.
+    """
     check_split_target(path, overwrite=overwrite)
     with _complete(path, "split", DataError) as folder:
         if hasattr(splits, "train"):
@@ -365,6 +370,11 @@ def _write_split(split: Any, folder: Path, form: str) -> None:
     for name, ratings in zip(names, split.parts, strict=True):
         frame = ratings.to_frame()
         frame.write_csv(folder / name) if form == "csv" else frame.write_parquet(folder / name)
+    for side in _SIDES:  # under names that `read_ratings` looks for next to ratings
+        table = getattr(split.train, f"{side}_table")
+        if table is not None:
+            names.append(f"{side}s.parquet")
+            table.frame.write_parquet(folder / names[-1])
     counts = {name: getattr(split, name) for name in ("new_users", "new_items", "new_ratings")}
     counts |= {f"{name}_ratings": p.n_ratings for name, p in zip(_PARTS, split.parts, strict=False)}
     manifest = schema.SplitManifest(

@@ -181,9 +181,10 @@ def split(
     """Split ratings into training and test files.
 
     DIR gets train.csv and test.csv (and history.csv: the other ratings of the users that --method
-    users holds out), and split.json with the method, a fingerprint and counts. With --method k-fold
-    it gets a directory for each fold. It is written to a temporary directory and moved into place
-    when complete. `recsys evaluate DIR` takes it.
+    users holds out), items.parquet and users.parquet with what is known of them, if anything is,
+    and split.json with the method, a fingerprint and counts. With --method k-fold it gets a
+    directory for each fold. It is written to a temporary directory and moved into place when
+    complete. `recsys evaluate DIR` takes it.
     """
     from recsys.storage import check_split_target, save_split
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import polars as pl
 import pytest
 import scipy.sparse as sp
 
+from recsys.data.features import Features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation import (
@@ -61,6 +63,24 @@ def test_histories_and_folds_are_saved_too(ratings, tmp_path):
     folds = k_fold(ratings, 3)
     save_split(folds, tmp_path / "folds")
     assert all(same(*pair) for pair in zip(folds, read_split(tmp_path / "folds"), strict=True))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_tables_of_items_and_users_are_saved_too(ratings, tmp_path, form):
+    films = {"item": range(20), "title": ["Up (2009)"] * 20, "kinds": [["a", "b"], ["c"]] * 10}
+    people = {"user": range(40), "born": [date(1990, 1, 1)] * 40, "zip": ["00501"] * 40}
+    tables = {"item_table": Features.of(pl.DataFrame(films | {"year": [2009] * 20}), "item")}
+    tables["user_table"] = Features.of(pl.DataFrame(people), "user")
+    split = random_split(replace(ratings, **tables))
+    save_split(split, tmp_path / "s", form=form)
+    save_split([split, split], tmp_path / "folds", form=form)
+    for found in (read_split(tmp_path / "s"), read_split(tmp_path / "folds")[1]):
+        for name, table in tables.items():
+            again = getattr(found.train, name)
+            assert again.frame.equals(table.frame)
+            assert again.kinds == table.kinds
+    save_split(random_split(ratings), tmp_path / "s", overwrite=True)
+    assert not (tmp_path / "s" / "items.parquet").exists()
 
 
 def test_implicit_feedback_stays_so(ratings, tmp_path):
