@@ -192,7 +192,7 @@ def is_time(value: object, form: str | None = None) -> bool:
     """Return whether a single value can be read as a time."""
     try:
         return not seconds_or_null(pl.Series([value]), form).null_count()
-    except (DataError, TypeError, OverflowError):
+    except (DataError, TypeError, OverflowError, pl.exceptions.PolarsError):
         return False
 
 

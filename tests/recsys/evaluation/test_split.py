@@ -301,6 +301,8 @@ def test_bad_requests_by_time_are_refused(timed):
         leave_last_split(timed, 1.5)
     with pytest.raises(DataError, match=r"cut must be a date or time, such as .*; got 'soon'"):
         time_split(timed, cut="soon")
+    with pytest.raises(DataError, match="cut must be a date or time"):
+        time_split(timed, cut=np.datetime64("2015-01-01"))
     with pytest.raises(DataError, match="test_fraction must be between 0 and 1"):
         time_split(timed, 1.5)
     with pytest.raises(DataError, match="A cut at 0 leaves one part empty: the times"):
