@@ -89,10 +89,7 @@ class Recommender:
         self._is_named = isinstance(model, str)
         self.model: Model = make_model(model, **params) if isinstance(model, str) else model
         if not isinstance(self.model, Model):
-            raise DataError(
-                "model must be a name or a model with its parameters, of a class derived from "
-                f"recsys.models.base.Model; got {model!r}."
-            )
+            raise DataError(f"model must be a name or a Model with its parameters; got {model!r}.")
         self.training: dict[str, Any] = {}
         self.provenance = _UNSAVED
         self._ratings: Ratings | None = None

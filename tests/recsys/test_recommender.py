@@ -503,7 +503,7 @@ class Duck:
 
 @pytest.mark.parametrize("model", [Popular, None, 7, Duck()])
 def test_a_model_is_a_name_or_an_object(model):
-    with pytest.raises(DataError, match="model must be a name or a model with its parameters, of"):
+    with pytest.raises(DataError, match="model must be a name or a Model with its parameters; got"):
         Recommender(model)
 
 
