@@ -555,6 +555,11 @@ def measure_lists(
 
     `lists` has shape (n_ranked, N), and `ns` are at most N. Metrics of all lists together are of
     the allowed items, and the arrays of users have their change without the user.
+
+    Raises
+    ------
+    DataError
+        If an own metric does not return one value per user.
     """
     known, aligned = task.catalogue, dict[str, Any](n_relevant=task.n_relevant)
     listed, n_items = lists, task.split.train.n_items
