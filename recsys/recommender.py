@@ -1,4 +1,4 @@
-"""Recommender: ids in, data frames out, around a model that knows indices only."""
+"""Recommender: translates between ids and the indices of a model, and returns data frames."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ _UNSAVED = Provenance()
 
 
 class Recommender:
-    """A model with the ratings it was fitted to: recommends, predicts, explains.
+    """Recommender: a model together with the ratings it was fitted to.
 
     Parameters
     ----------
     model : str or Model
         A name in `recsys.MODELS`, or a model with its parameters set.
     **params
-        Parameters of the model, if it is given by name.
+        Parameters of a model given by name.
 
     Attributes
     ----------
     model : Model
     training : dict
-        Counts, range of the ratings, seconds and error of the fit.
+        Summary of the fit: counts, range of the ratings, duration and error.
     provenance : Provenance
 
     Raises
     ------
     DataError
-        If there is no such model, or it has no such parameter or value; in the methods, if the
-        model does not have the ability that a method needs.
+        If the model, a parameter or a value of one does not exist. Methods also raise it if the
+        model lacks an ability that they need.
     NotFittedError
-        In the methods that need a fit, before `fit`.
+        If a method that needs a fitted model is called before `fit`.
     UnknownIdError
-        In the methods that take ids, if one is unknown.
+        If a method is given an unknown id.
 
     Examples
     --------
@@ -116,7 +116,7 @@ class Recommender:
         return {"model": self.model} | ({f"model__{n}": params[n] for n in params} if deep else {})
 
     def set_params(self, **params: Any) -> Self:
-        """Set the model or some of its parameters; the recommender is not fitted afterwards."""
+        """Set the model or some of its parameters, and discard the fit."""
         if self._is_named:
             same = params.get("model", self.model.name) == self.model.name
             changed = type(self)(**(self.get_params() if same else {}) | params)
@@ -130,7 +130,7 @@ class Recommender:
 
     @property
     def ratings(self) -> Ratings:
-        """The ratings the model was fitted to; after folding in, those that were folded in.
+        """The training ratings, or after folding in, the ratings that were folded in.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class Recommender:
         on_step: Callable[[Step], None] | None = None,
         validation: Ratings | None = None,
     ) -> Self:
-        """Fit the model and keep the ratings for ids and for what users have seen.
+        """Fit the model, and keep the ratings for their ids and the items that users have seen.
 
         Parameters
         ----------
@@ -156,12 +156,12 @@ class Recommender:
         on_step : callable, optional
             Called with a `Step` after each iteration of an iterative model.
         validation : Ratings, optional
-            Held-out ratings with the same users and items, for the error in each `Step`.
+            Held-out ratings of the same users and items, on which each `Step` reports the error.
 
         Raises
         ------
         DataError
-            If the model cannot use the ratings, or its parameters lead to infinite numbers.
+            If the model cannot use the ratings, or the fit diverges with its parameters.
         """
         data = ratings if isinstance(ratings, Ratings) else as_ratings(ratings)
         if validation is not None and not isinstance(validation, Ratings):
@@ -177,7 +177,7 @@ class Recommender:
         return self._restored(ratings, training)
 
     def _restored(self, ratings: Ratings, training: dict[str, Any], **counts_from: Ratings) -> Self:
-        """Set the fitted state; `counts_from` has the ratings that folded-in ones are added to."""
+        """Set the fitted state; `counts_from` has the training ratings if some were folded in."""
         check_process()
         self._ratings, self.training, self._counts_from = ratings, training, counts_from
         for name, attribute in vars(Recommender).items():
@@ -186,9 +186,9 @@ class Recommender:
         return self
 
     def save(self, path: str | Path, *, overwrite: bool = False, tag: str | None = None) -> None:
-        """Save model, ids, metadata and training ratings in a new directory, with a free `tag`.
+        """Save the model, ids, metadata and training ratings in a new directory.
 
-        `overwrite` replaces a saved model there, never anything else.
+        `overwrite` replaces a saved model, but no other directory or file. `tag` is free text.
 
         Raises
         ------
@@ -205,7 +205,7 @@ class Recommender:
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = False) -> Self:
-        """Load a saved model, see `recsys.schema.load_model`."""
+        """Load a saved model; see `recsys.schema.load_model`."""
         saved = load_model(path, verify=verify)
         recommender = cls(saved.model)
         recommender._is_named, recommender.provenance = True, saved.provenance
@@ -214,20 +214,20 @@ class Recommender:
     def with_tables(
         self, *, item_table: TableLike | None = None, user_table: TableLike | None = None
     ) -> Self:
-        """Return the same recommender with other tables, for titles, conditions and new items.
+        """Return the recommender with other item and user tables, without refitting.
 
-        A model with features also learns of the items and users that it does not know: they are
-        what their features say. Nothing is refitted.
+        The tables provide titles and the columns of conditions. A model that uses features also
+        adds the unknown ids of a table as new items or users, described by their features.
 
         Parameters
         ----------
         item_table, user_table : frame or Features, optional
-            What is known today, by ids in the column "item" ("user"); a table of new ids is added.
+            With ids in the column "item" ("user"). A table of new ids only is added to the old one.
 
         Raises
         ------
         DataError
-            If the column of ids is missing, or an id is missing.
+            If the column of ids is missing or has a missing id.
         """
         tables, learns = (item_table, user_table), not self._counts_from
         model, changed = folding.with_tables(self.model, self.ratings, *tables, learns=learns)
@@ -243,17 +243,17 @@ class Recommender:
         user_table: TableLike | None = None,
         user_features: FeaturesLike | None = None,
     ) -> Self:
-        """Return a recommender for new users, from ratings or features; nothing is refitted.
+        """Return a recommender for new users from their ratings or features, without refitting.
 
         Parameters
         ----------
         histories : frame, mapping of item id to rating, or list of item ids, optional
-            A frame has the columns user, item and, unless the model needs none, rating; of a
-            repeated pair the last rating counts; the column timestamp, if there is one, for models
-            that know times. Without user, or as a mapping, it is the history of a single user, who
-            is called "new"; a list is one for a model of implicit feedback.
+            A frame has the columns user, item, rating (unless the model needs none) and optionally
+            timestamp, for models that use times. The last rating of a repeated pair is used. A
+            mapping, a list (for implicit feedback) or a frame without user is one user's history,
+            and the user's id is "new".
         user_table : frame or Features, optional
-            Their features, next to ids in the column "user"; by default the table of the ratings.
+            Features of the users, with ids in the column "user"; by default the training table.
         user_features : str or mapping, optional
             Features of a single new user, with or without histories: ``"age=30, job=student"`` or
             ``{"age": 30}``.
@@ -261,7 +261,7 @@ class Recommender:
         Raises
         ------
         DataError
-            If there are neither ratings nor features, or one of them is not as the model needs it.
+            If both ratings and features are missing, or the model cannot use them.
         """
         ratings = self.ratings
         model, new = folding.folded_users(self.model, ratings, histories, user_table, user_features)
@@ -269,15 +269,15 @@ class Recommender:
         return type(self)(model)._restored(new, self.training, item=counts_from)
 
     def fold_in_items(self, histories: FrameLike, *, item_table: TableLike | None = None) -> Self:
-        """Return a recommender of new items, from their ratings; nothing is refitted.
+        """Return a recommender of new items from their ratings, without refitting.
 
-        It has the same users, and the new items alone. `update` has old and new ones in one model.
+        It has the same users, but only the new items. `update` adds new items to the old ones.
 
         Parameters
         ----------
         histories : frame as in `fold_in`
         item_table : frame or Features, optional
-            What is known of these items, such as titles; as `user_table` in `fold_in`.
+            Features and titles of the items, as `user_table` in `fold_in`.
 
         Raises
         ------
@@ -297,27 +297,27 @@ class Recommender:
         refit: bool | None = None,
         on_step: Callable[[Step], None] | None = None,
     ) -> Self:
-        """Return a recommender with new ratings, and without old ones or some users.
+        """Return a recommender with ratings added, old ratings dropped or users removed.
 
-        A new rating of a pair replaces the old one, weights of interactions add up. What has
-        changed is folded in, or all is fitted again, if a fifth of the ratings is newer than the
-        last fit, they have drifted, or the model cannot fold in: see ``training["update"]``.
+        A new rating of a pair replaces the old one; weights of interactions are added. Changes are
+        folded in. The model is refitted instead if a fifth of the ratings is newer than the last
+        fit, if the ratings have drifted, or if it cannot fold in: see ``training["update"]``.
 
         Parameters
         ----------
         ratings : Ratings, frame or path, optional
-            Explicit or implicit as the old ones, and in the range of these if they are grades.
+            New ratings: explicit or implicit as the old ones, grades in the same range.
         window : str or float, optional
-            Leave out ratings that are older than such as "180d" before the last one.
+            Maximum age of a rating, relative to the last one, such as "180d".
         forget : id or sequence of ids, optional
-            Users to remove, with all that is known of them.
+            Users to remove with all their data.
         refit : bool, optional
-            Fit everything again, or never.
+            True always refits, False never does; by default as described above.
 
         Raises
         ------
         DataError
-            If they are not, timestamps for the window are missing, or a fit is needed.
+            If the ratings are not of this kind, timestamps are missing, or a fit is needed.
         """
         new = None if ratings is None else as_ratings(ratings, self.provenance.reading)
         return updated(self, new, window=window, forget=forget, refit=refit, on_step=on_step)
@@ -344,40 +344,40 @@ class Recommender:
         Parameters
         ----------
         users : id or sequence of ids, optional
-            By default all, in index order; for many, `recommend_batches` needs less memory.
+            By default all users, in index order; `recommend_batches` needs less memory.
         n : int
         history : frame, mapping of item id to rating, or list of item ids, optional
-            Ratings of new users (see `fold_in`); recommend to them.
+            Ratings of new users to recommend to (see `fold_in`).
         user_features : str or mapping, optional
-            Features of a new user, with or without a history (see `fold_in`); recommend to them.
+            Features of a new user to recommend to, with or without a history (see `fold_in`).
         exclude_seen : bool
             Leave out the items that the user has rated.
         items : sequence of item ids, optional
             Recommend only these.
         block : sequence of item ids, frame or mapping, optional
-            Items that are never recommended. A frame with the columns user and item, or a mapping
-            of users to items, blocks each item for that user only; unknown ids in it do not count.
+            Items never to recommend. A frame with the columns user and item, or a mapping of users
+            to items, blocks each item for that user only; its unknown ids are ignored.
         where : str or polars expression, optional
-            Recommend only items that meet this condition on what is known of them: Boolean SQL such
-            as ``"year >= 1990 AND genres LIKE '%Comedy%'"``, or ``pl.col("year") >= 1990``. Items
-            without ratings are ``"new"``.
+            Recommend only items that meet this condition on the columns of their table: Boolean SQL
+            such as ``"year >= 1990 AND genres LIKE '%Comedy%'"``, or ``pl.col("year") >= 1990``.
+            The Boolean column ``"new"`` marks items without ratings.
         where_user : str or polars expression, optional
-            Recommend only to those of the users that meet this condition, such as ``"age < 30"``.
+            Recommend only to users that meet this condition, such as ``"age < 30"``.
         cold_start : {"error", "popular"}
-            For unknown users: an error, or the most rated items, scored by how often they are.
+            For unknown users: an error, or the most rated items, scored by their rating counts.
         diversity : float
-            From 0 to 1: how much a difference from the items before it in the list counts for an
-            item, next to its score (maximal marginal relevance, by the cosine of item vectors).
+            Weight between 0 and 1 of the difference from items higher in the list, relative to the
+            score (maximal marginal relevance with the cosine of item vectors).
         at_most, per : int and str, optional
-            The largest number of items with the same value in a column of the table of items, such
-            as ``at_most=2, per="genres"``; of a list, each element counts.
+            Maximum number of items per list with the same value in a column of the item table, such
+            as ``at_most=2, per="genres"``. In a column of lists, each element is a value.
 
         Returns
         -------
         polars DataFrame
-            Columns user, item, rank (Int32, from 1), score (Float32; of ratings, the predicted one,
-            not clipped, less a discount for few ratings of the item), title where there are any,
-            and new (Boolean) where items may have no ratings. Equal scores go by item id.
+            Columns user, item, rank (Int32, from 1), score (Float32; for ratings, the prediction,
+            not clipped, minus a discount for items with few ratings), title if the items have any,
+            and new (Boolean) if items may have no ratings. Ties are ordered by item id.
         """
         others = (items, block, where, history, where_user, user_features, at_most, per)
         plain = exclude_seen and not diversity and cold_start in ("error", "popular")
@@ -397,12 +397,12 @@ class Recommender:
     def recommend_batches(
         self, users: IdsLike | None = None, n: int = 10, **request: Unpack[Request]
     ) -> Iterator[pl.DataFrame]:
-        """Recommend as `recommend`, in frames of about a million rows; users are complete in each.
+        """Recommend as `recommend`, in frames of about a million rows; no user is split over two.
 
         Raises
         ------
         TypeError
-            If there is no such option.
+            If an option does not exist.
         """
         names = Request.__annotations__
         if unknown := request.keys() - names.keys():
@@ -425,31 +425,31 @@ class Recommender:
         """Find the n items most similar to each item, or to each text.
 
         Similarity is the cosine of the model's item vectors (for `implicit-knn`, its own
-        similarity), times n_j / (n_j + 10) for a found item with n_j ratings: the vector of an item
-        with few ratings points anywhere. It loses less the more its features tell, if it has any.
+        similarity). It is multiplied by n_j / (n_j + 10) for a result with n_j ratings, since few
+        ratings do not determine a vector well. The reduction is smaller if features predict it.
 
         Similarity with a text, such as "space opera with robots", is the cosine in the space of
-        latent semantic indexing of the items' own texts.
+        latent semantic indexing of the item texts.
 
         The columns are item (or text), similar, rank (from 1), score, the title of `similar`, and
-        new where `similar` may have no ratings. An item whose vector is zero has no rows.
+        new if `similar` may have no ratings. An item whose vector is zero has no rows.
 
         Raises
         ------
         DataError
-            If there are neither items nor texts, or both; if the model has no texts, or none of
-            their words; if the item is the only one of a recommender of folded-in items.
+            If not exactly one of items and texts is given; if the model has no texts, or they
+            contain none of the words; if the recommender has a single, folded-in item.
 
         Warns
         -----
         UnknownTermWarning
-            If some words of the texts are in no text of the items.
+            If the item texts do not contain some of the words.
         """
         if (items is None) == (text is None):
-            raise DataError("Similar items are those of items or of texts; give one of them.")
+            raise DataError("similar_items needs either items or a text.")
         if "user" in self._counts_from and self.ratings.n_items == 1:
             raise DataError(
-                "The folded-in item is alone, with none to be similar to; update(ratings) adds it."
+                "The folded-in item is the only one to compare; update(ratings) adds it to all."
             )
         if items is not None:
             return self._similar("item", items, n, self._item_similarity)
@@ -533,23 +533,23 @@ class Recommender:
         Parameters
         ----------
         pairs, item : frame with the columns user and item, or list of pairs; or two ids
-            For a model that uses times, the frame may have a column timestamp: that of the
-            prediction, which is for the times of the other ratings without one.
+            For a model that uses times, the frame may have a column timestamp, the time of the
+            predicted rating; otherwise the drifts of biases are left out.
         cold_start : {"error", "bias", "popular"}
-            For pairs whose user or item is unknown: an error; the global mean plus the bias of the
-            side that is known; or the damped mean rating of the item (see `Popular`), and the
-            mean of all ratings for an unknown item.
+            For pairs with an unknown user or item: "error" raises; "bias" predicts the global mean
+            plus the bias of the known user or item; "popular" predicts the damped mean rating of
+            the item (see `Popular`), or the mean of all ratings if the item is unknown.
         std : bool
-            Add the column std (Float32): the standard deviation of each prediction, null where the
+            Add the column std (Float32): the standard deviation of each prediction, null if the
             user or item is unknown.
         user_features : str or mapping, optional
-            Features of a new user, who is called "new" in the pairs.
+            Features of a new user, whose id in the pairs is "new".
 
         Returns
         -------
         polars DataFrame, or float for one pair without `std`
-            Columns user and item as given, and prediction (Float32): a rating in the range of the
-            training ratings, or a score of a model of likes, or of implicit feedback.
+            Columns user and item as given, and prediction (Float32): a rating clipped to the range
+            of the training ratings, or a score if the model does not predict ratings.
         """
         check_choice("cold_start", cold_start, ("error", "bias", "popular"))
         known = self if user_features is None else self.fold_in(user_features=user_features)
@@ -568,8 +568,8 @@ class Recommender:
     ) -> Iterator[pl.DataFrame]:
         """Predict the ratings of whole users, in frames of about a million pairs.
 
-        The model must predict ratings, and the ratings must be explicit. Each of the users and
-        items counts once; all of them, if they are not given. `missing_only` omits rated pairs.
+        The model must predict ratings, and the ratings must be explicit. By default all users and
+        items are used; repeated ids are used once. `missing_only` omits rated pairs.
         """
         fitted = Saved(self.model, self.ratings, self.training)
         return predictions.imputed(fitted, users, items, missing_only=missing_only)
@@ -577,15 +577,15 @@ class Recommender:
     def explain(self, user: IdLike, item: IdLike, n: int | None = None) -> pl.DataFrame:
         """Explain the score of an item for a user as a sum over the user's ratings.
 
-        Given n, the n largest contributions, up or down, and the sum of the others are shown.
+        With n, only the n contributions largest in absolute value and the sum of the others remain.
 
         Returns
         -------
         polars DataFrame
             Columns part ("base", "popularity", "item", "feature" or "others"), item, rating (not
-            for implicit feedback), feature (such as "genres = Horror", if any counts), contribution
-            (Float32), title where there are any. The base is the score without ratings of the user,
-            popularity what few ratings of the item take off. All add up to the score, not clipped.
+            for implicit feedback), feature (such as "genres = Horror", if any), contribution
+            (Float32), title if there are any. "base" is the score without the user's ratings,
+            "popularity" the discount for few ratings. They add up to the score, not clipped.
 
         Raises
         ------

@@ -328,7 +328,7 @@ def test_an_update_outside_of_the_range_names_the_rating(ratings):
 def test_the_only_folded_in_item_has_no_similar_ones(ratings):
     recommender = Recommender("spectral", factors=3).fit(ratings)
     one = pl.DataFrame({"user": [1, 2, 3], "item": 999})
-    with pytest.raises(DataError, match="is alone, with none to be similar to; update"):
+    with pytest.raises(DataError, match="is the only one to compare; update"):
         recommender.fold_in_items(one).similar_items(999)
     two = pl.concat([one, pl.DataFrame({"user": [1, 2], "item": 998})])
     assert recommender.fold_in_items(two).similar_items(999)["similar"].to_list() == [998]
