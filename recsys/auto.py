@@ -1,4 +1,4 @@
-"""The choice of a model from the data: candidates by its size, compared on held-out ratings."""
+"""Automatic choice of a model: candidates that suit the data, compared on held-out ratings."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from recsys.models.parameters import model, random_state_parameter, threads_para
 from recsys.models.registry import make_model, model_class, parameters
 from recsys.models.validation import TOP, HeldOut, Lists, growing_blends
 
-_ENOUGH = 2_000  # ratings: fewer say too little about which model is better
-_FEW_ITEMS = 2_000  # of `ease`, whose time grows with their cube
-_MOST_FOR_LINKED, _MOST_FOR_BAYES = 20_000_000, 2_000_000  # ratings, by the time of a fit
-_GAIN = 0.005  # by which a slower model of ratings, or one more in a blend, must be better;
-_GAIN_OF_MANY, _MANY = 0.01, 3_000_000  # of many interactions, whose fits are long
+_ENOUGH = 2_000  # minimum number of ratings for a comparison
+_FEW_ITEMS = 2_000  # maximum number of items for `ease`, whose fit is cubic in it
+_MOST_FOR_LINKED, _MOST_FOR_BAYES = 20_000_000, 2_000_000  # maximum ratings, to bound fit times
+_GAIN = 0.005  # minimum relative gain for a slower model, or for one more model in a blend
+_GAIN_OF_MANY, _MANY = 0.01, 3_000_000  # the same above this many interactions, where fits are slow
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model by name with some parameters; `str()` is its name in messages."""
+    """Name and parameters of a model; `str()` returns its name in messages."""
 
     model: str
     params: dict[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Candidate:
         return " ".join([self.model, *(key for key, value in self.params.items() if value is True)])
 
     def unfitted(self, random_state: int, threads: int | None) -> Model:
-        """Return the model with a seed and threads, where it has them."""
+        """Return the unfitted model, with the seed and threads if it has these parameters."""
         shared = {"random_state": random_state, "threads": threads}
         known = {each.name for each in parameters(self.model)}
         used = {name: value for name, value in shared.items() if name in known}
@@ -50,9 +50,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Models that suit the data, of which `fit` compares several.
+    """Candidate models for the data, and the reason for them.
 
-    `ratings` are implicit feedback where their values say nothing. `str()` has models and reason.
+    `ratings` are converted to implicit feedback if their values are not grades. `str()` returns
+    the candidates and the reason.
     """
 
     candidates: tuple[Candidate, ...]
@@ -72,10 +73,10 @@ class Choice:
         return f"{', '.join([str(only), *size])}: {self.reason}"
 
     def given(self, params: Mapping[str, Mapping[str, Any]]) -> Choice:
-        """Return the choice among the candidates that have all of some parameters.
+        """Return the choice with the given parameters of each model set.
 
-        `params` are those of each model that were given; no model of all may have all of them,
-        and then each candidate takes its own.
+        Only candidates that have all given parameters remain. If there are none, all candidates
+        remain, each with the parameters that it has.
         """
         most = {name for own in params.values() for name in own}
         able = [each for each in self.candidates if params[each.model].keys() >= most]
@@ -88,7 +89,7 @@ class Choice:
 
 
 class _Verdict(NamedTuple):
-    """The winner of a comparison, what its fit may start from, and what is said of it."""
+    """Result of a comparison: the winner, a fitted model to start from, and the report."""
 
     candidate: Candidate
     start: Model | None
@@ -98,22 +99,22 @@ class _Verdict(NamedTuple):
 
 
 def choose_model(ratings: Ratings) -> Choice:
-    """Choose the models that suit the data by their kind and size, without a fit.
+    """Choose candidate models by the kind and size of the data, without fitting any.
 
     ===========================================  ==================================================
     data                                         candidates
     ===========================================  ==================================================
-    no ratings, or all the same (and more than   implicit feedback: `spectral`, `ials`, and `ease`
+    no ratings, or equal ratings (more than      implicit feedback: `spectral`, `ials`, and `ease`
     one)                                         (`sparse-ease` for more than 2,000 items), or a
                                                  blend of them
-    counts or amounts: positive, and few of      the same; the amounts are not used
-    them large
+    counts or amounts: positive, with a long     the same; the amounts are not used
+    tail
     ratings of different values                  `als`, `als` with `linked` for up to 20 million
                                                  ratings, and `bayes` for up to 2 million
     ===========================================  ==================================================
 
-    Fewer than 2,000 ratings are not enough for a comparison: they get `spectral`, or `als`, whose
-    default number of factors is reduced to the number of users or items if that is smaller.
+    Fewer than 2,000 ratings are too few for a comparison. The only candidate is then `spectral` or
+    `als`, with at most as many factors as there are users and items.
 
     Examples
     --------
@@ -158,29 +159,31 @@ def _for_interactions(ratings: Ratings, reason: str) -> Choice:
 
 @model
 class Auto(Model):
-    """Compare models on held-out ratings, and be the best of them, or a blend.
+    """Compare models on held-out ratings, and fit the best one or a blend.
 
-    The candidates follow from the kind and the size of the data (see `choose_model`), never from
-    the clock, so that the same seed gives the same choice. They are fitted to nine tenths of the
-    ratings; of more than a million, or three million interactions, to those of some users, and of
-    up to 100,000 interactions, to four fifths, three times. Models of ratings are compared by the
-    RMSE on the rest. Models of interactions are compared by the NDCG@20 of their lists; to the best
-    others are added to a blend while each makes it better, on users other than those that its
-    weights were chosen on, by more than the standard error, and by 0.5%, of more than three million
-    interactions by 1%. The winner is fitted to everything.
+    The candidates depend only on the kind and size of the data (see `choose_model`), not on fit
+    times, so the same seed gives the same choice. They are fitted to nine tenths of the ratings.
+    Above one million ratings, or three million interactions, only some users are used. Up to
+    100,000 interactions, the candidates are fitted to four fifths instead, on three splits.
 
-    `recsys.Recommender` takes over the winner: what it saves, explains and updates is that model.
+    Models of ratings are compared by the RMSE on held-out ratings. Models of interactions are
+    compared by NDCG@20, and further models are added to the best one in a blend. Each must raise
+    the NDCG by more than its standard error and by at least 0.5% (1% above three million
+    interactions), measured on users that the weights were not chosen on. The winner is fitted to
+    all data.
+
+    `recsys.Recommender` keeps the winner as its model: it is saved, explained and updated as such.
 
     Attributes
     ----------
     chosen : Model
-        The winner, fitted.
+        The fitted winner.
     candidate : Candidate
-        Its name and parameters.
+        Name and parameters of the winner.
     ratings : Ratings
-        What it was fitted to: implicit feedback where the values of the ratings say nothing.
+        The training data of the winner: implicit feedback if the ratings are not grades.
     findings : list of str
-        What was compared, with what results, and what was chosen; empty without a comparison.
+        The candidates, their results and the choice; empty without a comparison.
     """
 
     name = "auto"
@@ -194,25 +197,25 @@ class Auto(Model):
     _blends: ClassVar[bool] = True
 
     def among(self, choice: Choice, *, blends: bool = True) -> Self:
-        """Set the candidates, and whether a blend of them may win."""
+        """Set the candidates, and whether blends of them are tried."""
         vars(self).update(_choice=choice, _blends=blends)
         return self
 
     def report_to(self, say: Callable[[str], None]) -> Self:
-        """Set who is told what is done, such as a progress display."""
+        """Set a callback for progress messages."""
         vars(self)["_say"] = say
         return self
 
     def _say(self, message: str) -> None:
-        """Tell what is done, to whom `report_to` says."""
+        """Report progress; `report_to` replaces this method."""
 
     def compare(self, ratings: Ratings) -> Candidate:
-        """Compare the candidates on held-out ratings; `findings` has the results."""
+        """Compare the candidates on held-out ratings, and set `findings` to the results."""
         choice = self._choice or choose_model(ratings)
         self.ratings = ratings if self._choice else choice.ratings
         self.findings: list[str] = []
         self._start: Model | None = None
-        if self.ratings.n_items > _FEW_ITEMS:  # with those that nobody has
+        if self.ratings.n_items > _FEW_ITEMS:  # may include items without ratings
             found = tuple(
                 Candidate("sparse-ease", each.params) if each.model == "ease" else each
                 for each in choice.candidates
@@ -244,7 +247,7 @@ class Auto(Model):
     def _trials(
         self, choice: Choice, folds: Sequence[HeldOut]
     ) -> Iterator[tuple[HeldOut, list[Model]]]:
-        """Yield each fold with the candidates fitted to its training part."""
+        """Yield each fold with the candidates fitted to its training data."""
         models = [each.unfitted(self.random_state, self.threads) for each in choice.candidates]
         names, number, total = cycle(choice.candidates), count(1), len(models) * len(folds)
 
@@ -254,7 +257,7 @@ class Auto(Model):
         return HeldOut.trials(folds, models, tell)
 
     def _by_error(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
-        """Choose a model of ratings by its RMSE."""
+        """Choose the model of ratings with the lowest RMSE."""
         fold, models = next(self._trials(choice, folds))
         errors = [fold.rmse(each) for each in models]
         best = 0
@@ -268,7 +271,7 @@ class Auto(Model):
         return _Verdict(found, None, "RMSE", shown, f"{found}, {verdict}")
 
     def _by_lists(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
-        """Choose a model of interactions, or a blend, by its NDCG."""
+        """Choose the model of interactions, or blend, with the highest NDCG."""
         tried = self._trials(choice, folds)
         lists = Lists.joined([fold.lists(trials := models) for fold, models in tried])
         heights = [lists.ndcg(each) for each in np.eye(len(trials))]
@@ -305,7 +308,7 @@ class Auto(Model):
 
     @property
     def chosen(self) -> Model:
-        """The winner, fitted.
+        """The fitted winner.
 
         Raises
         ------
@@ -327,7 +330,7 @@ class Auto(Model):
         return self.chosen.n_items
 
     def with_users(self, histories: Histories) -> Model:
-        """Return the winner for these users."""
+        """Return the winner with these users."""
         folded: Model = cast(FoldsInUsers, self.chosen).with_users(histories)
         return folded
 
@@ -351,5 +354,5 @@ class Auto(Model):
 
 
 def as_implicit(ratings: Ratings) -> Ratings:
-    """Return the ratings as implicit feedback, with ones as values."""
+    """Return the ratings as implicit feedback, with all values 1."""
     return replace(ratings.with_values(1), implicit=True)

@@ -1,7 +1,7 @@
 """Base classes of the models: declared parameters, fitted arrays, and scores from indices.
 
-A model is a class of parameters and of arrays that `fit` sets. Saving, loading, checks of values
-and shapes, and "not fitted yet" follow from the declarations::
+A model class declares its parameters and the arrays that `fit` sets. Saving, loading, checks of
+values and shapes, and the error "not fitted yet" follow from the declarations::
 
     @model
     class Constant(Model):
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
-_COUNTED = 2**20  # ratings counted at a time: they are copied
+_COUNTED = 2**20  # ratings per block when counting, which copies them
 _PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
-# Types of fitted arrays and kinds of fitted scalars, by their annotations.
+# dtypes of fitted arrays and dtype kinds of fitted scalars, by annotation.
 _DTYPES = {"Floats": "float32"} | {f"NDArray[np.{d}]": d for d in ("float64", "int32", "int64")}
 _KINDS = {"bool": "b", "int": "iu", "float": "fiu"}
-# Axes whose places are those of users or of items.
+# Axes along which users or items are indexed.
 _SIDES = {f"{of}_{side}s": side for side in ("user", "item") for of in ("n", "linked")}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Progress of an iterative fit, given to ``on_step`` after each iteration.
+    """Progress of an iterative fit, passed to ``on_step`` after each iteration.
 
     Attributes
     ----------
     step, total : int
-        Iterations done (from 1) and the most there will be.
+        Number of iterations done, and its maximum.
     objective : float or None
-        The penalised sum of squares (minus the free energy, of bayes) that is minimised.
+        The minimised penalised sum of squares; for bayes, minus the free energy.
     train_rmse, validation_rmse : float or None
     """
 
@@ -70,7 +70,7 @@ OnStep = Callable[[Step], None] | None
 
 
 class ValidationWatch:
-    """Early stopping by the validation RMSE of a fit; without one every sweep is the best."""
+    """Early stopping by validation RMSE; without validation data, every sweep is the best."""
 
     def __init__(self) -> None:
         self._best, self._since = math.inf, 0
@@ -86,12 +86,12 @@ class ValidationWatch:
 
     @property
     def over(self) -> bool:
-        """Return whether the last sweeps have all been worse than the best."""
+        """Return whether the validation RMSE has stopped improving."""
         return self._since >= _PATIENCE
 
 
 def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
-    """Return predictions of held-out ratings, at their times where the model uses these."""
+    """Return predictions of held-out ratings, at their times if the model uses times."""
     pairs = held_out.user_index_of_nonzeros(), held_out.indices
     if model.uses_times and held_out.seconds is not None:
         predict: Any = model.predict
@@ -101,7 +101,7 @@ def predicted_ratings(model: Model, held_out: Ratings) -> Floats:
 
 
 def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:
-    """Return the RMSE of a model on held-out ratings, None if there are none."""
+    """Return the RMSE of a model on held-out ratings, or None without such ratings."""
     if held_out is None:
         return None
     predicted = predicted_ratings(model, held_out)
@@ -109,14 +109,14 @@ def validation_rmse(model: Model, held_out: Ratings | None) -> float | None:
 
 
 def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
-    """Return `indices` as a one-dimensional int64 array; none is negative, or `size` or more.
+    """Return `indices` as a one-dimensional int64 array, checked to be in ``range(size)``.
 
     Raises
     ------
     TypeError
-        If they are not integers in one dimension.
+        If they are not a one-dimensional array of integers.
     IndexError
-        If an index is negative (nothing wraps around here) or not below `size`.
+        If an index is not in ``range(size)``; negative indices do not wrap around.
     """
     array = np.atleast_1d(np.asarray(indices))
     if array.size == 0:
@@ -135,7 +135,7 @@ def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
 
 
 def obscurity(log_counts: NDArray[np.floating[Any]], most: float, rating_std: float) -> Floats:
-    """Return ``rating_std * (log(1 + most) - log_counts)``, at least 0, of each item."""
+    """Return ``rating_std * max(log(1 + most) - log_counts, 0)`` for each item."""
     behind = np.maximum(np.log1p(most) - log_counts.astype(np.float64), 0)
     return np.asarray(rating_std * behind, np.float32)
 
@@ -153,13 +153,13 @@ class Model:
     predicts_ratings : bool
         Whether `predict` estimates ratings, so that RMSE and MAE apply.
     uses_weights : bool
-        Whether interactions of implicit feedback count by their weight.
+        Whether the model uses the weights of implicit feedback.
     uses_features : bool
-        Whether features of items and users count.
+        Whether the model uses features of items and users.
     uses_times : bool
-        Whether the model, as it is fitted, can predict ratings for a time.
+        Whether the fitted model can predict a rating at a given time.
     remarks : tuple of str
-        What a fit has found out and decided, in a line each.
+        Choices made by the fit, one line each.
     """
 
     name: ClassVar[str]
@@ -184,7 +184,7 @@ class Model:
     else:
 
         def __getattr__(self, name: str) -> Any:
-            """Explain a fitted field that is not set yet; anything else is missing as usual."""
+            """Raise NotFittedError for a fitted array that is not set, else AttributeError."""
             if any(name == f.name for f in fields(self) if not f.init):
                 raise NotFittedError(f"The {self.name} model is not fitted yet; call fit first.")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -197,15 +197,15 @@ class Model:
 
     @classmethod
     def parameters(cls) -> tuple[Parameter, ...]:
-        """Return the parameters that the model declares, in their order."""
+        """Return the declared parameters in their order."""
         return cls._parameters
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the values of the parameters by name; `deep` is scikit-learn's and unused."""
+        """Return the values of the parameters by name; `deep` is ignored."""
         return {declared.name: getattr(self, declared.name) for declared in self.parameters()}
 
     def _found_params(self) -> dict[str, Any]:
-        """Return the values of parameters that the fit has chosen on held-out interactions."""
+        """Return the parameters that the fit has chosen on held-out interactions."""
         return {}
 
     def set_params(self, **params: Any) -> Self:
@@ -214,7 +214,7 @@ class Model:
         Raises
         ------
         DataError
-            If there is no such parameter, or a value is of another type or out of range.
+            If a parameter does not exist, or a value has another type or is out of range.
         """
         known = {declared.name: declared for declared in self.parameters()}
         has = ", ".join(known) or "none"
@@ -239,19 +239,19 @@ class Model:
         Parameters
         ----------
         ratings : Ratings
-            With values or implicit feedback.
+            Ratings with values, or implicit feedback.
         on_step : callable, optional
             Called with a `Step` after each iteration.
         validation : Ratings, optional
             Held-out ratings of the same users and items, for the RMSE in each `Step`. Fits of
             als and variational bayes stop when it no longer falls, and keep their best sweep.
         **options
-            Of als: ``start``, a fitted model of the same items and factors to begin from.
+            ``start``, for als, ials and blend: a fitted model of the same items to begin from.
 
         Raises
         ------
         DataError
-            If the model needs ratings with values, and `ratings` are implicit, or the fit fails.
+            If the model needs values and `ratings` are implicit, or if the fit fails.
         """
         if not hasattr(ratings, "indptr"):
             raise DataError(
@@ -264,7 +264,7 @@ class Model:
                 "(implicit feedback); use a model of implicit feedback such as spectral, ease or "
                 "popular."
             )
-        for f in fields(self):  # of an earlier fit
+        for f in fields(self):  # remove optional arrays of an earlier fit
             if f.metadata.get("group"):
                 vars(self).pop(f.name, None)
         self._prepare(ratings)
@@ -272,24 +272,24 @@ class Model:
         return self
 
     def _prepare(self, ratings: Ratings) -> None:
-        """Set what the ratings alone tell, before the fit."""
+        """Compute statistics of the ratings before the fit."""
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         """Set the fitted arrays."""
 
     def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:
-        """Return the model to keep after a fit, what it was fitted to, and why it was chosen."""
+        """Return the model to keep after a fit, its training data, and the reason for it."""
         return self, ratings, None
 
     def _check_finite(self) -> None:
         """Check that the arrays of a fit are finite."""
         for name, array in self._arrays().items():
-            with np.errstate(invalid="ignore"):  # of infinities of either sign
-                # Unlike isfinite, a sum needs no memory.
+            with np.errstate(invalid="ignore"):  # inf - inf
+                # Unlike isfinite, a sum allocates no array.
                 if array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64)):
                     raise DataError(
-                        f"The fit of {self.name} broke down, with numbers in {name} that are not "
-                        "finite; choose parameters nearer to their defaults."
+                        f"The fit of {self.name} diverged: {name} has values that are not finite; "
+                        "choose parameters nearer to their defaults."
                     )
 
     @abstractmethod
@@ -298,10 +298,10 @@ class Model:
 
     @abstractmethod
     def scores(self, users: ArrayLike) -> Floats:
-        """Return ranking scores of all items, (n_block, n_items), which the caller may change."""
+        """Return ranking scores of all items, (n_block, n_items); the caller may overwrite them."""
 
     def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Return ranking scores of pairs, shape (n_pairs,): predictions, but for ratings."""
+        """Return ranking scores of pairs, shape (n_pairs,); by default, the predictions."""
         return self.predict(users, items)
 
     def _checked_pairs(self, users: ArrayLike, items: ArrayLike) -> tuple[Indices, Indices]:
@@ -310,28 +310,28 @@ class Model:
 
     @property
     def _source(self) -> Self:
-        """The model of the fit, which this one's users or items may have been folded into."""
+        """The originally fitted model, if users or items were folded into it; else this one."""
         source: Self = vars(self).get("_source_model", self)
         return source
 
     @property
     def _keeps_best_sweep(self) -> bool:
-        """Return whether `fit` keeps the iteration that predicts validation ratings best."""
+        """Return whether `fit` keeps the sweep with the best validation RMSE."""
         return False
 
     def _score_error(self, users: ArrayLike) -> Floats | None:
-        """Return a bound on ``|scores - pair_scores|`` by rounding, per user.
+        """Return a bound on the rounding difference ``|scores - pair_scores|`` for each user.
 
-        With it, top-N search takes its scores from `pair_scores`; None if they are the same bits.
+        None means that both are equal bit for bit. Otherwise top-N search returns `pair_scores`.
         """
         return None
 
     def _factor_form(self, users: ArrayLike) -> FactorForm | None:
-        """Return the factors whose products are the scores; None if they are not products."""
+        """Return the scores in factored form, or None if they have no such form."""
         return None
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the fitted arrays by name, without a copy; scalars have shape ()."""
+        """Return the fitted arrays by name without copying them; scalars have shape ()."""
         return {
             f.name: np.asarray(getattr(self, f.name)) for f in self._declared_arrays(vars(self))
         }
@@ -346,7 +346,7 @@ class Model:
 
     @classmethod
     def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return a fitted model that shares memory with `arrays`; check that they fit."""
+        """Return a fitted model that shares memory with `arrays`, after checking them."""
         result = cls(**params)
         sizes: dict[str, int] = {}
         for f in result._declared_arrays(arrays):
@@ -365,7 +365,7 @@ class Model:
                     f"with the other arrays; got {array.shape}."
                 )
             name = str(f.type)
-            dtype = np.dtype(_DTYPES.get(name, array.dtype))  # equal only in native byte order
+            dtype = np.dtype(_DTYPES.get(name, array.dtype))  # differs in non-native byte order
             if not (array.dtype.kind in _KINDS[name] if name in _KINDS else array.dtype == dtype):
                 raise DataError(
                     f"The array {f.name!r} must be of type {_DTYPES.get(name, name)}; "
@@ -375,14 +375,14 @@ class Model:
         return result
 
     def _with_arrays(self, **changed: Any) -> Self:
-        """Return a copy of the model in which some fitted arrays are replaced."""
+        """Return a copy of the model with some fitted arrays replaced."""
         arrays = self._arrays() | {name: np.asarray(value) for name, value in changed.items()}
         return type(self)._from_arrays(self.get_params(), arrays)
 
     def _rearranged(self, **rows: Indices) -> dict[str, NDArray[Any]]:
-        """Return the fitted arrays with these rows of `user`, of `item`: of zeros where one is -1.
+        """Return the fitted arrays with only the given rows of `user` or `item`.
 
-        Arrays with such rows are copies.
+        A row of index -1 is zero. Arrays that change are copied.
         """
         arrays = self._arrays()
         for f in self._declared_arrays(arrays):
@@ -394,7 +394,7 @@ class Model:
         return arrays
 
     def _put(self, part: Model, side: str, rows: Indices) -> None:
-        """Set these rows of users, or items, in the arrays to all rows of another model."""
+        """Set the rows of some users (or items) to those of another model, `part`."""
         for f in self._declared_arrays(vars(self)):
             axes = f.metadata["axes"]
             if f"n_{side}s" in axes:
@@ -423,51 +423,51 @@ class BiasedModel(Model):
         return len(self.item_bias)
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Predicted ratings of pairs, shape (n_pairs,); the same bits for a pair in any call."""
+        """Predict the ratings of pairs, shape (n_pairs,); independent of the other pairs."""
         return self._sums(*self._checked_pairs(users, items), self.item_bias)
 
     def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Ranking scores of pairs, shape (n_pairs,): predictions with the biases of lists."""
+        """Return ranking scores of pairs, shape (n_pairs,): predictions with `_list_bias`."""
         return self._sums(*self._checked_pairs(users, items), self._list_bias)
 
     def scores(self, users: ArrayLike) -> Floats:
-        """Ranking scores of all items for each user, shape (n_block, n_items)."""
+        """Return ranking scores of all items for each user, shape (n_block, n_items)."""
         u = check_indices(users, self.n_users, "user")
         return (self.user_bias[u] + self.global_mean)[:, None] + self._list_bias
 
     @property
     def _list_bias(self) -> Floats:
-        """The biases of items in ranking scores."""
+        """Item biases in ranking scores."""
         return self.item_bias
 
     def _sums(self, users: Indices, items: Indices, item_bias: Floats) -> Floats:
-        """Return scores of pairs, shape (n_pairs,); the same bits for a pair in any call."""
+        """Return scores of pairs, shape (n_pairs,); independent of the other pairs."""
         return self.user_bias[users] + self.global_mean + item_bias[items]
 
 
 class FoldingModel(BiasedModel):
-    """A model that represents new users, or items, with the other side as it is."""
+    """A model that can fold in new users for fixed items, and new items for fixed users."""
 
     @abstractmethod
     def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
-        """Return the arrays of some users given the items, or the other way round."""
+        """Return the arrays of users given the items, or of items given the users."""
 
     def with_users(self, histories: Histories) -> Self:
-        """Return the model whose users are these, with the items as they are.
+        """Return the model with these users instead of its own, and the same items.
 
-        A user of the training ratings with the same ratings gets the very same vector.
+        A training user with the same ratings gets an identical vector.
         """
         return self._folded(histories, "user")
 
     def with_items(self, histories: Histories) -> Self:
-        """Return the model whose items are these, with the users as they are."""
+        """Return the model with these items instead of its own, and the same users."""
         return self._folded(histories, "item")
 
     def _folded(self, histories: Histories, side: str, *features: Any, **arrays: Any) -> Self:
         other = "item" if side == "user" else "user"
         check_indices(histories.indices, getattr(self, f"n_{other}s"), other)
         arrays |= self._solved(histories, *features, of_users=side == "user")
-        if getattr(self, "linked", False):  # nothing is learned from them about the other side
+        if getattr(self, "linked", False):  # new rows do not contribute to links
             *samples, _, d = getattr(self, f"{other}_link").shape
             arrays[f"{other}_link"] = np.zeros((*samples, histories.n_rows, d), np.float32)
         return self._with_arrays(**arrays)
@@ -475,17 +475,17 @@ class FoldingModel(BiasedModel):
 
 @model
 class RatingModel(FoldingModel):
-    """A model that predicts ratings, and ranks items by them and by their numbers of ratings.
+    """A model that predicts ratings, and ranks items by predicted rating and popularity.
 
-    The best list is not that of the highest predicted ratings, which begins with obscure items of a
-    few enthusiasts: the odds that an item is chosen at all count, a power of its number of ratings.
+    Lists by predicted rating alone begin with obscure items that a few users rated highly. Ranking
+    scores also reflect the odds that an item is chosen at all, a power of its number of ratings.
 
     Attributes
     ----------
     item_obscurity : float32 ndarray of shape (n_items,)
-        Standard deviation of the ratings times ``log(1 + most_ratings) - log(1 + count)``: times
-        `popularity`, what a score in a list is below the predicted rating. Where features tell of
-        an item without ratings, the logarithm that they predict stands for its own.
+        Standard deviation of the ratings times ``log(1 + most_ratings) - log(1 + count)``. Ranking
+        scores are predictions minus `popularity` times this. For an item without ratings, features
+        predict ``log(1 + count)`` if there are any.
     """
 
     popularity: float = parameter(
@@ -501,7 +501,7 @@ class RatingModel(FoldingModel):
     item_count_weights: Floats = fitted("n_item_features", group="item counts")
 
     def _prepare(self, ratings: Ratings) -> None:
-        """Count the ratings of items, and fit what their features tell of that."""
+        """Count the ratings of items, and fit a prediction of the counts from features."""
         counts = np.zeros(ratings.n_items, np.int64)
         for start in range(0, ratings.nnz, _COUNTED):
             part = ratings.indices[start : start + _COUNTED]
@@ -510,7 +510,7 @@ class RatingModel(FoldingModel):
         self.most_ratings, rows = int(counts.max(initial=0)), None
         features = ratings.item_features if self.uses_features else None
         if features is not None and features.matrix.shape[1]:
-            from lowrank.completion.cold import fit_cold_map  # few fits have features
+            from lowrank.completion.cold import fit_cold_map  # only needed with features
 
             log_counts = np.log1p(counts).astype(np.float32)[:, None]
             rated, variance = np.minimum(counts, 1), np.mean(1 / (1 + counts[counts > 0]))
@@ -525,10 +525,10 @@ class RatingModel(FoldingModel):
     ) -> Floats:
         log_counts: NDArray[np.floating[Any]] = np.log1p(counts)
         if "item_count_weights" in vars(self):
-            told = np.full(len(counts), self.typical_log_count)
+            predicted = np.full(len(counts), self.typical_log_count)
             if features is not None:
-                told += kernels.csr_matmat(features, self.item_count_weights[:, None])[:, 0]
-            log_counts = np.where(counts > 0, log_counts, np.maximum(told, 0))
+                predicted += kernels.csr_matmat(features, self.item_count_weights[:, None])[:, 0]
+            log_counts = np.where(counts > 0, log_counts, np.maximum(predicted, 0))
         return obscurity(log_counts, self.most_ratings, self.rating_std)
 
     def _folded(self, histories: Histories, side: str, *features: Any, **arrays: Any) -> Self:
@@ -538,7 +538,7 @@ class RatingModel(FoldingModel):
 
     @property
     def _list_bias(self) -> Floats:
-        """The biases of items less what lists take off for few ratings; made once."""
+        """Item biases minus the discount for few ratings; cached."""
         given = self.item_bias, self.item_obscurity, self.popularity
         made = vars(self).get("_made_list_bias")
         if made is None or any(a is not b for a, b in zip(made[:3], given, strict=True)):
@@ -550,7 +550,7 @@ class RatingModel(FoldingModel):
     def _explanation(
         self, base: Floats, terms: NDArray[Any], items: Indices, **features: Floats
     ) -> Explanation:
-        """Return scores of items as sums, of which the predictions are given."""
+        """Return scores of items as sums: predictions minus the discount for few ratings."""
         off = -np.float32(self.popularity) * self.item_obscurity[items] if self.popularity else None
         sums = base.astype(np.float32), terms.astype(np.float32)
         return Explanation(*sums, **features, popularity=off)
@@ -577,15 +577,15 @@ class FactorModel(BiasedModel):
         return found
 
     def scores(self, users: ArrayLike) -> Floats:
-        """Ranking scores of all items; the last bits depend on the block (`_score_error`)."""
+        """Return ranking scores of all items; rounding depends on the block (`_score_error`)."""
         return FactorModel._factor_form(self, users).scores()
 
     def _score_error(self, users: ArrayLike) -> Floats:
-        """Bound on ``|scores - pair_scores|`` for each user, shape (n_block,)."""
+        """Return a bound on ``|scores - pair_scores|`` for each user, shape (n_block,)."""
         return FactorModel._factor_form(self, users).error()
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
-        """Return the factors; a model that changes `predict` must change this too."""
+        """Return the factors; a model that overrides `predict` must override this too."""
         u = check_indices(users, self.n_users, "user")
         offset = self.user_bias[u] + self.global_mean
         return FactorForm(self.user_factors[u], self.item_factors, offset, self._list_bias)
