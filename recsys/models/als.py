@@ -1,4 +1,4 @@
-"""Explicit alternating least squares: a biased matrix factorization of the observed ratings."""
+"""Alternating least squares: a matrix factorization of the observed ratings, with biases."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _PRIOR_ARRAYS = {
 class ALS(ContentModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, fitted by alternating least squares.
 
-    The ridge penalty of a user or item with n ratings is ``regularization * n**count_power``, in
-    units in which the ratings have standard deviation 1. With features of items or users
-    (`with_features`), the vectors are pulled towards what the features predict instead of to zero.
+    The ridge penalty of a user or item with n ratings is ``regularization * n**count_power``, for
+    ratings scaled to standard deviation 1. With features of items or users (`with_features`), the
+    vectors are shrunk towards a prediction from the features instead of zero.
 
     References
     ----------
@@ -92,7 +92,7 @@ class ALS(ContentModel):
         validation: Ratings | None,
         start: FactorModel | None = None,
     ) -> None:
-        # Only the items and the mean are kept of the best sweep: the users follow from them.
+        # The best sweep is kept without users, which follow from the items and the mean.
         kept = {"global_mean", "item_bias", "item_factors", *_PRIOR_ARRAYS}
         previous, watch, sweeps = math.inf, ValidationWatch(), self._sweeps(ratings, start)
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
@@ -115,9 +115,9 @@ class ALS(ContentModel):
             if watch.over or previous - sweep.objective <= self.tol * sweep.objective:
                 break
             previous = sweep.objective
-        del sweeps  # and with it the transpose of the ratings
+        del sweeps  # frees the transpose of the ratings
         vars(self).update(best)
-        # The users once more, so that a user folded in later gets the very same vector.
+        # Solve the users again, so that folding in a training user returns the same vector.
         is_plain = "user_prior_mean" not in vars(self)  # without links and features
         entries = (ratings.coded if is_plain else None) or Histories.of(ratings)
         rows = None if is_plain else csr_rows(ratings.user_features)
@@ -143,7 +143,7 @@ class ALS(ContentModel):
         return linked_als.linked_als_sweeps(matrix or ratings.matrix, self.factors, **options)
 
     def _take(self, side: str, prior: links.RowPrior) -> None:
-        """Set the arrays of a prior."""
+        """Set the fitted arrays of a prior."""
         setattr(self, f"{side}_prior_mean", prior.mean)
         if self.linked:
             setattr(self, f"{side}_link", prior.link)

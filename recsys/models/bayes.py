@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
     Watched = tuple[Ratings, OnStep, Ratings | None]
 
-_LEVELS = range(3, 21)  # numbers of different ratings that may be an ordinal scale
-_MOST_DRIFT = 0.8  # share of drifts in the noise
-_COMPARED = 100_000  # ratings at most, on which the likelihoods are compared
-_COMPARED_FACTORS = 8
-_COMPARED_SWEEPS = 2  # after the first one, cut points are not where they will be
-_FIRST_SWEEPS = 1  # of ratings as numbers, before they are levels
+_LEVELS = range(3, 21)  # numbers of distinct ratings for which an ordinal scale is tried
+_MOST_DRIFT = 0.8  # maximum share of the noise variance that drifts explain
+_COMPARED = 100_000  # maximum number of ratings for the comparison of likelihoods
+_COMPARED_FACTORS = 8  # its number of factors
+_COMPARED_SWEEPS = 2  # its number of sweeps: cut points have not settled after one
+_FIRST_SWEEPS = 1  # Gaussian sweeps before an ordinal fit
 
 
 @model
@@ -54,40 +54,40 @@ class Bayes(DriftingModel, ContentModel):
     """Predict a rating as ``mu + b_u + c_i + a_u . m_i`` with learned priors.
 
     The vectors (a_u, b_u) and (m_i, c_i) have Gaussian posteriors under Gaussian priors with full
-    covariances. With links, the prior mean of a user is moreover a linear function of the set of
-    items that the user rated, and that of an item of the set of its users, whatever the ratings.
-    With features (`with_features`) it is linear in these, too, with a precision for each group of
-    them that is learned; items and users without ratings are predicted from theirs.
+    covariances. With `linked`, the prior mean of a user is a linear function of the set of items
+    that the user rated, whatever the ratings; likewise for an item and the set of its users. With
+    features (`with_features`), the prior means are also linear in the features, with a learned
+    precision for each group. Features predict items and users without ratings.
 
-    If ratings have times, biases drift: the mood of a user lasts for some minutes or days, the
-    fashion of an item longer, as the ratings tell. Predictions for a time know the drifts at that
-    time; others, and recommendations, are what they would be if no rating had a time.
+    If ratings have timestamps, biases drift: those of users over minutes or days, those of items
+    over longer times, with time scales learned from the ratings. Predictions for a given time use
+    the drifts at that time. Other predictions, and recommendations, do not depend on times.
 
-    With the ordinal likelihood, a rating is the level between whose cut points a latent number
-    lies, of which all of the above is the mean. The prediction is the expected rating; scores are
-    explained on the latent scale.
+    With the ordinal likelihood, cut points divide a latent scale into one interval for each level
+    of the ratings. The sum above is then the mean of a latent variable, and the rating is the level
+    of its interval. Predictions are expected ratings; explanations are on the latent scale.
 
     Attributes
     ----------
     user_factors, item_factors : float32 ndarrays of shape (n_users, S k) and (n_items, S k)
-        Side by side, those of the S kept samples, so that a dot product averages over them (the
-        users' are divided by S); S is 1 under variational inference.
+        Factors of the S kept samples side by side. Those of users are divided by S, so that a dot
+        product averages over the samples. S is 1 under variational inference.
     user_covariance, item_covariance : float32 ndarrays of shape (n_users, p) and (n_items, p)
-        Under variational inference, posterior covariances of (a_u, b_u) and (m_i, c_i) as upper
-        triangles by rows, p = (k + 1)(k + 2) / 2 numbers each: 2.2 kB with 32 factors.
+        Posterior covariances of (a_u, b_u) and (m_i, c_i) under variational inference: upper
+        triangles by rows, p = (k + 1)(k + 2) / 2 numbers each (2.2 kB with 32 factors).
     user_draws : float32 ndarray of shape (n_users, S (k + 1))
-        Under Gibbs sampling, draws of (a_u, b_u), from which standard deviations follow.
+        Draws of (a_u, b_u) under Gibbs sampling, for standard deviations.
     user_leverage, item_leverage : float32 ndarrays of shape (n_users,) and (n_items,)
         Shares of ratings in their own predictions, zero under Gibbs sampling.
     noise_variances : float64 ndarray of shape (S,)
-        Of a rating, or its latent number, around its prediction, if all vectors were known.
+        Variance of a rating, or of its latent variable, given all vectors.
     predictive_noise : float
-        The same, as ratings tell that a prediction has not seen: variational posteriors are a
-        little too wide.
+        The same variance, calibrated on predictions that exclude the predicted rating, because
+        variational posteriors are slightly too wide.
     levels, cut_points : float64 ndarrays of shape (L,) and (L - 1,)
         The ordinal scale, if the likelihood is ordinal.
     score_quantiles : float64 ndarray of shape (n_quantiles,)
-        Of predictions on the latent scale, if the likelihood is ordinal.
+        Quantiles of predictions on the latent scale, if the likelihood is ordinal.
 
     References
     ----------
@@ -176,7 +176,7 @@ class Bayes(DriftingModel, ContentModel):
 
     @property
     def is_ordinal(self) -> bool:
-        """Return whether the likelihood of the fit is ordinal."""
+        """Return whether the fitted likelihood is ordinal."""
         return "cut_points" in vars(self)
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
@@ -202,7 +202,7 @@ class Bayes(DriftingModel, ContentModel):
         self._take([best], best.observed)
         if self._sampled:
             self._sample(watched, best, number, **options)
-        # The users once more, so that a user folded in later gets the very same vector.
+        # Solve the users again, so that folding in a training user returns the same vector.
         histories, rows = Histories.of(ratings), csr_rows(ratings.user_features)
         with at_most(self.threads):
             vars(self).update(self._solved_rows(histories, rows, of_users=True))
@@ -215,7 +215,7 @@ class Bayes(DriftingModel, ContentModel):
         vars(self)["remarks"] = tuple(remarks)
 
     def _options(self, ordinal: bool) -> dict[str, Any]:
-        """Return the options of any fit; latent numbers are uncertain as they are."""
+        """Return the options of any fit; ordinal fits have a lower temperature."""
         temperature = (1 + self.temperature) / 2 if ordinal else self.temperature
         given = {"random_state": self.random_state, "threads": self.threads}
         return {"temperature": temperature, **given}
@@ -223,7 +223,7 @@ class Bayes(DriftingModel, ContentModel):
     def _variational(
         self, watched: Watched, *, most: int | None = None, number: int = 0, **options: Any
     ) -> tuple[VariationalSweep, int]:
-        """Return the best of at most `most` sweeps, and the number of sweeps until the end."""
+        """Return the best of at most `most` sweeps, and the total number of sweeps."""
         ratings, on_step, validation = watched
         given = ratings.matrix, self.factors
         sweeps = variational_sweeps(*given, count_power=self.count_power, **options)
@@ -249,7 +249,7 @@ class Bayes(DriftingModel, ContentModel):
     def _sample(
         self, watched: Watched, start: VariationalSweep, number: int, **options: Any
     ) -> None:
-        """Keep samples of a chain that begins at `start`."""
+        """Set the arrays to the samples of a Markov chain that begins at `start`."""
         ratings, on_step, validation = watched
         total, kept = self.burn_in + self.samples * self.thinning, list[GibbsSweep]()
         samplings = gibbs_sweeps(ratings.matrix, start, **options)
@@ -262,10 +262,10 @@ class Bayes(DriftingModel, ContentModel):
                 on_step(Step(number + drawn, number + total, None, sampling.rmse, reached))
 
     def _compare(self, ratings: Ratings) -> tuple[str, str]:
-        """Return the likelihood that predicts held-out ratings better, and by how much.
+        """Return the likelihood that predicts held-out ratings better, and the figures.
 
-        They are a seeded tenth of at most 100,000 ratings. Two variational fits with few factors,
-        without links and features, take a few sweeps each.
+        A tenth of at most 100,000 ratings is held out. Each likelihood is fitted with a few
+        variational sweeps and few factors, without links and features.
         """
         train, test = HeldOut.of(ratings, self.random_state, most=_COMPARED)
         X, pair = train.matrix, (test.user_index_of_nonzeros(), test.indices)
@@ -295,14 +295,14 @@ class Bayes(DriftingModel, ContentModel):
     def predict(
         self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None = None
     ) -> Floats:
-        """Predicted ratings of pairs, shape (n_pairs,); the same bits for a pair in any call.
+        """Predict the ratings of pairs, shape (n_pairs,); independent of the other pairs.
 
         Parameters
         ----------
         users, items : array_like of int
         times : array_like of int, optional
-            Of the predicted ratings, or one for all, in seconds since 1970-01-01 UTC; of no account
-            if the ratings of the fit had none.
+            Times of the predicted ratings, or one time for all, in seconds since 1970-01-01 UTC.
+            They are ignored if the biases do not drift.
         """
         if times is not None:
             times = np.broadcast_to(np.asarray(times, np.int64), np.atleast_1d(users).shape)
@@ -311,29 +311,29 @@ class Bayes(DriftingModel, ContentModel):
     def _latent(
         self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None = None
     ) -> Floats:
-        """Return predictions on the latent scale, which is that of ratings if they are Gaussian."""
+        """Return predictions on the latent scale (the ratings' own if they are Gaussian)."""
         predicted = super().predict(users, items)
         if times is None or not self.uses_times:
             return predicted
         return predicted + self._drifts_at(*self._checked_pairs(users, items), times)[0]
 
     def _expected(self, latent: Floats) -> Floats:
-        """Return the expected ratings where latent numbers have these means."""
+        """Return the expected ratings given the means of the latent variables."""
         if not self.is_ordinal:
             return latent
         variance = float(self.noise_variances.mean()) + self.score_variance
         return self._scale.expected(latent, variance).astype(np.float32, copy=False)
 
     def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Ranking scores of pairs: expected ratings, with a discount on the latent scale."""
+        """Return ranking scores of pairs: expected ratings, discounted on the latent scale."""
         return self._expected(super().pair_scores(users, items))
 
     def scores(self, users: ArrayLike) -> Floats:
-        """Ranking scores of all items; the last bits depend on the block (`_score_error`)."""
+        """Return ranking scores of all items; rounding depends on the block (`_score_error`)."""
         return self._expected(super().scores(users))
 
     def _score_error(self, users: ArrayLike) -> Floats:
-        error = super()._score_error(users)  # the expected rating rises by less than 4 per unit
+        error = super()._score_error(users)  # the slope of the expected rating is below 4
         return 4 * error + np.float32(1e-5) if self.is_ordinal else error
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
@@ -351,16 +351,16 @@ class Bayes(DriftingModel, ContentModel):
         level: float = 0.9,
         times: NDArray[np.int64] | None = None,
     ) -> tuple[Floats, Floats]:
-        """Return ends of intervals that hold ratings with a probability, each of shape (n_pairs,).
+        """Return the ends of prediction intervals of probability `level`, each of shape (n_pairs,).
 
-        A level of an ordinal scale counts as the interval of numbers that are nearest to it, all
-        alike, so that the ends may be between levels. Since a level is inside or not, intervals of
-        few levels have the probability on average, not each.
+        On an ordinal scale, a rating is treated as uniformly distributed over the numbers nearest
+        to its level, so the ends may be between levels. With few levels, the coverage is right on
+        average over pairs but not for each pair.
 
         Raises
         ------
         DataError
-            If `level`, the probability, is not between 0 and 1.
+            If `level` is not between 0 and 1.
         """
         if not 0 < level < 1:
             raise DataError(f"level must be between 0 and 1; got {level}.")
@@ -378,7 +378,7 @@ class Bayes(DriftingModel, ContentModel):
     def predict_std(
         self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None = None
     ) -> Floats:
-        """Predictive standard deviations, with the noise of a rating, shape (n_pairs,)."""
+        """Return predictive standard deviations, including the noise, shape (n_pairs,)."""
         variance = self._variance(users, items, times)
         if self.is_ordinal:
             latent = self._latent(users, items, times)
@@ -388,11 +388,11 @@ class Bayes(DriftingModel, ContentModel):
     def _variance(
         self, users: ArrayLike, items: ArrayLike, times: NDArray[np.int64] | None
     ) -> Floats:
-        """Return the variances of ratings, or of their latent numbers, shape (n_pairs,)."""
+        """Return the variances of ratings, or of their latent variables, shape (n_pairs,)."""
         u, i = self._checked_pairs(users, items)
         noise = self.predictive_noise
         variance = pair_variances(self, u, i) + np.float32(noise)
-        if self.uses_times and times is not None:  # the noise has the drifts in it
+        if self.uses_times and times is not None:  # the noise includes the variance of drifts
             known = self._drifts_at(u, i, times)[1]
             variance -= np.minimum(known, np.float32(_MOST_DRIFT * noise))
         return variance
@@ -402,7 +402,7 @@ class Bayes(DriftingModel, ContentModel):
         return len(self.noise_variances)
 
     def _take(self, states: Sequence[VariationalSweep | GibbsSweep], seen: Observed) -> None:
-        """Set the fitted arrays from one variational sweep or some Gibbs samples."""
+        """Set the fitted arrays from one variational sweep or several Gibbs samples."""
         if seen.scale is not None:
             self.levels, self.cut_points = seen.scale.levels, seen.scale.cuts
             self.score_variance = float(seen.score_variance)
@@ -419,7 +419,7 @@ class Bayes(DriftingModel, ContentModel):
             vars(self).update(self._side(vectors, side == "user"))
 
     def _side(self, vectors: Sequence[links.Posterior], of_users: bool) -> dict[str, Floats]:
-        """Return the arrays of all users (or items) from their vectors in each sample."""
+        """Return the fitted arrays of users (or items) from their vectors in each sample."""
         factors: Floats = np.hstack([v.mean[:, :-1] for v in vectors])
         biases: Floats = np.column_stack([v.mean[:, -1] for v in vectors])
         arrays = {
@@ -435,9 +435,10 @@ class Bayes(DriftingModel, ContentModel):
     def _solved_rows(
         self, histories: Histories, features: CsrArrays | None, *, of_users: bool
     ) -> dict[str, Floats]:
-        """Return the arrays that follow from the posterior given each sample of the other side.
+        """Return the arrays of users given each sample of the items, or of items given users.
 
-        With samples, users have its means, and draws for standard deviations; items have draws.
+        Under Gibbs sampling, users have posterior means, and draws for standard deviations; items
+        have draws only.
         """
         drawn = [False, True] if self._sampled and of_users else [self._sampled]
         with at_most(self.threads):
@@ -476,7 +477,7 @@ class Bayes(DriftingModel, ContentModel):
         of_users: bool = True,
         sums: Floats | None = None,
     ) -> CsrArrays:
-        """Return ratings of some users (or items), or the latent numbers that they stand for."""
+        """Return ratings of some users (or items), or their latent variables if ordinal."""
         if not self.is_ordinal:
             return history.csr
         with at_most(self.threads):
@@ -498,8 +499,8 @@ class Bayes(DriftingModel, ContentModel):
     ) -> Explanation:
         """Return the scores of `items` as sums, as `ContentModel.contributions`.
 
-        Those of an ordinal likelihood are on its latent scale; the base has the step from their sum
-        to the expected rating.
+        With the ordinal likelihood, contributions are on the latent scale, and the base includes
+        the difference between their sum and the expected rating.
         """
         found = super().contributions(history, items, known)
         if not self.is_ordinal:
@@ -533,7 +534,7 @@ class Bayes(DriftingModel, ContentModel):
         return links.RowPrior(mean, precision, link, self.count_power, features)
 
     def _fit_slopes(self, side: str, histories: Histories) -> None:
-        """Fit slopes; then scale the covariances of rows without ratings to what slopes leave."""
+        """Fit slopes, and scale covariances of rows without ratings to the residual variance."""
         super()._fit_slopes(side, histories)
         covariances = getattr(self, f"{side}_cold_covariance")
         spread, counts = np.zeros(histories.n_rows), histories.counts
@@ -542,7 +543,7 @@ class Bayes(DriftingModel, ContentModel):
             w[:, -1] = 1
             spread += np.einsum("ni,ij,nj->n", w, covariance, w) / self._n_samples
         total: float = getattr(self, f"{side}_slope_noise")
-        if self.is_ordinal:  # of ratings, where that of latent numbers is wanted
+        if self.is_ordinal:  # convert the variance of ratings to that of latent variables
             typical = self.predictive_noise + self.score_variance
             total *= typical / float(self._scale.variances(self.score_quantiles, typical).mean())
         left = total - self.predictive_noise

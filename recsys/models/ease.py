@@ -1,4 +1,4 @@
-"""EASE: linear item-item weights in closed form, for large catalogues by leading directions."""
+"""EASE: item-item weights in closed form, with a low-rank approximation for large catalogues."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _PENALTY = 90.0
 _POWER = 0.2
-_BLOCK = 2**22  # entries of a matrix of items that are worked on at a time
-_TOL = 1e-6  # residual of a folded-in regression, relative to its right-hand side: that of float32
+_BLOCK = 2**22  # entries of an item-item matrix processed at a time
+_TOL = 1e-6  # relative residual of the regressions of folded-in items, near float32 accuracy
 _STEPS = 2000
 
 
@@ -39,33 +39,33 @@ _STEPS = 2000
 class EASE(ProfileModel, ItemItemModel):
     """Score an item by the sum of its weights with the items of the user.
 
-    The weights B predict every item from all others by ridge regression,
-    ``min ||X - X B||^2 + lambda ||B||^2`` with zeros on the diagonal of B, where x_ui is 1 for an
-    interaction and 0 otherwise; a rating stands for its share of the highest one, a count for its
-    multiple of the mean. With ``P = (X'X + lambda I)^-1`` the solution is ``B = I - P diag(P)^-1``.
-    Rows and columns of X are first divided by powers of their sums, `user_power` and `item_power`,
-    so that users with many items and popular items decide less; those of a history by the latter.
+    The weights B predict each item from all others by ridge regression,
+    ``min ||X - X B||^2 + lambda ||B||^2`` with a zero diagonal of B. The entry x_ui is 1 for an
+    interaction, a rating divided by the highest rating, or a count divided by the mean count, and
+    0 without an interaction. With ``P = (X'X + lambda I)^-1``, the solution is
+    ``B = I - P diag(P)^-1``. Rows and columns of X are first divided by their sums to the powers
+    `user_power` and `item_power`, which reduces the influence of users with many items and of
+    popular items. Histories are scaled by `item_power` in the same way.
 
-    Features of items are further rows of X, for items with users: each block of them counts as
-    much as one user of every item. The weights of an item without users are those that its features
-    predict, and a user without a history has the scores that theirs do.
+    Features of items with users are additional rows of X; each group of features has the weight of
+    one user who has all items. Features predict the weights of an item without users, and the
+    scores of a user without a history.
 
     Attributes
     ----------
     penalty : float
-        The regularization given, or ``90 m^(1/3)``, where m is the number of users of an item,
-        averaged over all interactions, times the mean squares of the factors of rows and columns:
-        near the best on small and large validation data.
+        The `regularization` times the mean squares of the scale factors of rows and columns. Its
+        default is ``90 m^(1/3)``, near the optimum on small and large validation data, where m is
+        the number of users of an item, averaged over all interactions.
     item_weight : float32 ndarray of shape (n_items,)
-        The factors of the columns.
+        Scale factors of the columns.
     weights : float32 ndarray of shape (n_items, n_items)
-        What having the item of the row adds to the score of the item of the column.
+        Contribution of the item of the row to the score of the item of the column.
 
     Notes
     -----
-    The matrix of items x items is held in memory once, in single precision: the penalty keeps it
-    so well conditioned that the rounding does not show in the scores. The last bits depend on the
-    number of BLAS threads.
+    One item-item matrix is held in memory, in single precision; the penalty makes it well enough
+    conditioned for that. Rounding depends on the number of BLAS threads.
 
     References
     ----------
@@ -148,7 +148,7 @@ class EASE(ProfileModel, ItemItemModel):
         return self.weights if self._source is self else np.ascontiguousarray(self.weights.T)
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Scores of pairs, shape (n_pairs,), the same bits as in `scores`: all items are scored."""
+        """Return scores of pairs, shape (n_pairs,), taken from `scores` of all items."""
         u, i = self._checked_pairs(users, items)
         distinct, rows = np.unique(u, return_inverse=True)
         order = np.argsort(rows, kind="stable")
@@ -160,7 +160,7 @@ class EASE(ProfileModel, ItemItemModel):
         return found
 
     def scores(self, users: ArrayLike) -> Floats:
-        """Scores of all items for each user, shape (n_block, n_items); the same bits in any."""
+        """Return scores of all items, shape (n_block, n_items); independent of the other users."""
         u = check_indices(users, self.n_users, "user")
         found = kernels.csr_matmat(self._everyone().take(u).csr, self.weights)
         if self._new[1]:
@@ -184,7 +184,7 @@ class EASE(ProfileModel, ItemItemModel):
             arrays["item_vector_map"] = wide
 
     def _set_columns(self) -> None:
-        """Set the weights of items without users, and what users without a history get."""
+        """Set the weights of items without users, and the columns for users without a history."""
         if self.knows("item"):
             new = self.item_positions[:, -1] > 0
             self.weights[:, new] = self._source.item_profiles @ self.item_positions[new].T
@@ -206,7 +206,7 @@ class EASE(ProfileModel, ItemItemModel):
         return self.weights[np.ix_(rows, columns)]
 
     def _set_items(self, histories: Histories) -> None:
-        """Solve the ridge regression of each new item on the items of the fit."""
+        """Solve the ridge regression of each new item on the training items."""
         n_known = self.n_items
         weights = np.empty((n_known, histories.n_rows), np.float32)
         for block in _row_blocks(histories.n_rows, max(self.n_users, n_known)):
@@ -215,9 +215,10 @@ class EASE(ProfileModel, ItemItemModel):
         self.weights = weights
 
     def _ridge(self, items: Histories, n_known: int) -> Floats:
-        """Solve (X'X + lambda I) B = X'C by conjugate gradients, so that no inverse is kept.
+        """Solve (X'X + lambda I) B = X'C by conjugate gradients, which need no stored inverse.
 
-        C are the scaled weights of the new items' users; the preconditioner is the diagonal.
+        The columns of C are the scaled interactions of the new items. The preconditioner is the
+        diagonal.
         """
         from scipy.sparse.linalg import LinearOperator, cg
 
@@ -238,7 +239,7 @@ class EASE(ProfileModel, ItemItemModel):
         C *= users[:, None] * power(C.sum(axis=0), -self.item_power)
         sides = kernels.csr_rmatmat(X, C, n_known)
         lengths = np.linalg.norm(sides, axis=0)
-        lengths[lengths == 0] = 1  # all regressions are solved as one, so they are made alike
+        lengths[lengths == 0] = 1  # one joint solve, so normalise each right-hand side
         found, is_left = cg(
             LinearOperator((n, n), image, dtype=np.float64),
             (sides / lengths).ravel(),
@@ -256,38 +257,38 @@ class EASE(ProfileModel, ItemItemModel):
         return solved
 
     def _user_scale(self) -> Floats:
-        """Return the factors of the rows of X, shape (n_users,)."""
+        """Return the scale factors of the rows of X, shape (n_users,)."""
         everyone = self._everyone()
         return power(np.bincount(everyone.rows, everyone.values, self.n_users), -self.user_power)
 
 
 @model
 class SparseEASE(LinearFilter):
-    r"""Score as EASE does, by item-item weights that are sparse rows and a product of factors.
+    r"""Approximate EASE by item-item weights that are sparse rows plus a product of factors.
 
-    EASE inverts G + lambda I, where G = X'X and X is scaled as there. With eigenvalues
-    :math:`\lambda_j` and vectors V_j of G, of which the k leading ones are computed,
+    EASE inverts G + lambda I, where G = X'X and X is scaled as for `EASE`. Let :math:`\lambda_j`
+    and V_j be the k leading eigenvalues and eigenvectors of G. Then
 
     .. math:: P = (G + \lambda I)^{-1} \approx a I - b G + \sum_{j \le k} \left(
               \frac{1}{\lambda_j + \lambda} - a + b \lambda_j \right) V_j V_j',
 
-    exact in these directions, and in all others the line a - b x that is relatively nearest to
-    1 / (x + lambda) for x up to :math:`\lambda_k`: within 2% of it where that is half of lambda,
-    within 6% where it is lambda. The item-item weights are ``B = I - P diag(P)^-1`` again, whose
-    sparse part has the pattern of G.
+    which is exact in these directions. In all others, the line a - b x has the smallest maximum
+    relative error as an approximation of 1 / (x + lambda) for x up to :math:`\lambda_k`: 2% if
+    :math:`\lambda_k` is half of lambda, 6% if it equals lambda. The item-item weights are again
+    ``B = I - P diag(P)^-1``, with a sparse part that has the sparsity pattern of G.
 
-    A rating stands for its share of the highest one, a count for its multiple of the mean. The
-    weights of the linear part are kept as those of `spectral`: all of them while they take up to
-    512 MB, else the largest `neighbors` of each item, and the directions make up for the rest.
+    Ratings and counts are used as in `EASE`. The weights of the linear part are stored as in
+    `spectral`: by default, all of them or as many of the largest of each item as fit in 512 MB.
+    The leading directions compensate for the omitted weights.
 
     Attributes
     ----------
     unit : float
-        The rating or count that weighs 1.
+        The rating or count of weight 1.
     penalty : float
-        That of `ease`.
+        As in `EASE`.
     response : float32 ndarray of shape (k,)
-        What the directions add to the linear part.
+        Coefficients of the directions, added to the linear part.
 
     References
     ----------
@@ -343,14 +344,14 @@ class SparseEASE(LinearFilter):
         if source is not self:
             return
         kept = self._eigenvalues
-        if self._is_cut:  # Rayleigh quotients with the part of G that is kept
+        if self._is_cut:  # Rayleigh quotients with the stored part of G
             vectors = self.item_factors / self.item_output[:, None]
             scaled = (vectors / self.item_output[:, None])[self.item_order]
             image = kernels.csr_matmat(self._weights, scaled, threads=self.threads)
             image *= inverse_of(self.item_weight)[:, None]
             kept = np.einsum("ij,ij->j", vectors, image, dtype=np.float64) / self._slope
         self.response = -self._correction(kept).astype(np.float32)
-        # An item says nothing of itself: B has a diagonal of zeros.
+        # Make the diagonal of B zero.
         own = np.square(self.item_factors) @ self.response * self.item_weight / self.item_output
         rows = np.repeat(np.arange(self.n_items), np.diff(self.weight_indptr))
         places = np.flatnonzero(self.item_order[self.weight_places] == rows)
@@ -362,7 +363,7 @@ class SparseEASE(LinearFilter):
 
     @property
     def _line(self) -> tuple[float, float]:
-        """The constant a and slope b: of the line nearest to 1 / (x + penalty), relatively."""
+        """Coefficients a and b of the line a - b x that approximates 1 / (x + penalty)."""
         low, high = self.penalty, self.penalty + float(self._eigenvalues.min(initial=np.inf))
         slope = 8 / (low**2 + 6 * low * high + high**2)  # a Chebyshev polynomial
         return slope * high, slope
@@ -376,14 +377,14 @@ class SparseEASE(LinearFilter):
         return self.response
 
     def _correction(self, linear: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what the directions add to P, given the eigenvalues of the linear part."""
+        """Return the coefficients of the directions in P, given eigenvalues of the linear part."""
         constant, slope = self._line
         found: NDArray[np.float64] = 1 / (self._eigenvalues + self.penalty) - constant
         return found + slope * linear
 
 
 def _penalty(ratings: Ratings, model: EASE | SparseEASE) -> tuple[float, float]:
-    """Return the penalty in units of scaled interactions, and the scale of a typical user."""
+    """Return the penalty for scaled interactions, and the scale factor of a typical user."""
     items = np.bincount(ratings.indices, minlength=ratings.n_items)
     squares = [
         float(np.average(power(counts, -2 * exponent), weights=counts))
@@ -397,7 +398,7 @@ def _penalty(ratings: Ratings, model: EASE | SparseEASE) -> tuple[float, float]:
 
 
 def default_penalty(counts: NDArray[np.integer[Any]]) -> float:
-    """Return the penalty for items with so many users.
+    """Return the default penalty, given the number of users of each item.
 
     Examples
     --------
@@ -409,5 +410,5 @@ def default_penalty(counts: NDArray[np.integer[Any]]) -> float:
 
 
 def _row_blocks(n: int, width: int | None = None) -> Iterator[slice]:
-    """Return blocks of rows, whose entries are `width` each, by default n."""
+    """Yield slices of n rows of `width` entries each (by default n)."""
     return kernels.pieces(n, max(1, _BLOCK // max(1, n if width is None else width)))

@@ -34,21 +34,23 @@ if TYPE_CHECKING:
 
     from recsys.data.ratings import Ratings
 
-INTERACTIONS = 1_000_000  # in the search for the penalties: larger data lend some of their users
-_FOLDS = 5  # a fifth is held out; of fewer interactions than the next, each fifth in turn
-_REPEATED = 30_000
-_TOP = 20
-_FACTORS, _SWEEPS = 32, 6
-_FIRST_WEIGHT, _FIRST_PENALTY = 0.03, 2.0
-_STEP = 10**0.25
-_TRIALS = 30
-_MOST_OF_MANY = 3_000_000  # interactions, by the time of a fit
+# Search for the penalties:
+INTERACTIONS = 1_000_000  # maximum number of interactions; larger data are sampled by user
+_FOLDS = 5  # one fold is held out
+_REPEATED = 30_000  # below this number of interactions, several folds are held out in turn
+_TOP = 20  # length of the ranked lists
+_FACTORS, _SWEEPS = 32, 6  # size of each fit
+_FIRST_WEIGHT, _FIRST_PENALTY = 0.03, 2.0  # starting point
+_STEP = 10**0.25  # factor between neighbouring values
+_TRIALS = 30  # maximum number of fits
 
-Place = tuple[int, int]  # in steps of the weight of all pairs, and of the penalty
+_MOST_OF_MANY = 3_000_000  # interactions above which fits with 256 factors take too long
+
+Place = tuple[int, int]  # grid position: steps of unobserved_weight and of regularization
 
 
 class Penalties(NamedTuple):
-    """The weight of all pairs and the ridge penalty."""
+    """Weight of all pairs, and ridge penalty."""
 
     unobserved_weight: float
     regularization: float
@@ -56,27 +58,29 @@ class Penalties(NamedTuple):
 
 @model
 class IALS(PriorModel):
-    """Score an item by ``a_u . m_i``, fitted to 1 at interactions and to 0 everywhere, weakly.
+    """Score an item by ``a_u . m_i``, with target 1 for interactions and 0 for all pairs.
 
-    Minimises ``sum w_ui (1 - a_u . m_i)^2`` over the interactions, plus ``unobserved_weight`` times
-    the sum of ``(a_u . m_i)^2`` over all pairs, plus a ridge penalty of ``regularization * (w_u +
-    unobserved_weight * n_items)**count_power`` for a user of total weight w_u, and likewise for an
-    item, by alternating solutions: exact, or in blocks of 64 where there are many factors and long
-    histories (see `lowrank.completion.implicit`), with users solved exactly at the end. An
-    interaction has the weight 1, times the rating's share of the highest one or the count over the
-    mean. Where the two penalties are not given, they are those with the best NDCG on a fifth of the
-    interactions, held out for a search with fewer factors and, of large data, fewer users.
+    Minimises the sum of three terms by alternating least squares: ``w_ui (1 - a_u . m_i)^2`` over
+    the interactions; ``unobserved_weight * (a_u . m_i)^2`` over all pairs; and a ridge penalty of
+    ``regularization * (w_u + unobserved_weight * n_items)**count_power`` for a user of total
+    weight w_u, and likewise for an item. The weight w_ui is 1 for plain interactions, a rating
+    divided by the highest rating, or a count divided by the mean count.
 
-    With features of items or users the penalty pulls factors towards a linear function of these,
-    the ridge regression of the factors themselves (see `lowrank.completion.implicit`). An item or
-    user without interactions is what its features say, and none of the pairs of the fit.
+    Each sweep solves rows exactly, or in blocks of 64 factors if there are many factors and long
+    histories (see `lowrank.completion.implicit`); the users are solved exactly at the end. By
+    default, `unobserved_weight` and `regularization` are those with the highest NDCG on a held-out
+    fifth of the interactions. This search uses fewer factors and, for large data, fewer users.
+
+    With features of items or users, the penalty pulls factors towards a linear function of the
+    features, a ridge regression of the factors (see `lowrank.completion.implicit`). Features alone
+    determine an item or user without interactions, whose pairs are left out of the fit.
 
     Attributes
     ----------
     penalty, pair_weight : float
-        The regularization and the unobserved_weight, given or found.
+        The regularization and the unobserved_weight, as given or as found by the search.
     unit : float
-        The rating or count that weighs 1.
+        The rating or count of weight 1.
 
     References
     ----------
@@ -128,7 +132,7 @@ class IALS(PriorModel):
         self.unit = weight_unit(ratings)
         weights = self._weights(Histories.of(ratings), ratings.n_items)
         given = Penalties(self.unobserved_weight or 0.0, self.regularization or 0.0)
-        if isinstance(start, IALS) and not all(given):  # an update keeps what was found
+        if isinstance(start, IALS) and not all(given):  # an update does not search again
             given = Penalties(given[0] or start.pair_weight, given[1] or start.penalty)
         self.pair_weight, self.penalty = penalties = self.chosen_penalties(weights, given)
         self.global_mean = 0.0
@@ -151,7 +155,7 @@ class IALS(PriorModel):
             self.user_factors, self.item_factors = sweep.row_factors, sweep.column_factors
             if on_step is not None:
                 on_step(Step(number, self.iterations, sweep.objective))
-            # With features it may rise in the first sweeps.
+            # With features, the objective may rise in the first sweeps.
             if abs(previous - sweep.objective) <= self.tol * sweep.objective:
                 break
             previous = sweep.objective
@@ -164,7 +168,7 @@ class IALS(PriorModel):
                 sweep.column_prior.of(rows["item"], ratings.n_items),
             )
             vars(self).update(self._completed("item", self.item_factors, counts, points))
-        # The users once more, so that a user folded in later gets the very same vector.
+        # Solve the users again, so that folding in a training user returns the same vector.
         vars(self).update(self._solved(Histories.of(ratings), rows["user"], of_users=True))
 
     def _found_params(self) -> dict[str, Any]:
@@ -174,10 +178,11 @@ class IALS(PriorModel):
     def contributions(
         self, history: Histories, items: ArrayLike, known: Known | None = None
     ) -> Explanation:
-        """Return the scores of `items` as sums: over the history, and over features if `known`.
+        """Return the scores of `items` as sums over the history, and over features if `known`.
 
-        What features have in the factors of an item counts for them; the rest is weighed with what
-        the history and the features of the user have in the factors of the user.
+        The factors of an item are the sum of a part predicted by its features and a rest. The score
+        by the first part is attributed to the features of the item, the score by the rest to the
+        history and the features of the user.
         """
         wanted, known = check_indices(items, self.n_items, "item"), known or Known()
         check_indices(history.indices, self.n_items, "item")
@@ -201,7 +206,7 @@ class IALS(PriorModel):
         return Explanation(base.astype(np.float32), terms.astype(np.float32), **parts)
 
     def _terms(self, side: str, entries: Histories, features: CsrArrays | None) -> Terms:
-        """Return the factors of a user or item, whose row `entries` has, as a sum."""
+        """Return the factors of a user or item as a sum over its `entries` and features."""
         others = "item" if side == "user" else "user"
         factors, gram, n = self._source._pairs(others)
         k = factors.shape[1]
@@ -235,9 +240,9 @@ class IALS(PriorModel):
         return arrays | {f"{side}_bias": np.zeros(len(factors), np.float32)}
 
     def _pairs(self, side: str) -> tuple[Floats, NDArray[np.float64], int]:
-        """Return the factors of the known rows, else zeros; their Gram matrix; their number.
+        """Return the factors (zero for unknown rows), their Gram matrix, the number of known rows.
 
-        Computed once for the same factors: all that are folded in share it.
+        The result is cached, and shared by all rows that are folded in.
         """
         factors: Floats = getattr(self, f"{side}_factors")
         found = vars(self).setdefault("_pairs_of", {})
@@ -250,13 +255,13 @@ class IALS(PriorModel):
         return pairs
 
     def _weights(self, histories: Histories, n_columns: int) -> csr_array[np.float32]:
-        """Return the weights of interactions; negative ratings weigh nothing."""
+        """Return the weights of interactions, 0 for negative ratings."""
         weights = weighted_matrix(histories, n_columns, self.unit)
         np.maximum(weights.data, 0, out=weights.data)
         return weights
 
     def _options(self, penalties: Penalties) -> dict[str, Any]:
-        """Return the keywords that fits and fold-ins share."""
+        """Return the keyword arguments that fits and fold-ins share."""
         others = {"count_power": self.count_power, "threads": self.threads}
         return penalties._asdict() | others
 
@@ -266,9 +271,9 @@ class IALS(PriorModel):
         given: Penalties,
         n_rows: int | None = None,
     ) -> Penalties:
-        """Return the penalties; those that are 0 as they rank held-out interactions best.
+        """Return the penalties; where `given` has 0, search for the highest held-out NDCG.
 
-        The rows of `weights` may be a sample of `n_rows`.
+        The rows of `weights` may be a sample of `n_rows` rows.
         """
         if all(given):
             return given
@@ -278,13 +283,13 @@ class IALS(PriorModel):
 
         def penalties(place: Place) -> Penalties:
             weight = given.unobserved_weight or _FIRST_WEIGHT * _STEP ** place[0]
-            # Across a step in the weight alone, the mean penalties of users and items stay.
+            # A step of the weight alone leaves the mean penalties of users and items unchanged.
             mean = _FIRST_PENALTY * _STEP ** place[1] / math.sqrt(n * m)
             return Penalties(weight, given.regularization or mean / (density + weight))
 
         steps = [(0, 1), (0, -1)] * (not given[1]) + [(1, 0), (-1, 0)] * (not given[0])
         k = self.factors or default_factors(n, m, weights.nnz)
-        most, best = min(k, n, m), (0, 0)  # more factors than rows or columns fit alike
+        most, best = min(k, n, m), (0, 0)  # more factors than rows or columns change nothing
         few = min(_FACTORS, most)
         heights: dict[Place, float] = {}
         for size in (2, 1):
@@ -306,7 +311,7 @@ def _climbed(
     height: Callable[[Place], float],
     heights: dict[Place, float],
 ) -> Place:
-    """Return the place from which no step leads higher; `heights` are those known."""
+    """Return a local maximum of `height` by hill climbing; `heights` caches the values."""
     while True:
         near = [place, *((place[0] + i, place[1] + j) for i, j in steps)]
         heights |= {each: height(each) for each in near if each not in heights}
@@ -318,14 +323,14 @@ def _climbed(
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """Parts of the interactions of some users, each with others of them to rank."""
+    """Training and held-out interactions of some users, in one or more folds."""
 
     folds: list[tuple[csr_array[np.float32], csr_array[np.float32]]]
     model: IALS
 
     @classmethod
     def of(cls, weights: csr_array[np.float32], model: IALS) -> _Trial:
-        """Hold out a fifth of the interactions, of small data several times over."""
+        """Hold out a fifth of the interactions; for small data, several fifths in turn."""
         from scipy.sparse import csr_array
 
         generator = np.random.default_rng(model.random_state)
@@ -343,7 +348,7 @@ class _Trial:
         return cls([pair for pair in folds if all(each.nnz for each in pair)], model)
 
     def ndcg(self, penalties: Penalties, factors: int) -> float:
-        """Return the mean NDCG@20 of the users with held-out interactions after short fits."""
+        """Return the NDCG@20 of short fits, summed over folds and averaged over users."""
         options = self.model._options(penalties) | {"random_state": self.model.random_state}
         total = 0.0
         for train, held_out in self.folds:
@@ -351,7 +356,7 @@ class _Trial:
             counts, n_items = np.diff(held_out.indptr), train.shape[1]
             users = np.flatnonzero(counts)
             seen = kernels.Seen(users, *kernels.csr_arrays(train)[:2])
-            n = max(1, min(_TOP, n_items // 5))  # of a small catalogue, still a choice
+            n = max(1, min(_TOP, n_items // 5))  # shorter lists for small catalogues
             found = top_k(last.row_factors[users], last.column_factors, n, seen=seen).items
             relevant = held_out.tocoo()
             keys = relevant.coords[0].astype(np.int64) * n_items + relevant.coords[1]

@@ -1,9 +1,9 @@
-r"""Linear filters, as `spectral`: item-item weights that are a sparse matrix and one of low rank.
+r"""Linear filters such as `spectral`: item-item weights of sparse plus low-rank form.
 
 The scores of a user with history r are ``r D (g N'N + V f V') E``, where N is the matrix of
 interactions with scaled rows and columns, V its leading right singular vectors, and D and E are
-diagonal. The linear part ``g D N'N E`` is kept as rows of weights, of which the largest may be
-enough, and the rest as factors; the compiled search adds them up.
+diagonal. The linear part ``g D N'N E`` is stored as sparse rows, possibly only their largest
+weights, and the low-rank part as factors. The compiled top-N search adds both.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ from recsys.saved_arrays import check_rows
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-_EXTRA = 64  # columns of the random subspace beyond the factors
-_BLOCK = 2**24  # weights that are computed at a time: 128 MB
-_MOST_WEIGHTS = 2**26  # that are kept: 512 MB
-_SAMPLE = 256  # items, to estimate how many weights there are
-_PRODUCTS = 1.5e12  # of factors, for the scores of all items for all users
-_PRODUCTS_EACH = 2e5  # the same for each interaction, where these are many
-_NO_DIRECTION = 1e-4  # of the largest singular value: below it is rounding
+_EXTRA = 64  # oversampling: columns of the random subspace beyond the factors
+_BLOCK = 2**24  # weights computed at a time: 128 MB
+_MOST_WEIGHTS = 2**26  # maximum number of stored weights: 512 MB
+_SAMPLE = 256  # sampled items for estimating the number of weights
+_PRODUCTS = 1.5e12  # maximum number of products for scoring all items for all users
+_PRODUCTS_EACH = 2e5  # the same per interaction, if that is more
+_NO_DIRECTION = 1e-4  # relative singular value below which a direction is rounding error
 
 
 @model
 class LinearFilter(ProfileModel):
-    """A model whose item-item weights are sparse rows and a product of factors.
+    """A model whose item-item weights are sparse rows plus a product of factors.
 
-    A subclass says how rows, columns and directions are scaled.
+    Subclasses define the scaling of rows, columns and directions.
 
     Attributes
     ----------
     weighted : bool
-        Whether interactions have weights; else they are ones, which are not stored.
+        Whether interactions have weights other than 1, which are stored.
     history_weights : float32 ndarray
         The weights in the order of `history_items`.
     item_weight, item_output : float32 ndarrays of shape (n_items,)
@@ -66,9 +66,10 @@ class LinearFilter(ProfileModel):
     item_factors : float32 ndarray of shape (n_items, k)
         Right singular vectors times `item_output`.
     item_order : int32 ndarray of shape (n_items,)
-        The items by the lengths of their factors, longest first.
+        Items by decreasing length of their factors.
     weight_indptr, weight_places, weight_values : int64, int32 and float32 ndarrays
-        Rows of the linear filter, one for each item of the histories; places are in `item_order`.
+        Linear filter as CSR arrays, with a row for each item of the histories. Columns are
+        positions in `item_order`.
     """
 
     weighted: bool = fitted()
@@ -94,21 +95,21 @@ class LinearFilter(ProfileModel):
 
     @abstractmethod
     def _begin(self, ratings: Ratings) -> None:
-        """Set what `_counting` needs, and whether histories are weighted."""
+        """Set the attributes that `_counting` needs, and `weighted`."""
 
     @abstractmethod
     def _outputs(self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats) -> Floats:
-        """Return E, from total weights, sums of squares and vectors of items."""
+        """Return the diagonal E, given total weights, sums of squares and vectors of items."""
 
     @property
     @abstractmethod
     def _slope(self) -> float:
-        """The factor g of the linear part."""
+        """Factor g of the linear part."""
 
     @property
     @abstractmethod
     def _response(self) -> Floats:
-        """The factors f of the directions, shape (k,)."""
+        """Factors f of the singular directions, shape (k,)."""
 
     @property
     def n_items(self) -> int:
@@ -145,22 +146,22 @@ class LinearFilter(ProfileModel):
         self._fit_profiles(ratings)
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Scores of pairs, shape (n_pairs,); the same bits for a pair in any call."""
+        """Return scores of pairs, shape (n_pairs,); independent of the other pairs."""
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
         distinct, rows = np.unique(u, return_inverse=True)
         return self._factor_form(distinct).pairs(rows, i, self.threads)
 
     def scores(self, users: ArrayLike) -> Floats:
-        """Scores of all items for each user, shape (n_block, n_items)."""
+        """Return scores of all items for each user, shape (n_block, n_items)."""
         return self._factor_form(users).scores(self.threads)
 
     def _score_error(self, users: ArrayLike) -> Floats:
-        """Bound on ``|scores - pair_scores|`` as in `FactorModel`, shape (n_block,)."""
+        """Return a bound on ``|scores - pair_scores|`` as in `FactorModel`, shape (n_block,)."""
         return self._factor_form(users).error()
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
-        """Return the factors, and the linear filter as the sparse part."""
+        """Return the factors, with the linear filter as sparse part."""
         u = check_indices(users, self.n_users, "user")
         history = self._everyone().take(u)
         vectors = self._vectors(history)
@@ -196,7 +197,7 @@ class LinearFilter(ProfileModel):
         return result
 
     def _renumber(self, arrays: dict[str, NDArray[Any]], side: str, place: Indices) -> None:
-        if self.linear and side == "item":  # factors of zero come last
+        if self.linear and side == "item":  # new items, with zero factors, come last
             others = np.arange(len(self.item_order), len(place))
             arrays["item_order"] = place[np.append(self.item_order, others)].astype(np.int32)
 
@@ -206,9 +207,9 @@ class LinearFilter(ProfileModel):
             self.history_weights = self._counting(histories)
 
     def _set_weights(self, source: Self, of_users: Histories) -> None:
-        """Set the rows of the linear filter: for each item of the users of `source`, a row.
+        """Set the linear filter, with a row for each item that users of `source` have.
 
-        `of_users` has the scored items of each user.
+        `of_users` has the items to score, by user.
         """
         length = np.einsum("ij,ij->i", self.item_factors, self.item_factors)
         self.item_order = np.argsort(-length, kind="stable").astype(np.int32)
@@ -226,7 +227,7 @@ class LinearFilter(ProfileModel):
             threads=self.threads,
         )
         most = min(self.neighbors or self.n_items, self.n_items)
-        if self.neighbors is None:  # from the rows of a sample of the items
+        if self.neighbors is None:  # estimate the number of weights from sampled rows
             sample = np.unique(np.linspace(0, source.n_items - 1, _SAMPLE).astype(np.int64))
             part = of_items.take(sample).csr
             found = entries(part, slice(0, len(sample)), self.n_items, scale=scale[sample])
@@ -253,9 +254,9 @@ class LinearFilter(ProfileModel):
             vars(self)["remarks"] = (f"weights: the {most:,} largest of each item ({size})",)
 
     def _set_items(self, histories: Histories) -> None:
-        """Place new items by their users: a normalised column times U S^-1.
+        """Compute vectors of new items from their users: a normalised column times U S^-1.
 
-        An item of the fit gets its own vector back, as exactly as the singular vectors were found.
+        A training item gets its own vector, as accurately as the singular vectors were computed.
         """
         source = self._source
         histories = replace(histories, values=self._counting(histories))
@@ -279,7 +280,7 @@ class LinearFilter(ProfileModel):
             self._set_weights(source, _transposed(histories, source.n_users))
 
     def _user_scale(self) -> Floats:
-        """Return the factors of the rows of N, shape (n_users,)."""
+        """Return the scale factors of the rows of N, shape (n_users,)."""
         sums = np.diff(self.history_indptr)
         if self.weighted:
             everyone = self._everyone()
@@ -287,14 +288,14 @@ class LinearFilter(ProfileModel):
         return power(sums, -self.user_power)
 
     def _everyone(self) -> Histories:
-        """Return the weights of all interactions, ones if there are none."""
+        """Return the histories of all users, with ones as values if there are no weights."""
         if self.weighted:
             return Histories(self.history_indptr, self.history_items, self.history_weights)
-        ones = np.broadcast_to(np.float32(1), self.history_items.shape)  # without making them
+        ones = np.broadcast_to(np.float32(1), self.history_items.shape)  # allocates nothing
         return Histories(self.history_indptr, self.history_items, ones)
 
     def _vectors(self, histories: Histories) -> Floats:
-        """Return users among the singular vectors, shape (n_rows, k)."""
+        """Return histories projected on the singular vectors, shape (n_rows, k)."""
         source = self._source
         scale = source.item_weight * inverse_of(source.item_output)
         scaled = histories.csr._replace(data=histories.values * scale[histories.indices])
@@ -324,23 +325,23 @@ class LinearFilter(ProfileModel):
 
 @model
 class Spectral(LinearFilter):
-    r"""Rank items by a filter of the user's history; any rating is an interaction.
+    r"""Rank items by a graph filter of the user's history, where any rating is an interaction.
 
-    With R the matrix of interactions, of ones or of weights, D_u and D_i its row and column sums,
-    and :math:`\tilde R = D_u^{-p} R D_i^{-q}`, the scores of a user with history r are
+    Let R be the matrix of interactions (ones or weights), D_u and D_i its row and column sums, and
+    :math:`\tilde R = D_u^{-p} R D_i^{-q}`. The scores of a user with history r are
 
     .. math:: r D_i^{-q} \, h(\tilde R'\tilde R) \, D_i^{y}, \qquad
               h(\lambda) = \lambda + (c - t \lambda^2) [\lambda \ge \lambda_k],
 
-    where eigenvalues :math:`\lambda` are in units of the largest: a linear filter (the items of
-    users with a similar history), a low pass that lifts the k leading directions by the median c of
-    their eigenvalues, and a sharpening that lowers the very first ones, those of popular items. The
-    rest takes a truncated SVD, and a rough one is as good. The parameters are p = `user_power`, q =
-    `item_power`, y = `popularity` and t = `sharpening`; without `linear`, h is 0 below
-    :math:`\lambda_k`, and scores are products of factors, which are fast to rank.
+    where eigenvalues :math:`\lambda` are relative to the largest one. The filter h has three parts:
+    a linear filter (items of users with similar histories); a low-pass filter that raises the k
+    leading directions by the median c of their eigenvalues; and a sharpening that lowers the first
+    directions, those of popular items. The last two need only a truncated SVD of low accuracy.
 
-    The linear filter is kept as item-item weights: all of them while they take up to 512 MB, else
-    the largest `neighbors` of each item, as many as that.
+    The parameters are p = `user_power`, q = `item_power`, y = `popularity` and t = `sharpening`.
+    Without `linear`, h is 0 below :math:`\lambda_k`, and scores are products of factors, which are
+    fast to rank. The linear filter is stored as item-item weights: by default, all of them or as
+    many of the largest of each item as fit in 512 MB.
 
     References
     ----------
@@ -395,14 +396,14 @@ class Spectral(LinearFilter):
 
     @property
     def _response(self) -> Floats:
-        """Low pass and sharpening of each direction, shape (k,)."""
+        """Low-pass filter and sharpening of each direction, shape (k,)."""
         share = (self.singular_values / self.singular_values[0]) ** 2
         response: Floats = np.median(share) - np.float32(self.sharpening) * share**2
         return response if self.linear else response + share
 
 
 def _most_that_fit(lengths: NDArray[np.int64], n_rows: int) -> int:
-    """Return how many weights may be kept of each row, given the lengths of some rows.
+    """Return the number of weights per row that fit in memory, given the lengths of some rows.
 
     Examples
     --------
@@ -417,13 +418,13 @@ def _most_that_fit(lengths: NDArray[np.int64], n_rows: int) -> int:
 
 
 def inverse_of(output: Floats) -> Floats:
-    """Return 1 / output, zero where that is."""
+    """Return 1 / output, or zero where output is zero."""
     inverse: Floats = np.divide(1, output, out=np.zeros_like(output), where=output > 0)
     return inverse
 
 
 def power(sums: NDArray[Any], exponent: float) -> Floats:
-    """Return powers of counts or of sums of weights; zero where these are."""
+    """Return powers of counts or of sums of weights, with 0 for 0 whatever the exponent."""
     powers = np.where(sums > 0, sums, 1).astype(np.float32) ** np.float32(exponent)
     zeroed: Floats = np.where(sums > 0, powers, np.float32(0))
     return zeroed
@@ -439,8 +440,8 @@ def _transposed(rows: Histories, n_columns: int) -> Histories:
 def default_factors(n_users: int, n_items: int, n_interactions: int) -> int:
     """Return the number of singular vectors for data of this size.
 
-    It is a sixteenth of the users or items, at most 1,024, and fewer where the scores of all items
-    for all users would take too long.
+    It is a sixteenth of the smaller number of users or items, at most 1,024, and less if scoring
+    all items for all users would take too long.
 
     Examples
     --------
