@@ -1,6 +1,6 @@
-"""Abilities that only some models have, beyond fitting and scoring.
+"""Protocols for abilities of some models, beyond fitting and scoring.
 
-A model has an ability by having its method: ``isinstance(model, FoldsInUsers)``.
+A model has an ability if it has its methods: ``isinstance(model, FoldsInUsers)``.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class FoldsInUsers(Protocol):
-    """A model that can represent new users, with the items as fitted."""
+    """A model that can fold in new users for the fitted items."""
 
     def with_users(self, histories: Histories) -> Model:
-        """Return the model of these users, of index 0..n-1; one of the fit gets its own scores."""
+        """Return the model with these users, of index 0..n-1; training users keep their scores."""
 
 
 @runtime_checkable
 class FoldsInItems(Protocol):
-    """A model that can represent new items, with the users as fitted."""
+    """A model that can fold in new items for the fitted users."""
 
     def with_items(self, histories: Histories) -> Model:
-        """Return the model of these items, of index 0..n-1: rows of user indices."""
+        """Return the model with these items, of index 0..n-1, given as rows of user indices."""
 
 
 @runtime_checkable
@@ -39,7 +39,7 @@ class Explains(Protocol):
     """A model whose scores are sums over the items of the user's history."""
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items` for the one user of `history` as sums, before clipping."""
+        """Return the scores of `items` for the user of `history` as sums, before clipping."""
 
 
 @runtime_checkable
@@ -52,10 +52,10 @@ class HasItemVectors(Protocol):
 
 @runtime_checkable
 class HasItemSimilarity(Protocol):
-    """A model that holds similarities of items."""
+    """A model with its own similarity of items."""
 
     def item_similarity(self, confidence: Floats) -> Scorer:
-        """Return a scorer of items for items: similarity times the confidence of the found item."""
+        """Return a scorer of items for items: similarity times the confidence of the result."""
 
 
 @runtime_checkable
@@ -68,7 +68,7 @@ class HasUserVectors(Protocol):
 
 @runtime_checkable
 class HasUncertainty(Protocol):
-    """A model that knows the uncertainty of its predictions."""
+    """A model that estimates the uncertainty of its predictions."""
 
     def predict_std(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return the standard deviation of each prediction, shape (n_pairs,)."""
@@ -76,33 +76,33 @@ class HasUncertainty(Protocol):
 
 @runtime_checkable
 class KnowsFeatures(Protocol):
-    """A model that knows users and items without ratings by their features."""
+    """A model that represents users or items without ratings by their features."""
 
     def knows(self, side: str) -> bool:
-        """Return whether the model has features of a side, "item" or "user"."""
+        """Return whether the model uses features of `side`, "item" or "user"."""
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
-        """Return vectors of a side, and how far features tell each, shape (n,).
+        """Return the vectors of `side`, and the reliability of their features, shape (n,).
 
-        The latter is the expected cosine of a vector with the one that its features predict.
+        The reliability is the expected cosine of a vector with its prediction from features.
         """
 
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Model:
-        """Return the model with more items, or users, that nobody rated.
+        """Return the model with additional items (or users) that have no ratings.
 
-        What it knows stays, bit for bit; `order` sorts what it has, and then the new.
+        The existing rows do not change. `order` sorts the existing rows followed by the new ones.
         """
 
 
 def folded_in(
     model: Any, side: str, histories: Histories, features: GroupedFeatures | None
 ) -> Model:
-    """Return the model of these users, or items, whose features count where it uses any."""
+    """Return the model with these users (or items), and their features if it uses any."""
     known = (features,) if model.uses_features else ()
     folded: Model = getattr(model, f"with_{side}s")(histories, *known)
     return folded
 
 
 def takes_start(model: Model) -> bool:
-    """Return whether `model.fit` can begin where another fit ended."""
+    """Return whether `model.fit` can start from a fitted model."""
     return "start" in inspect.signature(model._fit).parameters

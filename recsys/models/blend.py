@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.models.priors import Known
 
-_PAIRS = 2**16  # that are scored at a time, of as many users at most
+_PAIRS = 2**16  # pairs scored at a time
 
 
 @model
@@ -50,23 +50,25 @@ class Blend(Model):
 
     .. math:: s_{ui} = \sum_m \frac{w_m}{\sigma_m} s^{(m)}_{ui}, \qquad w_m \ge 0, \sum_m w_m = 1,
 
-    where :math:`\sigma_m` is the standard deviation of a user's scores by model m, so that the
-    weights mean the same whatever the models' scales. They are given, or the mean of those with the
-    best NDCG@20 for samples of the users on a tenth of the interactions, held out for that; of more
-    than three million, on those of some users, and of up to 100,000, on three fifths in turn. Then
-    each model of positive weight is fitted to everything.
+    where :math:`\sigma_m` is the standard deviation of a user's scores by model m, which makes the
+    weights independent of the scales of the models.
 
-    Of ratings with values, each model makes what it makes of them alone, and those above the mean
-    are what it has to find.
+    By default, the weights maximise NDCG@20 on a held-out tenth of the interactions, averaged over
+    the optima for bootstrap samples of the users. Above three million interactions, only some users
+    are used; up to 100,000, three fifths are held out in turn. Then each model of positive weight
+    is fitted to all interactions.
+
+    Each model uses the values of ratings as it does by itself; held-out ratings that are not below
+    the mean are the relevant items.
 
     Attributes
     ----------
     shares : float32 ndarray of shape (n_members,)
         The weights w_m.
     scales : float32 ndarray of shape (n_members,)
-        The :math:`\sigma_m`; 1 for a model without weight.
+        The standard deviations :math:`\sigma_m`; 1 for a model of zero weight.
     parts : list of Model
-        The fitted models, those of positive weight.
+        The fitted models of positive weight.
 
     References
     ----------
@@ -90,7 +92,7 @@ class Blend(Model):
 
     @property
     def parts(self) -> list[Model]:
-        """The fitted models, of the members of positive weight in their order."""
+        """The fitted models of positive weight, in the order of `members`."""
         parts: list[Model] = [] if self.shares is None else vars(self)["_parts"]
         return parts
 
@@ -106,7 +108,7 @@ class Blend(Model):
 
     @property
     def uses_weights(self) -> bool:  # type: ignore[override]
-        """True if any of the models counts interactions by their weight."""
+        """True if any of the models uses the weights of interactions."""
         return any(each.uses_weights for each in self._unfitted())
 
     @property
@@ -120,7 +122,7 @@ class Blend(Model):
 
     @classmethod
     def of(cls, parts: Sequence[Model], **params: Any) -> Self:
-        """Return a blend of fitted models; `params` are its parameters, with weights."""
+        """Return a blend of fitted models; `params` are its parameters, including weights."""
         result = cls(**params)
         shares = result._given_shares(len(parts))
         shares = np.full(len(parts), 1 / len(parts)) if shares is None else shares
@@ -128,14 +130,14 @@ class Blend(Model):
         return result
 
     def with_parts(self, parts: Sequence[Model]) -> Self:
-        """Return the same blend of other fitted models, in the order of `parts`."""
+        """Return the blend with its fitted models replaced, in the order of `parts`."""
         result = copy.copy(self)
         vars(result).pop("_columns", None)
         vars(result)["_parts"] = [*parts]
         return result
 
     def _unfitted(self) -> list[Model]:
-        """Return the members, with the seed and the threads of the blend."""
+        """Return the unfitted members, with the seed and the threads of the blend."""
         names = [name.strip() for name in self.members.split(",") if name.strip()]
         if not names or self.name in names or len(set(names)) < len(names):
             raise DataError(
@@ -159,7 +161,7 @@ class Blend(Model):
         if len(found) != n_members or not (found >= 0).all() or not 0 < found.sum() < np.inf:
             raise DataError(
                 f"weights must be {n_members} numbers between commas, one for each of "
-                f"{self.members}, none negative and not all 0; got {self.weights!r}."
+                f"{self.members}, not negative and not all 0; got {self.weights!r}."
             )
         shares: NDArray[np.float64] = found / found.sum()
         return shares
@@ -209,12 +211,12 @@ class Blend(Model):
 
     @property
     def _weighted(self) -> list[tuple[np.float32, Model]]:
-        """The models, and the factors of their scores."""
+        """The models with the factors of their scores."""
         factors = (self.shares / self.scales)[self.shares > 0]
         return [*zip(factors, self.parts, strict=True)]
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Scores of pairs, shape (n_pairs,); the same bits for a pair in any call."""
+        """Return scores of pairs, shape (n_pairs,); independent of the other pairs."""
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
         if self._factor_form(u[:0]) is None:
@@ -229,17 +231,17 @@ class Blend(Model):
         return found
 
     def scores(self, users: ArrayLike) -> Floats:
-        """Scores of all items for each user, shape (n_block, n_items)."""
+        """Return scores of all items for each user, shape (n_block, n_items)."""
         u = check_indices(users, self.n_users, "user")
         if (form := self._factor_form(u)) is None:
             return _sum(factor * part.scores(u) for factor, part in self._weighted)
         return form.scores(self.threads)
 
     def _score_error(self, users: ArrayLike) -> Floats | None:
-        """Bound on ``|scores - pair_scores|``, as in `FactorModel._score_error`, shape (n_block,).
+        """Return a bound on ``|scores - pair_scores|`` as in `Model`, shape (n_block,).
 
-        Without factors, both are the same sums of what the models give; where that is of the same
-        bits, so are they.
+        Without factors, both are the same weighted sums of the models' scores. They are equal bit
+        for bit if those of each model are.
         """
         u = check_indices(users, self.n_users, "user")
         eps = np.float32(np.finfo(np.float32).eps)
@@ -256,14 +258,14 @@ class Blend(Model):
         return found * np.float32(1 + 1e-5)
 
     def _factor_form(self, users: ArrayLike) -> FactorForm | None:
-        """Return the models' factors, and sparse parts, side by side; None unless all have them."""
+        """Return the models' factors and sparse parts side by side, or None if one has none."""
         u = check_indices(users, self.n_users, "user")
         forms = [part._factor_form(u) for part in self.parts]
         known = [each for each in forms if each and each.weight is None and each.link is None]
         if len(known) < len(forms):
             return None
         pairs = [*zip((factor for factor, _ in self._weighted), known, strict=True)]
-        if "_columns" not in vars(self):  # of all users
+        if "_columns" not in vars(self):  # the same for all users
             vars(self)["_columns"] = _columns(pairs)
         items, bias, weights, order = vars(self)["_columns"]
         vectors = np.hstack([factor * form.users for factor, form in pairs])
@@ -284,11 +286,23 @@ class Blend(Model):
         return FactorForm(vectors, items, offset, bias, None, SparsePart(history, weights, order))
 
     def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
-        """Return the blend whose users are these; `DataError` if a model cannot fold in users."""
+        """Return the blend with these users instead of its own.
+
+        Raises
+        ------
+        DataError
+            If a model cannot fold in users.
+        """
         return self._folded(abilities.FoldsInUsers, "users", histories, features)
 
     def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
-        """Return the blend whose items are these; `DataError` if a model cannot fold in items."""
+        """Return the blend with these items instead of its own.
+
+        Raises
+        ------
+        DataError
+            If a model cannot fold in items.
+        """
         return self._folded(abilities.FoldsInItems, "items", histories, features)
 
     def _folded(
@@ -303,7 +317,7 @@ class Blend(Model):
     def contributions(
         self, history: Histories, items: ArrayLike, known: Known | None = None
     ) -> Explanation:
-        """Return the scores of `items` as sums of what the models' scores are sums of."""
+        """Return the scores of `items` as weighted sums of the models' contributions."""
         explained = []
         for each in self._able(abilities.Explains, "explain scores"):
             features = (known,) if each.uses_features else ()
@@ -319,30 +333,30 @@ class Blend(Model):
         return Explanation(*sums)
 
     def item_vectors(self) -> Floats:
-        """Return vectors whose cosine is the weighted mean of the models', by item."""
+        """Return item vectors whose cosine is the weighted mean of the models' cosines."""
         able = self._able(abilities.HasItemVectors, "find similar items")
         return self._side_by_side([each.item_vectors() for each in able])
 
     def user_vectors(self) -> Floats:
-        """Return vectors whose cosine is the weighted mean of the models', by user."""
+        """Return user vectors whose cosine is the weighted mean of the models' cosines."""
         able = self._able(abilities.HasUserVectors, "find similar users")
         return self._side_by_side([each.user_vectors() for each in able])
 
     def knows(self, side: str) -> bool:
-        """Return whether all models have features of a side, "item" or "user"."""
+        """Return whether all models have features of `side`, "item" or "user"."""
         return all(
             isinstance(each, abilities.KnowsFeatures) and each.knows(side) for each in self.parts
         )
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
-        """Return vectors of a side, and how far features tell each: the models' weighted mean."""
+        """Return vectors of `side`, and the weighted mean reliability of their features."""
         found = [cast(abilities.KnowsFeatures, each).comparable(side) for each in self.parts]
         shares = self.shares[self.shares > 0]
-        told = _sum(share * each[1] for share, each in zip(shares, found, strict=True))
-        return self._side_by_side([each[0] for each in found]), told
+        reliability = _sum(share * each[1] for share, each in zip(shares, found, strict=True))
+        return self._side_by_side([each[0] for each in found]), reliability
 
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
-        """Return the blend with more items, or users, without ratings; `order` sorts all."""
+        """Return the blend with more items (or users) without ratings; see `KnowsFeatures`."""
         parts = [cast(abilities.KnowsFeatures, each) for each in self.parts]
         return self.with_parts([each.widened(side, order, features) for each in parts])
 
@@ -355,7 +369,7 @@ class Blend(Model):
         return np.hstack(parts)
 
     def _able(self, ability: Any, action: str) -> list[Any]:
-        """Return the models, if all of them have an ability."""
+        """Return the models, after checking that all have an ability."""
         unable = [each.name for each in self.parts if not isinstance(each, ability)]
         if unable:
             raise DataError(f"The blend cannot {action}, because {' and '.join(unable)} cannot.")
@@ -372,14 +386,14 @@ class Blend(Model):
         result = super()._from_arrays(params, arrays)
         models = result._unfitted()
         if len(result.shares) != len(models) or not (result.shares >= 0).all():
-            raise DataError(f"The array 'shares' must have {len(models)} numbers, none negative.")
+            raise DataError(f"The array 'shares' must have {len(models)} non-negative numbers.")
         scales, some = result.scales, result.shares.any()
         if not ((scales > 0) & np.isfinite(scales)).all() or not some:
-            raise DataError("The scales of a blend must be positive, and a share as well.")
+            raise DataError("The scales of a blend and at least one share must be positive.")
         chosen = [each for each, share in zip(models, result.shares, strict=True) if share > 0]
         parts = []
         for number, each in enumerate(chosen, start=1):
-            start = f"{number}_"  # of the names of its arrays, which errors have as well
+            start = f"{number}_"  # prefix of the names of its arrays, also in errors
             own = {k.removeprefix(start): a for k, a in arrays.items() if k.startswith(start)}
             try:
                 parts.append(type(each)._from_arrays(each.get_params(), own))
@@ -392,7 +406,7 @@ class Blend(Model):
 
 
 def _columns(pairs: Sequence[tuple[np.float32, FactorForm]]) -> tuple[Any, ...]:
-    """Return vectors, biases, item-item weights and their order, from the forms of models."""
+    """Return item vectors, biases, item-item weights and item order from the models' forms."""
     items = np.hstack([form.items for _, form in pairs])
     bias = np.zeros(len(items), np.float32)
     for factor, form in pairs:
@@ -414,7 +428,7 @@ def _columns(pairs: Sequence[tuple[np.float32, FactorForm]]) -> tuple[Any, ...]:
 
 
 def _stacked(parts: Sequence[tuple[Floats, SparsePart]], n_users: int) -> CsrArrays:
-    """Return the histories of users in several models, one after another in each row."""
+    """Return the histories of users in several models, concatenated in each row."""
     from scipy.sparse import csr_array, hstack
 
     matrices = [
@@ -428,6 +442,6 @@ def _stacked(parts: Sequence[tuple[Floats, SparsePart]], n_users: int) -> CsrArr
 
 
 def _sum(terms: Any) -> Floats:
-    """Return the sum of arrays, from the first to the last."""
+    """Return the sum of arrays, added from the first to the last."""
     found: Floats = functools.reduce(operator.add, terms)
     return found

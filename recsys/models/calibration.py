@@ -1,8 +1,8 @@
-"""Calibration of Bayesian models: predictions that have not seen a rating, and their errors.
+"""Calibration of Bayesian models by leave-one-out predictions and their errors.
 
-A prediction of a rating that the model was fitted to is too near to it. The leverage of a user and
-of an item are shares of a rating in its own prediction, without which predictions are to first
-order what they would be for a rating that is held out.
+The prediction of a training rating is biased towards that rating. The leverages of its user and
+item are the shares of the rating in its own prediction. Removing these shares gives, to first
+order, the prediction for a held-out rating.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _PAIRS = 2**13  # pairs whose covariances are unpacked at a time
 _ALL = slice(None)
-_CALIBRATED_ON = 5_000  # ratings at most
-_QUANTILES = 201  # of predictions, which stand for those that intervals are for
+_CALIBRATED_ON = 5_000  # maximum number of ratings
+_QUANTILES = 201  # number of quantiles of predictions, for the coverage of intervals
 
 
 def pair_variances(model: Bayes, users: Indices, items: Indices) -> Floats:
@@ -51,7 +51,7 @@ def _sampled_variances(model: Bayes, users: Indices, items: Indices) -> Floats:
     predicted = np.einsum("nsk,nsk->ns", drawn[:, :, :-1], factors)
     predicted += drawn[:, :, -1] + model.item_biases[items]
     variance: Floats = predicted.var(axis=1, ddof=1 if n > 1 else 0)
-    if model.knows("item"):  # those without ratings are means, not draws
+    if model.knows("item"):  # factors of items without ratings are means, not draws
         drawn[:, :, -1] = 1
         own = np.einsum("nsi,sij,nsj->n", drawn, model.item_cold_covariance, drawn)
         variance += model.item_spread[items] * own / n
@@ -61,7 +61,7 @@ def _sampled_variances(model: Bayes, users: Indices, items: Indices) -> Floats:
 def leverage(
     model: Bayes, side: str, arrays: Mapping[str, Floats], counts: NDArray[np.int64]
 ) -> Floats:
-    """Return the leverages of users (or items), none of draws."""
+    """Return the leverages of users (or items), zero for draws."""
     if model._sampled:
         return np.zeros(len(counts), np.float32)
     prior = model._prior(0, of_users=side == "user")
@@ -75,9 +75,9 @@ def unseen(
     side: str,
     at: slice | Indices = _ALL,
 ) -> tuple[Floats, Floats]:
-    """Return ratings, or their latent numbers, and predictions that have not seen them.
+    """Return ratings (or their latent variables) and their leave-one-out predictions.
 
-    The latter are right to first order in the leverage. Ratings are all, or those at places.
+    The predictions are correct to first order in the leverage. `at` selects ratings by position.
     """
     other, k = "item" if side == "user" else "user", model._base_width
     rows, columns = histories.rows[at], histories.indices[at].astype(np.int64)
@@ -93,7 +93,7 @@ def unseen(
 
 
 def calibrate(model: Bayes, histories: Histories) -> None:
-    """Set the noise under which ratings are most likely that predictions have not seen."""
+    """Set the noise to maximise the likelihood of ratings under leave-one-out predictions."""
     found = vars(model)
     raters = np.bincount(histories.indices, minlength=model.n_items)
     for side, counts in (("user", histories.counts), ("item", raters)):

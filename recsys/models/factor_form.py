@@ -19,9 +19,9 @@ class FactorForm(NamedTuple):
 
     The score of an item i for a user u is ``((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji``,
     with vectors x_u and y_i in the rows of `users` and `items`, and histories h and item-item
-    weights S in `sparse`. A `weight` of items makes the scores ``weight_i clip((offset_u bias_i)
-    (x_u . y_i), -1, 1)``: cosines. The scores of the model are the values of `link`, an increasing
-    function. The methods are those of forms without `weight`, before the `link`.
+    weights S in `sparse`. With `weight`, scores are weighted cosines instead: ``weight_i
+    clip((offset_u bias_i) (x_u . y_i), -1, 1)``. The increasing function `link` maps these to the
+    scores of the model. The methods ignore `weight` and `link`.
     """
 
     users: Floats
@@ -35,7 +35,7 @@ class FactorForm(NamedTuple):
     def pairs(
         self, rows: NDArray[np.int64], items: NDArray[np.int64], threads: int | None = None
     ) -> Floats:
-        """Return the scores of pairs, shape (n_pairs,), to the same bits as the top-N search."""
+        """Return the scores of pairs, shape (n_pairs,), bit for bit as the top-N search."""
         found = np.zeros(len(items), np.float32)
         found += 0 if self.offset is None else self.offset[rows]
         found += 0 if self.bias is None else self.bias[items]
@@ -50,7 +50,7 @@ class FactorForm(NamedTuple):
         return found
 
     def scores(self, threads: int | None = None) -> Floats:
-        """Return all scores, shape (n_block, n_items); the last bits depend on the block."""
+        """Return all scores, shape (n_block, n_items); rounding depends on the block."""
         found: Floats = self.users @ self.items.T
         if self.bias is not None:
             found += self.bias
@@ -65,9 +65,9 @@ class FactorForm(NamedTuple):
     def error(self) -> Floats:
         """Return bounds on ``|scores - pairs|``, shape (n_block,).
 
-        Two sums of k + 4 terms, in any order, each differ from the exact one by at most
-        ``(k + 4) u`` times the sum of the terms' sizes (u = 2^-24, Higham 2002, section 3.1), which
-        Cauchy and Schwarz bound. The sparse part is the same bits in both, and one of the terms.
+        A sum of k + 4 terms, in any order, has an error of at most ``(k + 4) u`` times the sum of
+        the absolute terms (u = 2^-24, Higham 2002, section 3.1), which the Cauchy-Schwarz
+        inequality bounds. The sparse part is one term, with the same bits in both sums.
         """
         lengths = [np.sqrt(np.einsum("ij,ij->i", each, each)) for each in (self.users, self.items)]
         size: Floats = lengths[0] * lengths[1].max(initial=0)

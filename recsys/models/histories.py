@@ -1,4 +1,4 @@
-"""Histories of users (or items) as rows of a sparse matrix, and scores explained by them."""
+"""Histories of users (or items) as rows of a sparse matrix, and explanations of scores."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _TAIL = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histories:
-    """Ratings of some users (or of some items), as the rows of a CSR matrix.
+    """Ratings of some users (or items) as rows of a CSR matrix.
 
-    `indices` are those of items (of users, in the histories of items), increasing within a row, and
-    `values` the ratings, ones for implicit feedback; `times` are seconds since 1970-01-01 UTC,
-    where they are known.
+    In histories of users, `indices` are those of items; in histories of items, those of users. They
+    increase within a row. `values` are ratings, or ones for implicit feedback, and `times` are
+    seconds since 1970-01-01 UTC, if known.
     """
 
     indptr: NDArray[np.int64]
@@ -42,7 +42,7 @@ class Histories:
 
     @property
     def csr(self) -> kernels.CsrArrays:
-        """The arrays as the kernels take them."""
+        """CSR arrays without the times, for the kernels."""
         return kernels.CsrArrays(self.indptr, self.indices, self.values)
 
     @property
@@ -68,12 +68,19 @@ class Histories:
 
 
 class Explanation(NamedTuple):
-    """Scores of one user as sums: ``base + terms.sum(axis=1)``, to rounding.
+    """Explanation of the scores of one user as sums, up to rounding.
 
-    The base, shape (n_items,), is the score without any history; the terms, (n_items, n_ratings),
-    are what each rating of the history adds, and those of features, (n_items, n_features), what
-    each feature of the item, and of the user, adds. All of these are a prediction, from which a
-    score may differ by `popularity`, (n_items,): what lists take off for few ratings.
+    Attributes
+    ----------
+    base : ndarray of shape (n_items,)
+        Score without any history.
+    terms : ndarray of shape (n_items, n_ratings)
+        Contribution of each rating of the history.
+    item_features, user_features : ndarrays of shape (n_items, n_features) or None
+        Contribution of each feature of the item, and of the user.
+    popularity : ndarray of shape (n_items,) or None
+        Difference between the ranking score and the prediction (the sum of the others), due to
+        few ratings of the item.
     """
 
     base: Floats
@@ -84,10 +91,10 @@ class Explanation(NamedTuple):
 
 
 def are_counts(values: NDArray[np.floating]) -> bool:
-    """Return whether values can only be counts or amounts: positive, with a long tail.
+    """Return whether values are counts or amounts rather than grades: positive, with a long tail.
 
-    Grades gather in the upper half of their scale. Of counts most are small, and a few are many
-    times as large: the highest is above 10, and at least half are no more than a fifth of it.
+    Grades concentrate in the upper half of their scale. Most counts are small and a few are much
+    larger: the maximum is above 10, and at least half of them are at most a fifth of the maximum.
 
     Examples
     --------

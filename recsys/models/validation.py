@@ -1,4 +1,4 @@
-"""Held-out interactions, on which fitted models are compared and weighted."""
+"""Held-out ratings and interactions for comparing and weighting models."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 TOP = 20
-"""Length of the lists whose NDCG counts."""
+"""Length of the ranked lists in the NDCG."""
 
-_MOST = 1_000_000  # ratings in a comparison: larger data lend some of their users,
-_MOST_INTERACTIONS = 3_000_000  # of whom too few would change which model is best
-_PARTS = 10  # one of them is held out: what is left is still much like the whole
-_FEW, _PARTS_OF_FEW, _FOLDS = 100_000, 5, 3  # interactions, of which fifths are held out in turn
-_USERS = 20_000  # to whom items are ranked
-_DEPTH = 100  # the best items of each model that compete for the places of a blend
-_BLOCK = 2**22  # scores of all items at a time: 16 MB
-_SAMPLE = 256  # users whose scores set the scale of a model
-_POINTS = 130  # weightings that are compared
-_BAGS, _LEAST = 200, 0.05  # samples of the users; a mean weight below is none
+_MOST = 1_000_000  # maximum number of ratings in a comparison; larger data are sampled by user
+_MOST_INTERACTIONS = 3_000_000  # the same for interactions, where small samples mislead
+_PARTS = 10  # one tenth is held out
+_FEW, _PARTS_OF_FEW, _FOLDS = 100_000, 5, 3  # up to 100,000 interactions: three of five folds
+_USERS = 20_000  # maximum number of users with ranked lists
+_DEPTH = 100  # items of each model that are candidates for the lists of a blend
+_BLOCK = 2**22  # scores computed at a time: 16 MB
+_SAMPLE = 256  # sampled users for the scale of a model's scores
+_POINTS = 130  # maximum number of grid points for the weights
+_BAGS, _LEAST = 200, 0.05  # number of bootstrap samples; smaller mean weights are set to 0
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """A tenth of the ratings, and the rest of those of the same users; unpacks as ``train, test``.
+    """Training and held-out ratings of the same users; unpacks as ``train, test``.
 
-    Both have the users and items of the whole. Of very many ratings, only some users have any.
+    Both have the shape of the original ratings. For large data, only a sample of the users has
+    ratings.
     """
 
     train: Ratings
@@ -52,7 +53,7 @@ class HeldOut:
         n_parts: int = _PARTS,
         part: int = 0,
     ) -> HeldOut:
-        """Hold out a seeded tenth of the ratings of some users, who have at most so many."""
+        """Hold out one of `n_parts` random parts, sampling users with at most `most` ratings."""
         generator = np.random.default_rng(random_state)
         order = generator.permutation(ratings.n_users)
         total = np.diff(ratings.indptr)[order].cumsum()
@@ -64,7 +65,7 @@ class HeldOut:
 
     @classmethod
     def folds(cls, ratings: Ratings, random_state: int) -> list[HeldOut]:
-        """Hold out a tenth, of few interactions three fifths in turn, if there is any to rank."""
+        """Hold out a tenth, or three fifths in turn for few interactions; omit empty folds."""
         few = ratings.implicit and ratings.n_ratings <= _FEW
         most = _MOST_INTERACTIONS if ratings.implicit else _MOST
         n_parts, count = (_PARTS_OF_FEW, _FOLDS) if few else (_PARTS, 1)
@@ -78,9 +79,10 @@ class HeldOut:
     def trials(
         folds: Sequence[HeldOut], models: Sequence[Model], tell: Callable[[Model], None]
     ) -> Iterator[tuple[HeldOut, list[Model]]]:
-        """Yield each fold with the models fitted to its training part; `tell` hears of each fit.
+        """Yield each fold with the models fitted to its training data.
 
-        What the first fits choose on held-out interactions of their own, the others take over.
+        `tell` is called before each fit. Parameters that the fits on the first fold choose by
+        themselves are reused on the other folds.
         """
         for fold in folds:
             fitted = []
@@ -98,17 +100,17 @@ class HeldOut:
         return np.flatnonzero(has_both)
 
     def rmse(self, model: Model) -> float:
-        """Return the error of a model's predictions of the held-out ratings."""
+        """Return the RMSE of a model on the held-out ratings."""
         predicted = predicted_ratings(model, self.test)
         return float(np.sqrt(np.mean((predicted - self.test.values) ** 2, dtype=np.float64)))
 
     def lists(self, models: Sequence[Model]) -> Lists:
-        """Return the scores by fitted models of the items that may be in the lists of users.
+        """Return the fitted models' scores of the best items of each user by any model.
 
-        Relevant are held-out items; of ratings with values, those that are not below the mean.
+        Held-out items are relevant; for ratings with values, only those not below the mean.
         """
         users = self._users
-        users = users[:: -(-len(users) // _USERS) or 1].copy()  # in one piece, for the kernels
+        users = users[:: -(-len(users) // _USERS) or 1].copy()  # contiguous, for the kernels
         n_items, exclude = self.train.n_items, CsrPairs(self.train.indptr, self.train.indices)
         best = [
             top.rows * n_items + top.items
@@ -132,20 +134,21 @@ class HeldOut:
         return Lists(scores, relevant, n_relevant, min(TOP, max(1, n_items // 5)))
 
 
-_NEVER = np.float32(-1e30)  # a score; finite, so that a weight of 0 leaves a number
+_NEVER = np.float32(-1e30)  # score of padding; finite, since 0 * inf is NaN
 
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """Items that compete for the lists of users, one row per user.
+    """Candidate items for the ranked lists of users, one row per user.
 
     Attributes
     ----------
     scores : float32 ndarray of shape (n_models, n_users, n_candidates)
-        On a scale common to the models.
+        Scores divided by the scale of each model.
     relevant : bool ndarray of shape (n_users, n_candidates)
+        Whether each candidate is relevant.
     counts : int64 ndarray of shape (n_users,)
-        Numbers of relevant items.
+        Number of relevant items, including those that are not candidates.
     top : int
         Length of the lists.
     """
@@ -157,7 +160,7 @@ class Lists:
 
     @classmethod
     def joined(cls, parts: Sequence[Lists]) -> Lists:
-        """Return the lists of several groups of users."""
+        """Concatenate the lists of several groups of users."""
         width = max(part.relevant.shape[1] for part in parts)
         return cls(
             np.concatenate([_padded(part.scores, width, _NEVER) for part in parts], axis=1),
@@ -167,7 +170,7 @@ class Lists:
         )
 
     def ndcg(self, weights: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-        """Return the NDCG of each list with relevant items, by a weighted sum of the scores."""
+        """Return the NDCG of each user with relevant items, ranking by weighted sums of scores."""
         with_any = np.flatnonzero(self.counts)
         total = np.zeros((len(with_any), self.relevant.shape[1]), np.float32)
         for m in np.flatnonzero(weights):
@@ -186,10 +189,11 @@ class Lists:
 def growing_blends(
     lists: Lists, first: int
 ) -> Iterator[tuple[list[int], NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield blends of the first model and one more each time, the one that raises the NDCG most.
+    """Yield blends that start from the model `first` and grow by one model at a time.
 
-    Of several within a standard error of that, it is the first: models come in the order of the
-    time that their lists take. A blend is its models, their weights and the NDCG of each list.
+    Each step adds the model with the largest gain in NDCG, or the first model (in order of ranking
+    time) within one standard error of it. A blend is yielded as its models, their weights and the
+    NDCG of each list.
     """
     members = [first]
     while len(members) < len(lists.scores):
@@ -205,15 +209,15 @@ def growing_blends(
 
 
 def best_weights(lists: Lists) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return non-negative weights of sum 1 with a high NDCG, and that of each list by others.
+    """Return weights with a high NDCG, and the cross-validated NDCG of each list.
 
-    The weights are the mean of those that are best for samples of the users with replacement, which
-    hardly depends on the luck of single users. The NDCG is that of lists with relevant items,
-    of each half of them by the weights chosen on the other.
+    The weights are non-negative with sum 1: the mean of the optimal weights for bootstrap samples
+    of the users, which reduces their variance. The NDCG of each half of the lists with relevant
+    items is computed with weights chosen on the other half.
     """
     n = len(lists.scores)
     steps = next(each for each in (20, 10, 5, 4, 3, 2, 1) if comb(n + each - 1, each) <= _POINTS)
-    bars = combinations(range(n + steps - 1), n - 1)  # between the steps of one model and the next
+    bars = combinations(range(n + steps - 1), n - 1)  # stars and bars: all weights of sum 1
     counts = [np.diff([-1, *each, n + steps - 1]) - 1 for each in bars]
     grid = np.array(counts[::-1]) / steps
     heights = np.stack([lists.ndcg(each) for each in grid])
@@ -238,7 +242,7 @@ def best_weights(lists: Lists) -> tuple[NDArray[np.float64], NDArray[np.float64]
 
 
 def score_scale(model: Model) -> float:
-    """Return the standard deviation of a user's scores, root mean square over sampled users."""
+    """Return the standard deviation of a user's scores, as root mean square over sampled users."""
     users = np.arange(model.n_users)
     users = users[:: -(-len(users) // _SAMPLE) or 1]
     size, squares = max(1, _BLOCK // max(1, model.n_items)), 0.0
