@@ -95,12 +95,13 @@ def implicit_sweeps(
 
     `W` has sorted indices and no duplicates; `regularization` and `unobserved_weight` are the
     positive numbers lambda and alpha_0, `count_power` is g, and `start` are column factors to begin
-    with. The other parameters are those of `als_sweeps`.
+    with: of more than k the strongest directions, of fewer all and random ones. The other
+    parameters are those of `als_sweeps`.
 
     Raises
     ------
     ArgumentError
-        As `check_problem`; or if a weight is negative, or `start` does not fit the shape of W.
+        As `check_problem`; or if a weight is negative, or `start` has not a row for each column.
 
     References
     ----------
@@ -114,12 +115,16 @@ def implicit_sweeps(
     if W.data.min() < 0:
         raise ArgumentError(f"Weights must not be negative; got {W.data.min()}.")
     (n, m), dtype = W.shape, W.dtype
-    given = start is not None
-    if start is None:
-        deviation = dtype.type(_START / math.sqrt(k))
-        start = np.random.default_rng(random_state).standard_normal((m, k), dtype) * deviation
-    elif start.shape != (m, k):
-        raise ArgumentError(f"start must have shape {(m, k)}; got {start.shape}.")
+    deviation, given = dtype.type(_START / math.sqrt(k)), start
+    start = np.random.default_rng(random_state).standard_normal((m, k), dtype) * deviation
+    if given is not None:
+        if given.ndim != 2 or len(given) != m:
+            raise ArgumentError(f"start must have {m} rows; got shape {given.shape}.")
+        if given.shape[1] > k:  # all turns are alike: keep the strongest directions
+            with kernels.one_blas_thread():
+                axes = np.linalg.eigh(_gram(given, 1.0).astype(np.float64))[1]
+            given = kernels.multiply(given, axes[:, -k:])
+        start[:, : given.shape[1]] = given  # columns of zeros would stay so
     both = kernels.csr_arrays(W), kernels.csr_arrays(W.T.tocsr())
     features = row_features, column_features
     counts = [np.diff(side.indptr) for side in both]
@@ -143,7 +148,7 @@ def implicit_sweeps(
         columns.factors[columns.ridge.weight == 0] = 0
     for number in count():
         # Nothing is known of the rows at first: next to columns that are, one pass is too little.
-        rows.in_blocks = in_blocks and (number > 0 or not given)
+        rows.in_blocks = in_blocks and (number > 0 or given is None)
         columns.in_blocks = in_blocks
         with kernels.at_most(threads):
             half = rows.solve(columns, unobserved_weight) + columns.penalties()

@@ -269,6 +269,15 @@ def test_a_new_fit_has_a_reason():
         before.update(forget=OLD.users.values)
 
 
+@pytest.mark.parametrize("name", ["ials", "blend"])
+def test_a_new_fit_begins_with_the_old_factors_if_there_are_more_or_fewer_items(name):
+    before = Recommender(name).fit(OLD)
+    more = before.update(NEW, refit=True)
+    assert more.model.n_items == before.model.n_items + 1
+    fewer = more.update(window="150d", refit=True)
+    assert fewer.recommend(777, n=3).height == 3
+
+
 def test_small_updates_add_up_to_a_new_fit():
     updated, n_fits = Recommender("bias").fit(OLD), 0
     rng = np.random.default_rng(2)

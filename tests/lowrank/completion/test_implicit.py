@@ -112,13 +112,27 @@ def test_rows_without_interactions_are_zero():
     assert np.isfinite(sweep.objective)
 
 
+@pytest.mark.parametrize("k", [3, 5, 7])
+def test_a_start_may_have_fewer_or_more_factors(k):
+    W, options = interactions(60, 20), {"regularization": 0.1, "unobserved_weight": 0.1}
+    *_, before = islice(implicit_sweeps(W, 5, **options), 30)
+    start = before.column_factors.copy()
+    first = next(implicit_sweeps(W, k, **options, start=start))
+    assert first.objective < next(implicit_sweeps(W, k, **options)).objective
+    assert (np.linalg.norm(first.column_factors, axis=0) > 1e-3).all()
+    if k < 5:  # as good as the best of as many directions
+        U, s, _ = np.linalg.svd(start)
+        best = next(implicit_sweeps(W, k, **options, start=U[:, :k] * s[:k]))
+        assert first.objective == pytest.approx(best.objective, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"k": 0}, "k must be at least 1; got 0"),
         ({"regularization": 0.0}, "regularization must be positive and finite; got 0.0"),
         ({"unobserved_weight": -1.0}, "unobserved_weight must be positive and finite; got -1.0"),
-        ({"start": np.ones((3, 3))}, r"start must have shape \(20, 2\); got \(3, 3\)"),
+        ({"start": np.ones((3, 3))}, r"start must have 20 rows; got shape \(3, 3\)"),
         ({"W": -interactions()}, "Weights must not be negative; got -0.9"),
     ],
 )
