@@ -65,6 +65,12 @@ class Change:
         known = (self.users >= 0).sum(), (self.items >= 0).sum()
         return self.after.n_users - int(known[0]), self.after.n_items - int(known[1])
 
+    def of_all(self) -> Change:
+        """Return the change as one of all users and items."""
+        counts = np.bincount(self.after.indices, minlength=self.after.n_items)
+        users, items = (np.arange(n) for n in self.after.shape)
+        return replace(self, changed_users=users, changed_items=items, touches=counts)
+
     @cached_property
     def outdated(self) -> Indices:
         """Items to be solved again: new ones, and those with more than a fiftieth of new ratings.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="Recommender")
 
 _SHARE = 0.2  # of the ratings of a fit, after as many new ones all are fitted again
-_DECAY = 40  # half-lives since the fit, after which weights leave the range of float32
+_HALVINGS = 1.0  # of weights since a fit, after which all are fitted again
 _LEAST_WEIGHT = 1e-12
 
 
@@ -54,15 +54,19 @@ def updated(
     if new is not None:
         check_scale(new, old, recommender.training)
         options = {} if new.source is None else new.source.options
-        reading |= {name: value for name, value in options.items() if name != "weighted_at"}
-        decay = origin.decay(options)
-        new = _weighed(new, decay)
+        decay = origin.decay(options) if old.implicit else 0.0
+        later = decay >= 0 or "weighted_at" not in origin.reading
+        reading |= {k: value for k, value in options.items() if k != "weighted_at" or later}
+        old, new = _aged(old, decay), _aged(new, -decay)
     change = change_of(old, new, window=window, forget=forget)
-    reason = f"weights have halved {decay:.0f} times since the last fit" if decay > _DECAY else None
-    reason = reason or reason_to_refit(recommender, change, new, refit)
+    if decay > 0:  # the penalties do not age: next to them, all weights have changed
+        change = change.of_all()
+    aged = recommender.training.get("aged", 0.0) + max(decay, 0.0)
+    reason = reason_to_refit(recommender, change, new, refit, aged)
     if reason is None:
         result = type(recommender)(folded(recommender.model, change))
-        result._restored(change.after, recommender.training | _counts(recommender, change))
+        counts = _counts(recommender, change) | ({"aged": round(aged, 6)} if aged else {})
+        result._restored(change.after, recommender.training | counts)
         result.training["seconds"] = round(time.perf_counter() - start, 3)
         n_new, solved = change.n_new, (len(change.changed_users), len(change.outdated))
         parts = [
@@ -72,9 +76,7 @@ def updated(
         ] or ["nothing"]
         finding = f"folded in {' and '.join(parts)}, without a new fit"
     else:
-        if decay:
-            reading["weighted_at"] = options["weighted_at"]
-        whole = _refeatured(_weighed(change.after, -decay))
+        whole = _refeatured(change.after)
         unfitted = type(recommender.model)(**recommender.model.get_params())
         start_from = warm_start(recommender.model, change)
         result = type(recommender)(unfitted)._fit(whole, on_step, **start_from)
@@ -85,11 +87,11 @@ def updated(
     return result
 
 
-def _weighed(ratings: Ratings, decay: float) -> Ratings:
-    """Return interactions with weights as of another time, so many half-lives earlier."""
-    if not decay or not ratings.implicit:
+def _aged(ratings: Ratings, decay: float) -> Ratings:
+    """Return interactions with weights as of another time, so many half-lives later."""
+    if decay <= 0:
         return ratings
-    values = ratings.values * np.float64(2.0**decay)
+    values = ratings.values * np.float64(2.0**-decay)
     return ratings.with_values(np.maximum(values, _LEAST_WEIGHT).astype(np.float32))
 
 
@@ -106,9 +108,15 @@ def _counts(recommender: Recommender, change: Change) -> dict[str, Any]:
 
 
 def reason_to_refit(
-    recommender: Recommender, change: Change, new: Ratings | None, refit: bool | None
+    recommender: Recommender,
+    change: Change,
+    new: Ratings | None,
+    refit: bool | None,
+    aged: float = 0.0,
 ) -> str | None:
     """Return why all ratings must be fitted again; None if folding in is enough.
+
+    The weights are `aged` by so many half-lives since the last fit.
 
     Raises
     ------
@@ -130,6 +138,8 @@ def reason_to_refit(
     share = (folded_before + change.n_added + change.n_removed) / change.before.n_ratings
     if share > _SHARE:
         return f"ratings that came or went are {share:.0%} of those of the last fit"
+    if aged >= _HALVINGS:
+        return f"weights have halved {aged:.3g} times since the last fit"
     if new is None:
         return None
     for what, found in (

@@ -149,8 +149,9 @@ def update(
     replaces the old one, and weights of interactions add up.
 
     New and changed users and items are folded in, in time that grows with what is new. If the model
-    cannot do that, a fifth of the ratings is newer than the last fit, or their distribution has
-    shifted (`recsys monitor`), all ratings are fitted again; als and ials begin with their factors.
+    cannot do that, a fifth of the ratings is newer than the last fit, the newest by a half-life, or
+    their distribution has shifted (`recsys monitor`), all ratings are fitted again; als and ials
+    begin with their factors.
     The result is written to a temporary directory and moved into place when complete. An update
     waits for others of the same model to end.
     """

@@ -323,6 +323,63 @@ def test_an_update_reads_as_the_model_was_read(tmp_path):
     assert loaded.update(tmp_path / "log.jsonl").ratings.n_ratings == 4
 
 
+def aging(tmp_path, days, half_life):
+    """Return a model of events until day 99, and the files of the days after it."""
+    rng = np.random.default_rng(0)
+    rows = {"user": rng.integers(0, 40, 2000), "item": rng.integers(0, 100, 2000)}
+    time = np.sort(rng.integers(0, (99 + days) * DAY, 2000))
+    time[-1] = (99 + days) * DAY
+    events = pl.DataFrame({**rows, "timestamp": time})
+    known = events["timestamp"] <= 99 * DAY
+    events.filter(known).write_csv(tmp_path / "old.csv")
+    events.write_csv(tmp_path / "all.csv")
+    files = []
+    for day in range(99, 99 + days):
+        some = (events["timestamp"] > day * DAY) & (events["timestamp"] <= (day + 1) * DAY)
+        files.append(tmp_path / f"day{day}.csv")
+        events.filter(some).write_csv(files[-1])
+    old, whole = (
+        Recommender("ials", regularization=0.1, unobserved_weight=0.03).fit(
+            read_ratings(tmp_path / name, half_life=half_life)
+        )
+        for name in ("old.csv", "all.csv")
+    )
+    old.save(tmp_path / "m")
+    return Recommender.load(tmp_path / "m"), whole, files
+
+
+def test_old_weights_age_with_a_half_life_and_all_are_solved_again(tmp_path):
+    updated, whole, files = aging(tmp_path, 5, "10d")
+    before = updated
+    for file in files:
+        updated = updated.update(file)
+        assert updated.training["update"].startswith("folded in 40 users and 100 items")
+    np.testing.assert_allclose(updated.ratings.values, whole.ratings.values, rtol=1e-5)
+    assert updated.provenance.reading["weighted_at"] == 104 * DAY
+    assert updated.training["aged"] == pytest.approx(0.5, abs=0.1)
+    found, stale, expected = (
+        each.recommend(n=10)["item"].to_numpy().reshape(40, 10) for each in (updated, before, whole)
+    )
+    shared = [
+        np.mean([len(np.intersect1d(*pair)) for pair in zip(each, expected, strict=True)])
+        for each in (found, stale)
+    ]
+    assert shared[0] > 8 > shared[1]
+    # Late arrivals count less, and do not age the others.
+    late = updated.update(tmp_path / "day99.csv")
+    assert late.provenance.reading["weighted_at"] == 104 * DAY
+    assert late.ratings.values.max() < 2 * updated.ratings.values.max()
+
+
+def test_everything_is_fitted_again_after_a_half_life(tmp_path):
+    updated, whole, files = aging(tmp_path, 3, "2d")
+    said = [(updated := updated.update(file)).training["update"] for file in files]
+    assert [text.startswith("fitted again: weights have halved 1") for text in said] == [0, 1, 0]
+    np.testing.assert_allclose(updated.ratings.values, whole.ratings.values, atol=1e-6)
+    again = updated.update(files[0], refit=False)
+    assert again.training["update"].startswith("folded in")
+
+
 def test_a_password_is_not_remembered():
     from recsys.readers import remembered
 
