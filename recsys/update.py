@@ -1,7 +1,8 @@
 """Updates of a fitted model: its ratings afterwards, and the vectors that they change.
 
 An update takes time in proportion to what is new, next to a copy of the arrays: users with other
-ratings are folded in again, and items whose ratings have grown by more than a fiftieth.
+ratings are folded in again, items whose ratings have grown by more than a fiftieth, and their
+users. Of models of all pairs, such as ials, these are all users.
 """
 
 from __future__ import annotations
@@ -166,8 +167,8 @@ def _inability(model: Model, change: Change) -> str | None:
 def folded(model: Model, change: Change) -> Model:
     """Return the model with new and changed users and items, each given the other side.
 
-    Users come first, then items, and the users once more: a user folded in later with the same
-    ratings gets the very same vector.
+    Users come first, then items, and once more the users, with all whose items have moved: a user
+    folded in later with the same ratings gets the very same vector, which `explain` explains.
     """
     if isinstance(model, Blend):
         return model.with_parts([folded(part, change) for part in model.parts])
@@ -176,9 +177,12 @@ def folded(model: Model, change: Change) -> Model:
     assert isinstance(model, FoldingModel)
     grown = _moved(model, change)
     ratings, outdated = change.after, change.outdated
-    sides = ("user", "item", "user") if len(outdated) else ("user",)
-    for side in sides:
-        rows = change.changed_users if side == "user" else outdated
+    raters = _raters(ratings, outdated)
+    everyone = np.union1d(change.changed_users, raters.indices)
+    if not model.predicts_ratings and (len(outdated) or (change.items < 0).any()):
+        everyone = np.arange(ratings.n_users)  # for whom all items count, rated or not
+    passes = [("user", change.changed_users), ("item", outdated)] if len(outdated) else []
+    for side, rows in (*passes, ("user", everyone)):
         if not len(rows):
             continue
         known = getattr(ratings, f"{side}_features")
@@ -189,7 +193,7 @@ def folded(model: Model, change: Change) -> Model:
             coded = Histories(*arrays).take(rows)
             own = replace(coded, values=Values(coded.values, ratings.levels).at())
         else:
-            own = _raters(ratings, rows)
+            own = raters
         grown._put(folded_in(grown, side, own, known), side, rows)
     return grown
 
