@@ -22,7 +22,7 @@ from recsys.drift import popularity_stability, rating_stability
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import folded_in, takes_start
-from recsys.models.base import FoldingModel, Indices, Model, Step
+from recsys.models.base import FactorModel, FoldingModel, Indices, Model, Step
 from recsys.models.blend import Blend
 from recsys.models.histories import Histories
 from recsys.models.item_item import HistoryModel
@@ -185,6 +185,11 @@ def folded(model: Model, change: Change) -> Model:
     for side, rows in (*passes, ("user", everyone)):
         if not len(rows):
             continue
+        if side == "item" and isinstance(grown, FactorModel) and not model.predicts_ratings:
+            # Who has new items only would leave them, and be left, at zero: the mean user instead.
+            vectors = grown.user_factors
+            nothing = ~vectors[change.changed_users].any(axis=1)
+            vectors[change.changed_users[nothing]] = vectors.mean(axis=0)
         known = getattr(ratings, f"{side}_features")
         if known is not None:
             known = replace(known, matrix=known.matrix[rows])

@@ -201,6 +201,20 @@ def test_a_new_item_is_recommended_to_those_who_like_what_its_raters_like():
     assert alone.ratings.items.find([999])[0] == -1
 
 
+@pytest.mark.parametrize("name", ["ials", "implicit-als"])
+def test_a_new_user_of_a_new_item_gets_popular_items(name):
+    rng = np.random.default_rng(0)
+    rows = {"user": rng.integers(0, 100, 3000), "item": 100 + np.floor(60 * rng.random(3000) ** 2)}
+    before = Recommender(name).fit(Ratings.from_frame(pl.DataFrame(rows).cast(pl.Int64)))
+    new = Ratings.from_frame(pl.DataFrame({"user": [777], "item": [1]}))  # the first item
+    after = before.update(new, refit=False)
+    top = after.recommend(777, n=10)
+    assert (top["score"] > 0).all()
+    counts = np.bincount(before.ratings.indices)
+    found = counts[before.ratings.items.find(top["item"])]
+    assert found.mean() > 1.5 * counts.mean()
+
+
 def test_models_of_histories_take_new_ones_and_are_fitted_again_for_new_items():
     known = Ratings.from_frame(NEW.to_frame().filter(pl.col("item") < 900))
     before = Recommender("ease").fit(OLD)
