@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
 import numpy as np
@@ -252,9 +252,8 @@ def _forgotten(
 ) -> tuple[Ratings, Ratings | None, npt.NDArray[np.bool_]]:
     """Return both ratings without the tables' rows of some users, and who they are in the old."""
     wanted, both = Ids(users, "user"), [each for each in (old, new) if each is not None]
-    tables = [each.user_table.frame["user"] for each in both if each.user_table is not None]
-    places = [wanted.find(each) for each in (*(each.users.values for each in both), *tables)]
-    known = np.isin(np.arange(len(wanted)), np.concatenate(places))
+    places = [wanted.find(each.users.values) for each in both]
+    known = are_known(wanted, *both)
     if not known.all():
         old.users.index(wanted.values.filter(~known))  # raises, with the closest ids
 
@@ -268,6 +267,13 @@ def _forgotten(
         kept = (places[1] < 0)[new.user_index_of_nonzeros()]
         new = _rated(without(new), kept)
     return without(old), new, places[0] >= 0
+
+
+def are_known(users: Ids, *parts: Ratings) -> npt.NDArray[np.bool_]:
+    """Return which users are in some of the ratings, or in their tables of users."""
+    tables = [each.user_table.frame["user"] for each in parts if each.user_table is not None]
+    places = [users.find(each) for each in (*(each.users.values for each in parts), *tables)]
+    return np.isin(np.arange(len(users)), np.concatenate(places))
 
 
 def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
@@ -370,6 +376,15 @@ def encoded_rows(
     return encoded
 
 
+def users_in_log(
+    path: str | Path, users: Collection[Any], column: str | None = None
+) -> frozenset[str]:
+    """Return which users a log of JSON lines names; arguments and errors as of `erase_users`."""
+    with _log(path).open("rb") as stream:
+        found = [named for _, _, named in _lines_of(stream, users, column)]
+    return frozenset().union(*found)
+
+
 def erase_users(path: str | Path, users: Collection[Any], column: str | None = None) -> int:
     """Remove the lines of some users from a log of JSON lines, and return how many there were.
 
@@ -382,27 +397,40 @@ def erase_users(path: str | Path, users: Collection[Any], column: str | None = N
     DataError
         If the file is missing, or is not one of JSON lines by its name.
     """
-    file, wanted = Path(path), {str(each) for each in users}
+    erased = 0
+    with _log(path).open("r+b") as stream:
+        for place, line, _ in _lines_of(stream, users, column):
+            stream.seek(place)
+            stream.write(b" " * len(line.rstrip(b"\r\n")))
+            stream.seek(place + len(line))
+            erased += 1
+        stream.flush()
+        os.fsync(stream.fileno())
+    return erased
+
+
+def _log(path: str | Path) -> Path:
+    file = Path(path)
     if not file.is_file():
         raise DataError(f"There is no log {file}.")
     if file.suffix.lower() not in _LOGS:
         raise DataError(f"{file} is not a log of JSON lines ({', '.join(_LOGS)}).")
-    keys = (*_KEYS, column) if column else _KEYS
-    erased, place = 0, 0
-    with file.open("r+b") as stream:
-        while line := stream.readline():
-            try:
-                record = msgspec.json.decode(line, type=dict[str, Any])
-            except msgspec.DecodeError:
-                record = {}
-            found = [record.get(key) for key in keys]
-            named = [each for one in found for each in (one if isinstance(one, list) else [one])]
-            if not wanted.isdisjoint(map(str, named)):
-                stream.seek(place)
-                stream.write(b" " * len(line.rstrip(b"\r\n")))
-                stream.seek(place + len(line))
-                erased += 1
-            place += len(line)
-        stream.flush()
-        os.fsync(stream.fileno())
-    return erased
+    return file
+
+
+def _lines_of(
+    stream: BinaryIO, users: Collection[Any], column: str | None
+) -> Iterator[tuple[int, bytes, set[str]]]:
+    """Return the place of each line that names some users, the line, and these."""
+    wanted = {str(each) for each in users}
+    keys, place = (*_KEYS, column) if column else _KEYS, 0
+    while line := stream.readline():
+        try:
+            record = msgspec.json.decode(line, type=dict[str, Any])
+        except msgspec.DecodeError:
+            record = {}
+        found = [record.get(key) for key in keys]
+        named = [each for one in found for each in (one if isinstance(one, list) else [one])]
+        if those := wanted.intersection(map(str, named)):
+            yield place, line, those
+        place += len(line)

@@ -17,6 +17,7 @@ from recsys.cli.output import Activity, describe, note
 from recsys.messages import counted
 
 if TYPE_CHECKING:
+    from recsys.data.ratings import Ratings
     from recsys.recommender import Recommender
 
 
@@ -181,11 +182,12 @@ def _update(
         like = old.provenance.reading
         new = inputs.load_ratings(ratings, replace(reader, implicit=is_implicit), like)
         start = time.perf_counter()
+    forget = _in_model(old, new, changes)
     with Activity(f"Updating {old.model.name}") as activity:
         updated = old.update(
             new,
             window=changes.window,
-            forget=list(changes.forget_user) or None,
+            forget=forget or None,
             refit=changes.refit or None,
             on_step=activity.step,
         )
@@ -199,12 +201,28 @@ def _update(
     note(updated.training["update"])
     note(f"updated {old.model.name} to {updated.ratings} in {seconds:.1f} s, saved in {target}")
     if changes.forget_user:
-        _forget(old, updated, model, target, changes)
+        learned = forget and not str(updated.training["update"]).startswith("fitted again")
+        _forget(old, model, target, changes, learned=bool(learned))
 
 
-def _forget(
-    old: Recommender, updated: Recommender, model: str, target: str, changes: _Changes
-) -> None:
+def _in_model(old: Recommender, new: Ratings | None, changes: _Changes) -> list[str]:
+    """Check the logs, and return the users to forget but those who are in these only."""
+    from recsys.changes import are_known, users_in_log
+    from recsys.data.ids import Ids
+
+    users, column = list(dict.fromkeys(changes.forget_user)), old.provenance.reading.get("user")
+    logged = {user for log in changes.log for user in users_in_log(log, users, column)}
+    if not logged:
+        return users
+    parts = [old.ratings] if new is None else [old.ratings, new]
+    known = are_known(Ids(users, "user", sort=False), *parts)
+    elsewhere = [user for user, there in zip(users, known, strict=True) if not there]
+    if elsewhere := [user for user in elsewhere if user in logged]:
+        note(f"not in the model, only in the logs: {', '.join(elsewhere)}")
+    return [user for user in users if user not in elsewhere]
+
+
+def _forget(old: Recommender, model: str, target: str, changes: _Changes, *, learned: bool) -> None:
     """Remove users from logs, and report where something of them may be left."""
     from recsys.changes import erase_users
     from recsys.versions import models_with
@@ -213,7 +231,7 @@ def _forget(
     for log in changes.log:
         n_erased = erase_users(log, changes.forget_user, column)
         note(f"removed {counted(n_erased, 'line')} from {log}")
-    if not str(updated.training["update"]).startswith("fitted again"):
+    if learned:
         note("the items keep what the fit has learned from these users; --refit removes that, too")
     places = {place.parent.resolve(): place.parent for place in (Path(model), Path(target))}
     left = [each for place in places.values() for each in models_with(place, changes.forget_user)]

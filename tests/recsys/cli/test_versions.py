@@ -83,6 +83,33 @@ def test_no_file_of_a_model_and_no_log_knows_a_forgotten_user(run, shop, model, 
     assert "Unknown user" in run("update", "m", "--forget-user", SECRET, "--force", code=1).stderr
 
 
+def test_who_is_only_in_a_log_is_removed_from_it(run, shop):
+    data, columns = shop
+    run("fit", data, *columns, "--model", "als", "--factors", 4, "--out", "m")
+    lines = [{"user": who, "item": "item-1"} for who in ("7777", "user-1", "8888")]
+    Path("ev.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    forget = ["update", "m", "--force", "--forget-user"]
+    said = run(*forget, "7777", "--log", "ev.jsonl").stderr
+    assert "not in the model, only in the logs: 7777" in said
+    assert "removed 1 line from ev.jsonl" in said
+    assert "the items keep" not in said
+    assert "7777" not in Path("ev.jsonl").read_text()
+    both = run(*forget, f"8888,{SECRET}", "--log", "ev.jsonl").stderr
+    assert "only in the logs: 8888" in both
+    assert "the items keep" in both
+    assert not files_with("m", SECRET)
+    assert "Unknown user '9999'" in run(*forget, "9999", "--log", "ev.jsonl", code=1).stderr
+
+
+def test_logs_are_checked_before_the_model_is_saved(run, shop):
+    data, columns = shop
+    run("fit", data, *columns, "--model", "bias", "--out", "m")
+    before = Path("m/model.json").read_bytes()
+    forget = ["update", "m", "--force", "--forget-user", SECRET, "--log"]
+    assert "There is no log typo.jsonl" in run(*forget, "typo.jsonl", code=1).stderr
+    assert Path("m/model.json").read_bytes() == before
+
+
 def test_forgetting_names_the_models_that_still_know_the_user(run, shop):
     data, columns = shop
     Path("models").mkdir()
