@@ -163,7 +163,7 @@ def change_of(
         If a user to be forgotten is unknown.
     """
     length = 0 if window is None else int(duration(window, "window"))
-    if new is not None and not _adds(old, new):
+    if new is not None and not adds_up(old, new):
         new = _news(old, new)
     kept, removed = old, np.zeros(0, np.int64)
     lost = np.zeros(old.n_users, np.bool_)
@@ -220,18 +220,23 @@ def _compared(
     )
 
 
-def _adds(old: Ratings, new: Ratings) -> bool:
+def adds_up(old: Ratings, new: Ratings) -> bool:
     """Return whether the values of repeated pairs are added up."""
     return old.implicit and (old.weighted or new.weighted)
 
 
-def _news(old: Ratings, new: Ratings) -> Ratings | None:
-    """Return new ratings without those that are there already; None if all are."""
+def pairs_in_both(old: Ratings, new: Ratings) -> tuple[Indices, Indices]:
+    """Return the places, in the old and in the new ratings, of the pairs that both have."""
     users = old.users.find(new.users.values)[new.user_index_of_nonzeros()]
     items = old.items.find(new.items.values)[new.indices]
     pairs = np.flatnonzero((users >= 0) & (items >= 0))
     at, known = _located(old.indptr, old.indices, users[pairs], items[pairs])
-    at, pairs = at[known], pairs[known]
+    return at[known], pairs[known]
+
+
+def _news(old: Ratings, new: Ratings) -> Ratings | None:
+    """Return new ratings without those that are there already; None if all are."""
+    at, pairs = pairs_in_both(old, new)
     same = old.values_at(at) == new.values_at(pairs)
     if old.seconds is not None and new.seconds is not None:
         same &= old.seconds[at] == new.seconds[pairs]
@@ -282,7 +287,7 @@ def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
     The new one counts of a pair that is in both, unless interactions have weights, which add up.
     """
     users, items = _united(old.users, new.users), _united(old.items, new.items)
-    adds = _adds(old, new)
+    adds = adds_up(old, new)
     own, others = (Values(each.data, each.levels) for each in (old, new))
     own, others = (Values(own.at()), Values(others.at())) if adds else in_common(own, others)
     counts = np.zeros(len(users), np.int64)

@@ -175,6 +175,8 @@ def update(
 def _update(
     model: str, ratings: tuple[str, ...], target: str, changes: _Changes, reader: cli.ReaderOptions
 ) -> None:
+    from recsys.changes import adds_up, pairs_in_both
+
     old = inputs.load_model(model)
     start, new = time.perf_counter(), None
     if ratings:
@@ -194,10 +196,9 @@ def _update(
         updated.save(target, overwrite=True, tag=changes.tag)  # the place has been checked
     seconds = time.perf_counter() - start
     if new is not None:
-        known = old.ratings.n_ratings + new.n_ratings - updated.ratings.n_ratings
-        is_plain = not (changes.window or changes.forget_user or "window" in old.provenance.reading)
-        remark = f", {known:,} of them in place of old ones" if is_plain else ""
-        note(f"{counted(new.n_ratings, 'new rating')}{remark}")
+        known = f"{len(pairs_in_both(old.ratings, new)[1]):,} of them"
+        how = "added to" if adds_up(old.ratings, new) else "in place of"
+        note(f"{counted(new.n_ratings, 'new rating')}, {known} {how} old ones")
     note(updated.training["update"])
     note(f"updated {old.model.name} to {updated.ratings} in {seconds:.1f} s, saved in {target}")
     if changes.forget_user:

@@ -83,6 +83,17 @@ def test_no_file_of_a_model_and_no_log_knows_a_forgotten_user(run, shop, model, 
     assert "Unknown user" in run("update", "m", "--forget-user", SECRET, "--force", code=1).stderr
 
 
+def test_the_output_says_whether_ratings_replace_old_ones_or_add_to_them(run, shop):
+    data, columns = shop
+    new = "customer,sku,stars,at\nuser-1,item-99,5,2025-01-11\nuser-2,item-99,5,2025-01-11\n"
+    Path("new.csv").write_text(new)
+    update = ["update", "m", "new.csv", "--force", "--window", "30d"]
+    for options, how in (([], "in place of"), (["--implicit", "--half-life", "30d"], "added to")):
+        run("fit", data, *columns, *options, "--model", "popular", "--out", "m", "--force")
+        assert f"2 new ratings, 0 of them {how} old ones" in run(*update).stderr
+        assert f"2 new ratings, 2 of them {how} old ones" in run(*update).stderr
+
+
 def test_who_is_only_in_a_log_is_removed_from_it(run, shop):
     data, columns = shop
     run("fit", data, *columns, "--model", "als", "--factors", 4, "--out", "m")
