@@ -266,28 +266,31 @@ def _bests_of_ranks(
     biases: bool,
     seed: int,
 ) -> Iterator[_Candidate]:
-    """Yield the best penalty of each rank: of all at first, then of those next to the last."""
+    """Yield the best penalty of each rank: of all at first, then from the last one downwards.
+
+    A rank that fits without noise wants a much smaller penalty than the one before.
+    """
 
     def candidate(k: int, penalty: float) -> _Candidate:
         fitted = _fitted_als(kept, k, penalty, biases, seed)
         return _Candidate(_HOPELESS if fitted is None else _error_at(fitted, others), k, penalty)
 
-    near = penalties
+    near, patience = penalties, _PATIENCE
     for k in ranks:
-        best = _lowest(candidate(k, penalty) for penalty in near)
+        best = _lowest((candidate(k, penalty) for penalty in near), patience)
         yield best
         place = penalties.index(best.regularization)
-        near = penalties[max(0, place - 1) : place + 2]
+        near, patience = penalties[max(0, place - 1) :], 1
 
 
-def _lowest(candidates: Iterable[_Candidate]) -> _Candidate:
-    """Return the first of the best, and look no further once two in all were clearly worse."""
+def _lowest(candidates: Iterable[_Candidate], patience: int = _PATIENCE) -> _Candidate:
+    """Return the first of the best, and look no further once some in all were clearly worse."""
     best, worse = _Candidate(math.inf, 0, math.inf), 0
     for found in candidates:
         worse += found.error > _CLEARLY * best.error
         if found.error < best.error:
             best, worse = found, 0
-        if worse == _PATIENCE:
+        if worse == patience:
             break
     return best
 

@@ -103,6 +103,14 @@ def test_the_rank_is_found():
     assert complete(X).rank == 3
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_penalty_is_found_with_the_rank(seed, noise):
+    X, full = table(seed, noise=noise, known=0.6)
+    chosen, given = (rms((complete(X, k).toarray() - full)[np.isnan(X)]) for k in (None, 2))
+    assert chosen < 1.1 * given
+
+
 @methods
 def test_what_is_chosen_is_said_and_gives_the_same_result(method):
     X, _ = table()
