@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from lowrank import kernels
 from lowrank.arguments import as_operator, checked_rank, validated
 from lowrank.errors import ArgumentError, LowRankError
+from lowrank.operators import largest_entry, safe_exponent
 from lowrank.solvers import COMPILED, HALF_ACCURATE, SOLVERS
 from lowrank.solvers.lapack import lapack_svd
 
@@ -176,7 +177,19 @@ class SVD:
             raise ArgumentError(f"rows must have {self.shape[1]} columns; got {operator.shape[1]}.")
         if not 0 < forgetting < math.inf:
             raise ArgumentError(f"forgetting must be positive and finite; got {forgetting!r}.")
-        new = operator.toarray().astype(self.s.dtype, copy=False)
+        new = operator.toarray()
+        peak = largest_entry(new)
+        if peak > float(np.finfo(self.s.dtype).max):
+            raise ArgumentError(
+                f"rows must be within the range of {self.s.dtype}, the dtype of the decomposition; "
+                f"got {peak:.3g}."
+            )
+        peak = max(peak, forgetting * float(self.s.max(initial=0.0)))
+        if exponent := safe_exponent(peak, self.s.dtype):
+            new = np.ldexp(new, -exponent)
+            scaled = self._scaled(-exponent).updated(new, k=k, forgetting=forgetting)
+            return scaled._scaled(exponent)
+        new = new.astype(self.s.dtype, copy=False)
         largest = min(self.k + len(new), self.shape[1])
         rank = min(self.k, largest) if k is None else checked_rank(k, largest, "k + len(rows), m")
         old = self.s * self.s.dtype.type(forgetting)
@@ -201,6 +214,17 @@ class SVD:
             passes=operator.passes,
             seconds=time.perf_counter() - start,
             method="update",
+        )
+
+    def _scaled(self, exponent: int) -> SVD:
+        """Return the decomposition of A * 2**exponent."""
+        factor, norm = 2.0**exponent, self.frobenius_norm
+        return replace(
+            self,
+            s=self.s * self.s.dtype.type(factor),
+            residuals=self.residuals * factor,
+            frobenius_norm=None if norm is None else norm * factor,
+            spectral_error_bound=self.spectral_error_bound * factor,
         )
 
     @property
@@ -295,18 +319,18 @@ def truncated_svd(
         )
     U, s, Vt = triplets
     norm, whole = matrix.frobenius_norm(), s.size == min(matrix.shape)
-    unscale = 2.0**problem.exponent
-    return SVD(
+    result = SVD(
         U=np.ascontiguousarray(U),
-        s=s * s.dtype.type(unscale),
+        s=s,
         Vt=np.ascontiguousarray(Vt),
-        residuals=certificate.residuals * unscale,
-        frobenius_norm=None if norm is None else norm * unscale,
-        spectral_error_bound=0.0 if whole else certificate.spectral_error_bound * unscale,
+        residuals=certificate.residuals,
+        frobenius_norm=norm,
+        spectral_error_bound=0.0 if whole else certificate.spectral_error_bound,
         passes=matrix.passes,
         seconds=time.perf_counter() - start,
         method=used,
     )
+    return result._scaled(problem.exponent)
 
 
 def _decomposed(problem: Problem, method: str) -> tuple[Triplets, Certificate]:

@@ -333,6 +333,23 @@ class TestUpdated:
         assert np.linalg.norm(rest, 2) <= updated.spectral_error_bound + 1e-9
         np.testing.assert_allclose(updated.frobenius_norm, np.linalg.norm(whole))
 
+    @pytest.mark.parametrize(
+        ("size", "dtype"), [(1e-200, "f8"), (1e200, "f8"), (1e-25, "f4"), (1e30, "f4")]
+    )
+    def test_every_scale_is_updated_in_the_same_way(self, size, dtype):
+        A, rows = gaussian(50, 10).astype(dtype), gaussian(5, 10, seed=1).astype(dtype)
+        plain = truncated_svd(A, 3, random_state=0).updated(rows)
+        size = A.dtype.type(size)
+        scaled = truncated_svd(A * size, 3, random_state=0).updated(rows * size)
+        near = {"rtol": 1e-5 if dtype == "f4" else 1e-12}
+        np.testing.assert_allclose(scaled.s / size, plain.s, **near)
+        assert scaled.frobenius_norm / size == pytest.approx(plain.frobenius_norm)
+        assert scaled.error / size == pytest.approx(plain.error, rel=1e-5)
+        assert scaled.explained_energy == pytest.approx(plain.explained_energy, rel=1e-5)
+        bounds = scaled.spectral_error_bound / size, plain.spectral_error_bound
+        assert bounds[0] == pytest.approx(bounds[1], rel=1e-3)
+        assert scaled.residuals.max() / size == pytest.approx(plain.residuals.max(), rel=1e-3)
+
     def test_sparse_rows_and_dtype(self):
         A = sparse.random_array((40, 30), density=0.3, rng=0, dtype=np.float32, format="csr")
         updated = truncated_svd(A[:30], 5, random_state=0).updated(A[30:])
@@ -347,3 +364,5 @@ class TestUpdated:
             svd.updated(np.ones((1, 6)), k=4)
         with pytest.raises(ValueError, match="forgetting"):
             svd.updated(np.ones((1, 6)), forgetting=0)
+        with pytest.raises(ValueError, match=r"within the range of float32, .* got 1e\+300"):
+            truncated_svd(np.eye(6, dtype="f4"), 2).updated(np.full((1, 6), 1e300))
