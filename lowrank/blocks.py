@@ -196,7 +196,7 @@ class RowBlocks(MatrixOperator):
 
     @property
     def peak(self) -> float:
-        """Largest absolute entry of the blocks as they were given."""
+        """Largest absolute entry of the blocks; with other factors a bound, by means and norms."""
         return self._peak
 
     def column_means(self) -> Float64Array:
@@ -227,6 +227,11 @@ class RowBlocks(MatrixOperator):
         result._factors = factors if self._factors is None else self._factors * factors
         result._row = None if self._row is None else self._row * factors
         result._means, result._deviations = self._means * factors, self._deviations * abs(factors)
+        bounds = abs(result._means) + result._deviations
+        if result._row is not None:
+            bounds += abs(result._row)
+        largest = self._peak * abs(factors).max(initial=0.0)
+        result._peak = float(min(largest, bounds.max(initial=0.0)))
         return result
 
     def gram_product(self, X: FloatArray) -> FloatArray:

@@ -15,7 +15,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lowrank.errors import ArgumentError
-from lowrank.operators import DenseOperator
+from lowrank.operators import DenseOperator, safe_exponent
 from lowrank.rank import RULES, choose_rank
 from lowrank.samples import (
     GaussianDensityMixin,
@@ -25,6 +25,7 @@ from lowrank.samples import (
     project,
     require_samples,
     samples_of,
+    times_square,
     validated_samples,
 )
 from lowrank.solvers.lapack import lapack_svd
@@ -114,7 +115,8 @@ class PCA(
         Orthonormal rows with deterministic signs: in each, the first of the entries that are
         largest to within 1% is positive.
     explained_variance_ : ndarray of shape (n_components_,)
-        Variance of each column of the scores, about its own mean.
+        Variance of each column of the scores, about its own mean: inf or 0 where the dtype has no
+        such square, which leaves the ratios, the whitened scores and the density as they are.
     explained_variance_ratio_ : ndarray of shape (n_components_,)
         Fraction of the total variance of the columns of X / scale_ along each component.
     singular_values_ : ndarray of shape (n_components_,)
@@ -241,14 +243,19 @@ class PCA(
         if not 0 < forgetting <= 1:
             raise ArgumentError(f"forgetting must be above 0 and at most 1; got {forgetting!r}.")
         samples = samples_of(data, self.center_samples)
-        features = samples.shape[1]
+        features, exponent = samples.shape[1], safe_exponent(samples.peak, samples.dtype)
         if before is None:
             require_samples(samples.shape[0], self.ddof)
             none = np.zeros((0, features), samples.dtype)
             before = Directions(
                 none, none[:, 0], none[:, 0], np.zeros(features), None, 0.0, 0.0, 0.0,
-                np.zeros(features), 0,
+                np.zeros(features), 0, exponent,
             )  # fmt: skip
+        else:
+            exponent = max(exponent, before.exponent)
+            before = before.with_exponent(exponent)
+        if exponent:
+            samples = samples.scaled(2.0**-exponent)
         wanted = features if self.n_components is None else int(self.n_components)
         self._so_far = self._joined(before, samples, forgetting, 2 * wanted + _EXTRA_DIRECTIONS)
         self._keep(self._so_far.first(wanted))
@@ -275,7 +282,7 @@ class PCA(
         check_is_fitted(self)
         scores = checked_scores(X, self.n_components_)
         if self.whiten:
-            scores = scores * np.sqrt(self.explained_variance_)
+            scores = scores * self._deviations
         samples: FloatArray = scores @ self.components_
         if self.scale_ is not None:
             samples *= self.scale_
@@ -342,6 +349,10 @@ class PCA(
             center=row if row.any() else None,
             random_state=self.random_state,
         )
+        exponent = safe_exponent(svd.frobenius_norm or 0.0, samples.dtype)
+        if exponent:
+            samples, svd = samples.scaled(2.0**-exponent), svd._scaled(-exponent)
+            means, row = means * 2.0**-exponent, row * 2.0**-exponent
         components, values, alignment = svd.Vt, svd.s, None
         negligible = negligible_value(
             svd.s, row, samples.shape[0], float(svd.residuals.max(initial=0.0))
@@ -367,7 +378,7 @@ class PCA(
         total = distance if centred else float(samples.column_squares(means).sum())
         return Directions(
             components, values, variances, row, alignment, negligible, distance, total, means,
-            samples.shape[0],
+            samples.shape[0], exponent,
         )  # fmt: skip
 
     def _directions_for_fraction(self, samples: Samples, fraction: float) -> Directions:
@@ -391,18 +402,23 @@ class PCA(
         divisor = found.n_samples - self.ddof
         total, discarded = found.total / divisor, min(found.n_samples, features) - k
         self.components_ = found.components
-        self.singular_values_ = found.singular_values
-        self.explained_variance_ = found.variances
+        self._unit = unit = 2.0**found.exponent
+        self.singular_values_ = found.singular_values * dtype.type(unit)
+        self._variances = found.variances
+        self._deviations = np.sqrt(np.maximum(found.variances, 0)) * dtype.type(unit)
+        self.explained_variance_ = times_square(found.variances, unit)
         self.explained_variance_ratio_ = found.variances / dtype.type(total or 1.0)
-        self.mean_ = (found.row if scale is None else found.row * scale).astype(dtype)
+        row = found.row * unit
+        self.mean_ = (row if scale is None else row * scale).astype(dtype)
         self.mean_alignment_ = found.alignment
         self.scale_ = None if scale is None else scale.astype(dtype)
         self.n_components_, self.n_samples_ = k, found.n_samples
-        self._location = found.means
+        self._location = found.means * unit
         self._negligible_variance = found.negligible**2 / divisor
         left = _rest(total, found.variances)
-        self.noise_variance_ = left / discarded if discarded else 0.0
-        self.distortion_ = _rest(found.squares, found.singular_values**2)
+        self._noise = left / discarded if discarded else 0.0
+        self.noise_variance_ = self._noise * unit * unit
+        self.distortion_ = _rest(found.squares, found.singular_values**2) * unit * unit
 
     def _joined(
         self, before: Directions, samples: Samples, forgetting: float, k: int
@@ -428,6 +444,7 @@ class PCA(
         return Directions(
             components, s, variances.astype(samples.dtype), means * centred, None,
             negligible_value(s, means * centred, old + new), squares, total, means, old + new,
+            before.exponent,
         )  # fmt: skip
 
     def _prepared(self, X: MatrixLike) -> Samples:
@@ -441,9 +458,8 @@ class PCA(
         row = self.mean_ if self.scale_ is None else self.mean_ / self.scale_
         scores = project(samples, row.astype(np.float64), self.components_)
         if self.whiten:
-            variances = self.explained_variance_
-            kept = variances > self._negligible_variance
-            scores *= np.where(kept, 1 / np.sqrt(np.where(kept, variances, 1)), 0)
+            kept = self._variances > self._negligible_variance
+            scores *= np.where(kept, 1 / np.where(kept, self._deviations, 1), 0)
         return scores
 
 
@@ -464,12 +480,27 @@ class Directions:
     total: float  # sum of squares of Y about its means: total variance times the divisor
     means: Float64Array  # of the columns of Y
     n_samples: float  # the sum of their weights
+    exponent: int = 0  # all of the numbers above are those of the samples times 2**-exponent
 
     def first(self, k: int) -> Directions:
         """Return the first k directions, with the same totals."""
         arrays = (self.components, self.singular_values, self.variances)
         components, values, variances = (array[:k].copy() for array in arrays)
         return replace(self, components=components, singular_values=values, variances=variances)
+
+    def with_exponent(self, exponent: int) -> Directions:
+        """Return the same directions in units of 2**exponent."""
+        unit = 2.0 ** (self.exponent - exponent)
+        lengths = {name: getattr(self, name) * unit for name in ("row", "negligible", "means")}
+        squares = {name: getattr(self, name) * unit * unit for name in ("squares", "total")}
+        return replace(
+            self,
+            **lengths,
+            **squares,
+            singular_values=self.singular_values * self.components.dtype.type(unit),
+            variances=times_square(self.variances, unit),
+            exponent=exponent,
+        )
 
 
 def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:

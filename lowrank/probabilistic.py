@@ -15,8 +15,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from lowrank.arguments import checked_count, checked_rank
 from lowrank.errors import ArgumentError, check_positive
 from lowrank.kernels import pieces
+from lowrank.operators import safe_exponent
 from lowrank.pca import PCA
-from lowrank.samples import FLOAT_DTYPES, GaussianDensityMixin, checked_scores, project, samples_of
+from lowrank.samples import (
+    FLOAT_DTYPES,
+    GaussianDensityMixin,
+    checked_scores,
+    project,
+    samples_of,
+    times_square,
+)
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:
@@ -148,7 +156,8 @@ class ProbabilisticPCA(
             self._fit_incomplete(data)
         else:
             pca, noise = self._closed_form(data)
-            self._keep(pca._location, pca.components_, pca.explained_variance_, noise)
+            self._unit = pca._unit
+            self._keep(pca._location, pca.components_, pca._variances, noise)
             self._negligible_variance = pca._negligible_variance
             self.n_iter_ = 1
             self.log_likelihood_ = float(self._log_densities(data).sum(dtype=np.float64))
@@ -167,7 +176,7 @@ class ProbabilisticPCA(
         variances, noise = self._density_variances()
         lengths = np.sqrt(variances - noise)
         factors = np.divide(lengths, variances, out=np.zeros_like(lengths), where=lengths > 0)
-        scores *= factors
+        scores *= factors / self._unit
         return scores
 
     def inverse_transform(self, X: ArrayLike) -> FloatArray:
@@ -209,13 +218,14 @@ class ProbabilisticPCA(
         likelihood = np.empty(X.shape[0])
         for posterior in self._posteriors(X):
             likelihood[posterior.rows] = posterior.log_likelihood
+        likelihood -= np.count_nonzero(~np.isnan(X), axis=1) * math.log(self._unit)
         return likelihood.astype(X.dtype)
 
     def _closed_form(self, X: Any) -> tuple[PCA, float]:
-        """Return the PCA of complete data, and the noise variance of maximum likelihood."""
+        """Return the PCA of complete data, and the most likely noise variance in its units."""
         k, (count, features) = self.n_components_, X.shape
         pca = PCA(k, center="exact", ddof=0, random_state=self.random_state).fit(X)
-        return pca, pca.noise_variance_ * (min(count, features) - k) / (features - k)
+        return pca, pca._noise * (min(count, features) - k) / (features - k)
 
     def _fit_incomplete(self, X: FloatArray) -> None:
         """Climb by EM from the model of the data with column means for their missing entries."""
@@ -224,10 +234,13 @@ class ProbabilisticPCA(
             raise ArgumentError(
                 f"X must have a known entry in each column; got none in column {unknown[0]}."
             )
-        rows = IncompleteRows(X)
+        exponent = safe_exponent(float(np.nanmax(np.abs(X))), X.dtype)
+        self._unit = 2.0**exponent
+        rows = IncompleteRows(X / X.dtype.type(self._unit))
         pca, noise = self._closed_form(rows.values)
-        share = rows.count / X.size  # of the variances, which the filled entries diminish
-        excess = np.maximum((pca.explained_variance_ - noise) / share, 0)
+        # Of the variances, which the filled entries diminish.
+        share = rows.count / X.size / pca._unit**2
+        excess = np.maximum((pca._variances - noise) / share, 0)
         start = FactorModel(
             np.zeros(X.shape[1]), pca.components_.T * np.sqrt(excess), noise / share
         )
@@ -242,7 +255,9 @@ class ProbabilisticPCA(
         self._negligible_variance = 0.0
         svd = truncated_svd(model.loadings.T, self.n_components_, method="dense")
         noise = model.noise if model.noise > rows.least_noise else 0.0
-        self._keep(rows.location + model.mean, svd.Vt, svd.s**2 + noise, noise, X.dtype)
+        location = (rows.location + model.mean) * self._unit
+        self._keep(location, svd.Vt, svd.s**2 + noise, noise, X.dtype)
+        likelihood -= rows.count * math.log(self._unit)
         self.log_likelihood_ = likelihood if noise > 0 else -math.inf
         if gain > self.tol:
             warnings.warn(
@@ -261,22 +276,25 @@ class ProbabilisticPCA(
         noise: float,
         dtype: Any = None,
     ) -> None:
+        """Set the fitted attributes; variances and noise are in units."""
         dtype = components.dtype if dtype is None else dtype
         self._location = location
         self.mean_ = location.astype(dtype)
         self.components_ = components.astype(dtype, copy=False)
-        self.explained_variance_ = variances.astype(dtype, copy=False)
-        self.noise_variance_ = float(noise)
-        lengths = np.sqrt(np.maximum(self.explained_variance_ - dtype.type(noise), 0))
-        self.loadings_ = self.components_.T * lengths
+        self._variances, self._noise = variances.astype(dtype, copy=False), float(noise)
+        self.explained_variance_ = times_square(self._variances, self._unit)
+        self.noise_variance_ = self._noise * self._unit * self._unit
+        lengths = np.sqrt(np.maximum(self._variances - dtype.type(noise), 0))
+        self.loadings_ = self.components_.T * (lengths * dtype.type(self._unit))
 
     def _posteriors(self, X: FloatArray) -> Iterator[Posterior]:
         """Yield the posteriors of rows, with some noise so that they exist."""
-        largest = float(self.explained_variance_.max(initial=0.0)) or 1.0
-        loadings = self.loadings_.astype(np.float64)
-        noise = self.noise_variance_ or _NO_NOISE * largest
+        largest = float(self._variances.max(initial=0.0)) or 1.0
+        loadings = self.loadings_.astype(np.float64) / self._unit
+        noise = self._noise or _NO_NOISE * largest
         model = FactorModel(np.zeros(len(loadings)), loadings, noise)
-        return posteriors(IncompleteRows(X, self._location), model)
+        rows = IncompleteRows(X / X.dtype.type(self._unit), self._location / self._unit)
+        return posteriors(rows, model)
 
     def _checked(self, X: Any, *, reset: bool = False, **options: Any) -> Any:
         """Check samples, in which NaN is allowed if they are dense."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,13 @@ from scipy.sparse.linalg import LinearOperator
 from lowrank.arguments import checked_generator, checked_integer
 from lowrank.blocks import RowBlocks, by_blocks
 from lowrank.errors import ArgumentError, ArgumentTypeError
-from lowrank.operators import DenseOperator, MatrixOperator, SparseOperator, canonical
+from lowrank.operators import (
+    DenseOperator,
+    MatrixOperator,
+    SparseOperator,
+    canonical,
+    safe_exponent,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
 
 FLOAT_DTYPES = [np.float64, np.float32]  # as validate_data takes them: others become float64
 _EPS = float(np.finfo(np.float64).eps)
+_SQUARED = 500  # the exponent of entries whose sums of squares might overflow or vanish
 
 
 class RowCentredSamples(MatrixOperator):
@@ -93,8 +101,12 @@ Samples = DenseOperator | SparseOperator | RowCentredSamples | RowBlocks
 
 def project(samples: Samples, row: Float64Array, components: FloatArray) -> FloatArray:
     """Return (Y - 1 row') components', shape (n, k)."""
+    exponent = safe_exponent(samples.peak, samples.dtype)
+    if exponent:
+        samples, row = samples.scaled(2.0**-exponent), row * 2.0**-exponent
     centred = samples.centred(row) if row.any() else samples
-    return centred.matmat(np.ascontiguousarray(components.T, samples.dtype))
+    scores = centred.matmat(np.ascontiguousarray(components.T, samples.dtype))
+    return scores * scores.dtype.type(2.0**exponent) if exponent else scores
 
 
 def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings: Any) -> Any:
@@ -156,10 +168,14 @@ def column_scale(samples: Samples, ddof: int) -> Float64Array:
     The float64 result is rounded to the dtype of the samples, as estimators keep it.
     """
     count = samples.shape[0]
+    exponent = safe_exponent(samples.peak, np.dtype(np.float64))
+    unit = 2.0**exponent if abs(exponent) > _SQUARED else 1.0
+    if unit != 1.0:
+        samples = samples.scaled(1 / unit)
     deviation = np.sqrt(samples.column_squares(samples.column_means()) / (count - ddof))
     size = np.sqrt(samples.column_squares(np.zeros(samples.shape[1])) / count)
     rounding = 10 * (float(np.finfo(samples.dtype).eps) + _EPS * count**0.5)
-    scale = np.where(deviation <= rounding * size, 1.0, deviation)
+    scale = np.where(deviation <= rounding * size, 1.0, deviation * unit)
     return scale.astype(samples.dtype).astype(np.float64)
 
 
@@ -175,6 +191,12 @@ def negligible_value(
     subtracted = float(np.linalg.norm(means)) * float(np.sqrt(count))
     rounding = eps * (max(count, len(means)) * largest + 4 * subtracted)
     return max(rounding, residual)
+
+
+def times_square(variances: FloatArray, unit: float) -> FloatArray:
+    """Return squares that are in units of a square; inf or 0 where the dtype does not reach."""
+    with np.errstate(over="ignore"):
+        return variances * variances.dtype.type(unit) * variances.dtype.type(unit)
 
 
 def checked_scores(X: ArrayLike, columns: int, expected: str = "n_components_") -> FloatArray:
@@ -236,6 +258,10 @@ class GaussianDensityMixin:
     n_features_in_: int
     random_state: Any
     _location: Float64Array  # mean of the model, in units of scale_
+    # A power of two, and the variances in units of its square, which neither overflow nor vanish.
+    _unit: float
+    _variances: FloatArray
+    _noise: float
     _negligible_variance: float
 
     @abstractmethod
@@ -253,13 +279,14 @@ class GaussianDensityMixin:
         the scores are whitened.
         """
         self._require_fit()
-        noise = self.noise_variance_
-        excess = np.maximum(self.explained_variance_ - noise, 0)
+        noise = self._noise
+        excess = np.maximum(self._variances - noise, 0)
         covariance: FloatArray = (self.components_.T * excess) @ self.components_
         covariance[np.diag_indices_from(covariance)] += noise
         if self.scale_ is not None:
-            covariance *= np.outer(self.scale_, self.scale_)
-        return covariance
+            with np.errstate(over="ignore"):
+                covariance *= np.outer(self.scale_, self.scale_)
+        return times_square(covariance, self._unit)
 
     def get_precision(self) -> FloatArray:
         """Return the inverse of `get_covariance`, without solving a system.
@@ -280,8 +307,9 @@ class GaussianDensityMixin:
         precision: FloatArray = (self.components_.T * (1 / variances - base)) @ self.components_
         precision[np.diag_indices_from(precision)] += base
         if self.scale_ is not None:
-            precision /= np.outer(self.scale_, self.scale_)
-        return precision
+            with np.errstate(over="ignore", divide="ignore"):
+                precision /= np.outer(self.scale_, self.scale_)
+        return times_square(precision, 1 / self._unit)
 
     def sample(self, n_samples: int = 1, *, random_state: RandomStateLike = None) -> FloatArray:
         """Draw samples from the probabilistic model, shape (n_samples, n_features).
@@ -290,10 +318,11 @@ class GaussianDensityMixin:
         """
         self._require_fit()
         rng = checked_generator(self.random_state if random_state is None else random_state)
-        excess = np.maximum(self.explained_variance_ - self.noise_variance_, 0)
+        excess = np.maximum(self._variances - self._noise, 0)
         hidden = rng.standard_normal((n_samples, self.n_components_)) * np.sqrt(excess)
-        noise = rng.standard_normal((n_samples, self.n_features_in_)) * self.noise_variance_**0.5
-        drawn = self._location + hidden @ self.components_ + noise
+        noise = rng.standard_normal((n_samples, self.n_features_in_)) * self._noise**0.5
+        drawn = self._location / self._unit + hidden @ self.components_ + noise
+        drawn *= self._unit
         if self.scale_ is not None:
             drawn = drawn * self.scale_
         return np.asarray(drawn, self.components_.dtype)
@@ -308,11 +337,15 @@ class GaussianDensityMixin:
         if self._is_degenerate():
             return np.full(samples.shape[0], -np.inf, samples.dtype)
         variances, noise = self._density_variances()
-        squares = project(samples, self._location, self.components_).astype(np.float64) ** 2
+        location = self._location / self._unit
+        if self._unit != 1:
+            samples = samples.scaled(1 / self._unit)
+        squares = project(samples, location, self.components_).astype(np.float64) ** 2
         distance = (squares / variances).sum(axis=1)
         log_determinant = float(np.log(variances).sum())
+        log_determinant += 2 * self.n_features_in_ * math.log(self._unit)
         if noise > 0:
-            outside = samples.row_squares(self._location) - squares.sum(axis=1)
+            outside = samples.row_squares(location) - squares.sum(axis=1)
             distance += np.maximum(outside, 0.0) / noise
             log_determinant += (self.n_features_in_ - self.n_components_) * float(np.log(noise))
         if self.scale_ is not None:
@@ -322,9 +355,9 @@ class GaussianDensityMixin:
         return np.asarray(likelihood, samples.dtype)
 
     def _density_variances(self) -> tuple[Float64Array, float]:
-        """Return the variances of the model along the components, and elsewhere."""
-        noise = float(self.noise_variance_)
-        return np.maximum(self.explained_variance_.astype(np.float64), noise), noise
+        """Return the variances of the model along the components, and elsewhere, in units."""
+        noise = float(self._noise)
+        return np.maximum(self._variances.astype(np.float64), noise), noise
 
     def _is_degenerate(self) -> bool:
         """Return whether there are directions in which the model has no variance."""

@@ -120,9 +120,10 @@ class Whitening(
         k = checked_rank(self.n_components, *limits, name="n_components", or_none=True) or None
         is_scaled = self.method == "zca-cor"
         pca = PCA(k, center="exact", standardize=is_scaled, ddof=self.ddof, tol=0).fit(data)
-        kept = pca.explained_variance_ > pca._negligible_variance
+        kept = pca._variances > pca._negligible_variance
         self.components_ = pca.components_[kept]
         self.explained_variance_ = pca.explained_variance_[kept]
+        self._lengths, self._unit = pca._deviations[kept], pca._unit
         self.mean_, self.scale_ = pca.mean_, pca.scale_
         self.n_components_ = int(np.count_nonzero(kept))
         return self
@@ -172,7 +173,10 @@ class Whitening(
 
     def _deviations(self) -> FloatArray:
         variances = self.explained_variance_
-        return np.sqrt(variances + variances.dtype.type(self.epsilon))
+        epsilon = variances.dtype.type(self.epsilon)
+        if self._unit != 1:  # the squares may have overflowed or vanished
+            return np.hypot(self._lengths, np.sqrt(epsilon))
+        return np.sqrt(variances + epsilon)
 
     @property
     def _n_features_out(self) -> int:

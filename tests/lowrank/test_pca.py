@@ -11,6 +11,7 @@ from scipy import sparse
 from scipy.stats import multivariate_normal
 from sklearn.preprocessing import StandardScaler
 
+from lowrank.blocks import RowBlocks
 from lowrank.errors import ArgumentError
 from lowrank.pca import PCA, MeanAlignmentWarning
 from lowrank.rank import RULES
@@ -34,6 +35,40 @@ def drawn(shape):
     X = np.random.default_rng(seed).standard_normal((rows, columns)) * 3 ** np.arange(columns)[::-1]
     k = 1 + seed % min(rows, columns)
     return X / 3.0**columns + 1, k
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("f4", 1e20), ("f4", 1e-25), ("f8", 1e160), ("f8", 1e-200)]
+)
+@pytest.mark.parametrize("settings", [{}, {"whiten": True}, {"standardize": True}])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "blocks", "batches"])
+def test_every_scale_is_analysed_in_the_same_way(kind, settings, dtype, size):
+    size = np.dtype(dtype).type(size)
+    X = (counts().toarray() if kind == "sparse" else gaussian()).astype(dtype)
+    wrap = {"sparse": sparse.csr_array, "blocks": lambda A: RowBlocks([A[:20], A[20:]])}
+    if kind == "batches" and settings.get("standardize"):
+        return
+    found = []
+    for A in (X * size, X):
+        pca, samples = PCA(3, random_state=0, **settings), wrap.get(kind, np.asarray)(A)
+        if kind == "batches":
+            pca.partial_fit(A[:30]).partial_fit(A[30:])
+        else:
+            pca.fit(samples)
+        found.append((pca, samples))
+    (scaled, large), (plain, samples) = found
+    unit = 1 if settings else size
+    near = {"rtol": 1e-2, "atol": 1e-3} if dtype == "f4" else {"rtol": 1e-7, "atol": 1e-9}
+    scores = scaled.transform(large)
+    np.testing.assert_allclose(scores / unit, plain.transform(samples), **near)
+    ratios = scaled.explained_variance_ratio_, plain.explained_variance_ratio_
+    np.testing.assert_allclose(*ratios, **near)
+    np.testing.assert_allclose(scaled.components_, plain.components_, **near)
+    np.testing.assert_allclose(scaled.inverse_transform(scores)[0] / size, X[0], rtol=1, atol=2)
+    density = scaled.score(large) + X.shape[1] * np.log(float(size))
+    np.testing.assert_allclose(density, plain.score(samples), **near)
+    drawn = (pca.sample(4, random_state=0) for pca in (scaled, plain))
+    np.testing.assert_allclose(next(drawn) / size, next(drawn), **near)
 
 
 def random_basis(columns, k, seed):

@@ -36,6 +36,24 @@ def holed(X, share=0.25, seed=0):
     return np.where(missing, np.nan, X)
 
 
+@pytest.mark.parametrize("share", [0, 0.25])
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("f4", 1e20), ("f4", 1e-25), ("f8", 1e160), ("f8", 1e-200)]
+)
+def test_every_scale_is_fitted_in_the_same_way(dtype, size, share):
+    X = holed(drawn(), share).astype(dtype)
+    size = X.dtype.type(size)
+    scaled, plain = (ProbabilisticPCA(2, random_state=0).fit(A) for A in (X * size, X))
+    near = {"rtol": 1e-2, "atol": 1e-3} if dtype == "f4" else {"rtol": 1e-6}
+    np.testing.assert_allclose(scaled.transform(X * size), plain.transform(X), **near)
+    np.testing.assert_allclose(scaled.loadings_ / size, plain.loadings_, **near)
+    np.testing.assert_allclose(scaled.impute(X * size) / size, plain.impute(X), **near)
+    shift = np.count_nonzero(~np.isnan(X), axis=1) * np.log(float(size))
+    densities = scaled.score_samples(X * size) + shift
+    np.testing.assert_allclose(densities, plain.score_samples(X), **near)
+    assert scaled.log_likelihood_ + shift.sum() == pytest.approx(plain.log_likelihood_, rel=1e-4)
+
+
 def density(model, row):
     """The log-density of the known entries of a row, from the covariance."""
     known = ~np.isnan(row)

@@ -22,6 +22,23 @@ def deficient(rows=40, columns=10, rank=3, seed=0):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("f4", 1e20), ("f4", 1e-25), ("f8", 1e160), ("f8", 1e-200)]
+)
+def test_every_scale_is_whitened_in_the_same_way(method, dtype, size):
+    X = correlated().astype(dtype)
+    large = X * X.dtype.type(size)
+    whitening = Whitening(method, epsilon=0.0)
+    expected, whitened = whitening.fit_transform(X), whitening.fit_transform(large)
+    near = {"atol": 1e-3} if dtype == "f4" else {"rtol": 1e-7}
+    np.testing.assert_allclose(whitened, expected, **near)
+    back = whitening.inverse_transform(whitened) / X.dtype.type(size)
+    np.testing.assert_allclose(back, X, **near)
+    damped = Whitening(method, epsilon=1.0).fit(large).transform(large)
+    assert np.isfinite(damped).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("ddof", [0, 1])
 @given(st.integers(2, 8), st.integers(0, 2**31))
 def test_covariance_is_the_identity(method, ddof, columns, seed):
