@@ -17,6 +17,7 @@ from lowrank.errors import (
     real_matrix,
 )
 from lowrank.kernels import pieces
+from lowrank.operators import largest_entry, safe_exponent
 from lowrank.rank import noise_unit, threshold_factor, whole_spectrum
 from lowrank.svd import SVD, truncated_svd
 
@@ -205,7 +206,9 @@ class LowRank:
     def frobenius_norm(self) -> float:
         """Return the Frobenius norm, from QR factors of the factors: nothing cancels."""
         R, S = (np.linalg.qr(factor.astype(np.float64))[1] for factor in (self.left, self.right))
-        return float(np.linalg.norm(R @ S.T))
+        core = R @ S.T
+        exponent = safe_exponent(largest_entry(core), core.dtype)
+        return float(np.linalg.norm(np.ldexp(core, -exponent))) * 2.0**exponent
 
     def distance_to(self, A: MatrixLike | MatrixOperator) -> float:
         """Return the Frobenius distance ||A - B||_F, accumulated in float64.
@@ -219,14 +222,19 @@ class LowRank:
         TypeError, ValueError
             If A is a LinearOperator, has another shape, or is not finite.
         """
-        given = entries_of(as_operator(A))
+        matrix = as_operator(A)
+        given = entries_of(matrix)
         if given.shape != self.shape:
             raise ArgumentError(f"A must have shape {self.shape}; got {given.shape}.")
         wide = LowRank(self.left.astype(np.float64), self.right.astype(np.float64))
+        norm = wide.frobenius_norm()
+        if exponent := safe_exponent(max(matrix.peak, norm), wide.dtype):  # squares overflow
+            wide = LowRank(np.ldexp(wide.left, -exponent), wide.right)
+            return wide.distance_to(matrix.scaled(2.0**-exponent)) * 2.0**exponent
         if not isinstance(given, np.ndarray):
             coo = given.tocoo()
             entries = wide.entries(*coo.coords)
-            off = wide.frobenius_norm() ** 2 - float(entries @ entries)
+            off = norm**2 - float(entries @ entries)
             return math.hypot(np.linalg.norm(coo.data - entries), math.sqrt(max(off, 0.0)))
         differences = (
             given[rows] - wide.left[rows] @ wide.right.T for rows in _pieces(*self.shape)

@@ -441,7 +441,8 @@ def bi_cross_validation(
     predicted by ``A12 (A22)_k^+ A21``, from the blocks next to, diagonal to and below it, where
     ``(A22)_k`` is the rank-k approximation. Sparse blocks and predictions are never made dense.
     The errors are those at the ranks 0 to r, with r at most `max_rank` and as small as the blocks
-    require. Their argmin is the rank to choose: unlike the training error, these rise again.
+    require. Their argmin is the rank to choose: unlike the training error, these rise again. They
+    are inf or 0 where squares of the entries are; the rule "cv" of `choose_rank` works there too.
 
     Parameters
     ----------
@@ -460,7 +461,7 @@ def bi_cross_validation(
     Owen & Perry (2009), "Bi-cross-validation of the SVD and the nonnegative matrix factorization",
     section 3.
     """
-    matrix = as_operator(A)
+    matrix, exponent = _rescaled(as_operator(A))
     entries, shape = entries_of(matrix, _ELBOW), matrix.shape
     if min(shape) < _FOLDS:
         raise ArgumentError(
@@ -486,7 +487,8 @@ def bi_cross_validation(
         squares = np.array([gram[:j, :j].sum() for j in range(k + 1)])
         total = float(samples_of(held_out).column_squares(near).sum())
         errors += total - 2 * np.append(0, np.cumsum(overlap)) + squares
-    return errors / (shape[0] * shape[1])
+    with np.errstate(over="ignore"):  # inf is right where squares overflow
+        return errors / (shape[0] * shape[1]) * 2.0**exponent * 2.0**exponent
 
 
 def _by_evidence(s: Float64Array, shape: tuple[int, int], _: float) -> int:

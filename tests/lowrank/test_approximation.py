@@ -140,6 +140,17 @@ def test_no_matrix_of_the_rank_is_closer(seed, k):
     assert random_low_rank(seed + 2, 9, 6, k).distance_to(A) >= best.distance_to(A) * (1 - 1e-12)
 
 
+@pytest.mark.parametrize("size", [1e200, 1e-200, 1e-300])
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
+def test_norms_of_every_scale(container, size):
+    B = random_low_rank(0)
+    A = np.where(random_low_rank(1).toarray() > 0, 1.0, 0.0)
+    scaled = LowRank(B.left * size**0.5, B.right * size**0.5)
+    assert scaled.frobenius_norm() / size == pytest.approx(B.frobenius_norm(), rel=1e-12)
+    near = pytest.approx(B.distance_to(A), rel=1e-12)
+    assert scaled.distance_to(container(A * size)) / size == near
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_distance_to_sparse(form):
     A = sparse.random_array((50, 30), density=0.2, rng=0)

@@ -128,6 +128,17 @@ def test_bi_cross_validation_is_its_formula(convert, center):
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
+@pytest.mark.parametrize(("size", "squared"), [(2.0**504, None), (2.0**600, np.inf), (1e-200, 0)])
+def test_bi_cross_validation_at_every_scale(size, squared):
+    A = planted(shape=(20, 14))
+    scaled, plain = (bi_cross_validation(B, 5, random_state=5) for B in (A * size, A))
+    if squared is None:
+        np.testing.assert_allclose(scaled / size / size, plain, rtol=1e-9)
+    else:
+        assert (scaled == squared).all()
+    assert choose_rank(A * size, "cv", random_state=5) == choose_rank(A, "cv", random_state=5)
+
+
 def test_large_sparse_matrices_are_not_made_dense():
     A = sparse.random_array((30_000, 20_000), density=2e-5, rng=1)
     assert 0 <= choose_rank(A, "elbow") <= 50
