@@ -5,6 +5,7 @@ import pytest
 from scipy import sparse
 from scipy.sparse.linalg import aslinearoperator
 
+from lowrank import choose_rank, denoise, hard_threshold, kernels, leverage_scores, truncated_svd
 from lowrank.arguments import as_operator
 from lowrank.operators import DenseOperator, ProductOperator, SparseOperator
 
@@ -105,3 +106,22 @@ def test_identity_products_give_the_dense_matrix(shape):
     operator = as_operator(aslinearoperator(matrix))
     np.testing.assert_allclose(operator.toarray(), matrix, atol=1e-13)
     assert operator.passes == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("shape", [(4, 0), (0, 4), (4, 3), (0, 0)])
+def test_a_matrix_without_entries_is_transposed_on_any_number_of_threads(shape, threads):
+    arrays = kernels.csr_arrays(sparse.csr_array(shape))
+    turned = kernels.transposed(arrays, shape[1], threads)
+    assert (turned.indptr.tolist(), turned.indices.size) == ([0] * (shape[1] + 1), 0)
+
+
+def test_rules_and_approximations_of_a_sparse_matrix_without_columns():
+    A = sparse.csr_array((4, 0))
+    token = kernels.default_threads.set(3)
+    try:
+        assert truncated_svd(A, 0, center=True).shape == (4, 0)
+        assert denoise(A).shape == hard_threshold(A, 1.0).shape == (4, 0)
+        assert leverage_scores(A, 0).size == choose_rank(A, "elbow") == 0
+    finally:
+        kernels.default_threads.reset(token)

@@ -92,7 +92,8 @@ inline bool row_offsets(const std::int32_t* rows, std::int64_t n, std::int64_t* 
 
 // The first of equal shares of the entries' rows (or of columns), number `share` of `shares`.
 inline std::int64_t first_of_share(const std::int64_t* indptr, std::int64_t n_rows, int share, int shares) {
-    if (share == 0 || share == shares) return share == 0 ? 0 : n_rows;
+    if (share == 0 || n_rows == 0) return 0;
+    if (share == shares) return n_rows;
     return std::upper_bound(indptr, indptr + n_rows, indptr[n_rows] / shares * share) - indptr - 1;
 }
 
