@@ -159,7 +159,7 @@ def _entries(
             "The model needs ratings with values, but the history has no column 'rating'."
         )
     if known.seconds is not None and "timestamp" in frame.columns:
-        found.seconds = compact_times(unix_seconds(frame["timestamp"]).to_numpy())
+        found.seconds = compact_times(unix_seconds(frame["timestamp"], exact=True).to_numpy())
     return found
 
 

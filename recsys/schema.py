@@ -532,6 +532,8 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
             raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")
         if everything and not np.isfinite(data if levels is None else levels).all():
             raise DamageError("ratings has values that are not finite")
+        if everything and ratings.seconds is not None and not np.isfinite(ratings.seconds).all():
+            raise DamageError("ratings has times that are not finite")
     origin = {each.name: getattr(manifest, each.name) for each in fields(Provenance)}
     return Saved(model, ratings, training, Provenance(**origin))
 

@@ -13,6 +13,7 @@ import polars as pl
 from lowrank.kernels import N_CODES, backends, default_threads
 from recsys.data.ids import Ids
 from recsys.data.rows import Policy, Rows
+from recsys.data.times import epoch_seconds
 from recsys.errors import DataError
 
 _CHUNK = 1 << 20  # entries at once: bounds the scratch memory
@@ -26,7 +27,7 @@ _FEWEST_KEYS = 1 << 12  # that there is room for
 _LARGEST = float(np.finfo(np.float32).max)
 
 Data = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
-Times = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Times = npt.NDArray[np.int32] | npt.NDArray[np.int64] | npt.NDArray[np.float64]
 Column: TypeAlias = "pl.Series | npt.NDArray[Any]"
 """Column of a batch; an array is of int64 or float32."""
 
@@ -153,7 +154,7 @@ class Batches:
         """Add rows of some columns, named by their roles; arrays are of int64 or float32."""
         for role, column in batch.items():
             if role == "timestamp" and isinstance(column.dtype, pl.Date | pl.Datetime):
-                column, self._in_seconds = pl.Series(column).dt.epoch("s"), True
+                column, self._in_seconds = epoch_seconds(pl.Series(column)), True
             if role not in self._parts and self._is_plain(role, column):
                 self._append(self._arrays.setdefault(role, _Growing(self._expected)), role, column)
                 continue
@@ -485,8 +486,10 @@ def _merged(
     return CSR(shape, indptr, arrays["columns"], values, seconds, n_duplicates, repeat)
 
 
-def compact_times(seconds: npt.NDArray[np.int64]) -> Times:
-    """Return times in four bytes each if they fit, as those from 1902 to 2037 do."""
+def compact_times(seconds: npt.NDArray[Any]) -> Times:
+    """Return times in four bytes each if they fit, as whole seconds from 1902 to 2037 do."""
+    if seconds.dtype == np.float64:
+        return seconds
     fits = not len(seconds) or (seconds.min() >= _INT32.min and seconds.max() <= _INT32.max)
     return seconds.astype(np.int32) if fits else seconds
 
@@ -505,10 +508,10 @@ def _by_time(groups: npt.NDArray[np.int64], seconds: Times) -> npt.NDArray[np.in
     """Return the order in which the members of each group, all in order, are in that of time."""
     first, last = int(seconds.min()), int(seconds.max())
     span = last - first + 1
-    if (int(groups[-1]) + 1) * span >= 2**_KEY_BITS:
+    if seconds.dtype.kind == "f" or (int(groups[-1]) + 1) * span >= 2**_KEY_BITS:
         return np.lexsort((seconds, groups))
     # Nearly in order, which a stable sort is quick with.
     keys = groups * np.int64(span)
-    keys += seconds
+    keys += cast("npt.NDArray[np.int64]", seconds)
     keys -= first
     return np.argsort(keys, kind="stable")

@@ -49,7 +49,7 @@ _DTYPES = {
     "indptr": (np.int64,),
     "indices": (np.int32,),
     "data": (np.uint8, np.float32),
-    "seconds": (np.int32, np.int64),
+    "seconds": (np.int32, np.int64, np.float64),
 }
 
 
@@ -69,8 +69,8 @@ class Ratings:
     data : uint8 or float32 ndarray of shape (nnz,)
         Ratings; ones where only the fact of an interaction is known, else its weight. Those of at
         most 256 different values are bytes: places among the `levels`. `values` are numbers.
-    seconds : int32 or int64 ndarray of shape (nnz,), or None
-        Seconds since 1970-01-01 UTC; `timestamps` are int64.
+    seconds : int32, int64 or float64 ndarray of shape (nnz,), or None
+        Seconds since 1970-01-01 UTC, float64 if some have a fraction; `timestamps` are int64.
     implicit : bool
         No ratings were given, only interactions. `values` are ones, or weights: of events, by
         age, or counts where repeated pairs were summed.
@@ -301,10 +301,11 @@ class Ratings:
 
     @property
     def timestamps(self) -> npt.NDArray[np.int64] | None:
-        """Seconds since 1970-01-01 UTC, an int64 ndarray of shape (nnz,), or None."""
+        """Whole seconds since 1970-01-01 UTC, an int64 ndarray of shape (nnz,), or None."""
         if self.seconds is None:
             return None
-        wide = self.seconds.astype(np.int64, copy=False)
+        whole = np.floor(self.seconds) if self.seconds.dtype == np.float64 else self.seconds
+        wide = whole.astype(np.int64, copy=False)
         wide.flags.writeable = False
         return wide
 
@@ -413,8 +414,9 @@ class Ratings:
         columns = [self.users.take(self.user_index_of_nonzeros()), self.items.take(self.indices)]
         if not self.implicit or self.weighted:
             columns.append(pl.Series("rating", self.values))
-        if self.timestamps is not None:
-            columns.append(pl.Series("timestamp", self.timestamps))
+        if self.seconds is not None:
+            is_exact = self.seconds.dtype == np.float64
+            columns.append(pl.Series("timestamp", self.seconds if is_exact else self.timestamps))
         return pl.DataFrame(columns)
 
     def __str__(self) -> str:

@@ -367,7 +367,7 @@ def _seconds(rows: Rows, times: pl.Series, form: str | None) -> pl.Series:
             is_plain = SECONDS[0] <= low and high <= SECONDS[1]
     if is_plain and not times.null_count():
         return times
-    return unix_seconds(times, rows.place, form)
+    return unix_seconds(times, rows.place, form, exact=True)
 
 
 def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
@@ -415,7 +415,7 @@ def _keep_range(rows: Rows, rules: RowRules) -> None:
     """Keep the rows in the range of times."""
     if "timestamp" not in rows.columns:
         raise DataError("since and until need a column of times: --timestamp-col (timestamp=).")
-    times, shown = rows.columns["timestamp"].cast(pl.Int64), []
+    times, shown = rows.columns["timestamp"].cast(pl.Float64), []
     mask = pl.Series([True]).new_from_index(0, len(times))
     for name, at in (("since", rules.since), ("until", rules.until)):
         if at is not None:
@@ -467,7 +467,7 @@ def _decay(rows: Rows, half_life: float) -> None:
         raise DataError(
             "half_life needs timestamps; name their column with --timestamp-col (timestamp=)."
         )
-    times = rows.columns["timestamp"].cast(pl.Int64).to_numpy()
+    times = rows.columns["timestamp"].cast(pl.Float64).to_numpy()
     decay = np.exp2((times - times.max()) / half_life)
     weights = rows.columns.get("rating")
     values = decay if weights is None else decay * weights.to_numpy()

@@ -45,45 +45,73 @@ _DAY_AND_MONTH = re.compile(
 )
 
 
-def unix_seconds(series: pl.Series, place: Place = row_place, form: str | None = None) -> pl.Series:
+def unix_seconds(
+    series: pl.Series, place: Place = row_place, form: str | None = None, *, exact: bool = False
+) -> pl.Series:
     """Return times as a column of Int64: seconds since 1970-01-01 UTC.
 
     Dates and datetimes are converted; without an offset they are in UTC. Texts are ISO 8601 dates
     and times, also as databases write them (``2025-06-09 03:52:05.123+02``, ``... UTC``,
     ``20250609``), or numbers. Numbers are seconds, or milli-, micro- or nanoseconds where the
     column's largest is above 1e11, 1e14 or 1e17; numbers such as 20250609 are dates. Fractions of a
-    second are dropped. A `form` says how all are written: "%m/%d/%Y %H:%M", or the unit of numbers,
-    one of "s", "ms", "us" and "ns".
+    second are dropped; with `exact`, a column that has some is of Float64. A `form` says how all
+    are written: "%m/%d/%Y %H:%M", or the unit of numbers, one of "s", "ms", "us" and "ns".
 
     Raises
     ------
     DataError
         If a time is missing or cannot be read.
     """
-    seconds = seconds_or_null(series, form)
+    seconds = seconds_or_null(series, form, exact=exact)
     if seconds.null_count():
         row = seconds.is_null().arg_max() or 0
         raise DataError(f"{place(row)}: {time_problem(series[row], form)}")
     return seconds
 
 
-def seconds_or_null(series: pl.Series, form: str | None = None) -> pl.Series:
+def seconds_or_null(
+    series: pl.Series, form: str | None = None, *, exact: bool = False
+) -> pl.Series:
     """Return a column of times as Int64 seconds, null where a time is missing or unreadable.
+
+    With `exact`, a column with fractions of a second is of Float64.
 
     Raises
     ------
     DataError
         If its type is not one of times.
     """
+    seconds = _exact_seconds(series, form)
+    return seconds if exact or not seconds.dtype.is_float() else seconds.floor().cast(pl.Int64)
+
+
+def epoch_seconds(times: pl.Series) -> pl.Series:
+    """Return dates or datetimes as Int64 seconds, or Float64 if there are fractions of a second."""
+    if isinstance(times.dtype, pl.Datetime):
+        return _divided(times.to_physical(), _TICKS[times.dtype.time_unit])
+    return times.dt.epoch("s")
+
+
+def _divided(ticks: pl.Series, per_second: int) -> pl.Series:
+    """Return ticks as Int64 seconds, or Float64 if there are fractions of a second."""
+    if per_second == 1 and not ticks.dtype.is_float():
+        return ticks.cast(pl.Int64, strict=False)
+    whole = ticks // per_second
+    rest = ticks - whole * per_second
+    whole = whole.cast(pl.Int64, strict=False)
+    return whole + rest / per_second if (rest != 0).any() else whole
+
+
+def _exact_seconds(series: pl.Series, form: str | None) -> pl.Series:
     dtype = series.dtype
     if dtype == pl.Date or isinstance(dtype, pl.Datetime):
-        return series.dt.epoch("s")
+        return epoch_seconds(series)
     if not (dtype.is_numeric() or dtype in (pl.String, pl.Null)):
         raise DataError(f"Times must be numbers, dates or ISO 8601 strings; got {dtype} values.")
     if form is not None and form not in _TICKS:
         texts = series.cast(pl.String).str.strip_chars()
         try:
-            return texts.str.to_datetime(form, time_unit="us", strict=False).dt.epoch("s")
+            return epoch_seconds(texts.str.to_datetime(form, time_unit="us", strict=False))
         except pl.exceptions.PolarsError:  # such as a format without a year
             return pl.Series(series.name, [None], dtype=pl.Int64).new_from_index(0, len(series))
     if dtype == pl.String:
@@ -97,20 +125,20 @@ def seconds_or_null(series: pl.Series, form: str | None = None) -> pl.Series:
 
 
 def _iso_seconds(texts: pl.Series) -> pl.Series:
-    """Return ISO 8601 dates and times as Int64 seconds, null where a text is none."""
+    """Return ISO 8601 dates and times as seconds, null where a text is none."""
 
     def parsed(texts: pl.Series) -> pl.Series:
-        seconds = pl.Series(texts.name, [None], dtype=pl.Int64).new_from_index(0, len(texts))
+        found = pl.Series(texts.name, [None], dtype=pl.Int64).new_from_index(0, len(texts))
         likely = iso_format(texts.head(1).to_list())
         for form in sorted(_ISO_FORMATS, key=lambda form: form != likely):
-            if seconds.null_count() == texts.null_count():
+            if found.null_count() == texts.null_count():
                 break
             times = texts.str.to_datetime(form, time_unit="us", strict=False)
-            seconds = seconds.zip_with(seconds.is_not_null(), times.dt.epoch("s"))
-        early = (seconds < YEAR_1000).fill_null(False)
+            found = found.zip_with(found.is_not_null(), times.to_physical())
+        early = (found < YEAR_1000 * 10**6).fill_null(False)
         if early.any():
-            seconds = seconds.set(early & ~texts.str.contains(r"^\d{4}").fill_null(True), None)
-        return seconds
+            found = found.set(early & ~texts.str.contains(r"^\d{4}").fill_null(True), None)
+        return _divided(found, 10**6)
 
     texts = texts.str.strip_chars()
     if not parsed(texts.head(_SAMPLE)).null_count():
@@ -144,7 +172,9 @@ def iso_format(texts: Sequence[str | None]) -> str | None:
 
 
 def _number_seconds(numbers: pl.Series, unit: str | None = None) -> pl.Series:
-    """Return numeric times as Int64 seconds; the largest magnitude tells the unit."""
+    """Return numeric times as seconds; the largest magnitude tells the unit."""
+    if numbers.dtype.is_decimal():
+        numbers = numbers.cast(pl.Float64)
     if numbers.dtype.is_float():
         numbers = numbers.set(~numbers.is_finite(), None)
     low, high = float(numbers.min() or 0), float(numbers.max() or 0)  # type: ignore[arg-type]
@@ -158,8 +188,7 @@ def _number_seconds(numbers: pl.Series, unit: str | None = None) -> pl.Series:
         per_second = next((ticks for limit, ticks in _UNITS if largest > limit), 1)
     else:
         per_second = _TICKS[unit]
-    numbers = numbers if per_second == 1 else numbers // per_second
-    return (numbers.floor() if numbers.dtype.is_float() else numbers).cast(pl.Int64, strict=False)
+    return _divided(numbers, per_second)
 
 
 def time_problem(value: object, form: str | None = None) -> str:

@@ -233,7 +233,9 @@ def leave_last_split(ratings: RatingsLike, k: int = 1) -> Split:
     """
     check_whole("k", k, 1)
     data = as_ratings(ratings)
-    times = _timestamps(data, "leave_last_split")
+    times = data.seconds  # with fractions
+    if times is None:
+        times = _timestamps(data, "leave_last_split")
     counts = np.diff(data.indptr)
     place = _place_in_row(data, np.lexsort((times, data.user_index_of_nonzeros())))
     held_out = place >= np.repeat(np.maximum(counts - k, 1), counts)

@@ -90,10 +90,11 @@ class DriftingModel(BiasedModel):
 
     def _folded_drifts(self, side: str, histories: Histories, residual: Floats) -> dict[str, Any]:
         """Return the drifts of rows that are folded in, none where their ratings have no times."""
-        known, times = self.knots(side), histories.times
+        known = self.knots(side)
+        times = None if histories.times is None else histories.times.astype(np.int64)
         if times is not None:
             other = self.knots("item" if side == "user" else "user")
-            at = histories.indices.astype(np.int64), times.astype(np.int64)
+            at = histories.indices.astype(np.int64), times
             residual = residual - other.at(*at)[0]
         else:
             times = np.zeros(len(residual), np.int64)

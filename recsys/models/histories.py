@@ -33,7 +33,7 @@ class Histories:
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     values: Floats
-    times: NDArray[np.integer[Any]] | None = None
+    times: NDArray[np.integer[Any] | np.floating[Any]] | None = None
 
     @classmethod
     def of(cls, ratings: Ratings) -> Histories:

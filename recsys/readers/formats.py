@@ -407,7 +407,9 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
         columns = rows.decode().columns
         if len(in_seconds) > 1:  # dates in some files only: all are texts again
             times = columns["timestamp"]
-            times = pl.from_epoch(times, "s") if rows.in_seconds else times
+            if rows.in_seconds:
+                exact = (times.cast(pl.Float64) * 10**6).round().cast(pl.Int64)
+                times = exact.cast(pl.Datetime("us"))
             columns["timestamp"] = times.cast(pl.String)
         batches.add({role: columns.pop(role) for role in tuple(columns)})
 

@@ -121,3 +121,14 @@ def test_moments_and_durations():
     for wrong in ("30", "30m", "-1d", "0d", 0, True):
         with pytest.raises(DataError, match="half_life must be a length of time in s, h, d, w or"):
             duration(wrong, "half_life")
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_fractions_of_a_second_are_kept_on_request(unit):
+    times = pl.Series([datetime(1969, 12, 31, 23, 59, 59, 500_000), datetime(2025, 6, 9, 3, 52, 5)])
+    times = times.cast(pl.Datetime(unit))
+    for series in (times, times.dt.to_string("%Y-%m-%d %H:%M:%S%.f"), times.to_physical()):
+        form = unit if series.dtype == pl.Int64 else None
+        assert unix_seconds(series, form=form).to_list() == [-1, AT]
+        assert unix_seconds(series, form=form, exact=True).to_list() == [-0.5, AT]
+    assert unix_seconds(times.tail(1), exact=True).dtype == pl.Int64

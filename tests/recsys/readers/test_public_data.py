@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
+from recsys.evaluation.splits import leave_last_split
 from recsys.readers import read_ratings
 
 Read = Callable[..., Ratings]
@@ -51,7 +52,7 @@ def lines(*objects: dict[str, Any]) -> str:
             "8:\n1488844,3,2020-09-13\n",
             (1488844, 8, 3.0, 1_599_955_200),
         ),
-        ("timestamp,visitorid,event,itemid\n1600000000123,7,view,9\n", (7, 9, TIME)),
+        ("timestamp,visitorid,event,itemid\n1600000000123,7,view,9\n", (7, 9, TIME + 0.123)),
         ("t_dat,customer_id,article_id,price\n2020-09-13,00ab,0663713001,0.05\n", None),  # H&M
         (lines({"app_id": 10, "user_id": 5, "is_recommended": True}), (5, 10)),  # Steam
     ],
@@ -271,3 +272,34 @@ def test_tables_next_to_the_ratings(tmp_path: Path) -> None:
     (tmp_path / "ratings.dat").write_text("1::7::5\n2::7::3\n")
     (tmp_path / "users.dat").write_text("1::139738264\n2::139738265\n")  # MovieTweetings
     assert "users.dat not used: has no header" in str(read_ratings(tmp_path / "ratings.dat").source)
+
+
+@pytest.mark.parametrize("form", ["ms", "text", "parquet"])
+def test_fractions_of_a_second_decide_what_is_last(tmp_path: Path, form: str) -> None:
+    rows = [("1", "a", 5, 100), ("1", "b", 3, 900), ("1", "c", 4, 500)]
+    rows += [("2", "a", 5, 900), ("2", "a", 1, 100), ("2", "b", 2, 0), ("2", "c", 2, 0)]
+    frame = pl.DataFrame(rows, ["user", "item", "rating", "timestamp"], orient="row")
+    frame = frame.with_columns(pl.col("timestamp") + 1_700_000_000_000)
+    if form != "ms":
+        frame = frame.with_columns(pl.col("timestamp").cast(pl.Datetime("ms")))
+    path = tmp_path / "log"
+    frame.write_parquet(path) if form == "parquet" else frame.write_csv(path)
+    ratings = read_ratings(path)
+    assert ratings.to_frame()["rating"].to_list() == [5, 3, 4, 5, 2, 2]
+    tested = leave_last_split(ratings).test.to_frame()
+    assert tested["item"].to_list() == ["b", "a"]
+    assert tested["timestamp"].to_list() == [1_700_000_000.9] * 2
+    assert ratings.timestamps is not None
+    assert set(ratings.timestamps) == {1_700_000_000}
+    ratings.to_frame().write_csv(path)
+    assert read_ratings(path).to_frame().drop("user").equals(ratings.to_frame().drop("user"))
+
+
+def test_fractions_of_a_second_in_some_of_several_files(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("user,item,rating,time\n1,a,5,2025-06-09 03:52:05\n")
+    (tmp_path / "2.csv").write_text("user,item,rating,time\n1,a,4,2025-06-09 03:52:05.25\n")
+    (tmp_path / "3.csv").write_text("user,item,rating,time\n1,a,3,2025/6/9 03:52:05.125\n")
+    for names in ("12", "21", "123", "321"):
+        found = read_ratings([tmp_path / f"{name}.csv" for name in names])
+        assert found.to_frame()["rating"].to_list() == [4]
+        assert found.to_frame()["timestamp"].to_list() == [1_749_441_125.25]
