@@ -29,6 +29,7 @@ SAMPLE = 100
 NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?")
 """A number in a file, perhaps with a decimal comma."""
 
+_TYPED = re.compile(r"(\w+):((?:token|float)(?:_seq)?)")  # in atomic files of RecBole
 _DATE = re.compile(r"\d{1,4}([/.-])\d\d?\1\d{1,4}(?!\d)")
 _FRACTION = re.compile(r"[-+]?\d*\.\d+")
 _SECONDS = re.compile(r"\d{9,10}|\d{13}")  # or milliseconds
@@ -133,9 +134,9 @@ def choose_columns(
     """
     chosen: dict[str, int | None] = {}
     for role, wanted in request.columns.items():
-        exact = [place for place, name in enumerate(names) if name == wanted]
-        plain = plain_name(wanted)
-        found = exact or [p for p, name in enumerate(names) if plain_name(name) == plain]
+        found = [place for place, name in enumerate(names) if name == wanted]
+        for plain in map(plain_name, (wanted, *without_types([wanted])[0])):
+            found = found or [p for p, name in enumerate(names) if plain_name(name) == plain]
         if not found:
             if role in request.optional:
                 continue
@@ -237,8 +238,10 @@ def id_column(names: Sequence[str], kind: str, wanted: str | None, where: str) -
     if wanted in names:
         return wanted
     plain = {plain_name(name): name for name in reversed(names)}
-    if wanted is not None and plain_name(wanted) in plain:
-        return plain[plain_name(wanted)]
+    if wanted is not None:
+        for each in map(plain_name, (wanted, *without_types([wanted])[0])):
+            if each in plain:
+                return plain[each]
     place = usual_column(names, kind, where)
     return plain.get("id") if place is None else names[place]
 
@@ -270,6 +273,20 @@ def usual_column(
 def _is_one_of(name: str, known: Collection[str]) -> bool:
     plain = plain_name(_UNIT.sub("", name))
     return plain in known or _ID_WORD.sub("id", plain) in known
+
+
+def without_types(names: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return names without the types of RecBole, and these; none unless all names have one.
+
+    Examples
+    --------
+    >>> without_types(["user_id:token", "rating:float"])
+    (['user_id', 'rating'], ('token', 'float'))
+    """
+    typed = [found for name in names if (found := _TYPED.fullmatch(name))]
+    if len(typed) < len(names):
+        return names, ()
+    return [found[1] for found in typed], tuple(found[2] for found in typed)
 
 
 def plain_name(name: str) -> str:

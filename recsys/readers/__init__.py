@@ -13,7 +13,15 @@ from urllib.parse import unquote
 
 import polars as pl
 
-from recsys.data.columns import Request, Roles, choose_columns, id_column, quoted, usual_column
+from recsys.data.columns import (
+    Request,
+    Roles,
+    choose_columns,
+    id_column,
+    quoted,
+    title_column,
+    usual_column,
+)
 from recsys.data.csr import Column
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, to_polars
@@ -54,6 +62,7 @@ TableSource: TypeAlias = "str | os.PathLike[str] | TableLike"
 _FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")  # as Hive and Spark partition tables
 _OF_A_ROW = re.compile(r", (?:line|row|object) \d+: (?!.*(?:header|--time-format))")
 _COMMA_NUMBER = r"^[-+]?\d+(?:,\d+)?$"  # with the semicolons of spreadsheets
+_LIST = "token_seq"  # type of RecBole
 _YEAR = r"\((\d{4})\)\s*$"
 # The order of the flags in u.item of MovieLens 100K (u.genre says the same).
 _GENRES = (
@@ -437,7 +446,10 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
     if layout.separator == ";":
         decimals = [name for name in frame.columns if frame[name].str.contains(_COMMA_NUMBER).all()]
         frame = frame.with_columns(pl.col(decimals).str.replace(",", ".", literal=True))
-    return frame, True
+    title = title_column(frame.columns)
+    typed = zip(frame.columns, layout.types, strict=False)  # few files have types
+    lists = [name for name, kind in typed if kind == _LIST and name != title]
+    return frame.with_columns(pl.col(lists).str.extract_all(r"\S+")), True
 
 
 def _texts(data: DataFile, layout: Layout) -> pl.DataFrame:

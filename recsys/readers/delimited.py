@@ -29,6 +29,8 @@ from recsys.data.columns import (
     by_number,
     is_known_name,
     names_without_header,
+    usual_column,
+    without_types,
 )
 from recsys.data.csr import Batches, Column
 from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, Spot, integers_if_canonical
@@ -46,7 +48,7 @@ _SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "sp
 _RULE = re.compile(r"[ |+:=-]*-{3}[ |+:=-]*")
 _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
 _OF_AMAZON = re.compile(r"(B0|\d\d)[0-9A-Z]{8}A[0-9A-Z]{9,}")  # a product, then a reviewer
-_TYPED = re.compile(r"(\w+):(?:token|float)(?:_seq)?")  # a name of an atomic file of RecBole
+_LABEL = "label"  # of RecBole: 1 for an interaction, 0 for none
 
 _MARK = "\x1f"  # in its place for polars; a text that has one is in doubt
 _TAB = "\t"  # between tabs, quotes that don't enclose a field are part of it
@@ -69,7 +71,8 @@ class Layout:
     """How a file is to be read; all but `kind` is of a delimited file.
 
     `separator` is one character, or "::"; `names` are from the header, or given by position; `skip`
-    counts the lines before the first row: blank ones, and the header; `sample` has the first rows.
+    counts the lines before the first row: blank ones, and the header; `sample` has the first rows;
+    `types` are those of the columns of an atomic file of RecBole.
     """
 
     kind: Literal["delimited", "jsonl", "parquet", "lightgcn", "counted", "netflix"]
@@ -78,6 +81,7 @@ class Layout:
     has_header: bool = True
     skip: int = 0
     sample: tuple[list[str], ...] = ()
+    types: tuple[str, ...] = ()
 
 
 def detect(data: DataFile, request: Request) -> Layout:
@@ -163,10 +167,9 @@ def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -
         first = ["", *first] if any(row[-1].strip() for row in rows[1:]) else [*first, ""]
     names = names_without_header(first, rows, separator, data.name, request)
     if names is None:
-        typed = list(map(_TYPED.fullmatch, first))
-        if all(typed) and not {*first}.intersection(request.columns.values()):
-            first = [found[1] for found in typed if found]
-        return Layout("delimited", separator, tuple(first), True, blank + 1, tuple(rows[1:]))
+        plain, types = without_types(first)
+        names, sample = tuple(plain), tuple(rows[1:])
+        return Layout("delimited", separator, names, True, blank + 1, sample, types)
     if names == BY_PLACE and all(_OF_AMAZON.fullmatch("".join(row[:2])) for row in rows):
         names = ("item (first)", "user (second)", *names[2:])
     return Layout("delimited", separator, names, False, blank, tuple(rows))
@@ -251,6 +254,9 @@ def read_delimited(
         except DataError as error:
             reason = str(error).rstrip(".")
             raise DataError(f"{reason}; the header cannot be read without.") from None
+    is_labelled = layout.types and _LABEL in layout.names and request.rating is None
+    if is_labelled and usual_column(layout.names, "rating", data.name) is None:
+        request = replace(request, rating=_LABEL)
     try:
         roles, description = assign_roles(
             layout.names, request, data.name, required, lambda place: _sampled(layout, place)
@@ -280,6 +286,10 @@ def read_delimited(
     if rows is None:
         rows = Rows(read_carefully(data, layout, roles, bad))
         lines = rows.columns.pop(LINE)
+    if layout.types and layout.names[roles.get("rating", 0)] == _LABEL:
+        labels = rows.decode().columns["rating"].cast(pl.Float64, strict=False).fill_null(2)
+        if labels.is_in([0.0, 1.0]).all():
+            rows.columns["rating"] = labels == 1
 
     def place(row: int) -> Spot:
         if lines is None:

@@ -249,6 +249,9 @@ def test_folders_of_recbole_and_of_netflix(tmp_path: Path) -> None:
     loaded = read_ratings(tmp_path)
     assert loaded.titles is not None
     assert loaded.titles.to_list() == ["Emma", "Jaws"]
+    for name in ("user_id:token", "user_id"):
+        named = read_ratings(tmp_path / "ml.inter", user=name, item=name.replace("user", "item"))
+        assert named.to_frame().equals(loaded.to_frame())
     folder = tmp_path / "netflix"
     folder.mkdir()
     for n, content in enumerate(("1:\n7,3,2005-09-06\n", "2:\n7,4,2005-09-05\n"), 1):
@@ -261,6 +264,35 @@ def test_folders_of_recbole_and_of_netflix(tmp_path: Path) -> None:
     assert films.nnz == 2
     assert films.titles is not None
     assert films.titles.to_list() == ["Emma, etc.", "Café"]
+
+
+def test_sequences_of_recbole_are_lists(tmp_path: Path) -> None:
+    (tmp_path / "ml.inter").write_text("who:token\twhat:token\tscore:float\n1\t7\t2\n1\t8\t3\n")
+    (tmp_path / "ml.item").write_text(
+        "what:token\tmovie_title:token_seq\tclass:token_seq\n"
+        "7\tToy Story\tAnimation Children's  Comedy\n8\tHeat\t\n"
+    )
+    for column in ("what:token", "what"):
+        found = read_ratings(tmp_path / "ml.inter", user="who", item=column).item_table
+        assert found is not None
+        assert found.kinds == {"movie_title": "text", "class": "list"}
+        assert found.frame["movie_title"].to_list() == ["Toy Story", "Heat"]
+        assert found.frame["class"].to_list() == [["Animation", "Children's", "Comedy"], None]
+
+
+@pytest.mark.parametrize("options", [{}, {"rating": "label:float"}, {"bad_rows": "skip"}])
+def test_labels_of_recbole(read: Read, options: dict[str, str]) -> None:
+    header = "user_id:token\titem_id:token\tlabel:float"
+    found = read(f"{header}\n1\ta\t1\n1\tb\t0\n2\ta\t1.0\n2\tc\t0.0\n", **options)
+    assert found.implicit
+    assert found.to_frame().rows() == [(1, "a"), (2, "a")]
+    assert "rating = label" in str(found.source)
+    assert "2 rows left out whose rating is false" in str(found.source)
+    if not options:
+        rated = read(f"{header}\trating:float\n1\ta\t1\t5\n1\tb\t0\t2\n")
+        assert rated.to_frame()["rating"].to_list() == [5, 2]
+        graded = read(f"{header}\n1\ta\t1\n1\tb\t3\n")
+        assert graded.to_frame()["rating"].to_list() == [1, 3]
 
 
 def test_tables_next_to_the_ratings(tmp_path: Path) -> None:
