@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from recsys.data.columns import Roles, usual_column
+from recsys.data.columns import Roles, usual_column, without_types
 from recsys.database import parse_address
 from recsys.errors import DataError
 from recsys.messages import counted
@@ -80,7 +80,8 @@ class Documents:
     ----------
     path : str or Path
         A directory of text files (each a document, subdirectories included, hidden files not); a
-        CSV, TSV, JSON, Parquet or Excel file, or a table of a database, with a text column; or a
+        CSV, TSV, JSON, Parquet or Excel file, or a table of a database, with a text column; a file
+        of any other name whose first line has the columns that are named, or types of RecBole; or a
         file with one document per line. Files may be packed by gzip, xz or zstd, be remote
         (``https://...``) or several (``parts/*.jsonl``). ``-`` is standard input.
     table, query : str, optional
@@ -176,6 +177,7 @@ class Documents:
     def _file(self, data: DataFile, after: int) -> Iterator[tuple[int, Document]]:
         """Yield the documents of a file, with the numbers of their rows or lines."""
         kind = _kind(data)
+        kind = _separator(data, self._columns) or kind if kind == "lines" else kind
         if kind in FORMS or kind == HTML:
             if any(self._columns):
                 raise DataError(f"{data.name} has no columns: it is of the form {kind}.")
@@ -193,7 +195,9 @@ class Documents:
             yield from self._table(data, kind, after)
             return
         if any(self._columns):
-            raise DataError(f"{data.name} is read as one document per line: it has no columns.")
+            listed = " or ".join(repr(name) for name in self._columns if name is not None)
+            problem = f"it begins without a column {listed}."
+            raise DataError(f"{data.name} is read as one document per line: {problem}")
         self.decision = f"{data.name}: one document per line, {self._numbered('line')}"
         for number, line in enumerate(data.lines(), 1):
             if line.strip():
@@ -251,7 +255,11 @@ class Documents:
             lines = list(islice(data.lines(), _SAMPLE))
             separator = (sniff_separator(lines, ",;\t|") if lines else None) or kind
             header = next(iter(split_rows(lines, separator)), [])
-            layout, names = separator_name(separator), [name.strip() for name in header]
+            layout = separator_name(separator)
+            names, types = without_types([name.strip() for name in header])
+            if types:
+                known = (name and without_types([name])[0][0] for name in self._columns)
+                self._columns = _Columns(*known)
             read = lambda _: _delimited_rows(data, separator, names)  # noqa: E731
         if not names:
             raise DataError(f"{data.name} is empty.")
@@ -307,6 +315,18 @@ def _kind(data: DataFile) -> str:
     is_json = head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b'{"')
     kind = _SUFFIXES.get(data.suffix, "lines")
     return "jsonl" if is_json and kind != HTML else kind
+
+
+def _separator(data: DataFile, wanted: _Columns) -> str | None:
+    """Return the separator of a file whose header has types or the columns wanted, if it is one."""
+    lines = list(islice(data.lines(), _SAMPLE))
+    separator = sniff_separator(lines, ",;\t|") if lines else None
+    if separator is None:
+        return None
+    header = [name.strip() for name in next(iter(split_rows(lines, separator)), [])]
+    requested = {name for name in wanted if name is not None}
+    is_table = without_types(header)[1] or (requested and requested <= {*header})
+    return separator if is_table else None
 
 
 def _collection(folder: Path, paths: Sequence[Path]) -> Path | None:

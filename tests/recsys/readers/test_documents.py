@@ -27,6 +27,9 @@ def read(path, **settings):
     return ids, texts, documents.decision
 
 
+RECBOLE = "item_id:token\tmovie_title:token_seq\tclass:token_seq\n"
+
+
 def refused(path, message, **settings):
     with pytest.raises(DataError, match=message):
         list(Documents(path, **settings))
@@ -223,7 +226,7 @@ def test_a_directory_with_a_broken_text_names_it(tmp_path):
 def test_columns_of_what_has_none_are_rejected(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("tea\n")
-    refused(path, "one document per line: it has no columns", text_col="text")
+    refused(path, "one document per line: it begins without a column 'text'", text_col="text")
 
 
 def test_memory_does_not_grow_with_the_text():
@@ -300,3 +303,21 @@ def test_items_are_the_ids_if_no_two_rows_have_the_same(tmp_path, suffix):
         ids, decision = ids_of(skus)
         assert ids in ([1, 2], [2, 3])  # a table has a header
         assert "numbers" in decision
+
+
+@pytest.mark.parametrize("column", ["movie_title", "movie_title:token_seq"])
+def test_a_table_of_recbole(tmp_path, column):
+    path = tmp_path / "films.item"
+    path.write_text(f"{RECBOLE}7\tToy Story\tAnimation Comedy\n9\tHeat\tCrime\n")
+    ids, texts, decision = read(path, text_col=column)
+    assert (ids, texts) == (["7", "9"], ["Toy Story", "Heat"])
+    assert decision == "films.item: tab-separated, text = movie_title, id = item_id"
+    refused(path, "no column that is evidently the text; it has item_id, movie_title, class")
+
+
+def test_columns_that_are_named_are_those_of_a_file_of_any_suffix(tmp_path):
+    path = tmp_path / "films.txt"
+    path.write_text("\nnr|plot|genre\n7|Toys, alive, quarrel.|Animation\n")
+    assert read(path, text_col="plot", id_col="nr")[:2] == (["7"], ["Toys, alive, quarrel."])
+    assert read(path)[2] == "films.txt: one document per line, ids are line numbers"
+    refused(path, "one document per line: it begins without a column 'story'", text_col="story")
