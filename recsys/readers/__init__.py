@@ -61,7 +61,8 @@ TableSource: TypeAlias = "str | os.PathLike[str] | TableLike"
 
 _FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")  # as Hive and Spark partition tables
 _OF_A_ROW = re.compile(r", (?:line|row|object) \d+: (?!.*(?:header|--time-format))")
-_COMMA_NUMBER = r"^[-+]?\d+(?:,\d+)?$"  # with the semicolons of spreadsheets
+# With the semicolons of spreadsheets; points are of thousands only in a column that has commas.
+_COMMA_NUMBER = r"^[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?$"
 _LIST = "token_seq"  # type of RecBole
 _YEAR = r"\((\d{4})\)\s*$"
 # The order of the flags in u.item of MovieLens 100K (u.genre says the same).
@@ -444,8 +445,10 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
         raise DataError(f"{data.name} has no header; its columns need names.")
     frame = _texts(data, layout)
     if layout.separator == ";":
-        decimals = [name for name in frame.columns if frame[name].str.contains(_COMMA_NUMBER).all()]
-        frame = frame.with_columns(pl.col(decimals).str.replace(",", ".", literal=True))
+        with_commas = [each for each in frame if each.str.contains(",", literal=True).any()]
+        decimals = [each.name for each in with_commas if each.str.contains(_COMMA_NUMBER).all()]
+        plain = pl.col(decimals).str.replace_all(".", "", literal=True)
+        frame = frame.with_columns(plain.str.replace(",", ".", literal=True))
     title = title_column(frame.columns)
     typed = zip(frame.columns, layout.types, strict=False)  # few files have types
     lists = [name for name, kind in typed if kind == _LIST and name != title]

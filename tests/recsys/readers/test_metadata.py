@@ -259,6 +259,19 @@ def test_decimals_with_a_comma_as_spreadsheets_write_them(shop: Path) -> None:
     assert table_of(shop, "w.csv").frame.rows() == [("a1", 7.5, "1"), ("b2", 12.0, "x,2")]
 
 
+def test_points_are_of_thousands_where_a_column_has_decimal_commas(shop: Path) -> None:
+    (shop / "w.csv").write_text(
+        "sku;price;weight;since;host\n"
+        "a1;1.234,50;1.234;1.2.2024;192.168.100.100\nb2;-12.345.678,5;2.500;2.2.2024;10.200.100.1\n"
+        "c3;2.000;0.125;3.2.2024;\n"
+    )
+    found = table_of(shop, "w.csv")
+    assert found.frame["price"].to_list() == [1234.5, -12_345_678.5, 2000]
+    assert found.frame["weight"].to_list() == [1.234, 2.5, 0.125]
+    assert found.kinds["since"] == "date"
+    assert found.kinds["host"] == "category"
+
+
 def test_a_table_with_users_and_items_is_none_of_items(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("user_id,recipe_id,rating\n1,7,5\n2,8,4\n")
     (tmp_path / "recipes.csv").write_text("user_id,recipe_id,rating,review\n1,7,5,good\n")
