@@ -124,11 +124,11 @@ def detect(data: DataFile, request: Request) -> Layout:
         if all(map(_INTEGERS.fullmatch, filled)):
             rows = [line.split() for line in filled]
             widths = set(map(len, rows))
+            if len(widths) > 1 and all(int(row[0]) == len(row) - 1 for row in rows):
+                return Layout("counted")
             # In a table of integers with spaces users come back; in LightGCN lines each has one.
             if len({row[0] for row in rows}) == len(rows) and widths not in ({1}, {2}):
                 return Layout("lightgcn")
-            if len(widths) > 1 and all(int(row[0]) == len(row) - 1 for row in rows):
-                return Layout("counted")
     return _delimited(lines, blank, data, request)
 
 
