@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,6 +39,7 @@ _MODEST = re.compile(
     re.IGNORECASE,
 )
 _CALL = re.compile(r"([^\W\d]\w*)\s*\(")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
 _MOST_WORDS = 400  # the parser of polars recurses without a limit, and would crash the process
 
 
@@ -207,6 +209,7 @@ def _evaluated(condition: str, table: pl.DataFrame, features: Features | None) -
         for word in words
         if word not in table.columns and word.lower() in names
     )
+    _check_dates(expression, table.clear())
     joined = cs.list().list.join("|")
     written = cs.temporal().cast(pl.String)
     failures: list[Exception] = []
@@ -216,3 +219,38 @@ def _evaluated(condition: str, table: pl.DataFrame, features: Features | None) -
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             failures.append(error)
     raise failures[0]
+
+
+def _check_dates(expression: pl.Expr, table: pl.DataFrame) -> None:
+    """Check that dates are compared with dates, or with texts of dates, in an empty table.
+
+    For polars, a number is one of days or microseconds since 1970. Other texts would be compared
+    with those of the dates, letter by letter.
+    """
+    nodes = [expression]
+    while nodes:
+        node = nodes.pop()
+        inputs = node.meta.pop()
+        nodes += inputs
+        try:
+            sides = [table.select(each.alias("side")).to_series().explode() for each in inputs]
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+            continue  # it stops the whole condition, unless it is of the texts of dates
+        if len(sides) != 2 or not any(side.dtype.is_temporal() for side in sides):
+            continue
+        compares = re.match(r"\[\(|.*is_in\(", str(node)) is not None  # and is no LIKE
+        for side in sides:
+            odd = [f"{value!r}" for value in side if not _is_date(value)]
+            if side.dtype.is_numeric() or (compares and side.dtype == pl.String and odd):
+                found = odd[0] if odd else "numbers"
+                raise pl.exceptions.InvalidOperationError(
+                    f"dates compare with texts such as '2023-01-31', not with {found}"
+                )
+
+
+def _is_date(value: object) -> bool:
+    """Return whether a value is the text of a date, as dates are written for comparisons."""
+    try:
+        return _DATE.fullmatch(str(value)) is not None and bool(datetime.fromisoformat(str(value)))
+    except ValueError:
+        return False
