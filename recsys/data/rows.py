@@ -36,7 +36,8 @@ Policy = Literal["last", "first", "mean", "sum", "error"]
 _FEW_LEVELS = 4  # and more are not only yes, no and unknown
 
 _COLUMNS = ("user", "item", "rating", "timestamp", "event", "item_table", "user_table")
-_ANY = "*"  # stands for all kinds of events that are not named
+ANY_EVENT = "*"  # stands for all kinds of events that are not named
+NO_EVENT = "(none)"  # stands for a missing kind
 _MOST_KINDS = 20  # a column with more different values is not of kinds of events
 _LIMIT = 0.01  # of the rows may be bad
 _LARGEST = float(np.finfo(np.float32).max)
@@ -429,7 +430,7 @@ def _keep_range(rows: Rows, rules: RowRules) -> None:
 
 def _weigh_events(rows: Rows, rules: RowRules) -> None:
     """Weigh rows by the kinds of their events, or tell that they count the same."""
-    kinds = rows.columns.pop("event").cast(pl.String).fill_null("(none)").alias("kind")
+    kinds = rows.columns.pop("event").cast(pl.String).fill_null(NO_EVENT).alias("kind")
     table = kinds.value_counts(sort=True, name="n")
     weights = rules.event_weights
     if weights is None:
@@ -438,18 +439,18 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
             rows.remarks.append(f"events that count the same, without weights: {listed}")
         return
     unnamed = table.filter(~pl.col("kind").is_in(list(weights)))
-    if len(unnamed) and _ANY not in weights:
+    if len(unnamed) and ANY_EVENT not in weights:
         listed = enumerated(unnamed.rows(), 5, lambda row: f"{shortened(row[0])} ({row[1]:,})")
         raise DataError(
             f"There are events without a weight: {listed}; give each one, 0 to leave it out, "
-            f"or all others one, such as {_ANY}=0."
+            f"or all others one, such as {ANY_EVENT}=0."
         )
-    rest = weights.get(_ANY, 0.0)
+    rest = weights.get(ANY_EVENT, 0.0)
     given = {kind: float(weights.get(kind, rest)) for kind in table["kind"]}
     values = kinds.replace_strict(list(given), list(given.values()), return_dtype=pl.Float32)
     rows.columns["rating"] = values
     parts = [f"{kind} {n:,} x {given[kind]:g}" for kind, n in table.head(_MOST_KINDS).rows()]
-    absent = [kind for kind in weights if kind not in given and kind != _ANY]
+    absent = [kind for kind in weights if kind not in given and kind != ANY_EVENT]
     parts += [f"no {kind}" for kind in absent]
     rows.remarks.append(f"events: {', '.join(parts)}")
     rows.implicit = True

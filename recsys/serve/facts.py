@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from recsys.changes import has_grades
 from recsys.data.ids import CANONICAL_INTEGER, as_id_series
+from recsys.data.rows import ANY_EVENT, NO_EVENT
 from recsys.errors import DataError
 from recsys.models.abilities import HasItemVectors
 from recsys.models.base import FactorModel, Indices
@@ -128,16 +129,23 @@ class Facts:
         Raises
         ------
         DataError
-            If an id cannot be one of the model's, or a rating is missing or outside of the range.
+            If an id cannot be one of the model's, the event is of a kind without a weight, or a
+            rating is missing or outside of the range.
         """
         ratings = self.ratings
+        weights = self.recommender.provenance.reading.get("event_weights")
+        open_ended = weights is None or ANY_EVENT in weights
         for number, event in enumerate(events, start=1):
             for ids, id in ((ratings.users, event["user"]), (ratings.items, event["item"])):
                 is_text = as_id_series([id], ids.kind).dtype == pl.String
                 if ids.dtype == pl.Int64 and is_text and not CANONICAL_INTEGER.fullmatch(id):
                     expected = f"the model has integer {ids.kind} ids"
                     raise DataError(f"Event {number}: {expected}; {id!r} cannot be among them.")
+            kind = NO_EVENT if event["event"] is None else event["event"]
             value = event["value"]
+            if not (open_ended or kind in weights):
+                known = f"the model has weights of {', '.join(weights)}"
+                raise DataError(f"Event {number}: {known}; the event is {kind!r}.")
             if not ratings.implicit and value is None:
                 raise DataError(f"Event {number}: the model needs a rating, as the value.")
             if self.grades and not self.grades[0] <= value <= self.grades[1]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import threading
 
+import polars as pl
 import pytest
 from serving import Application, Command, limited_file_size
 
+from recsys import Recommender, read_ratings
 from recsys.serve import create_app, journals
 from recsys.serve.journals import append_lines
 
@@ -60,6 +62,26 @@ def test_events_that_update_could_not_add_are_rejected(saved, tmp_path, change, 
         assert reply.status == 400
         assert detail in reply.json["detail"]
         assert not path.exists()
+
+
+@pytest.mark.parametrize("others", [{}, {"(none)": 1}, {"*": 0}])
+def test_kinds_of_events_without_a_weight_are_rejected(others, tmp_path):
+    clicks = {"user": [1, 1, 2, 2], "item": [1, 2, 1, 3], "event": ["view", "purchase"] * 2}
+    pl.DataFrame(clicks).write_csv(tmp_path / "clicks.csv")
+    weights = {"view": 1, "purchase": 5} | others
+    ratings = read_ratings(tmp_path / "clicks.csv", event_weights=weights)
+    Recommender("popular").fit(ratings).save(tmp_path / "model")
+    path = tmp_path / "events.jsonl"
+    kinds = {"purchase": True, "click": "*" in others, None: bool(others)}
+    with Application(create_app(str(tmp_path / "model"), events=str(path))) as service:
+        service.ready()
+        for kind, is_known in kinds.items():
+            reply = service.post("/v1/events", {"events": [{"user": 1, "item": 3, "event": kind}]})
+            assert reply.status == (201 if is_known else 400)
+            if not is_known:
+                known = f"Event 1: the model has weights of {', '.join(weights)}"
+                assert reply.json["detail"] == f"{known}; the event is {kind or '(none)'!r}."
+    Recommender.load(tmp_path / "model").update(read_ratings(path, event_weights=weights))
 
 
 def test_without_a_log_there_is_no_place_for_events(saved):
