@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from recsys.cli import inputs
 from recsys.cli import options as cli
@@ -79,6 +80,9 @@ def serve(
     key = None if api_key_env is None else os.environ.get(api_key_env, "")
     unset = f"The environment variable {api_key_env} (--api-key-env) is not set."
     require(key != "", unset, CommandError)
+    source = click.get_current_context().get_parameter_source("share")
+    is_given = source is ParameterSource.COMMANDLINE
+    require(model_b or not is_given, "--share is the share of users of --model-b; give both.")
     for path in (model, model_b, index):
         if path is not None and not (Path(path) / MANIFEST).is_file():
             from recsys.schema import read_manifest

@@ -58,6 +58,10 @@ class Service:
         if is_index and (settings.index or settings.model_b):
             others = "leave out the other index and the other model, or name a model first"
             raise DataError(f"{settings.model} is an index of documents, served alone; {others}.")
+        if settings.index is not None and format_of(settings.index) not in (None, INDEX_FORMAT):
+            raise DataError(f"{settings.index} is a model, not an index of `recsys lsi index`.")
+        if settings.model_b is not None and format_of(settings.model_b) == INDEX_FORMAT:
+            raise DataError(f"{settings.model_b} is an index of documents, not a model.")
         self.models: dict[Variant, Slot[Answers]] = {}
         if not is_index:
             self.models["a"] = Slot(settings.model, load_answers)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from recsys.errors import DataError
 
@@ -11,6 +13,8 @@ LENGTH = 10
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable with the directory in which the counters of workers add up."""
+
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\s]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,8 @@ class Settings:
     Raises
     ------
     DataError
-        If the share is not between 0 and 1.
+        If the share is not between 0 and 1, the directory of a log does not exist, or a site is
+        not an origin, such as "https://shop.example".
     """
 
     model: str
@@ -95,3 +100,12 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise DataError(f"share must be between 0 and 1; got {self.share}.")
+        for path in (self.events, self.log):
+            if path is not None and Path(path).is_dir():
+                raise DataError(f"{path} cannot be written: it is a directory.")
+            if path is not None and not (folder := Path(path).parent).is_dir():
+                raise DataError(f"{path} cannot be written: there is no directory {folder}.")
+        for site in self.cors:
+            if not _ORIGIN.fullmatch(site):
+                expected = "cors takes origins such as https://shop.example"
+                raise DataError(f"{expected}, with a scheme and without a path; got {site!r}.")

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from click.testing import CliRunner
 from serving import Application
 
 from recsys import Ratings, Recommender
+from recsys.cli.main import cli
 from recsys.errors import DataError
 from recsys.serve import create_app
 from recsys.serve.bodies import ProblemBody
@@ -227,6 +229,26 @@ def test_an_index_is_not_served_next_to_others_in_the_place_of_a_model(saved):
     for others in ({"index": str(saved["index"])}, {"model_b": str(saved["als"])}):
         with pytest.raises(DataError, match="is an index of documents, served alone; leave out"):
             create_app(str(saved["index"]), **others)
+
+
+def test_settings_that_cannot_work_are_errors_at_the_start(saved, tmp_path):
+    model, index = str(saved["als"]), str(saved["index"])
+    for settings, message in [
+        ({"index": str(saved["ials"])}, "ials is a model, not an index of `recsys lsi index`"),
+        ({"model_b": index}, "index is an index of documents, not a model"),
+        ({"events": str(tmp_path / "no" / "x.jsonl")}, "cannot be written: there is no directory"),
+        ({"log": str(tmp_path)}, "cannot be written: it is a directory"),
+        ({"cors": ("shop.example",)}, "such as https://shop.example, with a scheme and without"),
+        ({"cors": ("https://shop.example/",)}, "without a path; got 'https://shop.example/'"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            create_app(model, **settings)
+
+
+def test_a_share_needs_a_second_model_on_the_command_line(saved):
+    result = CliRunner().invoke(cli, ["serve", str(saved["als"]), "--share", "0.3"])
+    assert result.exit_code == 2
+    assert "--share is the share of users of --model-b; give both." in result.output
 
 
 def test_an_index_alone_has_no_recommendations(saved):
