@@ -71,23 +71,36 @@ def load_ratings(
     return ratings
 
 
-def load_pairs(path: str, reader: ReaderOptions) -> dict[str, pl.Series]:
-    """Read user, item and, if there is one, timestamp of a file, its rows in their order."""
+def load_pairs(
+    path: str, reader: ReaderOptions, like: Mapping[str, Any] | None = None
+) -> dict[str, pl.Series]:
+    """Read user, item and, if there is one, timestamp of a file, its rows in their order.
+
+    `like` has options of an earlier reading, which count where none are given.
+    """
+    from recsys.data.times import unix_seconds
     from recsys.readers import read_raw
     from recsys.readers.sources import open_data
 
-    request = _request(reader, implicit=True, timestamp=reader.timestamp_col)
-    with open_data(path, reader.encoding) as data:
+    request = _request(reader, like, timestamp=reader.timestamp_col, implicit=True)
+    with open_data(path, request.encoding) as data:
         columns = read_raw(data, request).plain().columns
+    form = reader.time_format or (like or {}).get("time_format")
+    if "timestamp" in columns and form is not None:
+        columns["timestamp"] = unix_seconds(columns["timestamp"], form=form)
     return {role: each.alias(role) for role, each in columns.items() if role != "event"}
 
 
-def _request(reader: ReaderOptions, **others: Any) -> Request:
-    """Return the columns to read of a file that is not of ratings."""
+def _request(
+    reader: ReaderOptions, like: Mapping[str, Any] | None = None, **others: Any
+) -> Request:
+    """Return the columns to read of a file that is not of ratings; of `like`, those not given."""
     from recsys.data.columns import Request
 
-    user, item = reader.user_col, reader.item_col
-    return Request(user, item, sep=reader.sep, encoding=reader.encoding, **others)
+    given = {"user": reader.user_col, "item": reader.item_col, "encoding": reader.encoding}
+    given |= others
+    earlier = {name: each for name, each in (like or {}).items() if given.get(name, "") is None}
+    return Request(**(given | earlier), sep=reader.sep, optional=frozenset(earlier) - {"encoding"})
 
 
 def load_model(path: str) -> Recommender:
@@ -114,7 +127,7 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
             raise CommandError(f"{path} is a saved {name} model, and {other}.")
         from recsys.readers import read_table
 
-        request, tables = _request(reader), {}
+        request, tables = _request(reader, recommender.provenance.reading), {}
         for ids in (recommender.ratings.items, recommender.ratings.users):
             place = getattr(reader, f"{ids.kind}_table")
             if place is not None:  # in place of the table that the model kept
@@ -331,21 +344,23 @@ def listed_ids(texts: Iterable[str], ids: Ids) -> list[str]:
     return found
 
 
-def known_ids(path: str, ids: Ids) -> Sequence[Any]:
-    """Read a list of ids, and report how many of them the data do not have."""
+def known_ids(path: str, recommender: Recommender, kind: str) -> Sequence[Any]:
+    """Read a list of users or items, and report how many of them the data do not have."""
     from recsys.readers.id_lists import read_ids
 
-    listed = read_ids(path, ids.kind)
+    ids: Ids = getattr(recommender.ratings, f"{kind}s")
+    listed = read_ids(path, kind, recommender.provenance.reading.get(kind))
     known = _known(path, listed, ids, f"{ids.kind}s are not in the data")
     return [each for each, is_known in zip(listed, known, strict=True) if is_known]
 
 
-def known_block(path: str, reader: ReaderOptions, ratings: Ratings) -> pl.DataFrame:
+def known_block(path: str, reader: ReaderOptions, recommender: Recommender) -> pl.DataFrame:
     """Read items to block, for all users or each, and report how many the data do not have."""
     from recsys.readers.id_lists import read_block
 
-    frame = read_block(path, _request(reader))
-    known = _known(path, frame["item"], ratings.items, "rows are of items that are not in the data")
+    frame = read_block(path, _request(reader, recommender.provenance.reading))
+    items = recommender.ratings.items
+    known = _known(path, frame["item"], items, "rows are of items that are not in the data")
     if "user" in frame.columns:
         note(f"{path} blocks {counted(len(frame), 'pair')} of a user and an item")
     return frame.filter(known)
@@ -484,7 +499,8 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     names = {role: getattr(reader, f"{role}_col") for role in ("rating", "timestamp", "event")}
     options = {name: getattr(reader, name) for name in RowOptions.__annotations__}
     rules = RowRules.of(**options)
-    request = _request(reader, **names, implicit=reader.implicit, rules=rules)
+    like = recommender.provenance.reading
+    request = _request(reader, like, **names, implicit=reader.implicit, rules=rules)
     frame = read_history(path, request, items)
     if "user" not in frame.columns:
         frame = frame.with_columns(pl.lit(NEW_USER).alias("user"))

@@ -213,8 +213,8 @@ def recommend(
             chosen if user or users else None,
             n,
             exclude_seen=not include_seen,
-            items=None if items is None else inputs.known_ids(items, ratings.items),
-            block=None if block is None else inputs.known_block(block, source.reader, ratings),
+            items=None if items is None else inputs.known_ids(items, recommender, "item"),
+            block=None if block is None else inputs.known_block(block, source.reader, recommender),
             cold_start=cold_start,
             **vars(selection),
         ):
@@ -403,7 +403,8 @@ def predict(
         frame = pl.DataFrame({"user": users}).join(pl.DataFrame({"item": items}), how="cross")
     else:
         reader = source.reader if inputs.is_model(source.path) else cli.ReaderOptions()
-        frame = pl.DataFrame(inputs.load_pairs(pairs, reader))
+        like = recommender.provenance.reading
+        frame = pl.DataFrame(inputs.load_pairs(pairs, reader, like))
     if cold_start != "error":
         answers = {"bias": "they get the known biases", "popular": "they get the items' means"}
         for ids in (recommender.ratings.users, recommender.ratings.items):
@@ -440,10 +441,9 @@ def impute(
     memory does not grow with their number.
     """
     recommender = source.open()
-    ratings = recommender.ratings
     blocks = recommender.impute(
-        None if users is None else inputs.known_ids(users, ratings.users),
-        None if items is None else inputs.known_ids(items, ratings.items),
+        None if users is None else inputs.known_ids(users, recommender, "user"),
+        None if items is None else inputs.known_ids(items, recommender, "item"),
     )
     with Activity("Imputing") if output.path or output.address else nullcontext():
         output.write(blocks, command="impute", model=recommender.model.name)

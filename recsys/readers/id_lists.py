@@ -6,7 +6,7 @@ import csv
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 
@@ -21,11 +21,12 @@ from recsys.readers.formats import parquet_columns, reading_parquet
 from recsys.readers.sources import DataFile, open_data
 
 
-def read_ids(path: str, kind: str) -> list[int] | list[str]:
+def read_ids(path: str, kind: str, column: str | None = None) -> list[int] | list[str]:
     """Read a list of ids of "user" or "item" kind; "-" is standard input.
 
     The file is text with one id per line; CSV or TSV with a header that has a column for `kind`; or
-    Parquet, a workbook or a table of a database with such a column, or a single one.
+    Parquet, a workbook or a table of a database with such a column, or a single one. The `column`
+    is the one of this name, if it is there, else one of the usual names.
 
     Raises
     ------
@@ -33,7 +34,7 @@ def read_ids(path: str, kind: str) -> list[int] | list[str]:
         If the file is missing or not text, or has no ids or no such column.
     """
     with open_data(path) as data:
-        return _listed_ids(data, kind)
+        return _listed_ids(data, kind, column)
 
 
 def read_block(path: str, request: Request) -> pl.DataFrame:
@@ -47,22 +48,22 @@ def read_block(path: str, request: Request) -> pl.DataFrame:
             return pl.DataFrame(
                 [pairs.plain().columns[kind].alias(kind) for kind in ("user", "item")]
             )
-        return pl.Series("item", _listed_ids(data, "item")).to_frame()
+        return pl.Series("item", _listed_ids(data, "item", request.item)).to_frame()
 
 
-def _listed_ids(data: DataFile, kind: str) -> list[Any]:
+def _listed_ids(data: DataFile, kind: str, requested: str | None) -> list[Any]:
     """Return the ids in all files."""
-    ids = [each for part in data.parts or (data,) for each in _ids_of(part, kind)]
+    ids = [each for part in data.parts or (data,) for each in _ids_of(part, kind, requested)]
     if not ids:
         raise DataError(f"{data.name} lists no {kind}s; one id per line is expected.")
     return ids
 
 
-def _ids_of(data: DataFile, kind: str) -> list[Any]:
+def _ids_of(data: DataFile, kind: str, requested: str | None) -> list[Any]:
     """Return the ids in one file."""
     layout, _ = _first_row(data)
     names = layout.names
-    column = _column_of(names, kind)
+    column = _column_of(names, kind, requested) or _column_of(names, kind)
     if layout.kind == "parquet":
         column = column or (names[0] if len(names) == 1 else None)
         if column is None:
@@ -89,6 +90,8 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
         files = data.parts or (data,)
         layout, line = _first_row(files[0])
         names = layout.names
+        absent = [role for role in request.optional if getattr(request, role) not in names]
+        request = replace(request, **cast(Any, dict.fromkeys(absent)))
         has_items = _column_of(names, "item", request.item) is not None
         is_table = has_items and _column_of(names, "user") is None
         lines = [",".join(names), *filter(None, [line])]
@@ -100,7 +103,8 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
             raw = read_raw(data, request, ("item",)).plain()
             raw.columns.pop("user", None)
         else:
-            return pl.DataFrame({"item": [i for part in files for i in _ids_of(part, "item")]})
+            ids = [id for part in files for id in _ids_of(part, "item", request.item)]
+            return pl.DataFrame({"item": ids})
         columns = raw.columns
         if request.rules != RowRules():  # each pair once, with the sum of its weights
             has_users = "user" in columns

@@ -31,6 +31,45 @@ def contacts(ratings, tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def renamed(ratings, tmp_path_factory):
+    """A model that remembers odd names of columns, and a way of writing times."""
+    folder = tmp_path_factory.mktemp("renamed")
+    names = {"userId": "Kunde", "movieId": "Artikel", "rating": "Note", "timestamp": "Wann"}
+    frame = pl.read_csv(ratings / "ratings.csv").rename(names)
+    frame = frame.with_columns(pl.from_epoch("Wann").dt.strftime("%m/%d/%Y %H:%M"))
+    frame.write_csv(folder / "noten.csv", separator=";")
+    columns = {"user": "Kunde", "item": "Artikel", "rating": "Note", "timestamp": "Wann"}
+    found = read_ratings(folder / "noten.csv", **columns, time_format="%m/%d/%Y %H:%M")
+    Recommender("bayes", factors=2).fit(found).save(folder / "model")
+    return folder / "model"
+
+
+def test_the_columns_of_a_model_count_in_every_file(run, renamed, tmp_path):
+    def predictions(text, code=0):
+        (tmp_path / "pairs.csv").write_text(text)
+        return run("predict", renamed, tmp_path / "pairs.csv", code=code)
+
+    found = table(predictions("Kunde;Artikel;Wann\n1;101;09/09/2001 01:50\n"))
+    assert found.rows()[0][:2] == (1, 101)
+    assert table(predictions("user;item\n1;101\n"))["prediction"].len() == 1
+    assert "and no item column" in predictions("Kunden;Artikeln\n1;101\n", code=1).stderr
+
+    def items(*args):
+        return table(run("recommend", renamed, "-n", 30, *args))["item"].to_list()
+
+    (tmp_path / "pairs.csv").write_text("Kunde;Artikel\n1;101\n1;102\n")
+    (tmp_path / "list.csv").write_text("Artikel\n101\n102\n")
+    (tmp_path / "rated.csv").write_text("Kunde;Artikel;Note\n99;101;5\n99;102;1\n")
+    (tmp_path / "liked.csv").write_text("Artikel;Note\n101;5\n")
+    for block in ("pairs.csv", "list.csv"):
+        blocked = items("--user", 1, "--include-seen", "--block", tmp_path / block)
+        assert set(range(100, 130)) - set(blocked) == {101, 102}
+    assert set(items("--user", 1, "--include-seen", "--items", tmp_path / "list.csv")) == {101, 102}
+    for history, n in [("rated.csv", 28), ("list.csv", 28), ("liked.csv", 29)]:
+        assert len(items("--history", tmp_path / history)) == n
+
+
 # New users
 
 
