@@ -359,6 +359,9 @@ def known_block(path: str, reader: ReaderOptions, recommender: Recommender) -> p
     from recsys.readers.id_lists import read_block
 
     frame = read_block(path, _request(reader, recommender.provenance.reading))
+    if frame.is_empty():
+        note(f"{path} blocks nothing: it lists no items")
+        return frame
     items = recommender.ratings.items
     known = _known(path, frame["item"], items, "rows are of items that are not in the data")
     if "user" in frame.columns:

@@ -94,10 +94,13 @@ def recommend_on_spark(
     from recsys.data.columns import Request
     from recsys.readers.id_lists import read_block, read_ids
 
-    if block is not None and "user" in read_block(block, Request()).columns:
-        raise CommandError(f"{block} has users; --engine spark blocks items for all users only.")
-    listed = {"items": items, "block": block}
-    ids: Any = {name: read_ids(path, "item") for name, path in listed.items() if path is not None}
+    ids: dict[str, Any] = {} if items is None else {"items": read_ids(items, "item")}
+    if block is not None:
+        blocked = read_block(block, Request())
+        if "user" in blocked.columns:
+            sentence = f"{block} has users; --engine spark blocks items for all users only."
+            raise CommandError(sentence)
+        ids["block"] = blocked["item"].to_list()
     with _on_cluster("Recommending on Spark", engine) as cluster:
         options = {"exclude_seen": not include_seen, "overwrite": True} | cluster
         spark.recommend(model, out, n, **ids, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from recsys.errors import DataError
 from recsys.readers import read_raw
 from recsys.readers.delimited import Layout, read_carefully, read_fast
 from recsys.readers.formats import parquet_columns, reading_parquet
-from recsys.readers.sources import DataFile, open_data
+from recsys.readers.sources import DataFile, NoRowsError, open_data
 
 
 def read_ids(path: str, kind: str, column: str | None = None) -> list[int] | list[str]:
@@ -38,8 +39,8 @@ def read_ids(path: str, kind: str, column: str | None = None) -> list[int] | lis
 
 
 def read_block(path: str, request: Request) -> pl.DataFrame:
-    """Read items to block for all users, or with a column user pairs to block."""
-    with open_data(path, request.encoding) as data:
+    """Read items to block for all users, or with a column user pairs to block; perhaps none."""
+    with suppress(NoRowsError), open_data(path, request.encoding) as data:
         names = _first_row(data.parts[0] if data.parts else data)[0].names
         user = _column_of(names, "user", request.user) or _column_of(names, "user")
         item = _column_of(names, "item", request.item) or _column_of(names, "item")
@@ -49,13 +50,14 @@ def read_block(path: str, request: Request) -> pl.DataFrame:
                 [pairs.plain().columns[kind].alias(kind) for kind in ("user", "item")]
             )
         return pl.Series("item", _listed_ids(data, "item", request.item)).to_frame()
+    return pl.DataFrame(schema={"item": pl.String})
 
 
 def _listed_ids(data: DataFile, kind: str, requested: str | None) -> list[Any]:
     """Return the ids in all files."""
     ids = [each for part in data.parts or (data,) for each in _ids_of(part, kind, requested)]
     if not ids:
-        raise DataError(f"{data.name} lists no {kind}s; one id per line is expected.")
+        raise NoRowsError(f"{data.name} lists no {kind}s; one id per line is expected.")
     return ids
 
 
@@ -103,8 +105,7 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
             raw = read_raw(data, request, ("item",)).plain()
             raw.columns.pop("user", None)
         else:
-            ids = [id for part in files for id in _ids_of(part, "item", request.item)]
-            return pl.DataFrame({"item": ids})
+            return pl.DataFrame({"item": _listed_ids(data, "item", request.item)})
         columns = raw.columns
         if request.rules != RowRules():  # each pair once, with the sum of its weights
             has_users = "user" in columns

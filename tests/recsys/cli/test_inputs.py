@@ -249,6 +249,22 @@ def test_bad_histories(run, model):
 # Candidates
 
 
+@pytest.mark.parametrize("text", ["", "\n", "item\n", "item,note\n", "user,item\n"])
+def test_a_list_may_block_nothing_but_others_need_ids(run, model, tmp_path, text):
+    (tmp_path / "list.csv").write_text(text)
+    plain = table(run("recommend", model, "--user", 1, "-n", 3))
+    blocked = run("recommend", model, "--user", 1, "-n", 3, "--block", "list.csv")
+    assert table(blocked).equals(plain)
+    assert "list.csv blocks nothing: it lists no items" in blocked.stderr
+    for verb, kind in [("recommend", "item"), ("impute", "item"), ("impute", "user")]:
+        words = ["--user", 1] if verb == "recommend" else []
+        said = run(verb, model, *words, f"--{kind}s", "list.csv", code=1).stderr
+        if kind in text or not text.strip():
+            assert f"list.csv lists no {kind}s; one id per line is expected." in said
+    said = run("recommend", model, "--history", "list.csv", code=1).stderr
+    assert "unexpected" not in said
+
+
 def test_items_and_block_and_where(run, model):
     Path("items.txt").write_text("101\n102\n103\n104\n")
     Path("block.txt").write_text("103\n")
