@@ -38,6 +38,7 @@ _MODEST = re.compile(
     r"|substring|trim|upper|year|and|between|case|else|ilike|in|like|not|or|then|when",
     re.IGNORECASE,
 )
+_USER = re.compile(rf"{_TEXT.pattern}|\buser\b", re.IGNORECASE)  # a function of SQL, unless quoted
 _CALL = re.compile(r"([^\W\d]\w*)\s*\(")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
 _MOST_WORDS = 400  # the parser of polars recurses without a limit, and would crash the process
@@ -142,6 +143,8 @@ def rows_where(
         columns += ", new (boolean)" if new is not None else ""
         table = table.with_columns(new=pl.lit(False) if new is None else pl.Series(new))
     if isinstance(condition, str):
+        if not condition.strip():
+            raise DataError(f"{place}: the condition is empty; the columns are {columns}.")
         bare = _TEXT.sub(" ", condition)
         denied = ["\\"] if "\\" in condition else _DENIED.findall(bare)
         if denied:
@@ -199,7 +202,9 @@ def _evaluated(condition: str, table: pl.DataFrame, features: Features | None) -
     SQL compares neither a list nor a date with a text, so that they are tried as texts too. The
     case of names does not matter, and `title` is the column of titles.
     """
-    expression = pl.sql_expr(condition)
+    expression = pl.sql_expr(
+        _USER.sub(lambda m: m[0] if m[0][0] in "'\"" else f'"{m[0]}"', condition)
+    )
     names = {name.lower(): name for name in reversed(table.columns)}
     if features is not None and features.title is not None:
         names.setdefault("title", features.title)

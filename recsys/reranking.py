@@ -160,6 +160,8 @@ class Groups:
     def of(cls, ratings: Ratings, column: str) -> Groups:
         """Take the groups from a column of the table of items; a list names several groups.
 
+        The case of its name does not matter.
+
         Raises
         ------
         DataError
@@ -167,6 +169,8 @@ class Groups:
         """
         table = ratings.item_table
         known = [] if table is None else [*table.kinds]
+        if column not in known:
+            column = {name.lower(): name for name in reversed(known)}.get(column.lower(), column)
         if table is None or column not in known:
             near = close_matches(column, known, 1)
             hint = f"did you mean {near[0]}? " if near else ""

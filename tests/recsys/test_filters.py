@@ -82,6 +82,12 @@ def test_conditions(ratings, condition, items):
     assert met(condition, ratings) == items
 
 
+def test_the_id_of_users_needs_no_quotes():
+    ratings = Ratings.from_frame(FRAME.with_columns(pl.col("user").cast(pl.String)))
+    for condition in ("user = '2'", "USER <> '1'", "\"user\" = '2' and 'user' = 'user'"):
+        assert rows_where(condition, ratings, "user").tolist() == [False, True]
+
+
 def test_odd_names_need_double_quotes():
     books = Ratings.from_frame(FRAME, item_table=INFO.rename({"year": "year-of"}))
     with pytest.raises(DataError, match='single quotes, a name such as "year-of" in double ones'):
@@ -97,7 +103,9 @@ def test_odd_names_need_double_quotes():
         ("yaer > 3", r'unable to find column "yaer"; the columns are item \(id\), title'),
         ('title = "Alien"', 'unable to find column "Alien"'),
         ("year >", "'year >' cannot be used: unable to parse"),
-        ("", "'' cannot be used"),
+        ("", r"the condition is empty; the columns are item \(id\), title"),
+        (" ", "the condition is empty"),
+        ("user = 1", 'unable to find column "user"; the columns are'),
         ("year > 'x'", r"cannot compare string with numeric.*year \(number\)"),
         ("title", "it is not a condition but gives String values"),
         ("year + 1", "it is not a condition but gives Int64 values"),

@@ -111,7 +111,7 @@ def test_the_search_goes_deeper_where_groups_leave_a_list_short():
     frame = Ratings.from_matrix(table, implicit=True).to_frame().select("user", "item")
     everything = Ratings.from_frame(frame, item_table=features)
     found = Recommender("popular").fit(everything)
-    top = found.recommend(2, n=3, at_most=1, per="kind", exclude_seen=False)
+    top = found.recommend(2, n=3, at_most=1, per="KIND", exclude_seen=False)
     assert top.height == 2  # one of each kind, although the other is among the last
 
 
