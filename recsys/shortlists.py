@@ -78,7 +78,7 @@ def shortlist(path: str | Path, users: Sequence[str], n: int) -> Shortlist | Non
 
     That is the case if the model is damaged, or has scores that are not products of factors alone;
     if a user is unknown, or none has an item left; or without compiled kernels. `users` are ids, or
-    several of them between commas.
+    several of them between commas; one that is there twice counts once.
     """
     try:
         if backend().name != "compiled":
@@ -186,7 +186,8 @@ class _Model:
     def best(self, users: Sequence[str], n: int) -> Shortlist:
         """Return the n best items of each user."""
         user_ids, item_ids = self.column("users"), self.column("items")
-        places = np.array([place for text in users for place in _places(text, user_ids)])
+        listed = (place for text in users for place in _places(text, user_ids))
+        places = np.array([*dict.fromkeys(listed)])
         form, n_items = self.form(places), len(item_ids)
         if len(form.items) != n_items:
             raise DamageError("there are other items")

@@ -332,7 +332,7 @@ def fit_recommender(
 
 
 def listed_ids(texts: Iterable[str], ids: Ids) -> list[str]:
-    """Return ids from the command line: a text is one, or several ones between commas.
+    """Return ids from the command line, each once: a text is one, or several between commas.
 
     A text with commas is one id if there is such an id, or none of its parts is one.
     """
@@ -341,7 +341,7 @@ def listed_ids(texts: Iterable[str], ids: Ids) -> list[str]:
         parts = [part for each in text.split(",") if (part := each.strip())]
         is_list = ids.find([text])[0] < 0 and bool((ids.find(parts) >= 0).any())
         found += parts if is_list else [text]
-    return found
+    return list(dict.fromkeys(found))
 
 
 def known_ids(path: str, recommender: Recommender, kind: str) -> Sequence[Any]:

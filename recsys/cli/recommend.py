@@ -206,7 +206,11 @@ def recommend(
     elif described:
         recommender = described.folded_into(recommender)
     ratings, found = recommender.ratings, 0
-    chosen = inputs.listed_ids(user, ratings.users) if users is None else read_ids(users, "user")
+    column = recommender.provenance.reading.get("user")
+    listed = (
+        inputs.listed_ids(user, ratings.users) if users is None else read_ids(users, "user", column)
+    )
+    chosen: list[int | str] = [*dict.fromkeys(listed)]
     _check_known(chosen, ratings.users, cold_start)
     with output.open(command="recommend", model=recommender.model.name, n=n) as sink:
         for batch in recommender.recommend_batches(

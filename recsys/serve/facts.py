@@ -134,7 +134,6 @@ class Facts:
         """
         ratings = self.ratings
         weights = self.recommender.provenance.reading.get("event_weights")
-        open_ended = weights is None or ANY_EVENT in weights
         for number, event in enumerate(events, start=1):
             for ids, id in ((ratings.users, event["user"]), (ratings.items, event["item"])):
                 is_text = as_id_series([id], ids.kind).dtype == pl.String
@@ -143,7 +142,7 @@ class Facts:
                     raise DataError(f"Event {number}: {expected}; {id!r} cannot be among them.")
             kind = NO_EVENT if event["event"] is None else event["event"]
             value = event["value"]
-            if not (open_ended or kind in weights):
+            if weights is not None and not {kind, ANY_EVENT} & weights.keys():
                 known = f"the model has weights of {', '.join(weights)}"
                 raise DataError(f"Event {number}: {known}; the event is {kind!r}.")
             if not ratings.implicit and value is None:

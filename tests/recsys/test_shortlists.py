@@ -81,8 +81,8 @@ def test_items_that_a_model_cannot_place_are_left_to_a_recommender(tmp_path):
 
 
 def check_shortlist(model, users) -> pl.DataFrame:
-    chosen = [users(4), users(1), users(4)]
-    expected = Recommender.load(model).recommend(chosen, 7)
+    chosen = [users(4), users(1), users(4)]  # each gets one list
+    expected = Recommender.load(model).recommend(chosen[:2], 7)
     found = shortlist(model, [str(each) for each in chosen], 7)
     assert found is not None
     assert found.write_csv(separator="\t") == expected.write_csv(separator="\t")

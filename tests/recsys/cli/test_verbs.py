@@ -183,6 +183,14 @@ def test_recommend_users_from_files(run, model):
     assert table(result)["user"].to_list() == [3, 1]
 
 
+def test_a_user_who_is_named_twice_has_one_list(run, model):
+    once = run("recommend", model, "--user", "3,1").stdout
+    assert run("recommend", model, "--user", "3,1,3", "--user", 1).stdout == once
+    assert run("recommend", model, "--user", "3,1,3", "--where", "item > 0").stdout == once
+    Path("users.txt").write_text("3\n1\n3\n")
+    assert run("recommend", model, "--users", "users.txt").stdout == once
+
+
 def test_recommend_users_from_a_pipe(run, model):
     reading, writing = os.pipe()
     os.write(writing, b"3\n1\n")
