@@ -1,1 +1,1 @@
-"""Models of ratings and of implicit feedback, one file per family."""
+"""Models of ratings and of implicit feedback, one module per family."""

@@ -1,4 +1,4 @@
-"""Baselines that any model should outperform: biases, popularity, clusters of items, chance."""
+"""Baseline models: biases, popularity, clusters of items, random scores."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 Doubles = NDArray[np.float64]
 
-_RANK = 16  # singular vectors by which items are clustered
-_BLOCK = 2**20  # ratings summed at a time: what is gathered stays at a few tens of megabytes
+_RANK = 16  # number of singular vectors for clustering items
+_BLOCK = 2**20  # ratings summed at a time, for temporary arrays of a few tens of megabytes
 
 
 @model
@@ -46,7 +46,7 @@ class Bias(RatingModel):
 
         sum (x_ui - mu - b_u - c_i)^2 + user_damping sum b_u^2 + item_damping sum c_i^2
 
-    by alternating exact solutions, so a user with few ratings stays close to the mean.
+    by alternating exact solutions. The damping keeps users with few ratings close to the mean.
 
     References
     ----------
@@ -88,8 +88,8 @@ class Bias(RatingModel):
             self.user_bias = user_bias.astype(np.float32)
             self.item_bias = item_bias.astype(np.float32)
             if on_step is not None:
-                # The squared error from the sums, without a pass over the ratings: with X_u and X_i
-                # the sums of x - mu, and s_u the sum of c_i over the items of user u, it is
+                # Compute the squared error without a pass over the ratings. With X_u and X_i the
+                # sums of x - mu, and s_u the sum of c_i over the items of user u, it is
                 # sum (x - mu)^2 + sum n_u b_u^2 + sum n_i c_i^2
                 #     - 2 (sum b_u (X_u - s_u) + sum c_i X_i)
                 cross = user_bias @ (user_sums - of_items) + item_bias @ item_sums
@@ -116,7 +116,7 @@ class Bias(RatingModel):
         return csr_array(entries, shape=ratings.shape)
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items`: a rating adds the same to all, by the user's bias."""
+        """Return the scores of `items` as sums; ratings contribute by the user's bias."""
         columns = check_indices(items, self.n_items, "item")
         rated = check_indices(history.indices, self.n_items, "item")
         residuals = history.values - np.float32(self.global_mean) - self.item_bias[rated]
@@ -134,11 +134,11 @@ class Bias(RatingModel):
 
 @model
 class Popular(Model):
-    """Rank items by their number of ratings, or the weight of their interactions, for everyone.
+    """Rank items by their number of ratings, or total weight of interactions, for all users.
 
-    A predicted rating is the item's mean, drawn towards the global mean:
-    ``(sum of ratings + damping * mu) / (number of ratings + damping)``. On implicit feedback,
-    where there is no rating to predict, it is their number or weight again.
+    A predicted rating is the mean rating of the item, shrunk towards the global mean:
+    ``(sum of ratings + damping * mu) / (number of ratings + damping)``. For implicit feedback,
+    predictions are the number or total weight of interactions.
     """
 
     name = "popular"
@@ -170,22 +170,22 @@ class Popular(Model):
         vars(self).update(self._solved(_items_of(ratings, self.damping), ratings.values))
 
     def with_users(self, histories: Histories) -> Self:
-        """Return the model with as many users as these, who get the same recommendations."""
+        """Return the model with these users, who get the same scores as all others."""
         return self._with_arrays(n_users=histories.n_rows)
 
     def with_items(self, histories: Histories) -> Self:
-        """Return the model whose items are these, with their counts and damped means."""
+        """Return the model with these items, their counts and damped means."""
         items = _Side(histories.rows, histories.counts, self.damping)
         return self._with_arrays(**self._solved(items, histories.values))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the number of ratings of each item as base: the history adds nothing."""
+        """Return the number of ratings of each item as base; the history contributes nothing."""
         columns = check_indices(items, self.n_items, "item")
         nothing = np.zeros((len(columns), len(history.indices)), dtype=np.float32)
         return Explanation(self.item_counts[columns], nothing)
 
     def _solved(self, items: _Side, values: Floats) -> dict[str, Floats]:
-        """Return counts and means; of implicit feedback, the sums of weights (or ones) as both."""
+        """Return counts and means; for implicit feedback, both are sums of weights (or ones)."""
         counts: NDArray[Any] = items.sums(values)
         means = counts
         if not self.counts_only:
@@ -194,7 +194,7 @@ class Popular(Model):
         return {"item_counts": counts.astype(np.float32), "item_means": means.astype(np.float32)}
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Damped mean rating of each pair's item, shape (n_pairs,)."""
+        """Return the damped mean rating of each pair's item, shape (n_pairs,)."""
         return self.item_means[self._checked_pairs(users, items)[1]]
 
     def pair_scores(self, users: ArrayLike, items: ArrayLike) -> Floats:
@@ -202,7 +202,7 @@ class Popular(Model):
         return self.item_counts[self._checked_pairs(users, items)[1]]
 
     def scores(self, users: ArrayLike) -> Floats:
-        """Repeat the number of ratings of every item for each user, shape (n_block, n_items)."""
+        """Return the number of ratings of each item for each user, shape (n_block, n_items)."""
         return self._factor_form(users).scores()
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
@@ -213,7 +213,9 @@ class Popular(Model):
 
 @model
 class Random(Model):
-    """Score each pair at random, by seed, user and item, over the range of the training ratings.
+    """Score pairs uniformly at random over the range of the training ratings.
+
+    The score depends on the seed, the user and the item only.
 
     References
     ----------
@@ -232,21 +234,21 @@ class Random(Model):
     high: float = fitted()
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
-        """Store the numbers of users and items and the range of the ratings; 0 to 1 if implicit."""
+        """Store the shape and the range of the ratings (0 to 1 for implicit feedback)."""
         self.n_users, self.n_items = ratings.n_users, ratings.n_items
         self.low, self.high = 0.0, 1.0
         if not ratings.implicit:
             self.low, self.high = ratings.value_range()
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Scores of pairs, shape (n_pairs,)."""
+        """Return scores of pairs, shape (n_pairs,)."""
         return self._scores(*self._checked_pairs(users, items))
 
     def scores(self, users: ArrayLike) -> Floats:
-        """Scores of all items for each user, shape (n_block, n_items)."""
+        """Return scores of all items for each user, shape (n_block, n_items)."""
         u = check_indices(users, self.n_users, "user")
         block = np.empty((len(u), self.n_items), dtype=np.float32)
-        # Row by row: the 64-bit states of a whole block would take four times its size.
+        # Fill row by row, because the 64-bit states would take four times the size of the block.
         for row in range(len(u)):
             block[row] = self._scores(u[row : row + 1], np.arange(self.n_items))
         return block
@@ -260,11 +262,11 @@ class Random(Model):
 
 @model
 class Clusters(RatingModel, FactorModel):
-    """Predict a rating as ``mu + b_u + c_i + d_u,g(i)``: biases, and the user's mean of a cluster.
+    """Predict a rating as ``mu + b_u + c_i + d_u,g(i)``, with a mean for each user and cluster.
 
-    The biases are those of the model bias. Items are clustered by k-means of their vectors in the
-    truncated singular value decomposition of the residuals. ``d_ug`` is the mean of the residuals
-    of the user's ratings in cluster g, shrunk towards 0.
+    The biases are those of `Bias`. Items are clustered by k-means of their vectors in the truncated
+    singular value decomposition of the residuals. ``d_ug`` is the mean of the residuals of the
+    user's ratings in cluster g, shrunk towards 0.
 
     References
     ----------
@@ -292,9 +294,9 @@ class Clusters(RatingModel, FactorModel):
         k, seed = min(_RANK, *ratings.shape), self.random_state
         _, s, Vt = lowrank.truncated_svd(bias.residuals(ratings), k, random_state=seed)
         k_means = KMeans(min(self.clusters, ratings.n_items), n_init=1, random_state=seed)
-        # One thread, since with more the order of summing is random.
+        # With several threads, the order of summation would be random.
         with threadpool_limits(limits=1), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # of fewer different vectors
+            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct vectors
             labels = k_means.fit(Vt.T * s).labels_
         groups = np.unique(labels, return_inverse=True)[1]
         self.item_factors = np.eye(groups.max() + 1, dtype=np.float32)[groups]
@@ -303,7 +305,7 @@ class Clusters(RatingModel, FactorModel):
             on_step(Step(1, 1, None, *(validation_rmse(self, x) for x in (ratings, validation))))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items`: shares in the user's bias and in the cluster's mean."""
+        """Return the scores of `items` as sums of shares in the user's bias and cluster means."""
         columns = check_indices(items, self.n_items, "item")
         known = check_indices(history.indices, self.n_items, "item")
         deviations = history.values - np.float64(self.global_mean) - self.item_bias[known]
@@ -316,9 +318,10 @@ class Clusters(RatingModel, FactorModel):
         return self._explanation(base, terms, columns)
 
     def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
-        """Return biases and, of users, the means of each cluster; of items, clusters.
+        """Return biases, with the cluster means of users, or the clusters of items.
 
-        The means of an item's cluster are nearest to its residuals; one without ratings is in none.
+        An item is assigned to the cluster whose means are nearest to its residuals; an item without
+        ratings has no cluster.
         """
         rows, n_groups = histories.rows, self.item_factors.shape[1]
         other_bias = self.item_bias if of_users else self.user_bias
@@ -349,7 +352,7 @@ class Clusters(RatingModel, FactorModel):
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Users or items of the ratings: the index at each rating, counts and damping."""
+    """Users or items of ratings: the index of each rating, counts and damping."""
 
     codes: NDArray[np.integer[Any]]
     counts: NDArray[np.int64]
@@ -365,7 +368,7 @@ class _Side:
         return total
 
     def shrink(self, sums: Doubles) -> Doubles:
-        """Divide by count plus damping; zero where both are."""
+        """Divide by count plus damping; the result is zero where both are zero."""
         divisor = self.counts + self.damping
         shrunken: Doubles = np.divide(sums, divisor, out=np.zeros_like(sums), where=divisor > 0)
         return shrunken
@@ -379,7 +382,10 @@ def _items_of(ratings: Ratings, damping: float) -> _Side:
 def damped_biases(
     histories: Histories, mean: float, other_bias: Floats, damping: float
 ) -> tuple[Doubles, Doubles]:
-    """Return ratings less `mean` and the biases of the other side, and the rows' own biases."""
+    """Return ratings minus `mean` and `other_bias`, and the biases of the rows.
+
+    `other_bias` are item biases in histories of users, and user biases in histories of items.
+    """
     side = _Side(histories.rows, histories.counts, damping)
     residuals = histories.values - np.float64(mean) - other_bias[histories.indices]
     sums = np.bincount(side.codes, residuals, minlength=histories.n_rows)

@@ -1,14 +1,14 @@
-"""Rating models that know features of items and users.
+"""Rating models that use features of items and users.
 
-Features shift the prior means of the vectors, which is the business of the fit itself. What this
-module adds is the cold start: an item that nobody rated gets the vector that its features predict,
-and each user has slopes on the main directions of the items' features, which are fitted to the
-user's ratings as if nobody had rated those items, and count for items without ratings only. The
-same holds with users and items exchanged.
+The fit of each model shifts the prior means of vectors by features. This module adds the cold
+start. An item without ratings gets the vector that its features predict. In addition, each user has
+slopes on the main directions of the item features, which are used for items without ratings only.
+They are fitted to the user's ratings, with all items represented by their features. The same holds
+with users and items exchanged.
 
-In arrays: the factors of users have the slopes as further columns and those of items without
-ratings the directions, next to a one; items with ratings have zeros there. So predictions and
-top-N searches are products of factors as without features.
+The slopes are additional columns of the user factors. In these columns, items without ratings have
+their positions on the directions and a one; items with ratings have zeros. Predictions and top-N
+search remain products of factors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @model
 class ContentModel(RatingModel, FeaturedModel):
-    """A factor model with features, where ``ratings.item_features`` or ``user_features`` are."""
+    """A factor model that uses the features of the ratings for items and users, if any."""
 
     factors: int
 
@@ -72,36 +72,36 @@ class ContentModel(RatingModel, FeaturedModel):
 
     @property
     def _base_width(self) -> int:
-        """Columns of the factors that are not slopes or directions."""
+        """Number of columns of the factors before those of slopes and directions."""
         return self._n_samples * self.factors
 
     @abstractmethod
     def _solved_rows(
         self, histories: Histories, features: CsrArrays | None, *, of_users: bool
     ) -> dict[str, Floats]:
-        """Return the arrays of some users given the items, or the other way round; no slopes."""
+        """Return the arrays of users given items, or items given users, without slopes."""
 
     @abstractmethod
     def _side(self, vectors: Sequence[Posterior], of_users: bool) -> dict[str, Floats]:
-        """Return the arrays of all users (or items) from their vectors in each sample."""
+        """Return the fitted arrays of users (or items) from their vectors in each sample."""
 
     @abstractmethod
     def _vectors(self, sample: int, *, of_users: bool) -> Posterior:
-        """Return the vectors of a sample, as they are known to the other side."""
+        """Return the vectors of all users (or items) in a sample, with their covariances."""
 
     @abstractmethod
     def _prior(self, sample: int, *, of_users: bool) -> RowPrior:
-        """Return the prior of a side in a sample."""
+        """Return the prior of users (or items) in a sample."""
 
     def _noise(self, sample: int) -> float:
-        """Return the noise variance of a rating that priors are weighed against."""
+        """Return the noise variance of a rating in a sample."""
         return 1.0
 
     @abstractmethod
     def _mean_covariance(
         self, sample: int, histories: Histories, features: CsrArrays | None, *, of_users: bool
     ) -> NDArray[np.float64]:
-        """Return the mean covariance of the vectors of a sample, given all histories."""
+        """Return the mean covariance of the vectors in a sample, given all histories."""
 
     def item_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two items, shape (n_items, S k)."""
@@ -112,13 +112,14 @@ class ContentModel(RatingModel, FeaturedModel):
         return self.user_factors[:, : self._base_width]
 
     def knows(self, side: str) -> bool:
-        """Return whether the model has features of a side, "item" or "user"."""
+        """Return whether the model uses features of `side`, "item" or "user"."""
         return f"{side}_cold_mean" in vars(self)
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
-        """Return the vectors of a side without their mean, and how far features tell each: cosines.
+        """Return centred vectors of `side`, and the reliability of their features.
 
-        Prior means of features move all vectors into one direction, in which they don't differ.
+        The mean is removed because prior means of features shift all vectors in one direction. The
+        reliability is the expected cosine of a vector with its prediction.
         """
         n, k = self._n_samples, self._base_width
         maps = [self._map(side, s) for s in range(n)]
@@ -130,17 +131,18 @@ class ContentModel(RatingModel, FeaturedModel):
         square = np.einsum("ij,ij->i", predicted, predicted)
         spread = np.maximum(getattr(self, f"{side}_spread"), 1)  # zero where there are ratings
         vectors = self.user_vectors() if side == "user" else self.item_vectors()
-        told = np.sqrt(square / (square + spread * variance))
-        return (vectors - centre).astype(np.float32), told.astype(np.float32)
+        reliability = np.sqrt(square / (square + spread * variance))
+        return (vectors - centre).astype(np.float32), reliability.astype(np.float32)
 
     def contributions(
         self, history: Histories, items: ArrayLike, known: Known | None = None
     ) -> Explanation:
-        """Return the scores of `items` as sums: over the history, and over features if `known`.
+        """Return the scores of `items` as sums over the history, and over features if `known`.
 
-        A score is w.z for the vectors of user and item. What features have in z counts for the
-        features of the item; the rest of z is weighed with what the ratings of the history, by
-        their values and by being there, and the features of the user have in w.
+        A score is the product w.z of the vectors of user and item. The part of z predicted by
+        features is attributed to the features of the item. For the rest of z, the terms of w are
+        attributed to the features of the user and to the ratings of the history (their values, and
+        the fact that they exist).
         """
         wanted = check_indices(items, self.n_items, "item")
         check_indices(history.indices, self.n_items, "item")
@@ -184,7 +186,7 @@ class ContentModel(RatingModel, FeaturedModel):
         base: NDArray[np.float64],
         found: dict[str, NDArray[np.float64]],
     ) -> None:
-        """Add what slopes contribute where the item, or the user, has no ratings."""
+        """Add the contributions of slopes for items or users without ratings."""
         start = self._base_width
         user = self._solved(history, known.user, of_users=True)["user_factors"][0]
         for side, rows in (("item", known.items), ("user", known.user)):
@@ -197,7 +199,7 @@ class ContentModel(RatingModel, FeaturedModel):
                 pair = user[part], self.item_factors[item, part]
                 slopes, own = pair if side == "item" else pair[::-1]
                 base[at] += slopes[-1] * own[-1]
-                if rows is not None and own[-1]:  # one if there are no ratings, zero else
+                if rows is not None and own[-1]:  # 1 without ratings, else 0
                     row = row_of(rows, at if side == "item" else 0)
                     each = row.data * (directions[row.indices] @ slopes[:-1])
                     np.add.at(found[side][at], row.indices, each)
@@ -205,13 +207,13 @@ class ContentModel(RatingModel, FeaturedModel):
                     base[at] += slopes[:-1] @ own[:-1]
 
     def _settled(self, history: Histories, features: CsrArrays | None) -> CsrArrays:
-        """Return what the vector of a user is fitted to."""
+        """Return the values that the vector of a user is fitted to: here, the ratings."""
         return history.csr
 
     def _row_terms(
         self, sample: int, entries: CsrArrays, features: CsrArrays | None, side: str
     ) -> Terms:
-        """Return the vector of a user or item as a sum."""
+        """Return the vector of a user or item as a sum over its entries and features."""
         if not len(entries.indices) and self.knows(side):
             mean, weights = (
                 getattr(self, f"{side}_cold_{name}")[sample].astype(np.float64)
@@ -232,7 +234,7 @@ class ContentModel(RatingModel, FeaturedModel):
         )
 
     def _fit_content(self, ratings: Ratings) -> None:
-        """Set what rows without ratings would be, and slopes, if there are features."""
+        """Fit the maps from features to vectors, and the slopes, if there are features."""
         features = {"user": ratings.user_features, "item": ratings.item_features}
         rows = {side: csr_rows(each) for side, each in features.items()}
         if not any(rows.values()):
@@ -278,7 +280,7 @@ class ContentModel(RatingModel, FeaturedModel):
         setattr(self, f"{side}_content", content)
 
     def _fit_slopes(self, side: str, histories: Histories) -> None:
-        """Fit the distribution of the slopes that rows have on the features of a side."""
+        """Fit the prior of slopes on the features of `side`."""
         rows, other = sampled_rows(histories.counts), "item" if side == "user" else "user"
         given = getattr(self, f"{other}_factors")[rows], getattr(self, f"{other}_bias")[rows]
         slopes = fit_slopes(
@@ -301,7 +303,7 @@ class ContentModel(RatingModel, FeaturedModel):
         histories: Histories,
         features: CsrArrays | None,
     ) -> dict[str, Floats]:
-        """Return the arrays of rows with slopes, and with rows without ratings from features."""
+        """Return the arrays with slopes added, and rows without ratings set from features."""
         columns, result = [], dict(arrays)
         for of in ("item", "user"):
             if not self.knows(of):
@@ -333,7 +335,7 @@ class ContentModel(RatingModel, FeaturedModel):
     def _content(
         self, side: str, n: int, features: CsrArrays | None
     ) -> tuple[dict[str, Floats], Floats]:
-        """Return arrays of rows without ratings; and factors, bias and directions in one."""
+        """Return the arrays predicted from features, and factors, bias and directions stacked."""
         if features is None:
             none = np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
             features = CsrArrays(*none)
@@ -359,7 +361,7 @@ class ContentModel(RatingModel, FeaturedModel):
         return content[:, self._base_width + 1 :]
 
     def _residuals(self, side: str, factors: Floats, bias: Floats, entries: CsrArrays) -> CsrArrays:
-        """Return what ratings are beyond their prediction if nobody had rated rows of `side`."""
+        """Return ratings minus predictions in which rows of `side` have no ratings."""
         content: Floats = getattr(self, f"{side}_content")
         k = self._base_width
         vectors = np.column_stack([factors[:, :k], bias])

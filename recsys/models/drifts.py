@@ -1,4 +1,4 @@
-"""Models whose biases drift with time: what is kept of the drifts of users and of items."""
+"""Models whose biases drift with time, and their fitted drifts of users and items."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @model
 class DriftingModel(BiasedModel):
-    """A model whose biases drift, if the ratings of the fit had times."""
+    """A model whose biases drift, if the training ratings have timestamps."""
 
     user_drift_starts: NDArray[np.int64] = fitted("n_users", group="drifts")
     user_drift_counts: NDArray[np.int64] = fitted("n_users", group="drifts")
@@ -41,11 +41,11 @@ class DriftingModel(BiasedModel):
 
     @property
     def uses_times(self) -> bool:  # type: ignore[override]
-        """Return whether biases drift, so that a prediction may be for a time."""
+        """Return whether biases drift, so that predictions depend on the time."""
         return "user_drift_starts" in vars(self)
 
     def knots(self, side: str) -> Knots:
-        """Return what is known of the drifts of a side, "user" or "item"."""
+        """Return the fitted drifts of `side`, "user" or "item"."""
         return Knots(*(getattr(self, f"{side}_drift_{name}") for name in Knots._fields))
 
     def _rearranged(self, **rows: Indices) -> dict[str, NDArray[Any]]:
@@ -65,7 +65,7 @@ class DriftingModel(BiasedModel):
     def _drifts_at(
         self, users: Indices, items: Indices, times: NDArray[np.int64]
     ) -> tuple[Floats, Floats]:
-        """Return the drifts of pairs, and how much of their variance is known."""
+        """Return the drifts of pairs, and the reduction of their variance by the ratings."""
         of_users, of_items = self.knots("user"), self.knots("item")
         means, variances = of_users.at(users, times)
         others, left = of_items.at(items, times)
@@ -73,7 +73,7 @@ class DriftingModel(BiasedModel):
         return means + others, total - variances - left
 
     def _fit_drifts(self, ratings: Ratings, residual: Floats) -> str:
-        """Fit drifts to residuals of predictions that have not seen the ratings; say how far."""
+        """Fit drifts to residuals of leave-one-out predictions; return a remark on them."""
         rows, times = ratings.user_index_of_nonzeros(), ratings.timestamps
         assert times is not None
         drifts = fit_drifts(residual, rows, ratings.indices, ratings.shape, times)
@@ -89,7 +89,7 @@ class DriftingModel(BiasedModel):
         return f"time: biases drift, those of {' and '.join(parts)}"
 
     def _folded_drifts(self, side: str, histories: Histories, residual: Floats) -> dict[str, Any]:
-        """Return the drifts of rows that are folded in, none where their ratings have no times."""
+        """Return the drifts of folded-in rows, which are zero without timestamps."""
         known = self.knots(side)
         times = None if histories.times is None else histories.times.astype(np.int64)
         if times is not None:
@@ -105,14 +105,14 @@ class DriftingModel(BiasedModel):
         return drift_arrays(side, drift.knots()._replace(variance=known.variance))
 
     def _check_knots(self) -> None:
-        """Check that the knots of users and items are among those that there are."""
+        """Check that the knots of all users and items exist."""
         for side in ("user", "item") if self.uses_times else ():
             starts, counts, times, *_ = self.knots(side)
             low, high = np.minimum(starts, counts), starts + counts
             if low.min(initial=0) < 0 or high.max(initial=0) > len(times):
-                raise DataError(f"The array '{side}_drift_starts' must hold places of knots.")
+                raise DataError(f"The array '{side}_drift_starts' must hold indices of knots.")
 
 
 def drift_arrays(side: str, knots: Knots) -> dict[str, Any]:
-    """Return the arrays of a side by name."""
+    """Return the fitted arrays of the drifts of `side` by name."""
     return {f"{side}_drift_{name}": value for name, value in knots._asdict().items()}

@@ -184,7 +184,7 @@ class EASE(ProfileModel, ItemItemModel):
             arrays["item_vector_map"] = wide
 
     def _set_columns(self) -> None:
-        """Set the weights of items without users, and the columns for users without a history."""
+        """Set the weights of items without users, and the columns that score new users."""
         if self.knows("item"):
             new = self.item_positions[:, -1] > 0
             self.weights[:, new] = self._source.item_profiles @ self.item_positions[new].T

@@ -1,7 +1,6 @@
 """Models of the library `implicit`: factors and nearest neighbours of items.
 
-The library fits; everything else is done here, from the arrays that it found. It is imported only
-by a fit.
+The library is used, and imported, for fits only. Everything else uses the fitted arrays.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ if TYPE_CHECKING:
 _INTERACTION_WEIGHT = 1.5
 _PENALTY = 0.3
 _BM25_K1, _BM25_B = 1.2, 0.75
-_ROUNDING = 1e-6  # of a similarity, so that an item as similar as the last neighbour is one
+_ROUNDING = 1e-6  # relative tolerance for similarities equal to that of the last neighbour
 
 
 def library_class(module: str, name: str) -> Any:
-    """Import a class or function of the library, without its warnings of missing progress bars."""
+    """Import a class or function of the library, without warnings about progress bars."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return getattr(import_module(f"implicit.{module}"), name)
@@ -61,12 +60,12 @@ def library_class(module: str, name: str) -> Any:
 
 @contextmanager
 def library(name: str) -> Iterator[None]:
-    """Run code of the library, imported before: silently, with one BLAS thread.
+    """Run code of the library without warnings, and with one BLAS thread.
 
     Raises
     ------
     DataError
-        If the factors grow beyond all bounds.
+        If the fit diverges.
     """
     with kernels.one_blas_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -75,18 +74,18 @@ def library(name: str) -> Iterator[None]:
         except Exception as error:
             if type(error).__name__ == "ModelFitError" or "posv failed" in str(error):
                 raise DataError(
-                    f"The {name} fit broke down; try a larger regularization or, where there is "
+                    f"The {name} fit diverged; try a larger regularization or, if the model has "
                     "one, a smaller learning_rate."
                 ) from error
             raise
 
 
 def library_matrix(matrix: Any) -> csr_matrix[np.float32]:
-    """Return a sparse matrix of the class that the library takes, with arrays of its own."""
+    """Return a copy of a sparse matrix, of the class that the library accepts."""
     from scipy.sparse import csr_matrix
 
     matrix = matrix.tocsr()
-    arrays = matrix.data, matrix.indices, matrix.indptr  # from which the class makes 32-bit indices
+    arrays = matrix.data, matrix.indices, matrix.indptr  # the class converts indices to 32 bits
     return csr_matrix(arrays, shape=matrix.shape, copy=True)
 
 
@@ -98,7 +97,7 @@ class _LibraryFactors(FactorModel):
     predicts_ratings = False
     _scores_between_sweeps = True
 
-    if TYPE_CHECKING:  # a parameter of the models, which order them as they like
+    if TYPE_CHECKING:  # declared by each model, to keep its order of parameters
         iterations: int
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
@@ -118,11 +117,11 @@ class _LibraryFactors(FactorModel):
 
     @abstractmethod
     def _library_model(self, ratings: Ratings) -> Any:
-        """Return the library's model for these ratings."""
+        """Return the library's unfitted model for these ratings."""
 
     @abstractmethod
     def _take(self, users: Floats, items: Floats) -> None:
-        """Set the factors and biases to those of the library."""
+        """Set the factors and biases from those of the library."""
 
 
 @model
@@ -130,19 +129,19 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
     """Alternating least squares for implicit feedback, by the library `implicit`.
 
     The target is 1 for an interaction and 0 otherwise. The squared error of an interaction has the
-    weight alpha, times the rating's share of the highest one or the count over the mean; the others
-    have the weight 1.
+    weight alpha, multiplied by the rating divided by the highest rating, or by the count divided by
+    the mean count. All other pairs have the weight 1.
 
     Attributes
     ----------
     interaction_weight : float
-        The alpha given, or ``1.5 d^(-1/2)``, where d is the density of the interactions.
+        The given `alpha`, by default ``1.5 d^(-1/2)``, where d is the density of the interactions.
     penalty : float
-        The regularization given, or ``0.3 alpha (n_u^(1/2) + n_i^(1/2))``, where n_u and n_i are
-        the mean numbers of interactions of users and of items: in units of the singular values
-        that chance alone gives the matrix of interactions.
+        The given `regularization`, by default ``0.3 alpha (n_u^(1/2) + n_i^(1/2))``, where n_u and
+        n_i are the mean numbers of interactions of users and items. The sum is the scale of the
+        singular values of a random matrix of the same size and density.
     unit : float
-        The rating or count that weighs 1.
+        The rating or count of weight 1.
 
     References
     ----------
@@ -171,11 +170,11 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         super()._fit(ratings, on_step, validation)
-        # The users once more, exactly, so that a user folded in later gets the very same vector.
+        # Solve the users exactly, so that folding in a training user returns the same vector.
         vars(self).update(self._solved(Histories.of(ratings), of_users=True))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items` for the one user of `history`; the base is 0."""
+        """Return the scores of `items` for the user of `history` as sums; the base is 0."""
         columns = check_indices(items, self.n_items, "item")
         known = check_indices(history.indices, self.n_items, "item")
         values = (history.values / np.float32(self.unit)).astype(np.float64)
@@ -183,7 +182,7 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
         Y = self.item_factors.astype(np.float64)
         normal = Y.T @ Y + self.penalty * np.eye(Y.shape[1])
         normal += (Y[known].T * (np.abs(confidence) - 1)) @ Y[known]
-        sides = Y[known].T * np.maximum(confidence, 0)  # a negative one: surely not preferred
+        sides = Y[known].T * np.maximum(confidence, 0)  # negative confidence means target 0
         terms = Y[columns] @ np.linalg.solve(normal, sides)
         return Explanation(np.zeros(len(columns), np.float32), terms.astype(np.float32))
 
@@ -208,8 +207,8 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
         confidence = (self.interaction_weight * histories.values / self.unit).astype(np.float32)
         preferred, weights = np.maximum(confidence, 0), np.abs(confidence) - 1
         gram = kernels.coefficients(Y, Y, threads=self.threads)
-        # (Y'Y + Y'(|C| - I)Y + penalty) x = Y' max(C, 0). Of the right-hand side the kernel has
-        # Y'(|C| - I) by itself; a negative confidence is one in an item that is not preferred.
+        # (Y'Y + Y'(|C| - I)Y + penalty) x = Y' max(C, 0), with target 0 for negative confidence.
+        # The kernel adds Y'(|C| - I) to the right-hand side, so only the rest is passed.
         solved = kernels.aligned_zeros((n, Y.shape[1]), Y.dtype)
         rest = CsrArrays(indptr, indices, preferred - weights)
         kernels.implicit_half_sweep(
@@ -221,7 +220,7 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
             right=kernels.csr_matmat(rest, Y, threads=self.threads),
             threads=self.threads,
         )
-        # The kernel takes roots of weights; rows with a confidence below 1 are solved here.
+        # The kernel takes square roots of weights, so rows with confidence below 1 are solved here.
         penalised = gram + np.float32(self.penalty) * np.eye(len(gram), dtype=gram.dtype)
         for row in np.unique(histories.rows[weights < 0]).tolist():
             own = slice(indptr[row], indptr[row + 1])
@@ -236,8 +235,8 @@ class ImplicitBPR(_LibraryFactors):
     """Bayesian personalised ranking by the library `implicit`.
 
     Stochastic gradient steps rank the items of a user above the others. Any rating is an
-    interaction, and weights are not used. One thread: with more, the library's threads race, and no
-    two fits agree.
+    interaction, and weights are not used. The fit uses one thread, because the library's results
+    are not reproducible with more.
 
     References
     ----------
@@ -260,7 +259,7 @@ class ImplicitBPR(_LibraryFactors):
     random_state: int = random_state_parameter()
 
     def _take(self, users: Floats, items: Floats) -> None:
-        # The last column of the items is their bias, that of the users 1.
+        # The last column of the items is their bias, and that of the users is 1.
         self.user_factors = np.ascontiguousarray(users[:, :-1])
         self.item_factors = np.ascontiguousarray(items[:, :-1])
         self.item_bias = items[:, -1].copy()
@@ -274,9 +273,9 @@ class ImplicitBPR(_LibraryFactors):
 class ImplicitLMF(_LibraryFactors):
     """Logistic matrix factorisation by the library `implicit`.
 
-    The probability of an interaction is a logistic function of the score. A rating counts in
-    proportion to the highest one, a count to the mean. One thread: with more, the library draws
-    other samples.
+    The probability of an interaction is a logistic function of the score. The weight of an
+    interaction is the rating divided by the highest rating, or the count divided by the mean count.
+    The fit uses one thread, because the library's samples depend on the number of threads.
 
     References
     ----------
@@ -298,7 +297,7 @@ class ImplicitLMF(_LibraryFactors):
     random_state: int = random_state_parameter()
 
     def _take(self, users: Floats, items: Floats) -> None:
-        # Of the last two columns, the items' first and the users' second are biases, the others 1.
+        # The last two columns are (bias, 1) for items and (1, bias) for users.
         self.user_factors = np.ascontiguousarray(users[:, :-2])
         self.item_factors = np.ascontiguousarray(items[:, :-2])
         self.user_bias, self.item_bias = users[:, -1].copy(), items[:, -2].copy()
@@ -314,10 +313,11 @@ class ImplicitLMF(_LibraryFactors):
 class ImplicitKNN(ItemItemModel):
     """Score an item by its similarity to the items of the user, by the library `implicit`.
 
-    Two items are similar if the same users have them. Only the most similar ones of each item
-    count. A rating counts in proportion to the highest one, a count to the mean.
+    Two items are similar if the same users have them. Only the nearest neighbours of each item are
+    used. The weight of an interaction is the rating divided by the highest rating, or the count
+    divided by the mean count.
 
-    The similarities are the rows of a CSR matrix; an item is its own neighbour.
+    The similarities are the rows of a CSR matrix. An item is its own neighbour.
 
     References
     ----------
@@ -358,11 +358,17 @@ class ImplicitKNN(ItemItemModel):
         k = min(self.neighbors, ratings.n_items)
         with library(self.name):
             found = all_pairs_knn(weighted, k, num_threads=threads, show_progress=False).tocsr()
-        found.eliminate_zeros()  # rows with fewer neighbours are padded with zeros at item 0
+        found.eliminate_zeros()  # the library pads short rows with zeros at item 0
         self._set_neighbors(found)
 
     def item_similarity(self, confidence: Floats) -> Neighbors:
-        """Return a scorer of items for items; `DataError` if the model has folded in items."""
+        """Return a scorer of items for items.
+
+        Raises
+        ------
+        DataError
+            If items were folded into the model.
+        """
         self._require_items_of_the_fit()
         return Neighbors(self, confidence)
 
@@ -373,7 +379,10 @@ class ImplicitKNN(ItemItemModel):
         return result
 
     def _set_items(self, histories: Histories) -> None:
-        """Make new items neighbours of those to which they are as similar as the last neighbour."""
+        """Make new items neighbours of items to which they are similar enough.
+
+        The similarity must be at least that of the last neighbour.
+        """
         n_items = self.n_items
         known = weighted_matrix(self._everyone(), n_items, 1)
         new = weighted_matrix(histories, self.n_users, self.unit)
@@ -389,17 +398,17 @@ class ImplicitKNN(ItemItemModel):
         vars(self)["_n_new"] = histories.n_rows
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
-        """Scores of pairs, shape (n_pairs,), the same bits as in `scores`."""
+        """Return scores of pairs, shape (n_pairs,), equal to those in `scores`."""
         u, i = self._checked_pairs(users, items)
         distinct, rows = np.unique(u, return_inverse=True)
         return self._factor_form(distinct).pairs(rows, i, self.threads)
 
     def scores(self, users: ArrayLike) -> Floats:
-        """Scores of all items for each user, shape (n_block, n_items)."""
+        """Return scores of all items for each user, shape (n_block, n_items)."""
         return self._factor_form(users).scores(self.threads)
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
-        """Return scores without factors: the similarities are the sparse part."""
+        """Return the scores in factored form, with the similarities as sparse part."""
         u = check_indices(users, self.n_users, "user")
         users, items = np.zeros((len(u), 0), np.float32), np.zeros((self.n_items, 0), np.float32)
         weights = self.neighbor_indptr, self.neighbor_items, self.neighbor_weights
@@ -415,9 +424,9 @@ class ImplicitKNN(ItemItemModel):
     def _weighted(
         self, known: csr_array[np.float32], new: csr_array[np.float32] | None = None
     ) -> csr_array[np.float64]:
-        """Return rows of items x users whose dot products are the library's similarities.
+        """Return an items x users matrix whose row products are the library's similarities.
 
-        Those of `new` rows have the statistics of users and items of the known ones.
+        The rows of `new` items are weighted with the statistics of the `known` interactions.
         """
         weighted = (known.T.tocsr() if new is None else new).astype(np.float64)
         rows = np.repeat(np.arange(weighted.shape[0]), np.diff(weighted.indptr))
@@ -432,7 +441,7 @@ class ImplicitKNN(ItemItemModel):
                 if self.weighting == "tfidf":
                     values = np.sqrt(values) * idf
                 values = values / np.sqrt(np.bincount(rows, values**2))[rows]
-        # An item without weight, as of users who have everything, has no direction.
+        # An item without weight (for example, if its users have all items) gets a zero row.
         weighted.data = np.nan_to_num(values, nan=0, posinf=0, neginf=0)
         return weighted
 
@@ -445,7 +454,7 @@ class ImplicitKNN(ItemItemModel):
 
 
 class Neighbors:
-    """Similarities of items times the confidence of the neighbour; others are -infinity."""
+    """Scorer of items for items: similarity times confidence, or -inf without a neighbour."""
 
     def __init__(self, model: ImplicitKNN, confidence: Floats) -> None:
         self._model, self._confidence = model, confidence
@@ -456,11 +465,11 @@ class Neighbors:
         return self._model.n_items
 
     def pair_scores(self, users: Indices, items: Indices) -> Floats:
-        """Similarities of pairs of items, shape (n_pairs,)."""
+        """Return similarities of pairs of items, shape (n_pairs,)."""
         return self.scores(users)[np.arange(len(users)), items]
 
     def scores(self, users: Indices) -> Floats:
-        """Similarities of some items to all, shape (n_block, n_items)."""
+        """Return similarities of some items to all items, shape (n_block, n_items)."""
         block = np.full((len(users), self.n_items), -np.inf, dtype=np.float32)
         model = self._model
         similarities = model.neighbor_indptr, model.neighbor_items, model.neighbor_weights
@@ -469,6 +478,6 @@ class Neighbors:
         return block
 
     def _score_error(self, users: Indices) -> None:
-        """Return None: scores are the same bits in any block, and not products of factors."""
+        """Return None, since scores do not depend on the block and have no factored form."""
 
     _factor_form = _score_error

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @model
 class HistoryModel(Model):
-    """A model that knows nothing of a user but the history, rows of a CSR matrix."""
+    """A model that represents a user by the history only, a row of a CSR matrix."""
 
     predicts_ratings = False
 
@@ -37,7 +37,13 @@ class HistoryModel(Model):
         return len(self.history_indptr) - 1
 
     def with_users(self, histories: Histories) -> Self:
-        """Return the model whose users are these; `DataError` if it has folded in items."""
+        """Return the model with these users instead of its own.
+
+        Raises
+        ------
+        DataError
+            If items were folded into the model.
+        """
         self._require_items_of_the_fit()
         check_indices(histories.indices, self.n_items, "item")
         result = copy.copy(self)
@@ -45,7 +51,7 @@ class HistoryModel(Model):
         return result
 
     def with_items(self, histories: Histories) -> Self:
-        """Return the model whose items are these; items folded in before are dropped."""
+        """Return the model with these items; items folded in before are dropped."""
         source = self._source
         check_indices(histories.indices, source.n_users, "user")
         folded = copy.copy(source)
@@ -66,11 +72,11 @@ class HistoryModel(Model):
 
     @abstractmethod
     def _set_items(self, histories: Histories) -> None:
-        """Set the arrays of the scored items to those of new ones, given by their users."""
+        """Replace the scored items by new ones, given by their users."""
 
     @abstractmethod
     def _terms(self, history: Histories, items: Indices) -> Floats:
-        """Return what each item of a history adds to scores, shape (n_items, n_history)."""
+        """Return the contributions of a history's items to scores, shape (n_items, n_history)."""
 
     @classmethod
     def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
@@ -81,9 +87,9 @@ class HistoryModel(Model):
 
 @model
 class ItemItemModel(HistoryModel):
-    """A model whose scores are ``sum over j in history(u) of w_uj S_ji``.
+    """A model with scores ``sum w_uj S_ji`` over the items j of the history of user u.
 
-    For the weights w_uj see `weight_unit`: `unit` is the rating or count that weighs 1.
+    The weights w_uj are ratings or counts divided by `unit` (see `weight_unit`).
     """
 
     unit: float = fitted()
@@ -94,7 +100,7 @@ class ItemItemModel(HistoryModel):
         """Return the entries of S at all `rows` and `columns`, shape (n_rows, n_columns)."""
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
-        """Return the scores of `items`, with a term for each item of the history; the base is 0."""
+        """Return the scores of `items` as sums over the items of the history; the base is 0."""
         columns = check_indices(items, self.n_items, "item")
         return Explanation(np.zeros(len(columns), np.float32), self._terms(history, columns))
 
@@ -105,7 +111,7 @@ class ItemItemModel(HistoryModel):
         return np.ascontiguousarray(terms.T)
 
     def _everyone(self) -> Histories:
-        """Return the weights of all interactions."""
+        """Return the histories of all users, with weights as values."""
         return Histories(self.history_indptr, self.history_items, self.history_weights)
 
     def _take_histories(self, histories: Histories) -> None:
@@ -114,7 +120,7 @@ class ItemItemModel(HistoryModel):
 
 
 def weight_unit(ratings: Ratings) -> float:
-    """Return the value that weighs 1: the highest rating; of counts, the mean."""
+    """Return the value of weight 1: the highest rating, or the mean of counts."""
     values = ratings.values
     counts = ratings.implicit or are_counts(values)
     unit = values.mean(dtype=np.float64) if counts else values.max(initial=0)
@@ -122,7 +128,7 @@ def weight_unit(ratings: Ratings) -> float:
 
 
 def weighted_matrix(histories: Histories, n_columns: int, unit: float) -> csr_array[np.float32]:
-    """Return the weights of the entries of some histories, as a sparse matrix."""
+    """Return histories as a sparse matrix, with values divided by `unit`."""
     from scipy.sparse import csr_array
 
     weights = histories.values / np.float32(unit)

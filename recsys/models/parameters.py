@@ -1,4 +1,4 @@
-"""Parameters and fitted arrays of models: declarations, valid values and ranges for tuning."""
+"""Declarations of model parameters and fitted arrays, with valid values and tuning ranges."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The values of one numeric parameter from `low` to `high`, both included.
+    """Range of a numeric parameter from `low` to `high`, both included.
 
     Attributes
     ----------
     low, high : int or float
-        If both are integers, so are the values.
+        The values are integers if both ends are.
     log : bool
         Whether values are spaced by equal ratios instead of equal differences.
 
     Raises
     ------
     DataError
-        If `low` is not below `high`, an end is not finite, or a logarithmic range starts at 0 or
-        below.
+        If `low` is not below `high`, an end is not finite, or a logarithmic range does not start
+        above 0.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class Range:
         return min(max(short, self.low), self.high)
 
     def grid(self, n: int) -> tuple[float, ...]:
-        """Return n equally spaced values from `low` to `high`, fewer where integers coincide."""
+        """Return n equally spaced values from `low` to `high`, fewer if rounded values coincide."""
         shares = (i / max(1, n - 1) for i in range(n))
         if self.log:
             values = [self.low * (self.high / self.low) ** share for share in shares]
@@ -83,11 +83,11 @@ _TYPES: dict[type, tuple[Any, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a model, as its class declares it.
+    """Declaration of a model parameter.
 
-    A default of None means that the value is chosen from the data (of ``threads``: all cores).
-    Tuning searches from `low` to `high`, if they are given; `log` says whether by ratios. `choices`
-    are the valid texts, and `minimum` is the smallest valid number; None if it must be positive.
+    A default of None means that the value is chosen from the data (for ``threads``: all cores).
+    Tuning searches from `low` to `high`, if given, on a logarithmic scale if `log`. `choices` are
+    the valid texts. `minimum` is the smallest valid number; by default numbers must be positive.
     """
 
     name: str
@@ -132,25 +132,26 @@ class Parameter:
 
 
 def parameter(default: object, description: str, **options: Any) -> Any:
-    """Declare a parameter by fields of `Parameter`; 0 is valid where its range starts there."""
+    """Declare a parameter by fields of `Parameter`; 0 is valid if its range starts at 0."""
     least = {"minimum": 0} if options.get("low") == 0 else {}
     return field(default=default, metadata={"description": description, **options, **least})
 
 
 def random_state_parameter() -> Any:
-    """Declare the seed of a model."""
+    """Declare the parameter `random_state`."""
     return parameter(0, "Seed: the same seed gives the same result.", minimum=0)
 
 
 def threads_parameter() -> Any:
-    """Declare the number of threads, which does not change the result."""
+    """Declare the parameter `threads`, which does not change results."""
     return parameter(None, "Number of threads; all available cores by default.")
 
 
 def fitted(*axes: str, when: str | None = None, group: str | None = None) -> Any:
-    """Declare an array that `fit` sets, by its axes, if the attribute named `when` is true.
+    """Declare an array that `fit` sets, by the names of its axes.
 
-    What was fitted decides on the arrays of a `group`: all of them are there, or none.
+    If `when` is given, the array is set only if the attribute of that name is true. The arrays of a
+    `group` are optional: a fit sets all of them or none.
     """
     return field(init=False, repr=False, metadata={"axes": axes, "when": when, "group": group})
 
@@ -160,10 +161,10 @@ M = TypeVar("M", bound="Model")
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 def model(cls: type[M]) -> type[M]:
-    """Make a class a dataclass with keyword-only parameters, which its docstring lists."""
+    """Make a class a dataclass with keyword-only parameters, and add them to its docstring."""
     cls = dataclass(kw_only=True, eq=False)(cls)
     types = {"int": int, "float": float, "bool": bool, "str": str}
-    own = sorted(fields(cls), key=lambda f: f.name not in cls.__annotations__)  # come first
+    own = sorted(fields(cls), key=lambda f: f.name not in cls.__annotations__)  # own before base
     cls._parameters = tuple(
         Parameter(f.name, types.get(str(f.type).split(" ")[0], object), f.default, **f.metadata)
         for f in own
@@ -182,11 +183,9 @@ def model(cls: type[M]) -> type[M]:
 
 
 def breakdown(model: Model, *names: str) -> DataError:
-    """Return the error of a fit that diverged, with the parameters that may be the cause."""
+    """Return the error for a diverging fit, with the parameters that may be the cause."""
     own = " and ".join(f"{name} {getattr(model, name):g}" for name in names)
     usual = " and ".join(f"{getattr(type(model), name):g}" for name in names)
     is_usual = all(getattr(model, name) == getattr(type(model), name) for name in names)
     advice = "scale the ratings" if is_usual else f"choose values nearer to {usual}"
-    return DataError(
-        f"The fit of {model.name} leaves the range of single precision with {own}; {advice}."
-    )
+    return DataError(f"The fit of {model.name} overflows single precision with {own}; {advice}.")

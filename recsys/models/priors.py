@@ -1,4 +1,4 @@
-"""Factor models that know features, and prior means of factors that are linear in them."""
+"""Factor models with features, and prior means of factors that are linear in the features."""
 
 from __future__ import annotations
 
@@ -19,24 +19,30 @@ if TYPE_CHECKING:
 
 
 def csr_rows(features: GroupedFeatures | None) -> CsrArrays | None:
-    """Return features as the kernels take them; None if there are none."""
+    """Return features as CSR arrays for the kernels, or None if there are none."""
     if features is None or not features.matrix.shape[1]:
         return None
     return kernels.csr_arrays(features.matrix.astype(np.float32, copy=False))
 
 
 def row_of(rows: CsrArrays, at: int) -> CsrArrays:
-    """Return one row of a matrix."""
+    """Return a row of a matrix as CSR arrays."""
     part = slice(rows.indptr[at], rows.indptr[at + 1])
     n = part.stop - part.start
     return CsrArrays(np.array([0, n]), rows.indices[part], rows.data[part])
 
 
 class Known(NamedTuple):
-    """Features and ratings that an explanation may use, next to the history of the user.
+    """Features and ratings for an explanation, in addition to the history of the user.
 
-    The features of the user, a single row; those of the items; and the ratings of the items, by
-    users.
+    Attributes
+    ----------
+    user : CsrArrays or None
+        Features of the user, a single row.
+    items : CsrArrays or None
+        Features of the items.
+    raters : Histories or None
+        Ratings of the items by users.
     """
 
     user: CsrArrays | None = None
@@ -46,22 +52,22 @@ class Known(NamedTuple):
 
 @model
 class FeaturedModel(FoldingModel, FactorModel):
-    """A factor model that folds in users and items with what is known of them."""
+    """A factor model that folds in users and items with their features."""
 
     uses_features = True
 
     def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
-        """Return the model whose users are these; one of the fit keeps the same vector."""
+        """Return the model with these users; a training user keeps the same vector."""
         folded = self._folded(histories, "user", csr_rows(features))
         vars(folded)["_source_model"] = self._source
         return folded
 
     def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
-        """Return the model whose items are these, with the users as they are."""
+        """Return the model with these items, and the same users."""
         return self._folded(histories, "item", csr_rows(features))
 
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
-        """Return the model with more items, or users, without ratings, sorted by `order`."""
+        """Return the model with additional items (or users) without ratings, sorted by `order`."""
         n_new = features.matrix.shape[0]
         n_known = len(order) - n_new
         rows = np.where(order < n_known, order, -1)
@@ -74,9 +80,9 @@ class FeaturedModel(FoldingModel, FactorModel):
 
 @model
 class PriorModel(FeaturedModel):
-    """A model whose factors are pulled towards linear functions of features, where there are any.
+    """A model whose factors are shrunk towards linear functions of features, if any.
 
-    A user, or item, without ratings is that point itself.
+    A user or item without ratings has exactly the predicted factors.
     """
 
     item_prior_mean: Floats = fitted("k", group="item priors")
@@ -94,16 +100,16 @@ class PriorModel(FeaturedModel):
     user_told: Floats = fitted("n_users", group="user priors")
 
     def knows(self, side: str) -> bool:
-        """Return whether the model has features of a side, "item" or "user"."""
+        """Return whether the model uses features of `side`, "item" or "user"."""
         return f"{side}_prior_mean" in vars(self)
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
-        """Return the factors of a side without their mean, and how far features tell each."""
+        """Return centred factors of `side`, and the reliability of their features."""
         factors: Floats = getattr(self, f"{side}_factors")
         return factors - getattr(self, f"{side}_centre"), getattr(self, f"{side}_told")
 
     def known(self, side: str) -> NDArray[np.bool_]:
-        """Return which rows of a side have been rated, or have rated; all without features."""
+        """Return which rows of `side` have ratings; all rows if there are no features."""
         if not self.knows(side):
             return np.ones(getattr(self, f"n_{side}s"), np.bool_)
         known: NDArray[np.bool_] = getattr(self, f"{side}_known") > 0
@@ -116,7 +122,7 @@ class PriorModel(FeaturedModel):
     def _set_prior(
         self, side: str, prior: PriorMean, features: CsrArrays | None, factors: Floats
     ) -> None:
-        """Keep what a fit has found for a side; rows with factors of zero have no ratings."""
+        """Set the fitted arrays of the prior of `side`; zero factors mean no ratings."""
         known = factors.any(axis=1)
         off = factors[known] - prior.of(features, len(factors))[known]
         square = np.einsum("ij,ij->", off, off, dtype=np.float64)
@@ -128,13 +134,14 @@ class PriorModel(FeaturedModel):
     def _completed(
         self, side: str, factors: Floats, counts: NDArray[np.int64], points: Floats
     ) -> dict[str, Floats]:
-        """Return the arrays of rows, of which those without ratings are the points of the prior."""
+        """Return the arrays of `side`, with prior means for rows without ratings."""
         known = counts > 0
         off = points - getattr(self, f"{side}_centre")
         square = np.einsum("ij,ij->i", off, off)
-        told = np.sqrt(square / (square + np.float32(getattr(self, f"{side}_variance") + 1e-12)))
+        variance = np.float32(getattr(self, f"{side}_variance") + 1e-12)
+        reliability = np.sqrt(square / (square + variance))
         return {
             f"{side}_factors": np.where(known[:, None], factors, points),
             f"{side}_known": known.astype(np.float32),
-            f"{side}_told": told.astype(np.float32),
+            f"{side}_told": reliability.astype(np.float32),
         }

@@ -1,11 +1,12 @@
-r"""History models that know features: of items without users, and of users without a history.
+r"""History models that use features for items without users and users without a history.
 
-The scores of a history model are linear in the history, ``h S``. The column of S of an item that
-nobody has follows from those of the other items by ridge regression on the main directions of the
-features: with the positions T of items on these (and an intercept), and Z = T (T'T + rho I)^-1 over
-the items of the fit, it is ``S Z t``. So the *profile* of a user, ``h S Z``, times the position t
-of the item is the score. A user without a history is the regression of all histories on the
-features of users, likewise: ``t Z'H S``. What is known by histories stays as it is.
+The scores of a history model are linear in the history, ``h S``. Ridge regression on the main
+directions of the item features predicts the column of S of an item without users from the other
+columns. Let T be the positions of the training items on these directions, with an intercept, and
+``Z = T (T'T + rho I)^-1``. The predicted column for an item at position t is ``S Z t``, so its
+score is the *profile* of the user, ``h S Z``, times t. Likewise, histories are regressed on the
+features of users, and the scores of a user without a history are ``t Z'H S``. Items with users and
+users with a history are not affected.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
     from recsys.data.ratings import Ratings
 
-_DIRECTIONS = 192  # of the features
-_EXTRA = 32  # columns of the random subspace beyond them
+_DIRECTIONS = 192  # maximum number of directions of the features
+_EXTRA = 32  # oversampling: columns of the random subspace beyond the directions
 
 
 class Frame(NamedTuple):
-    """The positions of rows with features: on orthogonal directions, around their mean."""
+    """Orthogonal directions of features and their mean, which define positions of rows."""
 
     centre: Floats
     directions: Floats
 
     @classmethod
     def of(cls, features: GroupedFeatures, counts: NDArray[np.int64]) -> Frame:
-        """Find the directions; frequent rows count more, all others but those of no count too."""
+        """Compute the directions, with rows weighted by the square roots of their counts."""
         known, rows = (counts > 0).astype(np.float32), features.matrix
-        weight = (counts ** np.float32(0.25)).astype(np.float32)  # a row counts by its square root
+        weight = (counts ** np.float32(0.25)).astype(np.float32)  # its square weights the squares
         scaled = rows.multiply(weight[:, None]).tocsr().astype(np.float32)
         k, entries = min(_DIRECTIONS, *rows.shape), kernels.csr_arrays(scaled)
         directions, _ = leading_directions(entries, rows.shape[1], k, extra=_EXTRA, random_state=0)
@@ -59,7 +60,7 @@ class Frame(NamedTuple):
         return np.column_stack([found, np.ones(n_rows, np.float32)])
 
     def regression(self, features: CsrArrays | None, known: NDArray[np.bool_]) -> Floats:
-        """Return Z, with rows of zeros for rows that are not known, shape (n_rows, r + 1)."""
+        """Return Z, with zeros for rows that are not known, shape (n_rows, r + 1)."""
         T = self.positions(features, len(known)) * known[:, None]
         system = kernels.coefficients(T, T).astype(np.float64)
         system[np.diag_indices(len(system) - 1)] += FEATURE_PENALTY
@@ -68,7 +69,7 @@ class Frame(NamedTuple):
 
 @model
 class ProfileModel(HistoryModel):
-    """A history model that knows items without users, and users without a history, by features."""
+    """A history model with features for items without users and users without a history."""
 
     uses_features = True
 
@@ -89,7 +90,7 @@ class ProfileModel(HistoryModel):
 
     @abstractmethod
     def _filter(self, Z: Floats) -> Floats:
-        """Return S @ Z: the scores of histories of one item each, combined over items."""
+        """Return S @ Z: the scores of single-item histories, multiplied by Z."""
 
     @abstractmethod
     def _scored(self, Q: Floats) -> Floats:
@@ -97,17 +98,17 @@ class ProfileModel(HistoryModel):
 
     @abstractmethod
     def _counting(self, histories: Histories) -> Floats:
-        """Return the weights of histories that scores are linear in."""
+        """Return the weights of histories, in which scores are linear."""
 
     def knows(self, side: str) -> bool:
-        """Return whether the model has features of a side, "item" or "user"."""
+        """Return whether the model uses features of `side`, "item" or "user"."""
         return f"{side}_centre" in vars(self)
 
     def _frame(self, side: str) -> Frame:
         return Frame(getattr(self, f"{side}_centre"), getattr(self, f"{side}_directions"))
 
     def _fit_profiles(self, ratings: Ratings) -> None:
-        """Learn from the features of `ratings`, after S is there."""
+        """Fit the regressions on the features of `ratings`, after S is set."""
         everyone = Histories.of(ratings)
         counts = {
             "item": np.bincount(ratings.indices, minlength=ratings.n_items),
@@ -129,7 +130,7 @@ class ProfileModel(HistoryModel):
                 self.user_histories = kernels.csr_rmatmat(weighted, Z, self.n_items)
             positions = frame.positions(rows, len(known))
             vectors = self._compared(side)
-            if vectors is not None:  # those that features predict, by which items are compared
+            if vectors is not None:  # vectors for similarity are predicted from features too
                 found = kernels.coefficients(Z, np.ascontiguousarray(vectors))
                 off = (vectors - positions @ found)[known]
                 square = float(np.einsum("ij,ij->", off, off, dtype=np.float64))
@@ -139,7 +140,7 @@ class ProfileModel(HistoryModel):
         self._set_columns()
 
     def _set_columns(self) -> None:
-        """Set what users without a history are scored by."""
+        """Set the item columns that score users without a history."""
         vars(self).pop("_extra", None)
         if self.knows("user"):
             self.user_columns = self._scored(self._source.user_histories)
@@ -149,14 +150,14 @@ class ProfileModel(HistoryModel):
 
     @property
     def _new(self) -> tuple[bool, bool]:
-        """Presence of new items, and of users without a history, that features tell of."""
+        """Existence of items without users, and of users without a history, with features."""
         return (
             self.knows("item") and bool(self.item_positions[:, -1].any()),
             self.knows("user") and bool(self.user_positions[:, -1].any()),
         )
 
     def _user_columns(self, own: Floats, history: CsrArrays, users: Indices) -> Floats:
-        """Return `own` vectors of users with their profiles and positions."""
+        """Return `own` vectors of users, extended by their profiles and positions."""
         items, of_users = self._new
         parts = [own]
         if items:
@@ -166,7 +167,7 @@ class ProfileModel(HistoryModel):
         return np.hstack(parts) if len(parts) > 1 else own
 
     def _item_columns(self, own: Floats) -> Floats:
-        """Return `own` vectors of items with what profiles and positions are multiplied by."""
+        """Return `own` vectors of items, extended by the factors of profiles and positions."""
         if "_extra" not in vars(self):
             arrays = zip(self._new, ("item_positions", "user_columns"), strict=True)
             parts = [own, *(getattr(self, name) for new, name in arrays if new)]
@@ -179,18 +180,19 @@ class ProfileModel(HistoryModel):
         return None if vectors is None else vectors()
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
-        """Return vectors of a side around their mean, and how far features tell each: cosines."""
+        """Return centred vectors of `side`, and the reliability of their features."""
         vectors = self._compared(side)
         assert vectors is not None
         positions: Floats = getattr(self, f"{side}_positions")
         found: Floats = getattr(self, f"{side}_vector_map")
         predicted = positions[:, :-1] @ found[:-1]  # the intercept is the mean
         square = np.einsum("ij,ij->i", predicted, predicted)
-        told = np.sqrt(square / (square + np.float32(getattr(self, f"{side}_variance") + 1e-12)))
-        return np.where(positions[:, -1:] > 0, predicted, vectors - found[-1]), told
+        variance = np.float32(getattr(self, f"{side}_variance") + 1e-12)
+        reliability = np.sqrt(square / (square + variance))
+        return np.where(positions[:, -1:] > 0, predicted, vectors - found[-1]), reliability
 
     def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
-        """Return the model whose users are these; without a history, what their features say."""
+        """Return the model with these users; features represent those without a history."""
         result = super().with_users(histories)
         vars(result).pop("_extra", None)
         if self.knows("user"):
@@ -199,7 +201,7 @@ class ProfileModel(HistoryModel):
         return result
 
     def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
-        """Return the model whose items are these; items folded in before are dropped."""
+        """Return the model with these items; items folded in before are dropped."""
         result = super().with_items(histories)
         if self.knows("item"):
             positions = self._frame("item").positions(csr_rows(features), histories.n_rows)
@@ -208,7 +210,7 @@ class ProfileModel(HistoryModel):
         return result
 
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
-        """Return the model with more items, or users, without ratings, sorted by `order`."""
+        """Return the model with additional items (or users) without ratings, sorted by `order`."""
         n_new, place = features.matrix.shape[0], np.argsort(order)
         rows = np.where(order < len(order) - n_new, order, -1)
         arrays = self._rearranged(**{side: rows})
@@ -226,14 +228,14 @@ class ProfileModel(HistoryModel):
         return result
 
     def _renumber(self, arrays: dict[str, NDArray[Any]], side: str, place: Indices) -> None:
-        """Change the numbers of items in arrays of a subclass, to their new places."""
+        """Update item indices in the arrays of a subclass to their new places."""
 
     def contributions(
         self, history: Histories, items: ArrayLike, known: Known | None = None
     ) -> Explanation:
-        """Return the scores of `items` as sums: over the history, and over features if `known`.
+        """Return the scores of `items` as sums over the history, and over features if `known`.
 
-        The features of an item count where it has no users, those of the user without a history.
+        Features contribute only for items without users and for users without a history.
         """
         columns, known = check_indices(items, self.n_items, "item"), known or Known()
         base, terms = np.zeros(len(columns), np.float32), self._terms(history, columns)

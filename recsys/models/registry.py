@@ -1,6 +1,6 @@
-"""Models by name, and their fits.
+"""Registry of models by name, and the fit of a model.
 
-`MODELS` names where each class lives, so that only the model in use is imported, with NumPy.
+`MODELS` has import paths, so that only the model in use (and NumPy) is imported.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ MODELS: dict[str, str] = {
     "spectral": "recsys.models.linear_filter:Spectral",
 }
 
-_CHOICE = {"auto": "recsys.auto:Auto"}  # of one of them, which is what is saved
+_CHOICE = {"auto": "recsys.auto:Auto"}  # chooses one of MODELS, which is saved instead
 
 
 def model_class(name: str) -> type[Model]:
-    """Return the class of a model; the error for an unknown name has the closest ones.
+    """Return the class of a model.
 
     Raises
     ------
     DataError
-        If there is no such model; the message names the closest one.
+        If there is no such model; the message suggests the closest names.
     """
     if name not in MODELS | _CHOICE:
         close = similar_names(str(name))
@@ -57,9 +57,9 @@ def model_class(name: str) -> type[Model]:
 
 
 def similar_names(name: str) -> list[str]:
-    """Return the models that may be meant by a name that no model has."""
+    """Return the names of models that are similar to an unknown name."""
     text = name.lower()
-    if text in ("svd", "svd++", "funksvd", "mf", "nmf"):  # what `als` is called elsewhere
+    if text in ("svd", "svd++", "funksvd", "mf", "nmf"):  # similar models in other libraries
         return ["als"]
     parts = [each for each in MODELS if text in each] if text else []
     return parts or close_matches(text, MODELS, 3)
@@ -77,13 +77,12 @@ def parameters(name: str) -> tuple[Parameter, ...]:
 
 
 def make_model(name: str, **params: Any) -> Model:
-    """Return an unfitted model of a name in `MODELS`, with defaults for other parameters.
+    """Return an unfitted model by its name in `MODELS`, with some parameters set.
 
     Raises
     ------
     DataError
-        If there is no such model, it has no such parameter, or a value is of another type or out of
-        range.
+        If the model or a parameter does not exist, or a value has another type or is out of range.
 
     Examples
     --------
@@ -96,14 +95,14 @@ def make_model(name: str, **params: Any) -> Model:
 def fitted_model(
     model: Model, ratings: Ratings, on_step: OnStep, **settings: Any
 ) -> tuple[Model, Ratings, dict[str, Any]]:
-    """Fit a model; return it, its ratings and the summary that is saved with it.
+    """Fit a model, and return it with its ratings and the training summary.
 
-    Of a model that chooses among others, these are the choice, and what it was fitted to.
+    For `auto`, the returned model and ratings are the chosen model and its training data.
 
     Raises
     ------
     DataError
-        If there are no ratings, or the fit breaks down.
+        If there are no ratings, or the fit diverges.
     """
     if not ratings.n_ratings:
         raise DataError("There are no ratings to fit a model to.")
@@ -129,5 +128,5 @@ def fitted_model(
         "train_rmse": last.train_rmse if last else None,
         "validation_rmse": last.validation_rmse if last else None,
     }
-    said = {"choice": findings, "remarks": "; ".join(model.remarks)}
-    return model, ratings, training | {name: text for name, text in said.items() if text}
+    texts = {"choice": findings, "remarks": "; ".join(model.remarks)}
+    return model, ratings, training | {name: text for name, text in texts.items() if text}

@@ -1,4 +1,4 @@
-"""Soft-impute: biases, and their residual completed under a nuclear-norm penalty."""
+"""Soft-impute: biases, and nuclear-norm regularized completion of their residuals."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from recsys.models.parameters import (
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
-_TEST_FRACTION = 0.1  # of the ratings, to choose the regularization
-_FEWEST = 20  # ratings below which none are held out
+_TEST_FRACTION = 0.1  # share of the ratings held out to choose the regularization
+_FEWEST = 20  # minimum number of ratings for holding some out
 
 
 @model
 class SoftImpute(RatingModel, FactorModel):
-    """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, the last term by soft-impute.
+    """Predict a rating as ``mu + b_u + c_i + a_u . m_i``, with the last term by soft-impute.
 
-    The biases are those of the model bias. Their residual is completed by the matrix Z that
-    minimises ``sum (r_ui - z_ui)^2 / 2 + regularization * (sum of the singular values of Z)``: a
-    convex problem whose solution has a rank of its own.
+    The biases are those of `Bias`. Their residuals r are completed by the matrix Z that minimises
+    ``sum (r_ui - z_ui)^2 / 2 + regularization * (sum of the singular values of Z)``. The problem is
+    convex, and the penalty determines the rank of its solution.
 
     Attributes
     ----------
     penalty : float
-        The regularization given or chosen.
+        The regularization, as given or as chosen on held-out ratings.
 
     References
     ----------
@@ -77,8 +77,8 @@ class SoftImpute(RatingModel, FactorModel):
     penalty: float = fitted()
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
-        """Fit by way of a few larger penalties, each a `Step`."""
-        # Only a fit needs the solvers, which take longer to import than a saved model to open.
+        """Fit a decreasing sequence of penalties with warm starts; each is a `Step`."""
+        # Importing the solvers, which only a fit needs, takes longer than loading a saved model.
         from lowrank.completion import nuclear_norm
         from lowrank.completion.observed import hold_out
 
@@ -109,7 +109,7 @@ class SoftImpute(RatingModel, FactorModel):
                 self.penalty = nuclear_norm.choose_regularization(
                     left, held_out=others, **options
                 ).best
-            else:  # nothing but the biases; any penalty if they are exact
+            else:  # biases only; any penalty will do if they are exact
                 self.penalty = nuclear_norm.largest_regularization(residual) or 1.0
             grid = nuclear_norm.penalties_to(self.penalty, residual)
             path = nuclear_norm.soft_impute_path(residual, grid, **options, tol=self.tol)
@@ -125,7 +125,7 @@ class SoftImpute(RatingModel, FactorModel):
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` as sums over the history.
 
-        A rating has its share in the user's bias and, by its residual, in the user's factors.
+        A rating contributes to the user's bias and, by its residual, to the user's factors.
         """
         wanted = check_indices(items, self.n_items, "item")
         rated = check_indices(history.indices, self.n_items, "item")
@@ -140,7 +140,7 @@ class SoftImpute(RatingModel, FactorModel):
         return self._explanation(base, terms, wanted)
 
     def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
-        """Solve for biases, then for factors by ridge regression."""
+        """Compute biases, then factors by ridge regression."""
         other_bias = self.item_bias if of_users else self.user_bias
         other_factors = self.item_factors if of_users else self.user_factors
         damping = self.user_damping if of_users else self.item_damping
@@ -159,6 +159,6 @@ class SoftImpute(RatingModel, FactorModel):
 
 
 def _with_a_column(factors: NDArray[np.floating]) -> Floats:
-    """Return the factors, or one column of zeros without any: a saved array is never empty."""
+    """Return the factors, or a column of zeros for rank 0, since saved arrays are never empty."""
     some = factors if factors.shape[1] else np.zeros((len(factors), 1))
     return np.ascontiguousarray(some, np.float32)

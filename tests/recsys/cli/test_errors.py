@@ -141,7 +141,7 @@ def test_parameters_that_overflow_are_said(run, ratings):
     for more in (["--out", "m"], ["--out", "m", "--test-fraction", "0.2"]):
         args = ["fit", ratings, "--model", "als", "-p", "count_power=65536", *more]
         stderr = run(*args, code=1).stderr
-        assert "The fit of als leaves the range of single precision with regularization" in stderr
+        assert "The fit of als overflows single precision with regularization" in stderr
         assert "count_power 65536; choose values nearer to 1.3 and 0.5." in stderr
     assert not Path("m").exists()
 

@@ -153,7 +153,7 @@ def test_a_fit_that_breaks_down_is_given_up(interactions):
     found = quick("implicit-bpr", interactions, **settings)
     assert [trial.state for trial in found.trials] == ["complete", "pruned", "pruned"]
     assert found.best is found.trials[0]
-    with pytest.raises(DataError, match="The implicit-bpr fit broke down"):
+    with pytest.raises(DataError, match="The implicit-bpr fit diverged"):
         quick("implicit-bpr", interactions, fixed={"factors": 4, "regularization": 1e4})
 
 

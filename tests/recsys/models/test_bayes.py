@@ -285,8 +285,8 @@ def test_updated_models_predict_for_times(likelihood, moods, tmp_path):
     ("name", "value", "message"),
     [
         ("cut_points", np.zeros(2), r"must have shape \(n_cut_points\)"),
-        ("user_drift_starts", None, "must hold places of knots"),
-        ("item_drift_counts", None, "must hold places of knots"),
+        ("user_drift_starts", None, "must hold indices of knots"),
+        ("item_drift_counts", None, "must hold indices of knots"),
     ],
 )
 def test_damaged_arrays_are_rejected(name, value, message):

@@ -236,7 +236,7 @@ def test_contributions_of_dislikes_are_those_of_the_solution():
 
 def test_a_fit_that_breaks_down_is_an_error_with_advice(ratings):
     with pytest.raises(
-        DataError, match="The implicit-bpr fit broke down; try a larger regularization"
+        DataError, match="The implicit-bpr fit diverged; try a larger regularization"
     ):
         make_model("implicit-bpr", learning_rate=1e30, iterations=5).fit(ratings)
 
