@@ -1,4 +1,4 @@
-"""Temporary files and directories next to their place, renamed when complete; locks and links."""
+"""Atomic changes of files and directories: temporary ones that are renamed, locks and links."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ try:
 except ImportError:  # on Windows only
     msvcrt = None  # type: ignore[assignment]
 
-_PAUSE = 0.1  # seconds
+_PAUSE = 0.1  # seconds between attempts to lock a file
 
 
 @contextmanager
 def unfinished_directory(target: Path) -> Iterator[Path]:
-    """Yield a new directory next to `target`, which is removed at the end if it is still there."""
+    """Yield a new directory next to `target`, and remove it at the end unless it was renamed."""
     path = _hidden(target)
-    try:  # around the making, too: an interrupt may come between it and the next line
+    try:  # includes mkdir, because an interrupt may come directly after it
         path.mkdir()
         yield path
     finally:
@@ -35,7 +35,7 @@ def unfinished_directory(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def unfinished_file(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """Yield a new file next to `target` and its name; it is removed at the end if still there."""
+    """Yield the path and stream of a new file next to `target`; remove it unless renamed."""
     path = _hidden(target)
     try:
         with path.open("xb") as stream:
@@ -45,10 +45,10 @@ def unfinished_file(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 
 def put_in_place(new: Path, target: Path) -> None:
-    """Write the directory `new` to the disk and rename it to `target`; one there is removed."""
-    from concurrent.futures import ThreadPoolExecutor  # slow to import, for help that is not
+    """Flush the directory `new` to the disk, and rename it to `target`, which it replaces."""
+    from concurrent.futures import ThreadPoolExecutor  # slow to import, and rarely needed
 
-    with ThreadPoolExecutor() as pool:  # which only wait
+    with ThreadPoolExecutor() as pool:  # the threads mostly wait
         list(pool.map(flush, [*(each for each in new.rglob("*") if not each.is_symlink()), new]))
     if target.exists():
         aside = _hidden(target)
@@ -66,10 +66,10 @@ def put_in_place(new: Path, target: Path) -> None:
 
 @contextmanager
 def exclusive(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Lock a directory for a change of it; other processes that lock it wait for the end.
+    """Lock a directory against changes by other processes that use this lock.
 
-    `on_wait` is called before waiting. The lock is the system's (`flock`), and ends with the
-    process. On Windows, where a directory cannot be locked, a hidden file next to it is.
+    `on_wait` is called before waiting for another process. The lock (`flock`) ends with the
+    process. Windows cannot lock directories, so a hidden file next to the directory is locked.
     """
     if fcntl is None and msvcrt is not None:
         with _locked_file(directory.with_name(f".{directory.name}.lock"), on_wait):
@@ -85,10 +85,10 @@ def exclusive(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
                 except BlockingIOError:
                     on_wait()
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
-                # The one that held the lock may have put another directory in the place.
+                # The previous holder of the lock may have replaced the directory.
                 if os.path.samestat(os.fstat(descriptor), directory.stat()):
                     break
-            except FileNotFoundError:  # it does so at this moment
+            except FileNotFoundError:  # the directory is being replaced
                 continue
             except OSError:  # a file system without locks
                 break
@@ -97,7 +97,7 @@ def exclusive(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def _locked_file(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Lock the first byte of a file as Windows does, and remove the file afterwards."""
+    """Lock the first byte of a file on Windows, and remove the file afterwards."""
     lock, unlock = msvcrt.LK_NBLCK, msvcrt.LK_UNLCK  # type: ignore[attr-defined]
     with path.open("ab") as file:
         is_waiting = False
@@ -116,15 +116,15 @@ def _locked_file(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         finally:
             file.seek(0)
             msvcrt.locking(file.fileno(), unlock, 1)  # type: ignore[attr-defined]
-    with suppress(OSError):  # the next one has it open
+    with suppress(OSError):  # another process has the file open
         path.unlink()
 
 
 def move_link(link: Path, name: str) -> None:
-    """Let `link` point to what is called `name` next to it, from one moment to the next.
+    """Let `link` point to `name` in the same directory, atomically.
 
-    The link is relative. Where links are not allowed, as for most users of Windows, it is a file of
-    text with the name, which `recsys.resolved` follows.
+    The link is relative. If links are not allowed, as for most users of Windows, a text file with
+    the name is written instead, which `recsys.resolved` follows.
     """
     new = _hidden(link)
     try:
@@ -142,7 +142,7 @@ def move_link(link: Path, name: str) -> None:
 
 def flush(path: Path) -> None:
     """Write a file or the entries of a directory to the disk."""
-    if path.is_dir() and os.name == "nt":  # directories cannot be opened there
+    if path.is_dir() and os.name == "nt":  # Windows cannot open directories
         return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
@@ -152,7 +152,7 @@ def flush(path: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Remove a directory, and go on after an interrupt, which is raised when that is done."""
+    """Remove a directory; an interrupt is raised again after the removal is complete."""
     try:
         shutil.rmtree(directory, ignore_errors=True)
     except BaseException:

@@ -1,4 +1,4 @@
-"""The best items as a request limits and re-ranks them: by filters, diversity and groups."""
+"""Filters and re-ranking of recommendations: allowed items, diversity and groups."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from recsys.topn import CsrPairs, TopN, check_n, inverse_lengths, top_n
 ColdUser = Literal["error", "popular"]
 
 Search = Callable[[Indices, int], Iterator[TopN]]
-"""The best items of users, given as places in a query: their rows are places among these."""
+"""Search for the n best items of some users; `rows` of the result are positions of the users."""
 
-_POOL, _LEAST_POOL = 10, 200  # candidates for each place of a list, and in all
-_DEEPER = 4  # times as many, where groups leave a list short
-_WORK = 2**22  # numbers of a block of users: 16 MB
-_RESULTS = 2**20  # of a block of users, some of whom are unknown
+_POOL, _LEAST_POOL = 10, 200  # candidates per place of a list, and their minimum number
+_DEEPER = 4  # factor for the number of candidates if groups leave a list short
+_WORK = 2**22  # numbers in the work arrays of a block of users: 16 MB
+_RESULTS = 2**20  # results of a block with unknown users
 
 
 class Request(TypedDict, total=False):
@@ -62,10 +62,10 @@ def requested(
     new: NDArray[np.bool_] | None,
     popular: Popular | None,
 ) -> tuple[pl.Series, Iterator[TopN], NDArray[np.bool_] | None]:
-    """Return the ids of users, blocks of their best items, and which of the items may be new.
+    """Return the ids of users, blocks of their best items, and which items are new.
 
-    See `Recommender.recommend` for the request. `new` are the items that nobody rated, if there are
-    any; unknown users get the items of `popular`, and are an error without it.
+    See `Recommender.recommend` for the request. `new` marks the items without ratings, if there are
+    any. Unknown users get the items of `popular`; without it they raise an error.
     """
     places, labels, others = _queried(ratings.users, users, only_known=popular is None)
     if (condition := request.get("where_user")) is not None:
@@ -96,9 +96,9 @@ def requested(
 def _queried(
     ids: Ids, users: IdsLike | None, *, only_known: bool
 ) -> tuple[Indices, pl.Series, Ids]:
-    """Return the places of users, their ids, and the unknown ones: places from ``len(ids)``.
+    """Return the indices of users, their ids, and the unknown ids, with indices from ``len(ids)``.
 
-    They are all users if there is no choice; an unknown one is an error if `only_known`.
+    By default, these are all users. An unknown user raises an error if `only_known`.
     """
     none = Ids([], "user")
     if users is None:
@@ -114,7 +114,7 @@ def _queried(
 
 
 def _labels_of(ids: Ids, queries: Any, found: Indices) -> pl.Series:
-    """Return the requested ids in the dtype of `ids`; `found` are their indices, -1 if unknown."""
+    """Return the requested ids in the dtype of `ids`; `found` has their indices, or -1."""
     labels = ids.values.gather(np.maximum(found, 0))
     unknown = np.flatnonzero(found < 0)
     if not len(unknown):
@@ -123,14 +123,13 @@ def _labels_of(ids: Ids, queries: Any, found: Indices) -> pl.Series:
     if named.null_count():
         first = queries[unknown[named.is_null().arg_max() or 0]]
         raise UnknownIdError(
-            f"Unknown {ids.kind} {first!r}, which cannot be among integer ids; "
-            f"ids look like {ids.values[0]}."
+            f"Unknown {ids.kind} {first!r}: the ids are integers such as {ids.values[0]}."
         )
     return labels.scatter(unknown, named)
 
 
 def with_strangers(model: Model, popular: Popular, **limited: Any) -> Search:
-    """Return a search by `top_n` in which users from ``model.n_users`` get popular items."""
+    """Return a search in which users of index ``model.n_users`` and above get popular items."""
 
     def search(users: Indices, n: int) -> Iterator[TopN]:
         of_strangers = popular._with_arrays(n_users=users.max() + 1)
@@ -148,9 +147,10 @@ def with_strangers(model: Model, popular: Popular, **limited: Any) -> Search:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of items, such as their genres: numbers below `count`, which stands for none.
+    """Groups of items, such as genres.
 
-    The `codes`, of shape (n_items, width), are those of each item.
+    `codes`, of shape (n_items, width), has the groups of each item, numbered from 0. Empty places
+    have the value `count`, the number of groups.
     """
 
     codes: NDArray[np.int32]
@@ -158,7 +158,7 @@ class Groups:
 
     @classmethod
     def of(cls, ratings: Ratings, column: str) -> Groups:
-        """Take the groups from a column of the table of items; a list names several groups.
+        """Return the groups in a column of the item table; a list is several groups.
 
         The case of its name does not matter.
 
@@ -193,15 +193,15 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Reranking:
-    """A choice of n items, one by one, among more of the best.
+    """Greedy choice of n items from a larger number of candidates.
 
     The next item is the one with the largest ``(1 - diversity) relevance - diversity similarity``
-    (maximal marginal relevance) that leaves no group with more than `at_most` items: relevance is
-    the place of the score between those of the worst candidate, 0, and of the best, 1, and
-    similarity the largest cosine with an item chosen before.
+    (maximal marginal relevance) that leaves no group with more than `at_most` items. Relevance is
+    the score, scaled to 0 for the worst and 1 for the best candidate. Similarity is the largest
+    cosine with an item chosen before.
 
-    Without `diversity` the order is that of the scores; with one of 1 they decide the first item
-    only. The `vectors` of the items are of length 1.
+    If `diversity` is 0, the order is that of the scores; if it is 1, they only determine the first
+    item. The `vectors` of the items have length 1.
 
     References
     ----------
@@ -219,8 +219,8 @@ class Reranking:
     ) -> Iterator[TopN]:
         """Yield the lists of `users`, in blocks.
 
-        They are chosen among the `pool` best of `n_items` items, and among more for users whom the
-        groups leave with fewer than n.
+        The candidates are the `pool` best of `n_items` items, and more for users with fewer than n
+        items because of the groups.
         """
         pool = min(n_items, pool or max(_POOL * n, _LEAST_POOL))
         for top in search(users, pool):
@@ -238,7 +238,7 @@ class Reranking:
             yield whole.take(np.argsort(whole.rows, kind="stable"))
 
     def _chosen(self, top: TopN, n: int, pool: int) -> TopN:
-        """Choose n of each user's candidates, of which there are `pool` at most."""
+        """Choose n of the candidates of each user, who has `pool` of them at most."""
         distinct, rows = np.unique(top.rows, return_inverse=True)
         items = np.full((len(distinct), pool), -1, np.int64)
         scores = np.zeros(items.shape, np.float32)
@@ -254,7 +254,7 @@ class Reranking:
         return TopN(distinct[row], items[row, taken], ranks, scores[row, taken])
 
     def _order(self, items: Indices, scores: Floats, n: int) -> Indices:
-        """Return the places of the chosen candidates, of shape (n_users, n), -1 for none."""
+        """Return the positions of the chosen candidates, shape (n_users, n), padded with -1."""
         users, given = np.arange(len(items)), items >= 0
         best = scores[:, :1]
         worst = np.where(given, scores, np.inf).min(axis=1, keepdims=True)
@@ -295,12 +295,12 @@ def best_items(
     at_most: int | None = None,
     per: str | None = None,
 ) -> Iterator[TopN]:
-    """Yield the n best items of each user, re-ranked if that is requested; check the options.
+    """Check the options, and yield the n best items of each user, re-ranked if requested.
 
     Raises
     ------
     DataError
-        If an option is out of range or needs another, or the model has no item vectors.
+        If an option is out of range or needs another one, or the model has no item vectors.
     """
     if isinstance(diversity, bool) or not isinstance(diversity, int | float):
         raise DataError(f"diversity must be a number from 0 to 1; got {diversity!r}.")

@@ -1,6 +1,6 @@
-"""Arrays of saved models: mapped into memory once they are as model.json describes them.
+"""Memory-mapped arrays of saved models, checked against model.json.
 
-Whatever is wrong is a `DamageError`.
+Any mismatch raises a `DamageError`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ MODEL_FORMAT = "recsys-model"
 FORMAT_VERSION: Literal[2] = 2
 
 LONGEST = 64 * 2**20
-"""Bytes of a document."""
+"""Maximum size of a JSON document, in bytes."""
 
 VERIFIED_TOGETHER = 64 * 2**20
-"""Bytes of all files, up to which all checksums are verified."""
+"""Total size of files up to which all checksums are verified, in bytes."""
 
-_ALWAYS_VERIFIED = 2**20  # bytes of one file
-_LONGEST_NAME = 255  # bytes
+_ALWAYS_VERIFIED = 2**20  # size up to which the checksum of a file is verified, in bytes
+_LONGEST_NAME = 255  # maximum length of a file name, in bytes
 
 
 class DamageError(ValueError):
-    """Damage of a saved model, index or split, as the end of a sentence."""
+    """Damage of a saved model, index or split; the message is the end of a sentence."""
 
 
 def resolved(path: str | Path) -> Path:
-    """Return a path, or the directory that a text file in its place names (`atomic.move_link`)."""
+    """Return a path, or the directory named by a text file there (see `atomic.move_link`)."""
     place = Path(path)
     if place.is_file() and place.stat().st_size <= _LONGEST_NAME:
         try:
@@ -48,15 +48,15 @@ def resolved(path: str | Path) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the checksum of a file."""
+    """Return the SHA-256 checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def mapped(directory: Path, name: str, entry: Mapping[str, Any], *, verify: bool) -> NDArray[Any]:
-    """Map an array into memory, once it is as an `entry` of fields of `schema.FileEntry` says.
+    """Map an array into memory after checking it against the fields of a `schema.FileEntry`.
 
-    The checksum of a file of more than 1 MB is left out, unless `verify` is set.
+    The checksum of a file larger than 1 MB is only verified if `verify` is set.
 
     Raises
     ------
@@ -70,10 +70,10 @@ def mapped(directory: Path, name: str, entry: Mapping[str, Any], *, verify: bool
     if (verify or size <= _ALWAYS_VERIFIED) and sha256_of(path) != entry["sha256"]:
         raise DamageError(f"the contents of {name} have changed since it was saved")
     try:
-        array = open_memmap(path, mode="r")  # never unpickles, and takes no zip
+        array = open_memmap(path, mode="r")  # neither unpickles nor opens zip files
     except OSError:
         raise
-    except Exception:  # a header can be wrong in many ways
+    except Exception:  # invalid headers raise many types of errors
         raise DamageError(f"{name} is not an array of numbers") from None
     dtype, shape = entry["dtype"], tuple(entry["shape"])
     if (array.dtype.str, array.shape) != (dtype, shape):
@@ -81,7 +81,7 @@ def mapped(directory: Path, name: str, entry: Mapping[str, Any], *, verify: bool
             f"{name} must be of type {dtype} and shape {shape}, "
             f"not {array.dtype.str} and {array.shape}"
         )
-    # Windows replaces no directory with files that are mapped.
+    # Copy on Windows, which cannot replace a directory with mapped files.
     return np.array(array) if os.name == "nt" else np.asarray(array)
 
 
@@ -92,7 +92,7 @@ def check_rows(
     n_columns: int,
     n_rows: int | None = None,
 ) -> None:
-    """Check that the arrays are the rows of a CSR matrix.
+    """Check that two arrays are a valid CSR structure.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Schemas of saved models, indexes and splits, and loading by them: everything is checked.
+"""Schemas of saved models, indexes and splits, and checked loading of them.
 
-Damage is a `DamageError` where it is found, and a `ModelFileError` that names the directory to
-those who open one.
+Functions that check contents raise a `DamageError`. Functions that open a directory turn it into a
+`ModelFileError` with the path.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 
 INDEX_FORMAT = "recsys-lsi"
-SPARK_FORMAT = "recsys-spark-model"  # written by `recsys.spark`, and opened by one machine as well
+SPARK_FORMAT = "recsys-spark-model"  # written by `recsys.spark`, and loaded without a cluster too
 MEASURED = "metrics.json"
 SPLIT_MANIFEST = "split.json"
 SPLIT_FORMAT: Literal["recsys-split"] = "recsys-split"
-_FEW_TEXTS = 2**16  # that are cut by Python in the time in which polars starts its threads
+_FEW_TEXTS = 2**16  # maximum number of texts that Python slices faster than polars
 
 Scalar: TypeAlias = bool | int | float | str | None
 ColumnType: TypeAlias = Literal["number", "text", "list", "date", "datetime"]
@@ -60,7 +60,7 @@ Side: TypeAlias = Literal["user", "item"]
 Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
-# Patterns end in \Z: $ would let a line end follow.
+# Patterns end in \Z, since $ also matches before a final line feed.
 _TABLES = r"users|items|(item|user)_(table|levels)|terms|stop_words|documents_[0-9]{1,6}"
 TableName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({_TABLES})\Z")]
 FOLDER = rf"(arrays|part_[0-9]{{1,6}}|ratings|(item|user)_features|{_TABLES})"
@@ -70,7 +70,7 @@ FoldName: TypeAlias = Annotated[str, Meta(pattern=r"\Afold-[0-9]{1,9}\Z")]
 _PARTS = r"(train|test|history)\.(csv|parquet)|(items|users)\.parquet"
 PartName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({_PARTS})\Z")]
 
-# Types of the columns of each kind of features; numbers have any numeric type.
+# Valid types of columns for each kind of features; "number" allows any numeric type.
 _FEATURES: dict[str, tuple[Any, ...]] = {
     "boolean": (pl.Boolean,),
     "date": (pl.Date, pl.Datetime),
@@ -90,7 +90,7 @@ S = TypeVar("S")
 
 
 class FileEntry(Struct, frozen=True):
-    """One array file: its checksum, size, type (``<f4`` is float32) and shape."""
+    """Description of an array file: checksum, size, type (``<f4`` is float32) and shape."""
 
     sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     bytes: Count
@@ -99,9 +99,10 @@ class FileEntry(Struct, frozen=True):
 
 
 class ColumnEntry(Struct, frozen=True):
-    """One column of a table; lists are of texts, dates days, datetimes microseconds since 1970.
+    """Description of a column of a table.
 
-    `kind` is that of a column of features.
+    Lists contain texts; dates are stored as days, and datetimes as microseconds, since 1970. `kind`
+    is set for columns of features.
     """
 
     name: str
@@ -110,7 +111,7 @@ class ColumnEntry(Struct, frozen=True):
 
 
 class BlockEntry(Struct, frozen=True):
-    """One block of features: levels, words or knots in a table, and directions of words."""
+    """Description of a block of features, the columns that encode one column of a table."""
 
     form: Literal["number", "date", "levels", "text"]
     column: str
@@ -137,7 +138,7 @@ class BlockEntry(Struct, frozen=True):
 
 
 class RatingsTraining(Struct, frozen=True):
-    """The fields of a model's training summary that predictions depend on."""
+    """Fields of a model's training summary that predictions depend on."""
 
     implicit: bool
     users: Count
@@ -147,7 +148,7 @@ class RatingsTraining(Struct, frozen=True):
 
 
 class IndexTraining(Struct, frozen=True):
-    """The fields of an index's training summary that its methods read."""
+    """Fields of an index's training summary that its methods use."""
 
     documents: Count
     terms: Count
@@ -162,11 +163,18 @@ class IndexTraining(Struct, frozen=True):
 class Manifest(Struct, frozen=True, kw_only=True):
     """Contents of model.json.
 
-    `model` is a name in `recsys.MODELS`, or "lsi"; `created` the time in UTC, ISO 8601; `source`
-    how the ratings were read, `period` the times of the first and the last one, `reading` the
-    options of reading that an update uses again; `parent` the version of the model that this one is
-    an update of; `tag` free text; `title` the column of the titles of items; `features` what the
-    features mean; `checksum` the SHA-256 of all other fields.
+    Attributes
+    ----------
+    model : str
+        A name in `recsys.MODELS`, or "lsi".
+    features : dict
+        Blocks of the encoded features of users and of items.
+    title : str or None
+        Column of the item table with titles.
+    checksum : str
+        SHA-256 of all other fields.
+    created, source, fingerprint, period, parent, tag, reading
+        As in `Provenance`.
     """
 
     format: str
@@ -191,17 +199,17 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @property
     def version(self) -> str:
-        """Name of the model and beginning of the checksum, such as "als@1f2e3d4c"."""
+        """Name of the model and prefix of the checksum, such as "als@1f2e3d4c"."""
         return f"{self.model}@{self.checksum[:8]}"
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total size of the files, in bytes."""
         return sum(entry.bytes for entry in self.files.values())
 
 
 class SplitManifest(Struct, frozen=True, kw_only=True):
-    """Contents of split.json; `folds` are the folders of a split with several folds."""
+    """Contents of split.json; `folds` are the subdirectories of a split into folds."""
 
     format: Literal["recsys-split"] = SPLIT_FORMAT
     format_version: Literal[2] = FORMAT_VERSION
@@ -216,7 +224,7 @@ class SplitManifest(Struct, frozen=True, kw_only=True):
 
 
 def read_document(file: Path) -> dict[str, Any]:
-    """Return the JSON object of at most 64 MB in a file.
+    """Read a JSON object of at most 64 MB from a file.
 
     Raises
     ------
@@ -251,7 +259,7 @@ def checked(document: Any, kind: type[S], name: str = MANIFEST) -> S:
 
 
 def parse(document: Mapping[str, Any], training: type[Struct]) -> Manifest:
-    """Return the manifest that a document describes, once its fields and checksum are checked.
+    """Return a document as a manifest, after checking its fields and checksum.
 
     Raises
     ------
@@ -265,13 +273,13 @@ def parse(document: Mapping[str, Any], training: type[Struct]) -> Manifest:
 
 
 def checksum(document: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a JSON object without its own checksum, whatever its layout."""
+    """Return the SHA-256 of a JSON object without its field "checksum", independent of layout."""
     rest = {key: value for key, value in document.items() if key != "checksum"}
     return hashlib.sha256(msgspec.json.encode(rest, order="deterministic")).hexdigest()
 
 
 def to_json(manifest: Struct) -> bytes:
-    """Return a document as indented JSON, with a checksum of itself if it has that field."""
+    """Return a document as indented JSON, with its checksum if it has that field."""
     document = msgspec.json.decode(msgspec.json.encode(manifest, enc_hook=_plain))
     if "checksum" in document:
         document["checksum"] = checksum(document)
@@ -297,7 +305,7 @@ def listed(found: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
 
 
 def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> None:
-    """Check that a table can be that of `Features`.
+    """Check that a frame is a valid table of `Features`.
 
     Raises
     ------
@@ -317,7 +325,7 @@ def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> 
 
 
 def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -> pl.Series:
-    """Return the column that `encoded` made arrays of; texts are checked to be UTF-8.
+    """Return a column from the arrays of `storage.encoded`; texts must be valid UTF-8.
 
     Raises
     ------
@@ -372,7 +380,7 @@ def _saved_ids(found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str)
 def _saved_features(
     found: Mapping[str, NDArray[Any]], manifest: Manifest, kind: str
 ) -> Features | None:
-    """Return the saved table of users or items, if there is one."""
+    """Return the saved table of users or items, or None."""
     name: Any = f"{kind}_table"
     if name not in manifest.columns:
         return None
@@ -397,7 +405,7 @@ def saved_table(found: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any
 
 
 class Form(NamedTuple):
-    """A kind of saved directory, and its name in messages."""
+    """Kind of a saved directory, with its name in messages."""
 
     format: str
     noun: str
@@ -411,7 +419,7 @@ INDEX = Form(INDEX_FORMAT, "saved index", "recsys lsi index", IndexTraining)
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A fitted model, its ratings, the summary of the fit, and where all of it comes from."""
+    """A fitted model with its ratings, training summary and provenance."""
 
     model: Model
     ratings: Ratings
@@ -443,7 +451,7 @@ def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
         document = read_document(directory / MANIFEST)
         found, number = document.get("format"), document.get("format_version")
         if found != form.format:
-            expected = f"its {MANIFEST} does not say format {form.format!r}"
+            expected = f"its {MANIFEST} does not have the format {form.format!r}"
             reason = _OTHER_FORMS.get(str(found), expected)
             raise ModelFileError(f"{path} is not a {form.noun}: {reason}.")
         if type(number) is int and number != FORMAT_VERSION:
@@ -458,7 +466,7 @@ def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
 
 
 def format_of(path: str | Path) -> str | None:
-    """Return the format that the model.json in a directory states, None if there is none."""
+    """Return the format in the model.json of a directory, or None without one."""
     try:
         return str(read_document(resolved(path) / MANIFEST).get("format"))
     except (OSError, DamageError):
@@ -467,7 +475,7 @@ def format_of(path: str | Path) -> str | None:
 
 @contextmanager
 def reading_directory(path: str | Path, form: Form) -> Iterator[None]:
-    """Turn whatever is wrong with a saved directory into one error.
+    """Convert all errors of reading a saved directory to one type.
 
     Raises
     ------
@@ -486,7 +494,7 @@ def reading_directory(path: str | Path, form: Form) -> Iterator[None]:
 
 
 def load_model(path: str | Path, *, verify: bool = False) -> Saved:
-    """Load a saved model; `verify` checks all checksums, however large the files.
+    """Load a saved model; `verify` also checks the checksums of large files.
 
     Raises
     ------
@@ -539,7 +547,7 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
 
 
 def mapped_arrays(directory: Path, manifest: Manifest, everything: bool) -> dict[str, NDArray[Any]]:
-    """Map all arrays into memory, by names without suffix; sizes and checksums come first."""
+    """Map all arrays into memory, by names without suffix, after checking sizes and checksums."""
     return {
         name.removesuffix(".npy"): mapped(directory, name, as_dict(entry), verify=everything)
         for name, entry in manifest.files.items()
@@ -555,7 +563,7 @@ def _blocks(
         return None
     from scipy.sparse import csr_array
 
-    # Not imported above: few models have features, and these need scikit-learn.
+    # Imported here, because it needs scikit-learn and few models have features.
     from recsys.data.encoder import EncoderState, FeatureBlocks, FeatureEncoder
 
     levels = saved_table(found, manifest, f"{side}_levels")

@@ -1,8 +1,8 @@
-"""Shortlists: the best items of known users, straight from the arrays of a saved model.
+"""Shortlists: the best items of known users, computed directly from the files of a saved model.
 
-The command answers with one where it can: NumPy and the kernels are there in a fraction of the time
-that models, data frames and sparse matrices take. Whatever is out of the ordinary is left to
-`recsys.recommender`, which says what is wrong with a model that is damaged.
+This is a fast path of the command. NumPy and the kernels are imported much faster than models, data
+frames and sparse matrices. All other cases, and the errors for damaged models, are left to
+`recsys.recommender`.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from recsys.saved_arrays import (
     resolved,
 )
 
-# Models whose scores are those of `FactorModel`, and models that are loaded, without data frames.
+# Models that score as `FactorModel`, and models whose class is imported.
 _FACTORED = {"als", "bayes", "clusters", "ials", "softimpute"}
 _FACTORED |= {"implicit-als", "implicit-bpr", "implicit-lmf"}
 _LOADED = {"blend", "sparse-ease", "spectral"}
-_PLACING_NEW = {"als", "bayes", "ials"}  # factored, with factors of items that nobody rated
+_PLACING_NEW = {"als", "bayes", "ials"}  # factored models that can score items without ratings
 _JSON: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 
 
 @dataclass(frozen=True, slots=True)
 class Shortlist:
-    """Recommendations: lists of values by column, written as a frame of polars writes its own."""
+    """Recommendations as lists by column, with the methods of a polars frame that write them."""
 
     model: str
     columns: dict[str, list[Any]]
@@ -55,13 +55,13 @@ class Shortlist:
         return self.columns
 
     def write_ndjson(self) -> str:
-        """Return an object in JSON for each row."""
+        """Return the rows as JSON objects, one per line."""
         rows = zip(*self.columns.values(), strict=True)
         objects = (dict(zip(self.columns, row, strict=True)) for row in rows)
         return "".join(f"{json.dumps(each, **_JSON)}\n" for each in objects)
 
     def write_csv(self, *, include_header: bool = True, separator: str = ",") -> str:
-        """Return the rows between separators."""
+        """Return the rows as delimited text."""
 
         def cell(value: Any) -> str:
             text = "" if value is None else str(value)
@@ -74,11 +74,11 @@ class Shortlist:
 
 
 def shortlist(path: str | Path, users: Sequence[str], n: int) -> Shortlist | None:
-    """Return the n best items that each user has not rated; None where it takes a `Recommender`.
+    """Return the n best items that each user has not rated, or None if a `Recommender` is needed.
 
-    That is the case if the model is damaged, or has scores that are not products of factors alone;
-    if a user is unknown, or none has an item left; or without compiled kernels. `users` are ids, or
-    several of them between commas; one that is there twice counts once.
+    It is needed if the model is damaged or its scores have no factored form, if a user is unknown,
+    if no user has any items left, and without compiled kernels. Each of `users` is an id, or
+    several ids between commas; a repeated id counts once.
     """
     try:
         if backend().name != "compiled":
@@ -89,18 +89,18 @@ def shortlist(path: str | Path, users: Sequence[str], n: int) -> Shortlist | Non
 
 
 class _Model:
-    """A saved model as its files are; errors of any kind where they are not as expected."""
+    """The files of a saved model; unexpected contents raise errors of any kind."""
 
     def __init__(self, directory: Path) -> None:
         with (directory / MANIFEST).open("rb") as file:
             about = json.loads(file.read(LONGEST))
         if (about["format"], about["format_version"]) != (MODEL_FORMAT, FORMAT_VERSION):
             raise DamageError("it is not a model")
-        # As `recsys.schema.checksum`, except for numbers such as 1e-5, which that writes otherwise.
+        # The same as `recsys.schema.checksum`, except for some numbers such as 1e-5.
         rest = {name: value for name, value in about.items() if name != "checksum"}
         text = json.dumps(rest, sort_keys=True, **_JSON)
         if hashlib.sha256(text.encode()).hexdigest() != about["checksum"]:
-            raise DamageError("its checksum is another one")
+            raise DamageError("its checksum is wrong")
         if about["model"] not in _FACTORED | _LOADED:
             raise LookupError(about["model"])
         self._directory, self._about, self._files = directory, about, about["files"]
@@ -130,7 +130,7 @@ class _Model:
         return _Column(values, offsets, None if is_whole else self.array(f"{name}_valid", "|b1"))
 
     def form(self, users: NDArray[np.int64]) -> FactorForm:
-        """Return the form of the scores of some users, as `Model._factor_form` does."""
+        """Return the scores of some users in factored form, as `Model._factor_form`."""
         if self.name in _LOADED:
             from recsys.models.registry import model_class
 
@@ -146,7 +146,7 @@ class _Model:
             return form
         vectors, items = (self.array(f"arrays/{s}_factors", "<f4", 2) for s in ("user", "item"))
         offset, bias = (self.array(f"arrays/{side}_bias", "<f4") for side in ("user", "item"))
-        if "arrays/item_obscurity.npy" in self._files:  # of ratings
+        if "arrays/item_obscurity.npy" in self._files:  # a `RatingModel`
             discount = np.float32(self._about["parameters"]["popularity"])
             bias = bias - discount * self.array("arrays/item_obscurity", "<f4")
         offset = offset[users] + self.array("arrays/global_mean", "<f8", 0).item()
@@ -155,7 +155,7 @@ class _Model:
         return FactorForm(vectors[users], items, offset, bias, link=self.link())
 
     def link(self) -> Callable[[Floats], Floats] | None:
-        """Return what makes ratings of the scores of `bayes`, if they have another scale."""
+        """Return the function from scores of `bayes` to ratings, if its likelihood is ordinal."""
         if "arrays/cut_points.npy" not in self._files:
             return None
         from lowrank.completion.ordinal import OrdinalScale
@@ -169,14 +169,14 @@ class _Model:
         return lambda scores: scale.expected(scores, variance).astype(np.float32, copy=False)
 
     def seen(self, users: NDArray[np.int64], n_items: int) -> tuple[Seen, NDArray[np.bool_]]:
-        """Return the items that some users have rated, and which items nobody has."""
+        """Return the items that some users have rated, and which items have no ratings."""
         indptr, indices = self.array("ratings/indptr", "<i8"), self.array("ratings/indices", "<i4")
         starts, stops = indptr[users], indptr[users + 1]
         if not (starts >= 0).all() or (starts > stops).any() or (stops > len(indices)).any():
             raise DamageError("the ratings are not in rows")
         rated = [indices[start:stop] for start, stop in zip(starts, stops, strict=True)]
         own = np.concatenate(rated)
-        has_features = "item" in self._about["features"]  # else all that is known is rated
+        has_features = "item" in self._about["features"]  # otherwise all items have ratings
         looked_at = indices if has_features else own
         if looked_at.size and not 0 <= looked_at.min() <= looked_at.max() < n_items:
             raise DamageError("there are ratings of other items")
@@ -217,7 +217,7 @@ class _Model:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Integers or texts that are read one by one."""
+    """A column of integers or texts that are read one at a time."""
 
     values: NDArray[Any]
     offsets: NDArray[Any] | None
@@ -235,7 +235,7 @@ class _Column:
         return self.values[start:end].tobytes().decode()
 
     def find(self, text: str) -> int:
-        """Return the place of an id among sorted ones, -1 if it is not there."""
+        """Return the position of an id in the sorted column, or -1."""
         if self.offsets is None and str(int(text)) != text:
             return -1
         query: Any = text if self.offsets is not None else int(text)
@@ -244,7 +244,7 @@ class _Column:
 
 
 def _places(text: str, ids: _Column) -> list[int]:
-    """Return the place of an id, or of several ones between commas; all must be there."""
+    """Return the position of an id, or of several between commas; all must exist."""
     try:
         found = [ids.find(text)]
     except ValueError:  # not an integer
@@ -259,7 +259,7 @@ def _places(text: str, ids: _Column) -> list[int]:
 def _beside(
     ids: list[Any], places: list[int], known: _Column, titles: _Column
 ) -> Iterator[str | None]:
-    """Yield the title of each item, None without one; mostly the table is in the items' order."""
+    """Yield the title of each item or None; fast if the table has the order of the items."""
     rows: dict[Any, int] = {}
     for each, place in zip(ids, places, strict=True):
         if place < len(known) and known[place] == each:

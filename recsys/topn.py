@@ -1,12 +1,12 @@
 """Exact top-N over all items, in blocks of users.
 
-The same user gets the same items, order and bits alone or among millions. Ties go to the lower
-item index, at the cut as well. Where scores are products of factors (`Scorer._factor_form`), a
-compiled kernel scores and selects at once and stores none; see `lowrank.kernels.retrieval.top_k`.
+The result of a user does not depend on the other users of the query, bit for bit. Ties go to the
+lower item index. If scores have a factored form (`Scorer._factor_form`), a compiled kernel scores
+and selects without storing the scores; see `lowrank.kernels.retrieval.top_k`.
 
-Otherwise a block of scores is one matrix product, say, whose last bits depend on who else is in
-the block. So the cut is widened by a bound on that rounding (`Scorer._score_error`), and what is
-left is scored again, pair by pair.
+Otherwise the scores of a block are computed together, and their rounding may depend on the block.
+The cut is therefore widened by a bound on the rounding (`Scorer._score_error`), and the candidates
+are scored again, pair by pair.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from recsys.models.factor_form import FactorForm
 
 Exclude = Callable[[Indices], tuple[Indices, NDArray[np.integer[Any]]]]
 
-_BLOCK_SCORES = 2**23  # scores of a block of users: 32 MB, and as much again to find the cut
-_BLOCK_RESULTS = 2**20  # results of a block of users, however many items each user gets
-_BLOCK_FACTORS = 2**23  # factors of a block of users of the kernel: 32 MB
-_SAMPLE, _TOGETHER = 16, 4  # users of a trial, in all and at a time
-_PAYS_AFTER = 32  # searches for few users, to order the items
+_BLOCK_SCORES = 2**23  # scores of a block of users: 32 MB, and the same again for the partition
+_BLOCK_RESULTS = 2**20  # maximum number of results of a block of users
+_BLOCK_FACTORS = 2**23  # user factors of a block for the kernel: 32 MB
+_SAMPLE, _TOGETHER = 16, 4  # users of a timing trial: in total, and per search
+_PAYS_AFTER = 32  # number of small searches after which the items are ordered
 
 
 class Scorer(Protocol):
-    """Scores of items for users, as top-N needs them; see `recsys.models.base.Model`.
+    """Protocol for the scores that top-N search needs; see `recsys.models.base.Model`.
 
-    `scores` is in memory that the caller may change, and differs from `pair_scores` by at most
-    `_score_error`, unless that is None. `_factor_form` is None where scores are not products: for
-    all users or for none, but a single one, whom a scorer may be faster for without it.
+    The caller may overwrite `scores`. They differ from `pair_scores` by at most `_score_error`, or
+    not at all if that is None. `_factor_form` is None for all users if scores have no factored
+    form. It may also be None for a single user, if that is faster.
     """
 
     @property
@@ -56,7 +56,7 @@ class TopN:
     """The best items of some users: one entry per user and rank, best first.
 
     `rows` are the positions of the users in the query, ascending; `ranks` begin at 1. A user has
-    fewer than n entries where fewer items are left, none at all included.
+    fewer than n entries, possibly none, if fewer items are allowed.
     """
 
     rows: Indices
@@ -66,12 +66,12 @@ class TopN:
 
     @classmethod
     def joined(cls, parts: Iterable[TopN]) -> TopN:
-        """Return the entries of one part after another."""
+        """Concatenate several results."""
         columns = zip(*((p.rows, p.items, p.ranks, p.scores) for p in parts), strict=True)
         return cls(*map(np.concatenate, columns))
 
     def take(self, which: NDArray[np.generic]) -> TopN:
-        """Return some of the entries, given by a mask or by their places."""
+        """Return some of the entries, given by a mask or by positions."""
         return TopN(self.rows[which], self.items[which], self.ranks[which], self.scores[which])
 
     def __len__(self) -> int:
@@ -89,21 +89,21 @@ def top_n(
 ) -> Iterator[TopN]:
     """Find the n best items of each user.
 
-    The lists come for one block of users after another; `rows` count through the whole query. Work
-    memory stays below about 100 MB, and a block has at most a million results, whatever the number
-    of users (more only where a single user asks for more).
+    Results are yielded in blocks of users; `rows` are positions in the whole query. A block has at
+    most a million results (or those of a single user), and working memory is about 100 MB at most.
 
     Parameters
     ----------
     scorer, users, n : Scorer, int64 ndarray and int
-        Repeated users are answered each time; n may exceed the number of items.
+        Users may be repeated; n may exceed the number of items.
     exclude : callable, optional
-        Given a block of user indices, returns (positions in the block, items) of pairs to leave
-        out; `CsrPairs` is one.
+        Function of a block of user indices that returns (positions in the block, items) of pairs to
+        leave out, such as `CsrPairs`.
     allowed : bool ndarray of shape (n_items,), optional
-        False for items that nobody gets.
+        False for items that are left out for all users.
     order : SearchOrder, optional
-        `search_order` of the scorer and of `allowed`: it makes small searches faster.
+        The result of `search_order` for the scorer and `allowed`, which makes small searches
+        faster.
     """
     check_n(n)
     return _blocks(scorer, users, int(n), exclude, allowed, order)
@@ -112,10 +112,10 @@ def top_n(
 def search_order(
     scorer: Scorer, n_users: int, allowed: NDArray[np.bool_] | None = None
 ) -> SearchOrder | None:
-    """Return an order of the items that makes small searches by `top_n` faster, if there is one.
+    """Return an order of the items that makes small searches by `top_n` faster, or None.
 
-    It is made once for many searches, and tried: where all vectors are about as long, it does not
-    pay. `n_users` is the number of users that may be searched for.
+    The order is computed once for many searches. It is timed on sampled users of `n_users`, because
+    it gains nothing if all vectors have about the same length.
     """
     users = np.linspace(0, n_users - 1, min(n_users, _SAMPLE)).astype(np.int64)
     form = scorer._factor_form(users)
@@ -136,9 +136,9 @@ def search_order(
 
 
 class KnownUsers:
-    """Searches for the best new items of a few users at a time.
+    """Search for the best new items of a few users at a time.
 
-    The `order` of the items is made by `prepare`, or once it would have paid.
+    The `order` of the items is computed by `prepare`, or after enough searches.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class KnownUsers:
         self._popularity: float | None = getattr(scorer, "popularity", None)
 
     def prepare(self) -> None:
-        """Make the order of the items, if there is one."""
+        """Compute the order of the items, if it makes searches faster."""
         self._searches = _PAYS_AFTER
         n_users = len(self._seen.indptr) - 1
         self.order = search_order(self._scorer, n_users, self.allowed)
@@ -158,7 +158,7 @@ class KnownUsers:
     def best(self, users: Indices, n: int) -> Iterator[TopN]:
         """Find the n best items that each user has not rated."""
         popularity = getattr(self._scorer, "popularity", None)
-        if popularity != self._popularity:  # of the model: the order holds for another one
+        if popularity != self._popularity:  # the parameter has changed, so the order is invalid
             self._popularity, self._searches, self.order = popularity, 0, None
         self._searches += 1
         if self._searches == _PAYS_AFTER:
@@ -174,13 +174,13 @@ def check_n(n: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CsrPairs:
-    """The entries of a CSR matrix as an `exclude` of `top_n`, which the kernel takes as it is."""
+    """Entries of a CSR matrix as `exclude` of `top_n`, passed to the kernel without conversion."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
 
     def __call__(self, users: Indices) -> tuple[Indices, NDArray[np.integer[Any]]]:
-        """Return the entries of the rows `users`: positions in `users`, items."""
+        """Return the entries of the rows `users`: positions in `users`, and items."""
         at, indptr = kernels.row_places(self.indptr, users)
         return np.repeat(np.arange(len(users)), np.diff(indptr)), self.indices[at]
 
@@ -194,14 +194,15 @@ def select(
 ) -> TopN:
     """Find the n largest scores of each row, sorted by row, descending score, item.
 
-    `scores` are overwritten; minus infinity and NaN are never selected. With `exact`, those that it
-    returns for rows and items count, from which `scores` may differ by the `error` of the row.
+    `scores` are overwritten; minus infinity and NaN are never selected. With `exact`, the entries
+    are ranked by the scores that it returns for rows and items, from which `scores` may differ by
+    the `error` of the row.
     """
-    losses = np.negative(scores, out=scores)  # so that NaN, which sorts last, is worst
+    losses = np.negative(scores, out=scores)  # NaN sorts last, so it is worst
     chosen = losses < np.inf
     if n < losses.shape[1]:
         cut = np.partition(losses, n - 1, axis=1)[:, n - 1]
-        if error is not None:  # one of the n best is at most 2e behind the approximate n-th
+        if error is not None:  # the n best are at most 2 * error below the approximate n-th
             cut = np.nextafter(cut + 2 * error, np.float32(np.inf))
         chosen &= losses <= np.where(np.isnan(cut), np.float32(np.inf), cut)[:, None]
     rows, items = np.divmod(np.flatnonzero(chosen), max(1, scores.shape[1]))
@@ -214,7 +215,7 @@ def select(
 
 
 def inverse_lengths(vectors: Floats) -> Floats:
-    """Return 1 / length of each row, NaN for rows of zeros: they have no direction."""
+    """Return 1 / length of each row, or NaN for rows of zeros."""
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
     inverse: Floats = np.full_like(lengths, np.nan)
     np.divide(1, lengths, out=inverse, where=lengths > 0)
@@ -222,10 +223,10 @@ def inverse_lengths(vectors: Floats) -> Floats:
 
 
 class Cosine:
-    """Scores of rows for queries: the cosine of their vectors, NaN for a vector of zeros.
+    """Scorer by the cosine of vectors and queries, NaN for a vector of zeros.
 
-    The queries are the vectors themselves by default; the cosine with each item is multiplied by
-    its `confidence`, from 0 to 1. The `inverse_lengths` of the vectors may be known.
+    By default, the queries are the vectors themselves. The cosine with an item is multiplied by its
+    `confidence`, from 0 to 1. `inverse` may have the precomputed `inverse_lengths` of the vectors.
     """
 
     def __init__(
@@ -262,12 +263,12 @@ class Cosine:
         return block
 
     def _score_error(self, users: Indices) -> Floats:
-        """Bound on the rounding of a cosine (as `FactorModel._score_error`)."""
+        """Return a bound on the rounding of a cosine (as `FactorModel._score_error`)."""
         terms = self._vectors.shape[1] + 3
         return np.full(len(users), 2 * terms * np.finfo(np.float32).eps, dtype=np.float32)
 
     def _factor_form(self, users: Indices) -> FactorForm | None:
-        """Return queries, vectors and factors that turn their products into cosines."""
+        """Return queries and vectors, with factors that convert their products to cosines."""
         if len(users) == 1:  # a product with one vector is faster than the kernel for many
             return None
         return FactorForm(
@@ -276,7 +277,7 @@ class Cosine:
 
     @staticmethod
     def exclude_itself(users: Indices) -> tuple[Indices, Indices]:
-        """Leave out each item's similarity to itself; an `exclude` of `top_n`."""
+        """Return the pairs of each item with itself, as `exclude` of `top_n`."""
         return np.arange(len(users)), users
 
 
@@ -288,7 +289,7 @@ def _blocks(
     allowed: NDArray[np.bool_] | None,
     order: SearchOrder | None,
 ) -> Iterator[TopN]:
-    """Yield at least one block, large ones where the kernel scores all users."""
+    """Yield at least one block; blocks are larger if the kernel computes the scores."""
 
     def size_of_block(width: int, limit: int) -> int:  # for at most `limit` numbers
         results = _BLOCK_RESULTS // max(1, min(n, scorer.n_items))
@@ -311,7 +312,7 @@ def _blocks(
 def _by_factors(
     form: FactorForm, users: Indices, n: int, exclude: Exclude | None, **limits: Any
 ) -> TopN:
-    seen = None  # the pairs to leave out as the kernel takes them
+    seen = None  # pairs to leave out, in the form of the kernel
     if isinstance(exclude, CsrPairs):
         seen = kernels.Seen(users, exclude.indptr, exclude.indices)
     elif exclude is not None:

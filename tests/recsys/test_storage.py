@@ -403,7 +403,7 @@ def test_what_is_no_model(saved, tmp_path):
         saved / "model.json", "model.json is not a saved model: it is a file, and a saved model is"
     )
     (tmp_path / "empty" / "model.json").write_text('{"format": "keras"}')
-    refused(tmp_path / "empty", "empty is not a saved model: its model.json does not say format")
+    refused(tmp_path / "empty", "empty is not a saved model: its model.json does not have")
     assert format_of(tmp_path / "empty") == "keras"
     assert format_of(saved) == MODEL_FORMAT
 
