@@ -1,4 +1,4 @@
-"""Databases: addresses of tables in PostgreSQL, SQLite and DuckDB, and their rows as files."""
+"""Databases: addresses of tables in PostgreSQL, SQLite and DuckDB, and reading of their rows."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["postgresql", "sqlite", "duckdb"]
 Pick = Callable[[Sequence[str], str], Roles]
-"""Choose columns by their names; the second argument names the table in messages."""
+"""Choice of columns by their names; the second argument is the name of the table in messages."""
 OnRows = Callable[[int, int | None], None]
-"""Report of progress: rows read, and the number expected (None: unknown)."""
+"""Progress callback: number of rows read, and their expected total (None if unknown)."""
 
 NAMES: dict[Kind, str] = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "duckdb": "DuckDB"}
 MAGIC = re.compile(rb"SQLite format 3\0|.{8}DUCK", re.DOTALL)
@@ -41,8 +41,8 @@ SUFFIXES: dict[str, Kind] = {
 }
 _DRIVERS = ("adbc_driver_manager", "duckdb", "_duckdb", "pyarrow", "sqlite3")
 _PATIENCE = 8  # seconds to wait for a server
-_BATCH = 1 << 16  # rows of SQLite at a time, of whose first the types are told
-_LISTED = 10
+_BATCH = 1 << 16  # rows per batch of SQLite; types are inferred from the first batch
+_LISTED = 10  # maximum number of table names in messages
 _TABLE = re.compile(r"(?P<place>.+)::(?P<table>[^/\]?&]+)")
 
 _TABLES: dict[Kind, str] = {
@@ -60,10 +60,10 @@ _TABLES: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A table in a database, or the result of a query; `str()` of it has no password.
+    """Address of a table or query in a database; `str()` hides the password.
 
-    `place` is a URI of PostgreSQL, or the path of a file. Without `table` and `query` it is the
-    database itself.
+    `place` is a URI of PostgreSQL, or the path of a file. Without `table` and `query`, it is the
+    address of the database itself.
     """
 
     kind: Kind
@@ -73,7 +73,7 @@ class Address:
 
     @property
     def path(self) -> Path:
-        """Path of the file of SQLite or DuckDB."""
+        """Path of a SQLite or DuckDB file."""
         return Path(self.place)
 
     def __str__(self) -> str:
@@ -87,15 +87,14 @@ class Address:
 def parse_address(text: str, table: str | None = None, query: str | None = None) -> Address | None:
     """Return the address of a table in a database, or None if the text is not one.
 
-    An address is ``postgresql://USER@HOST/DATABASE``, or the path of a file of SQLite or DuckDB
-    (``sqlite:///PATH`` and ``duckdb:///PATH``, too), told by its content, or by its suffix where
-    there is no file; each with ``::TABLE`` or not.
-
+    An address is ``postgresql://USER@HOST/DATABASE``, ``sqlite:///PATH``, ``duckdb:///PATH``, or
+    the path of a SQLite or DuckDB file, which is recognized by its content, or by its suffix if it
+    does not exist. ``::TABLE`` may follow.
 
     Raises
     ------
     DataError
-        If both a table and a query are given, or two tables; or if slashes are missing.
+        If more than one table or query is given, or slashes are missing.
 
     Examples
     --------
@@ -133,17 +132,17 @@ def _kind_of_file(path: Path) -> Kind | None:
         try:
             with path.open("rb") as stream:
                 head = stream.read(16)
-        except OSError:  # whoever reads it says why
+        except OSError:  # the reader reports it
             return None
         if MAGIC.match(head):
             return "sqlite" if head.startswith(b"SQLite") else "duckdb"
-        # A new database of SQLite has no bytes at all.
+        # A new SQLite database is an empty file.
         return None if head else SUFFIXES.get(path.suffix.lower())
     return None if path.exists() else SUFFIXES.get(path.suffix.lower())
 
 
 class Database:
-    """An open database: rows of small queries, and streams of large ones."""
+    """Open database for small queries, and for streams of large ones."""
 
     def __init__(self, address: Address, connection: Any) -> None:
         self.address = address
@@ -161,7 +160,7 @@ class Database:
 
     @contextmanager
     def stream(self, sql: str) -> Iterator[pa.RecordBatchReader]:
-        """Run a query, and give its result as a stream of Arrow batches."""
+        """Run a query, and yield its result as a stream of Arrow batches."""
         import pyarrow as pa
 
         if self.address.kind == "duckdb":
@@ -177,12 +176,12 @@ class Database:
 
 @contextmanager
 def open_database(address: Address, *, write: bool = False) -> Iterator[Database]:
-    """Connect to a database; with `write`, a file of SQLite or DuckDB that is not there is made.
+    """Connect to a database; `write` creates a missing SQLite or DuckDB file.
 
     Raises
     ------
     DataError
-        If the driver is not installed, there is no such file, the server cannot be reached or
+        If the driver is not installed, the file does not exist, the server cannot be reached or
         rejects the user, or a statement fails within the context. The message has no password.
     """
     if address.kind != "postgresql" and not write and not address.path.exists():
@@ -219,12 +218,12 @@ def _connect(address: Address, write: bool) -> Any:
 
 @contextmanager
 def failures(address: Address, *, write: bool = False) -> Iterator[None]:
-    """Turn what drivers raise into one sentence without a password.
+    """Convert the errors of drivers to a sentence without passwords.
 
     Raises
     ------
     DataError
-        If a driver raises anything.
+        If a driver raises an error.
     """
     try:
         yield
@@ -241,11 +240,11 @@ def failures(address: Address, *, write: bool = False) -> Iterator[None]:
 def _sentence(text: str, address: Address, *, write: bool) -> str:
     where = str(replace(address, table=None, query=None))
     if "Failed to connect" in text:
-        # libpq quotes pieces of an address that it cannot read: they may be a password.
+        # libpq quotes parts of an invalid address, which may contain a password.
         reached = re.search(r"connection to server .*? failed: (?:FATAL: *)?([^\n]+)", text)
         if reached is not None:
             reason = reached[1][0].lower() + reached[1][1:]
-            if "server running" in text:  # a question of libpq where there is none
+            if "server running" in text:  # libpq asks "Is the server running ...?"
                 reason = "no server listens there"
             return f"{where} cannot be opened: {_tidied(reason)}."
         if "could not translate host name" in text:
@@ -271,16 +270,16 @@ def _tidied(reason: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """The rows of a table or query, in batches, while its database is open."""
+    """Rows of a table or query in batches, while its database is open."""
 
-    address: Address  # with the name of the table that is read
-    names: tuple[str, ...]  # of all columns, also of those that are not needed
+    address: Address  # includes the name of the table
+    names: tuple[str, ...]  # all columns, whether read or not
     _database: Database
     _source: str
     _columns: tuple[str, ...]
 
     def estimate(self) -> int | None:
-        """Return about how many rows there are, as far as that is known without reading them."""
+        """Return an estimate of the number of rows without reading them, or None."""
         if self.address.kind == "sqlite":
             is_query = self.address.query is not None
             largest = f"SELECT max(rowid) FROM {self._source}"
@@ -291,7 +290,7 @@ class TableRows:
 
     @contextmanager
     def batches(self, on_rows: OnRows | None = None) -> Iterator[Iterator[pa.RecordBatch]]:
-        """Run the query; `on_rows` reports the progress.
+        """Run the query, and yield an iterator of batches; `on_rows` is called after each.
 
         Raises
         ------
@@ -319,7 +318,7 @@ class TableRows:
         """Write the rows to a Parquet file, in batches."""
         from pyarrow.parquet import ParquetWriter
 
-        # Neither compressed nor encoded: the file is read once, and at once.
+        # Without compression and encoding, because the file is read only once, immediately.
         plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
         with self.batches(on_rows) as batches:
             first = next(batches)
@@ -330,19 +329,19 @@ class TableRows:
 
 @contextmanager
 def open_table(address: Address, pick: Pick | None = None) -> Iterator[TableRows]:
-    """Open a table, or the result of a query, with the columns that `pick` chooses, or all.
+    """Open a table or query, with the columns that `pick` chooses (by default, all).
 
     Raises
     ------
     DataError
-        As `open_database`; also if there is no such table or column, the query fails, an id is of
-        a type that is not one, or there are no rows.
+        As `open_database`; also if a table or column does not exist, the query fails, ids have an
+        invalid type, or there are no rows.
     """
     with open_database(address) as database:
         if address.query is None:
             address, source = _resolved(database)
         else:
-            source = f"({address.query.strip().rstrip(';')}\n) AS q"  # after a comment, too
+            source = f"({address.query.strip().rstrip(';')}\n) AS q"  # it may end in a comment
         with database.stream(f"SELECT * FROM {source} LIMIT 0") as empty:
             schema = empty.schema
         names = tuple(schema.names)
@@ -353,16 +352,16 @@ def open_table(address: Address, pick: Pick | None = None) -> Iterator[TableRows
         for place, role in sorted(roles.items()):
             if (n := names.count(names[place])) > 1:
                 raise DataError(
-                    f"{address} has {n} columns named {names[place]!r}; name them apart with AS."
+                    f"{address} has {n} columns named {names[place]!r}; rename them with AS."
                 )
             columns.append(_expression(schema.field(place), role, address))
         yield TableRows(address, names, database, source, tuple(columns))
 
 
 def _resolved(database: Database) -> tuple[Address, str]:
-    """Return the address with the name of its table, and that name as SQL writes it."""
+    """Return the address with the name of its table, and the quoted name."""
     address = database.address
-    tables = database.rows(_TABLES[address.kind])  # schema ("" for the usual one) and name
+    tables = database.rows(_TABLES[address.kind])  # schema ("" for the default) and name
     known = {f"{schema}.{name}" if schema else name: (schema, name) for schema, name in tables}
     listed = enumerated([*known], _LISTED)
     if not known:
@@ -386,12 +385,12 @@ def _resolved(database: Database) -> tuple[Address, str]:
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL writes it."""
+    """Return a name quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _expression(field: pa.Field, role: str, address: Address) -> str:
-    """Return the SQL for a column, in a type that Arrow, Parquet and polars share."""
+    """Return the SQL for a column, with a type that Arrow, Parquet and polars support."""
     import pyarrow as pa
 
     kind, name = field.type, quoted(field.name)
@@ -406,7 +405,7 @@ def _expression(field: pa.Field, role: str, address: Address) -> str:
             f"{address}: column {field.name!r} is of the type {label}, and ids are integers "
             "or texts."
         )
-    if address.kind == "sqlite" and role == "rating":  # a column may have 4 as well as 4.5
+    if address.kind == "sqlite" and role == "rating":  # a column may mix 4 and 4.5
         return f"CASE typeof({name}) WHEN 'integer' THEN 1.0 * {name} ELSE {name} END AS {name}"
     if is_plain:
         return name

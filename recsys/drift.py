@@ -1,4 +1,4 @@
-"""Drift: how far new ratings differ from those of a model, by their values and their items."""
+"""Drift of ratings: differences between new and known ratings in their values and items."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 
 SHIFT = 0.25
-"""Stability index from which on two distributions are usually said to differ."""
+"""Stability index above which two distributions are usually considered different."""
 
 Doubles = npt.NDArray[np.float64]
 
 _GROUPS = 10
-_LEAST = 10_000  # ratings of a model that new ones are compared with
-_TIMES = 10  # as many as there are new ones
-_QUANTILE = 2.3263  # of the normal distribution: 99%
+_LEAST = 10_000  # minimum number of known ratings to compare with
+_TIMES = 10  # minimum ratio of known to new ratings
+_QUANTILE = 2.3263  # 99% quantile of the normal distribution
 
 
 @dataclass(frozen=True, slots=True)
 class Stability:
-    """The population stability index of two samples, and what chance alone may make of it.
+    """Population stability index of two samples, and its 99% quantile without a change.
 
-    The index is ``sum over groups of (q - p) ln(q / p)``, for the shares p before and q now: the
-    divergence of Jeffreys. If both samples are of one distribution, ``index / (1 / n + 1 / m)`` is
-    distributed as chi-squared, with a degree of freedom less than there are groups.
+    The index is the Jeffreys divergence, the sum of ``(q - p) ln(q / p)`` over groups with the
+    shares p before and q now. If both samples have the same distribution,
+    ``index / (1 / n + 1 / m)`` has a chi-squared distribution with ``n_groups - 1`` degrees of
+    freedom.
 
     Attributes
     ----------
     index : float
+        The population stability index. An empty group counts as half a rating.
     chance : float
-        The index that 99 of 100 pairs of samples of this size stay below, if nothing has changed.
+        The 99% quantile of the index for samples of this size from the same distribution.
     before, now : float64 ndarrays of shape (n_groups,)
-        Shares of the groups; an empty group counts as half a rating.
+        Shares of the groups.
     groups : tuple of str
+        Names of the groups.
 
     References
     ----------
@@ -52,7 +55,7 @@ class Stability:
 
     @property
     def is_shift(self) -> bool:
-        """True if the distributions differ by more than `SHIFT`, and by more than chance."""
+        """True if the index is at least `SHIFT` and larger than `chance`."""
         return self.index >= SHIFT and self.index > self.chance
 
     @property
@@ -69,18 +72,19 @@ class Stability:
 def stability(
     before: npt.ArrayLike, now: npt.ArrayLike, groups: tuple[str, ...] | None = None
 ) -> Stability:
-    """Return the stability index of two samples, given by their counts in the same groups.
+    """Compute the stability index of two samples from their counts in the same groups.
 
     Parameters
     ----------
     before, now : array_like of shape (n_groups,)
+        Counts of the groups.
     groups : tuple of str, optional
         Names of the groups.
 
     Raises
     ------
     DataError
-        If the counts are not of the same groups, or a sample is empty.
+        If the counts have different shapes, or a sample is empty.
 
     Examples
     --------
@@ -106,9 +110,9 @@ def stability(
 
 
 def latest(known: Ratings, n_new: int) -> npt.NDArray[np.int64] | None:
-    """Return the places of the ratings of a model that new ones are compared with; None for all.
+    """Return the positions of the known ratings to compare with new ones, or None for all.
 
-    They are the newest ones: ten times as many as there are new, and no fewer than 10,000.
+    They are the newest ones: ten times the number of new ratings, and at least 10,000.
     """
     n = max(_LEAST, _TIMES * n_new)
     if known.seconds is None or n >= known.n_ratings:
@@ -117,9 +121,10 @@ def latest(known: Ratings, n_new: int) -> npt.NDArray[np.int64] | None:
 
 
 def rating_stability(known: Ratings, new: Ratings) -> Stability | None:
-    """Return how far the values of new ratings differ; None for implicit feedback.
+    """Return the stability of the values of ratings, or None for implicit feedback.
 
-    Of at most 20 different values each is a group; of more, the deciles of the known ones are.
+    The groups are the distinct values, or the deciles of the known values if there are more than
+    20.
     """
     if known.implicit or new.implicit or not new.n_ratings:
         return None
@@ -147,10 +152,10 @@ def rating_stability(known: Ratings, new: Ratings) -> Stability | None:
 
 
 def popularity_stability(known: Ratings, new: Ratings) -> Stability | None:
-    """Return how far the popularity of the rated items differs; None if all of them are new.
+    """Return the stability of the popularity of rated items, or None if all of them are new.
 
-    The groups are of items that together have a tenth of all known ratings each, from the most
-    popular to the least popular ones. Ratings of new items do not count.
+    Each group of items has a tenth of all known ratings, from the most popular to the least popular
+    items. Ratings of new items are ignored.
     """
     places = known.items.find(new.items.values)[new.indices]
     places = places[places >= 0]

@@ -1,15 +1,15 @@
-"""Errors that recsys raises: one tree, each also the builtin that fits.
+"""Exceptions of recsys: one tree, in which each class is also a builtin exception.
 
 ::
 
     RecsysError
-    ├── DataError         (also ValueError)   ratings or files that cannot be used
+    ├── DataError         (also ValueError)   invalid ratings, files or options
     ├── UnknownIdError    (also LookupError)  a user or item that is not in the data
     ├── ModelFileError    (also ValueError)   a saved model that is damaged, foreign or too new
     ├── NotFittedError    (also ValueError)   a model that is used before `fit`
-    └── EngineError       (also RuntimeError) a cluster that is missing, out of reach or failed
+    └── EngineError       (also RuntimeError) a cluster that is missing, unreachable or failed
 
-Each message is one sentence: what was wrong, where, and what would be right.
+Each message is one sentence with the problem, its place and a correction.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from numbers import Integral
 
 
 class RecsysError(Exception):
-    """Base class of the errors that `recsys` raises on purpose."""
+    """Base class of the exceptions of `recsys`."""
 
 
 class DataError(RecsysError, ValueError):
-    """Ratings, files or arrays that cannot be used as they are."""
+    """Invalid ratings, files, arrays or options."""
 
 
 class UnknownIdError(RecsysError, LookupError):
-    """A user or item id that the data do not contain."""
+    """A user or item id that is not in the data."""
 
 
 class ModelFileError(RecsysError, ValueError):
-    """A saved model that is damaged, foreign, too new, or in the way."""
+    """A saved model that is damaged, foreign or too new, or that would be overwritten."""
 
 
 class NotFittedError(RecsysError, ValueError):
@@ -39,7 +39,7 @@ class NotFittedError(RecsysError, ValueError):
 
 
 class EngineError(RecsysError, RuntimeError):
-    """A cluster engine that is not installed, cannot be reached, or failed at its work."""
+    """A cluster engine that is not installed, cannot be reached, or failed."""
 
 
 def check_whole(name: str, value: object, least: int) -> None:
@@ -56,7 +56,7 @@ def check_whole(name: str, value: object, least: int) -> None:
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Check an option that takes one of some words.
+    """Check that the value of an option is one of some choices.
 
     Raises
     ------

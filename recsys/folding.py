@@ -1,4 +1,4 @@
-"""New users and items, by their ratings or features, with the rest of a model as it is."""
+"""Folding in of new users and items by their ratings or features, without refitting."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HistoryLike: TypeAlias = "FrameLike | Mapping[Any, float] | Sequence[Any]"
 FeaturesLike: TypeAlias = "str | Mapping[str, Any]"
 """Features of a user: ``"age=30, job=student"``, or a mapping such as ``{"age": 30}``."""
 
-NEW_USER = "new"  # of a history without user ids
+NEW_USER = "new"  # user id of a history without ids
 
 
 def folded_users(
@@ -67,7 +67,7 @@ def folded_users(
     if user_features is not None and encoder is not None:
         described = encoder.row(user_features, known.user_table)
         if new.n_users != 1:
-            raise DataError(f"user_features are of one user; the histories have {new.n_users}.")
+            raise DataError(f"user_features need a single user; the histories have {new.n_users}.")
         new = replace(new, user_features=described)
     return abilities.folded_in(model, "user", Histories.of(new), new.user_features), new
 
@@ -130,7 +130,7 @@ def new_users(
 def new_items(
     source: FrameLike, known: Ratings, item_table: TableLike | None = None, *, needs_values: bool
 ) -> tuple[Ratings, Histories]:
-    """Return ratings of the items of `source` by the known users, and the rows of its items."""
+    """Return ratings of the items of `source` by the known users, and their rows by item."""
     frame = of_roles(source, ("item", "user"), ("rating", "timestamp"))
     items, item_codes = encode(as_id_series(frame["item"], "item"), "item")
     user_codes = known.users.index(frame["user"]).astype(np.int32)
@@ -146,7 +146,7 @@ def new_items(
 def _entries(
     users: Any, items: Any, frame: pl.DataFrame, known: Ratings, needs_values: bool
 ) -> Entries:
-    """Return entries with the values and times that count for a model of `known`."""
+    """Return entries with the values and times that a model of `known` uses."""
     found = Entries(users, items)
     if "rating" in frame.columns:
         values = rating_values(frame["rating"]).to_numpy()
@@ -164,7 +164,7 @@ def _entries(
 
 
 def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike | None) -> Ratings:
-    """Return ratings of new users or of new items; `table` is what is known of these."""
+    """Return ratings of new users or of new items, with `table` as their table."""
     side, ids = ("user", users) if items is known.items else ("item", items)
     own = table_of(table, ids) or getattr(known, f"{side}_table")
     if own is not None and not (own.rows_of(ids) >= 0).any():
@@ -179,9 +179,9 @@ def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike 
 
 
 def is_new(ratings: Ratings, rated: Ratings) -> npt.NDArray[np.bool_] | None:
-    """Return which items nobody has rated, None if there is none, or if no features are known.
+    """Return a mask of items without ratings, or None if there are none or items have no features.
 
-    `rated` has the ratings that the items were fitted to.
+    `rated` has the training ratings of the items.
     """
     if ratings.item_features is None:
         return None
@@ -199,14 +199,14 @@ def with_tables(
 ) -> tuple[Model, Ratings]:
     """Return a model and ratings with other tables; see `Recommender.with_tables`.
 
-    The model `learns` of the items and users in them that it does not know.
+    If the model `learns`, unknown items and users in the tables are added to it.
     """
     for given, ids in ((item_table, ratings.items), (user_table, ratings.users)):
         table, name = table_of(given, ids), f"{ids.kind}_table"
         kept: Features | None = getattr(ratings, name)
         if table is None:
             continue
-        if kept is not None and not (table.rows_of(ids) >= 0).any():  # new ones only
+        if kept is not None and not (table.rows_of(ids) >= 0).any():  # new ids only
             table = kept.updated(table)
         changes: dict[str, Any] = {name: table}
         ratings = replace(ratings, **changes)
@@ -216,9 +216,9 @@ def with_tables(
 
 
 def extended(model: Model, ratings: Ratings, table: Features) -> tuple[Model, Ratings]:
-    """Return a model that also knows the new items, or users, of a table, by their features.
+    """Return a model extended by the new items (or users) of a table, using their features.
 
-    What it knows already stays, bit for bit. The model is the same one where it has no features.
+    Existing rows do not change. A model without features is returned unchanged.
     """
     side = table.kind
     old: Ids = getattr(ratings, f"{side}s")

@@ -1,4 +1,4 @@
-"""Parts of messages: plurals, shortened texts and close matches."""
+"""Helpers for messages: plurals, shortened texts and close matches."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _PASSWORDS = (
     re.compile(r"(?P<before>\b[\w+.-]+://[^:@/\s]*:)[^\s'\"]*(?P<after>@)"),
     re.compile(r"(?i)(?P<before>[?&](?:ssl)?password=)[^&\s'\"]+(?P<after>)"),
 )
-_SIMILAR = 0.6  # least ratio of two words
-_WORK = 20_000_000  # characters compared with each other: a few seconds
+_SIMILAR = 0.6  # minimum similarity ratio of two words
+_WORK = 20_000_000  # maximum number of character comparisons, which take a few seconds
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number with its noun, which takes an s unless the number is 1.
+    """Return a number with a noun, in the plural unless the number is 1.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def counted(n: int, noun: str) -> str:
 
 
 def enumerated(names: Sequence[Any], most: int, shown: Callable[[Any], str] = str) -> str:
-    """Return names, each as it is `shown`, with commas between them: the first ones of many.
+    """Return the first `most` names, formatted by `shown` and separated by commas.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def enumerated(names: Sequence[Any], most: int, shown: Callable[[Any], str] = st
 
 
 def html_table(caption: str, facts: Mapping[str, object]) -> str:
-    """Return a table of names and values in HTML, as notebooks show it.
+    """Return an HTML table of names and values for notebooks.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def html_table(caption: str, facts: Mapping[str, object]) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """Return a length of time in words, to about two digits.
+    """Return a duration in words, to two significant digits.
 
     Examples
     --------
@@ -73,9 +73,9 @@ def lasting(seconds: float) -> str:
 
 
 def system_error(error: BaseException) -> int | None:
-    """Return the number of the system's error that an exception tells of, None if of none.
+    """Return the errno of an exception, or None if it is not a system error.
 
-    Those of polars have it in their text only.
+    Exceptions of polars have it in their text only.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def system_error(error: BaseException) -> int | None:
 
 
 def system_reason(error: BaseException) -> str | None:
-    """Return what the system says of an error, None if it is none of the system's."""
+    """Return the system's message for an error, or None if it is not a system error."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     number = system_error(error)
@@ -97,12 +97,12 @@ def system_reason(error: BaseException) -> str | None:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error says that the disk is full, or a file larger than allowed."""
+    """Return whether an error is due to a full disk or a limit on file sizes."""
     return system_error(error) in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def shortened(text: str, length: int = 40) -> str:
-    """Return a text, cut where it is longer than a message should quote.
+    """Return a text, cut to a length that fits a message.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def shortened(text: str, length: int = 40) -> str:
 
 
 def redacted(text: str) -> str:
-    """Return a text with `***` for the passwords of all URIs in it.
+    """Replace the passwords of all URIs in a text by `***`.
 
     Examples
     --------
@@ -126,11 +126,11 @@ def redacted(text: str) -> str:
 
 
 def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
-    """Return up to n texts that resemble one, the most similar first.
+    """Return up to n of the others that are similar to a text, the most similar first.
 
-    As `difflib.get_close_matches`, but in bounded time: only as many of the others are compared as
-    a few seconds allow. Of texts that resemble it as much, one of the same letters comes first,
-    then one that begins with it.
+    This is `difflib.get_close_matches` in bounded time: others that would take more than a few
+    seconds are not compared. Ties are resolved in favour of a text with the same letters, then of
+    one that begins with the given text.
 
     Examples
     --------
@@ -162,7 +162,7 @@ def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
 
 
 def did_you_mean(near: Iterable[str]) -> str:
-    """Return a sentence that follows a message, empty without anything near.
+    """Return a suggestion to append to a message, or an empty text without close matches.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def did_you_mean(near: Iterable[str]) -> str:
 
 
 def nothing_at(path: Path) -> str:
-    """Return the sentence for a path where there is nothing, with the nearest name that is there.
+    """Return the message for a path that does not exist, with the closest existing name.
 
     Examples
     --------
@@ -186,7 +186,7 @@ def nothing_at(path: Path) -> str:
     if not path.parent.is_dir():
         return f"There is no file {path}: the directory {path.parent} does not exist."
     there = sorted(path.parent.iterdir(), key=lambda each: each.suffix.startswith(path.suffix))
-    stems = {each.name.partition(".")[0]: each for each in there}  # the last of a stem
+    stems = {each.name.partition(".")[0]: each for each in there}  # the same suffix comes last
     begin = path.name.partition(".")[0]
     near = [stems[stem] for stem in close_matches(begin, stems, 1)]
     near = [each for each in near if begin in stems or close_matches(path.name, [each.name], 1)]
@@ -195,7 +195,7 @@ def nothing_at(path: Path) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Break a sentence into lines, between words, and neither before nor after "=".
+    """Wrap a sentence into lines, but not next to "=".
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Provenance: from which data a model was made, when, how they were read, from which model."""
+"""Provenance of a model: source data, time, reading options and parent model."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ REMEMBERED = (
     *("table", "item_table", "user_table", "encoding", "time_format", "missing"),
     *("duplicates", "event_weights", "half_life"),
 )
-"""Options of `recsys.read_ratings` that a saved model remembers, for its updates."""
+"""Options of `recsys.read_ratings` that are saved with a model, for updates."""
 
-_BLOCK = 1 << 22  # ratings at once
+_BLOCK = 1 << 22  # ratings hashed at a time
 WEIGHTED_AT = "weighted_at"
-"""Option that is remembered: the time, in seconds, at which an interaction has its full weight."""
+"""Saved option: the time, in seconds, at which an interaction has its full weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,21 @@ class Provenance:
     Attributes
     ----------
     version : str or None
-        Name and beginning of the checksum, such as "als@1f2e3d4c": no two models have the same one.
+        Name of the model and prefix of the checksum, such as "als@1f2e3d4c": a unique identifier.
     created : str or None
         Time in UTC, ISO 8601.
     source : str or None
-        How the ratings were read, in one sentence.
+        Description of how the ratings were read, one sentence.
     period : tuple of str or None
         Times of the first and the last rating.
     fingerprint : str or None
         SHA-256 of the ratings.
     parent : str or None
-        Version of the model that this one is an update of.
+        Version of the model that was updated to this one.
     tag : str or None
         Free text.
     reading : dict
-        Options of reading that updates use again, see `REMEMBERED`; "window", and the time at which
-        the weights of a half-life are full.
+        Reading options that updates reuse: those in `REMEMBERED`, "window" and `WEIGHTED_AT`.
     """
 
     version: str | None = None
@@ -64,14 +63,14 @@ class Provenance:
     reading: dict[str, Any] = field(default_factory=dict)
 
     def child(self, reading: Mapping[str, Any]) -> Provenance:
-        """Return the provenance of an update of this model, which remembers other options."""
+        """Return the provenance of an update of this model, with some reading options changed."""
         options = {**self.reading, **reading}
         return Provenance(source=self.source, parent=self.version, reading=options)
 
     def decay(self, newer: Mapping[str, Any]) -> float:
-        """Return the half-lives between the full weight of the known ratings and of newer ones.
+        """Return the number of half-lives between the reference times of known and newer ratings.
 
-        They are negative if those are older, and 0 without a half-life.
+        It is negative if the newer reference time is earlier, and 0 without a half-life.
         """
         half_life, before = self.reading.get("half_life"), self.reading.get(WEIGHTED_AT)
         now = newer.get(WEIGHTED_AT)
@@ -81,9 +80,7 @@ class Provenance:
 
 
 def without_weights(reading: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a reading that say what an interaction is, not how much it counts.
-
-    Test ratings are read so. Tables are left out too, since the model has its own.
+    """Return the reading options without those of weights and tables, for test ratings.
 
     Examples
     --------
@@ -95,7 +92,7 @@ def without_weights(reading: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def period_of(ratings: Ratings) -> tuple[str, str] | None:
-    """Return the times of the first and the last rating in UTC, as far as they are known.
+    """Return the times of the first and the last rating in UTC, or None without times.
 
     Examples
     --------
@@ -117,7 +114,7 @@ def period_of(ratings: Ratings) -> tuple[str, str] | None:
 
 
 def fingerprint(*parts: Ratings) -> str:
-    """Return a SHA-256 over pairs of ids and their values; ids without ratings do not count."""
+    """Return the SHA-256 of pairs of ids and their values, ignoring ids without ratings."""
     digest = hashlib.sha256()
     for part in parts:
         rated, used = np.diff(part.indptr) > 0, np.zeros(part.n_items, np.bool_)
@@ -131,6 +128,6 @@ def fingerprint(*parts: Ratings) -> str:
         places = (np.cumsum(used) - 1).astype("<i4")
         for block in blocks:
             digest.update(places[part.indices[block]].data)
-        for block in blocks:  # numbers, also of codes
+        for block in blocks:  # values, decoded if ratings are stored as codes
             digest.update(np.ascontiguousarray(part.values_at(block), "<f4").data)
     return f"sha256:{digest.hexdigest()}"

@@ -8,20 +8,21 @@
         ratings/...        indptr, indices, data      terms/...          terms in index order
         users/..., items/...  ids                     part_0/NAME.npy    documents added together
                                                       documents_0/...    ids, titles, snippets
-        user_table/..., item_table/...  what is known of them, if anything is
-        user_features/..., user_levels/... (item_...)  features of it: matrix, levels of its blocks
+        user_table/..., item_table/...  tables of users and items, if any
+        user_features/..., user_levels/... (item_...)  encoded features, and their levels
 
     SPLIT/  train.csv  test.csv  [history.csv]  [items.parquet]  [users.parquet]  split.json
         or fold-1/, fold-2/, ... and split.json
 
-``metrics.json`` of a model has what `recsys evaluate` has measured, see `recsys.versions`.
+``metrics.json`` in a model directory has the results of `recsys evaluate`, see `recsys.versions`.
 
 Tables are columns 0, 1, ...: numbers and booleans in ``0.npy``, texts in ``0_offsets.npy`` and
-``0_bytes.npy`` (UTF-8); lists of texts have ``0_ends.npy`` as well, missing values ``0_valid.npy``.
+``0_bytes.npy`` (UTF-8). Lists of texts also have ``0_ends.npy``, and columns with missing values
+``0_valid.npy``.
 
-Arrays are memory-mapped. On load, all sizes, types and shapes are checked, and the checksums of
-files of up to 1 MB, of all files where they have no more than 64 MB together or `verify` is set.
-What cannot be saved is a `ModelFileError`, of a split a `DataError`.
+Arrays are memory-mapped. On load, all sizes, types and shapes are checked. Checksums are verified
+for files up to 1 MB, and for all files if they have at most 64 MB in total or `verify` is set.
+Failures raise a `ModelFileError`, or a `DataError` for splits.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ _SUFFIXES = ("csv", "tsv", "txt", "dat", "jsonl", "parquet")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Contents of a saved directory, to whose files the next one links where they are alike.
+    """Contents of a saved directory, to which a new one may link unchanged files.
 
-    Arrays and tables are recognized by their identity: they are not to be changed in place.
+    Arrays and tables are compared by identity, so they must not be changed in place.
     """
 
     directory: Path
@@ -81,9 +82,9 @@ class Origin:
 
 
 def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> None:
-    """Write a model to a new directory, complete or not at all.
+    """Write a model to a new directory atomically.
 
-    `overwrite` replaces a saved model at `path`, never anything else.
+    `overwrite` replaces a saved model at `path`, but no other directory or file.
 
     Raises
     ------
@@ -130,7 +131,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
 
 @contextmanager
 def target_directory(path: str | Path, form: Form, overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary directory that appears at `path` complete, or not at all.
+    """Yield a temporary directory that is renamed to `path` at the end.
 
     Raises
     ------
@@ -145,7 +146,7 @@ def target_directory(path: str | Path, form: Form, overwrite: bool) -> Iterator[
 
 
 def check_target(path: str | Path, form: Form, *, overwrite: bool) -> Path:
-    """Check that a model or index may be saved in a place, and return it.
+    """Check that a model or index may be saved at a path, and return the resolved path.
 
     Raises
     ------
@@ -168,7 +169,7 @@ def _complete(path: str | Path, noun: str, failure: type[RecsysError]) -> Iterat
             put_in_place(directory, target)
     except (OSError, PolarsError) as error:
         reason = system_reason(error) or str(error)
-        if "requested and" in reason:  # all that NumPy says
+        if "requested and" in reason:  # NumPy's message for a short write
             reason = "the disk is full, or files may not be so large"
         raise failure(f"The {noun} cannot be saved in {path}: {reason}.") from error
 
@@ -176,7 +177,7 @@ def _complete(path: str | Path, noun: str, failure: type[RecsysError]) -> Iterat
 def _obstacle(
     target: Path, noun: str, is_ours: bool, own: re.Pattern[str], overwrite: bool
 ) -> str | None:
-    """Return why a directory must not be written at `target`, None if it may."""
+    """Return the reason why a directory must not be written at `target`, or None."""
     if not target.parent.is_dir():
         return f"there is no directory {target.parent}."
     if not target.exists():
@@ -205,9 +206,9 @@ def write_directory(
     origin: Origin | None = None,
     **fields: Any,
 ) -> Manifest:
-    """Write arrays and tables, and model.json last, with the fingerprint of `ratings`.
+    """Write arrays and tables, then model.json with the fingerprint of `ratings`.
 
-    What is the same as in `origin` is linked to.
+    Files that are unchanged since `origin` are linked.
     """
     links = {} if origin is None else _links(arrays, tables, origin)
     columns, of_tables = _columns(tables, kinds, links, origin)
@@ -223,7 +224,7 @@ def write_directory(
         np.save(path, array, allow_pickle=False)
         return schema.FileEntry(sha256_of(path), path.stat().st_size, array.dtype.str, array.shape)
 
-    with ThreadPoolExecutor(kernels.available_cores()) as pool:  # checksums take half of the time
+    with ThreadPoolExecutor(kernels.available_cores()) as pool:  # for the checksums
         mark = None if ratings is None else pool.submit(fingerprint, ratings)
         entries = {
             f"{name}.npy": each
@@ -253,7 +254,7 @@ def _columns(
     links: Mapping[str, str],
     origin: Origin | None,
 ) -> tuple[dict[str, list[schema.ColumnEntry]], dict[str, Any]]:
-    """Return the columns of tables, and their arrays: None where there are links."""
+    """Return the columns of tables and their arrays, with None for linked arrays."""
     columns: dict[str, list[schema.ColumnEntry]] = {}
     arrays: dict[str, Any] = {}
     for table, frame in tables.items():
@@ -274,9 +275,9 @@ def _columns(
 def _links(
     arrays: Mapping[str, NDArray[Any]], tables: Mapping[str, pl.DataFrame], origin: Origin
 ) -> dict[str, str]:
-    """Return the arrays, and columns of tables, that `origin` has as well, with their names there.
+    """Return the names of arrays and table columns to link, with their names in `origin`.
 
-    There are none if something else is in its place by now, or on a disk without links.
+    Nothing is linked if `origin` has been replaced, or if the file system has no hard links.
     """
     by_identity = {id(array): name for name, array in origin.arrays.items()}
     links = {name: by_identity[id(a)] for name, a in arrays.items() if id(a) in by_identity}
@@ -297,7 +298,7 @@ def _links(
 
 
 def encoded(series: pl.Series) -> tuple[schema.ColumnType, dict[str, NDArray[Any]]]:
-    """Return the type of a column, and its arrays by the ends of their names.
+    """Return the type of a column, and its arrays by name suffix.
 
     Raises
     ------
@@ -339,7 +340,7 @@ def save_split(
     form: Literal["csv", "parquet"] = "csv",
     overwrite: bool = False,
 ) -> None:
-    """Save a split, or several folds, in a new folder; see `save_model`.
+    """Save a split, or several folds, in a new directory; see `save_model`.
 
     Tables of items and users are saved as items.parquet and users.parquet, where `read_ratings`
     finds them.
@@ -390,7 +391,7 @@ def _write_split(split: Any, folder: Path, form: str) -> None:
 
 
 def check_split_target(path: str | Path, *, overwrite: bool) -> None:
-    """Check that a split may be saved in a place.
+    """Check that a split may be saved at a path.
 
     Raises
     ------
@@ -405,9 +406,9 @@ def check_split_target(path: str | Path, *, overwrite: bool) -> None:
 
 
 def split_files(path: str | Path) -> dict[str, Path] | None:
-    """Return the train, test and history files of a folder, or None if it is not a split.
+    """Return the train, test and history files of a directory, or None if it is not a split.
 
-    Any folder with a train and a test file is one, such as those of LightGCN.
+    Any directory with a train and a test file is a split, such as those of LightGCN.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -422,12 +423,12 @@ def split_files(path: str | Path) -> dict[str, Path] | None:
 
 
 def is_split(path: str | Path) -> bool:
-    """Return whether `path` is a folder with a split, or with folds."""
+    """Return whether `path` is a directory with a split or with folds."""
     return split_files(path) is not None or bool((m := read_split_manifest(path)) and m.folds)
 
 
 def read_split_manifest(path: str | Path) -> schema.SplitManifest | None:
-    """Return the contents of split.json, None if there is none of this package.
+    """Return the contents of split.json, or None if this package has not written one.
 
     Raises
     ------

@@ -1,20 +1,19 @@
-"""Tables of a database, written whole: readers see the old rows or the new ones, never a part.
+"""Atomic writing of database tables: readers see either all old rows or all new rows.
 
-A frame of columns is written batch by batch into a staging table, which takes its place in one
-transaction at the end. Until then nothing that others see is changed, so that a writer that is
-interrupted or killed leaves what was there. In PostgreSQL the staging table is created in that
-same transaction, so that nothing is left of it either; for SQLite and DuckDB it is a temporary
-file, and the database is locked only for the last step.
+Frames are written to a staging table, which replaces the table in one transaction at the end. An
+interrupted writer changes nothing that others see. In PostgreSQL, the staging table is created in
+the same transaction, so it disappears as well. For SQLite and DuckDB it is a temporary file, and
+the database is locked for the last step only.
 
-A table that is replaced keeps its types, rights, indexes and the views on it, in one of three ways:
+A replaced table keeps its types, rights, indexes and views, in one of three ways:
 
-- Nothing is built on it: it is dropped and created anew, in PostgreSQL by renaming the staging
-  table, which takes no time.
-- In PostgreSQL it has indexes, primary and unique keys, checks, defaults or rights, but nothing
-  else refers to it, it belongs to the role of the connection, and the new rows have the types of
-  its columns: the staging table is made like it, indexed after the rows are there, and renamed.
-- Else (views, foreign keys, triggers, policies, partitions, other types): its rows are deleted and
-  inserted in one transaction, which locks out other writers, but no readers of PostgreSQL. With an
+- If nothing depends on the table, it is dropped and created anew. In PostgreSQL, the staging table
+  is renamed, which takes no time.
+- In PostgreSQL, the staging table is created like the table, indexed after the rows are written,
+  and renamed. This requires that the table has only indexes, primary and unique keys, checks,
+  defaults or rights, that the role of the connection owns it, and that column types are the same.
+- Otherwise (views, foreign keys, triggers, policies, partitions, other types), rows are deleted and
+  inserted in one transaction, which blocks other writers, but not readers of PostgreSQL. With an
   index this takes several times as long.
 """
 
@@ -36,7 +35,7 @@ from recsys.database import Address, Database, failures, open_database, parse_ad
 from recsys.errors import DataError
 
 IfExists: TypeAlias = Literal["fail", "replace", "append"]
-"""Treatment of a table that exists: an error, new rows instead of the old, or after them."""
+"""Treatment of an existing table: raise an error, replace its rows, or append new rows."""
 
 
 def write_table(
@@ -46,24 +45,23 @@ def write_table(
     table: str | None = None,
     if_exists: IfExists = "fail",
 ) -> int:
-    """Write a frame, or several as one, to a table of PostgreSQL, SQLite or DuckDB.
+    """Write one or several frames to a table of PostgreSQL, SQLite or DuckDB.
 
-    The table is complete from one moment to the next: readers see the old rows, or none, until all
-    new ones are there, also if the writer is killed. A table that is replaced keeps its types,
-    rights, indexes and views.
+    The table is changed atomically: readers see the old rows until all new rows are written, also
+    if the writer is killed. A replaced table keeps its types, rights, indexes and views.
 
     Parameters
     ----------
     address : str
         ``"postgresql://user@host/db"``, ``"recs.db::recs"`` (SQLite) or ``"recs.duckdb::recs"``.
-        A password is best left to ``PGPASSWORD`` or ``~/.pgpass``.
+        Keep passwords in ``PGPASSWORD`` or ``~/.pgpass``.
     frames : frame, or iterable of frames
-        Frames of polars, pandas or any library with Arrow streams. Of an iterable, one frame at a
-        time is in memory.
+        Frames of polars, pandas or any library with Arrow streams. Only one frame of an iterable is
+        in memory at a time.
     table : str, optional
         Name of the table, if the address does not end in ``::NAME``; it may begin with a schema.
     if_exists : {"fail", "replace", "append"}
-        For a table that exists: an error, new rows instead of its rows, or after them.
+        For an existing table: raise an error, replace its rows, or append the new rows.
 
     Returns
     -------
@@ -73,9 +71,9 @@ def write_table(
     Raises
     ------
     DataError
-        If the address is not one of a table, the database cannot be reached or written to, the
-        table exists (with ``if_exists="fail"``) or lacks a column of the frames, or its columns
-        have types that do not take the values; also if the driver is not installed.
+        If the address does not name a table, the driver is not installed, the database cannot be
+        reached or written to, or the table exists (with ``if_exists="fail"``), lacks a column of
+        the frames or has a column that cannot store the values.
 
     Examples
     --------
@@ -99,7 +97,7 @@ def write_table(
 
 
 def table_writer(address: Address, if_exists: IfExists = "fail") -> TableWriter:
-    """Return a writer of the table at `address`: a context manager with `write`.
+    """Return a writer of the table at `address`, a context manager.
 
     Raises
     ------
@@ -116,10 +114,10 @@ def table_writer(address: Address, if_exists: IfExists = "fail") -> TableWriter:
 
 
 class TableWriter(ABC):
-    """A table that is written frame by frame and takes its place when the context ends.
+    """Writer of a table, frame by frame; the table is replaced when the context ends.
 
-    Nothing is changed if the context ends with an exception, or without a frame. Entering it
-    connects to the database and raises what can be known before the first row.
+    Nothing changes if the context ends with an exception or without a frame. Entering the context
+    connects to the database, and raises the errors that do not depend on the rows.
 
     Attributes
     ----------
@@ -132,10 +130,10 @@ class TableWriter(ABC):
         self.rows = 0
         self._table = address.table or ""
         self._schema: dict[str, pl.DataType] = {}
-        self._types: dict[str, str] = {}  # of SQL
-        self._existing: dict[str, str] = {}  # columns and types of a table that exists
-        self._is_built_on = False  # and has rights, indexes, views, ... that dropping it would lose
-        self._keeps = False  # the rows go into the existing table
+        self._types: dict[str, str] = {}  # SQL types
+        self._existing: dict[str, str] = {}  # columns and types of an existing table
+        self._is_built_on = False  # the table has rights, indexes, views, ... to keep
+        self._keeps = False  # the rows are written to the existing table
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
@@ -158,12 +156,12 @@ class TableWriter(ABC):
             self._held.__exit__(*error)
 
     def write(self, frame: pl.DataFrame) -> None:
-        """Write the rows of a frame; the first frame, even without rows, has the columns.
+        """Write the rows of a frame; the first frame, even an empty one, determines the columns.
 
         Raises
         ------
         DataError
-            If the table lacks one of the columns, or a column has a type that is not stored.
+            If the table lacks one of the columns, or the type of a column cannot be stored.
         """
         if not self._schema:
             self._schema = {series.name: _stored(series, self.address) for series in frame}
@@ -182,15 +180,15 @@ class TableWriter(ABC):
         self.rows += len(frame)
 
     def _is_ours(self) -> bool:
-        """Return True if a new table would be as the existing one is."""
+        """Return whether a new table would have the definition of the existing one."""
         return False
 
     def _definition(self) -> str:
-        """Return the columns as `CREATE TABLE` takes them."""
+        """Return the column definitions for `CREATE TABLE`."""
         return ", ".join(f"{quoted(name)} {kind}" for name, kind in self._types.items())
 
     def _sql_type(self, dtype: pl.DataType) -> str:
-        """Return the type of a column in SQL."""
+        """Return the SQL type of a column."""
         if isinstance(dtype, pl.Datetime):
             return f"timestamp {'without' if dtype.time_zone is None else 'with'} time zone"
         return _SQL_TYPES[dtype.base_type()]
@@ -231,21 +229,21 @@ _SQL_TYPES: dict[Any, str] = {
 
 
 def _stored(series: pl.Series, address: Address) -> pl.DataType:
-    """Return the type in which a column is stored: databases have few."""
+    """Return the type in which a column is stored, one of the few that databases share."""
     if isinstance(series.dtype, pl.Datetime):
         return pl.Datetime("us", series.dtype.time_zone)
     try:
         stored: pl.DataType = _STORED[series.dtype.base_type()]()
     except KeyError:
         raise DataError(
-            f"{address} cannot have a column of {series.dtype}: {series.name!r}; "
+            f"{address} cannot store column {series.name!r} of type {series.dtype}; "
             "numbers, booleans, dates, times and texts are possible."
         ) from None
     return stored
 
 
 class _PostgreSQL(TableWriter):
-    """COPY into a staging table, all in one transaction, which a lost connection rolls back."""
+    """Writer by COPY into a staging table, in one transaction; a lost connection rolls it back."""
 
     def _open(self, held: ExitStack) -> None:
         database = held.enter_context(open_database(self.address, write=True))
@@ -287,7 +285,7 @@ class _PostgreSQL(TableWriter):
             self._keeps = False
             old = self._qualified(self._namespace, self._name)
             columns = f"LIKE {old} INCLUDING ALL EXCLUDING INDEXES"
-        if self._keeps:  # a temporary table needs no right to create, and no write-ahead log
+        if self._keeps:  # temporary tables need neither the right to create nor the WAL
             create = f"CREATE TEMP TABLE {quoted(self._new)} ({columns}) ON COMMIT DROP"
         else:
             create = f"CREATE TABLE {self._qualified(self._namespace, self._new)} ({columns})"
@@ -302,7 +300,7 @@ class _PostgreSQL(TableWriter):
         new = self._qualified("" if self._keeps else self._namespace, self._new)
         steps = []
         if self._keeps:
-            if self.if_exists == "replace":  # readers go on, other writers wait
+            if self.if_exists == "replace":  # blocks other writers, but not readers
                 steps += [f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE", f"DELETE FROM {table}"]
             names = ", ".join(map(quoted, self._schema))
             steps.append(f"INSERT INTO {table} ({names}) SELECT {names} FROM {new}")
@@ -315,7 +313,7 @@ class _PostgreSQL(TableWriter):
         self._commit()
 
     def _parts(self, new: str) -> tuple[list[str], list[str]]:
-        """Return what gives `new` the indexes and rights of the table, before and after it goes."""
+        """Return SQL that copies indexes and rights to `new`, before and after the table's drop."""
         place = self._qualified(self._namespace, self._name)
         literal = place.replace("'", "''")
         before, after = [], []
@@ -336,8 +334,8 @@ class _PostgreSQL(TableWriter):
         return before, after
 
 
-# The schema of a table, rights on both, its kind, and if anything would be lost by dropping it:
-# what depends on it (views, indexes, constraints, defaults, triggers, policies), rights, a comment.
+# Schema of a table, rights on both, kind, and whether dropping it would lose anything: dependent
+# objects (views, indexes, constraints, defaults, triggers, policies), rights or a comment.
 _FACTS = """
 SELECT n.nspname::text, has_schema_privilege(n.oid, 'CREATE'), c.relkind::text,
     has_table_privilege(c.oid, 'INSERT'), has_table_privilege(c.oid, 'DELETE'),
@@ -355,7 +353,7 @@ JOIN pg_namespace n ON n.oid = coalesce(
     c.relnamespace, to_regnamespace(coalesce(quote_ident(nullif('{schema}', '')),
                                              quote_ident(current_schema()::text))))
 """
-# One row if all that is built on a table are keys, checks, defaults and indexes, which a copy gets.
+# One row if only keys, checks, defaults and indexes, which can be copied, depend on a table.
 _CAN_BE_COPIED = """
 SELECT 1 FROM pg_class c WHERE c.oid = to_regclass('{table}') AND c.relkind = 'r'
     AND c.relowner = (SELECT oid FROM pg_roles WHERE rolname = current_user)
@@ -377,7 +375,7 @@ SELECT 1 FROM pg_class c WHERE c.oid = to_regclass('{table}') AND c.relkind = 'r
                     AND (t.objoid = c.oid OR t.objoid IN
                          (SELECT indexrelid FROM pg_index WHERE indrelid = c.oid)))
 """
-# Name, uniqueness and definition after the name of the table, and the kind of key, of each index.
+# Name, uniqueness, definition (after the name of the table) and kind of key of each index.
 _INDEXES = """
 SELECT i.relname::text, x.indisunique, substring(d.sql FROM position(' USING ' IN d.sql)),
     CASE k.contype WHEN 'p' THEN 'PRIMARY KEY' WHEN 'u' THEN 'UNIQUE' END
@@ -399,7 +397,7 @@ WHERE attrelid = to_regclass('{table}') AND attnum > 0 AND NOT attisdropped ORDE
 
 
 class _Embedded(TableWriter):
-    """Rows are put aside in a temporary file; the database is locked for the last step only."""
+    """Writer by a temporary file; the database is locked for the last step only."""
 
     def _open(self, held: ExitStack) -> None:
         path = self.address.path
@@ -412,10 +410,10 @@ class _Embedded(TableWriter):
 
     @abstractmethod
     def _look_up(self) -> tuple[dict[str, str], bool]:
-        """Return columns and types of the table, and if indexes or views are built on it."""
+        """Return columns and types of the table, and whether indexes or views depend on it."""
 
     def _steps(self, table: str, create: str, rows: str) -> list[str]:
-        """Return the statements that put `rows` in the place of a table."""
+        """Return the statements that replace a table, or append to it, by `rows`."""
         names = ", ".join(map(quoted, self._schema))
         steps = [create]
         if self._keeps:
@@ -426,7 +424,7 @@ class _Embedded(TableWriter):
 
 
 class _SQLite(_Embedded):
-    """The rows wait in a private database of SQLite, which is a temporary file without a name."""
+    """Writer with the rows staged in a temporary database of SQLite, an unnamed file."""
 
     def _look_up(self) -> tuple[dict[str, str], bool]:
         uri = f"{self.address.path.resolve().as_uri()}?mode=rw"  # to finish a roll back
@@ -466,7 +464,7 @@ class _SQLite(_Embedded):
         try:
             for step in ("BEGIN IMMEDIATE", *self._steps(table, create, "main.staging"), "COMMIT"):
                 self._rows.execute(step)
-        except BaseException:  # a full disk leaves a journal, by which the next one rolls back
+        except BaseException:  # a full disk leaves a journal; reopening rolls the change back
             self._rows.close()
             with suppress(sqlite3.Error), closing(sqlite3.connect(place)) as connection:
                 connection.execute("PRAGMA schema_version")
@@ -475,7 +473,7 @@ class _SQLite(_Embedded):
             raise
 
 
-_PATIENCE = 60.0  # seconds to wait for others that have locked the database
+_PATIENCE = 60.0  # seconds to wait for the lock of another process
 _SQLITE_VIEW = "SELECT 1 FROM sqlite_master WHERE type = 'view' AND lower(name) = lower(?)"
 _SQLITE_BUILT_ON = """
 SELECT 1 FROM sqlite_master
@@ -485,7 +483,7 @@ WHERE (type IN ('index', 'trigger') AND lower(tbl_name) = lower(:name))
 
 
 class _DuckDB(_Embedded):
-    """The rows wait as an Arrow stream in a temporary file without a name."""
+    """Writer with the rows staged as an Arrow stream in an unnamed temporary file."""
 
     def _look_up(self) -> tuple[dict[str, str], bool]:
         schema, _, name = self._table.rpartition(".")
@@ -501,7 +499,7 @@ class _DuckDB(_Embedded):
     def _create(self) -> None:
         from pyarrow import ipc
 
-        folder = self.address.path.resolve().parent  # where room is needed anyway
+        folder = self.address.path.resolve().parent  # the disk that needs the space anyway
         self._file = self._held.enter_context(TemporaryFile(dir=folder))  # noqa: SIM115
         schema = pl.DataFrame(schema=self._schema).to_arrow().schema
         self._stream = self._held.enter_context(ipc.new_stream(self._file, schema))
@@ -522,7 +520,7 @@ class _DuckDB(_Embedded):
             connection.execute(step)
 
     def _unlocked(self) -> Database:
-        """Open the database until the end; wait while another process has it open."""
+        """Open the database for the rest of the context, waiting for other processes."""
         last = time.monotonic() + _PATIENCE
         while True:
             try:

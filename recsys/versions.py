@@ -1,11 +1,11 @@
-"""Versions: saved models side by side in a directory, what was measured of them, the latest link.
+"""Versions: saved models in a directory, their measured metrics, and a link to the latest one.
 
 ::
 
     DIR/
         2025-06-08/     a saved model
-        2025-06-09/     a saved model, with metrics.json once it was measured
-        latest          a link to one of them, which `recsys serve DIR/latest` follows
+        2025-06-09/     a saved model, with metrics.json after `recsys evaluate`
+        latest          a link to one of them, for `recsys serve DIR/latest`
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from recsys.schema import load_model, read_manifest
 LATEST = "latest"
 """Name of the link."""
 
-_KEPT = 100  # measurements of a model
+_KEPT = 100  # maximum number of stored measurements of a model
 _FACTS = {
     "version": pl.String,
     "latest": pl.Boolean,
@@ -48,7 +48,7 @@ _FACTS = {
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """Metrics of a model on one set of test ratings: value, and bounds of the interval."""
+    """Metrics of a model on one set of test ratings: value and bounds of the interval."""
 
     test: str
     fingerprint: str
@@ -73,13 +73,13 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
     polars DataFrame
         Columns version (the name of the directory), latest (whether the link points to it), model,
         created, ratings, until (time of the last rating), tag, id, parent (name of its directory,
-        else id), fingerprint, test and measured (name and time of the last measurement), and a
-        column for each metric that was measured of any of them.
+        or its id), fingerprint, test and measured (test set and time of the last measurement), and
+        a column for each measured metric.
 
     Raises
     ------
     DataError
-        If there is no such directory, or no saved model in it.
+        If the directory does not exist or has no saved model.
     ModelFileError
         If a model.json is damaged.
     """
@@ -128,15 +128,20 @@ def _latest(directory: Path) -> str | None:
 
 
 def promote(version: str | Path) -> tuple[str | None, str]:
-    """Let the link `latest` next to a saved model point to it; return its name before and now.
+    """Let the link `latest` next to a saved model point to it.
 
-    The model is verified first. The link moves from one moment to the next: who follows it sees the
-    one model or the other.
+    The model is verified first. The link is changed atomically, so a reader sees either the old or
+    the new model.
+
+    Returns
+    -------
+    tuple of str
+        Names of the models that the link pointed to before (None without a link) and now.
 
     Raises
     ------
     ModelFileError
-        If the model is damaged, there is none, or something else has the name of the link.
+        If the model is damaged or missing, or the name of the link is taken.
     """
     place = Path(version)
     if place.name == LATEST:
@@ -157,12 +162,12 @@ def promote(version: str | Path) -> tuple[str | None, str]:
 
 
 def measured(model: str | Path) -> list[Measured]:
-    """Return what was measured of a saved model, the oldest first; `ModelFileError` if damaged.
+    """Return the stored measurements of a saved model, the oldest first.
 
     Raises
     ------
     ModelFileError
-        If the file of it is damaged.
+        If the file is damaged.
     """
     file = resolved(model) / schema.MEASURED
     if not file.is_file():
@@ -175,10 +180,10 @@ def measured(model: str | Path) -> list[Measured]:
 
 
 def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
-    """Add the metrics of one model of an evaluation, its `label`, to what is kept with it.
+    """Store the metrics of the model `label` of an evaluation next to the saved model.
 
-    They are in a file of their own, which no checksum is of; `test` names the test ratings. Return
-    False if the directory cannot be written to.
+    They are added to a separate file, which model.json does not cover. `test` names the test
+    ratings. Return False if the directory is not writable.
     """
     rows = found.metrics.filter(pl.col("model") == label).to_dicts()
     entry = Measured(
@@ -203,7 +208,7 @@ def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
 
 
 def models_with(directory: str | Path, users: Iterable[str]) -> list[Path]:
-    """Return the saved models in a directory that know one of some users, or have a row of them."""
+    """Return the saved models in a directory that have ratings or a table row of some users."""
     found, wanted = [], Ids(list(users), "user")
     for each in sorted(Path(directory).iterdir()):
         if each.is_symlink() or not (each / MANIFEST).is_file():
