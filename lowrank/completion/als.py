@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Known: TypeAlias = "csr_array | CodedMatrix"
-"""A matrix of which the stored entries are known."""
+"""Matrix whose stored entries are the known ones."""
 
-_BIAS_DAMPING = 5.0  # entries: with as many in a row, half of its mean deviation is its bias
+_BIAS_DAMPING = 5.0  # a row with this many entries gets half of its mean deviation as bias
 _BIAS_ROUNDS = 20
-_START_ROUNDS = 2  # of alternating bias fits before the first sweep
-# Of subspace iteration, for the factors to start from: about the time of one sweep. More directions
-# are worth as much as another step, and cost less.
+_START_ROUNDS = 2  # rounds of alternating bias fits before the first sweep
+# Steps and extra directions of the subspace iteration for the starting factors, which takes about
+# the time of one sweep. Extra directions help as much as another step, and cost less.
 _START_STEPS, _START_EXTRA = 2, 16
 
 
@@ -42,11 +42,12 @@ class BiasedFactors:
 
 @dataclass(frozen=True, eq=False)
 class AlsSweep:
-    """The state after one sweep: rows solved, then columns; the next one reuses the arrays.
+    """The state after one sweep, which solves the rows, then the columns.
 
-    The objectives are the penalised sum of squares after the rows and after the columns were
-    solved. The root mean squared error over the known entries is a difference of sums: below about
-    1e-8 of the entries (3e-4 in float32) it is rounding.
+    The next sweep reuses the arrays. `half_objective` and `objective` are the penalised sums of
+    squares after the rows and after the columns. `rmse`, the root mean squared error over the known
+    entries, is computed as a difference of sums: below about 1e-8 of the entries (3e-4 in float32)
+    it is rounding error.
     """
 
     factors: BiasedFactors
@@ -66,7 +67,7 @@ class Biases(NamedTuple):
     def of(
         cls, X: Known, wanted: bool, rounds: int = _BIAS_ROUNDS, by_column: Stored | None = None
     ) -> Biases:
-        """Fit a mean and damped biases by alternating exact solutions; zeros if not wanted."""
+        """Fit a mean and damped biases by alternating exact solutions; zeros unless `wanted`."""
         (n, m), dtype = X.shape, X.dtype
         if not wanted:
             return cls(0.0, np.zeros(n, dtype), np.zeros(m, dtype))
@@ -101,7 +102,7 @@ class Biases(NamedTuple):
 
 @dataclass(eq=False)
 class _Side:
-    """The unknowns of the rows (or, transposed, of the columns) and the entries they must fit."""
+    """Factors and biases of the rows (or, transposed, the columns), and the entries to fit."""
 
     entries: Stored
     factors: Floats
@@ -115,7 +116,7 @@ class _Side:
     ) -> _Side:
         """Return a side with factors and biases of zero."""
         counts, dtype = np.diff(entries.indptr), entries.dtype
-        # Rows without entries have no penalty to speak of, and none that is zero.
+        # Rows without entries count as rows with one, so that no penalty is zero.
         weight = np.maximum(counts, 1).astype(dtype) ** dtype.type(power)
         return cls(
             entries=entries,
@@ -126,7 +127,7 @@ class _Side:
         )
 
     def solve(self, other_factors: Floats, other_bias: Floats, mean: float) -> float:
-        """Minimise over this side; return the minimum without the other side's penalties."""
+        """Solve for this side; return the minimum without the other side's penalties."""
         objective = kernels.als_half_sweep(
             self.entries,
             other_factors,
@@ -148,7 +149,7 @@ class _Side:
         return total
 
     def mean_residual(self) -> float:
-        """Return the error of the mean after `solve`: sum e = penalty * b for each bias."""
+        """Return the mean residual after `solve`, where a row's residuals sum to penalty * b."""
         if self.bias_penalty is None:
             return 0.0
         errors = float((self.bias_penalty.astype(np.float64) * self.bias).sum())
@@ -173,16 +174,16 @@ def als_sweeps(
     .. math:: \sum_{(u,i)} (x_{ui} - \mu - b_u - c_i - a_u \cdot m_i)^2
               + \lambda \sum_u n_u^g (s |a_u|^2 + b_u^2) + \lambda \sum_i n_i^g (s |m_i|^2 + c_i^2)
 
-    by solving for all :math:`(a_u, b_u)`, then for all :math:`(m_i, c_i)`, each exactly, with the
-    mean corrected after each. :math:`n` counts the entries of a row or column, and :math:`s` is
-    the standard deviation of the entries: with it the solution scales with the data, so that one
-    :math:`\lambda` serves any rating scale. The objective never rises.
+    by solving exactly for all :math:`(a_u, b_u)`, then for all :math:`(m_i, c_i)`, and correcting
+    the mean after each half-sweep. :math:`n` is the number of entries of a row or column.
+    :math:`s` is the standard deviation of the entries; it makes the solution scale with the data,
+    so that the same :math:`\lambda` suits any rating scale. The objective never rises.
 
     Parameters
     ----------
     X : csr_array or CodedMatrix of shape (n, m), float32 or float64
-        Every stored entry counts, zeros too. Sorted indices, no duplicates. Of values of few levels
-        a `CodedMatrix` takes half of the memory, or less.
+        All stored entries are fitted, zeros included. Indices must be sorted, without duplicates.
+        For few distinct values, a `CodedMatrix` takes at most half the memory.
     k : int
         Number of factors.
     regularization : float
@@ -190,14 +191,14 @@ def als_sweeps(
     count_power : float
         The exponent g: 0 is plain ridge, 1 the weighting of Zhou et al.
     biases : bool
-        False leaves the mean and the biases at zero, and takes for s the root mean square.
+        With False, the mean and the biases stay zero, and s is the root mean square.
     start : BiasedFactors, optional
-        Where to begin instead of `biased_start`: only its mean and the columns' factors and biases
-        matter.
+        Starting point, by default `biased_start`. Only its mean and the factors and biases of the
+        columns are used.
     random_state : int, optional
         Seed of the starting factors.
     threads : int, optional
-        All available cores by default; the result is the same on any number.
+        Number of threads, by default all available cores. The result does not depend on it.
 
     Yields
     ------
@@ -207,7 +208,7 @@ def als_sweeps(
     Raises
     ------
     ArgumentError
-        As `check_problem`, or if `start` does not fit the shape of X.
+        If `check_problem` raises it, or if `start` does not fit the shape of X.
 
     References
     ----------
@@ -252,7 +253,7 @@ def als_sweeps(
 
 
 def moments(X: Known) -> tuple[float, float]:
-    """Return mean and standard deviation of the known entries."""
+    """Return the mean and the standard deviation of the known entries."""
     if isinstance(X, CodedMatrix):
         weights, levels = level_counts(X.codes), X.levels.astype(np.float64)
         mean = float(np.average(levels, weights=weights))
@@ -262,24 +263,25 @@ def moments(X: Known) -> tuple[float, float]:
 
 
 def stored(X: Known) -> Stored:
-    """Return a matrix as the kernels take it."""
+    """Return a matrix in the form that the kernels take."""
     return X if isinstance(X, CodedMatrix) else kernels.csr_arrays(X)
 
 
 def _with_values(entries: Stored, function: Callable[[Floats], Floats]) -> Stored:
-    """Return a matrix whose values are a function of these."""
+    """Return a matrix with a function applied to its values."""
     if isinstance(entries, CodedMatrix):
         return entries._replace(levels=function(entries.levels))
     return entries._replace(data=function(entries.data))
 
 
 def check_problem(X: Known, k: int, *, link_penalty: float = 0.0, **penalties: float) -> None:
-    """Check the arguments that all sweeps share.
+    """Check the arguments that all fits share.
 
     Raises
     ------
     ArgumentError
-        If `k` is below 1, a penalty not positive, that of links negative, or `X` has no entries.
+        If `k` is below 1, a penalty is not positive, `link_penalty` is negative, or `X` has no
+        entries.
     """
     if k < 1:
         raise ArgumentError(f"k must be at least 1; got {k}.")
@@ -300,10 +302,10 @@ def biased_start(
     random_state: int | None = 0,
     by_column: Stored | None = None,
 ) -> BiasedFactors:
-    """Return biases, and column factors near ``V sqrt(s)`` of the rough SVD of their residual R.
+    """Return biases, and column factors ``V sqrt(s)`` from a rough SVD of their residual.
 
-    Alternating fits begin here, with about half of the sweeps that random factors take. The row
-    factors are zero; `by_column` is the transpose of X, which saves time if it is there.
+    From here, alternating fits take about half as many sweeps as from random factors. The row
+    factors are zero. `by_column` is the transpose of X; passing it saves time.
     """
     (n, m), dtype = X.shape, X.dtype
     mean, row_bias, column_bias = fitted = Biases.of(X, biases, _START_ROUNDS, by_column)
@@ -335,14 +337,14 @@ def solve_rows(
 ) -> tuple[Floats, Floats]:
     r"""Solve the ridge regression of each row against fixed columns: a half-sweep, or a fold-in.
 
-    A row with n entries gets the minimiser of
+    For a row with n entries, minimises
 
     .. math:: \sum_i (x_i - \mu - c_i - b - a \cdot m_i)^2 + \lambda n^g (s |a|^2 + b^2)
 
-    to the same bits whichever rows are solved with it, on any number of threads. Columns have
-    factors and biases of shape (m, k) and (m,); those of the rows are returned. `scale` is the
-    standard deviation s of the entries that the columns were fitted to; the other parameters are
-    those of `als_sweeps`.
+    and returns the factors and biases of all rows, shapes (n_rows, k) and (n_rows,). The result of
+    a row is the same to the bit whichever rows are solved with it, on any number of threads. The
+    factors and biases of the columns have shapes (m, k) and (m,). `scale` is the standard deviation
+    s of the entries that the columns were fitted to; for the other parameters see `als_sweeps`.
     """
     rows = _Side.of(entries, column_factors.shape[1], regularization, scale, count_power)
     with kernels.at_most(threads):

@@ -27,18 +27,20 @@ if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
 
 _SHRINK_TO = 0.05  # prior variance of factors and biases, for entries of variance 1
-_START_WIDTH = 2.0  # variances of the first prior, in units of those that later ones shrink to
-_START_NOISE = 0.2  # share of the entries' variance; with more, few entries may end without factors
-_NOISES = 0.3, 2.0  # in units of the posterior's: where the calibrated one is
-_NOISE_ERROR = 0.05  # at most, of the calibrated one, as a share of it
-_QUICK_STEPS = 3  # of the means, between sweeps that update covariances as well
+_START_WIDTH = 2.0  # variances of the first prior, relative to the shrinkage target
+# Starting noise variance, relative to that of the entries. From a larger one, a fit to few entries
+# may end with factors of zero.
+_START_NOISE = 0.2
+_NOISES = 0.3, 2.0  # range of the calibrated noise variance, relative to that of the posterior
+_NOISE_ERROR = 0.05  # relative tolerance of the calibrated noise variance
+_QUICK_STEPS = 3  # updates of the means alone between sweeps that also update covariances
 
 
 def shrinkage_target(d: int, variance: float) -> NDArray[np.float64]:
-    """Return the prior variances of vectors that fit entries of a given variance, shape (d,).
+    """Return the prior variances that learned covariances are shrunk to, shape (d,).
 
-    The learned prior covariances are shrunk to them, with the weight of d rows. The bias comes
-    last; it scales with the entries, a factor with their square root.
+    They have the weight of d rows. `variance` is that of the entries. The bias comes last; its
+    standard deviation scales with the entries, that of a factor with their square root.
     """
     target = np.full(d, _SHRINK_TO * math.sqrt(variance))
     target[-1] = _SHRINK_TO * variance
@@ -46,13 +48,13 @@ def shrinkage_target(d: int, variance: float) -> NDArray[np.float64]:
 
 
 def predictive_variance(rows: Posterior, columns: Posterior) -> Floats:
-    r"""Return the variance of :math:`b + c + a \cdot m`, row by row of the two, without noise.
+    r"""Return the variance of :math:`b + c + a \cdot m` without noise, for pairs of vectors.
 
-    With independent vectors, :math:`\operatorname{var}` is :math:`z'V_w z + w'V_z w +
-    \operatorname{tr} V_{aa} V_{mm}` for :math:`z = (m, 1)`, :math:`w = (a, 1)`.
+    For independent vectors it is :math:`z'V_w z + w'V_z w + \operatorname{tr} V_{aa} V_{mm}`, where
+    :math:`z = (m, 1)` and :math:`w = (a, 1)`.
     """
     i, j = np.triu_indices(rows.mean.shape[1])
-    twice = np.where(i < j, 2, 1).astype(rows.mean.dtype)  # a triangle stands for both
+    twice = np.where(i < j, 2, 1).astype(rows.mean.dtype)  # off-diagonal entries are stored once
     w, z = rows.mean.copy(), columns.mean.copy()
     w[:, -1] = z[:, -1] = 1
     variance: Floats = np.einsum("np,np->n", rows.covariance, z[:, i] * z[:, j] * twice)
@@ -65,7 +67,7 @@ def predictive_variance(rows: Posterior, columns: Posterior) -> Floats:
 def leverages(
     counts: NDArray[np.int64], prior: RowPrior, covariances: NDArray[np.floating[Any]]
 ) -> NDArray[np.float32]:
-    r"""Return the share of the entries of each row in their own predictions, on average.
+    r"""Return the mean leverage of the entries of each row, their weight in their own prediction.
 
     It is the effective number of parameters :math:`d - \operatorname{tr} V \Lambda` per entry
     (MacKay 1992). `covariances` are packed, shape (n, d (d + 1) / 2).
@@ -80,9 +82,10 @@ def leverages(
 def calibrated_noise(
     values: Floats, scores: Floats, spread: Floats, noise: float, scale: OrdinalScale | None
 ) -> float:
-    """Return the noise variance under which entries are most likely, near that of the posterior.
+    """Return the noise variance that maximises the likelihood of held-out entries.
 
-    The `scores` are predictions that have not seen the entries, and `spread` their variances.
+    The search covers a range around `noise`, that of the posterior. `scores` are predictions from
+    other entries, and `spread` their variances.
     """
 
     def loss(log_noise: float) -> float:
@@ -103,23 +106,23 @@ def calibrated_noise(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class VariationalSweep(Sweep):
-    """The state after one sweep: rows solved, then columns, and the priors learned from each.
+    """The state after one sweep, which solves the rows, then the columns, and learns the priors.
 
     Attributes
     ----------
     free_energy : float
-        The lower bound on the log evidence that no sweep lowers, up to a constant.
+        Lower bound on the log evidence, up to a constant. No sweep lowers it.
     rmse : float
         Root mean squared error over the known entries, expected under the posterior.
     observed : Observed
-        With the ordinal scale, if there is one.
+        The ordinal scale, if there is one, and the mean variance of the scores.
     """
 
     free_energy: float
     observed: Observed
 
     def expected(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
-        """Return what is expected of entries, shape (n,), where rows and columns are known."""
+        """Return the expected entries at pairs of rows and columns, shape (n,)."""
         w, z = self.rows.mean[rows], self.columns.mean[columns]
         scores: Floats = np.einsum("nk,nk->n", w[:, :-1], z[:, :-1])
         scores += w[:, -1] + z[:, -1] + w.dtype.type(self.mean)
@@ -145,51 +148,52 @@ def variational_sweeps(
 ) -> Iterator[VariationalSweep]:
     r"""Fit independent Gaussian posteriors to the stored entries of a sparse matrix.
 
-    Mean-field variational Bayes: in each half-sweep the posterior of every row is exact given
-    those of the columns, then the prior (link, mean and full precision) is learned, and the noise
-    variance after the columns. The free energy
+    The method is mean-field variational Bayes. Each half-sweep computes the exact posterior of
+    every row given those of the columns, then learns the prior (link, mean and full precision). The
+    noise variance is learned after the columns. The free energy
 
     .. math:: F = \frac1T E[\log p(x \mid a, b, m, c)] - \text{KL} + \log p(B, \Lambda, \sigma^2)
 
-    never falls. A temperature T above 1 counts each entry as 1/T of one, which keeps the
-    posterior from becoming too sure of a model that is not true. Between two sweeps a few steps
-    move means and priors alone: covariances cost most, and settle first.
+    never falls. A temperature T above 1 gives each entry the weight 1/T, which keeps the posterior
+    from being overconfident if the model is misspecified. Between two sweeps, a few steps update
+    means and priors only, because covariances cost most and converge first.
 
-    The prior of B is Gaussian with precision `link_penalty` times the prior precision of the
-    rows, and its posterior has that column covariance too. So have those of the coefficients C of
-    features, with a factor for each group that is learned.
+    The prior of B is Gaussian with `link_penalty` times the prior precision of the rows, and its
+    posterior has the same column covariance. The same holds for the coefficients C of features,
+    with a learned factor for each group.
 
     Parameters
     ----------
     X, random_state, threads
         As in `als_sweeps`.
     k : int
-        Number of factors. Memory grows with (k + 1)(k + 2) / 2 numbers for each row and column.
+        Number of factors. Each row and column takes (k + 1)(k + 2) / 2 numbers of memory.
     link_penalty : float
         Positive ridge penalty of the links; 0 means no links.
     row_features, column_features : GroupedFeatures, optional
-        What is known of rows and columns, which the means of their priors depend on.
+        Features of rows and columns, which predict the means of their priors.
     count_power : float
         Exponent of a row's number of entries in its prior precision; 0 is the usual model.
     temperature : float
-        At least 1.
+        The temperature T, at least 1.
     ordinal : bool
-        Take the entries as levels of latent numbers, which are modelled in their place.
+        Whether to model entries as levels of continuous latent numbers.
     start : VariationalSweep, optional
-        Where to begin: the end of a fit to the same entries, with the same links.
+        Starting point: the last sweep of a fit to the same entries, with the same links.
 
     Raises
     ------
     ArgumentError
-        If `k` is below 1, `temperature` below 1, `link_penalty` negative, or
-        `X` has no entries, or for an ordinal likelihood only one value.
+        If `k` or `temperature` is below 1, `link_penalty` is negative, `X` has no entries, or all
+        entries are equal and `ordinal` is True.
 
     References
     ----------
     Lim and Teh (2007), "Variational Bayesian approach to movie rating prediction", section 3.
-    Gruenwald and van Ommen (2017), "Inconsistency of Bayesian
-    inference for misspecified linear models, and a proposal for repairing it", section 4. Albert
-    and Chib (1993), "Bayesian analysis of binary and polychotomous response data", section 4.
+    Gruenwald and van Ommen (2017), "Inconsistency of Bayesian inference for misspecified linear
+    models, and a proposal for repairing it", section 4.
+    Albert and Chib (1993), "Bayesian analysis of binary and polychotomous response data",
+    section 4.
     """
     check_problem(X, k, link_penalty=link_penalty)
     if not 1 <= temperature < math.inf:
@@ -248,7 +252,7 @@ def _fresh_sides(
     random_state: int | None,
     *links: Any,
 ) -> tuple[float, VariationalSide, VariationalSide]:
-    """Return the mean and sides with wide priors and covariances of zero; columns by an SVD."""
+    """Return the mean and both sides, with wide priors, covariances of zero, columns by an SVD."""
     d = len(target)
     start = biased_start(X, d - 1, random_state=random_state)
     precision = np.diag(1 / (_START_WIDTH * target)).astype(X.dtype)
@@ -265,7 +269,7 @@ def _fresh_sides(
 
 @dataclass(eq=False)
 class VariationalSide(Side):
-    """A side with Gaussian posteriors and a prior that is learned."""
+    """The rows (or columns) of a fit, with Gaussian posteriors and a prior that is learned."""
 
     target: Floats = field(init=False)  # variances that the prior covariance is shrunk to
     log_dets: float = field(init=False, default=0.0)
@@ -283,7 +287,7 @@ class VariationalSide(Side):
         return objective + noise * (d * n_seen - from_prior)
 
     def fit_prior(self) -> None:
-        """Maximise the free energy over this side's prior: in turn B, C, mean and precision."""
+        """Maximise the free energy over this side's prior: B, C, mean, then precision."""
         shares = self.fit_maps()
         off = self.vectors.mean - shares
         mean = self.weighted_mean(off).astype(self.data.dtype)
@@ -303,7 +307,7 @@ class VariationalSide(Side):
         self.prior = replace(self.with_mean(mean), precision=(precision + precision.T) / 2)
 
     def summed_covariance(self) -> NDArray[np.float64]:
-        """Return the weighted sum of the covariances of the rows that have entries."""
+        """Return the weighted sum of the covariances of rows with entries."""
         packed = kernels.coefficients(self.vectors.covariance, self.weight[:, None])
         summed: NDArray[np.float64] = unpack(packed.T.astype(np.float64), len(self.prior.mean))[0]
         return summed

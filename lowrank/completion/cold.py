@@ -1,14 +1,13 @@
-r"""Rows without entries: what their vectors would be, from features alone.
+r"""Vectors of rows without entries, predicted from features alone.
 
-A map is fitted to the vectors that a fit has found, apart from the fit's own prior: with links the
-latter knows what features say only where links don't, and rows without entries have none. Rows
-count by the square root of their number of entries.
+A map from features is fitted to the fitted vectors. The prior of the fit is of no use here: with
+links, its map from features explains only what the links do not, and rows without entries have no
+links. The weight of a row in the regression is the square root of its number of entries.
 
-Such a row is known by its features only, and so is every column's experience with them: a column
-has its own slopes on the main directions of the features, a random effect whose distribution is
-learned. They are fitted to its entries as if none of their rows had been known, so that they hold
-what the low-rank map leaves: a ridge regression of each column on the features of rows, pooled
-over all columns.
+In addition, each column has its own slopes on the main directions of the features, a random effect
+whose distribution is learned. The slopes are fitted to the residuals of the low-rank map, computed
+as if all rows were unknown. They are a ridge regression of each column on the features of rows,
+pooled over all columns.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from lowrank.completion.links import Posterior, RowPrior, posterior_rows, unpack
 from lowrank.kernels import Floats
 from lowrank.subspace import orthonormal
 
-N_SLOPES = 32  # directions of the features at most
+N_SLOPES = 32  # maximum number of directions of the features
 
-# Of expectation maximisation for the penalties of the map. More steps raise the evidence, but rank
-# rows that are held out worse.
+# Steps of expectation maximisation for the penalties of the map. More steps raise the evidence, but
+# rank held-out rows worse.
 _MAP_STEPS = 3
-_SLOPE_STEPS = 10  # and for the distribution of the slopes
-_RANGE_STEPS = 6  # of subspace iteration for the directions
+_SLOPE_STEPS = 10  # steps of expectation maximisation for the distribution of the slopes
+_RANGE_STEPS = 6  # steps of subspace iteration for the directions
 
 
 @dataclass(frozen=True, eq=False)
 class ColdMap:
     r"""The distribution of the vector of a row without entries.
 
-    Its mean is ``mean + C'f`` for the `coefficients` C, shape (n_features, d), its covariance
-    ``covariance`` times :math:`1 + (f - c)'Q(f - c)` for the mean features c, `centre`: the second
-    term is what is not known of C. In the columns of `draws` are draws from N(0, Q).
+    The mean is ``mean + C'f`` for the `coefficients` C, shape (n_features, d). The covariance is
+    ``covariance`` times :math:`1 + (f - c)'Q(f - c)`, where c are the mean features, `centre`; the
+    second term is the uncertainty of C. The columns of `draws` are draws from N(0, Q).
     """
 
     mean: Floats
@@ -57,14 +56,14 @@ class ColdMap:
         return Posterior(means, self.spread(features)[:, None] * upper)
 
     def spread(self, features: kernels.CsrArrays) -> Floats:
-        """Return the factors of the covariance, shape (n,)."""
+        """Return the factor of the covariance for each row, shape (n,)."""
         off = kernels.csr_matmat(features, self.draws) - self.centre @ self.draws
         factors: Floats = 1 + np.einsum("ij,ij->i", off, off) / off.shape[1]
         return factors
 
 
 def mean_covariance(vectors: Posterior, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the mean covariance of vectors, which count as those that a map is fitted to."""
+    """Return the mean covariance of vectors, weighted as in `fit_cold_map`."""
     d = vectors.mean.shape[1]
     if not vectors.covariance.shape[1]:
         return np.zeros((d, d))
@@ -82,7 +81,7 @@ def fit_cold_map(
 ) -> ColdMap:
     """Fit the map from features to the vectors of rows, given each row's number of entries.
 
-    The vectors are known up to their mean `covariance`; exactly without one.
+    `covariance` is the mean covariance of the vectors; without it they are exact.
     """
     dtype, d = vectors.dtype, vectors.shape[1]
     weight = np.sqrt(counts).astype(dtype)
@@ -102,7 +101,10 @@ def fit_cold_map(
 
 
 def main_directions(features: GroupedFeatures, counts: NDArray[np.int64], dtype: Any) -> Floats:
-    """Return directions of largest variance over entries, (n_features, r), with 1 in total."""
+    """Return the directions of largest variance over entries, scaled to a total variance of 1.
+
+    The result has shape (n_features, r).
+    """
     weight = (counts / max(1, counts.sum())).astype(dtype)[:, None]
     design, rng = FeatureDesign.of(features, weight[:, 0]), np.random.default_rng(0)
     r = min(N_SLOPES, design.n_features)
@@ -110,7 +112,7 @@ def main_directions(features: GroupedFeatures, counts: NDArray[np.int64], dtype:
     with kernels.one_blas_thread():
         for _ in range(_RANGE_STEPS):
             Q = design.backward(weight * design.forward(Q))
-            if not Q.any():  # all entries are of rows with the same features
+            if not Q.any():  # all rows with entries have the same features
                 return np.zeros((design.n_features, r), dtype)
             Q = orthonormal(Q)
         image = design.forward(Q)
@@ -122,19 +124,19 @@ def main_directions(features: GroupedFeatures, counts: NDArray[np.int64], dtype:
 
 
 class Slopes(NamedTuple):
-    """The distribution of the slopes of columns, an intercept last, and of what they leave."""
+    """The distribution of the slopes of columns, with the intercept last, and their noise."""
 
     prior: RowPrior
     noise: float
 
     def of(self, entries: kernels.CsrArrays, directions: Floats) -> Floats:
-        """Return the slopes of columns, whose entries are residuals, shape (n, r + 1)."""
+        """Return the slopes of columns given their residuals, shape (n, r + 1)."""
         columns = Posterior.exactly(_with_bias(directions))
         return posterior_rows(entries, columns, self.prior, mean=0.0, noise=self.noise).mean
 
 
 def fit_slopes(residuals: kernels.CsrArrays, directions: Floats) -> Slopes:
-    """Fit the distribution of slopes to residuals, each row of which has its own slopes."""
+    """Fit the distribution of slopes to a matrix of residuals, with one set of slopes per row."""
     from scipy import sparse
 
     d, dtype = directions.shape[1] + 1, residuals.dtype

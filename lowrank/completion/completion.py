@@ -1,4 +1,4 @@
-"""Completion of a matrix by one function, whichever the method."""
+"""Matrix completion: one function for all methods."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 METHODS = ("als", "soft-impute")
 
 _MAX_ITER = 100  # sweeps of alternating least squares
-_STALLED = 1e-4  # a sweep that lowers the objective by less than this share of it is the last
+_STALLED = 1e-4  # stop after a sweep that lowers the objective by a smaller share of it
 _RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _PENALTIES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
-_PATIENCE = 2  # candidates with a clearly higher held-out error that end a search
-_CLEARLY = 1.001
+_PATIENCE = 2  # a search ends after this many candidates with a clearly higher held-out error
+_CLEARLY = 1.001  # ratio to the lowest error above which an error is clearly higher
 _TEST_FRACTION = 0.1
 _HOPELESS = float(np.finfo(np.float64).max)  # the error of a candidate that cannot be fitted
 
@@ -48,7 +48,7 @@ class Completion:
     ----------
     mean : float
     row_bias, column_bias : ndarrays of shape (n,) and (m,)
-        Zeros, as `mean` is, without biases.
+        Without biases, these and `mean` are zero.
     factors : LowRank
     method : str
         "als" or "soft-impute".
@@ -57,8 +57,8 @@ class Completion:
     rmse : float
         Root mean squared error over the known entries.
     held_out_rmse : float or None
-        The lowest such error over entries that were held out, if the rank or the penalty was
-        chosen by it. It is the minimum of several, so a little too low for an estimate.
+        Root mean squared error over held-out entries, if the rank or the penalty was chosen by it.
+        It is the minimum over all candidates, and therefore slightly optimistic.
     """
 
     mean: float
@@ -83,7 +83,7 @@ class Completion:
 
     @property
     def rank(self) -> int:
-        """Columns of the factors, biases not counted."""
+        """Number of columns of the factors, without biases."""
         return self.factors.rank
 
     @property
@@ -111,12 +111,12 @@ class Completion:
         Raises
         ------
         ArgumentTypeError
-            If X is sparse: filled, it would be dense.
+            If X is sparse, because the result would be dense.
         ArgumentError
             If X has another shape.
         """
         if sparse.issparse(X):
-            raise ArgumentTypeError("X must be a dense array, in which all entries have room.")
+            raise ArgumentTypeError("X must be a dense array; a filled matrix is not sparse.")
         array, mask = as_array(X), np.ma.getmaskarray(np.ma.asarray(X))
         if array.shape != self.shape:
             raise ArgumentError(f"X must have shape {self.shape}; got {array.shape}.")
@@ -135,40 +135,43 @@ def complete(
     biases: bool = True,
     random_state: RandomStateLike = 0,
 ) -> Completion:
-    r"""Complete a matrix of which some entries are known.
+    r"""Complete a matrix with missing entries.
 
-    With `biases`, an entry is a mean plus one number for its row and one for its column plus an
-    entry of a low-rank matrix.
+    The completed matrix is a low-rank matrix plus, with `biases`, a mean, a bias for each row and a
+    bias for each column.
 
     Parameters
     ----------
     X : scipy.sparse matrix or array, or array-like with NaN, of shape (n, m)
-        Of a sparse matrix the stored entries are known, stored zeros too; of a dense one those that
-        are not NaN. float32 is worked on in float32. Sparse input never becomes dense.
+        The known entries of a sparse matrix are the stored ones, stored zeros included; those of a
+        dense array are not NaN. The fit to float32 runs in float32. Sparse input never becomes
+        dense.
     k : int, optional
         Rank for "als"; by default chosen from 1 to 32 by held-out error. The largest rank allowed
         for "soft-impute", by default 100.
     method : {"als", "soft-impute"}
-        "als": factors of k columns, their squares penalised, by alternating least squares.
-        "soft-impute": a penalty on the sum of the singular values, which chooses the rank; the
-        problem is convex. Biases are then fitted first and subtracted.
+        "als" fits factors with k columns and penalised squares by alternating least squares.
+        "soft-impute" penalises the sum of the singular values, a convex problem whose solution
+        determines the rank; the biases are fitted before and subtracted.
     regularization : float, optional
-        Positive penalty lambda, by default chosen by held-out error. For "als" it counts in units
-        of the standard deviation of the entries, times the square root of the number of entries of
-        each row and column; for "soft-impute" the singular values are lowered by it. References are
-        in `lowrank.completion.als.als_sweeps` and `lowrank.completion.nuclear_norm.soft_impute`.
+        Positive penalty lambda, by default chosen by held-out error. For "als" it is in units of
+        the standard deviation of the entries, and is multiplied by the square root of the number of
+        entries of each row and column. "soft-impute" lowers the singular values by it. See
+        `lowrank.completion.als.als_sweeps` and `lowrank.completion.nuclear_norm.soft_impute` for
+        references.
     biases : bool
-        Whether there are a mean and biases.
+        Whether to fit a mean and biases.
     random_state : int, Generator, RandomState or None
-        Seed of the held-out sample (a tenth of the known entries) and of the starting points.
+        Seed of the held-out sample (a tenth of the known entries) and of the starting factors.
 
     Raises
     ------
     ArgumentTypeError
         If X is not real, or k is not an integer.
     ArgumentError
-        If X has no known entry, stores one twice, or has an infinity; if there is no such method,
-        or `k` or `regularization` is out of its range, or is to be chosen from a single entry.
+        If X has no known entries, stores an entry twice, or has an infinity; if `method` is
+        unknown; if `k` or `regularization` is out of its range, or cannot be chosen because X has
+        only one entry.
 
     Examples
     --------
@@ -184,18 +187,19 @@ def complete(
     rank = checked_rank(k, min(known.shape), "min(X.shape)", or_none=True) or None
     if regularization is not None:
         check_positive(regularization, "regularization")
-    if not isinstance(random_state, (int, np.integer)):  # several fits begin from one seed
+    if not isinstance(random_state, (int, np.integer)):  # several fits use the same seed
         random_state = int(checked_generator(random_state).integers(2**32))
     exponent = safe_exponent(float(np.abs(known.data).max()), known.dtype)
     unit = 2.0**exponent
-    # The penalty of als counts in units of the entries' deviation, that of soft-impute does not.
+    # The penalty of "als" is relative to the deviation of the entries; that of "soft-impute" is
+    # absolute.
     size = unit if method == "soft-impute" else 1.0
     if exponent:
         known = (known.astype(np.float64) / unit).astype(known.dtype)
     fit = _by_als if method == "als" else _by_soft_impute
     found = fit(known, rank, regularization and regularization / size, biases, random_state)
     scale = found.factors.dtype.type(unit)
-    half = exponent // 2  # for each of the factors: one alone might overflow
+    half = exponent // 2  # split between the two factors: one alone might overflow
     left, right = found.factors.left, found.factors.right
     return replace(
         found,
@@ -222,8 +226,8 @@ def _by_als(
     fitted = _fitted_als(X, k, regularization, biases, seed)
     if fitted is None:
         raise ArgumentError(
-            f"regularization must be larger than {regularization:g} for k={k} columns: with it the "
-            f"least squares of these entries are singular in {X.dtype}."
+            f"regularization must be larger than {regularization:g} for k={k}; with it the least "
+            f"squares problem is singular in {X.dtype}."
         )
     return Completion(
         mean=fitted.mean,
@@ -240,7 +244,7 @@ def _by_als(
 def _fitted_als(
     X: csr_array, k: int, regularization: float, biases: bool, seed: int
 ) -> BiasedFactors | None:
-    """Return the limit of the sweeps; None where the penalty is lost in rounding."""
+    """Return the factors after convergence; None if the penalty is lost in rounding."""
     previous = math.inf
     sweeps = als_sweeps(X, k, regularization=regularization, biases=biases, random_state=seed)
     for sweep in islice(sweeps, _MAX_ITER):
@@ -266,9 +270,10 @@ def _bests_of_ranks(
     biases: bool,
     seed: int,
 ) -> Iterator[_Candidate]:
-    """Yield the best penalty of each rank: of all at first, then from the last one downwards.
+    """Yield the best penalty of each rank.
 
-    A rank that fits without noise wants a much smaller penalty than the one before.
+    The first rank tries all penalties, each later rank those from the neighbour of the previous
+    best downwards: the rank that fits without noise needs a much smaller penalty.
     """
 
     def candidate(k: int, penalty: float) -> _Candidate:
@@ -284,7 +289,7 @@ def _bests_of_ranks(
 
 
 def _lowest(candidates: Iterable[_Candidate], patience: int = _PATIENCE) -> _Candidate:
-    """Return the first of the best, and look no further once some in all were clearly worse."""
+    """Return the candidate with the lowest error; stop after `patience` clearly worse ones."""
     best, worse = _Candidate(math.inf, 0, math.inf), 0
     for found in candidates:
         worse += found.error > _CLEARLY * best.error
@@ -296,7 +301,7 @@ def _lowest(candidates: Iterable[_Candidate], patience: int = _PATIENCE) -> _Can
 
 
 def _error_at(fitted: BiasedFactors, entries: Entries) -> float:
-    """Return the root mean squared error over some entries."""
+    """Return the root mean squared error over the given entries."""
     rows, columns, values = entries
     predicted = LowRank(fitted.row_factors, fitted.column_factors).entries(rows, columns)
     predicted += fitted.row_bias[rows] + fitted.column_bias[columns]

@@ -1,9 +1,9 @@
-r"""Sparse designs that the prior means of row vectors are linear in, and their ridge regressions.
+r"""Sparse design matrices of prior means, and ridge regressions on them.
 
-A design matrix has a block of who rated what (`Link`) and a block of features (`FeatureDesign`),
-neither of which is ever multiplied out. The coefficients of each are fitted by weighted ridge
-regression: those of links by a few conjugate gradient steps per sweep, those of features exactly
-where there are few of them and by conjugate gradients otherwise. A group of features has its own
+The prior means of row vectors are linear in a design matrix with two blocks: who rated what
+(`Link`) and features (`FeatureDesign`). Neither becomes dense. Their coefficients are fitted by
+weighted ridge regression: those of links by a few conjugate gradient steps per sweep, those of
+features exactly if they are few, else by conjugate gradients. Each group of features has its own
 ridge penalty, learned by maximising the evidence.
 """
 
@@ -22,20 +22,20 @@ from lowrank.kernels import Floats
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-_EXACT = 1024  # features up to which their Gram matrix is factored
-_STEPS = 6  # conjugate gradient steps per sweep beyond, at most: they start from the sweep before
-_CLOSE = 1e-2  # change of coefficients by another step, as a share of them, that is not worth it
-_MOST_TURN = 10.0  # weight of the step before; of residuals of rounding it could be anything
-_FIRST_PENALTY = 10.0  # of each group, in units of the typical weight: a tenth is explained
-_DRAWS = 32  # of the coefficients around their mean, which measure how well they are known
-_TRACE_DRAWS = 8  # that learning takes where there are many features
+_EXACT = 1024  # maximum number of features whose Gram matrix is factored
+_STEPS = 6  # maximum conjugate gradient steps per sweep; they start from the previous sweep
+_CLOSE = 1e-2  # relative change of the coefficients below which the steps end
+_MOST_TURN = 10.0  # maximum weight of the previous direction, against residuals of mere rounding
+_FIRST_PENALTY = 10.0  # of each group, relative to the typical weight
+_DRAWS = 32  # draws of the coefficients that measure their uncertainty
+_TRACE_DRAWS = 8  # draws that estimate the trace of their covariance, for many features
 
 
 class GroupedFeatures(Protocol):
     """Named blocks of features of the rows (or columns) of a matrix.
 
-    The mean squared norm of the rows of each block should be near 1; the blocks, by name in
-    `groups`, are together all columns.
+    `groups` maps the name of each block to its columns; together the blocks cover all columns. The
+    mean squared norm of the rows of each block should be near 1.
     """
 
     @property
@@ -49,9 +49,9 @@ class GroupedFeatures(Protocol):
 class Link:
     """The 0/1 pattern of a sparse matrix, its rows scaled to length 1.
 
-    `scale` is one over the square root of each row's number of entries, 1 for a row without any.
-    `turned` is the transposed pattern, through which products are faster where rows are fewer than
-    columns: the array that is gathered from, or scattered to, is then the smaller one.
+    `scale` is one over the square root of each row's number of entries, 1 for a row without
+    entries. `turned` is the transposed pattern. With fewer rows than columns, products through it
+    are faster, because they gather from, or scatter to, the smaller array.
     """
 
     pattern: kernels.CsrArrays
@@ -68,7 +68,7 @@ class Link:
         return cls(pattern, (1 / np.sqrt(counts)).astype(dtype), n_cols)
 
     def with_turned(self, other: Link) -> Link:
-        """Return this link, with the pattern of the transposed matrix's link where it helps."""
+        """Return this link with the pattern of the transposed link, if products are faster so."""
         helps = len(self.scale) < self.n_cols
         return replace(self, turned=other.pattern if helps else None)
 
@@ -95,7 +95,7 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class FeatureDesign:
-    """Sparse features of rows, centred by their weighted mean without being multiplied out.
+    """Sparse features of rows, centred by their weighted mean without becoming dense.
 
     `rows` and `columns` are the matrix F of features and its transpose, `groups` the columns that
     share a penalty, and `centre` the mean row, which is subtracted from every row.
@@ -108,14 +108,14 @@ class FeatureDesign:
 
     @classmethod
     def of(cls, features: GroupedFeatures, weight: Floats) -> Self:
-        """Return features centred by the mean over rows, each with its weight."""
+        """Return features centred by their weighted mean over rows."""
         matrix = features.matrix.astype(weight.dtype, copy=False)
         groups, centre = tuple(features.groups.values()), np.zeros(matrix.shape[1], weight.dtype)
         columns = kernels.csr_arrays(matrix.T.tocsr())
         return cls(kernels.csr_arrays(matrix), columns, groups, centre).centred(weight)
 
     def centred(self, weight: Floats) -> Self:
-        """Return the same features, centred by the mean over rows of other weights."""
+        """Return the same features, centred by the mean with other weights."""
         total = weight.dtype.type(weight.sum(dtype=np.float64))
         return replace(self, centre=kernels.csr_matmat(self.columns, weight[:, None])[:, 0] / total)
 
@@ -130,7 +130,7 @@ class FeatureDesign:
         return np.array([group.stop - group.start for group in self.groups])
 
     def spread(self, of_groups: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return one number for each column from one for each group."""
+        """Repeat the number of each group for each of its columns."""
         return np.repeat(of_groups, self.sizes)
 
     def sums(self, of_columns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -145,18 +145,18 @@ class FeatureDesign:
         return product
 
     def backward(self, Y: Floats) -> Floats:
-        """Return F.T @ Y for Y of shape (n_rows, width); centred where columns of Y sum to zero."""
+        """Return F.T @ Y for Y of shape (n_rows, width), centred if columns of Y sum to zero."""
         return kernels.csr_matmat(self.columns, Y)
 
     def squares(self, weight: Floats) -> Floats:
-        """Return the diagonal of F' W F, centred by the mean under these weights, as a column."""
+        """Return the diagonal of F' W F as a column, F centred by the mean with these weights."""
         squared = self.columns._replace(data=self.columns.data**2)
         diagonal = kernels.csr_matmat(squared, weight[:, None])[:, 0]
         diagonal -= self.centre**2 * weight.sum(dtype=np.float64).astype(weight.dtype)
         return np.maximum(diagonal, 0)[:, None]
 
     def gram(self, weight: Floats) -> NDArray[np.float64]:
-        """Return F' W F, centred likewise, as a dense matrix."""
+        """Return F' W F as a dense matrix, F centred by the mean with these weights."""
         from scipy import sparse
 
         shape = len(self.centre), len(weight)
@@ -184,14 +184,15 @@ def ridge_fit(
 ) -> tuple[Floats, Floats]:
     r"""Improve B towards the minimum of a weighted ridge regression on a design.
 
-    Conjugate gradients on :math:`(S' W S + \rho I) B = S' W T`, all columns of B at once, with the
-    diagonal as preconditioner. Every step lowers :math:`\sum_u w_u |t_u - B's_u|^2 + \rho |B|^2`,
-    however few there are, and takes one product with S and one with its transpose. There are fewer
-    where the residual, preconditioned, is at most a share `close` of B in the norm of the
-    preconditioner. A single step may be longer than to the minimum along it: with a `relaxation`
-    between 1 and 2 it lowers the sum less, but steps of later calls come closer. Targets of a
-    centred design are centred too. The ridge rho is one number, or one for each column, shape
-    (n_cols, 1). The `predictions` of the start and the design's `squares` save time if known.
+    Takes up to `steps` conjugate gradient steps on :math:`(S' W S + \rho I) B = S' W T`, for all
+    columns of B at once, with the diagonal as preconditioner. Each step lowers
+    :math:`\sum_u w_u |t_u - B's_u|^2 + \rho |B|^2`, and takes one product with S and one with its
+    transpose. The steps end when the preconditioned residual is at most `close` times B, in the
+    norm of the preconditioner. A `relaxation` between 1 and 2 lengthens the steps beyond the
+    minimum along them; this lowers the sum less, but speeds up the convergence over several calls.
+    For a centred design, the targets must be centred too. The ridge rho is one number, or one for
+    each column, shape (n_cols, 1). Passing the `predictions` of the start and the `squares` of the
+    design saves time.
 
     References
     ----------
@@ -238,11 +239,10 @@ class FeatureRidge:
     the prior precision :math:`\rho_g \Lambda`. Their posterior covariance is :math:`Q \otimes
     \Lambda^{-1}` with :math:`Q^{-1} = F'WF + \operatorname{diag} \rho`.
 
-    The `weight` is 0 for rows that have no say; a charge w' on what features explain is part of it.
-    Targets are multiplied by `shrinkage`, :math:`w_u / (w_u + w'_u)`: least squares to the shrunk
-    ones are those to the targets, with :math:`\sum_u w'_u |C'f_u|^2` as a further penalty.
-    `diagonal` is that of F'WF, `log_evidence` what learning the penalties has added to it, at
-    least, the penalties themselves aside.
+    Rows with a `weight` of 0 have no influence. A charge w' adds the penalty
+    :math:`\sum_u w'_u |C'f_u|^2` on predictions. It is implemented by adding w' to the weight and
+    multiplying targets by `shrinkage`, :math:`w_u / (w_u + w'_u)`. `diagonal` is that of F'WF.
+    `log_evidence` is a lower bound on what learning the penalties has added to the log evidence.
     """
 
     design: FeatureDesign
@@ -266,7 +266,7 @@ class FeatureRidge:
         return ridge
 
     def weigh(self, weight: Floats, charge: Floats) -> None:
-        """Give rows other weights, and charge what features explain."""
+        """Set the weights of rows and the charge on predictions."""
         self.weight, self._gram, self._factored = weight + charge, None, None
         self.shrinkage = np.ones((len(weight), 1), weight.dtype)
         np.divide(weight, self.weight, out=self.shrinkage[:, 0], where=weight > 0)
@@ -275,7 +275,7 @@ class FeatureRidge:
 
     @property
     def is_exact(self) -> bool:
-        """True if features are so few that they are solved for by a factorisation."""
+        """True if features are few enough for a factorisation."""
         return self.design.n_features <= _EXACT
 
     @property
@@ -284,12 +284,12 @@ class FeatureRidge:
         return self.design.spread(self.penalties).astype(self.weight.dtype)[:, None]
 
     def fit(self, target: Floats) -> Floats:
-        """Fit the coefficients to targets; return what they predict, shape (n_rows, d)."""
+        """Fit the coefficients to targets; return the predictions, shape (n_rows, d)."""
         self.coefficients = self.solve(self.shrinkage * target, self.coefficients)
         return self.design.forward(self.coefficients)
 
     def solve(self, target: Floats, start: Floats) -> Floats:
-        """Return the coefficients of targets, beginning at `start` where they are iterated."""
+        """Return the coefficients of targets; iterations begin at `start`."""
         means = np.einsum("i,ij->j", self.weight, target, dtype=np.float64)
         target = target - (means / self.weight.sum(dtype=np.float64)).astype(target.dtype)
         if not self.is_exact:
@@ -304,7 +304,7 @@ class FeatureRidge:
         return np.ascontiguousarray(found, target.dtype)
 
     def drawn(self, n_draws: int = _DRAWS) -> Floats:
-        """Return draws from N(0, Q), shape (n_features, n_draws): always the same noise."""
+        """Return draws from N(0, Q), shape (n_features, n_draws), from a fixed seed."""
         n, dtype = self.design.n_features, self.weight.dtype
         rng = np.random.default_rng(n)
         noise = rng.standard_normal((n, n_draws)).astype(dtype)
@@ -323,21 +323,21 @@ class FeatureRidge:
         return self.draws
 
     def around(self, centre: Floats, noise: Floats, start: Floats) -> Floats:
-        """Return the coefficients of targets W^-1/2 `noise` that are pulled towards `centre`."""
+        """Return the coefficients of targets W^-1/2 `noise` under the prior mean `centre`."""
         scale = np.zeros_like(self.weight)
         np.divide(1, np.sqrt(self.weight), out=scale, where=self.weight > 0)
         target = scale[:, None] * noise - self.design.forward(centre)
         return centre + self.solve(target, start - centre)
 
     def learn(self, precision: Floats) -> None:
-        r"""Raise the evidence over the penalties, by a step of expectation maximisation.
+        r"""Update the penalties by a step of expectation maximisation of the evidence.
 
-        That of :math:`\sum_g n_g d \log \rho_g - \rho_g (\operatorname{tr} C_g \Lambda C_g' + d
-        \operatorname{tr} Q_{gg})`, where one more feature's worth of prior keeps all penalties
-        finite.
+        The step maximises :math:`\sum_g n_g d \log \rho_g - \rho_g (\operatorname{tr} C_g \Lambda
+        C_g' + d \operatorname{tr} Q_{gg})`. A prior with the weight of one more feature keeps all
+        penalties finite.
         """
         d, sizes = self.coefficients.shape[1], self.design.sizes + 1
-        if self.is_exact:  # the diagonal of Q, or an estimate
+        if self.is_exact:  # the exact diagonal of Q, otherwise an estimate
             from scipy.linalg.lapack import dtrtri
 
             with kernels.one_blas_thread():
@@ -370,7 +370,7 @@ class FeatureRidge:
         return kernels.coefficients(C, C).astype(np.float64)
 
     def _root(self) -> NDArray[np.float64]:
-        """Return the Cholesky factor of the normal equations' matrix, computed once per penalty."""
+        """Return the Cholesky factor of F'WF + diag(rho), computed once per set of penalties."""
         from scipy.linalg import cholesky
 
         if self._gram is None:
@@ -383,5 +383,5 @@ class FeatureRidge:
 
 
 def _typical(weight: Floats) -> float:
-    """Return the mean weight of the rows that have any, in units of which penalties count."""
+    """Return the mean of the nonzero weights, the unit of penalties."""
     return float(weight[weight > 0].mean(dtype=np.float64))

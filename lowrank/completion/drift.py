@@ -1,11 +1,10 @@
-r"""Drifts: what is added to the bias of a row by the time of an entry.
+r"""Drifts: changes of the bias of a row over time.
 
-The drift of a row is an Ornstein-Uhlenbeck process, :math:`\operatorname{cov}(x_s, x_t) =
-v e^{-|s - t| / \ell}`: the mood of a user, or the fashion of an item. It is zero on average, and
-far from any entry it is zero again, so that the bias is that of all times. Drifts are fitted to
-what a model without times leaves of the entries, and so leave it as it is. Given that, the
-posterior is exact by smoothing, linear in the number of entries; variance and scale maximise the
-evidence.
+The drift of a row, such as the mood of a user or the fashion of an item, is an Ornstein-Uhlenbeck
+process with :math:`\operatorname{cov}(x_s, x_t) = v e^{-|s - t| / \ell}`. Its mean is zero, also
+at times far from any entry, where only the bias remains. Drifts are fitted to the residuals of a
+model without times, which they do not change. The posterior is computed exactly by smoothing, in
+time linear in the number of entries; variance and time scale maximise the evidence.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.integer[Any]]
 
-_MOODS = 60.0, 600.0, 6e3, 6e4, 6e5  # seconds: scales at which the search for that of rows begins
-_FASHIONS = 3e7, 1e8  # and for that of columns
-_FIRST_VARIANCE = 0.02  # of the drift, in units of that of the data
-_LEAST_VARIANCE = 1e-5  # likewise; a smaller one counts as none
-_MOST_VARIANCE = 0.8  # likewise
-_ROUNDS = 3  # of drifts of rows and of columns, each fitted to what the other leaves
-_FIRST_FACTORS = 0.25, 0.5, 2.0, 4.0, 8.0, 16.0  # of variance and scale, in the first search
-_FACTORS = 0.5, 0.7, 1.4, 2.0  # and in those that follow
-_SPACING = 0.1  # of knots, in units of the time scale
+_MOODS = 60.0, 600.0, 6e3, 6e4, 6e5  # seconds: starting time scales of rows
+_FASHIONS = 3e7, 1e8  # seconds: starting time scales of columns
+_FIRST_VARIANCE = 0.02  # starting variance of the drift, relative to that of the data
+_LEAST_VARIANCE = 1e-5  # minimum, likewise; a smaller one is set to zero
+_MOST_VARIANCE = 0.8  # maximum, likewise
+_ROUNDS = 3  # rounds of fitting rows, then columns, each to the residuals of the other
+_FIRST_FACTORS = 0.25, 0.5, 2.0, 4.0, 8.0, 16.0  # trials of variance and scale, first search
+_FACTORS = 0.5, 0.7, 1.4, 2.0  # trials of variance and scale, later searches
+_SPACING = 0.1  # distance of knots, in units of the time scale
 _OF_KNOTS = "times", "means", "variances"  # arrays of `Knots` with one number for each
 
 
 class Knots(NamedTuple):
-    """Drifts at some times, between which they are interpolated.
+    """Drifts at some times (knots), and interpolation between them.
 
     Attributes
     ----------
@@ -47,7 +46,7 @@ class Knots(NamedTuple):
         Ascending in each row.
     means, variances : float32 ndarrays of shape (n_knots,)
     variance, scale, noise : float
-        Of the process, and of what it is fitted to around it.
+        Variance and time scale of the process, and variance of the data around it.
     """
 
     starts: NDArray[np.int64]
@@ -64,8 +63,8 @@ class Knots(NamedTuple):
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return means and variances of the drifts of rows at times, each of shape (n,).
 
-        Between two knots the process is a bridge; of the two as they are known, the correlation
-        counts as one, which is on the safe side.
+        Between two knots the process is a bridge. The posteriors of the two are taken as fully
+        correlated, which gives an upper bound on the variance.
         """
         if not len(self.times):
             return np.zeros(len(rows), np.float32), np.full(len(rows), self.variance, np.float32)
@@ -86,7 +85,7 @@ class Knots(NamedTuple):
         return means.astype(np.float32), (bridge + spread**2).astype(np.float32)
 
     def take(self, rows: Ints) -> Self:
-        """Return the drifts of some rows, in the given order; -1 stands for one without knots."""
+        """Return the drifts of some rows, in the given order; a row of -1 has no knots."""
         starts, counts = np.append(self.starts, 0)[rows], np.append(self.counts, 0)[rows]
         first = np.cumsum(counts) - counts
         at = np.arange(counts.sum()) + np.repeat(starts - first, counts)
@@ -94,7 +93,7 @@ class Knots(NamedTuple):
         return self._replace(starts=first, counts=counts, **taken)
 
     def replaced(self, rows: Ints, others: Knots) -> Self:
-        """Return the drifts, of which those of some rows are `others`; the process stays."""
+        """Return the drifts with those of some rows replaced by `others`, and the same process."""
         names = ("counts", *_OF_KNOTS)
         joined: Any = {
             each: np.append(getattr(self, each), getattr(others, each)) for each in names
@@ -127,14 +126,15 @@ class Drift:
     Attributes
     ----------
     variance, scale, noise : float
-        Of the processes, and of the data around them; nothing drifts with a variance of zero.
+        Variance and time scale of the processes, and variance of the data around them. With a
+        variance of zero there is no drift.
     means : ndarray of shape (nnz,)
         Posterior means at the entries, in their order.
     """
 
     order: NDArray[np.int64]  # of the entries by row and time
     indptr: NDArray[np.int64]
-    times: NDArray[np.int64]  # in that order, as the following
+    times: NDArray[np.int64]  # in that order, as are the gaps
     gaps: Floats
     means: Floats
     variances: Floats | None = None
@@ -152,10 +152,10 @@ class Drift:
         return cls(order, indptr, ordered, gaps, np.zeros(len(rows), dtype))
 
     def learn(self, residual: Floats, scales: Sequence[float]) -> None:
-        """Improve variance, scale and noise by evidence; begin with one of `scales`.
+        """Improve variance, scale and noise by evidence, first from the best of `scales`.
 
-        Variance and noise add up to the mean square of the residuals. So the question is how alike
-        residuals are that are close in time, whatever their size.
+        Variance and noise sum to the mean square of the residuals, so that the evidence depends
+        only on how similar residuals are that are close in time.
         """
         data = np.ascontiguousarray(residual[self.order])
         total = float(np.einsum("i,i->", data, data, dtype=np.float64)) / max(1, len(data))
@@ -177,7 +177,7 @@ class Drift:
                 each = (variance * factor, scale) if axis == 0 else (variance, scale * factor)
                 best = max(best, (evidence(*each), each))
         height, (self.variance, self.scale) = best
-        # Variance and scale are two numbers more than there are without a drift (Schwarz 1978).
+        # A drift has two more parameters, variance and scale: see Schwarz (1978).
         least = -0.5 * len(data) + math.log(max(1, len(data)))
         if height <= least or self.variance < _LEAST_VARIANCE * total:
             self.variance = 0.0
@@ -195,9 +195,9 @@ class Drift:
         self.means[self.order] = found
 
     def knots(self) -> Knots:
-        """Return the drifts as they are kept: one knot for entries that are close in time.
+        """Return the drifts at knots, one for several entries that are close in time.
 
-        The first and the last entry of a row have their own.
+        The first and the last entry of a row have their own knots.
         """
         n_rows, kept, variances = len(self.indptr) - 1, np.zeros(0, np.int64), self.gaps[:0]
         row = np.repeat(np.arange(n_rows), np.diff(self.indptr))

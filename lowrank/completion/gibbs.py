@@ -1,7 +1,8 @@
 r"""Gibbs sampling for the model of `lowrank.completion.bayes`.
 
-One sweep draws the noise variance, then for each side all vectors given the other's, and then
-that side's prior: its links, and its mean and precision under a Normal-Wishart distribution.
+One sweep draws the noise variance. Then, for the rows and for the columns, it draws all vectors
+given the others, and the prior: the links, and mean and precision under a Normal-Wishart
+distribution.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _DRAWN_LINK_STEPS = 8  # conjugate gradient steps for each draw of the links
 
 
 class GibbsSweep(Sweep):
-    """One draw of everything: vectors without covariances, under the priors of the draw before."""
+    """One draw: vectors without covariances, under the priors of the previous draw."""
 
 
 def gibbs_sweeps(
@@ -45,27 +46,28 @@ def gibbs_sweeps(
     random_state: int = 0,
     threads: int | None = None,
 ) -> Iterator[GibbsSweep]:
-    """Sample the posterior of factors, biases, priors and noise, one sweep at a time, without end.
+    """Sample from the posterior of factors, biases, priors and noise, sweep by sweep, without end.
 
     Parameters
     ----------
     X : csr_array of shape (n, m), float32 or float64
         The entries that `start` was fitted to.
     start : VariationalSweep
-        Where the chain begins; it decides the number of factors and the count power.
+        Starting point of the chain, which sets the number of factors and the count power. If it
+        has an ordinal scale, the cut points are kept and the latent numbers drawn.
     link_penalty, row_features, column_features, temperature
-        As in `variational_sweeps`; `start` must have links if there is a penalty. Its cut
-        points, if any, stay; latent numbers are drawn.
+        As in `variational_sweeps`. With a penalty, `start` must have links.
     random_state : int
-        Seed of all draws. They come from counter-based streams, one for each sweep and side.
+        Seed of all draws. Each half-sweep has its own counter-based generator.
     threads : int, optional
         As in `als_sweeps`.
 
     References
     ----------
     Salakhutdinov and Mnih (2008), "Bayesian probabilistic matrix factorization using Markov chain
-    Monte Carlo", section 3. Simm et al. (2017), "Macau: scalable Bayesian factorization with
-    high-dimensional side information using MCMC", section 3, for the draw of the links.
+    Monte Carlo", section 3.
+    Simm et al. (2017), "Macau: scalable Bayesian factorization with high-dimensional side
+    information using MCMC", section 3 (the draw of the links).
     """
     numbers = {"noise": start.noise_variance, "temperature": temperature}
     targets = Targets.of(X, start.observed.scale, **numbers)
@@ -104,9 +106,9 @@ def gibbs_sweeps(
 
 @dataclass(eq=False)
 class Chain(Side):
-    """A side whose vectors and prior are drawn."""
+    """The rows (or columns) of a fit, whose vectors and prior are drawn."""
 
-    target: Floats = field(init=False)  # variances of the Wishart distribution's centre
+    target: Floats = field(init=False)  # variances at the centre of the Wishart distribution
     seed: tuple[int, ...] = field(init=False)
 
     def draw_vectors(self, other: Side, mean: float, noise: float, number: int) -> None:
@@ -121,7 +123,7 @@ class Chain(Side):
         return float(np.einsum("i,i->", error, error, dtype=np.float64))
 
     def draw_prior(self, number: int) -> None:
-        """Draw links, then precision and mean given them."""
+        """Draw the links, then precision and mean given the links."""
         rng = stream((*self.seed, number, 1))
         shares = self.draw_maps(rng)
         off = (self.vectors.mean - shares).astype(np.float64)
@@ -174,9 +176,9 @@ class Chain(Side):
         return shares
 
     def draw_link(self, noise: Floats, centre: Floats) -> Floats:
-        """Draw B given draws from N(0, inv(precision)); return its share of the prior means."""
+        """Draw B given draws from N(0, inv(precision)); return its term of the prior means."""
         # With E ~ N(0, I), the solution of (S'WS + p) B = S'W (T + W^-1/2 E R) + p^1/2 E R is a
-        # draw. The second term is the ridge's pull towards a B0 = p^-1/2 E R.
+        # draw. The second term is that of a ridge penalty centred at B0 = p^-1/2 E R.
         centre = centre / self.data.dtype.type(math.sqrt(self.penalty))
         inverse = np.divide(
             1, np.sqrt(self.weight), out=np.zeros_like(noise[:, 0]), where=self.seen

@@ -20,23 +20,25 @@ from lowrank.kernels import Floats
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-_START = 0.1  # expected length of a factor to start from
-_LEARNING_SWEEPS = 8  # in which the maps from features follow the factors
-_BLOCK = 64  # factors solved for at once, of many
-_BLOCK_GAIN = 3.6  # times fewer multiplications pay for more sweeps, at a lower rate
+_START = 0.1  # expected length of a starting factor
+_LEARNING_SWEEPS = 8  # sweeps after which the maps from features are fitted again
+_BLOCK = 64  # number of factors solved for at once, if there are more
+# Minimum ratio of multiplications, exact to blocks, for blocks: they run at a lower rate, and need
+# more sweeps.
+_BLOCK_GAIN = 3.6
 
 FEATURE_PENALTY = 30.0
-"""Ridge penalty of what a feature tells, in rows: so many rows with it are believed half."""
+"""Ridge penalty of a feature's coefficients: with this many rows, they are shrunk by half."""
 
 
 class PriorMean(NamedTuple):
-    """Points that the factors of rows are pulled towards: ``mean + features @ coefficients``."""
+    """Prior means of the factors of rows: ``mean + features @ coefficients``."""
 
     mean: Floats
     coefficients: Floats
 
     def of(self, features: kernels.CsrArrays | None, n_rows: int) -> Floats:
-        """Return the points of rows, shape (n_rows, k); without features, all the same."""
+        """Return the prior means of rows, shape (n_rows, k); without features all are `mean`."""
         points = np.tile(self.mean, (n_rows, 1))
         if features is not None:
             points += kernels.csr_matmat(features, self.coefficients)
@@ -45,11 +47,11 @@ class PriorMean(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ImplicitSweep:
-    """The state after one sweep: rows solved, then columns.
+    """The state after one sweep, which solves the rows, then the columns.
 
-    The factors have shapes (n, k) and (m, k); their arrays are reused by the next sweep.
-    `half_objective` and `objective` are after the rows and after the columns were solved. The
-    priors are what features make of the next sweep, None without features.
+    The factors have shapes (n, k) and (m, k); the next sweep reuses their arrays. `half_objective`
+    and `objective` are the objectives after the rows and after the columns. The priors are those of
+    the next sweep, None without features.
     """
 
     row_factors: Floats
@@ -73,35 +75,38 @@ def implicit_sweeps(
     random_state: int | None = 0,
     threads: int | None = None,
 ) -> Iterator[ImplicitSweep]:
-    r"""Fit factors whose products are 1 at interactions and 0 elsewhere, one sweep at a time.
+    r"""Fit factors whose products approximate 1 at interactions and 0 elsewhere, sweep by sweep.
 
-    Minimises, over the factors of the rows and columns of a sparse matrix of weights w,
+    For a sparse matrix of weights w, minimises over the factors of rows and columns
 
     .. math:: \sum_{(u,i)} w_{ui} (1 - a_u \cdot m_i)^2 + \alpha_0 \sum_{u,i} (a_u \cdot m_i)^2
               + \lambda \sum_u p_u |a_u|^2 + \lambda \sum_i q_i |m_i|^2
 
-    where the first sum is over the stored entries and the second over all, by solving for all
-    :math:`a_u`, then for all :math:`m_i`. The objective never rises. A sweep takes time in
-    proportion to the stored entries, since the second sum needs the other side's Gram matrix alone.
-    Each solution is exact; or, of many factors and long histories, one pass over blocks of 64 of
-    them given the others, in the order of their share of all pairs, which gets to the same
-    objective sooner (`blocks_are_faster`); with features it is always exact. For a row of total
-    weight :math:`w_u`, :math:`p_u = (w_u + \alpha_0 m)^g`.
+    where the first sum is over the stored entries and the second over all pairs, by solving for all
+    :math:`a_u`, then for all :math:`m_i`. The objective never rises. The time of a sweep is
+    proportional to the number of stored entries, because the second sum needs only the Gram matrix
+    of the fixed factors. For a row of total weight :math:`w_u`,
+    :math:`p_u = (w_u + \alpha_0 m)^g`.
 
-    With features f of the rows the penalty is on :math:`a_u - \mu - C'f_u`, likewise for columns.
-    After each of the first 8 sweeps C is the ridge regression of the factors on the features; the
-    objective never rises from then on. All rows count the same there, however many interactions
-    they have. Rows without any are none of the pairs, and their factors zero.
+    A sweep solves for each row exactly. For many factors and long histories it makes one pass over
+    blocks of 64 factors instead, with the others fixed, in the order of their share in the sum over
+    all pairs. This reaches the same objective sooner (`blocks_are_faster`). With features, the
+    solutions are always exact.
+
+    With features f of the rows, the penalty is on :math:`a_u - \mu - C'f_u`; likewise for columns.
+    After each of the first 8 sweeps, C becomes the ridge regression of the factors on the features,
+    in which all rows with interactions have the same weight. After these sweeps the objective never
+    rises. Rows without interactions are left out of the pairs, and have factors of zero.
 
     `W` has sorted indices and no duplicates; `regularization` and `unobserved_weight` are the
-    positive numbers lambda and alpha_0, `count_power` is g, and `start` are column factors to begin
-    with: of more than k the strongest directions, of fewer all and random ones. The other
-    parameters are those of `als_sweeps`.
+    positive numbers lambda and alpha_0, `count_power` is g, and `start` are the starting column
+    factors: their strongest k directions if there are more, and random ones added if there are
+    fewer. For the other parameters see `als_sweeps`.
 
     Raises
     ------
     ArgumentError
-        As `check_problem`; or if a weight is negative, or `start` has not a row for each column.
+        If `check_problem` raises it, a weight is negative, or `start` lacks a row of each column.
 
     References
     ----------
@@ -137,7 +142,7 @@ def implicit_sweeps(
     for entries, each, length, others in zip(both, features, (m, n), sizes[::-1], strict=True):
         penalty = _penalties(entries, length, others, *strength)
         factors, ridge = kernels.aligned_zeros((len(penalty), k), dtype), None
-        if each is not None:  # over the rows with interactions
+        if each is not None:  # only rows with interactions have weight
             ridge = FeatureRidge.of(each, (np.diff(entries.indptr) > 0).astype(dtype), k)
             ridge.penalties = np.full(len(ridge.penalties), FEATURE_PENALTY)
         sides.append(_Side(entries, penalty, factors, ridge))
@@ -147,7 +152,8 @@ def implicit_sweeps(
     if columns.ridge is not None:
         columns.factors[columns.ridge.weight == 0] = 0
     for number in count():
-        # Nothing is known of the rows at first: next to columns that are, one pass is too little.
+        # If the columns start from given factors, one pass over blocks is too little for the rows,
+        # which start from zero.
         rows.in_blocks = in_blocks and (number > 0 or given is None)
         columns.in_blocks = in_blocks
         with kernels.at_most(threads):
@@ -161,7 +167,7 @@ def implicit_sweeps(
 
 @dataclass(eq=False)
 class _Side:
-    """The rows, or columns, of a fit, and the points that their factors are pulled towards."""
+    """The rows, or columns, of a fit; `points` are the prior means of their factors."""
 
     entries: kernels.CsrArrays
     penalty: Floats
@@ -172,10 +178,11 @@ class _Side:
     in_blocks: bool = False
 
     def solve(self, other: _Side, unobserved_weight: float) -> float:
-        """Minimise over the factors; return the errors and their own penalties."""
+        """Solve for the factors; return the sum of errors and of this side's penalties."""
         known, gram = other.factors, _gram(other.factors, unobserved_weight)
         if self.ridge is None and other.ridge is None:
-            # All turns of the factors are alike; by one of them, rows with few entries take less.
+            # Rotated factors are equivalent. Rows with few entries are faster to solve with a
+            # diagonal Gram matrix.
             with kernels.one_blas_thread():
                 values, axes = np.linalg.eigh(gram.astype(np.float64))
             values = np.maximum(values, 0)
@@ -191,7 +198,7 @@ class _Side:
         return found if self.points is None else found + _penalty(self.points, self.penalty)
 
     def _solve_blocks(self, known: Floats, values: NDArray[np.float64]) -> float:
-        """Minimise over one block of the factors after the other, given the rest; as `solve`."""
+        """Solve for one block of factors after the other, the rest fixed; return as `solve`."""
         blocks = [*kernels.pieces(known.shape[1], _BLOCK)]
         residual = np.ones_like(self.entries.data)
         for block in blocks:
@@ -209,7 +216,7 @@ class _Side:
                 residual=residual,
             )
             self.factors[:, block] = own
-        # The last block's minimum counts the errors of all, and its own penalties.
+        # The minimum of the last block includes the errors of all blocks, but only its penalties.
         others, diagonal = self.factors[:, _BLOCK:], values[_BLOCK:]
         of_pairs = np.einsum("ij,ij,j->", others, others, diagonal, dtype=np.float64)
         return math.fsum(found) + _penalty(others, self.penalty) + float(of_pairs)
@@ -233,8 +240,8 @@ class _Side:
 def blocks_are_faster(counts: Sequence[NDArray[np.int64]], k: int) -> bool:
     """Return whether blocks of k factors lower the objective sooner than exact solutions.
 
-    `counts` are the entries of each row, and of each column. Long histories make it so: a row with
-    few entries takes as many equations as it has, whatever k is.
+    `counts` are the numbers of entries of each row, and of each column. Blocks pay for long
+    histories only: a row with few entries needs only as many equations as it has entries.
     """
     exact = blocks = 0.0
     for own in counts:
@@ -258,10 +265,11 @@ def solve_interactions(
 ) -> Floats:
     """Solve for rows against fixed columns: a half-sweep of `implicit_sweeps`, or a fold-in.
 
-    Factors of shape (m, k) in, of shape (n, k) out: for each row the same bits whichever rows are
-    solved with it, on any number of threads. Rows are pulled towards `points` of shape (n, k), by
-    default zero. Columns that are not `known`, shape (m,), are none of the pairs. Where the columns
-    are some of more, `whole` has the Gram matrix of the factors of all, and their number.
+    Takes column factors of shape (m, k) and returns row factors of shape (n, k). The result of a
+    row is the same to the bit whichever rows are solved with it, on any number of threads. `points`
+    are the prior means of the rows, shape (n, k), by default zero. Columns that are not `known`,
+    shape (m,), are left out of the pairs. If the columns given are a subset, `whole` has the Gram
+    matrix of the factors of all columns, and their number.
     """
     (m, k), used = column_factors.shape, np.ascontiguousarray(column_factors)
     others = m
@@ -282,7 +290,7 @@ def solve_interactions(
 
 
 def _gram(factors: Floats, weight: float) -> Floats:
-    """Return ``weight * factors' factors``, the same bits on any number of threads."""
+    """Return ``weight * factors.T @ factors``, the same to the bit on any number of threads."""
     return kernels.coefficients(factors, factors) * factors.dtype.type(weight)
 
 
@@ -294,7 +302,7 @@ def _penalties(
     unobserved: float,
     power: float,
 ) -> Floats:
-    """Return the penalty of each row, by its total weight; `others` of the columns are known."""
+    """Return the penalty of each row by its total weight, for `others` known columns."""
     totals = kernels.csr_matmat(side, np.ones((n_columns, 1), side.data.dtype))[:, 0]
     penalties: Floats = regularization * (totals + unobserved * others) ** power
     return penalties

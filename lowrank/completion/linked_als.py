@@ -1,4 +1,4 @@
-"""Alternating least squares whose vectors are pulled towards what links and features predict."""
+"""Alternating least squares with prior means predicted from links and features."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from lowrank.completion.links import (
 )
 from lowrank.kernels import Floats, transposed
 
-_LEARNING_SWEEPS = 5  # in which the penalties of features are chosen
-_CHARGED_SWEEPS = 0, 3  # what features are charged changes slowly
+_LEARNING_SWEEPS = 5  # sweeps in which the penalties of features are learned
+_CHARGED_SWEEPS = 0, 3  # sweeps in which the charge on features is updated; it changes slowly
 
 
 @dataclass(frozen=True, eq=False)
 class LinkedSweep(AlsSweep):
-    """An `AlsSweep` with the priors that the vectors of rows and columns are pulled towards."""
+    """An `AlsSweep` with the priors of the vectors of rows and columns."""
 
     row_prior: RowPrior
     column_prior: RowPrior
@@ -58,21 +58,25 @@ def linked_als_sweeps(
     random_state: int | None = 0,
     threads: int | None = None,
 ) -> Generator[LinkedSweep]:
-    r"""Fit biased factors as `als_sweeps` does, pulled towards predicted means instead of zero.
+    r"""Fit biased factors as `als_sweeps` does, shrunk to predicted means instead of zero.
 
-    In its objective a penalty :math:`n_u^g |a_u|^2` becomes :math:`n_u^g |a_u - a_0 - B's_u -
-    C'f_u|^2`, where :math:`s_u` is row u of the link and :math:`f_u` its features, and likewise for
-    biases and columns; B has the ridge penalty `link_penalty` in the same units (0 means no links),
-    each group of C one that is chosen in the first 5 sweeps by the evidence of the regression of
-    the vectors on features, and the means :math:`a_0` none (but without links those of factors are
-    zero for rows of mean features). The mean :math:`\mu` is that of the entries. The objective
-    never rises, from the sixth sweep on if there are features. The other parameters are those of
+    The penalty :math:`n_u^g |a_u|^2` of `als_sweeps` becomes :math:`n_u^g |a_u - a_0 - B's_u -
+    C'f_u|^2`, where :math:`s_u` is row u of the link and :math:`f_u` are its features; likewise for
+    biases and columns. The mean :math:`\mu` is that of the entries. The penalties are
+
+    - `link_penalty`, the ridge penalty of B in the same units; 0 means no links;
+    - one for each group of features in C, learned in the first 5 sweeps by the evidence of the
+      regression of the vectors on features;
+    - none for the means :math:`a_0`. Without links, those of factors are fixed at zero for rows
+      with mean features.
+
+    The objective never rises; with features, from the sixth sweep on. For the other parameters see
     `als_sweeps`.
 
     Raises
     ------
     ArgumentError
-        As `check_problem`.
+        If `check_problem` raises it.
 
     References
     ----------
@@ -115,14 +119,15 @@ def linked_als_sweeps(
 
 
 class _LinkedSide(Side):
-    """A side of penalised least squares."""
+    """The rows (or columns) of a penalised least squares fit."""
 
     def charge(self, other: Side, noise: float) -> None:
-        """Let features pay for being multiplied with vectors that are not known exactly.
+        """Penalise predictions from features for the uncertainty of the other side's vectors.
 
-        The error of an entry has the variance :math:`a_u' V_i a_u`; what is common to many rows
-        would pass the penalties of vectors by. Of the covariance of a column its diagonal counts, a
-        factor by its share in the vectors of rows, in proportion to the variance of the noise.
+        The uncertainty of column i adds :math:`a_u' V_i a_u` to the variance of an entry. The
+        penalties of vectors do not cover the part of :math:`a_u` that features predict. Only the
+        diagonal of the covariance is used, each factor weighted by its share in the squares of the
+        vectors, relative to the noise variance.
         """
         if self.features is None:
             return
@@ -137,7 +142,7 @@ class _LinkedSide(Side):
         self.features.weigh(self.weight, charge)
 
     def fit_vectors(self, other: Side, mean: float) -> float:
-        """Minimise over this side's vectors; return the errors and their own penalties."""
+        """Solve for this side's vectors; return the sum of errors and of their penalties."""
         points, columns, entries = self.prior_means, other.vectors.mean, self.link.pattern
         factors, others = (
             kernels.aligned_zeros((len(each), each.shape[1] - 1), each.dtype)
@@ -146,10 +151,10 @@ class _LinkedSide(Side):
         others[:] = columns[:, :-1]
         bias, precision = np.empty(len(points), points.dtype), np.diag(self.prior.precision)
         options: dict[str, Any] = {"shift": mean}
-        if self.features is None and not self.penalty:  # all are pulled towards the same bias
+        if self.features is None and not self.penalty:  # all rows have the same prior mean
             entries = entries._replace(data=self.data)
             options = {"shift": mean + float(points[0, -1]), "other_bias": columns[:, -1].copy()}
-        else:  # off the points that they are pulled towards, vectors have plain penalties
+        else:  # relative to their prior means, vectors have plain penalties
             pulls = kernels.csr_entries(entries, points, columns)
             entries = entries._replace(data=np.subtract(self.data, pulls, out=pulls))
         objective = kernels.als_half_sweep(
@@ -171,7 +176,7 @@ class _LinkedSide(Side):
         off = self.vectors.mean - shares
         centre = self.weighted_mean(off).astype(self.data.dtype)
         if not self.penalty:
-            # Factors of rows with few entries would share a direction, and top many rankings.
+            # Otherwise, rows with few entries would share a direction and rank high for many.
             centre[:-1] = 0
         self.prior, before = self.with_mean(centre), self.prior_means
         self.prior_means = shares + centre
@@ -187,7 +192,7 @@ class _LinkedSide(Side):
         self.features.learn(precision.astype(dtype))
 
     def uncertainty(self, other: Side, prior_means: Floats, mean: float) -> NDArray[np.float64]:
-        """Return the weighted sum of the variances of the rows, by that of the noise."""
+        """Return the weighted sum of the variances of the rows, relative to the noise variance."""
         rows = sampled_rows(self.seen)
         entries = self.link.pattern._replace(data=self.data).take(rows)
         known = exact_posterior(entries, other.vectors.mean, self.prior, prior_means[rows], mean)
@@ -202,7 +207,7 @@ class _LinkedSide(Side):
         return self.weighted_dots(off, off)
 
     def map_penalties(self) -> float:
-        """Return the penalties of B and C, with what features are charged."""
+        """Return the penalties of B and C, with the charge on features."""
         link = self.prior.link
         weighted = kernels.multiply(link, self.prior.precision)
         total = self.penalty * float(np.einsum("ij,ij->", link, weighted, dtype=np.float64))

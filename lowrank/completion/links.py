@@ -1,11 +1,12 @@
-r"""Vectors of rows that are pulled towards what links and features predict.
+r"""Vectors of rows whose prior means are predicted from links and features.
 
 An entry is :math:`\mu + b_u + c_i + a_u \cdot m_i` plus Gaussian noise. The link of a sparse matrix
 is its 0/1 pattern S with each row divided by the square root of its number of entries, so that
 every row has length 1. The prior of a row's vector :math:`(a_u, b_u)` has the mean
 :math:`\mu_0 + B's_u + C'f_u`, where :math:`f_u` are features of the row; B and C are ridge
-regressions of the vectors (`lowrank.completion.design`). Such priors are those of least squares
-(`lowrank.completion.linked_als`), variational Bayes (`bayes`) and Gibbs sampling (`gibbs`).
+regressions of the vectors (`lowrank.completion.design`). Least squares
+(`lowrank.completion.linked_als`), variational Bayes (`bayes`) and Gibbs sampling (`gibbs`) use
+these priors.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from lowrank.completion.als import Known, stored
 from lowrank.completion.design import FeatureRidge, GroupedFeatures, Link, ridge_fit
 from lowrank.kernels import CodedMatrix, Floats, Stored, posteriors, transposed
 
-_SAMPLED_ROWS = 4096  # that distributions are learned from, at most
-_RELAXATION = 1.5  # of the step of links in each sweep, which begins where the one before ended
+_SAMPLED_ROWS = 4096  # maximum number of rows from which distributions are learned
+_RELAXATION = 1.5  # of the step of links in each sweep, which starts from the previous links
 
 
 @dataclass(frozen=True, eq=False)
 class RowPrior:
     r"""The prior of rows: mean :math:`\mu_0 + B's_u + C'f_u`, precision :math:`n_u^g \Lambda`.
 
-    `link` is the matrix B, shape (n_cols, d), with no rows for a prior without a link,
-    `features` the matrix C, shape (n_features, d), None without features, and `count_power` the
-    exponent g of the number of entries n_u.
+    `link` is the matrix B, shape (n_cols, d), or (0, d) without a link. `features` is the matrix C,
+    shape (n_features, d), None without features. `count_power` is the exponent g of the number of
+    entries n_u.
     """
 
     mean: Floats
@@ -61,10 +62,10 @@ class RowPrior:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Independent Gaussians: one for the vector of each row, its bias last.
+    """Independent Gaussian distributions of the vectors of rows, with the bias last.
 
-    `mean` has shape (n, d), `covariance` (n, d (d + 1) / 2): upper triangles by rows, see `unpack`.
-    With shape (n, 0) the vectors are known exactly.
+    `mean` has shape (n, d). `covariance` has shape (n, d (d + 1) / 2) and holds upper triangles by
+    rows, see `unpack`; with shape (n, 0) the vectors are known exactly.
     """
 
     mean: Floats
@@ -91,7 +92,7 @@ def ridge_precision(k: int, regularization: float, scale: float, dtype: DTypeLik
 
 
 def stream(seed: tuple[int, ...]) -> np.random.Generator:
-    """Return a counter-based stream of random numbers."""
+    """Return a counter-based generator of random numbers."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
 
 
@@ -115,10 +116,10 @@ def posterior_rows(
 ) -> Posterior:
     """Return the posterior of rows given their entries and the posterior of the columns.
 
-    A row gets the same bits whichever rows are solved with it, on any number of threads. `noise` is
-    the noise variance, multiplied by the temperature; 1 for penalised least squares. With a
-    `draw_seed` the result is draws from the posteriors instead of their means. `sums` are those of
-    the covariances of the columns by row, if known; with `only_means` the result has no
+    The result of a row is the same to the bit whichever rows are solved with it, on any number of
+    threads. `noise` is the noise variance times the temperature, 1 for penalised least squares.
+    With a `draw_seed` the result has draws from the posteriors instead of their means. `sums` are
+    the `covariance_sums`, if they are already computed. With `only_means` the result has no
     covariances.
     """
     means = prior.means(Link.of(entries, len(columns.mean)), features)
@@ -129,7 +130,7 @@ def posterior_rows(
 
 
 def covariance_sums(entries: kernels.CsrArrays, columns: Posterior) -> Floats | None:
-    """Return the sums of the covariances of the columns by row; None if those are known exactly."""
+    """Return, for each row, the sum of the covariances of its columns; None if they are exact."""
     if not columns.covariance.shape[1]:
         return None
     ones = entries._replace(data=np.ones_like(entries.data))
@@ -137,10 +138,11 @@ def covariance_sums(entries: kernels.CsrArrays, columns: Posterior) -> Floats | 
 
 
 class Terms(NamedTuple):
-    """The posterior mean of a row as a sum: of float64 arrays of shapes (d,), (n, d) and (n, d).
+    """The posterior mean of a row as a sum of float64 terms.
 
-    The `base` is the term of the mean of all rows; `entries` are those of the entries, by their
-    values and, with a link, by being there; `features` those of the features that are not zero.
+    `base`, shape (d,), is the term of the mean of all rows. `entries`, shape (n, d), are the terms
+    of the entries: of their values and, with a link, of their positions. `features`, shape (n, d),
+    are the terms of the nonzero features.
     """
 
     base: NDArray[np.float64]
@@ -157,7 +159,7 @@ def posterior_terms(
     noise: float = 1.0,
     features: kernels.CsrArrays | None = None,
 ) -> Terms:
-    """Return the posterior mean of one row as a sum; parameters as of `posterior_rows`."""
+    """Return the posterior mean of one row as a sum; for parameters see `posterior_rows`."""
     indices = entries.indices
     n, d = len(indices), columns.mean.shape[1]
     design = columns.mean[indices].astype(np.float64)
@@ -182,7 +184,7 @@ def posterior_terms(
 
 
 def sampled_rows(counts: NDArray[np.integer[Any] | np.bool_]) -> NDArray[np.int64]:
-    """Return rows with entries that stand for all of them: a random sample of very many."""
+    """Return the rows with entries, or a random sample of `_SAMPLED_ROWS` if there are more."""
     rows = np.flatnonzero(counts)
     if len(rows) > _SAMPLED_ROWS:
         rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SAMPLED_ROWS])
@@ -192,7 +194,7 @@ def sampled_rows(counts: NDArray[np.integer[Any] | np.bool_]) -> NDArray[np.int6
 def exact_posterior(
     entries: kernels.CsrArrays, columns: Floats, prior: RowPrior, prior_means: Floats, mean: float
 ) -> Posterior:
-    """Return the posterior of rows of noise variance 1, with covariances, given known columns."""
+    """Return the posterior of rows, with covariances, given exact columns and noise variance 1."""
     n, d = prior_means.shape
     none = np.zeros((n, d * (d + 1) // 2), columns.dtype)
     return _half_sweep(entries, columns, prior, prior_means, mean, sums=none)[0]
@@ -210,9 +212,9 @@ def _half_sweep(
     *,
     only_means: bool = False,
 ) -> tuple[Posterior, posteriors.RowPosteriors]:
-    """Solve all rows; with normal `draws`, draw them instead.
+    """Solve for all rows; with standard normal `draws`, draw the rows from their posteriors.
 
-    There are covariances if there are `sums` of those of the columns by row, and not `only_means`.
+    The result has covariances if `sums`, the `covariance_sums`, are given and not `only_means`.
     """
     weight, dtype = prior.weights(np.diff(entries.indptr)), entries.dtype
     scaled = (prior.precision.astype(np.float64) * noise).astype(dtype)
@@ -220,7 +222,7 @@ def _half_sweep(
     prior_right *= weight[:, None]
     found = Posterior.exactly(kernels.aligned_zeros(prior_means.shape, dtype))
     if sums is not None and not only_means:
-        sums = sums.copy()  # what takes their place are the covariances of rows
+        sums = sums.copy()  # the kernel overwrites them with the covariances of rows
         found = replace(found, covariance=sums)
     result = posteriors.posterior_half_sweep(
         entries,
@@ -260,13 +262,13 @@ class Side:
     vectors: Posterior
     prior: RowPrior
     prior_means: Floats  # shape (n, d)
-    weight: Floats  # n_u^g; 0 for rows without entries, which have no say in the prior
-    typical: float  # mean weight of the rows with entries, in units of which penalties count
+    weight: Floats  # n_u^g; 0 for rows without entries, so that they do not influence the prior
+    typical: float  # mean weight of the rows with entries, the unit of penalties
     features: FeatureRidge | None
     penalty: float  # of B, in units of the prior precision; 0 without a link
-    linked: Floats  # share of links in the prior means, shape (n, d)
+    linked: Floats  # term of the links in the prior means, shape (n, d)
     link_squares: Floats | None = None  # the diagonal of S' W S
-    covariance_sums: tuple[Floats, Floats] | None = None  # by row, and the covariances they are of
+    covariance_sums: tuple[Floats, Floats] | None = None  # sums by row, and the summed covariances
 
     @classmethod
     def pair(
@@ -279,7 +281,7 @@ class Side:
         column_features: GroupedFeatures | None = None,
         by_column: Stored | None = None,
     ) -> tuple[Self, Self]:
-        """Return the rows and the columns of X, all vectors (and a missing matrix B) zero."""
+        """Return the rows and the columns of X with vectors of zero; a missing B is zero too."""
         by_row, sides = stored(X), []
         by_column = by_column or transposed(by_row, X.shape[1])
         for coded, (n, m), prior, features in (
@@ -301,7 +303,7 @@ class Side:
                 prior = replace(prior, features=ridge.coefficients)
                 known = ridge.design.rows
             means = prior.means(link, known)
-            penalty = link_penalty and link_penalty * typical  # not NaN where none is wanted
+            penalty = link_penalty and link_penalty * typical  # not NaN without a penalty
             given = entries.data, link, vectors, prior, means, weight, typical, ridge, penalty
             sides.append(cls(*given, linked=np.zeros_like(means)))
         rows, columns = sides
@@ -316,7 +318,7 @@ class Side:
 
     @property
     def seen(self) -> NDArray[np.bool_]:
-        """Which rows have entries, shape (n,)."""
+        """Mask of the rows with entries, shape (n,)."""
         return self.weight > 0
 
     def solve(
@@ -343,7 +345,7 @@ class Side:
         return result
 
     def fit_maps(self) -> Floats:
-        """Improve B, then C; return their share of the prior means, of centred features."""
+        """Improve B, then C; return their terms of the prior means, for centred features."""
         if self.penalty:
             B, self.linked = ridge_fit(
                 self.link,
@@ -363,20 +365,20 @@ class Side:
 
     @property
     def featured(self) -> Floats:
-        """Share of features in the prior means, shape (n, d)."""
+        """Term of the features in the prior means, shape (n, d)."""
         if self.features is None:
             return np.zeros_like(self.vectors.mean)
         return kernels.csr_matmat(self.features.design.rows, self.features.coefficients)
 
     def with_mean(self, mean: Floats) -> RowPrior:
-        """Return the prior with C, and with `mean` for a row whose features are the mean ones."""
+        """Return the prior with C, and with the prior mean `mean` at the mean features."""
         if self.features is None:
             return replace(self.prior, mean=mean)
         C = self.features.coefficients
         return replace(self.prior, mean=mean - self.features.design.centre @ C, features=C)
 
     def weighted_mean(self, vectors: Floats) -> NDArray[np.float64]:
-        """Return the mean of the vectors of rows by weight, shape (d,)."""
+        """Return the weighted mean of the vectors of rows, shape (d,)."""
         weight = self.weight.astype(np.float64)
         mean: NDArray[np.float64] = np.einsum("i,ij->j", weight, vectors) / weight.sum()
         return mean

@@ -34,37 +34,37 @@ if TYPE_CHECKING:
     from lowrank.operators import FloatArray
 
 _MAX_ITER = 100
-_MOST_COLUMNS = 100  # of the factors, unless the caller says otherwise
-_ROUNDING = 8  # machine epsilons by which an objective may be off
-_PATIENCE = 5  # iterations without a smaller gap, once the objective stands still
-_NEW_COLUMNS = 20  # directions that an SVD looks for beyond the rank it starts from
-_SWEEPS = 10  # of alternating least squares between two SVDs
-_STEP_TOL = 1e-2  # of the SVDs: the sweeps correct the rest
-_NORM_TOL = 1e-4  # of the spectral norm that a path starts from
+_MOST_COLUMNS = 100  # default maximum rank
+_ROUNDING = 8  # rounding error of an objective, in machine epsilons
+_PATIENCE = 5  # iterations without a smaller gap before the fit ends, if the objective is constant
+_NEW_COLUMNS = 20  # additional directions that each SVD computes
+_SWEEPS = 10  # sweeps of alternating least squares between two SVDs
+_STEP_TOL = 1e-2  # tolerance of the SVDs; the sweeps correct the rest
+_NORM_TOL = 1e-4  # tolerance of the spectral norm at which a path starts
 _GRID_SIZE = 20
 _GRID_END = 0.01  # smallest regularization of a path, relative to the largest
-_WARM_STEPS = 5  # penalties on the way to a single one
-_PATH_PATIENCE = 2  # grid points without a lower held-out error that end a path
-_CHOICE_TOL = 1e-2  # gap at which held-out errors are compared: it moves them by about 1e-4
+_WARM_STEPS = 5  # grid points of a path to a single penalty
+_PATH_PATIENCE = 2  # a path ends after this many grid points without a lower held-out error
+_CHOICE_TOL = 1e-2  # gap at which held-out errors are compared; it changes them by about 1e-4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SoftImputation:
-    """The completed matrix ``U diag(s) Vt``, and how good a solution it is.
+    """The completed matrix ``U diag(s) Vt`` and its distance from the optimum.
 
     Attributes
     ----------
     U, s, Vt : ndarrays of shape (n, r), (r,) and (r, m)
-        Its singular value decomposition, values descending and positive.
+        Singular value decomposition, values positive and descending.
     regularization : float
         The penalty lambda.
     objectives : ndarray of shape (iterations + 1,), float64
-        The objective at the start and after each iteration; it never rises, but for rounding.
+        The objective at the start and after each iteration. It never rises, except by rounding.
     rmse : float
         Root mean squared error over the known entries.
     gap : float
-        Relative duality gap: the objective is above its minimum over all matrices by at most this
-        share of itself. With a rank cap that binds it need not be small.
+        Relative duality gap: the objective exceeds its minimum over all matrices by at most this
+        share of itself. The gap may stay large if `max_rank` is below the rank of the minimiser.
     """
 
     U: FloatArray
@@ -99,10 +99,11 @@ class SoftImputation:
 
 @dataclass(frozen=True, eq=False)
 class HeldOutPath:
-    """A path of solutions and their errors on entries that none of them has seen.
+    """A path of solutions and their errors on held-out entries.
 
-    All arrays have shape (p,), regularizations descending: the grid is not followed further once
-    the errors rise for good. ``rmses`` are over the entries fitted, the others over those held out.
+    All arrays have shape (p,), in order of descending regularization. The path ends before the end
+    of the grid if the held-out errors keep rising. ``rmses`` are errors over the fitted entries,
+    ``held_out_rmses`` over the held-out entries.
     """
 
     regularizations: NDArray[np.float64]
@@ -132,27 +133,29 @@ def soft_impute(
 
     .. math:: \tfrac12 \sum_{(i,j) \text{ known}} (x_{ij} - z_{ij})^2 + \lambda \|Z\|_*
 
-    Each iteration is some sweeps of alternating least squares on the factors of Z, and then the
-    step of soft-impute: an SVD of Z with the known entries put in, whose values are lowered by
-    lambda. For factors A, B of enough columns ``(||A||_F^2 + ||B||_F^2) / 2`` stands for the
-    nuclear norm of ``A B'``, so that both lower the same objective; the sweeps converge faster, the
-    SVD, of the residual plus the factors of Z as an operator, finds and drops directions.
+    Each iteration makes some sweeps of alternating least squares on the factors of Z, then the step
+    of soft-impute: replace the known entries of Z by those of X, compute the SVD, and lower the
+    singular values by lambda. Both lower the same objective, because the nuclear norm of ``A B'``
+    is the minimum of ``(||A||_F^2 + ||B||_F^2) / 2`` over its factors. The sweeps converge faster;
+    the SVD adds and removes directions. It works on a sparse residual plus the factors of Z.
 
     Parameters
     ----------
     X : scipy.sparse matrix or array, or array-like with NaN, of shape (n, m)
-        As for `observed_entries`. float32 is worked on in float32. Nothing is subtracted: centre X
-        first where its mean is far from 0, or use `complete`.
+        As for `observed_entries`. The fit to float32 runs in float32. Nothing is subtracted: if the
+        mean of X is far from 0, centre X first, or use `complete`.
     regularization : float
-        Positive penalty lambda. From the largest singular value of X upwards Z is zero.
+        Positive penalty lambda. If it is at least the largest singular value of X, Z is zero.
     max_rank : int, optional
-        From 1 to min(n, m); by default no more than 100.
+        From 1 to min(n, m), by default at most 100.
     start : SoftImputation, optional
-        Where to begin, as a rule the solution for a larger lambda.
+        Starting point, usually the solution for a larger lambda.
     tol : float
-        Relative duality gap to reach; rounding allows about 1e-13 (1e-5 in float32). Where the rank
-        cap binds, a decrease of less than a hundredth of `tol` in one iteration is the end.
+        Relative duality gap to reach; rounding limits it to about 1e-13 (1e-5 in float32). If Z
+        reaches `max_rank`, iterations end when the relative decrease of the objective is below
+        ``tol / 100``.
     max_iter : int
+        Maximum number of iterations.
     random_state : int, Generator, RandomState or None
         Seed of the SVDs.
 
@@ -161,19 +164,20 @@ def soft_impute(
     ArgumentTypeError
         If X is not real, or `max_rank` is not an integer.
     ArgumentError
-        If X has no known entry, stores one twice, or has an infinity, or another argument is out of
-        its range or of another shape.
+        If X has no known entries, stores an entry twice, or has an infinity; or if another argument
+        is out of its range or has the wrong shape.
 
     Warns
     -----
     ConvergenceWarning
-        If the gap is above `tol` and the rank cap does not explain it.
+        If the gap is above `tol` although the rank is below `max_rank`.
 
     References
     ----------
     Mazumder, Hastie & Tibshirani (2010), "Spectral regularization algorithms for learning large
-    incomplete matrices", algorithm 1. Hastie, Mazumder, Lee & Zadeh (2015), "Matrix completion and
-    low-rank SVD via fast alternating least squares", sections 2 to 4.
+    incomplete matrices", algorithm 1.
+    Hastie, Mazumder, Lee & Zadeh (2015), "Matrix completion and low-rank SVD via fast alternating
+    least squares", sections 2 to 4.
 
     Examples
     --------
@@ -190,12 +194,12 @@ def soft_impute(
 
 
 def largest_regularization(X: MatrixLike, *, random_state: RandomStateLike = 0) -> float:
-    """Return the lambda from which on soft-impute gives zero: the spectral norm of X."""
+    """Return the smallest lambda for which soft-impute gives zero: the spectral norm of X."""
     return _spectral_norm(observed_entries(X), random_state)
 
 
 def penalties_to(regularization: float, X: MatrixLike) -> NDArray[np.float64]:
-    """Return a short grid that ends at one penalty: its path is faster than a cold start."""
+    """Return a short grid that ends at `regularization`; its path is faster than a cold start."""
     check_positive(regularization, "regularization")
     largest = largest_regularization(X)
     if regularization >= largest:
@@ -211,20 +215,20 @@ def soft_impute_path(
     tol: float = 1e-3,
     random_state: RandomStateLike = 0,
 ) -> Iterator[SoftImputation]:
-    """Complete a matrix at each of several penalties, each solution the start of the next.
+    """Complete a matrix for several penalties, each fit starting from the previous solution.
 
     Parameters
     ----------
     X, max_rank, tol, random_state
         As for `soft_impute`.
     regularizations : array-like of shape (p,), optional
-        Positive; taken from the largest to the smallest. By default 20 in geometric progression
-        from `largest_regularization` to a hundredth of it.
+        Positive penalties, used from the largest to the smallest. By default 20 in geometric
+        progression from `largest_regularization` to a hundredth of it.
 
     Raises
     ------
     ArgumentTypeError, ArgumentError
-        As `soft_impute`.
+        If `soft_impute` would raise it, or `regularizations` is empty.
 
     Examples
     --------
@@ -265,24 +269,25 @@ def choose_regularization(
     tol: float = _CHOICE_TOL,
     random_state: RandomStateLike = 0,
 ) -> HeldOutPath:
-    """Follow the path of solutions for some of the entries, and predict the others.
+    """Compare penalties by their error on held-out entries.
 
-    The ``best`` of the result is the regularization to use.
+    Fits a path of solutions to the other entries. The ``best`` of the result is the regularization
+    with the lowest error.
 
     Parameters
     ----------
     X, max_rank
         As for `soft_impute`.
     regularizations : array-like of shape (p,), optional
-        As for `soft_impute_path`. After two without a lower error the path ends.
+        As for `soft_impute_path`. The path ends after two penalties without a lower error.
     test_fraction : float
-        Share of the known entries that is held out, between 0 and 1.
+        Share of the known entries to hold out, between 0 and 1.
     held_out : Entries, optional
-        Entries to predict that are not in X, from which none is then held out.
+        Held-out entries that are not in X. With them, no entries of X are held out.
     tol : float
         Relative duality gap of each solution.
     random_state : int, Generator, RandomState or None
-        Seed of their choice and of the SVDs.
+        Seed of the held-out sample and of the SVDs.
     """
     if held_out is None:
         X, held_out = hold_out(observed_entries(X), test_fraction, random_state)
@@ -312,7 +317,7 @@ class _Point:
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """Arguments of `soft_impute`, checked, and the entries sorted both ways."""
+    """Checked arguments of `soft_impute`, and the entries by rows and by columns."""
 
     X: csr_array
     rows: kernels.CsrArrays
@@ -326,7 +331,7 @@ class _Problem:
     def of(
         cls, X: csr_array, penalty: float, max_rank: int | None, random_state: RandomStateLike
     ) -> _Problem:
-        """Check the arguments, but for X, which comes from `observed_entries`."""
+        """Check the arguments except X, which comes from `observed_entries`."""
         check_positive(penalty, "regularization")
         largest = min(X.shape)
         cap = checked_rank(max_rank, largest, "min(X.shape)", name="max_rank", or_none=True)
@@ -341,7 +346,7 @@ class _Problem:
         )
 
     def point(self, U: FloatArray, s: FloatArray, V: FloatArray) -> _Point:
-        """Evaluate the objective: half the squares of the residual plus the penalty."""
+        """Evaluate the objective: half the sum of squared residuals plus the penalty."""
         X = self.X
         error = X.data - LowRank(U * s, V).entries(self.row_of_entry, X.indices)
         objective = sum_of_squares(error) / 2 + self.penalty * float(s.sum(dtype=np.float64))
@@ -349,7 +354,7 @@ class _Problem:
         return _Point(U, s, V, residual, objective)
 
     def start(self, solution: SoftImputation | None) -> _Point:
-        """Return an earlier solution, or zero."""
+        """Return the starting point: an earlier solution, or zero."""
         (n, m), k, dtype = self.X.shape, self.max_rank, self.X.dtype
         if solution is None:
             return self.point(*(np.zeros(shape, dtype) for shape in ((n, 0), 0, (m, 0))))
@@ -359,10 +364,10 @@ class _Problem:
         return self.point(*(array.astype(dtype, copy=False) for array in arrays))
 
     def swept(self, Z: _Point) -> _Point:
-        """Lower the squares at the known entries + lambda (||A||^2 + ||B||^2) over Z = A B'.
+        """Improve the factors of Z = A B' by sweeps of alternating least squares.
 
-        Z itself is returned where lambda is so small that the least squares are singular to
-        rounding.
+        They lower the sum of squares at the known entries + lambda (||A||^2 + ||B||^2). Returns Z
+        itself if lambda is so small that a least squares problem is numerically singular.
         """
         A = kernels.aligned_zeros(Z.U.shape, Z.U.dtype)
         B = kernels.aligned_zeros(Z.V.shape, Z.V.dtype)
@@ -379,7 +384,7 @@ class _Problem:
         return self.point(Q @ U[:, :k], s[:k], P @ Vt[:k].T)
 
     def soft_step(self, Z: _Point) -> _Point:
-        """Return the SVD of Z with the known entries put in, its values lowered by lambda."""
+        """Return the SVD of Z with the known entries of X, its values lowered by lambda."""
         k = min(Z.s.size + _NEW_COLUMNS, self.max_rank)
         known, low_rank = SparseOperator(Z.residual), LowRank(Z.U * Z.s, Z.V)
 
@@ -400,11 +405,11 @@ class _Problem:
         return self.point(svd.U[:, :kept], svd.s[:kept] - penalty, svd.Vt[:kept].T)
 
     def relative_gap(self, Z: _Point, tol: float) -> float:
-        """Return how far the objective is above a lower bound, relative to itself.
+        """Return the difference of the objective and a lower bound, relative to the objective.
 
-        Any Y on the known entries of spectral norm at most lambda gives the bound <X, Y> -
-        ||Y||_F^2 / 2; the best multiple of the residual is taken. An error of its norm moves the
-        bound by no more.
+        Each Y that is zero off the known entries and has a spectral norm of at most lambda gives
+        the bound <X, Y> - ||Y||_F^2 / 2. Y is the best multiple of the residual. An error in its
+        computed norm changes the bound by at most as much.
         """
         residual = Z.residual.data.astype(np.float64)
         squares = sum_of_squares(residual)
@@ -421,7 +426,7 @@ class _Problem:
 def _solve(
     problem: _Problem, start: SoftImputation | None, tol: float, max_iter: int
 ) -> SoftImputation:
-    """Iterate from zero or a start until the gap is below `tol` or nothing improves."""
+    """Iterate from zero or a start until the gap is at most `tol` or nothing improves."""
     check_positive(tol, "tol")
     checked_count(max_iter, "max_iter")
     eps = float(np.finfo(problem.X.dtype).eps)
@@ -437,7 +442,7 @@ def _solve(
         since += 1  # iterations since the gap was last improved
         if (reached := problem.relative_gap(point, tol)) < gap:
             best, gap, since = point, reached, 0
-        # All the columns it may have, where it could have more otherwise: no small gap to expect.
+        # With the rank limited by max_rank, the gap may never become small.
         capped = point.s.size == problem.max_rank < min(problem.X.shape)
         if capped:
             stalled = decrease <= max(0.01 * tol, eps) * objectives[-1]
@@ -447,7 +452,7 @@ def _solve(
             break
     if capped:
         gap = reached
-    else:  # the last iterations may have been in vain
+    else:  # drop the last iterations that did not lower the gap
         point, objectives = best, objectives[: len(objectives) - since]
     if gap > tol and not (capped and len(objectives) <= max_iter):
         warnings.warn(

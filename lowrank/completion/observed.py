@@ -1,4 +1,4 @@
-"""The known entries of a matrix: reading them and holding some out."""
+"""The known entries of a matrix: check them and hold some out."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Entries(NamedTuple):
         return cls(rows, columns, X.data)
 
     def where(self, chosen: NDArray[np.bool_]) -> Self:
-        """Return the entries for which `chosen`, shape (p,), is true."""
+        """Return the entries where the mask `chosen`, shape (p,), is true."""
         return type(self)(self.rows[chosen], self.columns[chosen], self.values[chosen])
 
 
 def observed_entries(X: MatrixLike) -> csr_array:
-    """Check a matrix of which some entries are known; return them as CSR with sorted indices.
+    """Check a matrix with missing entries; return the known ones as CSR with sorted indices.
 
-    Of a sparse matrix the stored entries are known, stored zeros too; of a dense one those that are
-    not NaN (and not masked). float32 is kept; other real types become float64. The result may share
-    memory with X, which is never written to.
+    The known entries of a sparse matrix are the stored ones, stored zeros included; those of a
+    dense array are neither NaN nor masked. float32 is kept; other real types become float64. The
+    result may share memory with X, which is never written to.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def observed_entries(X: MatrixLike) -> csr_array:
 def hold_out(
     X: csr_array, test_fraction: float, random_state: RandomStateLike
 ) -> tuple[csr_array, Entries]:
-    """Remove a random sample of the known entries from what `observed_entries` returns.
+    """Split the result of `observed_entries` into kept entries and a random held-out sample.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-r"""Entries that are levels of a scale, such as stars: an ordered probit model of them.
+r"""Ordered probit model of entries that are levels of a scale, such as stars.
 
-An entry is the level between whose cut points a latent number lies: the score of its row and column
-plus Gaussian noise, so :math:`P(x \le l) = \Phi((c_l - s) / \sigma)`. Two of the cut points stay
-where they are, half way between levels, which puts scores on the scale of the entries; the others
-and the noise are learned.
+A latent number is the score of the row and column plus Gaussian noise. The cut points between which
+it is determine the level of the entry, so :math:`P(x \le l) = \Phi((c_l - s) / \sigma)`. Two of the
+cut points are fixed half way between levels, which puts scores on the scale of the entries; the
+others and the noise are learned.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from lowrank.kernels import Floats, pieces
 
 Doubles = NDArray[np.float64]
 
-_BLOCK = 2**14  # entries at a time, whose intermediate results stay in the cache
-_LEARNED_FROM = 2**20  # entries, about, for cut points and noise
-_CELLS = 256  # by score, in which entries of a level count as alike
-_STEPS = 4  # of quasi-Newton per call
-_ANCHORS = 0.16, 0.84  # shares of the entries below the fixed cut points, about
-_LEAST = 1e-300  # probability of a level
-_LOW, _HIGH, _PER_UNIT = -38, 9, 1024  # table of the normal distribution, points per unit
-_POINTS = 2048  # of a table by score; between them an error of 1e-5 noises at most
-_MARGIN = 6.0  # of a table, in noises beyond the outer cut points
+_BLOCK = 2**14  # entries at once; their intermediate results fit in the cache
+_LEARNED_FROM = 2**20  # approximate maximum number of entries for learning cut points and noise
+_CELLS = 256  # bins of scores; entries of a level in the same bin are treated alike
+_STEPS = 4  # quasi-Newton steps per call
+_ANCHORS = 0.16, 0.84  # approximate shares of the entries below the two fixed cut points
+_LEAST = 1e-300  # minimum probability of a level
+_LOW, _HIGH, _PER_UNIT = -38, 9, 1024  # range of the normal table, and points per unit
+_POINTS = 2048  # points of a table by score; interpolation errors are below 1e-5 noise deviations
+_MARGIN = 6.0  # margin of a table beyond the outer cut points, in noise deviations
 
 
 class Latent(NamedTuple):
@@ -40,9 +40,9 @@ class Latent(NamedTuple):
     means : ndarray of shape (n,)
         The expected latent numbers.
     log_likelihood : float
-        Of the levels.
+        Log likelihood of the levels.
     squares : float
-        Sum of squared differences of the levels and what is expected of them given the scores.
+        Sum of squared differences of the levels and their expectations given the scores.
     """
 
     means: Floats
@@ -69,12 +69,12 @@ class OrdinalScale:
 
     @classmethod
     def of(cls, values: Floats) -> Self:
-        """Return the scale of all values, with cut points half way between neighbours.
+        """Return the scale of all distinct values, with cut points half way between neighbours.
 
         Raises
         ------
         ArgumentError
-            If there are not two different values.
+            If all values are equal.
         """
         levels, counts = np.unique(values, return_counts=True)
         if len(levels) < 2:
@@ -92,7 +92,7 @@ class OrdinalScale:
         return (self.levels[1:] + self.levels[:-1]) / 2
 
     def codes(self, values: Floats) -> NDArray[np.uint16]:
-        """Return the place of each value among the levels, of the nearest one."""
+        """Return the index of the level nearest to each value."""
         return np.searchsorted(self.between, values, side="right").astype(np.uint16)
 
     def latent(
@@ -104,10 +104,11 @@ class OrdinalScale:
         *,
         only_means: bool = False,
     ) -> Latent:
-        """Return the means of normal numbers around scores, truncated to the levels' intervals.
+        """Return the means of normal distributions around scores, truncated to the level intervals.
 
-        The scores have the variance `spread`, of account for the squares alone. All are read from
-        tables by level and score, and computed for scores far outside of the scale.
+        `spread` is the variance of the scores, which affects only the squares. Statistics are
+        interpolated in tables by level and score; for scores far outside the scale they are
+        computed.
         """
         means, totals = np.empty_like(scores), np.zeros(2)
         scale = (a.tobytes() for a in (self.levels, self.cuts))
@@ -148,7 +149,7 @@ class OrdinalScale:
     def drawn(
         self, codes: NDArray[np.uint16], scores: Floats, noise: float, rng: np.random.Generator
     ) -> Floats:
-        """Return draws of the truncated normal numbers."""
+        """Return draws from the truncated normal distributions."""
         from scipy.special import ndtri
 
         draws, deviation = np.empty_like(scores), math.sqrt(noise)
@@ -161,7 +162,7 @@ class OrdinalScale:
         return draws
 
     def expected(self, scores: Floats, variance: Floats | float) -> Floats:
-        """Return the expected entry where the latent number has these means and variances."""
+        """Return expected entries, given means and variances of the latent numbers."""
         deviation = np.sqrt(np.broadcast_to(variance, scores.shape))
         expected, steps = np.empty_like(scores), np.diff(self.levels)
         for part in pieces(len(scores), _BLOCK):
@@ -179,15 +180,15 @@ class OrdinalScale:
         return np.diff(np.hstack([ends[0], below, ends[1]]), axis=1)
 
     def variances(self, scores: Floats, variance: Floats | float) -> Doubles:
-        """Return the variance of each entry where latent numbers have these means and variances."""
+        """Return the variance of each entry, given means and variances of the latent numbers."""
         chances = self.probabilities(scores, variance)
         found: Doubles = chances @ self.levels**2 - (chances @ self.levels) ** 2
         return np.maximum(found, 0)
 
     def quantile(self, scores: Floats, variance: Floats | float, share: float) -> Doubles:
-        """Return the number below which a share of the distribution of each entry is.
+        """Return the quantile of each entry at the probability `share`.
 
-        A level counts as the interval of the numbers that are nearest to it, all alike.
+        The probability of a level is spread evenly over the numbers nearest to that level.
         """
         below = np.cumsum(self.probabilities(scores, variance), axis=1)
         below = np.column_stack([np.zeros(len(below)), below])
@@ -201,11 +202,11 @@ class OrdinalScale:
         return found
 
     def outside(self, scores: Floats, variance: float, level: float) -> float:
-        """Return the share of their distributions that intervals leave out to hold `level` of them.
+        """Return the nominal tail probability for which intervals cover a share `level` of entries.
 
-        A level is in the interval between two quantiles if the middle of its probability is, so
-        that intervals hold more or less than what is between the quantiles. The share is right on
-        average over entries with these scores, if these have the right distribution.
+        An interval between two quantiles contains a level if it contains the middle of its
+        probability, so that the coverage differs from the nominal one. The result is exact on
+        average over entries with these scores, if the model is true.
         """
         chances = self.probabilities(scores, variance)
         middle = np.cumsum(chances, axis=1) - chances / 2
@@ -219,14 +220,14 @@ class OrdinalScale:
     ) -> tuple[Self, float]:
         """Return a scale and a noise variance under which the levels are more likely.
 
-        `spread` is the mean variance of the scores. Entries of a level with scores that are close
-        count as having their mean; of very many entries, some are looked at.
+        `spread` is the mean variance of the scores. Close scores of entries of a level are replaced
+        by their mean. For very many entries, only a sample is used.
         """
         from scipy.optimize import minimize
 
         low, high, size = float(scores.min()), float(scores.max()), len(self.levels)
         if len(self.cuts) < 2 or not math.isfinite(high - low):
-            return self, noise  # nothing is left to learn, the noise included
+            return self, noise  # there is nothing to learn, not even the noise
         some = slice(None, None, -(-len(codes) // _LEARNED_FROM))
         places = ((scores[some] - low) / ((high - low) / _CELLS or 1.0)).astype(np.int32)
         places = places * np.int32(size) + codes[some].astype(np.int32)
@@ -257,9 +258,10 @@ class OrdinalScale:
     def _interval(
         self, codes: NDArray[np.integer[Any]], scores: Doubles, deviation: float
     ) -> tuple[Doubles, Doubles, Doubles]:
-        """Return standardised ends of the levels' intervals, with those above zero turned round.
+        """Return standardised ends of the levels' intervals, with intervals above zero mirrored.
 
-        The third array is -1 for these, and 1 for others: tails below zero have their digits.
+        The third array is -1 for mirrored intervals, otherwise 1. Mirroring keeps the precision of
+        small probabilities.
         """
         ends = np.concatenate([[-np.inf], self.cuts, [np.inf]])
         lower, upper = (ends[codes] - scores) / deviation, (ends[codes + 1] - scores) / deviation
@@ -271,14 +273,14 @@ class OrdinalScale:
         )
 
     def _with(self, log_gaps: Doubles) -> Self:
-        """Return the scale whose gaps between cut points have these ratios."""
+        """Return the scale with gaps between cut points in these ratios."""
         places = np.append(0, np.cumsum(np.exp(log_gaps)))
         low, high = self.anchors
         width = (self.cuts[high] - self.cuts[low]) / (places[high] - places[low])
         return replace(self, cuts=self.cuts[low] + (places - places[low]) * width)
 
     def _by_gaps(self, log_gaps: Doubles, by_cuts: Doubles) -> Doubles:
-        """Return derivatives by the logarithms of gaps from those by this scale's cut points."""
+        """Return the derivatives by the logarithms of gaps, given those by the cut points."""
         low, high = self.anchors
         gaps, size = np.diff(self.cuts), len(log_gaps)
         after = np.arange(size + 1)[:, None] > np.arange(size)
@@ -289,11 +291,11 @@ class OrdinalScale:
         return slopes
 
 
-@lru_cache(maxsize=4)  # what is learned changes with each sweep; that of a fit is used again
+@lru_cache(maxsize=4)  # learned scales change with each sweep; the final one is used again
 def _tables(
     levels: bytes, cuts: bytes, noise: float, spread: float, kind: str
 ) -> tuple[float, float, list[Floats]]:
-    """Return the first score, the step, and what `OrdinalScale._exact` has, level by level."""
+    """Return the first score, the step, and tables of `OrdinalScale._exact`, level by level."""
     scale = OrdinalScale(np.frombuffer(levels), np.frombuffer(cuts), (0, 0))
     margin = _MARGIN * math.sqrt(noise)
     places, step = np.linspace(
@@ -301,7 +303,7 @@ def _tables(
     )
     codes = np.arange(len(scale.levels))[:, None]
     tables = scale._exact(codes, places, noise, spread)
-    # An entry at the end, since what is read next to the last one counts nothing.
+    # Interpolation at the last point also reads the entry after it, with the weight 0.
     return float(places[0]), float(step), [np.append(each, 0).astype(kind) for each in tables]
 
 
@@ -316,8 +318,8 @@ def _table() -> tuple[Doubles, Doubles, Doubles]:
 def normal_cdf(z: Floats) -> Doubles:
     """Return the distribution function of the standard normal; 0 or 1 beyond -38 and 9.
 
-    It is a third-order expansion around the nearest point of a table, as fast as SciPy's function,
-    whose import takes a second BLAS; the relative error is 1e-14 near 0 and 1e-8 at most.
+    Uses a third-order expansion around the nearest point of a table. It is as fast as SciPy's
+    function, whose import loads a second BLAS. The relative error is 1e-14 near 0 and at most 1e-8.
     """
     z = np.clip(z, _LOW, _HIGH).astype(np.float64)
     at, below, density = _table()

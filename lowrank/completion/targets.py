@@ -1,8 +1,8 @@
-r"""Targets of the vectors of a Bayesian fit: the entries, or latent numbers.
+r"""Targets of a Bayesian fit: the entries, or latent numbers.
 
-With an ordinal scale, the entries are levels of latent numbers (`lowrank.completion.ordinal`),
-whose posteriors are truncated normal distributions: independent of the vectors, and exact given
-their means.
+With an ordinal scale, the entries are levels of latent numbers (`lowrank.completion.ordinal`).
+The posteriors of latent numbers are truncated normal distributions, independent of the vectors, and
+exact given the means of the vectors.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from lowrank.completion.links import Side
 
-LATENT_STEPS = 2  # of new rows and their latent numbers, in turn
+LATENT_STEPS = 2  # alternating updates of new rows and their latent numbers
 
 
 class Observed(NamedTuple):
-    """How a fit sees the entries: the ordinal scale as learned, the mean variance of scores."""
+    """The learned ordinal scale, None without one, and the mean variance of the scores."""
 
     scale: OrdinalScale | None
     score_variance: float
@@ -36,11 +36,11 @@ class Observed(NamedTuple):
 
 @dataclass(eq=False)
 class Targets:
-    """The entries of a matrix as a fit sees them.
+    """The numbers that the vectors of a fit are fitted to.
 
-    Vectors are fitted to `data`, in the order of the entries. `noise` is the variance of an entry,
-    or of a latent number, around its score, `free_energy` the share of the free energy that is not
-    that of the vectors, and `rmse` the expected error over the known entries.
+    They are in `data`, in the order of the entries. `noise` is the variance of an entry, or of a
+    latent number, around its score. `free_energy` is the free energy without the terms of the
+    vectors, and `rmse` the expected error over the known entries.
     """
 
     entries: kernels.CsrArrays
@@ -58,16 +58,16 @@ class Targets:
     def of(
         cls, X: csr_array, scale: OrdinalScale | None, *, noise: float, temperature: float
     ) -> Self:
-        """Return the entries as they are, to begin with."""
+        """Return the targets to start from: the entries themselves."""
         variance = float(X.data.var(dtype=np.float64)) or 1.0
         codes = None if scale is None else scale.codes(X.data)
         return cls(kernels.csr_arrays(X), X.data, scale, noise, temperature, variance, codes)
 
     def update(self, rows: Side, columns: Side, mean: float, squares: float | None = None) -> None:
-        """Set the targets given the vectors; with their sum of `squares`, learn as well."""
+        """Update the targets given the vectors; with the sum of `squares`, learn the noise too."""
         if self.scale is None or self.codes is None:
             if squares is not None:
-                count = len(self.data) / self.temperature + 1  # one entry's worth of prior
+                count = len(self.data) / self.temperature + 1  # the prior has the weight of 1 entry
                 self.noise = (squares / self.temperature + self.variance) / count
                 self.free_energy = -0.5 * count * math.log(self.noise)
                 self.rmse = math.sqrt(max(squares, 0.0) / len(self.data))
@@ -89,7 +89,7 @@ class Targets:
             self.rmse = math.sqrt(found.squares / len(scores))
 
     def draw(self, rows: Side, columns: Side, mean: float, rng: np.random.Generator) -> None:
-        """Draw latent numbers given vectors that are known exactly."""
+        """Draw latent numbers given exact vectors."""
         if self.scale is None or self.codes is None:
             return
         pair = rows.vectors.mean, columns.vectors.mean
@@ -98,7 +98,7 @@ class Targets:
         self.give(rows, columns)
 
     def give(self, rows: Side, columns: Side) -> None:
-        """Let the sides be fitted to the targets."""
+        """Make the targets the data of the rows and of the columns."""
         if self.scale is not None:
             rows.data, n_columns = self.data, len(columns.weight)
             given = self.entries._replace(data=self.data)
@@ -107,7 +107,7 @@ class Targets:
             columns.data = turned.data
 
     def observed(self) -> Observed:
-        """Return how entries are seen now."""
+        """Return the present scale and variance of scores."""
         return Observed(self.scale, self.spread / len(self.data))
 
 
@@ -121,7 +121,7 @@ def settled(
     latent_noise: float,
     **options: Any,
 ) -> Floats:
-    """Return the latent numbers of the entries of rows that are folded in, shape (nnz,)."""
+    """Return the latent numbers of the entries of folded-in rows, shape (nnz,)."""
     data, codes = entries.data, scale.codes(entries.data)
     for _ in range(LATENT_STEPS):
         given = entries._replace(data=data), columns, prior

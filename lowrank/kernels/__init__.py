@@ -1,11 +1,12 @@
-"""Inner loops, compiled where a compiler was found and in NumPy otherwise.
+"""Inner loops, compiled or, if the extension was not built, in NumPy.
 
-Both forms have the same signatures; the functions here prepare the arguments and call the active
-one. `LOWRANK_KERNELS` in the environment forces a choice: one of the names that `supported` lists.
-Sparse matrices are given as the arrays ``indptr, indices, data`` of their CSR form (`csr_arrays`),
-matrices of zeros and ones without ``data``; sweeps and products with dense blocks also take a
-`CodedMatrix`. `threads` is the number of threads, by default OMP_NUM_THREADS or all available
-cores; no bit of a result depends on it.
+Both forms have the same signatures. The functions here prepare the arguments and call the active
+form. The environment variable `LOWRANK_KERNELS` forces one of the names that `supported` lists.
+
+Sparse matrices are passed as the arrays ``indptr, indices, data`` of their CSR form (`csr_arrays`),
+0/1 matrices without ``data``. Sweeps and products with dense blocks also take a `CodedMatrix`.
+`threads` is the number of threads, by default OMP_NUM_THREADS or all available cores. Results are
+the same to the bit on any number of threads.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ Floats32 = NDArray[np.float32]
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
 N_CODES = 256
-"""Levels that a code of one byte can tell apart."""
+"""Number of levels that a code of one byte distinguishes."""
 
-_CHUNK = 1 << 20  # codes at once: bounds the scratch memory
+_CHUNK = 1 << 20  # codes counted at once, to limit temporary memory
 
 
 class CsrArrays(NamedTuple):
@@ -53,7 +54,7 @@ class CsrArrays(NamedTuple):
         return self.data.dtype
 
     def bound(self) -> float:
-        """Return the size of the largest value."""
+        """Return the largest absolute value."""
         return float(np.abs(self.data).max(initial=0))
 
     def scaled(self, factor: float) -> Self:
@@ -67,7 +68,7 @@ class CsrArrays(NamedTuple):
 
 
 class CodedMatrix(NamedTuple):
-    """A CSR matrix of few different values, each stored as one byte: its place among the levels.
+    """A CSR matrix with few distinct values (levels), each stored as a code of one byte.
 
     The value of an entry at (i, j) is ``levels[code] - row_shift[i] - column_shift[j]``.
 
@@ -78,10 +79,10 @@ class CodedMatrix(NamedTuple):
         Sorted within each row.
     codes : uint8 ndarray of shape (nnz,)
     levels : float32 or float64 ndarray of shape (256,)
-        As `padded` makes it; its dtype is that of the matrix.
+        The result of `padded`; its dtype is that of the matrix.
     n_columns : int
     row_shift, column_shift : ndarrays of shapes (n,) and (m,), optional
-        Both or none.
+        Both or neither.
     """
 
     indptr: Int64s
@@ -109,7 +110,7 @@ class CodedMatrix(NamedTuple):
 
     @property
     def arrays(self) -> CsrArrays:
-        """The arrays of the matrix with its values, which take four times the memory."""
+        """The arrays of the matrix with decoded values, which take at least four times as much."""
         data = self.levels[self.codes]
         if self.row_shift is not None and self.column_shift is not None:
             data -= np.repeat(self.row_shift, np.diff(self.indptr))
@@ -117,7 +118,7 @@ class CodedMatrix(NamedTuple):
         return CsrArrays(self.indptr, self.indices, data)
 
     def bound(self) -> float:
-        """Return a number that no value exceeds in size."""
+        """Return an upper bound on the absolute values."""
         parts = self.levels, self.row_shift, self.column_shift
         return sum(float(np.abs(each).max(initial=0)) for each in parts if each is not None)
 
@@ -133,7 +134,7 @@ Stored = CsrArrays | CodedMatrix
 
 
 class SparsePart(NamedTuple):
-    """A part ``sum_j h_uj S_ji`` of scores: the product of two sparse float32 matrices.
+    """A term ``sum_j h_uj S_ji`` of scores: the product of two sparse float32 matrices.
 
     Attributes
     ----------
@@ -142,8 +143,8 @@ class SparsePart(NamedTuple):
     weights : CsrArrays
         The S_ji, of shape (n_known, n_items), indices sorted within each row.
     order : int32 ndarray of shape (n_items,), optional
-        Items at the columns of `weights`, the same by default. The search takes the items in this
-        order: it is over sooner if long vectors come first.
+        The item of each column of `weights`; by default item j is column j. The search takes the
+        items in this order; it ends sooner if items with long vectors come first.
     """
 
     history: CsrArrays
@@ -152,19 +153,19 @@ class SparsePart(NamedTuple):
 
 
 def row_places(indptr: Int64s, rows: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the places of the entries of some rows, and the indptr of these rows."""
+    """Return the positions of the entries of some rows, and the indptr of these rows."""
     starts, counts = indptr[rows], indptr[rows + 1] - indptr[rows]
     ends = np.append(np.zeros(1, np.int64), np.cumsum(counts))
     return np.arange(ends[-1]) + np.repeat(starts - ends[:-1], counts), ends
 
 
 def pieces(length: int, size: int) -> Iterator[slice]:
-    """Cut the places of an array into slices of `size`, of which the last may be shorter."""
+    """Split ``range(length)`` into slices of `size`; the last may be shorter."""
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
 def csr_arrays(matrix: Any) -> CsrArrays:
-    """Return the arrays of a scipy CSR matrix or array, converted only where they must be."""
+    """Return the arrays of a scipy CSR matrix or array, converted only if necessary."""
     return CsrArrays(
         matrix.indptr.astype(np.int64, copy=False),
         matrix.indices.astype(np.int32, copy=False),
@@ -173,14 +174,14 @@ def csr_arrays(matrix: Any) -> CsrArrays:
 
 
 def padded(levels: Floats) -> Floats:
-    """Return levels as an array of 256, so that no code is outside of it."""
+    """Return levels as an array of length 256, so that all codes are valid indices."""
     table = np.zeros(N_CODES, levels.dtype)
     table[: len(levels)] = levels
     return table
 
 
 def level_counts(codes: NDArray[np.uint8]) -> Int64s:
-    """Return how often each of the 256 codes occurs."""
+    """Return the number of occurrences of each of the 256 codes."""
     counts = np.zeros(N_CODES, np.int64)
     for part in pieces(len(codes), _CHUNK):
         counts += np.bincount(codes[part], minlength=N_CODES)
@@ -188,7 +189,7 @@ def level_counts(codes: NDArray[np.uint8]) -> Int64s:
 
 
 def transposed(matrix: Stored, n_columns: int, threads: int | None = None) -> Stored:
-    """Return the transpose of a matrix with sorted indices; of a coded one, as one."""
+    """Return the transpose of a matrix with sorted indices, in the same form."""
     values: NDArray[Any] = matrix.codes if isinstance(matrix, CodedMatrix) else matrix.data
     found = np.empty(n_columns + 1, np.int64), np.empty_like(matrix.indices), np.empty_like(values)
     given = matrix.indptr, matrix.indices, values
@@ -211,20 +212,20 @@ def available_cores() -> int:
 
 
 def usual_threads() -> int:
-    """Return the number in OMP_NUM_THREADS, as most numerical libraries do, or of the cores."""
+    """Return the number in OMP_NUM_THREADS, else the number of available cores."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return min(int(first), _MOST) if first.isdecimal() and int(first) else available_cores()
 
 
-_MOST = 1024  # more than any machine makes use of; a wish for a billion is not one for a crash
+_MOST = 1024  # maximum number of threads: a request for a billion must not crash the process
 _CORES = usual_threads()
 default_threads: ContextVar[int] = ContextVar("default_threads", default=_CORES)
-"""Number of threads where none is given: that of `at_most`, or of `usual_threads`."""
+"""Default number of threads: that set by `at_most`, else `usual_threads`."""
 
 _lock = Lock()
 _users = 0  # threads inside `one_blas_thread`
-_limits: Any = None  # restores the setting from before the first of them
-# From threadpoolctl 3.8 on, the setting belongs to the thread that made it, unless it is released.
+_limits: Any = None  # restores the setting that the first of them found
+# Since threadpoolctl 3.8, a setting belongs to the thread that made it, unless it is released.
 _release = getattr(OpenBLASController, "clear_controlling_thread", lambda force: None)
 
 
@@ -247,7 +248,7 @@ def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
-    """Return an array that starts on a cache line, so that rows straddle as few as can be."""
+    """Return an array that starts on a cache line, so that rows span as few lines as possible."""
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(n_bytes + 64, dtype=np.uint8)
     start = -memory.ctypes.data % 64
@@ -273,9 +274,9 @@ def als_half_sweep(
     .. math:: \sum_i (x_{ui} - \text{shift} - c_i - a_u \cdot m_i - b_u)^2
               + \lambda_u \|a_u\|^2 + \lambda^b_u b_u^2
 
-    by a Cholesky factorisation of its normal equations, or of as many equations as it has entries
-    if these are few. Rows without entries become zero. Each row's minimum, its penalties included,
-    is returned in float64, shape (n_rows,).
+    by a Cholesky factorisation of the normal equations or, for a row with few entries, of the dual
+    system, which has one equation per entry. Rows without entries become zero. Returns the minimum
+    of each row, penalties included, in float64, shape (n_rows,).
 
     Parameters
     ----------
@@ -292,7 +293,7 @@ def als_half_sweep(
     shift : float
         Subtracted from every entry.
     bias_penalty : ndarray of shape (n_rows,), optional
-        Penalties of the row biases, which are fitted only when this is given.
+        Penalties of the row biases; without them no biases are fitted.
     """
     dtype, n_rows = other.dtype, len(factors)
     objective = np.empty(n_rows)
@@ -331,11 +332,12 @@ def implicit_half_sweep(
     .. math:: \sum_i v_{ui} (1 - a_u \cdot m_i)^2 + a_u' G a_u + \lambda_u \|a_u\|^2
               - 2 r_u \cdot a_u
 
-    by a Cholesky factorisation of its normal equations; or, if G is diagonal and `right` not given,
-    of as many equations as a row has entries, where that is faster. Each row's minimum is returned
-    in float64, shape (n_rows,).
+    by a Cholesky factorisation of the normal equations. If G is diagonal and `right` not given, the
+    dual system, with one equation per entry, is used for rows where that is faster. Returns the
+    minimum of each row in float64, shape (n_rows,).
 
-    With `residual` the factors are a block of more: what the others leave takes the place of 1.
+    With `residual` the factors are one block of several. The errors of the other blocks then
+    replace 1.
 
     Parameters
     ----------
@@ -346,13 +348,12 @@ def implicit_half_sweep(
     gram, penalty : ndarrays of shape (k, k) and (n_rows,)
         The symmetric, positive semidefinite matrix G, and the positive penalties lambda_u.
     factors : ndarray of shape (n_rows, k)
-        Output: the factors a_u. With `residual`, also those before.
+        Output: the factors a_u. With `residual`, also input: the previous factors.
     right : ndarray of shape (n_rows, k), optional
-        The vectors r_u, such as the penalty times a point that factors are pulled towards; zero by
-        default.
+        The vectors r_u, such as the penalty times a prior mean; zero by default.
     residual : ndarray of shape (nnz,), optional
-        The errors of the factors of all blocks, each times the root of its weight; they become
-        those of the new factors.
+        The errors of the factors of all blocks, each times the square root of its weight. They are
+        updated in place.
     """
     objective = np.empty(len(factors))
     backends.active.implicit_half_sweep(
@@ -374,7 +375,7 @@ def pair_dots(
 ) -> Floats32:
     """Return the dot products of ``left[rows]`` with ``right[others]``, shape (n_pairs,).
 
-    Each is summed in the same order whatever the other pairs are, unlike in a matrix product.
+    The summation order does not depend on the other pairs, unlike in a matrix product.
     """
     dots = np.empty(len(rows), dtype=np.float32)
     vectors = (np.ascontiguousarray(each, np.float32) for each in (left, right))
@@ -404,10 +405,10 @@ def csr_rmatmat(
 
 
 def csr_entries(A: Csr, left: Floats, right: Floats, *, threads: int | None = None) -> Floats:
-    """Return ``w . z + b + c`` for each stored entry of A, whose own values are of no account.
+    """Return ``w . z + b + c`` at the position of each stored entry of A; its values are not used.
 
-    The vectors (w, b) of the row and (z, c) of the column of an entry have a bias last; `left` has
-    the shape (n_rows, k + 1), `right` (n_cols, k + 1). The result has the shape (nnz,).
+    The rows of `left`, shape (n_rows, k + 1), are vectors (w, b); those of `right`, shape
+    (n_cols, k + 1), are (z, c). The result has the shape (nnz,).
     """
     out = np.empty_like(A[2])
     pair = np.ascontiguousarray(left, out.dtype), np.ascontiguousarray(right, out.dtype)
@@ -428,9 +429,9 @@ def coefficients(V: Floats, W: Floats, *, threads: int | None = None) -> Floats:
 def multiply(
     V: Floats, H: Floats, *, out: Floats | None = None, threads: int | None = None
 ) -> Floats:
-    """Return V @ H, C-ordered, in V's dtype; V as in `coefficients`.
+    """Return V @ H, C-ordered, in the dtype of V; V as in `coefficients`.
 
-    `out` is C-ordered too, or the first columns of V.
+    `out` must be C-ordered, or the first columns of V.
     """
     W = aligned_empty((V.shape[0], H.shape[1]), V.dtype) if out is None else out
     backends.active.multiply(V, np.ascontiguousarray(H, V.dtype), W, resolve_threads(threads))
@@ -447,9 +448,9 @@ def project(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Subtract from the C-ordered block W, in place, its projection on orthonormal columns V.
 
-    V as in `coefficients`; its columns from `first` on are taken, and all of them a second time if
-    `again`. Returns H, with zeros before `first`, where V @ H was subtracted, and W.T @ W of what
-    is left.
+    V is as in `coefficients`. Only its columns from `first` on are used; with `again`, a second
+    pass uses all columns. Returns the coefficients H of the subtracted V @ H, with zeros before
+    `first`, and W.T @ W of the result.
     """
     inside, gram = np.empty((V.shape[1], W.shape[1])), np.empty((W.shape[1], W.shape[1]))
     backends.active.project(V, first, again, W, inside, gram, resolve_threads(threads))
@@ -459,7 +460,7 @@ def project(
 def squared_distances(
     P: Floats, V: Floats, s: Floats, *, threads: int | None = None
 ) -> NDArray[np.float64]:
-    """Return the squared norm of each column of P - V * s, with P as V in `coefficients`."""
+    """Return the squared norm of each column of P - V * s; P as V in `coefficients`."""
     squares = np.empty(len(s))
     backends.active.squared_distances(P, V, s, squares, resolve_threads(threads))
     return squares
@@ -471,7 +472,7 @@ def place(W: Floats, V: Floats, *, threads: int | None = None) -> None:
 
 
 def resolve_threads(threads: int | None) -> int:
-    """Return `threads`, at most 1,024; for None the `default_threads`.
+    """Return `threads`, limited to 1,024, or `default_threads` for None.
 
     Raises
     ------
@@ -487,7 +488,7 @@ def resolve_threads(threads: int | None) -> int:
 
 @contextmanager
 def at_most(threads: int | None) -> Iterator[None]:
-    """Set what None means to `resolve_threads` inside the block; None leaves it as it is."""
+    """Set the default number of threads inside the block; None does not change it."""
     token = default_threads.set(resolve_threads(threads))
     try:
         yield
@@ -497,15 +498,15 @@ def at_most(threads: int | None) -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _controller(n_modules: int) -> ThreadpoolController:
-    """Find the libraries that are loaded, which takes milliseconds, if there are new modules."""
+    """Return a controller of the loaded libraries; cached, since the search takes milliseconds."""
     return ThreadpoolController()
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Keep BLAS to one thread inside the block, for work that runs in threads of its own.
+    """Limit BLAS to one thread inside the block, for work that runs in its own threads.
 
-    The setting holds for the whole process and returns when the last thread leaves such a block.
+    The setting applies to the whole process. It is restored when the last thread leaves its block.
     """
     global _users, _limits
     with _lock:

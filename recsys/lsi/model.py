@@ -64,17 +64,17 @@ class LSI(
         See `recsys.lsi.space.Weighting`. "count" keeps the counts of texts, or the values of a
         matrix. A vectorizer weights texts itself, and needs all of them in memory at once.
     method : {"hybrid", "lsi", "bm25"}, default "hybrid"
-        What `query` ranks by: exact words and meaning together (see `recsys.lsi.search.Search`),
-        meaning alone, or exact words alone. The first and last need counts; with the weighting
-        "count" or a vectorizer it is "lsi".
+        How `query` ranks documents: by exact words and meaning together (see
+        `recsys.lsi.search.Search`), by meaning ("lsi") or by exact words ("bm25"). "hybrid" and
+        "bm25" need counts; with the weighting "count" or a vectorizer the method is "lsi".
     language : str or None, default "auto"
-        One of `recsys.lsi.vectorizer.LANGUAGES`: its stop words are left out, and its words count
-        as the same if they have the same stem; None for neither. "auto" finds the language of
-        texts by their stop words, and is None where it is not clear.
+        One of `recsys.lsi.vectorizer.LANGUAGES`: its stop words are left out, and words with the
+        same stem are one term. None does neither. "auto" detects the language by its stop words,
+        and is None if the language is not clear.
     min_df : int, default 1
-        Minimum number of documents that a word of texts must be in.
+        Minimum number of documents that contain a term.
     stop_words : str, sequence of str or None
-        Words of texts to leave out as well, or the language whose stop words these are.
+        Further words to leave out, or a language whose stop words to leave out.
     token_pattern : str
         Regular expression of a word. By default words are two or more letters or digits of any
         alphabet; in scripts without spaces between words, pairs of characters. See
@@ -90,7 +90,7 @@ class LSI(
         Directions U_k', orthonormal rows.
     singular_values_ : ndarray of shape (n_components_,)
     n_components_, n_features_in_ : int
-        Number of dimensions (fewer than requested if the matrix has a lower rank) and of terms.
+        Numbers of dimensions (fewer than requested if the matrix has a lower rank) and of terms.
     documents_ : Collection
         Ids, titles, snippets, weighted rows and coordinates of the documents.
     terms_ : Ids
@@ -126,21 +126,21 @@ class LSI(
         Parameters
         ----------
         documents : iterable of str or DocumentBatch, or matrix of shape (n_documents, n_terms)
-            Texts are read once and not kept, so they may come from an iterator; see
+            Texts are read once and not kept, so that an iterator will do; see
             `recsys.lsi.Documents`. A dense or sparse matrix has counts (or, with
-            ``weighting="count"``, any weights); terms are its rows if `terms_in_rows`.
+            ``weighting="count"``, any weights).
         y : ignored
         vocabulary : sequence of str, optional
-            The terms of a matrix; without it they are numbered from 0, and queries are vectors.
+            The terms of a matrix. Without it terms are numbered from 0, and queries are vectors.
         ids : sequence of int or str, optional
-            By default documents are numbered from 0.
+            Ids of the documents, by default numbers from 0.
         titles : sequence of str or None, optional
-            Shown with results, and indexed in front of texts.
+            Titles, which are shown with results and indexed together with the texts.
 
         Raises
         ------
         DataError, TypeError, ValueError
-            If there are no documents or no words, a document is not a text, ids are not distinct,
+            If there are no documents or no words, a document is not a text, ids are not unique,
             a parameter is out of its range, or a matrix is not finite or has negative counts.
         """
         start = time.perf_counter()
@@ -188,7 +188,7 @@ class LSI(
     def fit_transform(
         self, documents: DocumentsLike, y: object = None, **fit_params: Any
     ) -> Floats:
-        """Index documents and return their coordinates, the same as `transform` does."""
+        """Index documents and return their coordinates, as `transform` would."""
         return np.array(self.fit(documents, y, **fit_params).documents_.whole.embedding)
 
     def add_documents(
@@ -200,29 +200,30 @@ class LSI(
         method: str = "fold-in",
         replace: bool = False,
     ) -> Added:
-        """Add documents to the index, with its terms and their weights as they are.
+        """Add documents to the index without changing its terms and their weights.
 
-        They become a part of their own, so that adding and saving takes time in proportion to them.
+        They are stored separately, so that the time to add and save is proportional to their
+        number.
 
         Parameters
         ----------
         documents, ids, titles : as for `fit`
         method : {"fold-in", "update"}
-            "fold-in" gives the documents coordinates; their share outside the present dimensions is
-            lost. "update" updates the singular value decomposition, close to a new one, see
-            `recsys.lsi.space`; the coordinates of all documents change.
+            "fold-in" projects the documents on the present dimensions and ignores the rest.
+            "update" updates the singular value decomposition (see `recsys.lsi.space`). The result
+            is close to that of a new fit; the coordinates of all documents change.
         replace : bool, default False
-            Whether documents of the index that have the same id are removed.
+            Whether to remove documents of the index that have the same ids.
 
         Returns
         -------
         Added
-            With the loss of orthogonality, which shows when to index again from scratch.
+            With the loss of orthogonality; if it is large, fit the index again.
 
         Raises
         ------
         DataError
-            If there are no documents, an id is in the index already, or there is no such method.
+            If there are no documents, an id is already in the index, or `method` is unknown.
         """
         self._check_fitted()
         check_choice("method", method, _ADDING)
@@ -235,8 +236,8 @@ class LSI(
         if not replace and (old >= 0).any():
             label = names["document"][int((old >= 0).argmax())]
             raise DataError(
-                f"Document {label!r} is in the index already; it is replaced with --replace "
-                "(replace=True)."
+                f"Document {label!r} is already in the index; use --replace (replace=True) to "
+                "replace it."
             )
         old = self.documents_.places_of(old[old >= 0])
         self._remove(old)
@@ -254,7 +255,7 @@ class LSI(
         return Added(len(more), method, outside, loss, n_unknown, len(old))
 
     def remove_documents(self, documents: IdsLike | int | str) -> int:
-        """Remove documents from the index, whose terms and dimensions stay as they are.
+        """Remove documents from the index without changing its terms and dimensions.
 
         Parameters
         ----------
@@ -270,12 +271,12 @@ class LSI(
         UnknownIdError
             If a document is not in the index.
         DataError
-            If no document would be left.
+            If no document would remain.
         """
         self._check_fitted()
         places = np.unique(self.documents_.places(listed(documents)))
         if len(places) == len(self.documents_):
-            raise DataError("An index needs at least one document; no document would be left.")
+            raise DataError("An index must have at least one document; no document would remain.")
         self._remove(places)
         self._note_loss()
         return len(places)
@@ -286,7 +287,7 @@ class LSI(
         self.documents_ = self.documents_.without(places)
 
     def _note_change(self, part: Part, rows: Any, sign: int) -> None:
-        """Update the summary of the index with rows of a part that come (1) or go (-1)."""
+        """Update the summary of the index for rows of a part that are added (1) or removed (-1)."""
         counts, facts = part.counts[rows], dict(self.training_)
         self._totals = self._totals + sign * part.totals(rows)
         facts["documents"] += sign * counts.shape[0]
@@ -307,22 +308,20 @@ class LSI(
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save the index as a directory of JSON and ``.npy`` files, without pickle.
 
-        Arrays that it has been loaded from, or saved in before, are not written again: they become
-        further links to the same files.
-
-        With `overwrite` it replaces a saved index at `path`, but nothing else.
+        Unchanged arrays that were loaded or saved before are not written again, but linked to the
+        same files. With `overwrite`, a saved index at `path` is replaced, but nothing else.
 
         Raises
         ------
         ModelFileError
-            If `path` exists, or cannot be written, or the weighting is a vectorizer.
+            If `path` exists or cannot be written, or the weighting is a vectorizer.
         """
         self._check_fitted()
         parameters = self.get_params(deep=False)
         if not isinstance(self._encoder, WordEncoder):
             raise ModelFileError(
-                "An index with a vectorizer of its own cannot be saved without pickle; save the "
-                "vectorizer's matrix as you like and index that, or choose a weighting by name."
+                "An index with a vectorizer cannot be saved without pickle; index the matrix that "
+                "the vectorizer returns, or choose a weighting by name."
             )
         if not isinstance(parameters["stop_words"], str | None):
             parameters["stop_words"] = sorted(parameters["stop_words"])

@@ -17,20 +17,20 @@ from recsys.lsi.parts import Collection, Part
 from recsys.lsi.queries import Query
 
 METHODS = ("hybrid", "lsi", "bm25")
-"""Exact words and meaning together, meaning alone, exact words alone."""
+"""Methods: exact words and meaning together, meaning alone, exact words alone."""
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 _MOST_MEANING = 0.8  # weight of meaning in long documents
-_FEW_WORDS = 30  # words of a document at which meaning has half of that, for a query of eight
-_BEST = 10  # documents whose mean shows what a query means
-_RARELY = 40  # documents of a collection for each of them, at least
-_GATHERED = 16  # documents for each whose vectors are read one by one rather than all as codes
-_CANDIDATES = 200  # documents with the best words, or bounds, whose scores are computed first
-_ROUNDING = 1e-5  # of float32 sums
-_ALIKE = 1e-6  # variance in squares of the mean, up to which it is rounding: all scores are alike
+_FEW_WORDS = 30  # mean document length at which meaning has half that weight, for 8 query words
+_BEST = 10  # number of best documents whose mean replaces the direction of the query
+_RARELY = 40  # minimum number of documents in the collection for each of these
+_GATHERED = 16  # vectors are read one by one for less than one in this many documents, else codes
+_CANDIDATES = 200  # number of documents, best by words or by bounds, that are scored first
+_ROUNDING = 1e-5  # relative rounding error of float32 sums
+_ALIKE = 1e-6  # maximum variance, relative to the squared mean, that is taken for rounding error
 
 
 class Ranking(NamedTuple):
@@ -43,10 +43,10 @@ class Ranking(NamedTuple):
 
 
 class Fusion(NamedTuple):
-    """How words and meaning become one score: ``words * bm25 + meaning * cosine - average``.
+    """Coefficients of the hybrid score ``words * bm25 + meaning * cosine - average``.
 
-    The cosine is that of `direction`, which is the mean of the `best` documents, or that of the
-    query if there are none.
+    The cosine is that of a document with `direction`: the mean of the `best` documents or, without
+    any, the direction of the query.
     """
 
     words: float
@@ -66,18 +66,20 @@ class Fusion(NamedTuple):
 class Search:
     r"""Search by exact words and meaning together.
 
-    The standard scores (score - mean) / deviation of BM25 and of the cosine, over the documents,
-    are added with the weights w and 1 - w, where for l words in the mean document and q in the
-    query
+    The score of a document is the weighted sum of two standard scores, (score - mean) / deviation
+    over all documents: that of BM25 with the weight w, that of the cosine with 1 - w, where
 
     .. math:: 1 - w = 0.8 \, \frac{l}{l + 30 \sqrt{q / 8}}
 
-    The cosine is not that of the query but that of the mean of the ten documents that are best by
-    the words and, half as much, by the query's own cosine (Rocchio's feedback among dimensions);
-    each has as much weight as its score is above that of the eleventh. See docs/howto/lsi.md.
+    for documents of l words on average and a query of q words. The cosine is not that with the
+    query, but with the mean of the ten documents that score best by words and, with half the
+    weight, by the cosine with the query (Rocchio's feedback in the space of dimensions). The weight
+    of each of the ten is the difference of its score and that of the eleventh. See
+    docs/howto/lsi.md.
 
-    `mean_length` are the words of the mean document, `totals` the sums of `Part.totals`: by them
-    the mean and the square of the cosines of a direction are known without a pass over all.
+    `mean_length` is the mean number of words of a document. `totals` are the sums of `Part.totals`,
+    which give the mean and the variance of the cosines with any direction without a pass over all
+    documents.
 
     References
     ----------
@@ -90,23 +92,23 @@ class Search:
 
     @cached_property
     def n_places(self) -> int:
-        """Number of places, those of removed documents included."""
+        """Number of places, including those of removed documents."""
         return sum(map(len, self.documents.parts))
 
     @cached_property
     def without_direction(self) -> Indices:
-        """Places of documents that are removed or have no coordinates: no cosine finds them."""
+        """Places of documents that are removed or have no coordinates, never found by a cosine."""
         return self._left_out(lambda part, rows: rows)
 
     @cached_property
     def without_words(self) -> Indices:
-        """Places of documents that are removed or have no words: they are never found."""
+        """Places of documents that are removed or have no words, which are never found."""
         return self._left_out(
             lambda part, rows: rows[part.counts.indptr[rows + 1] == part.counts.indptr[rows]]
         )
 
     def _left_out(self, empty: Callable[[Part, Indices], Indices]) -> Indices:
-        """Return removed places, and those of `empty` rows among rows whose coordinates are 0."""
+        """Return places of removed documents, and `empty` rows among those without coordinates."""
         found = [
             own.start + empty(part, np.flatnonzero(part.inverse == 0))
             for part, own in self.documents.slices
@@ -115,7 +117,7 @@ class Search:
 
     @cached_property
     def is_filtered(self) -> bool:
-        """True if most documents are left out by what they can reach at most."""
+        """True if codes give upper bounds of scores, by which most documents are skipped."""
         return any(part.codes is not None for part in self.documents.parts)
 
     @cached_property
@@ -139,13 +141,13 @@ class Search:
         return scores
 
     def word_shares(self, query: Query, place: int) -> Doubles:
-        """Return what each term of a query adds to the BM25 score of a document."""
+        """Return the contribution of each term of a query to the BM25 score of a document."""
         part, row = self.documents.row_of(place)
         weights = part.postings.of_document(row, query.terms)
         return weights * self.idf[query.terms] * query.counts
 
     def units(self, places: Indices) -> Floats:
-        """Return the unit vectors of some documents, shape (n_places, k); 0 for one without."""
+        """Return the unit vectors of some documents, shape (n_places, k), 0 without coordinates."""
         if len(self.documents.parts) == 1:
             part = self.documents.parts[0]
             return part.vectors[places] * part.inverse[places, None]
@@ -164,7 +166,7 @@ class Search:
         return np.concatenate([(part.vectors @ direction) * part.inverse for part in parts])
 
     def spread(self, direction: Floats) -> tuple[float, float]:
-        """Return the mean and the deviation of the cosines of all documents."""
+        """Return the mean and the standard deviation of the cosines of all documents."""
         means, covariance = self._moments
         mean = float(means @ direction)
         return mean, _deviation(mean, float(direction @ (covariance @ direction)))
@@ -177,7 +179,7 @@ class Search:
         return mean.astype(np.float32), (outer - np.outer(mean, mean)).astype(np.float32)
 
     def by_words(self, query: Query, n: int) -> Ranking:
-        """Find the n documents with the best BM25 scores; those without any word are not found."""
+        """Find the n documents with the best BM25 scores, among those with a word of the query."""
         scores = self.bm25(query)
         best = largest(scores, n)
         best = best[scores[best] > 0]
@@ -203,7 +205,7 @@ class Search:
         else:
             found = self._ranked(fusion, bm25, first, n, units @ fusion.direction)
         if len(found.scores) == n:
-            # No cosine is above 1, so what is better has at least so much of the words.
+            # No cosine exceeds 1, so a better document has at least this BM25 score.
             least = float(found.scores[-1]) + fusion.average - fusion.meaning * (1 + _ROUNDING)
             least /= fusion.words
             if least > bm25[candidates[-1]]:
@@ -213,12 +215,12 @@ class Search:
         return self._best(fusion, bm25, n)
 
     def fusion(self, query: Query) -> Fusion:
-        """Return how the documents of a query are scored."""
+        """Return the coefficients of the hybrid score for a query."""
         first = np.sort(largest(bm25 := self.bm25(query), _CANDIDATES))
         return self._fusion(query, bm25, first, self.units(first))
 
     def _fusion(self, query: Query, bm25: Floats, first: Indices, units: Floats) -> Fusion:
-        """Return the fusion of a query whose documents with the best words come `first`."""
+        """Return the fusion of a query; `first` are the documents with the best BM25 scores."""
         n, weight = len(self.documents), words_weight(self.mean_length, len(query.terms))
         average = float(bm25.sum()) / n
         deviation = _deviation(average, float(bm25 @ bm25) / n - average**2)
@@ -230,7 +232,7 @@ class Search:
         n_best = min(_BEST, n // _RARELY, int(np.count_nonzero(own)))
         if not meaning or not n_best:
             return fusion
-        # Halfway between the weights of both and words alone.
+        # Feedback uses half the weight of meaning.
         scores = np.float32(words * (1 + weight) / (2 * weight)) * (own - average)
         scores += np.float32(meaning / 2) * (units @ query.direction - mean)
         scores[own == 0] = -np.inf
@@ -247,7 +249,7 @@ class Search:
         return Fusion(*about, first[best[:n_best]])
 
     def _best(self, fusion: Fusion, bm25: Floats | None, n: int) -> Ranking:
-        """Find the n best documents of all, but leave out those whose bounds are too low."""
+        """Find the n best documents; skip those whose upper bounds are too low."""
         if not self.is_filtered:
             return self._ranked(fusion, bm25, None, n)
         bounds = np.empty(self.n_places, np.float32)
@@ -277,7 +279,7 @@ class Search:
         n: int,
         cosines: Floats | None = None,
     ) -> Ranking:
-        """Return the n best of some documents, ascending places or None for all."""
+        """Return the n best of the documents at ascending `places`, by default of all."""
         meaning = self.cosines(fusion.direction, places) if cosines is None else cosines
         meaning *= np.float32(fusion.meaning)
         meaning -= np.float32(fusion.average_meaning)
@@ -299,11 +301,11 @@ class Search:
 
 
 def _deviation(mean: float, variance: float) -> float:
-    """Return the root of a variance, 0 if it is but rounding."""
+    """Return the square root of a variance, 0 if it is mere rounding error."""
     return math.sqrt(variance) if variance > _ALIKE * mean**2 else 0.0
 
 
 def words_weight(mean_length: float, n_words: int) -> float:
-    """Return the weight of exact words, in documents of so many words, for a query of so many."""
+    """Return the weight of exact words, given the lengths of documents and of the query."""
     few = _FEW_WORDS * math.sqrt(n_words / 8)
     return 1 - _MOST_MEANING * mean_length / (mean_length + few) if mean_length else 1.0

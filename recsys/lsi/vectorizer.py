@@ -1,4 +1,4 @@
-"""Words of documents: in which language, counted and weighted."""
+"""Words of documents: tokenization, language, counts and weights."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from recsys.lsi.space import WEIGHTINGS, Weighting, canonical_csr
 from recsys.messages import close_matches, did_you_mean
 
 TOKEN_PATTERN = r"(?u)\b\w\w+\b"
-"""scikit-learn's: two or more letters, digits or underscores, of any alphabet."""
+"""scikit-learn's pattern: two or more letters, digits or underscores, of any alphabet."""
 
 POWER = 0.5
-"""Power of the length of a document by which its weights are divided: see `Weighting.apply`."""
+"""Power of the length by which the weights of a document are divided: see `Weighting.apply`."""
 
 _UNKNOWN, _STOP = -1, -2  # in place of the term of a word
-_REMEMBERED = 1_000_000  # words whose terms are kept
+_REMEMBERED = 1_000_000  # maximum number of words in the cache of terms
 _PLAIN_WORDS = re.compile(TOKEN_PATTERN)
 # Thai and Lao, Burmese, Khmer, Japanese syllables, Chinese characters.
 _UNSPACED = (
@@ -51,13 +51,13 @@ LANGUAGES = (
 
 StopWords = str | Iterable[str] | None
 
-_ENOUGH = 1000  # words from which on a collection shows its language
-_LEAST = 0.12  # of all words that must be stop words: in running text a third to a half are
-_RIVAL = 0.65  # of that share that another language may reach
+_ENOUGH = 1000  # number of words from which on a language can be detected
+_LEAST = 0.12  # minimum share of stop words; in running text it is a third to a half
+_RIVAL = 0.65  # maximum share of stop words of another language, relative to the first
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text, in its own capital and small letters.
+    """Return the words of a text, with upper and lower case as they are.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def words_of(text: str) -> list[str]:
 
 
 def normalised(text: str) -> str:
-    """Return a text in Unicode's composed form (NFKC), in which words are compared."""
+    """Return a text in Unicode's composed form (NFKC), for the comparison of words."""
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
@@ -94,12 +94,12 @@ def _marks() -> frozenset[str]:
 
 @cache
 def _spaced_words() -> re.Pattern[str]:
-    """Return the pattern of a word with marks; regular expressions have no class for them."""
+    """Return the pattern of a word with marks, which have no character class in `re`."""
     return re.compile(rf"\w[\w{''.join(sorted(_marks()))}]+")
 
 
 class Tokenizer:
-    """Function that splits a text into words, in small letters: `words_of` them by default."""
+    """Function that splits a text into lower-case words, by default with `words_of`."""
 
     def __init__(self, token_pattern: str = TOKEN_PATTERN) -> None:
         self.is_default = token_pattern == TOKEN_PATTERN
@@ -117,7 +117,7 @@ class Tokenizer:
 
 
 def word_frame(texts: pl.Series) -> pl.DataFrame:
-    """Return the words of texts in small letters, with the rows of their texts: row, word."""
+    """Return the lower-case words of texts as a frame with columns row (of the text) and word."""
     rows = pl.DataFrame([pl.Series("row", np.arange(len(texts))), texts.alias("word")])
     is_plain = pl.col("word").str.len_bytes() == pl.col("word").str.len_chars()
     lower = pl.col("word").str.to_lowercase()
@@ -132,9 +132,9 @@ def word_frame(texts: pl.Series) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Language:
-    """Stop words of texts, and the stems by which words count as the same.
+    """Stop words and stems of a language.
 
-    Without a name, one of `LANGUAGES`, words are compared as they are written.
+    `name` is one of `LANGUAGES`; without a name words are compared as they are written.
     """
 
     name: str | None = None
@@ -142,7 +142,7 @@ class Language:
 
     @classmethod
     def of(cls, name: str | None, stop_words: StopWords = None) -> Language:
-        """Return a language; `stop_words` are left out in addition to its own."""
+        """Return a language with `stop_words` in addition to its own."""
         own: frozenset[str] = frozenset()
         if isinstance(stop_words, str):
             own = stop_words_of(stop_words)
@@ -154,7 +154,7 @@ class Language:
         return Language, (self.name, self.stop_words)
 
     def stem(self, word: str) -> str | None:
-        """Return what a word counts as, None for a stop word."""
+        """Return the stem of a word, None for a stop word."""
         return None if word in self.stop_words else self._stem(word)
 
     @cached_property
@@ -184,7 +184,7 @@ def check_language(name: Any) -> None:
 
 @cache
 def stop_words_of(language: str) -> frozenset[str]:
-    """Return the stop words of a language: scikit-learn's in English, else of `stop_words`.
+    """Return the stop words of a language, from scikit-learn for English, else from `stop_words`.
 
     Raises
     ------
@@ -206,11 +206,11 @@ def stop_words_of(language: str) -> frozenset[str]:
 
 
 def detect(counts: Mapping[str, float]) -> str | None:
-    """Return the language of a collection by its counts of words, None where it is not clear.
+    """Return the language of a collection by its counts of words, None if it is not clear.
 
-    It is the one whose stop words make up most of the running text, if they are many and those of
-    every other language are clearly fewer. Closely related languages, such as Danish and Norwegian,
-    and texts without sentences, such as names of products, are not clear.
+    It is the language with the largest share of stop words, if this share is large enough and those
+    of all other languages are clearly smaller. The language is not clear between closely related
+    languages, such as Danish and Norwegian, or in texts without sentences, such as product names.
 
     Examples
     --------
@@ -230,7 +230,7 @@ def detect(counts: Mapping[str, float]) -> str | None:
 
 
 class Encoded(NamedTuple):
-    """Weighted rows of texts, the unknown words of each, and the counts of the others."""
+    """Weighted rows of texts, the unknown words of each, and the counts of the known ones."""
 
     rows: Any
     unknown: list[list[str]]
@@ -240,7 +240,7 @@ class Encoded(NamedTuple):
 class WordEncoder:
     """Counts of words, weighted by a named weighting; `read`, or the caller, sets `terms`.
 
-    Words with the same stem are one term, which has the name of the most frequent of them.
+    Words with the same stem are one term, named after the most frequent of them.
     """
 
     def __init__(
@@ -265,16 +265,16 @@ class WordEncoder:
         self.weighting: Weighting
 
     def read(self, texts: Iterable[Sequence[str]]) -> Any:
-        """Count the words of batches of texts; with "auto", the language is found in them.
+        """Count the words of batches of texts; with "auto", detect the language.
 
         Raises
         ------
         DataError
             If there are no words, or none in `min_df` documents.
         """
-        categories = pl.Categories.random()  # which number words in the order of their appearance
+        categories = pl.Categories.random()  # numbers words in the order of their appearance
         kind = pl.Categorical(categories)
-        held = pl.Series([], dtype=kind)  # without it the numbers are lost between batches
+        held = pl.Series([], dtype=kind)  # keeps the numbers between batches
         blocks, n_texts = [], 0
         for batch in texts:
             blocks.append(self._counted(batch, kind))
@@ -295,7 +295,7 @@ class WordEncoder:
         return self._merged(found, words, totals)
 
     def _counted(self, texts: Sequence[str], kind: pl.Categorical) -> tuple[NDArray[Any], ...]:
-        """Return how often each text has each word: counts, codes of words, numbers of words."""
+        """Return the words of each text: counts, codes of words, numbers of distinct words."""
         if self._tokenize.is_default:
             frame = word_frame(pl.Series(texts, dtype=pl.String))
         else:
@@ -309,11 +309,11 @@ class WordEncoder:
         return counts.data, counts.indices, np.diff(counts.indptr)
 
     def _merged(self, counts: Any, words: list[str], totals: NDArray[Any]) -> Any:
-        """Return counts of terms, which stand for all words with their stem, in `min_df` texts."""
+        """Return the counts of terms, words with the same stem, that are in `min_df` texts."""
         stems: dict[str, int] = {}
         names: list[str] = []
         of_word = np.full(len(words), -1, np.int64)
-        for place in np.argsort(-totals, kind="stable").tolist():  # the most frequent comes first
+        for place in np.argsort(-totals, kind="stable").tolist():  # most frequent words first
             stem = self.language.stem(words[place])
             if stem is not None:
                 of_word[place] = stems.setdefault(stem, len(stems))
@@ -342,7 +342,7 @@ class WordEncoder:
         return self.weighting.apply(counts)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the weighted rows of texts, and the words of each that are not known."""
+        """Return the weighted rows of texts, and the unknown words of each."""
         data, indices, indptr, unknown = array("f"), array("i"), array("q", [0]), []
         for text in texts:
             terms, numbers, lost = self.count(text)
@@ -370,7 +370,7 @@ class WordEncoder:
         return Queries.of_rows(rows, self.weighting.of_query, single)
 
     def count(self, text: str) -> tuple[list[int], list[float], list[str]]:
-        """Return the terms of a text, ascending, how often it has each, and its unknown words."""
+        """Return the terms of a text, ascending, their counts, and its unknown words."""
         known, counts, unknown = self._known, dict[int, float](), list[str]()
         for word, n in Counter(self._tokenize(text)).items():
             place = known.get(word)
@@ -388,7 +388,7 @@ class WordEncoder:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        """The place of each stem; the vocabulary of a matrix may have capitals, texts have none."""
+        """The term of each stem, in lower case: the vocabulary of a matrix may have capitals."""
         terms = list(map(str, self.terms.values.to_list()))
         places = {term: place for place, term in enumerate(terms)} if not self.language.name else {}
         for place, term in enumerate(terms):
@@ -398,7 +398,7 @@ class WordEncoder:
 
 
 def _with_columns(counts: Any, target: NDArray[np.int64], n: int) -> Any:
-    """Return counts whose column j is the sum of those with target j; -1 leaves a column out."""
+    """Return counts in n columns; column j is the sum of those with target j, -1 drops a column."""
     columns = target.astype(np.int32)[counts.indices]
     kept = columns >= 0
     ends = np.append(0, np.cumsum(kept))[counts.indptr]
@@ -416,7 +416,7 @@ class VectorizerEncoder:
     terms: Ids
 
     def __init__(self, vectorizer: Any) -> None:
-        from sklearn.base import clone  # slow, and items' texts are read without it
+        from sklearn.base import clone  # a slow import that features of items do not need
 
         self._vectorizer = clone(vectorizer)
 
@@ -444,7 +444,7 @@ class VectorizerEncoder:
         return Queries.of_rows(rows, lambda _, weights: weights, single)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the rows of texts, and the words unknown to a vectorizer with a vocabulary."""
+        """Return the rows of texts, and unknown words if the vectorizer has a vocabulary."""
         rows = canonical_csr(self._vectorizer.transform(list(texts)))
         known = getattr(self._vectorizer, "vocabulary_", None)
         if known is None:
@@ -455,7 +455,7 @@ class VectorizerEncoder:
 
 
 def make_encoder(weighting: Any, **settings: Any) -> WordEncoder | VectorizerEncoder:
-    """Return the encoder of a weighting's name, or of a vectorizer.
+    """Return the encoder of a named weighting or of a vectorizer.
 
     Raises
     ------
@@ -475,12 +475,12 @@ def make_encoder(weighting: Any, **settings: Any) -> WordEncoder | VectorizerEnc
 def _no_terms(n: int, n_words: int, min_df: int) -> str:
     documents = "the document" if n == 1 else f"any of the {n:,} documents"
     if not n_words:
-        return f"There are no words in {documents}; by default a word has two letters or more."
-    return f"No word is in min_df={min_df} documents or more; choose a smaller min_df."
+        return f"There are no words in {documents}; by default a word has at least two letters."
+    return f"No word is in at least min_df={min_df} documents; choose a smaller min_df."
 
 
 def checked_text(text: Any, number: int, noun: str = "Document") -> str:
-    """Return a text, checked.
+    """Check that `text` is a valid text, and return it.
 
     Raises
     ------

@@ -170,7 +170,7 @@ def test_removed_documents_are_gone_and_replaced_ones_are_new(everyday):
     added = lsi.add_documents(["A zoo of nurses and doctors"], ids=[1], replace=True)
     assert added.n_replaced == 1
     assert len(lsi.documents_) == len(everyday) - 2
-    with pytest.raises(DataError, match="no document would be left"):
+    with pytest.raises(DataError, match="no document would remain"):
         lsi.remove_documents(lsi.documents_.ids.values)
 
 

@@ -61,7 +61,7 @@ def test_an_index_of_a_matrix_is_saved(tmp_path):
 
 
 def test_a_vectorizer_cannot_be_saved(everyday, tmp_path):
-    with pytest.raises(ModelFileError, match="vectorizer of its own cannot be saved"):
+    with pytest.raises(ModelFileError, match="with a vectorizer cannot be saved"):
         LSI(2, TfidfVectorizer()).fit(everyday).save(tmp_path / "i")
     assert not list(tmp_path.iterdir())
 

@@ -92,7 +92,7 @@ def test_added_documents_are_found_by_their_ids(everyday):
     lsi.add_documents(["The nurse called the hospital."], ids=["new"], titles=["A call"])
     found = lsi.query("nurse hospital", n=17).filter(document="new")
     assert found["title"].to_list() == ["A call"]
-    with pytest.raises(DataError, match="'p3' is in the index already"):
+    with pytest.raises(DataError, match="'p3' is already in the index"):
         lsi.add_documents(["x ray nurse"], ids=["p3"])
     assert len(lsi.documents_) == 17
 
@@ -122,5 +122,5 @@ def test_numbers_and_names_of_documents_become_names(everyday):
     index.add_documents(["the nurse"], ids=["note"])
     assert index.documents_.ids.values.to_list() == [*map(str, range(len(everyday))), "note"]
     assert index.query("nurse", n=1)["document"].dtype == pl.String
-    with pytest.raises(DataError, match="Document '0' is in the index already"):
+    with pytest.raises(DataError, match="Document '0' is already in the index"):
         index.add_documents(["the nurse"], ids=["0"])
