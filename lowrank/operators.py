@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     Float64Array = NDArray[np.float64]
     Triplets = tuple[FloatArray, FloatArray, FloatArray]
 
-_CHUNK = 1 << 17  # entries that are widened to float64 at a time: 1 MB
-_GATHERED = 1 << 20  # entries of a sparse matrix that are: 8 MB
-# Outside 2**-x ... 2**x the entries are rescaled: the solvers and the certificate sum fourth powers
-# of singular values, and of residuals, which must neither overflow nor vanish.
+_CHUNK = 1 << 17  # number of entries converted to float64 at once: 1 MB
+_GATHERED = 1 << 20  # the same for entries of a sparse matrix: 8 MB
+# Entries outside 2**-x ... 2**x are rescaled: the solvers and the certificate sum fourth powers of
+# singular values and residuals, which must neither overflow nor underflow.
 _SAFE_EXPONENT = {"float32": 16, "float64": 160}
 _LARGEST_EXPONENT = {"float32": 120, "float64": 1000}
-_CENTRED_BLOCK = 1 << 22  # entries that are centred at a time: BLAS at full speed, 32 MB at most
+_CENTRED_BLOCK = 1 << 22  # number of entries centred at once: full BLAS speed, at most 32 MB
 _IDENTITY_BLOCK = 256  # columns of the identity per product of a LinearOperator
 
 
 class Products(Protocol):
-    """A matrix known by its products with blocks of vectors, which are new arrays."""
+    """A matrix given by its products with blocks of vectors; each product is a new array."""
 
     shape: tuple[int, int]
     dtype: np.dtype[Any]
@@ -56,14 +56,14 @@ class MatrixOperator(ABC):
     Attributes
     ----------
     passes : int
-        How often the matrix was read so far: one for each product with a block of vectors,
-        whatever the number of columns in the block.
+        Number of passes over the matrix so far: one for each product with a block of vectors,
+        whatever the width of the block.
     entries : int
-        Number of entries that a product goes through.
+        Number of entries that a product reads.
     """
 
-    stored_dense: ClassVar[bool] = False  # whether a dense copy is in memory anyway
-    in_blocks: ClassVar[bool] = False  # whether each pass reads the entries anew
+    stored_dense: ClassVar[bool] = False  # whether the matrix is stored as a dense array
+    in_blocks: ClassVar[bool] = False  # whether each pass reads the entries again
     is_sparse: bool = False
 
     def __init__(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
@@ -74,7 +74,7 @@ class MatrixOperator(ABC):
 
     @property
     def peak(self) -> float:
-        """Largest absolute entry; 1.0 where the entries are not known."""
+        """Largest absolute entry; 1.0 if the entries are not known."""
         return 1.0
 
     def matmat(self, X: FloatArray) -> FloatArray:
@@ -92,7 +92,7 @@ class MatrixOperator(ABC):
         return self.rmatmat(self.matmat(X))
 
     def transposed(self) -> Products:
-        """Return A', sharing everything with A: its passes count as those of A."""
+        """Return A' without a copy; its passes are added to those of A."""
         return _Transposed(self)
 
     def toarray(self) -> FloatArray:
@@ -108,7 +108,7 @@ class MatrixOperator(ABC):
         yield self.toarray()
 
     def frobenius_norm(self) -> float | None:
-        """Return the Frobenius norm, accumulated in float64; None where only products are known."""
+        """Return the Frobenius norm, accumulated in float64; None if only products are known."""
         squares = self.column_squares(np.zeros(self.shape[1]))
         return None if squares is None else float(np.sqrt(squares.sum()))
 
@@ -118,7 +118,7 @@ class MatrixOperator(ABC):
 
     @abstractmethod
     def column_squares(self, row: Float64Array) -> Float64Array | None:
-        """Return the sum of squares of each column of A - 1 row', in float64; or None likewise."""
+        """Return the sum of squares of each column of A - 1 row' in float64; None likewise."""
 
     @abstractmethod
     def column_means(self) -> Float64Array:
@@ -150,7 +150,7 @@ class _Transposed:
 
 
 class DenseOperator(MatrixOperator):
-    """A dense array, C or Fortran ordered, float32 or float64; neither copied nor written to."""
+    """A dense array, C or Fortran ordered, float32 or float64, neither copied nor modified."""
 
     stored_dense = True
 
@@ -184,7 +184,7 @@ class DenseOperator(MatrixOperator):
         return squares
 
     def _blocks(self) -> Iterator[slice]:
-        """Yield blocks of rows that can be widened to float64 within a cache."""
+        """Yield blocks of rows that fit in the cache as float64."""
         return kernels.pieces(self.shape[0], max(1, _CHUNK // max(1, self.shape[1])))
 
     def column_means(self) -> Float64Array:
@@ -209,8 +209,8 @@ class DenseOperator(MatrixOperator):
 class SparseOperator(MatrixOperator):
     """A sparse matrix in canonical CSR form, float32 or float64.
 
-    Every scipy.sparse format is brought to this one layout, so the container has no influence
-    on the result, not even on its last bit. The matrix is neither copied nor written to.
+    All scipy.sparse formats are converted to this layout, so that results do not depend on the
+    format, not even in the last bit. The matrix is neither copied nor modified.
     """
 
     is_sparse = True
@@ -232,7 +232,7 @@ class SparseOperator(MatrixOperator):
         return math.sqrt(sum((_squares(part) for part in parts), start=0.0))
 
     def column_squares(self, row: Float64Array) -> Float64Array:
-        """Return the sum of squares of each column of A - 1 row', zeros by themselves."""
+        """Return the sum of squares of each column of A - 1 row', with zeros treated separately."""
         data, columns, (n, m) = self.csr.data, self.csr.indices, self.shape
         sums = np.zeros(m)
         for part in kernels.pieces(data.size, _GATHERED):
@@ -248,7 +248,7 @@ class SparseOperator(MatrixOperator):
         return stored + zeros
 
     def column_means(self) -> Float64Array:
-        """Return the mean of each column, zeros counted."""
+        """Return the mean of each column, zeros included."""
         columns = self.csr.indices
         sums = np.bincount(columns, weights=self.csr.data, minlength=self.shape[1])
         return sums / max(1, self.shape[0])
@@ -271,7 +271,7 @@ class SparseOperator(MatrixOperator):
 
     @cached_property
     def _columns(self) -> kernels.Stored:
-        """The transpose in CSR form: a copy of the entries, but products that only gather."""
+        """The transpose in CSR form: a copy of the entries, with which products only gather."""
         return kernels.transposed(self._rows, self.shape[1])
 
     def _toarray(self) -> FloatArray:
@@ -280,13 +280,13 @@ class SparseOperator(MatrixOperator):
 
 
 class ProductOperator(MatrixOperator):
-    """A scipy LinearOperator: nothing is known of it but its products.
+    """A scipy LinearOperator, of which only products are known.
 
     Raises
     ------
     TypeError, ValueError
-        From a product, if the LinearOperator has none with its transpose, or it is not real and
-        finite.
+        From a product, if the LinearOperator has no product with its transpose, or the result is
+        not real and finite.
     """
 
     def __init__(self, linear_operator: Any, dtype: np.dtype[Any]) -> None:
@@ -294,7 +294,7 @@ class ProductOperator(MatrixOperator):
         self.operator = linear_operator
 
     def column_squares(self, row: Float64Array) -> None:
-        """Return None: the entries are not known."""
+        """Return None, because the entries are not known."""
         return
 
     def column_means(self) -> Float64Array:
@@ -310,12 +310,12 @@ class ProductOperator(MatrixOperator):
         return self._checked(self.operator.matmat(X), "A @ X")
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
-        # Without an adjoint, SciPy raises NotImplementedError itself for a subclass, and TypeError
-        # for an operator made of functions; both are told here in one sentence.
+        # Without an adjoint, SciPy raises NotImplementedError for a subclass, and TypeError for an
+        # operator made of functions. Both become the same error here.
         try:
             product = self.operator.rmatmat(Y)
         except (NotImplementedError, TypeError) as error:
-            message = f"A is a LinearOperator that needs rmatvec or rmatmat, and has none: {error}"
+            message = f"A is a LinearOperator without rmatvec or rmatmat, but needs one: {error}"
             raise ArgumentTypeError(message) from error
         return self._checked(product, "A' @ Y")
 
@@ -343,7 +343,8 @@ class ProductOperator(MatrixOperator):
 def canonical(csr: Any) -> Any:
     """Return a CSR matrix with sorted indices and without duplicates and stored zeros.
 
-    Some formats store zeros: they would regroup the sums of products. It is a copy if it differs.
+    Stored zeros, as in some formats, would change the order of sums in products. The result is a
+    copy if it differs.
     """
     if not csr.has_canonical_format or not csr.data.all():
         csr = csr.copy()
@@ -353,7 +354,7 @@ def canonical(csr: Any) -> Any:
 
 
 def largest_entry(entries: FloatArray) -> float:
-    """Return the largest absolute entry; NaN or infinity show through."""
+    """Return the largest absolute entry; NaN or infinity if there is one."""
     if entries.size == 0:
         return 0.0
     with np.errstate(invalid="ignore"):
@@ -361,9 +362,9 @@ def largest_entry(entries: FloatArray) -> float:
 
 
 def safe_exponent(peak: float, dtype: np.dtype[Any]) -> int:
-    """Return x such that fourth powers of ``A * 2**-x`` neither overflow nor vanish in a dtype.
+    """Return x such that fourth powers of ``A * 2**-x`` neither overflow nor underflow in a dtype.
 
-    It is 0 unless the largest absolute entry, `peak`, is below 2**-16 or above 2**16 in float32, or
+    It is 0 if the largest absolute entry, `peak`, is between 2**-16 and 2**16 in float32, or
     2**-160 and 2**160 in float64. Multiplication by ``2.0**-x`` is exact.
     """
     exponent = math.frexp(peak)[1]
@@ -374,7 +375,7 @@ def safe_exponent(peak: float, dtype: np.dtype[Any]) -> int:
 
 
 def _squares(values: Float64Array) -> float:
-    """Return the sum of squares; without BLAS, whose idle threads would compete with ours."""
+    """Return the sum of squares without BLAS, whose idle threads would compete with the kernels."""
     return float(np.einsum("i,i->", values, values))
 
 
@@ -384,7 +385,7 @@ def _identity_blocks(size: int, dtype: np.dtype[Any]) -> Iterator[FloatArray]:
 
 
 class CentredOperator(MatrixOperator):
-    """A - 1 row' without ever forming it: each product is corrected by a rank-one term."""
+    """A - 1 row' without forming it: each product is corrected by a rank-one term."""
 
     def __init__(self, inner: MatrixOperator, row: FloatArray) -> None:
         super().__init__(inner.shape, inner.dtype)
@@ -420,9 +421,9 @@ class CentredOperator(MatrixOperator):
 class CentredDenseOperator(CentredOperator):
     """A dense array minus a row vector, which is subtracted block by block.
 
-    Exact where the rank-one correction would cancel, without the memory of a centred copy, and
-    for a few products faster than one. Products with a row that is small next to the array are
-    corrected all the same: nothing cancels there.
+    This is accurate where a rank-one correction would cancel, takes less memory than a centred
+    copy, and is faster than a copy for a few products. If the row is small compared with the array,
+    nothing cancels, and products are corrected by a rank-one term.
     """
 
     stored_dense = True
@@ -430,7 +431,7 @@ class CentredDenseOperator(CentredOperator):
     def __init__(self, inner: DenseOperator, row: FloatArray) -> None:
         super().__init__(inner, row)
         self._array = inner.toarray()
-        # The rounding error of the row: with it, float32 subtracts as well as float64.
+        # Subtracting the rounding error of the row too makes float32 as accurate as float64.
         self._rest = (self._exact_row - self._row).astype(inner.dtype)
 
     def dense_blocks(self, axis: int) -> Iterator[FloatArray]:
@@ -447,7 +448,7 @@ class CentredDenseOperator(CentredOperator):
             yield part, block if axis == 0 else block.T
 
     def _centred(self, block: FloatArray, axis: int, part: slice) -> FloatArray:
-        """Fill a block of rows, or the transpose of one of columns."""
+        """Write centred rows, or the transpose of centred columns, into a block."""
         given = self._array[part] if axis == 0 else self._array.T[part]
         np.subtract(given, self._row if axis == 0 else self._row[part, None], out=block)
         if self._rest.any():
@@ -456,7 +457,7 @@ class CentredDenseOperator(CentredOperator):
 
     @cached_property
     def _cancels(self) -> bool:
-        """Return whether the row is not small: has more than a quarter of the sum of squares."""
+        """Return whether the row accounts for more than a quarter of the sum of squares."""
         entries = self._array.ravel(order="K")
         return bool(4 * self.shape[0] * (self._row @ self._row) > entries @ entries)
 

@@ -1,4 +1,4 @@
-"""Robust PCA: a matrix as the sum of one of low rank and a sparse one."""
+"""Robust PCA: a matrix as the sum of a low-rank and a sparse matrix."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from lowrank.operators import FloatArray
 
 _TOL = {"float32": 1e-5, "float64": 1e-7}
-_FIRST_WEIGHT = 1.25  # of the augmented term, over ||X||_2
-_GROWTH = 1.2  # of that weight per iteration: 1.5 is faster, and ends further from the optimum
-_MARGIN = 5  # singular values that are computed beyond the expected rank
+_FIRST_WEIGHT = 1.25  # starting weight of the augmented term, times ||X||_2
+_GROWTH = 1.2  # growth of the weight per iteration; 1.5 is faster, but less close to the optimum
+_MARGIN = 5  # number of singular values computed beyond the expected rank
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RobustPCA:
-    """A matrix X as ``low_rank + sparse``, and how good a solution that is; see `robust_pca`.
+    """Decomposition of a matrix X as ``low_rank + sparse``, with its accuracy; see `robust_pca`.
 
     Attributes
     ----------
     low_rank : LowRank of shape (n, m)
-        The part of low rank, complete: missing entries of X have a value in it.
+        The low-rank part, which also has values at missing entries of X.
     sparse : csr_array of shape (n, m)
-        The sparse part; without entries where X is missing.
+        The sparse part, which has no entries at missing entries of X.
     penalty : float
         The weight lambda of the sparse part.
     residual : float
         ||X - low_rank - sparse||_F / ||X||_F over the known entries.
     duality_gap : float
-        (P - D) / P, where P is the objective of `low_rank` and of what it leaves of X, and D a
-        lower bound of the objective of every decomposition, which the multipliers give: no
-        other has an objective below (1 - duality_gap) P.
+        (P - D) / P, where P is the objective of the decomposition of X into `low_rank` and the
+        remainder, and D a lower bound from the multipliers: no decomposition has an objective below
+        (1 - duality_gap) P.
     iterations : int
         Number of iterations, each with one truncated SVD.
     """
@@ -74,44 +74,44 @@ def robust_pca(
     max_iter: int = 500,
     random_state: RandomStateLike = None,
 ) -> RobustPCA:
-    """Split a matrix into a low-rank and a sparse part, by principal component pursuit.
+    """Decompose a matrix into a low-rank and a sparse part, by principal component pursuit.
 
-    The parts L and S minimise ||L||_* + penalty ||S||_1 subject to L + S = X on the known entries:
-    the sum of singular values, and of absolute values. Gross errors in a few entries, however
-    large, end up in S and do not turn the directions of L, as they would those of a PCA.
+    The parts L and S minimise ||L||_* + penalty ||S||_1 (the sums of singular values and of
+    absolute values) subject to L + S = X at the known entries. Gross errors in a few entries end up
+    in S, and do not affect the directions of L as they would those of PCA.
 
     Parameters
     ----------
     X : array-like of shape (n, m)
-        Real data; NaN (or masked) entries are missing. float32 is worked on in float32, everything
-        else in float64. Nothing is subtracted: a constant column is of rank 1.
+        Real data; NaN (or masked) entries are missing. Computations for float32 are in float32,
+        otherwise in float64. X is not centred: a constant column has rank 1.
     penalty : float, optional
         Weight of the sparse part. By default 1 / sqrt(max(n, m) p), where p is the share of
-        known entries: the value for which recovery is proved. A larger one leaves fewer entries
-        to the sparse part.
+        known entries: the value for which recovery is proved. With a larger weight, the sparse part
+        has fewer entries.
     tol : float, optional
-        Largest ``residual``; by default 1e-7 for float64 and 1e-5 for float32.
+        Maximum ``residual``, by default 1e-7 for float64 and 1e-5 for float32.
     max_iter : int, default 500
-        Largest number of iterations.
+        Maximum number of iterations.
     random_state : int, Generator, RandomState or None
         Seed of the truncated SVDs.
 
     Raises
     ------
     ArgumentTypeError, ArgumentError
-        If X is sparse, not a real matrix, has an infinity or no known entry, or another argument is
-        out of its range.
+        If X is sparse, not a real matrix, has an infinity or no known entries, or another argument
+        is out of its range.
 
     Warns
     -----
     ConvergenceWarning
-        If `max_iter` iterations do not reach `tol`.
+        If `tol` is not reached in `max_iter` iterations.
 
     References
     ----------
-    Candes, Li, Ma & Wright (2011), "Robust principal component analysis?"; Lin, Chen & Ma (2010),
-    "The augmented Lagrange multiplier method for exact recovery of corrupted low-rank matrices",
-    for the iteration.
+    Candes, Li, Ma & Wright (2011), "Robust principal component analysis?".
+    Lin, Chen & Ma (2010), "The augmented Lagrange multiplier method for exact recovery of corrupted
+    low-rank matrices" (the algorithm).
 
     Examples
     --------
@@ -153,7 +153,7 @@ def robust_pca(
 
 
 class _Pursuit:
-    """Alternating minimisation of the augmented Lagrangian, its weight mu growing."""
+    """Alternating minimisation of the augmented Lagrangian with a growing weight mu."""
 
     def __init__(
         self,
@@ -173,12 +173,12 @@ class _Pursuit:
         self._rank = 0
 
     def step(self) -> None:
-        """Minimise over the low-rank part, then over the sparse one; then move the multipliers."""
+        """Minimise over the low-rank part, then the sparse part; then update the multipliers."""
         scaled = self._multipliers / self._mu
         target = self._X - self.sparse + scaled
         if self._missing is not None:
             target[self._missing] = self._low_rank[self._missing]
-        # Lower the singular values by tau; the rank of the last step says how many to compute.
+        # Lower the singular values by tau; compute a few more than the rank of the last step.
         tau = 1 / self._mu
         svd = svd_down_to(target, tau, self._rng, self._rank + _MARGIN)
         self._rank = int(np.count_nonzero(svd.s > tau))
@@ -197,14 +197,14 @@ class _Pursuit:
 
     @property
     def _rest(self) -> FloatArray:
-        """Remainder of the known entries, less the low-rank part."""
+        """Return X minus the low-rank part at the known entries."""
         rest = self._X - self._low_rank
         if self._missing is not None:
             rest[self._missing] = 0.0
         return rest
 
     def duality_gap(self) -> float:
-        """Compare the objective of the low-rank part and all that it leaves with a lower bound."""
+        """Return the duality gap of the low-rank part and the remainder of X."""
         reached = self.nuclear_norm
         reached += self._penalty * float(np.abs(self._rest).sum(dtype=np.float64))
         spectral = float(truncated_svd(self._multipliers, 1, random_state=self._rng).s[0])
@@ -214,17 +214,17 @@ class _Pursuit:
 
 
 def _known_values(X: ArrayLike) -> tuple[FloatArray, NDArray[np.bool_] | None]:
-    """Return the values, 0 where they are missing, and the positions of missing ones, if any."""
+    """Return the values, 0 where missing, and the mask of missing ones, None without any."""
     if sparse.issparse(X):
         raise ArgumentTypeError(
-            "X must be dense, as what a low-rank part leaves of it is; got a sparse matrix: "
-            "use X.toarray() if its zeros are known, and NaN for entries that are not."
+            "X must be dense, because X minus a low-rank part is dense; got a sparse matrix: "
+            "use X.toarray() if its zeros are known, and NaN for unknown entries."
         )
     array: Any = X if isinstance(X, np.ma.MaskedArray) else as_array(X)
     values: Any = np.ma.getdata(array).astype(real_matrix(array.dtype, array.shape, "X"))
     missing: Any = np.isnan(values) | np.ma.getmaskarray(array)
     if missing.all():
-        raise ArgumentError(f"X must have a known entry; got none in shape {array.shape}.")
+        raise ArgumentError(f"X must have at least one known entry; got none in {array.shape}.")
     values[missing] = 0.0
     if not np.isfinite(values).all():
         raise not_finite(values, "X")

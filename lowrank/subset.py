@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     Indices = NDArray[np.int64]
 
 _METHODS = ("qr", "leverage", "forward", "backward")
-_CHUNK = 1 << 22  # numbers that a temporary block of columns may hold
-_LARGEST_TRIANGLE = 1 << 27  # numbers in the dense factor of a sparse matrix: 1 GiB
+_CHUNK = 1 << 22  # maximum size of a temporary block of columns, in numbers
+_LARGEST_TRIANGLE = 1 << 27  # maximum size of the dense factor of a sparse matrix: 1 GiB
 _EPS = float(np.finfo(np.float64).eps)
-_STALE = 1e-6  # share of its last exact value below which a downdated number is computed anew
-_TIE = 1e-9  # scores this close, relative to the best, count as equal: rounding must not decide
+_STALE = 1e-6  # recompute downdated numbers below this share of their last exact value
+_TIE = 1e-9  # relative difference up to which scores are ties, so that rounding does not decide
 
 
 class _WithRatio:
@@ -53,16 +53,16 @@ class _WithRatio:
 
 @dataclass(frozen=True, eq=False)
 class ColumnSubset(_WithRatio):
-    """Columns C of a matrix A, and how well they span it.
+    """Columns C of a matrix A, and the error of the projection of A on their span.
 
     Attributes
     ----------
     columns : ndarray of shape (k,), int64
-        Their indices: in order of choice, for "backward" ascending.
+        Indices of the columns, in the order of their choice; for "backward" ascending.
     error : float
-        ||A - C C^+ A||_F: the distance of A to its projection on their span.
+        ||A - C C^+ A||_F, the distance of A to its projection on the span of the columns.
     optimum : float
-        The least error of any matrix of rank k (Eckart & Young 1936).
+        The minimum error of all matrices of rank k (Eckart & Young 1936).
     """
 
     columns: Indices
@@ -77,13 +77,13 @@ class CUR(_WithRatio):
     Attributes
     ----------
     columns, rows : ndarrays of shape (k,), int64
-        Their indices.
+        Indices of the columns and rows.
     C, R : ndarrays or scipy.sparse.csr_arrays of shape (n, k) and (k, m)
-        The columns and the rows; sparse if A is.
+        The columns and the rows; sparse if A is sparse.
     U : ndarray of shape (k, k)
-        C^+ A R^+, which minimises the error with these columns and rows.
+        C^+ A R^+, which minimises the error for these columns and rows.
     error, optimum : float
-        ||A - C U R||_F, and the least error of any matrix of rank k.
+        ||A - C U R||_F, and the minimum error of all matrices of rank k.
     """
 
     columns: Indices
@@ -113,11 +113,11 @@ class CUR(_WithRatio):
 def leverage_scores(
     A: MatrixLike | LinearOperator, k: int, *, random_state: RandomStateLike = None
 ) -> FloatArray:
-    """Compute the leverage of each column on the best rank-k approximation, shape (m,).
+    """Compute the leverage score of each column in the best rank-k approximation, shape (m,).
 
-    It is the squared length of a column's coordinates in the k leading right singular vectors:
-    between 0 and 1, with sum k. Directions whose singular value is 0 up to rounding do not count;
-    the sum is then the rank of A. For rows pass ``A.T``.
+    The score is the sum of the squared entries of a column in the k leading right singular vectors.
+    Scores are between 0 and 1, and sum to k. Directions whose singular value is 0 up to rounding
+    are left out, so that the sum is the rank of A if this is below k. For rows pass ``A.T``.
 
     Parameters
     ----------
@@ -144,27 +144,31 @@ def leverage_scores(
 def select_columns(
     A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateLike = None
 ) -> ColumnSubset:
-    """Choose k columns of a matrix that span it well.
+    """Select k columns whose span approximates a matrix well.
 
-    Errors are accumulated in float64, and 0 within rounding (sparse A: 3e-8 of ||A||_F).
+    Errors are accumulated in float64. They are 0 if they are below rounding error (for sparse A,
+    3e-8 of ||A||_F).
 
     Parameters
     ----------
     A : array-like or scipy.sparse matrix or array, of shape (n, m)
-        Real, finite matrix. It is worked on in float64.
+        Real, finite matrix. Computations are in float64.
     k : int
         Number of columns, from 0 to m.
     method : {"qr", "leverage", "forward", "backward"}, default "qr"
-        "qr" takes the column furthest from the span of those taken before, as QR with column
-        pivoting: one product with A' per column. "forward" takes the column that leaves the
-        smallest error: two products more per column, and A' A once, in pieces. Of columns that
-        are equally good in either sense, to nine digits, the first is taken.
-        "leverage" draws columns without replacement, with odds in proportion to their leverage on
-        the best rank-k approximation. "backward" starts from all columns and drops the one
-        whose loss raises the error the least, in time of order m^3; it is the only one that makes
-        a sparse A dense, as a min(n, m) x m factor (at most 1.1 GB, else an error).
+        - "qr" adds the column furthest from the span of the selected ones, as QR with column
+          pivoting does. It takes one product with A' per column.
+        - "forward" adds the column with the smallest remaining error. It takes two more products
+          per column, and computes A' A once, in pieces.
+        - "leverage" draws columns without replacement, with probabilities proportional to their
+          leverage scores in the best rank-k approximation.
+        - "backward" starts from all columns and removes the one whose removal increases the error
+          least, in time of order m^3. It is the only method that makes a sparse A dense, as a
+          min(n, m) x m factor (at most 1.1 GB, else an error).
+
+        "qr" and "forward" break ties, to nine digits, by the first column.
     random_state : int, Generator, RandomState or None
-        Seed of "leverage", and of the start vectors of the SVD behind the optimum.
+        Seed of "leverage", and of the start vectors of the SVD that gives the optimum.
 
     Raises
     ------
@@ -176,9 +180,10 @@ def select_columns(
 
     References
     ----------
-    Mahoney & Drineas (2009), "CUR matrix decompositions for improved data analysis"; Golub (1965),
-    "Numerical methods for solving linear least squares problems", for pivoting; Farahat, Ghodsi
-    & Kamel (2013), "Efficient greedy feature selection for unsupervised learning", for "forward".
+    Mahoney & Drineas (2009), "CUR matrix decompositions for improved data analysis".
+    Golub (1965), "Numerical methods for solving linear least squares problems" ("qr").
+    Farahat, Ghodsi & Kamel (2013), "Efficient greedy feature selection for unsupervised learning"
+    ("forward").
 
     Examples
     --------
@@ -204,20 +209,20 @@ def cur(A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateL
     Parameters
     ----------
     A : array-like or scipy.sparse matrix or array, of shape (n, m)
-        Real, finite matrix. It is worked on in float64; a sparse one stays sparse, next to
-        dense arrays of shape (n, k) and (m, k).
+        Real, finite matrix. Computations are in float64. A sparse matrix stays sparse; dense arrays
+        have the shapes (n, k) and (m, k).
     k : int
-        From 0 to min(n, m).
+        Number of columns and rows, from 0 to min(n, m).
     method : {"qr", "leverage", "forward", "backward"}, default "qr"
-        How columns of A, and of A' for the rows, are chosen; see `select_columns`.
+        Method that selects columns of A, and of A' for the rows; see `select_columns`.
     random_state
         As in `select_columns`.
 
     References
     ----------
-    Mahoney & Drineas (2009), "CUR matrix decompositions for improved data analysis"; Stewart
-    (1999), "Four algorithms for the efficient computation of truncated pivoted QR approximations to
-    a sparse matrix", for U.
+    Mahoney & Drineas (2009), "CUR matrix decompositions for improved data analysis".
+    Stewart (1999), "Four algorithms for the efficient computation of truncated pivoted QR
+    approximations to a sparse matrix" (U).
 
     Examples
     --------
@@ -249,7 +254,7 @@ def cur(A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateL
 
 
 class _Target:
-    """The matrix of the user times 2**-exponent in float64, and its best approximation."""
+    """The given matrix times 2**-exponent in float64, and its best approximation."""
 
     def __init__(
         self,
@@ -272,12 +277,12 @@ class _Target:
         if self.exponent:
             self.matrix = self.matrix * 2.0**-self.exponent
         self.svd = truncated_svd(self.matrix, min(self.k, smaller), random_state=self.rng)
-        self.best = 0.0  # Frobenius error of the k largest singular triplets
+        self.best = 0.0  # Frobenius norm of the error of the best rank-k approximation
         if self.k < smaller:
             U, s, Vt = self.svd
             self.best = LowRank(U * s, Vt.T).distance_to(self.matrix)
         precision = 3e-8 if wrapped.is_sparse else 1e-13
-        self.rounding = precision * (self.svd.frobenius_norm or 0.0)  # it may be an exact 0
+        self.rounding = precision * (self.svd.frobenius_norm or 0.0)  # errors below it become 0
 
     def choose(self, columns: _Columns, *, rows: bool) -> Indices:
         """Choose k columns, or rows given as columns of A'."""
@@ -285,23 +290,23 @@ class _Target:
         if self.method == "backward":
             return _backward(columns, k)
         if self.method != "leverage":
-            # Compiled products alternate with small ones of BLAS, whose idle threads would spin on.
+            # Idle BLAS threads would spin during the compiled products between BLAS calls.
             with one_blas_thread() if columns.is_sparse else nullcontext():
                 chosen = _PivotedQR(columns, k, self.method == "forward").chosen
             return _completed(chosen, k, columns.shape[1])
-        # The first k of independent waiting times with these rates: draws without replacement.
+        # The k shortest exponential waiting times with these rates are draws without replacement.
         scores = _leverage(self.svd, rows=rows)
         waiting = np.full(scores.size, np.inf)
         np.divide(self.rng.exponential(size=scores.size), scores, out=waiting, where=scores > 0)
         return np.argsort(waiting, kind="stable")[:k]
 
     def distance(self, left: FloatArray, right: FloatArray) -> float:
-        """Return ||A - left right'||_F, in the units of the user."""
+        """Return ||A - left right'||_F, in the units of the given matrix."""
         error = LowRank(left, right).distance_to(self.matrix)
         return self.unscaled(max(error, self.best))
 
     def unscaled(self, error: float) -> float:
-        """Return an error in the units of the user, and 0 for possible rounding."""
+        """Return an error in the units of the given matrix, 0 if it may be rounding error."""
         return math.ldexp(error, self.exponent) if error > self.rounding else 0.0
 
 
@@ -345,7 +350,7 @@ class _Columns:
         """Return ||A' a_j||^2 for each column a_j."""
         if not self.is_sparse:
             return self.squares_of(np.arange(self.shape[1]), self.rmatmat)
-        # A bound on the entries of A' a_j.
+        # An upper bound on the number of entries of A' A.
         work = self._csc.T.astype(bool) @ np.diff(self._matrix.indptr)
         pieces = np.cumsum(work) // _CHUNK
         bounds = np.append(np.unique(pieces, return_index=True)[1], self.shape[1])
@@ -367,7 +372,7 @@ class _Columns:
         return squares
 
     def triangle(self) -> Float64Array:
-        """Return a dense matrix with at most m rows and the same products of columns, A' A."""
+        """Return a dense matrix with at most m rows and the same Gram matrix A' A."""
         rows, columns = self.shape
         if not self.is_sparse:
             dense: Float64Array = self._matrix
@@ -376,7 +381,7 @@ class _Columns:
         if size > limit:
             raise ArgumentError(
                 f"method='backward' needs a dense factor of at most {limit:.1f} GB; got sparse A "
-                f"of shape {self.shape}, with one of {size:.1f} GB: use method='forward'."
+                f"of shape {self.shape}, whose factor has {size:.1f} GB: use method='forward'."
             )
         if rows <= columns:
             return np.asarray(self._matrix.toarray())
@@ -389,17 +394,17 @@ class _Columns:
 
 
 def _completed(chosen: list[int], k: int, count: int) -> Indices:
-    """Fill up a choice with the first columns that are not in it."""
+    """Fill up a choice with the first columns that are not yet in it."""
     rest = np.setdiff1d(np.arange(count), chosen)[: k - len(chosen)]
     return np.concatenate([np.array(chosen, np.int64), rest])
 
 
 class _PivotedQR:
-    """QR of up to k columns of a matrix A, chosen one by one until no other is outside their span.
+    """QR of up to k columns of a matrix A, chosen one by one until all others are in their span.
 
-    With the residual E = A - Q R, ``squares`` are the ||e_j||^2, ``gains`` the ||E' e_j||^2: adding
+    For the residual E = A - Q R, ``squares`` are ||e_j||^2, and ``gains`` ||E' e_j||^2. Adding
     column j reduces the squared error by gains[j] / squares[j]. Both are downdated with each
-    choice; a number that has become small compared with its last exact value is computed anew.
+    choice. Numbers that become small relative to their last exact value are computed again.
     """
 
     def __init__(self, columns: _Columns, k: int, by_error: bool) -> None:
@@ -425,7 +430,7 @@ class _PivotedQR:
 
     def _best(self) -> int | None:
         """Return the column to choose next, None if all are in the span."""
-        stale = self._squares < _STALE * self._fresh_squares  # their digits are lost to downdating
+        stale = self._squares < _STALE * self._fresh_squares  # downdating has lost their precision
         if self._gains is not None and self._fresh_gains is not None:
             stale |= self._gains < _STALE * self._fresh_gains
         if len(places := np.flatnonzero(stale & self._alive)):
@@ -442,7 +447,7 @@ class _PivotedQR:
         if self._gains is not None:
             none = np.zeros_like(self._gains)
             worth = np.divide(self._gains, self._squares, out=none, where=self._alive)
-        # 0 for columns that are spanned
+        # 0 for columns in the span
         scores = np.where(self._alive, np.maximum(worth, np.finfo(np.float64).tiny), 0.0)
         best = scores.max(initial=0.0)
         return int(np.argmax(scores >= (1 - _TIE) * best)) if best > 0 else None
@@ -463,18 +468,18 @@ class _PivotedQR:
         self.chosen.append(column)
 
     def _outside(self, block: FloatArray) -> FloatArray:
-        """Return the part of each vector outside the span, with the rounding errors of its size."""
+        """Return each vector less its projection on the span, with relatively small errors."""
         Q = self._Q[:, : len(self.chosen)]
         once = block - Q @ (Q.T @ block)
         return once - Q @ (Q.T @ once)
 
 
 def _backward(columns: _Columns, k: int) -> Indices:
-    """Drop columns one by one, each time the one whose loss raises ||A - C C^+ A||_F the least.
+    """Remove columns one by one, each time the one that increases ||A - C C^+ A||_F least.
 
-    Of columns that depend on others the ones that pivoted QR puts last go first. Then, with the
-    columns C that are left, T T' = (C' C)^-1 and K = A' C T T', the squared error rises by ||K
-    e_j||^2 / ||T' e_j||^2 without column j.
+    Linearly dependent columns are removed first, those that pivoted QR puts last. Then, for the
+    remaining columns C, T T' = (C' C)^-1 and K = A' C T T', removing column j increases the squared
+    error by ||K e_j||^2 / ||T' e_j||^2.
     """
     if k == 0 or min(columns.shape) == 0:
         return np.arange(k)
@@ -493,14 +498,14 @@ def _backward(columns: _Columns, k: int) -> Indices:
         K_left, T_left = K[:, : last + 1], T[: last + 1, : last + 1]
         costs = np.einsum("ij,ij->j", K_left, K_left) / np.einsum("ij,ij->i", T_left, T_left)
         equal = np.flatnonzero(costs <= (1 + _TIE) * costs.min())
-        place = int(equal[np.argmax(left[equal])])  # of equal ones, the last column of A
+        place = int(equal[np.argmax(left[equal])])  # of ties, the last column of A
         K[:, [place, last]] = K[:, [last, place]]
         T[[place, last], : last + 1] = T[[last, place], : last + 1]
         left[[place, last]] = left[[last, place]]
         row = T[last, : last + 1].copy()
         share = T[:last, : last + 1] @ row / (row @ row)
         K[:, :last] -= np.outer(K[:, last], share)
-        # A reflection that brings the row to the last axis: T T' of the others, less its share.
+        # A reflection maps the row to the last axis; without it, T T' is that of the others.
         row[-1] += np.copysign(np.linalg.norm(row), row[-1])
         T[:last, : last + 1] -= np.outer(T[:last, : last + 1] @ row, row * (2 / (row @ row)))
     return np.sort(left[:k])

@@ -1,8 +1,8 @@
-"""Leading singular directions from a few steps of subspace iteration, rough and fast.
+"""Approximate leading singular directions by a few steps of subspace iteration.
 
-Where the directions are the start of an iteration, or a filter that needs no exact ones, this is
-several times as fast as `truncated_svd`, and the space it finds holds more of a flat spectrum than
-that of a loose tolerance does.
+For starting points of iterations, and for filters that do not need exact directions, this is
+several times as fast as `truncated_svd`. For a flat spectrum, the subspace also explains more than
+that of `truncated_svd` with a large tolerance.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 from lowrank import kernels
 from lowrank.kernels import Floats, Stored
 
-_ROWS = 1 << 14  # of a basis that are replaced at once
-_WIDTH = 144  # columns of the blocks of a triangle
+_ROWS = 1 << 14  # number of rows of a basis that are replaced at once
+_WIDTH = 144  # number of columns in a block of a triangular matrix
 
 
 class Directions(NamedTuple):
-    """Right singular directions of a matrix of m columns, and its singular values in their space.
+    """Approximate right singular vectors of a matrix with m columns, and singular values.
 
-    `vectors` has shape (m, k), `values` (k,), not increasing.
+    `vectors` has shape (m, k), `values` shape (k,), in descending order.
     """
 
     vectors: Floats
     values: Floats
 
 
-@kernels.one_blas_thread()  # others would spin on after each call, and take cores from the kernels
+@kernels.one_blas_thread()  # idle BLAS threads would spin and take cores from the kernels
 def leading_directions(
     A: Stored,
     n_columns: int,
@@ -42,11 +42,11 @@ def leading_directions(
     transpose: Stored | None = None,
     random_state: int | None = 0,
 ) -> Directions:
-    """Find the largest k singular values of A, and their right vectors, in the range of (A'A)^q W.
+    """Approximate the k largest singular values and right vectors of A in the range of (A'A)^q W.
 
-    W is random, uniform around 0, of k + `extra` columns, and q is `steps`. The steps are taken on
-    the shorter side of A, and orthonormalised through their Gram matrices. All k are returned:
-    those beyond the rank are zeros. With the `transpose` of A, it is faster.
+    W is a random matrix with k + `extra` columns, uniform around 0, and q is `steps`. The iteration
+    works on the shorter side of A, and orthonormalises by Gram matrices. Values and vectors beyond
+    the rank are zero. Passing the `transpose` of A saves time.
 
     References
     ----------
@@ -60,7 +60,7 @@ def leading_directions(
     A = A.scaled(1 / size)  # so that the fourth powers do not overflow
     transpose = None if transpose is None else transpose.scaled(1 / size)
     width = min(k + extra, n, n_columns)
-    # Each product overwrites the one before it on its side: new memory would cost as much time.
+    # Each product overwrites the previous one, because new memory would take as much time.
     rows, columns = np.empty((n, width), dtype), np.empty((n_columns, width), dtype)
     np.random.default_rng(random_state).random(dtype=dtype, out=columns)
     columns -= dtype.type(0.5)
@@ -94,16 +94,16 @@ def leading_directions(
 
 
 def _first(buffer: Floats, width: int) -> Floats:
-    """Return the start of an array as one of so many columns."""
+    """Return the start of a buffer as a matrix of `width` columns."""
     return buffer.reshape(-1)[: len(buffer) * width].reshape(len(buffer), width)
 
 
 def _ritz(
     Q: Floats, times: Callable[[Floats], Floats]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], Floats]:
-    """Return the squared singular values of a matrix in the range of Q, T, and Q itself.
+    """Return the squared singular values of a matrix in the range of Q, the rotation T, and Q.
 
-    The right vectors are the columns of Q T.
+    The right vectors are the columns of Q T. The matrix is given by its products, `times`.
     """
     gram = _gram(Q)
     inverse = _inverse_factor(gram, math.sqrt(np.finfo(Q.dtype).eps))
@@ -115,13 +115,13 @@ def _ritz(
 
 
 def orthonormal(Q: Floats, gram: NDArray[np.float64] | None = None) -> Floats:
-    """Return a nearly orthonormal basis of the range of Q, without directions that are rounding.
+    """Return a nearly orthonormal basis of the range of Q, without directions of mere rounding.
 
-    It takes the place of Q where it can. The Gram matrix of Q may be given.
+    The basis may overwrite Q. Passing the Gram matrix of Q saves time.
     """
     gram, rounding = _gram(Q) if gram is None else gram, float(np.finfo(Q.dtype).eps)
     inverse = _inverse_factor(gram, len(gram) * rounding)
-    if inverse is not None:  # a triangle, so that half of the product is zero
+    if inverse is not None:  # triangular, so that half of the product can be skipped
         if len(gram) <= _WIDTH:
             for part in kernels.pieces(len(Q), _ROWS):
                 Q[part] = kernels.multiply(Q[part], inverse.T)
@@ -132,13 +132,13 @@ def orthonormal(Q: Floats, gram: NDArray[np.float64] | None = None) -> Floats:
         return result
     squares, turn = np.linalg.eigh(gram)
     Q = kernels.multiply(Q, turn / np.sqrt(np.maximum(squares, rounding * squares[-1])))
-    squares, turn = np.linalg.eigh(_gram(Q))  # in which small directions have grown, and noise less
+    squares, turn = np.linalg.eigh(_gram(Q))  # small directions have grown, noise less
     kept = squares > len(gram) * rounding * squares[-1]
     return orthonormal(kernels.multiply(Q, turn[:, kept] / np.sqrt(squares[kept])))
 
 
 def _inverse_factor(gram: NDArray[np.float64], share: float) -> NDArray[np.float64] | None:
-    """Return the inverse of a Gram matrix's factor; None if rounding grows by 1 / `share`."""
+    """Return the inverse of the Cholesky factor; None if rounding grows by over 1 / `share`."""
     try:
         inverse: NDArray[np.float64] = np.linalg.inv(np.linalg.cholesky(gram))
     except np.linalg.LinAlgError:
@@ -147,7 +147,7 @@ def _inverse_factor(gram: NDArray[np.float64], share: float) -> NDArray[np.float
 
 
 def _gram(Q: Floats) -> NDArray[np.float64]:
-    """Return Q'Q, of which one triangle is computed."""
+    """Return Q'Q by computing one triangle."""
     gram = np.zeros((Q.shape[1], Q.shape[1]))
     for b in kernels.pieces(len(gram), _WIDTH):
         part = kernels.coefficients(Q[:, : b.stop], np.ascontiguousarray(Q[:, b]))

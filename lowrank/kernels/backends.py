@@ -17,7 +17,7 @@ except ImportError:
 
 
 class Backend(NamedTuple):
-    """Which kernels run: `name` is ``compiled`` or ``reference``."""
+    """Name of the active kernels: ``compiled`` or ``reference``, and their instruction set."""
 
     name: str
     instruction_set: str | None
@@ -27,7 +27,7 @@ class Backend(NamedTuple):
 
 
 active: ModuleType = _core or reference
-"""The kernels that run; another module after `use`."""
+"""Module of the active kernels; `use` replaces it."""
 
 
 def supported() -> list[str]:
@@ -41,7 +41,7 @@ def use(name: str) -> None:
     Raises
     ------
     ValueError
-        If this machine, or this installation, does not have them.
+        If this machine or this installation does not support them.
     """
     global active
     if name not in supported():
@@ -53,7 +53,7 @@ def use(name: str) -> None:
 
 
 def backend() -> Backend:
-    """Return which kernels run."""
+    """Return the active kernels."""
     is_compiled = _core is not None and active is _core
     return Backend("compiled", active.active()) if is_compiled else Backend("reference", None)
 
@@ -64,7 +64,7 @@ def check_same(core: ModuleType) -> None:
     Raises
     ------
     ImportError
-        If they do not: they were compiled from other sources.
+        If they do not, because they were compiled from other sources.
     """
     for name, function in vars(reference).items():
         if isinstance(function, FunctionType):
@@ -78,10 +78,10 @@ def check_same(core: ModuleType) -> None:
 
 
 def physical_memory() -> int | None:
-    """Return the bytes of memory of this machine, None if they are not known."""
+    """Return the memory of this machine in bytes, None if unknown."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # there is no sysconf on win32
+    except (AttributeError, OSError, ValueError):  # win32 has no sysconf
         return None
 
 

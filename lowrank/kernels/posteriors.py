@@ -12,10 +12,10 @@ from lowrank.kernels import Coded, Floats, Int64s, backends, parts, resolve_thre
 
 
 class RowPosteriors(NamedTuple):
-    """Results of `posterior_half_sweep`, one float64 number per row in each.
+    """Results of `posterior_half_sweep`: float64 arrays with one number per row.
 
-    `objective` is sum_i (x_ui - shift - c_i)^2 + C_cc - r' A^-1 r, the least penalised sum of
-    squares up to the prior's constant term; `log_det` is log det A.
+    `objective` is sum_i (x_ui - shift - c_i)^2 + C_cc - r' A^-1 r, the minimum of the penalised sum
+    of squares without the constant term of the prior. `log_det` is log det A.
     """
 
     objective: NDArray[np.float64]
@@ -37,7 +37,7 @@ def posterior_half_sweep(
     invert: bool = True,
     threads: int | None = None,
 ) -> RowPosteriors:
-    r"""Solve the Gaussian posterior of every row of a sparse matrix against fixed columns.
+    r"""Compute the Gaussian posterior of every row of a sparse matrix given fixed columns.
 
     A vector has k factors followed by a bias. For each row u with entries :math:`x_{ui}`, columns
     :math:`(m_i, c_i)` and :math:`z_i = (m_i, 1)`, `vectors` receives :math:`w = A^{-1} r` with
@@ -45,8 +45,7 @@ def posterior_half_sweep(
     .. math:: A = \sum_i z_i z_i' + C^{mm}_u + \text{weight}_u P, \qquad
               r = \sum_i z_i (x_{ui} - \text{shift} - c_i) - C^{mc}_u + r^0_u
 
-    where :math:`C_u` is the sum over the row's entries of the covariances of their columns'
-    vectors.
+    where :math:`C_u` is the sum of the covariances of the vectors of the row's columns.
 
     Parameters
     ----------
@@ -57,21 +56,22 @@ def posterior_half_sweep(
     prior, weight : ndarrays of shape (k + 1, k + 1) and (n_rows,)
         The matrix P, the prior precision times the noise variance, and its factor for each row.
     prior_right : ndarray of shape (n_rows, k + 1)
-        The prior's right-hand side r0: weight times P times the prior mean.
+        The right-hand side r0 of the prior: weight times P times the prior mean.
     vectors : ndarray of shape (n_rows, k + 1)
         Output: the posterior means w, or draws.
     noise_variance : float
         Factor of the covariances.
     covariance : ndarray of shape (n_rows, (k + 1)(k + 2) / 2), optional
-        In: C_u as an upper triangle by rows. Out: ``noise_variance * inv(A)``, packed the same way.
-        Without it C is zero and no inverse is computed.
+        Input: C_u as an upper triangle by rows. Output: ``noise_variance * inv(A)``, packed the
+        same way. Without it C is zero and no inverse is computed.
     invert : bool
-        If false, no inverse is computed either, and `covariance` stays as it is.
+        If False, no inverse is computed, and `covariance` is not changed.
     draws : ndarray of shape (n_rows, k + 1), optional
-        Standard normal numbers times the noise's standard deviation: with the Cholesky factor
-        A = R'R, R^-1 times them is added to w, which makes it a draw from the posterior.
+        Standard normal numbers times the standard deviation of the noise. The kernel adds R^-1
+        times these to w, where A = R'R is the Cholesky factorisation, which makes w a draw from the
+        posterior.
     """
-    dtype, none = other.dtype, np.empty((0, 0), other.dtype)  # for the kernel, instead of None
+    dtype, none = other.dtype, np.empty((0, 0), other.dtype)  # the kernel does not take None
     result = RowPosteriors(np.empty(len(vectors)), np.empty(len(vectors)))
     backends.active.posterior_half_sweep(
         *parts(matrix),
@@ -101,27 +101,27 @@ def drift_smooth(
     scale: float,
     threads: int | None = None,
 ) -> tuple[Floats, Floats, float]:
-    r"""Smooth one Ornstein-Uhlenbeck process for each row, observed with noise in order of time.
+    r"""Smooth one Ornstein-Uhlenbeck process for each row, given noisy observations in time order.
 
-    Processes are independent, of mean zero, and at a distance t in time have the covariance
-    :math:`v e^{-t / \ell}`.
+    The processes are independent, with mean zero and the covariance :math:`v e^{-t / \ell}` at two
+    times t apart.
 
     Parameters
     ----------
     indptr : int64 ndarray of shape (n_rows + 1,)
         The observations of row r are at positions indptr[r]:indptr[r + 1].
     gaps, data : ndarrays of shape (nnz,), float32 or float64
-        Time since the row's observation before, and what was observed.
+        Time since the previous observation of the row, and the observed value.
     noise, variance, scale : float
-        Variance of an observation around the process, v and the positive l.
+        Variance of an observation around the process, v, and the positive time scale l.
 
     Returns
     -------
     means, variances : ndarrays of shape (nnz,)
-        Of the process at each observation, given all observations of the row.
+        Mean and variance of the process at each observation, given all observations of the row.
     evidence : float
-        Logarithm of the density of the data, without the constant
-        :math:`-\tfrac12 \log 2 \pi \text{noise}` for each observation.
+        Log density of the data, without the constant :math:`-\tfrac12 \log 2 \pi \text{noise}` of
+        each observation.
     """
     means, variances = np.empty_like(data), np.empty_like(data)
     evidence = np.empty(len(indptr) - 1)
@@ -134,7 +134,7 @@ def drift_smooth(
 def drift_evidence(
     indptr: Int64s, gaps: Floats, data: Floats, *, noise: float, variance: float, scale: float
 ) -> float:
-    """Return the evidence of `drift_smooth` alone, which takes half of the time."""
+    """Return only the evidence of `drift_smooth`, in half the time."""
     out = data[:0].copy(), data[:0].copy(), np.empty(len(indptr) - 1)
     process = float(noise), float(variance), float(scale)
     backends.active.drift_smooth(indptr, gaps, data, *process, *out, resolve_threads(None))

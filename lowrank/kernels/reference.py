@@ -1,6 +1,6 @@
-"""The kernels in NumPy: the oracle of the compiled ones, and their replacement without a compiler.
+"""The kernels in NumPy: the reference for tests of the compiled ones, and their replacement.
 
-The functions of `lowrank.kernels` describe them. `threads` is accepted and ignored.
+For descriptions see the functions of `lowrank.kernels`. `threads` is accepted and ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
 
-_BLOCK_FLOATS = 2**22  # gathered rows per block of pairs: 16 MB a side
+_BLOCK_FLOATS = 2**22  # numbers in each array of gathered rows: 16 MB
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
 _DECIMAL = re.compile(r"-?(?=[\d.]{1,16}$)\d+(\.\d+)?")
 
@@ -65,7 +65,7 @@ def implicit_half_sweep(
     right: Floats | None = None,
     residual: Floats | None = None,
 ) -> None:
-    """Solve one weighted least squares per row, exactly; with residuals, of a block of factors."""
+    """Solve one weighted least squares problem per row; with residuals, for a block of factors."""
     fixed = np.eye(other.shape[1], dtype=other.dtype)
     for row in range(len(factors)):
         observed = slice(indptr[row], indptr[row + 1])
@@ -100,7 +100,7 @@ def posterior_half_sweep(
     threads: int,
     invert: bool,
 ) -> None:
-    """Solve one Gaussian posterior per row."""
+    """Compute one Gaussian posterior per row."""
     d = vectors.shape[1]
     triangle = np.triu_indices(d)
     for row in range(len(vectors)):
@@ -253,7 +253,7 @@ def top_k(
     counts: Ints,
     threads: int,
 ) -> None:
-    """Write the best of the items in `order` of each user; all are scored, whatever the bounds."""
+    """Write the best of the items in `order` for each user; all are scored, bounds are ignored."""
     sums, sparse = None, (sparse_indptr, sparse_indices, sparse_data)
     if history_indptr is not None:
         sums = np.empty((len(users), len(order)), np.float32)
@@ -396,7 +396,7 @@ def scan_codes(
 
 
 def largest(scores: Floats, found: Ints) -> int:
-    """Write the places of the largest scores, best first; return how many there are."""
+    """Write the positions of the largest scores, best first; return their number."""
     places = np.flatnonzero(scores > -np.inf)
     best = places[np.argsort(-scores[places], kind="stable")[: len(found)]]
     found[: len(best)] = best
@@ -404,7 +404,7 @@ def largest(scores: Floats, found: Ints) -> int:
 
 
 def code_levels(values: Floats, codes: Ints, levels: Floats, count: int) -> int:
-    """Write the place of each value among the levels, and new levels; return how many, or -1."""
+    """Write the code of each value, and new levels; return the number of levels, -1 if too many."""
     bits, known = values.view(np.uint32), levels[:count].view(np.uint32)
     _, first = np.unique(bits, return_index=True)
     new = [place for place in np.sort(first) if bits[place] not in known]
@@ -418,7 +418,7 @@ def code_levels(values: Floats, codes: Ints, levels: Floats, count: int) -> int:
 
 
 def code_keys(keys: Ints, codes: Ints, distinct: Ints, count: int, slots: Ints) -> tuple[int, int]:
-    """Write the place of each key among the distinct ones; return how many are done, and known."""
+    """Write the code of each key, and new keys; return how many are coded and how many distinct."""
     values, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     places = dict(zip(distinct[:count].tolist(), range(count), strict=True))
     for key in keys[np.sort(first)].tolist():
@@ -438,7 +438,7 @@ def look_up(keys: Ints, table: Ints, found: Ints, threads: int) -> None:
 def read_rows(
     text: Ints, mark: str, width: int, places: list[int], arrays: list[NDArray[Any]]
 ) -> int:
-    """Write the numbers in columns of a text; return how many rows there are, or -1 in doubt."""
+    """Write the numbers in columns of a text; return the number of rows, -1 if it is not plain."""
     n_rows, block = 0, text.tobytes()
     if b'"' in block or not block.isascii():
         return -1
@@ -456,7 +456,7 @@ def read_rows(
 
 
 def row_offsets(rows: Ints, indptr: Ints) -> bool:
-    """Write the row starts of entries; return whether their rows never fall."""
+    """Write the row starts of entries; return whether the rows are in ascending order."""
     indptr[0] = 0
     np.cumsum(np.bincount(rows, minlength=len(indptr) - 1), out=indptr[1:])
     return bool((rows[1:] >= rows[:-1]).all())

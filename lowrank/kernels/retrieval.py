@@ -1,6 +1,6 @@
-"""Retrieval: the items of largest score, products of sparse matrices, and vectors stored as codes.
+"""Retrieval: items with the largest scores, products of sparse matrices, and vectors as codes.
 
-The arguments are as in `lowrank.kernels`.
+For the form of the arguments see `lowrank.kernels`.
 """
 
 from __future__ import annotations
@@ -27,38 +27,39 @@ def top_k(
     order: SearchOrder | None = None,
     threads: int | None = None,
 ) -> TopK:
-    r"""Find the n items of largest score for each user.
+    r"""Find the n items with the largest scores for each user.
 
-    The score is ``((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji``, where the last term is the
-    `sparse` part, if any.
+    The score is ``((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji``, where the last term is
+    that of `sparse`, if given.
 
-    Exact: of equal scores the lower item is better, and NaN and minus infinity are never found.
-    A score has the same bits alone or among millions, and as `pair_dots` and `sparse_pairs` compute
-    it. The scores are not stored; beyond its result, the work takes a few MB on each thread, and
-    with a sparse part 32 MB more, for its sums of a block of users.
+    The result is exact. Ties are broken by the lower item; NaN and minus infinity are never found.
+    A score is the same to the bit alone or among millions, and equal to that of `pair_dots` and
+    `sparse_pairs`. Scores of all pairs are not stored: in addition to the result, each thread takes
+    a few MB, and with `sparse` 32 MB more for the sums of a block of users.
 
     Parameters
     ----------
     users, items : float32 ndarrays of shape (n_queries, k) and (n_items, k)
         The vectors x_u and y_i.
     n : int
-        The most items for each query, at least 1; the result has no more columns than there are
-        items to choose from.
+        Maximum number of items for each query, at least 1. The result has at most as many columns
+        as there are allowed items.
     offset, bias : float32 ndarrays of shapes (n_queries,) and (n_items,), optional
         Zero by default.
     weight : float32 ndarray of shape (n_items,), optional
         If given, scores are weighted cosines, ``weight_i clip((offset_u bias_i) (x_u . y_i), -1,
         1)``, where `offset` and `bias` hold the inverse lengths of the vectors.
     seen : Seen, optional
-        Items to leave out, query by query.
+        Items to leave out for each query.
     allowed : bool ndarray of shape (n_items,), optional
-        False for items that no query gets.
+        False for items to leave out for all queries.
     sparse : SparsePart, optional
-        Not together with `weight`.
+        Sparse term of the scores, not together with `weight`.
     prune : bool
-        Leave out items whose vectors are too short for the n best. Only the time depends on it.
+        Whether to skip items whose vectors are too short for the n best. It affects only the time.
     order : SearchOrder, optional
-        `topk.item_order` of the same items, bias and allowed, for a small search of factors alone.
+        Result of `topk.item_order` for the same items, bias and allowed; it saves time in a search
+        for few queries without `sparse`.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def top_k(
     if sparse is not None and fixed is None:
         fixed = np.arange(len(y), dtype=np.int32)
     order, stops = search_plan(x, y, bias, weight, allowed, fixed, n if prune else len(y), order)
-    if sparse is not None and allowed is not None:  # its places stay as they are
+    if sparse is not None and allowed is not None:  # the order of `sparse` has all items
         bias = np.where(allowed, bias, np.float32(np.nan))
     n_found = len(order.items) if allowed is None else int(np.count_nonzero(allowed))
     shape = len(x), min(n, n_found)
@@ -104,8 +105,8 @@ def sparse_pairs(
 ) -> Floats32:
     """Return entries of the product of two sparse float32 matrices, at `rows` and `columns`.
 
-    Rows must be in range, and the indices of `weights` sorted within each row. Each entry is summed
-    in the order of the history's, to the same bits as in `top_k` and `sparse_rows`.
+    Rows must be in range, and the indices of `weights` sorted within each row. An entry is summed
+    in the order of the history, so that it equals that of `top_k` and `sparse_rows` to the bit.
     """
     found = np.empty(len(rows), np.float32)
     pairs = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(columns, np.int64)
@@ -133,23 +134,23 @@ def gram_rows(
     out: Floats32,
     threads: int | None = None,
 ) -> CsrArrays:
-    r"""Return rows of ``diag(scale) C.T diag(weight) X diag(out)``, with their largest entries.
+    r"""Return the largest entries of rows of ``diag(scale) C.T diag(weight) X diag(out)``.
 
     Parameters
     ----------
     X, by_column : CSR arrays of float32
-        Matrices X and C' of shapes (n, m) and (p, n): C is X, as a rule, with columns in an order
-        of its own.
+        Matrices X and C' of shapes (n, m) and (p, n). C is usually X with columns in another order.
     rows : slice
-        Of the result, of length r.
+        Rows of the result, r in number.
     most : int
-        Entries kept of each row, the largest in size: of equal ones those of lower columns.
+        Number of entries to keep in each row: those with the largest absolute values, of equal ones
+        those in lower columns.
     weight, scale, out : float32 ndarrays of shapes (n,), (p,) and (m,)
 
     Returns
     -------
     CsrArrays
-        Of shape (r, m), with sorted indices.
+        Matrix of shape (r, m), with sorted indices.
     """
     n, most = rows.stop - rows.start, max(1, min(most, len(out)))
     columns, values = np.empty((n, most), np.int32), np.empty((n, most), np.float32)
@@ -169,7 +170,7 @@ def sum_rows(
 ) -> Floats32:
     """Return the sum of some rows of a float32 CSR matrix, each times its factor, shape (n_cols,).
 
-    Only these rows of the matrix are looked at, however large it is.
+    Only these rows of the matrix are read.
     """
     total = np.zeros(n_cols, np.float32) if out is None else out
     backends.active.sum_rows(*matrix, rows, factors, total)
@@ -192,31 +193,31 @@ def scan_codes(
 ) -> None:
     """Write ``weight base + factor scale (codes . query - centre) + slack error`` to `out`.
 
-    The codes are vectors of integers from 0 to 15, two in a byte: an eighth of the memory of
-    float32, whose reading is what a product with one vector costs.
+    The codes are vectors of integers from 0 to 15, two in a byte. They take an eighth of the memory
+    of float32; reading this memory dominates the time of a product with one vector.
 
     Parameters
     ----------
     codes : uint8 ndarray of shape (n, width), C-ordered
     scale, error, out : float32 ndarrays of shape (n,)
     query : int16 ndarray of shape (2 width,)
-        For the lower halves of the bytes, then for the upper ones; so small that no product exceeds
+        Entries for the lower halves of the bytes, then for the upper halves. Products must fit in
         32 bits: 30 width max |q_j| < 2**31.
     base : float32 ndarray of shape (n,), optional
     weight, factor, centre, slack : float
     threads : int, optional
     """
     given = np.zeros(0, np.float32) if base is None else base
-    # The core takes no number that it would have to round.
+    # The compiled kernel takes only numbers that are exact in float32.
     numbers = (float(np.float32(each)) for each in (weight, factor, centre, slack))
     threads = resolve_threads(threads)
     backends.active.scan_codes(codes, scale, error, query, given, *numbers, out, threads)
 
 
 def largest(scores: Floats32, n: int) -> Int64s:
-    """Return the places of the n largest of float32 scores, best first; of equal ones the lower.
+    """Return the positions of the n largest float32 scores, best first; ties by lower position.
 
-    NaN and minus infinity are never among them.
+    NaN and minus infinity are left out.
     """
     found = np.empty(min(n, len(scores)), np.int64)
     return found[: backends.active.largest(scores, found)]

@@ -1,4 +1,4 @@
-"""Orders of the items in a top-k search, bounds of products, and the results of one."""
+"""Order of the items in a top-k search, bounds of scores, and results."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Items = NDArray[np.int32]
 
-_FEW_QUERIES = 256  # for fewer, measuring and sorting all items costs more than it saves
-_FIRST_STOP = 64  # columns
-_TINY = np.float32(2.0**-70)  # lengths below it may be lost where squares underflow
+_FEW_QUERIES = 256  # for fewer queries, sorting all items by length costs more than it saves
+_FIRST_STOP = 64  # number of columns before the first stop
+_TINY = np.float32(2.0**-70)  # the squares of shorter lengths may underflow
 
 
 class Seen(NamedTuple):
-    """Items that a query must not get: row ``rows[q]`` of a CSR matrix."""
+    """Items to leave out for each query q: row ``rows[q]`` of a CSR matrix."""
 
     rows: NDArray[np.int64]
     indptr: NDArray[np.int64]
@@ -26,7 +26,7 @@ class Seen(NamedTuple):
 class TopK(NamedTuple):
     """The best items of each query, best first, and their scores, of shape (n_queries, n).
 
-    The columns from ``counts[q]`` on hold nothing.
+    In row q, only the first ``counts[q]`` columns are valid.
     """
 
     items: NDArray[np.int32]
@@ -35,15 +35,15 @@ class TopK(NamedTuple):
 
 
 class Stops(NamedTuple):
-    """Where long products stop to leave out items, and bounds of what follows.
+    """Columns at which long products may stop, and bounds of the remaining products.
 
     Attributes
     ----------
     at : int64 ndarray of shape (n_stops,)
         Numbers of columns, ascending.
     user_rest, item_rest : float32 ndarrays of shape (n_stops, n_users) and (n_stops, n_order)
-        ``user_rest[s, u] * item_rest[s, p]`` is not less than what the columns from ``at[s]`` on
-        add to the product of u and the item at place p, as a kernel rounds it.
+        ``user_rest[s, u] * item_rest[s, p]`` is an upper bound on the product of u and the item at
+        position p over the columns from ``at[s]`` on, rounding of the kernel included.
     """
 
     at: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -52,15 +52,16 @@ class Stops(NamedTuple):
 
 
 class SearchOrder(NamedTuple):
-    """Items in the order of a top-k search, and bounds of the scores still to come.
+    """Items in the order of a top-k search, and bounds of the remaining scores.
 
     Attributes
     ----------
     items : int32 ndarray of shape (n,)
     user_size : float32 ndarray of shape (n_users,) or None
     size, lift : float32 ndarrays of shape (n,) or None
-        For all items i from place p on, ``user_size[u] * size[p]`` is not less than the product
-        of the vectors of u and i as a kernel rounds it, and ``lift[p]`` not less than the bias.
+        For all items i from position p on, ``user_size[u] * size[p]`` is an upper bound on the
+        product of the vectors of u and i, rounding of the kernel included, and ``lift[p]`` on the
+        bias.
     """
 
     items: Items
@@ -79,13 +80,13 @@ def search_plan(
     n: int,
     prepared: SearchOrder | None = None,
 ) -> tuple[SearchOrder, Stops]:
-    r"""Return the order of a search for n items, and where products stop.
+    r"""Return the order of a search for n items, and the stops of products.
 
-    The order is `fixed` or, from `item_order`, `prepared` if one of them is given. Otherwise items
-    come by the score they can reach, largest bias plus length first: by Cauchy and Schwarz
-    :math:`x \cdot y \le \|x\| \|y\|`; no weighted cosine exceeds its weight in size. The lengths
-    are stretched by more than the rounding of k + 3 operations on either side (Higham 2002, section
-    3.1).
+    The order is `fixed`, or `prepared` by `item_order`, if one of them is given. Otherwise items
+    are in descending order of an upper bound of their score: bias plus length, by the
+    Cauchy-Schwarz inequality :math:`x \cdot y \le \|x\| \|y\|`, or the weight of a weighted cosine.
+    The lengths are increased by more than the rounding error of k + 3 operations (Higham 2002,
+    section 3.1).
 
     References
     ----------
@@ -120,7 +121,7 @@ def item_order(
     allowed: NDArray[np.bool_] | None = None,
     typical: float = 1.0,
 ) -> SearchOrder:
-    """Return the order of `search_plan` for queries that come later, one or a few at a time.
+    """Return the order of `search_plan` for later queries, one or a few at a time.
 
     Parameters
     ----------
@@ -128,7 +129,7 @@ def item_order(
     bias : float32 ndarray of shape (n_items,), optional
     allowed : bool ndarray of shape (n_items,), optional
     typical : float
-        Length of a query's vector.
+        Typical length of the vector of a query.
     """
     candidates = np.arange(len(items), dtype=np.int32)
     candidates = candidates if allowed is None else candidates[allowed]
@@ -137,7 +138,7 @@ def item_order(
 
 
 def _by_reach(candidates: Items, size: Floats, lift: Floats, typical: np.float32) -> SearchOrder:
-    """Return candidates by lift plus size times typical, the largest first; no `user_size`."""
+    """Return candidates in descending order of lift + size * typical, without `user_size`."""
     lift = np.where(np.isnan(lift), np.float32(-np.inf), lift)
     reach = lift + typical * size
     order = np.argsort(np.where(np.isnan(reach), -np.inf, -reach), kind="stable")
@@ -146,15 +147,14 @@ def _by_reach(candidates: Items, size: Floats, lift: Floats, typical: np.float32
 
 
 def product_stops(users: Floats, items: Floats, order: Items) -> Stops:
-    r"""Let products of more than 128 columns stop after 64 of them, and after every doubling.
+    r"""Return stops of products with more than 128 columns: after 64, and after every doubling.
 
-    The products of the columns to come are bounded as in `search_plan`. The rounding of all k
-    columns, at most :math:`\epsilon \|x\| \|y\|` with epsilon = (k + 8) 2^-23, is covered by
+    The products of the remaining columns x' and y' are bounded as in `search_plan`. The rounding
+    error of all k columns, at most :math:`\epsilon \|x\| \|y\|` with epsilon = (k + 8) 2^-23, is
+    covered by
 
     .. math:: \|x'\| \|y'\| + \epsilon \|x\| \|y\| \le
               \sqrt{\|x'\|^2 + \epsilon \|x\|^2} \sqrt{\|y'\|^2 + \epsilon \|y\|^2}
-
-    where x' and y' are those columns.
     """
     k = users.shape[1]
     at = [_FIRST_STOP << n for n in range(k.bit_length()) if 2 * (_FIRST_STOP << n) <= k]

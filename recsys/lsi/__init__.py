@@ -7,8 +7,8 @@
     lsi = LSI().fit(Documents("articles/"))
     lsi.query("heat transfer in slip flow", n=5)
 
-The public names are listed in ``__init__.pyi``, and imported when first used: the features of
-tables need the words of texts, and not the indexes.
+The public names are listed in ``__init__.pyi`` and imported when first used, because features of
+tables need the words of texts, but not the indexes.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""BM25: how well documents match the exact words of a query."""
+"""BM25: scores of documents by the exact words of a query."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from lowrank.kernels.retrieval import sum_rows
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
-_K1, _B = 1.2, 0.75  # saturation of counts, and influence of a document's length
+_K1, _B = 1.2, 0.75  # saturation of counts, and influence of the document length
 
 
 class Postings(NamedTuple):
-    """For each term the documents that have it, with its BM25 weight in them but for the idf.
+    """The documents of each term, with the BM25 weight of the term in them, without the idf.
 
-    A count c in a document of length l weighs ``(k1 + 1) c / (c + k1 (1 - b + b l / mean l))`` with
-    k1 = 1.2 and b = 0.75. The arrays are those of a CSR matrix of terms by documents.
+    The weight of a count c in a document of length l is
+    ``(k1 + 1) c / (c + k1 (1 - b + b l / mean l))`` with k1 = 1.2 and b = 0.75. The arrays are
+    those of a CSR matrix of terms by documents.
 
     References
     ----------
@@ -43,7 +44,7 @@ class Postings(NamedTuple):
 
     @classmethod
     def none(cls, n_terms: int) -> Self:
-        """Return the postings of terms that no document has."""
+        """Return postings without documents."""
         return cls(np.zeros(n_terms + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
 
     def add(self, terms: Indices, factors: Floats, out: Floats) -> None:
@@ -62,6 +63,6 @@ class Postings(NamedTuple):
 
 
 def inverse_document_frequency(df: Indices, n: int) -> Floats:
-    """Return ln(1 + (n - df + .5) / (df + .5)) for each term, which df of n documents have."""
+    """Return ln(1 + (n - df + .5) / (df + .5)) for terms that are in df of n documents."""
     idf: Floats = np.log1p((n - df + 0.5) / (df + 0.5)).astype(np.float32)
     return idf

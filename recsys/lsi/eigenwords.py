@@ -1,4 +1,4 @@
-"""Eigenwords: word vectors from a truncated SVD of the words around each word."""
+"""Eigenwords: word vectors from a truncated SVD of word-context counts."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ _SCALINGS = ("ppmi", "sqrt")
 class Eigenwords:
     """Word vectors that are similar for words in similar contexts.
 
-    In documents, nurse is similar to hospital; here nurse is similar to doctor, because both occur
-    between the same words. The number of times that each word occurs at each place of a window
-    around each other word is counted and scaled; the word vectors are the rows of U_k S_k^(1/2).
+    In an index of documents, nurse is similar to hospital; here nurse is similar to doctor, because
+    both occur between the same words. The matrix of counts has the number of times that each word
+    occurs at each place of a window around each other word. The counts are scaled; the word vectors
+    are the rows of U_k S_k^(1/2).
 
     Parameters
     ----------
     n_components : int or str, default 50
-        Number of dimensions, at most (small vocabularies have fewer), or a rule as for `LSI`.
+        Maximum number of dimensions (small vocabularies have fewer), or a rule as for `LSI`.
     window : int, default 2
         Number of places before and after the word.
     sides : {"apart", "merged"}, default "apart"
-        Whether a context is a word at one place (two before, one before, one after, ...) or a
+        Whether a context is a word at a certain place (two before, one before, one after, ...) or a
         word anywhere in the window.
     scaling : {"sqrt", "ppmi"}, default "sqrt"
         "sqrt": sqrt(#(w, c)) / (#(w) #(c))^(1/4), as in canonical correlation of square roots.
         "ppmi": max(0, ln(#(w, c) # / (#(w) #(c)))), positive pointwise mutual information, which
         gives rare words more weight.
     min_count : int, default 1
-        Minimum number of occurrences; rarer words are skipped, but keep their places.
+        Minimum number of occurrences of a word. Rarer words are skipped, but keep their places.
     stop_words, token_pattern
         As for `LSI`.
     random_state : int, Generator, RandomState or None, default 0
@@ -60,12 +61,13 @@ class Eigenwords:
     vectors_ : ndarray of shape (n_words, k)
     singular_values_ : ndarray of shape (k,)
     counts_ : csr_array of shape (n_words, n_contexts)
-        The counts; with sides apart, n_words columns for each place from left to right.
+        The counts; if sides are "apart", n_words columns for each place from left to right.
 
     References
     ----------
-    Dhillon, Foster & Ungar (2015), "Eigenwords: spectral word embeddings"; Levy & Goldberg (2014),
-    "Neural word embedding as implicit matrix factorization", for PPMI and the power of S.
+    Dhillon, Foster & Ungar (2015), "Eigenwords: spectral word embeddings".
+    Levy & Goldberg (2014), "Neural word embedding as implicit matrix factorization" (PPMI and the
+    power of S).
 
     Examples
     --------
@@ -108,12 +110,12 @@ class Eigenwords:
         return f"<Eigenwords: {n_words:,} words in {counted(k, 'dimension')}>"
 
     def fit(self, texts: Iterable[Any]) -> Self:
-        """Learn the words of texts; contexts do not cross from one text into another.
+        """Learn word vectors from texts; contexts do not extend across texts.
 
         Parameters
         ----------
         texts : iterable of str or DocumentBatch
-            Read once; one number is kept for each word of running text.
+            Texts, which are read once. Memory holds one number for each word of running text.
 
         Raises
         ------
@@ -122,13 +124,13 @@ class Eigenwords:
         """
         batches = text_batches(texts)
         if batches is None:
-            raise DataError("Eigenwords are learned from texts; got a matrix.")
+            raise DataError("Eigenwords need texts; got a matrix.")
         words, ends, terms = self._words(Texts(batches))
         if not len(terms):
-            raise DataError(f"No word occurs min_count={self.min_count} times or more.")
+            raise DataError(f"No word occurs at least min_count={self.min_count} times.")
         self.counts_ = word_contexts(words, ends, len(terms), self.window, self.sides)
         if not self.counts_.nnz:
-            raise DataError("No word has another one in its window.")
+            raise DataError("No word has another word in its window.")
         scaled = _scaled(self.counts_, self.scaling)
         k = self.n_components
         if isinstance(k, int) and not isinstance(k, bool):
@@ -179,8 +181,8 @@ class Eigenwords:
     def analogy(self, first: str, second: str, third: str, n: int = 10) -> pl.DataFrame:
         """Find the n words that are to `third` as `second` is to `first`.
 
-        Those whose vectors have the largest cosine with second - first + third, all of length 1;
-        the three words themselves are left out.
+        They have the largest cosine with second - first + third, all scaled to length 1. The three
+        words themselves are left out.
 
         Returns
         -------
@@ -247,9 +249,9 @@ def word_contexts(
 ) -> Any:
     """Count how often each word has each other word at each place of a window.
 
-    `words` are the numbers of the words of running text, of which negative ones are skipped, and
-    `ends` the end of each text in it. The result is a csr_array of n_words rows, with n_words
-    columns for each place or, if the sides are merged, in all.
+    `words` are the numbers of the words of running text; negative ones are skipped. `ends` are the
+    positions where texts end. The result is a csr_array with n_words rows, and n_words columns for
+    each place, or n_words columns in total if the sides are merged.
     """
     text = np.searchsorted(ends, np.arange(len(words)), side="right")
     places = [*range(-window, 0), *range(1, window + 1)]
@@ -269,7 +271,7 @@ def word_contexts(
 def _scaled(counts: Any, scaling: str) -> Any:
     """Return the counts scaled by "ppmi" or "sqrt", as `Eigenwords` defines them."""
     coo = counts.tocoo()
-    of_words, of_contexts = (  # sums that outgrow float32
+    of_words, of_contexts = (  # these sums need float64
         np.bincount(places, coo.data, length).astype(np.float64, copy=False)
         for places, length in zip((coo.row, coo.col), coo.shape, strict=True)
     )

@@ -20,16 +20,17 @@ from recsys.readers.collections import Judgements, places_of
 if TYPE_CHECKING:
     from recsys.lsi.index import Index
 
-_DEPTH = 1000  # documents that are retrieved for each query
+_DEPTH = 1000  # number of documents to retrieve for each query
 _NS = (10, 100, _DEPTH)
 _SHOWN = ("map@1000", "ndcg@10", "precision@10", "recall@100", "mrr@1000")
 _KINDS = ("map", "ndcg", "precision", "recall", "mrr")
 
 
 class Judged(NamedTuple):
-    """Ids and texts of the queries that have relevant documents, and the places of these.
+    """Ids and texts of queries with relevant documents, and the places of these documents.
 
-    A place is -1 where the index does not have the document; `decision` says how ids were matched.
+    The place of a document that is not in the index is -1. `decision` describes how ids were
+    matched.
     """
 
     labels: list[Any]
@@ -46,11 +47,11 @@ def _judged(
     queries, of_queries = places_of(rows["query"], labels, in_order=True)
     documents, of_documents = places_of(rows["document"], ids)
     if not len(rows):
-        raise DataError("No judgement says that a document is relevant.")
+        raise DataError("The judgements have no relevant document.")
     if not ((queries >= 0) & (documents >= 0)).any():
         raise DataError(
-            "No judgement is of a query and a document that are there; the judgements have ids "
-            f"such as {rows['query'][0]!r} and {rows['document'][0]!r}, the queries such as "
+            "No judgement matches both a query and a document; the judgements have ids such as "
+            f"{rows['query'][0]!r} and {rows['document'][0]!r}, the queries such as "
             f"{str(labels[0])!r}, the documents such as {str(ids[0])!r}."
         )
     said = [f"queries matched {of_queries}"] * bool(of_queries)
@@ -77,10 +78,10 @@ def evaluate_search(
 ) -> Evaluation:
     """Measure how well methods of search find the relevant documents of judged queries.
 
-    The measures, their intervals and the tests between methods are those of recommendations, with
-    queries in place of users and methods in place of models: MAP over the 1,000 best documents,
-    NDCG and precision at 10, recall at 100, and MRR. Gains are 0 and 1. `labels` and `texts` are
-    ids and texts of the queries; for the relevant documents see `Judgements.relevant`.
+    The metrics are MAP over the 1,000 best documents, NDCG and precision at 10, recall at 100, and
+    MRR, with gains of 0 and 1. Their intervals and the tests between methods are those of
+    recommendations, with queries in place of users and methods in place of models. `labels` and
+    `texts` are ids and texts of the queries; for the relevant documents see `Judgements.relevant`.
     """
     judged = _judged(lsi, labels, texts, judgements)
     n_judged = sum(map(len, judged.relevant))
@@ -114,7 +115,7 @@ def evaluate_search(
 
 def _measure(lsi: Index, judged: Judged, method: str) -> Measurement:
     """Search for all queries, and measure each."""
-    lsi.query(judged.texts, 1, method=method)  # what a first search reads is not counted
+    lsi.query(judged.texts, 1, method=method)  # exclude from the time what a first search reads
     start = time.perf_counter()
     numbers = [*range(len(judged.texts))]
     found = lsi.query(judged.texts, _DEPTH, method=method, labels=numbers)

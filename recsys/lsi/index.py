@@ -1,4 +1,4 @@
-"""Indexes as they are searched: documents that match a query, and what is alike."""
+"""Search in an index: documents that match a query, similar documents, similar terms."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 
 FEEDBACK = "(best documents)"
-"""Row of an explanation for the documents whose mean stands for the meaning of the query."""
+"""Row of an explanation for the best documents, whose mean is the meaning of the query."""
 
 AVERAGE = "(average document)"
-"""Row of an explanation for what the average document has, which is subtracted."""
+"""Row of an explanation for the scores of the average document, which are subtracted."""
 
 _NO_WORDS = Query(np.zeros(0, np.int64), *np.zeros((2, 0)))
 
 
 class Index:
-    """An index that is searched, without scikit-learn; `recsys.lsi.LSI` makes it.
+    """An index for searching, without scikit-learn; `recsys.lsi.LSI` creates it.
 
-    Its parameters are those of `LSI`.
+    For the parameters see `LSI`.
 
     Attributes
     ----------
@@ -98,9 +98,9 @@ class Index:
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = False) -> Self:
-        """Load a saved index; its arrays are mapped from the files, not read.
+        """Load a saved index; its arrays are memory-mapped, not read.
 
-        With `verify` the checksums of an index larger than 64 MB are verified too.
+        With `verify`, the checksums of an index larger than 64 MB are also verified.
 
         Raises
         ------
@@ -152,31 +152,31 @@ class Index:
             One query, or several.
         n : int
         method : {"hybrid", "lsi", "bm25"}, optional
-            What to rank by, if not by the index's own `method`.
+            How to rank documents, by default the `method` of the index.
         labels : sequence of int or str, optional
-            Values of the column query for several queries, instead of their texts.
+            Values of the column query for several queries, by default their texts.
         parts : bool, default False
             Whether to add the columns words and meaning (Float32), whose sum is the score, and
-            matched: the terms of the query that the document has.
+            matched: the terms of the query that the document contains.
 
         Returns
         -------
         polars DataFrame
             Columns query (the text, or the position of a vector; only for several queries),
-            document, rank (Int32, from 1), score (Float32), and title and snippet where they are
-            known. The score is the cosine ("lsi"), BM25's, or the sum of both as standard scores
-            ("hybrid"). Documents without words are never found.
+            document, rank (Int32, from 1), score (Float32), and title and snippet if known. The
+            score is the cosine ("lsi"), the BM25 score, or a weighted sum of both as standard
+            scores ("hybrid"). Documents without words are never found.
 
         Raises
         ------
         DataError
-            If no word of any query is known, n is below 1, or the index has no counts for the
-            method.
+            If no word of any query is known, n is below 1, or the index lacks the counts that the
+            method needs.
 
         Warns
         -----
         UnknownTermWarning
-            If words are not known; they are left out.
+            If some words are unknown; they are left out.
         """
         self._check_fitted()
         check_n(n)
@@ -204,7 +204,7 @@ class Index:
     def explain(
         self, query: QueriesLike, document: int | str, *, method: str | None = None
     ) -> pl.DataFrame:
-        """Explain the score of a document by the query's words.
+        """Explain the score of a document by the words of the query.
 
         Parameters
         ----------
@@ -216,12 +216,13 @@ class Index:
         Returns
         -------
         polars DataFrame
-            One row for each known term of the query, with columns term and contribution (Float64;
-            their sum is the score). For "lsi" also through: the term of the document that carries
-            most of the contribution, null where the document has no words. For "hybrid" also words
-            and meaning, whose sum is the contribution, and two more rows: of the best documents
-            (their ids in through), whose mean stands for what the query means unless there are
-            few documents, and of the average document, whose scores are subtracted.
+            One row for each known term of the query, with columns term and contribution (Float64);
+            contributions sum to the score. "lsi" adds the column through: the term of the document
+            with the largest share in the contribution, null for a document without words. "hybrid"
+            adds the columns words and meaning, which sum to the contribution, and up to two rows.
+            One is that of the best documents (their ids are in through), whose mean is the meaning
+            of the query unless there are few documents. The other is that of the average document,
+            whose scores are subtracted.
 
         Raises
         ------
@@ -259,7 +260,7 @@ class Index:
             },
             schema_overrides={"through": pl.String},
         )
-        if len(fusion.best):  # whose mean stands for what the query means
+        if len(fusion.best):  # their mean is the meaning of the query
             cosines, through = np.zeros(len(terms)), through.clear(len(terms))
         meaning = cosines * fusion.meaning
         own = pl.DataFrame({"term": terms.cast(pl.String), "contribution": words + meaning})
@@ -347,7 +348,7 @@ class Index:
 
     @property
     def _has_counts(self) -> bool:
-        """True if the rows of documents are counts, which BM25 needs."""
+        """True if the index has counts of words, which BM25 needs."""
         return isinstance(self._encoder, WordEncoder) and self.weighting != "count"
 
     @cached_property
@@ -357,7 +358,7 @@ class Index:
         return Search(self.documents_, length, self._totals)
 
     def _found(self, given: Queries, n: int, method: str) -> tuple[Indices, Ranking]:
-        """Return the numbers of queries, and the documents that a method finds for each."""
+        """Return the indices of queries, and the documents that a method finds for each."""
         search = self._search
         find = {"bm25": search.by_words, "hybrid": search.by_both, "lsi": search.by_meaning}[method]
         queries = [
@@ -382,7 +383,8 @@ class Index:
     def _cosine_shares(self, query: Query, place: int) -> tuple[Floats, pl.Series]:
         """Split the cosine of a query and a document into one share for each word of the query.
 
-        With each comes the term of the document that carries most of it; null without words.
+        Also returns, for each share, the term of the document that contributes most to it; null for
+        a document without words.
         """
         own = self._encoder.weigh(self.documents_.counts_of(place))
         target = self._search.units(np.array([place]))[0].astype(np.float64)
@@ -393,7 +395,7 @@ class Index:
         names = self.terms_.values.alias("through")
         if not own.nnz:
             return shares, names.clear(len(shares))
-        # The document is d'U_k, so each product splits once more, over the document's own terms.
+        # The document is d'U_k, so each share splits again over the terms of the document.
         document_basis = self.components_[:, own.indices].astype(np.float64) * own.data
         products = (weights[:, None] * basis) @ document_basis
         signs = np.where(shares < 0, -1, 1)[:, None]
@@ -406,7 +408,7 @@ class Index:
         return np.asarray(np.sum(parts, axis=0))
 
     def _method(self, given: str | None) -> str:
-        """Return the method of a search, if the index has counts for it."""
+        """Return the method of a search after checking that the index has the counts for it."""
         check_choice("method", self.method if given is None else given, METHODS)
         if self._has_counts:
             return given or self.method
@@ -420,11 +422,11 @@ class Index:
         return as_queries(self._encoder, given, self._matrix, columns=self.terms_in_rows)
 
     def _matrix(self, matrix: Any) -> Any:
-        """Reject queries that are vectors, whose checks an `LSI` takes from scikit-learn."""
-        raise DataError("Queries of an Index are texts; an LSI takes vectors too.")
+        """Reject queries that are vectors; only `LSI` has scikit-learn's checks for them."""
+        raise DataError("Queries of an Index must be texts; use LSI for vectors.")
 
     def _check_fitted(self) -> None:
-        """Check that there is an index; scikit-learn's own check takes as long as a search."""
+        """Check that the index is fitted; scikit-learn's check takes as long as a search."""
         if "components_" not in vars(self):
             from sklearn.utils.validation import check_is_fitted
 

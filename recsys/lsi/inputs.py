@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 Encoder: TypeAlias = WordEncoder | VectorizerEncoder
 Labels: TypeAlias = "tuple[Sequence[Any] | None, Sequence[str | None] | None]"
-"""Ids and titles of documents, where they are given."""
+"""Ids and titles of documents, None if not given."""
 Matrix: TypeAlias = Callable[[Any], Any]
-"""Check of a matrix, which returns it as CSR."""
+"""Function that checks a matrix and returns it as CSR."""
 
 _SNIPPET = 120  # characters
 _NONE = object()
-_TITLES = 3  # times that the words of a title count in a text
+_TITLES = 3  # number of times that a title is repeated in front of its text
 
 
 class Texts:
-    """Texts of batches, each after its title, which counts thrice; `table` names what passes."""
+    """Texts of batches with their titles, repeated three times; `table` collects their names."""
 
     def __init__(self, batches: Iterable[DocumentBatch]) -> None:
         self._batches = batches
@@ -56,7 +56,7 @@ class Texts:
 
     @property
     def table(self) -> pl.DataFrame:
-        """Columns document, title where there is one, and snippet of the texts that have passed."""
+        """Columns document, title (if any) and snippet of the texts read so far."""
         ids, titles, snippets = map(list, zip(*self._names, strict=True))
         known = any(title is not None for title in titles)
         return _table(ids, titles if known else None, snippets)
@@ -68,10 +68,10 @@ def _snippet(text: str) -> str:
 
 
 def _with_title(title: str | None, text: str) -> str:
-    """Return a text with its title, three times if the text is more than that."""
+    """Return a text after its title, three times unless the text has little more than the title."""
     if not title:
         return text
-    # Many texts begin with their title; and one that has little more is not about it any the more.
+    # Many texts begin with their title. Repetition is of no use if there is little more.
     has_title = " ".join(text[: 2 * len(title)].split()).startswith(" ".join(title.split()))
     rest = len(text) - len(title) * has_title
     times = (_TITLES if rest > len(title) else 1) - has_title
@@ -100,13 +100,14 @@ def text_batches(
 ) -> Iterator[DocumentBatch] | None:
     """Return documents as batches of texts, or None if they are (or should be) a matrix.
 
-    `labels` are for texts, since batches have their own; without ids the texts are numbered from
+    `labels` are those of texts; batches have their own. Without ids, texts are numbered from
     `first_id`.
 
     Raises
     ------
     DataError
-        If `documents` is a single text, a frame of texts, or empty, or has other numbers of labels.
+        If `documents` is a single text, a frame of texts, or empty, or the number of labels differs
+        from that of documents.
     """
     problem = _problem(documents)
     if problem:
@@ -125,7 +126,7 @@ def text_batches(
     stream = chain([first], stream)
     if isinstance(first, DocumentBatch):
         if any(each is not None for each in labels):
-            raise DataError("Batches of documents have ids and titles; do not give others.")
+            raise DataError("Batches of documents have ids and titles; give no others.")
         return stream
     if isinstance(first, str | None):
         return batches_of(_documents(stream, *labels, first_id))
@@ -138,10 +139,10 @@ def text_batches(
 
 
 def _problem(documents: Any) -> str | None:
-    """Return why documents are neither texts nor a matrix, where their type shows it."""
+    """Return why documents are neither texts nor a matrix, if their type shows it."""
     if isinstance(documents, str | bytes):
         return "one text."
-    if isinstance(documents, Mapping) and not hasattr(documents, "shape"):  # a dok_matrix is one
+    if isinstance(documents, Mapping) and not hasattr(documents, "shape"):  # not a dok_matrix
         return "a mapping. Give its values, and its keys as ids."
     is_table = isinstance(documents, pl.LazyFrame) or (
         not all(dtype.is_numeric() for dtype in documents.dtypes)
@@ -170,12 +171,12 @@ def learned_counts(
     Raises
     ------
     DataError
-        If a vocabulary is of another length than the matrix is wide, or given for texts.
+        If the length of a vocabulary is not the number of terms, or it is given for texts.
     """
     batches = text_batches(documents, labels)
     if batches is not None:
         if vocabulary is not None:
-            raise DataError("vocabulary is for matrices; the terms of texts are found in them.")
+            raise DataError("vocabulary is for matrices; the terms of texts are their words.")
         counts = encoder.read(texts := Texts(batches))
         return texts.table, counts
     names, counts = _of_matrix(matrix(documents), labels, 0)
@@ -197,7 +198,7 @@ def _of_matrix(counts: Any, labels: Labels, first: int) -> tuple[pl.DataFrame, A
 def further_counts(
     encoder: Encoder, documents: Any, labels: Labels, first: int, matrix: Matrix
 ) -> tuple[pl.DataFrame, Any, int]:
-    """Return the names and counts of further documents, and the number of words lost."""
+    """Return the names and counts of further documents, and the number of unknown words."""
     batches = text_batches(documents, labels, first)
     if batches is None:
         return *_of_matrix(matrix(documents), labels, first), 0
@@ -210,12 +211,12 @@ def further_counts(
 def as_queries(encoder: Encoder, given: Any, matrix: Matrix, *, columns: bool) -> Queries:
     """Return queries as terms with counts and weights.
 
-    With `columns` a matrix has terms in its rows.
+    With `columns`, the queries of a matrix are its columns.
 
     Raises
     ------
     DataError
-        If they are neither texts nor vectors, or there are none.
+        If queries are neither texts nor vectors, or there are none.
     """
     texts = has_texts(given)
     single = isinstance(given, str) or (np.ndim(given) == 1 and not texts)

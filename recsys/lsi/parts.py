@@ -1,4 +1,4 @@
-"""The documents of an index, in the parts in which they were added, what finds them, and files."""
+"""The documents of an index in parts, one for each addition, with search structures and files."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-_SMALL = 4096  # documents without codes; rows of a block
-_LEVELS = 15  # of a code are 0 to 15
-_MOST_QUERY = 2047  # largest entry of a query among codes
-_FEWEST = 64  # dimensions of codes, at least
-_LARGER = 2  # times the size of the part behind it, that a part has
-_MOST_REMOVED = 4  # documents of a part for each that is removed
-_SHARED = 2**23  # bytes from which on several threads read codes
+_SMALL = 4096  # maximum number of documents without codes; rows of a block
+_LEVELS = 15  # maximum of a code
+_MOST_QUERY = 2047  # maximum entry of a query in integers
+_FEWEST = 64  # minimum number of dimensions of codes
+_LARGER = 2  # minimum ratio of the sizes of a part and the next one
+_MOST_REMOVED = 4  # maximum share of removed documents in a part, as 1 in this many
+_SHARED = 2**23  # size of codes in bytes from which on several threads read them
 _CODES = "codes", "code_scale", "code_error"  # names of the arrays of `Codes`
 _ARRAYS = {
     "components": ("k", "terms"),
@@ -61,11 +61,11 @@ _PART_ARRAYS = {
 
 
 class Codes(NamedTuple):
-    """Unit vectors as integers of 4 bits, an eighth of their size: a coarse but safe filter.
+    """Unit vectors as integers of 4 bits, an eighth of their size, for upper bounds of cosines.
 
-    The vectors are turned first, by a Hadamard matrix, so that their entries are about equally
-    large: a turned vector is about ``scale * (u - 7.5)``, at a distance of `error`. In `values` are
-    two of its integers u in a byte, columns j and j + width.
+    The vectors are first rotated by a Hadamard matrix, so that their entries are of similar size.
+    A rotated vector is approximately ``scale * (u - 7.5)``, with an error of length `error`. A byte
+    of `values` holds two of the integers u, those of columns j and j + width.
     """
 
     values: NDArray[np.uint8]
@@ -74,7 +74,7 @@ class Codes(NamedTuple):
 
     @classmethod
     def of(cls, vectors: Floats, inverse: Floats) -> Self:
-        """Return the codes of vectors, given 1 / length of each, 0 for those without direction."""
+        """Return the codes of vectors, given 1 / length of each, 0 for vectors of zero."""
         n, turn = len(vectors), _hadamard(vectors.shape[1])
         width = turn.shape[1] // 2
         codes = cls(np.empty((n, width), np.uint8), *np.zeros((2, n), np.float32))
@@ -93,7 +93,7 @@ class Codes(NamedTuple):
     def bounds(
         self, direction: Floats, bm25: Floats | None, words: float, meaning: float, out: Floats
     ) -> float:
-        """Write ``words bm25 + meaning cosine``, which with the result are upper bounds."""
+        """Write ``words bm25 + meaning cosine`` to `out`; return what to add for upper bounds."""
         turned = direction @ _hadamard(len(direction))
         step = max(float(np.abs(turned).max()) / _MOST_QUERY, 1e-30)
         query = np.rint(turned / step)
@@ -115,7 +115,7 @@ class Codes(NamedTuple):
 
 @cache
 def _hadamard(k: int) -> Floats:
-    """Return k orthonormal rows of a length that is a power of 2, with entries of equal size."""
+    """Return k orthonormal rows, whose length is a power of 2, with entries of equal size."""
     signs = np.ones((1, 1), np.float32)
     while len(signs) < max(k, _FEWEST):
         signs = np.block([[signs, signs], [signs, -signs]])
@@ -126,11 +126,11 @@ def _hadamard(k: int) -> Floats:
 class Part:
     """Documents that were added together.
 
-    Their `table` has the columns document, and title and snippet as far as they are known; `counts`
-    how often they have each term, a csr_array, or whatever the rows of a matrix have; `embedding`
-    their coordinates, V_k S_k; `mean_length` the words of the mean document, for BM25, None where
-    the rows are not counts; `removed` the ascending rows of documents that are there no more; and
-    `stored` the arrays of a saved index, from which `arrays` takes what it would compute.
+    `table` has the columns document and, if known, title and snippet. `counts` is a csr_array of
+    counts of terms, or the rows of the given matrix. `embedding` are the coordinates V_k S_k.
+    `mean_length` is the mean number of words of a document, for BM25, None if the rows are not
+    counts. `removed` are the ascending rows of removed documents. `stored` are the arrays of a
+    saved index, which are used instead of computing them again.
     """
 
     table: pl.DataFrame
@@ -142,7 +142,7 @@ class Part:
 
     @classmethod
     def joined(cls, parts: Sequence[Part]) -> Part:
-        """Return the documents of several parts as one, without those that are removed."""
+        """Return several parts as one, without removed documents."""
         kept = [np.delete(np.arange(len(part)), part.removed) for part in parts]
         pairs = [*zip(parts, kept, strict=True)]
         return cls(
@@ -156,7 +156,7 @@ class Part:
         return len(self.table)
 
     def without(self, rows: Indices) -> Part:
-        """Return the part with more documents that are removed."""
+        """Return the part with further documents removed."""
         left = replace(self, removed=np.union1d(self.removed, rows))
         shared = ("vectors", "inverse", "postings", "codes", "arrays")
         left.__dict__.update({key: each for key, each in self.__dict__.items() if key in shared})
@@ -164,12 +164,12 @@ class Part:
 
     @cached_property
     def vectors(self) -> Floats:
-        """Coordinates as float32, in which cosines are computed."""
+        """Coordinates as float32, for cosines."""
         return np.asarray(self.embedding, dtype=np.float32)
 
     @cached_property
     def inverse(self) -> Floats:
-        """1 / length of each document's coordinates, 0 for one without any."""
+        """1 / length of the coordinates of each document, 0 for coordinates of zero."""
         if "inverse" in self.stored:
             return self.stored["inverse"]
         return np.nan_to_num(inverse_lengths(self.vectors), nan=0.0)
@@ -185,14 +185,14 @@ class Part:
 
     @cached_property
     def codes(self) -> Codes | None:
-        """Codes of the vectors, if there are many."""
+        """Codes of the vectors, None if there are few."""
         if "codes" not in self.stored:
             return Codes.of(self.vectors, self.inverse) if len(self) > _SMALL else None
         codes = Codes(*(self.stored[name] for name in _CODES))
         return codes if len(codes.values) else None
 
     def totals(self, rows: Any = slice(None)) -> Doubles:
-        """Return sums of unit vectors, of their outer products, of those of coordinates."""
+        """Return sums of unit vectors, of their outer products, and of those of coordinates."""
         vectors, inverse = self.embedding[rows], self.inverse[rows]
         k = vectors.shape[1]
         sums = np.zeros((2 * k + 1, k))
@@ -237,7 +237,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """Documents of an index; a place is a row of the parts, one below another."""
+    """Documents of an index; places number the rows of all parts."""
 
     parts: tuple[Part, ...]
 
@@ -246,31 +246,31 @@ class Collection:
 
     @cached_property
     def whole(self) -> Part:
-        """All documents as one part, without those that are removed."""
+        """All documents as one part, without removed ones."""
         if len(self.parts) == 1 and not len(self.parts[0].removed):
             return self.parts[0]
         return Part.joined(self.parts)
 
     @cached_property
     def ids(self) -> Ids:
-        """Their ids."""
+        """Ids of the documents."""
         labels = self.table["document"]
         kept = labels if self._places is None else labels.gather(self._places)
         return Ids(kept, "document", sort=False)
 
     @cached_property
     def table(self) -> pl.DataFrame:
-        """Columns document, title and snippet, as far as they are known, of all places."""
+        """Columns document and, if known, title and snippet, of all places."""
         return tables_joined([part.table for part in self.parts])
 
     @cached_property
     def _places(self) -> Indices | None:
-        """Place of each document, None where nothing is removed."""
+        """Place of each document, None if no document is removed."""
         return np.delete(np.arange(len(self.table)), self.removed) if len(self.removed) else None
 
     @cached_property
     def removed(self) -> Indices:
-        """Places of documents that are there no more."""
+        """Places of removed documents."""
         return np.concatenate([own.start + part.removed for part, own in self.slices])
 
     @cached_property
@@ -288,12 +288,12 @@ class Collection:
         return numbers if self._places is None else self._places[numbers]
 
     def shown(self, places: Indices) -> list[pl.Series]:
-        """Return ids, and titles and snippets as far as they are known, of some documents."""
-        index = pl.Series(places.astype(np.uint32))  # the quickest way by far
+        """Return ids and, if known, titles and snippets of some documents."""
+        index = pl.Series(places.astype(np.uint32))  # by far the fastest way
         return [column[index] for column in self.table.get_columns()]
 
     def row_of(self, place: int) -> tuple[Part, int]:
-        """Return the part that a place is in, with its row there."""
+        """Return the part that contains a place, and the row in this part."""
         return next((part, place - own.start) for part, own in self.slices if place < own.stop)
 
     def counts_of(self, place: int) -> Any:
@@ -304,8 +304,8 @@ class Collection:
     def extended(self, more: Part) -> Collection:
         """Return a collection of these and further documents.
 
-        Parts that are not much larger than the one behind them are joined with it, so that there
-        are few.
+        A part that is less than twice as large as the next one is joined with it, so that there are
+        few parts.
         """
         parts = [*self.parts, more]
         while len(parts) > 1 and len(parts[-2]) < _LARGER * len(parts[-1]):
@@ -313,7 +313,7 @@ class Collection:
         return Collection(tuple(parts))
 
     def without(self, places: Indices) -> Collection:
-        """Return a collection without some documents; a quarter of a part may be removed."""
+        """Return a collection without some documents; rebuild parts that lose a quarter."""
         owned = {id(part): rows for part, rows in self.owned(places)}
         parts = []
         for part in self.parts:
@@ -326,7 +326,7 @@ class Collection:
         return Collection(tuple(parts))
 
     def owned(self, places: Indices) -> Iterator[tuple[Part, Indices]]:
-        """Yield the parts that places are in, with their rows there."""
+        """Yield the parts that contain places, and the rows in each part."""
         for part, own in self.slices:
             inside = (places >= own.start) & (places < own.stop)
             if inside.any():
@@ -334,7 +334,7 @@ class Collection:
 
 
 def tables_joined(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return tables of documents below one another; numbers and names as ids become names."""
+    """Concatenate tables of documents; ids of mixed types become strings."""
     if len(tables) == 1:
         return tables[0]
     if len({table.schema["document"] for table in tables}) > 1:
@@ -345,7 +345,7 @@ def tables_joined(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class SavedIndex:
-    """A saved index; of each part the arrays and the table."""
+    """Contents of a saved index, with the arrays and the table of each part."""
 
     parameters: dict[str, Any]
     training: dict[str, Any]
@@ -358,7 +358,7 @@ class SavedIndex:
 def save_index(
     index: SavedIndex, path: str | Path, *, overwrite: bool = False, origin: Origin | None = None
 ) -> Origin:
-    """Write an index to a new directory, whole or not at all; what `origin` has is linked to."""
+    """Write an index to a new directory atomically; files of `origin` are linked, not copied."""
     arrays = {f"arrays/{name}": array for name, array in index.arrays.items()}
     stop_words = pl.Series("word", index.stop_words, dtype=pl.String)
     tables = {"terms": index.terms.alias("term").to_frame(), "stop_words": stop_words.to_frame()}
@@ -406,7 +406,7 @@ def load_index(path: str | Path, *, verify: bool = False) -> tuple[SavedIndex, O
             parts.append((own, table))
         n, removed = sum(len(table) for _, table in parts), arrays["removed"]
         if (np.diff(removed, prepend=-1, append=n) < 1).any() or len(removed) == n:
-            raise DamageError("removed must be ascending places of documents, not all of them")
+            raise DamageError("removed must be ascending places of documents, but not all")
     saved = SavedIndex(manifest.parameters, manifest.training, arrays, terms, stop_words, parts)
     return saved, Origin(Path(path), manifest, found, tables)
 
@@ -417,7 +417,7 @@ def _check_part(
     """Check the arrays of n documents."""
     own = {**sizes, "documents": n, "documents + 1": n + 1}
     own |= {"entries": arrays["counts_data"].size, "postings": arrays["postings_documents"].size}
-    coded, width = (*arrays["codes"].shape, 0, 0)[:2]  # of any number of axes
+    coded, width = (*arrays["codes"].shape, 0, 0)[:2]  # a damaged array may have any number of axes
     own |= {"coded": n if coded else 0, "code width": width if coded else 0}
     _check_arrays(arrays, _PART_ARRAYS, own, everything)
     if coded and (2 * width < max(_FEWEST, sizes["k"]) or width & (width - 1)):

@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 
-_NAMED = 5  # unknown words that a message lists
-_LONGER, _COMPARED = 2, 5000  # characters that a similar word may be longer or shorter; words
+_NAMED = 5  # maximum number of unknown words in a message
+# Maximum difference in length of a similar word, and maximum number of words to compare.
+_LONGER, _COMPARED = 2, 5000
 ROUNDING = 1e-5
-"""Share of the length of a query that rounding leaves of a direction outside the space."""
+"""Length of a projection, relative to the query, that may be mere rounding error."""
 
 
 class NothingToRankError(DataError):
-    """No query has a known word, or a direction, to rank documents by."""
+    """No query has a known word, or a direction, by which to rank documents."""
 
 
 class UnknownTermWarning(UserWarning):
-    """Words of a query are in no document of the index."""
+    """Some words of a query are in no document of the index."""
 
 
 class Query(NamedTuple):
@@ -55,7 +56,7 @@ class Query(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Queries with their texts, or the positions of vectors; `single` if one was given, no list."""
+    """Queries with their texts, or the positions of vectors; `single` unless a list was given."""
 
     labels: Sequence[Any]
     each: Sequence[Query]
@@ -65,14 +66,14 @@ class Queries(NamedTuple):
     def of_rows(
         cls, rows: Any, weigh: Callable[[Indices, Floats], Floats], single: bool
     ) -> Queries:
-        """Return the queries that the rows of a CSR matrix are; `weigh` takes terms and counts."""
+        """Return the rows of a CSR matrix as queries; `weigh` takes terms and counts."""
         terms = np.split(rows.indices.astype(np.int64), rows.indptr[1:-1])
         counts = np.split(rows.data, rows.indptr[1:-1])
         pairs = zip(terms, counts, strict=True)
         return cls(range(rows.shape[0]), [Query(*pair, weigh(*pair)) for pair in pairs], single)
 
     def check(self, known: Ids) -> None:
-        """Check that queries have known words: see `check_words`."""
+        """Check that queries have known words; see `check_words`."""
         lost = np.array([not len(query.terms) for query in self.each])
         check_words([query.unknown for query in self.each], lost, known, stacklevel=5)
 
@@ -83,9 +84,10 @@ def check_words(
     known: Ids | None = None,
     stacklevel: int = 4,
 ) -> None:
-    """Check that queries have known words, given the unknown ones of each and which have no known.
+    """Check that queries have known words.
 
-    For one query, similar ones of the `known` words are named.
+    `unknown` are the unknown words of each query, and `lost` marks queries without a known word.
+    For a single query, the message names similar words of `known`.
 
     Warns
     -----
@@ -107,20 +109,20 @@ def check_words(
         raise NothingToRankError(
             f"No word of the query is in the index: {listed_words}."
             if different
-            else "The query has no words, or only stop words; by default a word has two letters or "
-            "more."
+            else "The query has no words, or only stop words; by default a word has at least two "
+            "letters."
         )
     if different:
         message = f"Not in the index: {listed_words}."
         if lost.any():
             n = int(lost.sum())
             subject = "One query has" if n == 1 else f"{n:,} queries have"
-            message += f" {subject} no known word, and so no results."
+            message += f" {subject} no known word, and therefore no results."
         warnings.warn(message, UnknownTermWarning, stacklevel=stacklevel)
 
 
 def _with_similar(word: str, known: pl.Series) -> str:
-    """Return a word, with the most similar of the known ones that begin alike."""
+    """Return a word, with the most similar known word that begins with the same letter."""
     texts = known.cast(pl.String)
     lengths = texts.str.len_chars().cast(pl.Int64)
     alike = texts.filter(texts.str.starts_with(word[:1]) & ((lengths - len(word)).abs() <= _LONGER))
@@ -139,7 +141,7 @@ def best_rows(scorer: Cosine, n_queries: int, n: int, exclude: Indices | None = 
 def similar_rows(
     labels: Ids, vectors: NDArray[np.float32], wanted: IdsLike | int | str, n: int
 ) -> pl.DataFrame:
-    """Return the rows most similar to some rows, as a frame: term, similar, rank, score."""
+    """Return the rows most similar to some rows as a frame: term, similar, rank, score."""
     places = labels.index(listed(wanted))
     top = best_rows(Cosine(vectors, vectors[places]), len(places), n, places)
     return pl.DataFrame(

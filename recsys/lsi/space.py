@@ -22,30 +22,30 @@ Floats = NDArray[np.floating[Any]]
 Float64s = NDArray[np.float64]
 
 DEFAULT_RANK = 75
-_SHARE = 3  # documents (or terms) for each dimension, at least, by default
-_NOTHING = 1e-10  # of the largest square: rounding errors of a zero direction are below it
-_LARGE = 20_000  # documents from which on a larger residual saves a third of the passes:
-_TOL = 1e-2  # with it the directions carry 2e-4 less
-_MANY = 65_536  # entries from which on products are made on all cores
-_BLOCK = 512  # rows that are added at a time: bounds the size of the small matrix
+_SHARE = 3  # default minimum number of documents (or terms) for each dimension
+_NOTHING = 1e-10  # squares below this share of the largest one are rounding errors of zero
+_LARGE = 20_000  # number of documents from which on _TOL is used; it saves a third of the passes
+_TOL = 1e-2  # tolerance of the SVD; with it the directions explain 2e-4 less
+_MANY = 65_536  # number of entries from which on products use all cores
+_BLOCK = 512  # number of rows added at once, to limit the size of the small matrix
 
 WEIGHTINGS = ("tfidf", "log-entropy", "count")
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Directions of terms, U_k' in orthonormal rows, with their singular values."""
+    """Directions of terms U_k', orthonormal rows, with their singular values."""
 
     components: Floats
     singular_values: Floats
 
     def project(self, rows: Any) -> Floats:
-        """Return ``rows @ components.T``, shape (n_rows, k), of CSR rows.
+        """Return ``rows @ components.T`` for CSR rows, shape (n_rows, k).
 
-        For a training document it is its row of V_k S_k; for others it is the fold-in.
+        For training documents these are rows of V_k S_k; for others they are the fold-in.
         """
         components = self.components
-        if 4 * rows.nnz < rows.shape[1]:  # a query: the directions of its few terms are enough
+        if 4 * rows.nnz < rows.shape[1]:  # for a query, use the directions of its few terms only
             used = np.unique(rows.indices)
             rows, components = rows[:, used], components[:, used]
         turned = np.ascontiguousarray(components.T)
@@ -67,8 +67,8 @@ class Added:
         Share of their squared weights outside the previous space, from 0 to 1. Folding in ignores
         this share; an update includes as much of it as the rank allows.
     orthogonality_loss : float
-        ||V'V - I||_2 of all document vectors over the singular values: 0 for an SVD, and the
-        larger the more has been folded in.
+        ||V'V - I||_2, where V are all document vectors divided by the singular values. It is 0 for
+        an SVD, and grows with folding in.
     unknown_words : int
         Number of occurrences of unknown words, which were left out.
     n_replaced : int
@@ -84,11 +84,11 @@ class Added:
 
 
 def default_rank(shape: tuple[int, int], most: int = DEFAULT_RANK) -> int:
-    """Return the default number of dimensions, `most` of them, fewer for small collections.
+    """Return the default number of dimensions: `most`, fewer for small collections.
 
-    Together with exact words, 50 to 200 dimensions do about equally well in collections of 1,400 to
-    7,000 documents; alone, LSI does best with 100 to 300. Random subsets of Cranfield of 200 to 700
-    documents do best with a fifth to a half of their number.
+    In collections of 1,400 to 7,000 documents, hybrid search is about equally good with 50 to 200
+    dimensions; LSI alone is best with 100 to 300. Random subsets of Cranfield of 200 to 700
+    documents are best searched with a fifth to a half as many dimensions as documents.
     """
     return max(1, min(most, max(2, min(shape) // _SHARE), *shape))
 
@@ -104,7 +104,7 @@ def decompose(
     Raises
     ------
     DataError
-        If it is out of its range, or no document has a weight.
+        If `n_components` is out of its range, or no document has a weight.
     """
     largest = min(weighted.shape)
     if n_components is None:
@@ -127,7 +127,7 @@ def decompose(
     rounding = svd.s[0] * max(weighted.shape) * np.finfo(svd.s.dtype).eps
     kept = int(np.sum(svd.s > rounding))
     if not kept:
-        raise DataError("There is nothing to decompose: every term has weight zero everywhere.")
+        raise DataError("There is nothing to decompose: all terms have weight zero everywhere.")
     return Space(svd.Vt[:kept], svd.s[:kept])
 
 
@@ -138,14 +138,14 @@ def orthogonality_loss(gram: Float64s, singular_values: NDArray[Any]) -> float:
 
 
 def energy(values: NDArray[Any]) -> float:
-    """Return the sum of squares, in float64 but without a copy of that size."""
+    """Return the sum of squares, accumulated in float64 without a copy."""
     flat = values.reshape(-1)
     parts = pieces(len(flat), 2**20)
     return float(sum(np.square(flat[part], dtype=np.float64).sum() for part in parts))
 
 
 def outside_share(rows: Any, coordinates: NDArray[Any]) -> float:
-    """Return the share of the squared entries of rows that their coordinates do not carry."""
+    """Return the share of the squared entries of rows that is lost in their coordinates."""
     total = energy(rows.data)
     if total == 0:
         return 0.0
@@ -154,17 +154,17 @@ def outside_share(rows: Any, coordinates: NDArray[Any]) -> float:
 
 
 def with_documents(space: Space, documents: Any, n_new: int) -> tuple[Space, NDArray[Any]]:
-    """Add the last `n_new` rows to a space; return it and the coordinates of all rows.
+    """Add the last `n_new` rows to a space; return the space and the coordinates of all rows.
 
-    It has the same rank (less if a dimension has lost its weight). It is the exact SVD if the old
-    matrix had rank k; otherwise it lacks what the rank-k approximation had left out.
+    The rank stays the same, or falls if a dimension has lost its weight. The result is the exact
+    SVD if the old matrix had rank k. Otherwise it lacks the error of the rank-k approximation.
 
     References
     ----------
-    Zha & Simon (1999), "On updating problems in latent semantic indexing", section 3.1; Brand
-    (2006), "Fast low-rank modifications of the thin singular value decomposition", section 2.
+    Zha & Simon (1999), "On updating problems in latent semantic indexing", section 3.1.
+    Brand (2006), "Fast low-rank modifications of the thin singular value decomposition", section 2.
     """
-    with one_blas_thread():  # many small decompositions, in which more threads only wait
+    with one_blas_thread():  # more threads do not speed up many small decompositions
         components = space.components.astype(np.float64)
         values = space.singular_values.astype(np.float64)
         for start in range(documents.shape[0] - n_new, documents.shape[0], _BLOCK):
@@ -195,7 +195,7 @@ def _with_rows(components: Float64s, s: Float64s, rows: Any) -> tuple[Float64s, 
 
 def _rayleigh_ritz(components: Float64s, documents: Any, dtype: Any) -> tuple[Space, NDArray[Any]]:
     """Rotate the directions so that the coordinates of the documents are uncorrelated."""
-    # Cholesky QR: the rows are orthonormal but for rounding, so one round of it is enough.
+    # The rows are orthonormal up to rounding, so one round of Cholesky QR is enough.
     triangle = np.linalg.cholesky(components @ components.T)
     components = np.linalg.inv(triangle) @ components
     coordinates = documents @ np.ascontiguousarray(components.T)
@@ -203,7 +203,7 @@ def _rayleigh_ritz(components: Float64s, documents: Any, dtype: Any) -> tuple[Sp
     order = np.argsort(-eigenvalues, kind="stable")
     order = order[eigenvalues[order] > eigenvalues.max() * _NOTHING]
     turned = turn[:, order].T @ components
-    largest = np.abs(turned).argmax(axis=1)  # which are positive, by the signs
+    largest = np.abs(turned).argmax(axis=1)  # signs are chosen so that these are positive
     signs = np.sign(turned[np.arange(len(turned)), largest])
     space = Space(
         (turned * signs[:, None]).astype(dtype), np.sqrt(eigenvalues[order]).astype(dtype)
@@ -219,7 +219,7 @@ class Weighting:
     name            weight of a count c               global weight of a term
     ==============  ================================  ==========================================
     ``tfidf``       1 + ln c (c itself below 1)       ln((1 + n) / df), df of n documents have it
-    ``log-entropy`` ln(1 + c)                         1 + sum p ln p / ln n, p = its shares
+    ``log-entropy`` ln(1 + c)                         1 + sum p ln p / ln n, p = c / sum of c
     ``count``       c                                 1
     ==============  ================================  ==========================================
 
@@ -251,9 +251,8 @@ class Weighting:
     def apply(self, counts: Any) -> Any:
         """Return the weighted matrix.
 
-        Rows are divided by their length to the `power`: with 1 they have length 1 (except empty
-        ones), with 1/2 long documents keep some of their weight in a decomposition. Those of
-        "count" are not scaled.
+        Rows are divided by their length to the `power`, except those of "count". With 1 rows have
+        length 1 (except empty ones); with 1/2 long documents have more weight in a decomposition.
         """
         weights = self.term_weights.astype(counts.dtype)[counts.indices]
         weights *= _LOCAL[self.name](counts.data).astype(counts.dtype, copy=False)
@@ -267,12 +266,12 @@ class Weighting:
         return weighted
 
     def of_query(self, terms: NDArray[np.int64], counts: Floats) -> Floats:
-        """Return the weights of the terms of a query, which is not scaled."""
+        """Return the weights of the terms of a query, which are not scaled."""
         return (_LOCAL[self.name](counts) * self.term_weights[terms]).astype(counts.dtype)
 
 
 def canonical_csr(matrix: Any) -> Any:
-    """Return a CSR array of its own memory, with sorted indices, no duplicates, no stored zeros."""
+    """Return a copy as CSR array with sorted indices, without duplicates and stored zeros."""
     csr = sparse.csr_array(matrix)
     if not np.issubdtype(csr.dtype, np.floating):
         csr = csr.astype(np.float64)
@@ -292,12 +291,12 @@ def _entropy(counts: Any) -> Float64s:
     if counts.shape[0] < 2:
         return np.ones(counts.shape[1])
     weights: Float64s = 1 + information / np.log(counts.shape[0])
-    weights[weights <= counts.shape[0] * np.finfo(np.float64).eps] = 0  # rounding has no meaning
+    weights[weights <= counts.shape[0] * np.finfo(np.float64).eps] = 0  # mere rounding errors
     return weights
 
 
 _LOCAL: dict[str, Callable[[Floats], Floats]] = {
-    # 1 + ln c, continued below 1 by c, to which it is tangent
+    # 1 + ln c, continued below 1 by its tangent c
     "tfidf": lambda c: np.where(c >= 1, 1 + np.log(np.maximum(c, 1)), c),
     "log-entropy": np.log1p,
     "count": lambda c: c,

@@ -255,7 +255,9 @@ def test_a_big_sparse_matrix_stays_sparse():
 
 def test_backward_raises_if_its_factor_is_too_large():
     A = sparse.random_array((30_000, 20_000), density=1e-6, rng=0)
-    message = r"at most 1.1 GB; got sparse A of shape \(30000, 20000\), with one of 3.2 GB: use"
+    message = (
+        r"at most 1.1 GB; got sparse A of shape \(30000, 20000\), whose factor has 3.2 GB: use"
+    )
     with pytest.raises(ValueError, match=message):
         select_columns(A, 3, method="backward")
 

@@ -363,7 +363,7 @@ class FirstRows(LinearOperator):
     ids=["function", "class"],
 )
 def test_a_linear_operator_without_transpose(method, operator):
-    with pytest.raises(TypeError, match=r"A is a LinearOperator that needs rmatvec or rmatmat"):
+    with pytest.raises(TypeError, match=r"A is a LinearOperator without rmatvec or rmatmat"):
         truncated_svd(operator, 2, method=method)
 
 

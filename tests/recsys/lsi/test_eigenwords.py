@@ -41,7 +41,7 @@ def test_a_window_of_two_reaches_over_a_word_but_not_over_the_end_of_a_text():
 
 def test_words_passed_over_keep_their_places():
 
-    with pytest.raises(DataError, match="No word has another one in its window"):
+    with pytest.raises(DataError, match="No word has another word in its window"):
         Eigenwords(1, window=1, min_count=2).fit(["tea hot milk", "tea cold milk"])
     both = Eigenwords(1, window=2, min_count=2).fit(["tea hot milk", "tea cold milk"])
     assert both.terms_.values.to_list() == ["milk", "tea"]
@@ -57,7 +57,7 @@ def test_the_scaled_matrix_is_that_of_the_formula():
 
 
 def test_what_cannot_be_learnt_is_rejected():
-    with pytest.raises(DataError, match="learned from texts; got a matrix"):
+    with pytest.raises(DataError, match="need texts; got a matrix"):
         Eigenwords().fit(np.eye(3))
     with pytest.raises(DataError, match="No word occurs min_count=3 times"):
         Eigenwords(min_count=3).fit(["tea milk"])

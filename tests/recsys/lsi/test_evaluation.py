@@ -70,5 +70,5 @@ def test_judgements_of_nothing_that_is_there_are_rejected():
     lsi = LSI(2).fit(TEXTS, ids=list("abcde"))
     with pytest.raises(DataError, match="ids such as 'q9' and 'z'"):
         evaluate_search(lsi, ["q1"], ["tea"], judged(("q9", "z", 1)))
-    with pytest.raises(DataError, match="No judgement says that a document is relevant"):
+    with pytest.raises(DataError, match="judgements have no relevant document"):
         evaluate_search(lsi, ["q1"], ["tea"], Judgements(judged(("q1", "a", 0)).frame.head(0), ""))

@@ -388,7 +388,7 @@ def test_names_of_a_matrix_are_as_many_as_its_rows():
 
 @pytest.mark.parametrize("n_components", [None, 1])
 def test_terms_that_are_the_same_everywhere_leave_nothing(n_components):
-    with pytest.raises(DataError, match="every term has weight zero everywhere"):
+    with pytest.raises(DataError, match="all terms have weight zero everywhere"):
         LSI(n_components, weighting="log-entropy").fit(["salt ice", "salt ice", "salt ice"])
 
 
