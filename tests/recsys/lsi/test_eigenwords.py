@@ -59,7 +59,7 @@ def test_the_scaled_matrix_is_that_of_the_formula():
 def test_what_cannot_be_learnt_is_rejected():
     with pytest.raises(DataError, match="need texts; got a matrix"):
         Eigenwords().fit(np.eye(3))
-    with pytest.raises(DataError, match="No word occurs min_count=3 times"):
+    with pytest.raises(DataError, match="No word occurs at least min_count=3 times"):
         Eigenwords(min_count=3).fit(["tea milk"])
     with pytest.raises(DataError, match="sides must be one of apart, merged; got 'left'"):
         Eigenwords(sides="left")

@@ -289,7 +289,7 @@ def test_min_df_leaves_out_rare_words(everyday):
         ({}, "one text", "must be a list of texts or a matrix; got one text"),
         ({}, [], "There are no documents"),
         ({}, ["?", "!"], "There are no words in any of the 2 documents"),
-        ({"min_df": 3}, ["tea", "tea"], "No word is in min_df=3 documents or more"),
+        ({"min_df": 3}, ["tea", "tea"], "No word is in at least min_df=3 documents"),
         ({"min_df": 0}, ["tea"], "min_df must be a positive integer; got 0"),
         ({}, [None, "tea"], r"Document 0 \(from 0\) must be a text; got NoneType"),
         ({}, ["tea", None], r"Document 1 \(from 0\) must be a text; got NoneType"),
