@@ -32,7 +32,7 @@ from recsys.reranking import ColdUser, Request, requested
 from recsys.schema import Saved, load_model
 from recsys.storage import save_model
 from recsys.topn import Cosine, KnownUsers, Scorer, TopN, top_n
-from recsys.update import updated
+from recsys.update import reading_of, updated
 
 ColdPair = Literal["error", "bias", "popular"]
 IdLike: TypeAlias = int | str
@@ -319,7 +319,7 @@ class Recommender:
         DataError
             If the ratings are not of this kind, timestamps are missing, or a fit is needed.
         """
-        new = None if ratings is None else as_ratings(ratings, self.provenance.reading)
+        new = None if ratings is None else as_ratings(ratings, reading_of(self))
         return updated(self, new, window=window, forget=forget, refit=refit, on_step=on_step)
 
     def recommend(

@@ -38,6 +38,12 @@ _HALVINGS = 1.0  # of weights since a fit, after which all are fitted again
 _LEAST_WEIGHT = 1e-12
 
 
+def reading_of(recommender: Recommender) -> dict[str, Any]:
+    """Return what `recsys.read_ratings` is to know of a model when it reads ratings for it."""
+    ratings = recommender.ratings
+    return {**recommender.provenance.reading, "users": ratings.users, "items": ratings.items}
+
+
 def updated(
     recommender: R,
     new: Ratings | None,

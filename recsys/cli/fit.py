@@ -176,12 +176,13 @@ def _update(
     model: str, ratings: tuple[str, ...], target: str, changes: _Changes, reader: cli.ReaderOptions
 ) -> None:
     from recsys.changes import adds_up, pairs_in_both
+    from recsys.update import reading_of
 
     old = inputs.load_model(model)
     start, new = time.perf_counter(), None
     if ratings:
         is_implicit = reader.implicit or old.ratings.implicit
-        like = old.provenance.reading
+        like = reading_of(old)
         new = inputs.load_ratings(ratings, replace(reader, implicit=is_implicit), like)
         start = time.perf_counter()
     forget = _in_model(old, new, changes)

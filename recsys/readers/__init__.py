@@ -138,7 +138,8 @@ def read_ratings(
         named as in the ratings or as usual; of a database also the name of another table.
     like : mapping, optional
         Options of an earlier reading, as `Provenance.reading` of a saved model has them: they count
-        where none are given, and columns where the data have them.
+        where none are given, and columns where the data have them. No tables but those that are
+        named are read then; their ids may also be among the Ids "users" and "items" of the mapping.
     on_rows : callable, optional
         Called with the rows read so far and those expected (None if unknown).
 
@@ -185,8 +186,11 @@ def read_ratings(
         for ids in (ratings.items, ratings.users):
             place = chosen.get(f"{ids.kind}_table")
             if place is None:
-                known, remark = _neighbouring_table(data, ids, request)
+                first = like is None  # not those of other data, in an update
+                known, remark = _neighbouring_table(data, ids, request) if first else (None, "")
             else:
+                if (earlier := (like or {}).get(f"{ids.kind}s")) is not None:
+                    ids = earlier.union(ids.values)
                 known, remark = read_table(_in_database(place, sources), ids, request)
             tables[f"{ids.kind}_table"] = known
             remarks += [remark] if remark else []
@@ -226,13 +230,17 @@ def remembered(options: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
 
     Tables are remembered by name, not if they were given as frames.
     """
-    kept = {
+    kept: dict[str, Any] = {
         name: value
         for name in REMEMBERED
         if (value := options.get(name)) is not None
         and not (name.endswith("_table") and not isinstance(value, str))
         and not (isinstance(value, str) and redacted(value) != value)
     }
+    for name in kept.keys() & {"item_table", "user_table"}:  # for updates in other folders
+        file, mark, of_database = kept[name].partition("::")
+        if "://" not in file and Path(file).exists():
+            kept[name] = f"{Path(file).absolute()}{mark}{of_database}"
     if "half_life" in kept and ratings.seconds is not None:
         kept[WEIGHTED_AT] = int(ratings.seconds.max())
     if "event_weights" in kept:

@@ -102,6 +102,38 @@ def test_todays_table_replaces_the_one_that_a_model_has_kept(run):
     assert ("u1", "a1") in everyone(run, "m", "--where", "price < 30")
 
 
+def test_an_update_in_another_folder_reads_the_same_table(run, monkeypatch):
+    run("fit", *READING, "--out", "m", "--model", "popular")
+    Path("other").mkdir()
+    wares = WARES.replace("Assam", "Another")
+    Path("other/wares.csv").write_text(wares)
+    Path("new.csv").write_text("visitor,product_sku,stars\nu1,c3,5\n")
+    monkeypatch.chdir("other")
+    run("update", "../m", "../new.csv", "--out", "../m2")
+    monkeypatch.chdir("..")
+    assert "Assam" in run("recommend", "m2", "--user", "u2", "--include-seen").stdout
+
+
+def test_an_update_does_not_look_for_tables(run):
+    Path("wares.csv").unlink()
+    run("fit", "events.csv", *COLUMNS, "--out", "m", "--model", "popular")
+    Path("products.csv").write_text(WARES)
+    Path("new.csv").write_text("visitor,product_sku,stars\nu1,c3,5\n")
+    said = run("update", "m", "new.csv", "--out", "m2").stderr
+    assert "products.csv" not in said
+    assert "item table" not in json.loads(run("info", "m2", "--json").stdout)
+
+
+def test_an_update_of_new_items_only_reads_the_remembered_table(run):
+    Path("wares.csv").write_text(WARES.replace("product_sku", "Artikelnr"))
+    run("fit", *READING, "--out", "m", "--model", "popular")
+    Path("new.csv").write_text("visitor,product_sku,stars\nu1,new-one,5\n")
+    said = run("update", "m", "new.csv", "--out", "m2").stderr
+    assert "wares.csv (lacks 1 of 4 items, has 1 without ratings)" in " ".join(said.split())
+    Path("one.csv").write_text("visitor,product_sku,stars\nu1,77777,5\n")
+    run("update", "m", "one.csv", "--out", "m3")
+
+
 def test_another_table_of_the_same_database(run):
     with closing(sqlite3.connect("shop.db")) as connection:
         connection.execute("CREATE TABLE orders (visitor TEXT, product_sku TEXT)")
