@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowrank.arguments import as_operator, entries_of
+from lowrank.blocks import RowBlocks
 from lowrank.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -213,9 +214,10 @@ class LowRank:
     def distance_to(self, A: MatrixLike | MatrixOperator) -> float:
         """Return the Frobenius distance ||A - B||_F, accumulated in float64.
 
-        A dense A is compared some rows at a time. For a sparse A the sum runs over its stored
-        entries, and over all others as ||B||_F^2 minus the squares of B at the stored ones, with an
-        absolute error of about 1e-8 ||B||_F where B is next to zero off the stored entries.
+        A dense A is compared some rows at a time, RowBlocks block by block. For a sparse A the sum
+        runs over its stored entries, and over all others as ||B||_F^2 minus the squares of B at the
+        stored ones, with an absolute error of about 1e-8 ||B||_F where B is next to zero off the
+        stored entries.
 
         Raises
         ------
@@ -223,9 +225,12 @@ class LowRank:
             If A is a LinearOperator, has another shape, or is not finite.
         """
         matrix = as_operator(A)
-        given = entries_of(matrix)
+        given = matrix if isinstance(matrix, RowBlocks) else entries_of(matrix)
         if given.shape != self.shape:
             raise ArgumentError(f"A must have shape {self.shape}; got {given.shape}.")
+        if isinstance(given, RowBlocks):
+            parts = ((LowRank(self.left[rows], self.right), part) for rows, part in given._blocks())
+            return math.hypot(*(rows.distance_to(part) for rows, part in parts))
         wide = LowRank(self.left.astype(np.float64), self.right.astype(np.float64))
         norm = wide.frobenius_norm()
         if exponent := safe_exponent(max(matrix.peak, norm), wide.dtype):  # squares overflow
@@ -320,7 +325,7 @@ def optimal_threshold(A: OperatorLike, noise: float | None = None) -> float:
     A : array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n, m)
         A matrix of low rank plus noise. Its entries are needed only if `noise` is not given: the
         level is then estimated from the median of all singular values, for which the smaller Gram
-        matrix of a sparse A is formed.
+        matrix of a sparse A, or that of dense RowBlocks with m <= n, is formed.
     noise : float, optional
         Standard deviation of the noise in each entry.
 

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.arguments import as_operator, checked_generator, entries_of
+from lowrank.blocks import RowBlocks
 from lowrank.errors import ArgumentError, check_choice
 from lowrank.operators import safe_exponent
 from lowrank.samples import samples_of
@@ -199,7 +200,7 @@ def choose_rank(
     ----------
     A : array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n, m)
         Rows are samples. Sparse input is never made dense. Only the rules "elbow" and "profile"
-        take a LinearOperator.
+        take a LinearOperator; "parallel" and "cv" take no RowBlocks.
     rule : {"elbow", "profile", "energy", "gavish-donoho", "parallel", "cv", "mle"}
         See `elbow` and `profile_likelihood` (of the 50 largest singular values),
         `rank_for_energy`, `gavish_donoho`, `parallel_analysis`, `bi_cross_validation` (both up to
@@ -393,12 +394,24 @@ def _permuted(entries: Any, rng: np.random.Generator) -> Any:
 def whole_spectrum(A: OperatorLike, center: bool, hint: str = _ELBOW) -> Float64Array:
     """Return all singular values, descending; of a sparse matrix by its smaller Gram matrix.
 
+    That of dense blocks of rows is summed over them.
+
     Raises
     ------
     TypeError, ValueError
-        If A is a LinearOperator, or sparse with a smaller side above 5,000.
+        If A is a LinearOperator, sparse with a smaller side above 5,000, or RowBlocks that are
+        sparse or have more columns than rows or than 5,000.
     """
     matrix, exponent = _rescaled(as_operator(A))
+    rows, columns = matrix.shape
+    is_dense = isinstance(matrix, RowBlocks) and not matrix.is_sparse
+    if is_dense and columns <= min(rows, _LARGEST_GRAM):
+        blocks = matrix.centred(matrix.column_means()) if center else matrix
+        gram = np.zeros((columns, columns))
+        for block in blocks.dense_blocks(0):
+            wide = block.astype(np.float64, copy=False)
+            gram += wide.T @ wide
+        return np.ldexp(_roots(gram, rows), exponent)
     entries = entries_of(matrix, hint)
     if isinstance(entries, np.ndarray):
         centred = entries.astype(np.float64) - matrix.column_means() * center
@@ -417,9 +430,14 @@ def whole_spectrum(A: OperatorLike, center: bool, hint: str = _ELBOW) -> Float64
         S, L, R = S.T.tocsr(), R, L
     cross = (S.T @ L) @ R.T
     gram = (S.T @ S).toarray() - cross - cross.T + R @ (L.T @ L) @ R.T
+    return np.ldexp(_roots(gram, max(matrix.shape)), exponent)
+
+
+def _roots(gram: Float64Array, larger: int) -> Float64Array:
+    """Return singular values, given the Gram matrix of the smaller side."""
     eigenvalues = np.linalg.eigvalsh(gram)[::-1]
-    rounding = eigenvalues.max(initial=0.0) * max(matrix.shape) * np.finfo(np.float64).eps
-    return np.ldexp(np.sqrt(np.where(eigenvalues > rounding, eigenvalues, 0.0)), exponent)
+    rounding = eigenvalues.max(initial=0.0) * larger * np.finfo(np.float64).eps
+    return np.sqrt(np.where(eigenvalues > rounding, eigenvalues, 0.0))
 
 
 def _rescaled(matrix: MatrixOperator) -> tuple[MatrixOperator, int]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse.linalg import aslinearoperator
 
-from lowrank import truncated_svd
+from lowrank import RowBlocks, truncated_svd
 from lowrank.approximation import (
     LowRank,
     approximate,
@@ -149,6 +149,16 @@ def test_norms_of_every_scale(container, size):
     assert scaled.frobenius_norm() / size == pytest.approx(B.frobenius_norm(), rel=1e-12)
     near = pytest.approx(B.distance_to(A), rel=1e-12)
     assert scaled.distance_to(container(A * size)) / size == near
+
+
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
+def test_distance_to_blocks_of_rows(container):
+    A = random_low_rank(1, 7, 5).toarray().round()
+    B = random_low_rank(0, 7, 5)
+    blocks = RowBlocks([container(A[:3]), container(A[3:])])
+    assert B.distance_to(blocks) == pytest.approx(B.distance_to(A), rel=1e-12)
+    with pytest.raises(ValueError, match=r"A must have shape \(5, 7\); got \(7, 5\)"):
+        B.T.distance_to(blocks)
 
 
 @pytest.mark.parametrize("form", FORMATS)

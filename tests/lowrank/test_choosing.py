@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from scipy.sparse.linalg import aslinearoperator
 from sklearn.decomposition._pca import _assess_dimension, _infer_dimension
 
-from lowrank import arguments
+from lowrank import arguments, denoise, optimal_threshold
 from lowrank.blocks import RowBlocks
 from lowrank.rank import (
     RULES,
@@ -153,8 +153,20 @@ def test_a_linear_operator_has_only_an_elbow():
     for rule in ("energy", "parallel", "cv"):
         with pytest.raises(TypeError, match="got a LinearOperator: choose the rule 'elbow'"):
             choose_rank(aslinearoperator(A), rule)
+
+
+def test_rules_of_blocks_of_rows():
+    A = planted() + 3
+    blocks = RowBlocks([A[:50], A[50:]])
+    for rule in set(RULES) - {"parallel", "cv"}:
+        for center in (None, True):
+            assert choose_rank(blocks, rule, center=center) == choose_rank(A, rule, center=center)
+    assert denoise(blocks).rank == denoise(A).rank
+    assert optimal_threshold(blocks) == pytest.approx(optimal_threshold(A))
+    wide, stored = RowBlocks([A.T]), RowBlocks([sparse.csr_array(A)])
+    for given, rule in ((blocks, "parallel"), (blocks, "cv"), (wide, "energy"), (stored, "mle")):
         with pytest.raises(TypeError, match=r"got RowBlocks, .*: choose the rule 'elbow'"):
-            choose_rank(RowBlocks([A]), rule)
+            choose_rank(given, rule)
 
 
 def test_same_seed_same_choice():
