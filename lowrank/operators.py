@@ -72,6 +72,12 @@ class MatrixOperator(ABC):
         self.entries = shape[0] * shape[1]
         self.passes = 0
 
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        """Raise an error: NumPy would make an object of it."""
+        raise ArgumentTypeError(
+            f"{type(self).__name__} cannot be used as an array here; toarray() gives a dense copy."
+        )
+
     @property
     def peak(self) -> float:
         """Largest absolute entry; 1.0 if the entries are not known."""

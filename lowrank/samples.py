@@ -127,6 +127,8 @@ def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings:
         from sklearn.utils.validation import validate_data  # slow, and ranks are chosen without it
 
         return validate_data(estimator, data, dtype=FLOAT_DTYPES, reset=reset, **settings)
+    if data.is_sparse and "accept_sparse" not in settings:
+        raise ArgumentTypeError("X must be dense; got RowBlocks of sparse blocks.")
     if reset:
         estimator.n_features_in_ = data.shape[1]
         vars(estimator).pop("feature_names_in_", None)

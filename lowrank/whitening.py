@@ -15,6 +15,7 @@ from sklearn.base import (
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lowrank.arguments import checked_rank
+from lowrank.blocks import RowBlocks
 from lowrank.errors import check_choice, check_positive
 from lowrank.pca import PCA
 from lowrank.samples import FLOAT_DTYPES, checked_scores, validated_samples
@@ -109,7 +110,8 @@ class Whitening(
         Raises
         ------
         TypeError
-            If X is sparse (whitened data would be dense), or a parameter is of another type.
+            If X or a block is sparse (whitened data would be dense), or a parameter is of another
+            type.
         ArgumentError, ValueError
             If X is not finite or has too few samples, or a parameter is out of its range.
         """
@@ -131,9 +133,12 @@ class Whitening(
     def transform(self, X: ArrayLike) -> FloatArray:
         """Whiten samples; shape (n_samples, n_components_) for "pca", else (n_samples, n_features).
 
-        ``X`` has shape (n_samples, n_features).
+        ``X`` has shape (n_samples, n_features); RowBlocks are read block by block.
         """
         check_is_fitted(self)
+        if isinstance(X, RowBlocks):
+            blocks = validated_samples(self, X, reset=False).dense_blocks(0)
+            return np.vstack([self.transform(block) for block in blocks if len(block)])
         data: Any = validate_data(self, X, dtype=FLOAT_DTYPES, reset=False)
         centred: FloatArray = data - self.mean_
         if self.scale_ is not None:

@@ -7,7 +7,17 @@ import polars as pl
 import pytest
 from scipy import sparse
 
-from lowrank import PCA, ArgumentError, ArgumentTypeError, RowBlocks, Whitening, truncated_svd
+from lowrank import (
+    PCA,
+    ArgumentError,
+    ArgumentTypeError,
+    ProbabilisticPCA,
+    RowBlocks,
+    Whitening,
+    complete,
+    robust_pca,
+    truncated_svd,
+)
 from lowrank.arguments import as_operator
 from lowrank.blocks import by_blocks
 
@@ -105,6 +115,19 @@ def test_whitening(method):
     whitening, expected = (Whitening(method).fit(it) for it in (blocks_of(X), X))
     assert whitening.n_components_ == expected.n_components_ == 39
     np.testing.assert_allclose(whitening.transform(X), expected.transform(X), atol=1e-6)
+    whitened = whitening.transform(blocks_of(X))
+    np.testing.assert_allclose(whitened, whitening.transform(X), atol=1e-12)
+
+
+def test_where_blocks_are_no_array():
+    dense, stored = blocks_of(data()), blocks_of(sparse_data())
+    with pytest.raises(ArgumentTypeError, match="must be dense; got RowBlocks of sparse blocks"):
+        Whitening().fit(stored)
+    with pytest.raises(ArgumentTypeError, match="must be dense; got RowBlocks of sparse blocks"):
+        Whitening().fit(data()).transform(stored)
+    for function in (ProbabilisticPCA().fit, complete, robust_pca, np.asarray):
+        with pytest.raises(ArgumentTypeError, match=r"RowBlocks cannot .* array here; toarray\(\)"):
+            function(dense)
 
 
 def test_an_array_on_disk_is_never_in_memory(tmp_path):
