@@ -142,15 +142,25 @@ def matrix_arrays(
     """
     import scipy.sparse as sp
 
-    is_sparse = sp.issparse(matrix)
-    if is_pandas(matrix) and all(dtype.kind in "biuf" for dtype in matrix.dtypes):
+    dtypes = set(matrix.dtypes) if is_pandas(matrix) else set()
+    if dtypes and all(getattr(dtype, "fill_value", 1) == 0 for dtype in dtypes):
+        matrix = matrix.sparse.to_coo()
+    elif is_pandas(matrix) and all(dtype.kind in "biuf" for dtype in matrix.dtypes):
         matrix = matrix.to_numpy(np.float64, na_value=np.nan)  # also of nullable columns
-    matrix = matrix if is_sparse else np.asarray(matrix)
+    is_sparse = sp.issparse(matrix)
+    if isinstance(matrix, np.ma.MaskedArray) and matrix.dtype.kind in "biuf":
+        matrix = np.ma.filled(matrix.astype(np.float64), np.nan)
+    try:
+        matrix = matrix if is_sparse else np.asarray(matrix)
+    except ValueError:  # rows of different lengths
+        raise DataError("The matrix must have rows of the same length.") from None
     if matrix.ndim != 2:
         raise DataError(f"The matrix must have 2 dimensions (users x items); got {matrix.ndim}.")
     if matrix.dtype.kind not in "biuf":
         raise DataError(f"The matrix must hold real numbers; got {matrix.dtype}.")
     if is_sparse:
+        if matrix.dtype.kind in "iu" and matrix.dtype.itemsize < np.int64().itemsize:
+            matrix = matrix.astype(np.int64)  # which holds sums of repeated entries
         csr = matrix.tocsr()
         if not csr.has_canonical_format or not (zeros or csr.data.all()):
             csr = csr.copy() if csr is matrix else csr

@@ -226,12 +226,13 @@ class Ratings:
         ----------
         matrix : scipy.sparse matrix or array, or array_like, of shape (n_users, n_items)
             In a sparse matrix every stored entry is a rating, zeros too; entries that are stored
-            twice are summed, as scipy does. In a dense array NaN marks what is missing. Where they
-            are implicit, zeros are missing in both.
+            twice are summed, as scipy does. In a dense array NaN marks what is missing, and in a
+            masked one the mask. A sparse pandas frame is as a sparse matrix if zeros fill it.
+            If `implicit`, zeros are missing in each of them.
         users, items : sequence or Series of ids, optional
             Ids of the rows and columns. If not given, the labels of a pandas frame, else 0..n-1.
         implicit : bool
-            The values are not ratings but weights or counts of interactions.
+            The values are not ratings but weights or counts of interactions; those of 0 are none.
         item_table, user_table : frame or Features, optional
             As in `from_frame`.
 
@@ -239,7 +240,8 @@ class Ratings:
         ------
         DataError
             If the matrix is not two-dimensional or not of real numbers, holds an infinity (or,
-            if sparse, a NaN), has no ratings, or the ids don't fit its shape or repeat.
+            if sparse, a NaN), has no ratings, or the ids don't fit its shape, repeat or stand for a
+            missing one.
         """
         if is_pandas(matrix):
             users = matrix.index.tolist() if users is None else users
@@ -555,4 +557,6 @@ def _axis(
     if len(ids) != length:
         repeated = series.filter(series.is_duplicated())[0]
         raise DataError(f"{kind.capitalize()} id {repeated!r} is given more than once.")
+    if len(missing := ids.missing()):
+        raise DataError(f"An id of {kind}s is missing ({ids.values[int(missing[0])]!r}).")
     return ids, ids.find(series).astype(np.int32)

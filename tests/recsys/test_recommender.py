@@ -212,9 +212,7 @@ def test_unknown_users_of_a_model_with_exact_scores(popular):
 
 
 def test_text_cannot_be_an_unknown_user_among_integers(recommender):
-    with pytest.raises(
-        UnknownIdError, match="Unknown user 'ann': the ids are integers"
-    ):
+    with pytest.raises(UnknownIdError, match="Unknown user 'ann': the ids are integers"):
         recommender.recommend([10, "ann"], cold_start="popular")
 
 

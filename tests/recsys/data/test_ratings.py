@@ -337,6 +337,35 @@ def test_entries_stored_twice_are_summed_as_scipy_does() -> None:
     assert Ratings.from_matrix(coo).values.tolist() == [3.0]
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32])
+def test_sums_of_entries_that_are_stored_twice_do_not_overflow(dtype: type) -> None:
+    coo = sp.coo_array((np.array([100, 100, 100], dtype), ([0, 0, 0], [1, 1, 1])), shape=(1, 2))
+    assert Ratings.from_matrix(coo).values.tolist() == [300.0]
+
+
+def test_masked_entries_and_zeros_that_fill_a_frame_are_missing() -> None:
+    counts = np.array([[5, 0, 3], [0, 4, 1]])
+    expected = Ratings.from_matrix(sp.csr_array(counts)).to_frame()
+    assert expected.height == 4
+    masked = np.ma.masked_equal(counts, 0)
+    sparse = pd.DataFrame.sparse.from_spmatrix(sp.csr_array(counts))
+    for matrix in (masked, masked.astype(np.float32), sparse):
+        assert Ratings.from_matrix(matrix).to_frame().equals(expected)
+    marked = pd.DataFrame(np.where(counts, counts, np.nan)).astype(pd.SparseDtype(float))
+    assert Ratings.from_matrix(marked).to_frame().equals(expected)
+    assert Ratings.from_matrix(counts).nnz == 6
+
+
+@pytest.mark.parametrize("convert", [np.array, sp.csr_array])
+def test_a_weight_of_zero_is_no_interaction(convert: Any) -> None:
+    weights = convert([[0.0, 2.0], [1.0, 0.0], [0.0, 0.0]])
+    ratings = Ratings.from_matrix(weights, implicit=True)
+    assert ratings.to_frame().rows() == [(0, 1, 2.0), (1, 0, 1.0)]
+    assert ratings.shape == (3, 2)
+    with pytest.raises(DataError, match="no interactions: all weights are 0"):
+        Ratings.from_matrix([[0.0]], implicit=True)
+
+
 @given(ROWS)
 def test_the_matrix_and_its_ids_hold_everything(rows: list[Row]) -> None:
     ratings = Ratings.from_frame(frame_of(rows))
@@ -362,6 +391,8 @@ def test_the_matrix_and_its_ids_hold_everything(rows: list[Row]) -> None:
         (sp.csr_array((2, 2)), {}, "There are no ratings: the matrix has no entries"),
         (DENSE, {"users": [1, 2]}, "The matrix has 3 users; got 2 user ids"),
         (DENSE, {"items": ["a", "b", "a"]}, "Item id 'a' is given more than once"),
+        (DENSE, {"users": ["a", "nan", "b"]}, "An id of users is missing ('nan')"),
+        ([[1, 2], [3]], {}, "The matrix must have rows of the same length"),
     ],
 )
 def test_bad_matrices(matrix: Any, arguments: dict[str, Any], message: str) -> None:
