@@ -362,7 +362,7 @@ def test_a_weight_of_zero_is_no_interaction(convert: Any) -> None:
     ratings = Ratings.from_matrix(weights, implicit=True)
     assert ratings.to_frame().rows() == [(0, 1, 2.0), (1, 0, 1.0)]
     assert ratings.shape == (3, 2)
-    with pytest.raises(DataError, match="no interactions: all weights are 0"):
+    with pytest.raises(DataError, match="no ratings: the matrix has no entries"):
         Ratings.from_matrix([[0.0]], implicit=True)
 
 
