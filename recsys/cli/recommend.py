@@ -206,11 +206,10 @@ def recommend(
     elif described:
         recommender = described.folded_into(recommender)
     ratings, found = recommender.ratings, 0
-    column = recommender.provenance.reading.get("user")
-    listed = (
-        inputs.listed_ids(user, ratings.users) if users is None else read_ids(users, "user", column)
-    )
-    chosen: list[int | str] = [*dict.fromkeys(listed)]
+    chosen: Sequence[int | str] = inputs.listed_ids(user, ratings.users)
+    if users is not None:
+        column = recommender.provenance.reading.get("user")
+        chosen = [*dict.fromkeys([*read_ids(users, "user", column)])]
     _check_known(chosen, ratings.users, cold_start)
     with output.open(command="recommend", model=recommender.model.name, n=n) as sink:
         for batch in recommender.recommend_batches(
