@@ -23,7 +23,7 @@ import os
 import sqlite3
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing, suppress
 from tempfile import TemporaryFile
 from typing import Any, Literal, Self, TypeAlias, cast
@@ -123,10 +123,13 @@ class TableWriter(ABC):
     ----------
     rows : int
         Number of rows written so far.
+    on_wait : callable
+        Called before waiting for another process that has locked a file of SQLite or DuckDB.
     """
 
     def __init__(self, address: Address, if_exists: IfExists) -> None:
         self.address, self.if_exists = address, if_exists
+        self.on_wait: Callable[[], None] = lambda: None
         self.rows = 0
         self._table = address.table or ""
         self._schema: dict[str, pl.DataType] = {}
@@ -306,7 +309,8 @@ class _PostgreSQL(TableWriter):
             steps.append(f"INSERT INTO {table} ({names}) SELECT {names} FROM {new}")
         else:
             before, after = self._parts(new) if self._is_alike else ([], [])
-            steps += [*before, f"DROP TABLE {table}"] if self._existing else []
+            replaces = self.if_exists == "replace"  # also a table that another has just created
+            steps += [*before, f"DROP TABLE IF EXISTS {table}"] if replaces else []
             steps += [f"ALTER TABLE {new} RENAME TO {quoted(self._name)}", *after]
         for step in steps:
             self._cursor.execute(step)
@@ -418,8 +422,8 @@ class _Embedded(TableWriter):
         steps = [create]
         if self._keeps:
             steps = [f"DELETE FROM {table}"] if self.if_exists == "replace" else []
-        elif self._existing:
-            steps = [f"DROP TABLE {table}", create]
+        elif self.if_exists == "replace":  # perhaps another process has just created it
+            steps = [f"DROP TABLE IF EXISTS {table}", create]
         return [*steps, f"INSERT INTO {table} ({names}) SELECT {names} FROM {rows}"]
 
 
@@ -430,6 +434,7 @@ class _SQLite(_Embedded):
         uri = f"{self.address.path.resolve().as_uri()}?mode=rw"  # to finish a roll back
         table = self._table
         with closing(sqlite3.connect(uri, uri=True, timeout=_PATIENCE)) as connection:
+            self._patiently(connection, "PRAGMA schema_version")
             if connection.execute(_SQLITE_VIEW, (table,)).fetchone():
                 raise DataError(f"{self.address} is not a table but a view; write to another name.")
             columns = connection.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
@@ -460,9 +465,10 @@ class _SQLite(_Embedded):
         create = f"CREATE TABLE {table} ({self._definition()})"
         place = self.address.path
         is_new = not place.exists()
-        self._rows.execute("ATTACH ? AS target", (self.address.place,))
+        self._patiently(self._rows, "ATTACH ? AS target", self.address.place)
         try:
-            for step in ("BEGIN IMMEDIATE", *self._steps(table, create, "main.staging"), "COMMIT"):
+            self._patiently(self._rows, "BEGIN IMMEDIATE")
+            for step in (*self._steps(table, create, "main.staging"), "COMMIT"):
                 self._rows.execute(step)
         except BaseException:  # a full disk leaves a journal; reopening rolls the change back
             self._rows.close()
@@ -472,8 +478,22 @@ class _SQLite(_Embedded):
                 place.unlink()
             raise
 
+    def _patiently(self, connection: sqlite3.Connection, statement: str, *values: str) -> None:
+        """Execute a statement; say so before waiting for others that have locked the database."""
+        for seconds in (_AT_ONCE, _PATIENCE):
+            connection.execute(f"PRAGMA busy_timeout = {1000 * seconds:.0f}")
+            try:
+                connection.execute(statement, values)
+                break
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or seconds == _PATIENCE:
+                    raise
+                self.on_wait()
+        connection.execute(f"PRAGMA busy_timeout = {1000 * _PATIENCE:.0f}")
+
 
 _PATIENCE = 60.0  # seconds to wait for the lock of another process
+_AT_ONCE = 0.5  # seconds too short to report
 _SQLITE_VIEW = "SELECT 1 FROM sqlite_master WHERE type = 'view' AND lower(name) = lower(?)"
 _SQLITE_BUILT_ON = """
 SELECT 1 FROM sqlite_master
@@ -521,13 +541,16 @@ class _DuckDB(_Embedded):
 
     def _unlocked(self) -> Database:
         """Open the database for the rest of the context, waiting for other processes."""
-        last = time.monotonic() + _PATIENCE
+        last, is_waiting = time.monotonic() + _PATIENCE, False
         while True:
             try:
                 return self._held.enter_context(open_database(self.address, write=True))
             except DataError as error:
                 if "lock" not in str(error) or time.monotonic() > last:
                     raise
+                if not is_waiting:
+                    self.on_wait()
+                is_waiting = True
                 time.sleep(0.1)
 
 

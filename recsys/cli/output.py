@@ -111,7 +111,9 @@ class Output:
         from recsys.table_writer import table_writer
 
         assert self.address is not None
-        return table_writer(self.address, self.if_exists)
+        table = table_writer(self.address, self.if_exists)
+        table.on_wait = lambda: note(f"waiting for another process that has locked {table.address}")
+        return table
 
     @contextmanager
     def open(self, **head: Any) -> Iterator[Sink | TableWriter]:

@@ -22,6 +22,7 @@ from processes import running
 
 from recsys import DataError, write_table
 from recsys.database import open_database, parse_address
+from recsys.table_writer import table_writer
 
 FIRST = pl.DataFrame(
     {"user": ["a", "ö"], "item": [1, 2], "rank": [1, 2], "score": [0.5, None], "title": ["T", ""]},
@@ -150,6 +151,35 @@ def test_an_error_in_the_middle_leaves_what_was_there(place):
     with pytest.raises(DataError, match=r"cannot store column 'genres' of type List"):
         place.write(SECOND.with_columns(genres=[["War"]] * 2), "replace")
     assert place.rows() == FIRST.rows()
+
+
+def test_replacing_takes_a_table_that_another_has_just_created(place):
+    with table_writer(parse_address(place.address), "replace") as late:
+        late.write(SECOND)
+        place.write(FIRST)
+    assert place.rows() == SECOND.rows()
+
+
+def test_waiting_for_another_process_is_said(tmp_path):
+    path = tmp_path / "shop.db"
+    holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    holder.execute("BEGIN EXCLUSIVE")
+    waits: list[int] = []
+
+    def let_go() -> None:
+        waits.append(1)
+        holder.execute("COMMIT")
+
+    for _ in range(2):  # while the table is looked up, and at the end
+        writer = table_writer(parse_address(f"{path}::recs"), "replace")
+        writer.on_wait = let_go
+        with writer:
+            writer.write(FIRST)
+            if len(waits) == 1:
+                holder.execute("BEGIN EXCLUSIVE")
+    holder.close()
+    assert len(waits) >= 2
+    assert Place(f"{path}::recs").rows() == FIRST.rows()
 
 
 def test_readers_see_the_old_rows_or_the_new_ones(place):
