@@ -155,3 +155,17 @@ def test_nothing_half_written_is_taken_for_whole(verb: str, folder: Path) -> Non
     visible = {each.name for each in folder.iterdir()}
     # A run that SIGKILL ends within a write of optuna leaves its lock, which expires.
     assert visible <= {"ratings.csv", "texts.txt", "old", "study.lock"}.union(*TARGETS.values())
+
+
+def test_an_interrupt_while_the_command_is_loaded_is_one_line() -> None:
+    code = """if True:
+        import runpy, sys
+        class Interrupt:
+            def find_spec(self, name, *_):
+                if name == "click":
+                    raise KeyboardInterrupt
+        sys.meta_path.insert(0, Interrupt())
+        runpy.run_module("recsys", run_name="__main__")
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
