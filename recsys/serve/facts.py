@@ -208,7 +208,7 @@ class Facts:
         Raises
         ------
         ProblemError
-            If the model has no item vectors.
+            If the model has no item vectors, or all of them are zero.
         """
         model = self.recommender.model
         if not isinstance(model, HasItemVectors):
@@ -218,6 +218,9 @@ class Facts:
         vectors = model.item_vectors()[chosen].astype(np.float64)
         lengths = np.linalg.norm(vectors, axis=1)
         placed = lengths > 0  # a vector of zeros has no direction
+        if not placed.any():
+            reason = f"The items of the {model.name} model do not differ, and so there is no map."
+            raise ProblemError("not-available", reason)
         chosen = chosen[placed]
         points, share = _plane(vectors[placed] / lengths[placed, None])
         items = [

@@ -115,7 +115,7 @@ class Embedded {
 
   async map(n, variant) {
     const found = this.of(variant).map;
-    if (!found) throw new Error("This model has no vectors of items, and so no map.");
+    if (!found) throw new Error("This model has no vectors of items that differ, and so no map.");
     return { ...found, items: found.items.slice(0, n) };
   }
 

@@ -49,9 +49,10 @@ const spectrumView = {
     const y = (value) => floor - (floor - top) * (value / most), middle = (at) => left + step * (at + 0.5);
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": says });
     const unit = 10 ** Math.floor(Math.log10(most)), tick = unit * (most / unit < 2.5 ? 0.5 : most / unit < 5 ? 1 : 2);
+    const label = (value) => (value && (most < 0.01 || most >= 1e5) ? value.toExponential(1) : value.toLocaleString("en", { maximumSignificantDigits: 3 }));
     for (let value = 0; value <= most; value += tick) {
       picture.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }),
-        svg("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, value.toLocaleString("en", { maximumSignificantDigits: 3 })));
+        svg("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, label(value)));
     }
     for (const share of [0, 0.5, 1]) {
       picture.append(svg("text", { class: "share", x: width - right + 8, y: y(most * share) + 4 }, `${100 * share}%`));

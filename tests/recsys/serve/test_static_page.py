@@ -162,6 +162,16 @@ def test_the_map_places_the_most_rated_items(name, ratings):
     assert found["axes"][0]["low"][0] == left["title"]
 
 
+@pytest.mark.parametrize("name", ["als", "ease"])
+def test_a_model_of_one_item_has_a_page_without_warnings(name):
+    frame = pl.DataFrame({"user": range(20), "item": 7, "rating": [1.0, 2.0, 4.0, 5.0] * 5})
+    only = Recommender(name).fit(Ratings.from_frame(frame))
+    assert static_page(only).n_items == 1  # warnings are errors
+    if name == "ease":
+        with pytest.raises(ProblemError, match="ease model do not differ, and so there is no map"):
+            Facts(only, name).map(5)
+
+
 def test_the_spectrum_is_that_of_the_scores_without_biases(als):
     model = als.model
     scores = model.user_factors.astype(float) @ model.item_factors.astype(float).T
