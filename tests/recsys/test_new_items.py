@@ -218,7 +218,7 @@ def test_what_is_missing_for_texts_is_named(als, ratings):
     with pytest.raises(DataError, match="the model has none; fit one that uses features, such as"):
         bare.similar_items(text="robots")
     for arguments in ({}, {"items": "i1", "text": "robots"}):
-        with pytest.raises(DataError, match="give one of them"):
+        with pytest.raises(DataError, match="either items or a text"):
             als.similar_items(**arguments)
 
 

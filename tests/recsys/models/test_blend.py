@@ -218,8 +218,8 @@ def test_penalties_found_on_the_first_fold_count_for_the_others():
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
-        ("shares", [np.nan, 1], "'shares' must have 2 numbers"),
-        ("shares", [0, 0], "a share as well"),
+        ("shares", [np.nan, 1], "'shares' must have 2 non-negative numbers"),
+        ("shares", [0, 0], "at least one share must be positive"),
         ("scales", [0, 1], "must be positive"),
         ("scales", [np.inf, 1], "must be positive"),
     ],
