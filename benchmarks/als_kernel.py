@@ -1,7 +1,7 @@
 """One exact ALS half-sweep at 25 million ratings: compiled kernel, NumPy loop, and the sgemm limit.
 
-The limit is the time that the multiplications of one half-sweep would take at the rate of this
-machine's own sgemm: nnz k (k + 1) for the Gram matrices, k^3 / 3 + 2 k^2 for each solve.
+The limit is the time of the multiplications of one half-sweep at the rate of this machine's sgemm:
+nnz k (k + 1) for the Gram matrices, k^3 / 3 + 2 k^2 for each solve.
 
 Usage: python benchmarks/als_kernel.py [--ratings N] [--repeats N] [K ...]
 """

@@ -1,4 +1,4 @@
-"""Decompositions of a matrix on disk next to a plain read of it, and PCA by batches."""
+"""Decompositions of a matrix on disk, compared with reading it once, and PCA by batches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Word vectors against judgements of people: eigenwords next to gensim's word2vec on one text.
+"""Eigenwords and gensim's word2vec on one text: agreement of word vectors with human judgements.
 
-The judgements are those of WordSim-353 and SimLex-999, which gensim has among its test data; a text
-of some million words has to be given, such as a dictionary or an encyclopedia.
+The judgements of similarity are those of WordSim-353 and SimLex-999, from gensim's test data. The
+text must have some million words, such as a dictionary or an encyclopedia.
 
 Usage: python benchmarks/eigenwords.py TEXT [--dimensions K] [--min-count N] [--epochs N ...]
 """

@@ -1,12 +1,12 @@
-"""Predictions from features by the peers, for `features.py`: run by the Python that has them.
+"""Predictions from features by the peers, for `features.py`: run by a Python that has them.
 
 Usage: PYTHON feature_peers.py IN.npz OUT.npz
 
-Of cmfrec's CMF, LightFM and myFM those whose library is there are fitted with each of their
-settings to the inner part, unless IN says which to take; the best on the items held out from it is
-fitted to the training part,
-and its scores of the held-out items go to OUT, one row per user, with the seconds of this last fit,
-predictions of known items by those that predict ratings, and LightFM's scores of all items.
+Fits cmfrec's CMF, LightFM and myFM, as far as they are installed. Unless IN names the setting, each
+setting is fitted to the inner part, and the best on the items held out from it is chosen. It is
+then fitted to the training part. OUT gets the scores of the held-out items, one row per user, the
+seconds of the last fit, predictions for known items (of models that predict ratings), and LightFM's
+scores of all items.
 """
 
 from __future__ import annotations

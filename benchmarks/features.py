@@ -1,19 +1,22 @@
-"""Features of items: ratings and likes of known items, and of items that nobody rated.
+"""Features of items: predicted ratings and likes of known items, and of items without ratings.
 
-The data are ml-latest-small, its features genres, the year and the users' tags as texts. Warm: 10%
-of the ratings are held out at random; RMSE, and NDCG@20 of the liked ones (4 stars or more) among
-all films that a user has not rated, with and without features. Cold: 10% of the items are held out
-whole; RMSE of their ratings, and for each user with liked ones AUC and NDCG@10 of these among all
-held-out items. Models of ratings are fitted to the ratings of a training part, models of likes to
-the likes in it; all are measured on the same held-out ones. Means over the splits with 95%
-intervals (of Student), and the share of ratings inside the 90% interval where the model has one. A
-second table has the change that features bring to known items, with a paired t test over the
-splits. Our models run with their defaults; `auto` is what `recsys fit` takes for likes. What has
-several settings uses the best on 10% of the training items of the first split, and `auto` its
-choice there.
+The data are ml-latest-small; the features are genres, the year and the users' tags as texts. Likes
+are ratings of 4 stars or more. In the warm setting, 10% of the ratings are held out at random. The
+metrics are RMSE, and NDCG@20 of the likes among all films that a user has not rated, with and
+without features. In the cold setting, 10% of the items are held out with all their ratings. The
+metrics are the RMSE of these ratings and, for each user with likes among them, AUC and NDCG@10
+among all held-out items.
 
-"Ridge per user" is fitted here; other peers run in a process of their own: PEERS_PYTHON names the
-Python that has cmfrec, lightfm-next or myfm.
+Models of ratings are fitted to the training ratings, models of likes to the likes among them; all
+are measured on the same held-out ratings. Figures are means over the splits with 95% intervals (of
+Student). For models with intervals, the share of ratings inside the 90% interval is given. A second
+table has the change by features for known items, with a paired t test over the splits. Our models
+run with their defaults; `auto` is the model that `recsys fit` chooses for likes. Models with
+several settings use the best on 10% of the training items of the first split; `auto` chooses there
+too.
+
+"Ridge per user" is fitted in this process; other peers run in their own: PEERS_PYTHON is the Python
+that has cmfrec, lightfm-next or myfm.
 
 Usage: RECSYS_DATASETS=FOLDER [PEERS_PYTHON=...] python benchmarks/features.py [--splits N]
        python benchmarks/features.py --scale 25000000   # seconds with and without, generated data

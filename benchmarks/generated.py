@@ -1,4 +1,4 @@
-"""Generated ratings in the shape of MovieLens-25M, for benchmarks at scale."""
+"""Generated ratings with the shape of MovieLens-25M, for benchmarks at scale."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Text search on Cranfield and CACM: retrieval quality, index time, updating, query latency.
+"""Text search on Cranfield and CACM: retrieval quality, index time, update time, query latency.
 
-A document that the judgements list for a query with a code above 0 counts as relevant. Documents
-are title and abstract. Peers that are not installed (gensim, bm25s) are left out with a sentence.
+Documents consist of title and abstract. A document is relevant to a query if its judgement has a
+code above 0. Peers that are not installed (gensim, bm25s) are left out with a message.
 
 Usage: RECSYS_DATASETS=... python benchmarks/lsi.py [--repeats N] [K ...]
 """

@@ -1,4 +1,4 @@
-"""The matrices that the SVD benchmark decomposes."""
+"""Matrices for the SVD benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interleaved timing, memory, the machine and tables, for every benchmark."""
+"""Interleaved timing, memory, machine and tables, for all benchmarks."""
 
 from __future__ import annotations
 

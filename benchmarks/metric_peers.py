@@ -1,11 +1,11 @@
-"""Ranking metrics by the peers, for `metrics.py`: run by the Python that has them.
+"""Ranking metrics by the peers, for `metrics.py`: run by a Python that has them.
 
 Usage: PYTHON metric_peers.py GIVEN.npz ANSWER.npz
 
-GIVEN has "lists" (users x N, the recommended items), "users" (whose they are), and the relevant
-pairs as "test_users" and "test_items". ANSWER gets, for every peer whose library is there, the
-seconds and the values of each user, in the order of "users". Where a peer defines a metric
-otherwise, its values are scaled to our definition, as the comment next to it says.
+GIVEN has "lists" (users x N, the recommended items), "users" (their users), and the relevant pairs
+as "test_users" and "test_items". ANSWER gets the seconds and the values of each user, in the order
+of "users", for each installed peer. If a peer defines a metric differently, its values are scaled
+to our definition; see the comments.
 """
 
 from __future__ import annotations

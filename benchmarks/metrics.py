@@ -1,13 +1,14 @@
-"""Ranking metrics of all Gowalla users: their cost next to the top-N, and against peers.
+"""Ranking metrics of all Gowalla users: their time compared with the top-N lists and with peers.
 
 The lists are the top 20 of a factor model (the truncated SVD of the training matrix) for each of
-the 29,858 users, the test part is the published one. First the time of the metrics next to that of
-the top-N itself, in turns; then the same lists measured by peers: the largest difference of any
-user's value, and the time ratio. Times are from lists in memory to a value per user and metric;
-what peers need to build their own structures first is listed, and not counted.
+the 29,858 users. The test part is the published one. The first comparison is of the time of the
+metrics and that of the top-N lists, measured in turns. The second has the same lists evaluated by
+peers: the largest difference in the value of a user, and the time ratio. Times are from lists in
+memory to a value per user and metric. The time in which peers build their own structures is listed
+separately.
 
-Peers run in a process of their own: PEERS_PYTHON names the Python that has ranx or lenskit
-(several, separated as in PATH).
+Peers run in their own process: PEERS_PYTHON is the Python that has ranx or lenskit (several are
+separated as in PATH).
 
 Usage: RECSYS_DATASETS=FOLDER [PEERS_PYTHON=...] python benchmarks/metrics.py [--repeats N]
 """

@@ -1,7 +1,7 @@
 """Draw the pictures of RESULTS.md from its tables: `python benchmarks/pictures.py`.
 
-Time and memory against size, residual against time for the SVD solvers, and error against time
-for the models of ratings. A table that is missing is named, and the others are drawn.
+The pictures show time and memory by size, residual by time for the SVD solvers, and error by time
+for the models of ratings. Missing tables are reported; the other pictures are drawn.
 """
 
 from __future__ import annotations

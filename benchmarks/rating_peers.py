@@ -1,11 +1,11 @@
-"""Rating prediction by the peers, for `ratings.py`: run by the Python that has them.
+"""Rating prediction by the peers, for `ratings.py`: run by a Python that has them.
 
 Usage: PYTHON rating_peers.py TRAIN.npz VALIDATION.npz TEST.npz OUT.npz
 
-The first two are parts of the training ratings, arrays "users", "items" and "values" each. Every
-peer whose library is there is fitted with each of its settings to the first, the best on the
-second is fitted to both, and its predictions of the third go to OUT, with the seconds that this
-last fit and the predictions took.
+TRAIN and VALIDATION are parts of the training ratings, with arrays "users", "items" and "values".
+Each installed peer is fitted to TRAIN with each of its settings. The setting that is best on
+VALIDATION is fitted to both. OUT gets its predictions for TEST, and the seconds of the last fit and
+of the predictions.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """Accuracy of predicted ratings on five seeded 90/10 splits of ml-latest-small.
 
-Root mean squared and mean absolute error, each the mean over the splits with a 95% interval (of
-Student, over splits), and the seconds of fitting and predicting. Our models run with their
-defaults; "times known" is what `bayes` predicts for the times of the test ratings. A peer with
-several settings uses the best on a tenth of the training ratings and is then fitted to all of them;
-its seconds are those of that last fit.
+The table has RMSE and MAE, means over the splits with 95% intervals (of Student), and the seconds
+of fitting and predicting. Our models run with their defaults. "times known" are predictions of
+`bayes` given the times of the test ratings. A peer with several settings uses the best on a tenth
+of the training ratings, and is then fitted to all of them; its seconds are those of the last fit.
 
-Peers run in a process of their own: PEERS_PYTHON names the Python that has scikit-surprise or
-lenskit (several, separated as in PATH: they ask for different NumPy versions).
+Peers run in their own process: PEERS_PYTHON is the Python that has scikit-surprise or lenskit
+(several are separated as in PATH, since the peers need different NumPy versions).
 
 Usage: RECSYS_DATASETS=FOLDER [PEERS_PYTHON=...] python benchmarks/ratings.py [--splits N]
 """

@@ -1,8 +1,8 @@
-"""The rate of each kernel next to what one core can do: its products, and its reading of memory.
+"""Rates of the kernels compared with the limits of one core: arithmetic and memory bandwidth.
 
-A kernel that does `flops` operations on `bytes` of arrays, each read or written once, cannot be
-faster than the copying of as many bytes, nor than sgemm with as many operations: the roofline.
-One core is measured, by its processor time, the least of several: a busy machine distorts little.
+A kernel with `flops` operations on `bytes` of arrays, each read or written once, cannot be faster
+than a copy of as many bytes, nor than sgemm with as many operations: this is the roofline. Times
+are minima of the processor time of one core over several runs, which other load affects little.
 
 Usage: RECSYS_DATASETS=... python benchmarks/roofline.py [--out docs/roofline.png]
 """

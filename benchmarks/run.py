@@ -1,8 +1,8 @@
-"""Run the benchmarks one after the other: `make bench` the small set, `make bench-full` all.
+"""Run benchmarks one after the other: `make bench` runs the small set, `make bench-full` all.
 
-With --out, what they print goes into one Markdown file too, below the machine and the versions of
-everything measured: a section for each, that begins with what its script says it measures.
-Scripts on real data need RECSYS_DATASETS; what is left out is said.
+With --out, their output also goes to one Markdown file, after the machine and the versions of all
+packages. Each section begins with the description in the docstring of its script. Scripts on real
+data need RECSYS_DATASETS; without it they are left out with a message.
 
 Usage: python benchmarks/run.py [--full] [--only SCRIPT]... [--out FILE]
 """

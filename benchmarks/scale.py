@@ -1,11 +1,12 @@
-"""The main job from 1 million generated ratings on: seconds and peak memory of each stage.
+"""The main job with 1 million generated ratings or more: seconds and peak memory of each stage.
 
-Ratings are in Parquet files of up to 100 million each, in MovieLens-25M's shape scaled in both
-directions, and generated block by block. A billion of them take 2.7 GB on disk, and the saved model
-7. Stages are those of `recsys fit` and `recsys recommend`: read, fit `als`, save, load, and the top
-20 of 10,000 users; or another model, with its defaults unless it is `ials`, for interactions alone,
-and the top 20 of all users. Each is printed when it is over: wall seconds, processor seconds, and
-the peak of the whole process (Linux only), in which mapped files count.
+Ratings are generated block by block, in the shape of MovieLens-25M scaled in both directions, and
+stored in Parquet files of up to 100 million each. A billion ratings take 2.7 GB on disk, and the
+saved model 7 GB. The stages are those of `recsys fit` and `recsys recommend`: read, fit `als`,
+save, load, and the top 20 of 10,000 users. With another model, only interactions are used, and the
+top 20 of all users are computed; models except `ials` run with their defaults. Each stage is
+printed when it ends: wall seconds, processor seconds, and the peak memory of the whole process,
+mapped files included (Linux only).
 
 Usage: python benchmarks/scale.py [--largest N | --ratings N] [--factors K] [--sweeps S]
            [--model NAME] [--data FOLDER]

@@ -1,7 +1,7 @@
-"""Index and search generated documents: seconds, memory, latency, and what an addition costs.
+"""Index and search generated documents: seconds, memory, latency, and time of an addition.
 
-A document has a topic, half of whose words are the topic's own; words follow Zipf's law. Queries
-are a few words of a document.
+Each document has a topic; half of its words are from the topic. Word frequencies follow Zipf's law.
+Queries are a few words of a document.
 
 Usage: python benchmarks/search_scale.py [--documents N] [--dimensions K] [--index DIRECTORY]
 """

@@ -1,13 +1,13 @@
 """Top-20 for all users of Gowalla at 128 factors, seen items left out: users per second.
 
-The same factors are given to `recsys.topn.top_n`, to `lowrank.kernels.retrieval.top_k` without
-pruning (it then computes every score), and to `implicit`, whose `recommend` runs its own threads
-and asks for one BLAS thread. The limit is a bare sgemm of the scores in blocks, with nothing
-selected. Two sets of factors: the truncated SVD of the training matrix, and those of `implicit`'s
-own ALS. GF/s counts the products of all pairs, whether computed or pruned.
+The same factors are used by `recsys.topn.top_n`, by `lowrank.kernels.retrieval.top_k` without
+pruning (which computes all scores), and by `implicit`, whose `recommend` runs its own threads and
+requires one BLAS thread. The limit is sgemm of the scores in blocks, without selection. There are
+two sets of factors: the truncated SVD of the training matrix, and the factors of `implicit`'s ALS.
+GF/s counts the products of all pairs, whether computed or pruned.
 
-Then the application: `recsys recommend MODEL --all` to Parquet as a process, and one user at a time
-in a process that has the model loaded.
+The second part measures the application: a process of `recsys recommend MODEL --all` to Parquet,
+and one user at a time in a process with a loaded model.
 
 Usage: RECSYS_DATASETS=... python benchmarks/serve.py [--factors K] [--repeats N]
 """

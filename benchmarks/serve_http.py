@@ -1,11 +1,11 @@
-"""The HTTP service on Gowalla: requests per second and their times, next to a naive application.
+"""The HTTP service on Gowalla: requests per second and latencies, next to a naive application.
 
-Known users, strangers with 10 items and similar items, from 1 to 64 connections of another process,
-with one worker and with two; a nine-line FastAPI application around `Recommender.recommend` in the
-same run; the memory of a second worker; and, with --soak, minutes of load while the model is
-replaced every 10 seconds. Requests per second of processor are what a worker can do on a core of
-its own, whatever else the machine does. The ratings of the model are drawn at random, as Gowalla
-has none: so no vector is short, and the search can leave out no item.
+Requests are for known users, for new users with 10 items, and for similar items, over 1 to 64
+connections of another process, to one worker and to two. The same run measures a nine-line FastAPI
+application around `Recommender.recommend`, and the memory of a second worker. With --soak, minutes
+of load follow while the model is replaced every 10 seconds. Requests per second of processor time
+estimate the rate of a worker with its own core, independent of other load. The ratings of the model
+are random, since Gowalla has none. Therefore no vector is short, and the search cannot prune items.
 
 Usage: python benchmarks/serve_http.py [--model als] [--factors 64] [--seconds 3] [--soak MINUTES]
 """

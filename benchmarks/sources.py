@@ -1,11 +1,11 @@
-"""Read ratings from files and databases, next to polars and pandas; write recommendations.
+"""Read ratings from files and databases, compared with polars and pandas; write recommendations.
 
-Each reading runs in a process of its own, in turns, after an import of what it needs. Ours gives
-`Ratings` (ids, one rating per pair, a CSR matrix), the others a frame with the same columns. The
-seconds are those of the process on all processors, which other programs change less than the time
-on the clock, and the least of the repeats counts. The PostgreSQL server is a private one, as in the
-tests, and its own seconds do not count. Writing is next to COPY from a CSV file, on the clock: into
-a new table, and in place of the rows of an indexed one.
+Each read runs in its own process, in turns, after the imports. Ours returns `Ratings` (ids, one
+rating per pair, a CSR matrix), the others return a frame with the same columns. The seconds are
+processor seconds of the process, which depend less on other programs than wall time; the minimum of
+the repeats is given. The PostgreSQL server is a private one, as in the tests; its own seconds are
+not included. Writing is compared with COPY from a CSV file, by wall time: into a new table, and
+replacing the rows of an indexed table.
 
 Usage: python benchmarks/sources.py [--rows N]... [--recommendations N] [--repeats R] [--pandas N]
 """

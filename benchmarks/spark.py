@@ -1,4 +1,4 @@
-"""Time per sweep of `als` on Spark, of MLlib and of the local engine, on the same cores; sizes.
+"""Time per sweep of `als` on Spark, in MLlib and in the local engine, on the same cores; sizes.
 
 Usage: python benchmarks/spark.py [--factors K] [--memory 8g] [RATINGS ...]
        python benchmarks/spark.py --sizing [--factors K]

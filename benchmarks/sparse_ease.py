@@ -1,9 +1,8 @@
-"""Accuracy of `sparse-ease` next to the exact weights of EASE, on Gowalla's published split.
+"""Accuracy of `sparse-ease` compared with the exact weights of EASE, on Gowalla's published split.
 
-The inverse that EASE needs has 6.3 GiB there. Its products with the histories of some users are
-solutions of ``(X'X + lambda I) Z = R'`` by conjugate gradients, and its diagonal that of the
-approximate one plus an estimate of the difference by random signs (Bekas, Kokiopoulou and Saad
-2007).
+The inverse that EASE needs would take 6.3 GiB. Its products with the histories of some users are
+computed by conjugate gradients on ``(X'X + lambda I) Z = R'``. Its diagonal is that of the
+approximate inverse plus a stochastic estimate of the difference (Bekas, Kokiopoulou and Saad 2007).
 
 Usage: RECSYS_DATASETS=... python benchmarks/sparse_ease.py [USERS]
 """

@@ -1,9 +1,9 @@
-"""Start-up time of the command, next to a bare Click program and `import numpy`.
+"""Start-up time of the command, compared with a bare Click program and `import numpy`.
 
-`recsys --help`, `--version` and completion import no numerical library: their time is given over
-that of a Click program with two verbs. `recsys recommend` from a saved model is given over that of
-`python -c "import numpy"`. Each is a whole process, with the same Python, of compiled modules as
-an installation has them, in an editable one too.
+`recsys --help`, `--version` and completion import no numerical library; their time is given
+relative to a Click program with two verbs. `recsys recommend` from a saved model is given relative
+to `python -c "import numpy"`. Each time is that of a whole process, with the same Python. Modules
+are compiled to bytecode before, as in an installation.
 
 Usage: python benchmarks/startup.py [--repeats N]
 """

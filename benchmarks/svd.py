@@ -1,9 +1,9 @@
 """Truncated SVD and PCA against SciPy, scikit-learn and gensim, at equal accuracy.
 
-Each peer gets the loosest setting with which it reaches the residual that `truncated_svd` promises
-(1e-4 of s[0] in float32, 1e-8 in float64), or the tightest that it has; the residual that each one
-reached is printed. "passes s" is the time of as many products with a block of 16 vectors as our
-solver made passes, and "read s" that of reading the matrix once from memory.
+Each peer uses the loosest setting with which it reaches the residual that `truncated_svd` promises
+(1e-4 of s[0] in float32, 1e-8 in float64), or its tightest setting. The residual of each is
+printed. "passes s" is the time of as many products with a block of 16 vectors as our solver makes
+passes, "read s" that of reading the matrix once from memory.
 
 Usage: RECSYS_DATASETS=... python benchmarks/svd.py [--repeats N] [CASE ...]
 """

@@ -1,15 +1,18 @@
 """Accuracy of recommendations from implicit feedback: Recall@20 and NDCG@20, all items ranked.
 
-Gowalla in its published split (train.txt, test.txt), as its literature measures: means over the
-users of the test file, of all items not in a user's training part. And ml-latest-small with
-ratings of 4 and more as likes, of which a seeded fifth of each user's is held out. And Last.fm in a
-published split, without the numbers of plays.
+The data sets are
+
+- Gowalla in its published split (train.txt, test.txt), evaluated as in the literature: means over
+  the users of the test file, with all items ranked that are not in the user's training part;
+- ml-latest-small, with ratings of at least 4 as likes, of which a seeded fifth is held out for each
+  user;
+- Last.fm in a published split, without the numbers of plays.
 
 A model with several settings uses those with the best NDCG on a seeded fifth of each user's
-training part, and is then fitted to all of it; seconds and memory are those of that last fit. Each
-fit runs in a process of its own, whose peak of memory includes the data and the libraries.
-Published figures are copied from the papers (LightGCN: He et al. 2020; GF-CF: Shen et al. 2021;
-BSPM: Choi et al. 2023; ChebyCF: Kim et al. 2025) and not run here.
+training part, and is then fitted to all of it; seconds and memory are those of the last fit. Each
+fit runs in its own process, whose peak memory includes the data and the libraries. Published
+figures are copied from the papers (LightGCN: He et al. 2020; GF-CF: Shen et al. 2021; BSPM: Choi et
+al. 2023; ChebyCF: Kim et al. 2025), not measured here.
 
 Usage: RECSYS_DATASETS=... python benchmarks/topn.py [--data NAME] [--skip MODEL]... [MODEL ...]
 """

@@ -1,9 +1,10 @@
-"""Seconds of one full ALS sweep (users, then items) at 25 million ratings, next to the peers'.
+"""Seconds of one full ALS sweep (users, then items) at 25 million ratings, compared with peers.
 
-Ours is an exact solve with biases. `implicit` minimises another objective, over all cells, by
-three conjugate gradient steps (its default) or by Cholesky; both update users and items once per
-iteration. LensKit's BiasedMF is measured in an environment of its own, whose Python PEERS_PYTHON
-names, as the difference of a fit of three epochs and one of one epoch. `spark.py` measures MLlib.
+Ours solves exactly, with biases. `implicit` minimises another objective, over all cells, by three
+conjugate gradient steps (its default) or by Cholesky factorisation. Both update users and items
+once per iteration. LensKit's BiasedMF is measured in its own environment, whose Python is
+PEERS_PYTHON, as the difference of a fit with three epochs and one with one. `spark.py` measures
+MLlib.
 
 Usage: [PEERS_PYTHON=...] python benchmarks/train.py [--ratings N] [--sweeps N] [K ...]
 """

@@ -1,11 +1,11 @@
-"""Seconds of one full sweep of implicit ALS at 25 million interactions, next to the peers'.
+"""Seconds of one full sweep of implicit ALS at 25 million interactions, compared with peers.
 
 `ials` solves users, then items, exactly. `implicit` takes three conjugate gradient steps (its
-default) or a Cholesky factorisation, and cmfrec conjugate gradients; cmfrec is measured in an
-environment of its own, whose Python PEERS_PYTHON names, as the difference of a fit of three
-iterations and one of one. The limit is the time of a sweep's multiplications at the rate of sgemm.
-With --blocks exact sweeps and sweeps by blocks of factors race to the objective of the third exact
-one instead.
+default) or a Cholesky factorisation, cmfrec conjugate gradients. cmfrec is measured in its own
+environment, whose Python is PEERS_PYTHON, as the difference of a fit with three iterations and one
+with one. The limit is the time of the multiplications of a sweep at the rate of sgemm. With
+--blocks, the times of exact sweeps and of sweeps by blocks of factors to the objective of the third
+exact sweep are compared instead.
 
 Usage: [PEERS_PYTHON=...] python benchmarks/train_implicit.py [--interactions N] [--sweeps N] [K..]
        python benchmarks/train_implicit.py --blocks [--interactions N] [K..]

@@ -1,8 +1,8 @@
-"""Seconds of one epoch of a peer, for `train.py`: run by the Python that has it.
+"""Seconds of one epoch of a peer, for `train.py`: run by a Python that has it.
 
 Usage: PYTHON train_peers.py RATINGS.npz K explicit|implicit
 
-LensKit's BiasedMF, or cmfrec's CMF_implicit. Prints nothing if the library is not there.
+The peers are LensKit's BiasedMF and cmfrec's CMF_implicit. Without the library nothing is printed.
 RATINGS.npz has arrays "users", "items" and "values".
 """
 

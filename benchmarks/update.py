@@ -1,10 +1,10 @@
-"""Seconds of an update next to a new fit, by how much is new and by how large the model is.
+"""Seconds of an update and of a new fit, by the number of new ratings and the size of the model.
 
-Generated ratings in the shape of MovieLens-25M: a model of `als` is fitted to most of them, and
-others are added, of users and items drawn as the rest. An update is what `recsys update` does
-after reading: load, merge, fold in, save. The columns split its time on the processor, of all
-threads, to which other programs hardly add; "update" is all of it, and "new fit" one that begins
-with the old factors. The last columns are both on the clock, the disk included.
+Ratings are generated in the shape of MovieLens-25M. A model of `als` is fitted to most of them,
+then others are added, with users and items from the same distribution. An update consists of the
+steps of `recsys update` after reading: load, merge, fold in, save. Their columns are processor
+seconds of all threads, which other programs hardly affect. "update" is their sum, "new fit" a fit
+that starts from the old factors. The last two columns are wall times, disk included.
 
 Usage: python benchmarks/update.py [--ratings N ...] [--new N ...] [--factors K] [--no-refit]
 """

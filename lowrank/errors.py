@@ -1,4 +1,4 @@
-"""Errors that lowrank raises: one tree, each also the builtin that fits."""
+"""Exceptions of lowrank: one tree, in which each class is also a built-in exception."""
 
 import math
 import numbers
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class LowRankError(Exception):
-    """Base of all errors that lowrank raises on purpose."""
+    """Base class of the exceptions that lowrank raises."""
 
 
 class ArgumentError(LowRankError, ValueError):
-    """An argument has the right type and a wrong value."""
+    """An argument has the right type, but an invalid value."""
 
 
 class ArgumentTypeError(LowRankError, TypeError):
@@ -31,7 +31,7 @@ def check_choice(value: object, allowed: Collection[str], name: str = "method") 
 
 
 def check_positive(value: float, name: str, *, or_zero: bool = False) -> None:
-    """Check that an argument is a number, finite and positive, or zero where that is allowed.
+    """Check that an argument is a finite, positive number, or zero with `or_zero`.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def real_matrix(dtype: Any, shape: tuple[int, ...], name: str) -> str:
 
 
 def missing_extra(library: str, extra: str) -> str:
-    """Return the rest of a sentence about an optional library that is not installed.
+    """Return the predicate of a sentence about an optional library that is not installed.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Plots of spectra, of scores and loadings, of components as images, and of whitened data.
+"""Plots of spectra, scores and loadings, components as images, and whitened data.
 
-matplotlib is imported when a function is called, and an ImportError says so where it is missing. No
+matplotlib is imported when a function is called; without it an ImportError names the extra. No
 function uses pyplot or changes its settings.
 """
 
@@ -29,10 +29,10 @@ __all__ = ["eigen_images", "loadings", "scores", "scree", "whitening_comparison"
 
 # Okabe & Ito (2008), safe for colour-blind readers; their yellow is too light on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = ("o", "s", "^", "D", "v", "P")  # one less, so that 42 classes look different
-_MOST_MARKED = 60  # points of a scree curve that each get a marker
-_MOST_ROWS = 20_000  # points beyond which a cloud is drawn as an image inside a vector file
-_MOST_LABELLED = 40  # features whose names fit below the bars
+_MARKERS = ("o", "s", "^", "D", "v", "P")  # one less than colours, to distinguish 42 classes
+_MOST_MARKED = 60  # maximum number of points of a scree curve that get markers
+_MOST_ROWS = 20_000  # with more points, a scatter plot in a vector file is drawn as an image
+_MOST_LABELLED = 40  # maximum number of features whose names fit below the bars
 
 
 def scree(
@@ -43,27 +43,28 @@ def scree(
     rule: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Plot the scree curve, the cumulative share of the energy, and the chosen rank.
+    """Plot a scree curve with the cumulative share of the energy and a chosen rank.
 
     Parameters
     ----------
     spectrum : PCA, SVD or array-like of shape (p,)
-        A fitted `lowrank.PCA` (or scikit-learn's), whose explained variances are drawn; an `SVD`,
+        A fitted `lowrank.PCA` (or scikit-learn's), whose explained variances are plotted; an `SVD`;
         or singular values in descending order.
     k : int, optional
-        The chosen rank, from 0 to p, to mark.
+        Rank to mark, from 0 to p.
     total : float, optional
-        Energy ||A||_F^2 where `spectrum` does not know it. By default that of the given values.
+        Energy ||A||_F^2 if `spectrum` does not have it, by default that of the given values.
     rule : str, optional
-        How `k` was chosen, for the legend.
+        Rule by which `k` was chosen, for the legend.
     ax : matplotlib Axes, optional
-        By default those of a new figure. The cumulative share gets a second axis on its right.
+        Axes to draw in, by default those of a new figure. The cumulative share gets a second axis
+        on the right.
 
     Raises
     ------
     ArgumentError
-        If the values are not descending, there are none, `k` is out of its range, or a `rule` is
-        named without its `k`.
+        If there are no values or they are not in descending order, `k` is out of its range, or
+        `rule` is given without `k`.
 
     Examples
     --------
@@ -126,21 +127,21 @@ def scores(
     Parameters
     ----------
     Z : array-like of shape (n_samples, k)
-        Scores, as `PCA.transform` gives them; k >= 2.
+        Scores, as returned by `PCA.transform`; k >= 2.
     labels : array-like of shape (n_samples,), optional
-        Classes, each with its own colour and marker; numbers with more than ten different values
+        Classes, each with its own colour and marker. Numbers with more than ten distinct values
         are shown on a colour scale.
     components : tuple of int
         The two columns to plot.
     estimator : PCA, optional
         The fitted estimator, whose explained variance ratios label the axes.
     ax : matplotlib Axes, optional
-        By default those of a new figure.
+        Axes to draw in, by default those of a new figure.
 
     Raises
     ------
     ArgumentError
-        If Z does not have those columns, or `labels` does not have one entry per row of it.
+        If Z does not have these columns, or `labels` does not have one entry per row of Z.
     """
     points = _two_columns(Z, components, "Z")
     axes = _axes(ax, (6.4, 4.8))
@@ -183,26 +184,26 @@ def whitening_comparison(
     features: tuple[int, int] = (0, 1),
     fig: Figure | None = None,
 ) -> Figure:
-    """Plot two features of some data before whitening, and after PCA and ZCA whitening.
+    """Plot two features of data before whitening, and after PCA and ZCA whitening.
 
-    Points are about the origin at equal scales, with the ellipse of two standard deviations.
+    Points are centred and at equal scales, with the ellipse of two standard deviations.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        Dense data; they are whitened with all their features.
+        Dense data, which are whitened with all features.
     labels : array-like of shape (n_samples,), optional
-        Classes, each with its own colour; by default samples are coloured by the first of the two
+        Classes, each with its own colour. By default samples are coloured by the first of the two
         features, which shows where whitening moves them.
     features : tuple of int
         The two columns to plot. After PCA whitening they are components.
     fig : matplotlib Figure, optional
-        By default a new one.
+        Figure to draw in, by default a new one.
 
     Raises
     ------
     ArgumentError
-        If X does not have those columns, or cannot be whitened.
+        If X does not have these columns, or cannot be whitened.
     """
     data = np.asarray(X)
     before = _two_columns(data, features, "X")
@@ -228,7 +229,7 @@ def whitening_comparison(
 
 
 def _scatter(axes: Axes, points: NDArray[Any], size: int | None = None, **look: Any) -> Any:
-    """Draw a cloud of points, or some points of one with a given size: larger, smaller markers."""
+    """Draw a scatter plot; markers are smaller for more points (`size`, by default all given)."""
     size = len(points) if size is None else size
     area = float(np.clip(25_000 / max(size, 1), 3, 28))
     look |= {"s": area, "alpha": 0.7, "linewidths": 0, "rasterized": size > _MOST_ROWS}
@@ -243,23 +244,23 @@ def loadings(
     names: Sequence[str] | None = None,
     fig: Figure | None = None,
 ) -> Figure:
-    """Plot the entries of the first components as bars, one row of the figure for each.
+    """Plot the entries of the first components as bars, in one row of the figure each.
 
     Parameters
     ----------
     components : PCA or array-like of shape (k, n_features)
         A fitted estimator with ``components_``, or the components.
     count : int
-        Largest number of components to plot.
+        Maximum number of components to plot.
     names : sequence of str, optional
-        Names of the features; by default those that the estimator was fitted with.
+        Names of the features, by default those of the estimator.
     fig : matplotlib Figure, optional
-        By default a new one.
+        Figure to draw in, by default a new one.
 
     Raises
     ------
     ArgumentError
-        If there is no component, `count` is below 1, or the number of names is not that of the
+        If there are no components, `count` is below 1, or the number of names is not that of the
         features.
     """
     rows = _components(components, count)
@@ -299,24 +300,24 @@ def eigen_images(
 ) -> Figure:
     """Plot components as images: red is positive, blue negative and white zero.
 
-    The sign of a component is a convention, so the colours are symmetric; each image has its own
-    scale, from minus to plus its largest absolute value.
+    The sign of a component is a convention, so the colour scale is symmetric. Each image has its
+    own scale, from minus to plus its largest absolute value.
 
     Parameters
     ----------
     components : PCA or array-like of shape (k, height * width)
-        A fitted estimator with ``components_``, or the components, of images as rows.
+        A fitted estimator with ``components_``, or the components, with images as rows.
     shape : tuple of int, optional
-        Height and width; by default they are square.
+        Height and width; by default images are square.
     count : int
-        Largest number of components to plot.
+        Maximum number of components to plot.
     fig : matplotlib Figure, optional
-        By default a new one.
+        Figure to draw in, by default a new one.
 
     Raises
     ------
     ArgumentError
-        If there is no component, `count` is below 1, or the number of pixels of `shape` is not
+        If there are no components, `count` is below 1, or the number of pixels of `shape` is not
         that of the features.
     """
     rows = _components(components, count)
@@ -344,7 +345,7 @@ def eigen_images(
 
 
 def _components(given: Any, count: int) -> NDArray[Any]:
-    """Return the first components, `count` of them at most."""
+    """Return the first components, at most `count`."""
     rows = np.asarray(getattr(given, "components_", given))
     if rows.ndim != 2 or 0 in rows.shape:
         raise ArgumentError(
@@ -371,7 +372,7 @@ def _checked_labels(labels: ArrayLike, size: int) -> NDArray[Any]:
 
 
 def _without_box(axes: Axes) -> None:
-    """Leave only the left and the lower side of the frame."""
+    """Remove the upper and the right side of the frame."""
     axes.spines[["top", "right"]].set_visible(False)
 
 

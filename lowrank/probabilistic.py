@@ -1,4 +1,4 @@
-"""Probabilistic PCA, also of data with missing entries."""
+"""Probabilistic PCA, with support for missing entries."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray
 
-_NO_NOISE = 1e-10  # of the largest variance: replaces a noise variance of 0 in posteriors
-_CHUNK = 1 << 21  # numbers that a temporary array of a block may hold
-_LEAST_NOISE = 1e-10  # of the mean variance: with less, nothing is left of a k x k system's digits
+_NO_NOISE = 1e-10  # replaces a noise variance of 0 in posteriors, relative to the largest variance
+_CHUNK = 1 << 21  # maximum size of a temporary array of a block, in numbers
+_LEAST_NOISE = 1e-10  # minimum, relative to the mean variance; less makes k x k systems singular
 
 
 @dataclass(eq=False, repr=False)
@@ -49,37 +49,39 @@ class ProbabilisticPCA(
 ):
     """Probabilistic PCA (PPCA), fitted by maximum likelihood; entries may be missing.
 
-    A sample is x = mean_ + W z + e with z ~ N(0, I) of k coordinates and e ~ N(0, s2 I), so that
-    x ~ N(mean_, W W' + s2 I). For complete data, dense or sparse, the maximum has a closed form:
-    s2 is the mean of the m - k smallest eigenvalues of the covariance matrix (with divisor
-    n_samples), and W has the first k eigenvectors, of length sqrt(eigenvalue - s2).
+    The model of a sample is x = mean_ + W z + e with k latent coordinates z ~ N(0, I) and noise
+    e ~ N(0, s2 I), so that x ~ N(mean_, W W' + s2 I). For complete data, dense or sparse, the
+    maximum has a closed form: s2 is the mean of the m - k smallest eigenvalues of the covariance
+    matrix (with divisor n_samples), and the columns of W are the first k eigenvectors, scaled to
+    length sqrt(eigenvalue - s2).
 
-    NaN in dense data is an entry that is missing at random. EM then maximises the likelihood of
-    the known entries, which may have several maxima. A row without a known entry is allowed, and
-    has no influence.
+    NaN in dense data marks entries that are missing at random. EM then maximises the likelihood of
+    the known entries, which may have several maxima. Rows without known entries are allowed, and
+    have no influence.
 
     Parameters
     ----------
     n_components : int, default 2
-        Number of hidden coordinates k, from 0 to min(n_samples, n_features - 1).
+        Number of latent coordinates k, from 0 to min(n_samples, n_features - 1).
     tol : float, default 1e-7
-        EM stops when a step raises the log-likelihood per known entry by no more than this.
+        EM stops when a step increases the log-likelihood per known entry by at most this amount.
     max_iter : int, default 1000
-        Largest number of EM steps.
+        Maximum number of EM steps.
     random_state : int, Generator, RandomState or None
         Seed of the solver's start vectors, and of `sample`.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components_, n_features)
-        Principal axes: orthonormal rows, by descending variance, with deterministic signs.
+        Principal axes: orthonormal rows in order of descending variance, with deterministic signs.
     loadings_ : ndarray of shape (n_features, n_components_)
-        W, turned to the principal axes: column j is ``components_[j]`` times
+        W, rotated to the principal axes: column j is ``components_[j]`` times
         sqrt(explained_variance_[j] - noise_variance_).
     mean_ : ndarray of shape (n_features,)
-        Per-feature mean of the model; for complete data, of the training data.
+        Per-feature mean of the model; for complete data, that of the training data.
     noise_variance_ : float
-        s2. 0 if the model fits the known entries up to rounding; it has no density then.
+        Noise variance s2. It is 0 if the model fits the known entries up to rounding; the model
+        then has no density.
     explained_variance_ : ndarray of shape (n_components_,)
         Variances of the model along the axes, including the noise.
     log_likelihood_ : float
@@ -87,18 +89,18 @@ class ProbabilisticPCA(
     n_iter_ : int
         Number of EM steps; 1 for complete data.
     n_components_, n_samples_, n_features_in_ : int
-        Numbers of hidden coordinates, and of samples and features of the training data.
+        Numbers of latent coordinates, and of samples and features of the training data.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the features. Defined only if X has string column names.
 
     See Also
     --------
-    lowrank.pca.PCA : Its ``score`` is that of this model with noise from min(n, m) - k eigenvalues.
+    lowrank.pca.PCA : PCA, whose ``score`` takes the noise from min(n, m) - k eigenvalues.
 
     Notes
     -----
-    EM is computed in float64 for every dtype. In addition to a float64 copy of the data it needs
-    n_features (k + 1)^2 numbers, and blocks of a fixed size.
+    EM computes in float64 for every dtype. In addition to a float64 copy of the data, it needs
+    memory for n_features (k + 1)^2 numbers, and for blocks of a fixed size.
 
     References
     ----------
@@ -131,14 +133,14 @@ class ProbabilisticPCA(
         Parameters
         ----------
         X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
-            Training data. NaN is a missing entry of dense data; the zeros of sparse data are known.
+            Training data. NaN marks missing entries of dense data; zeros of sparse data are known.
         y : ignored
 
         Raises
         ------
         TypeError, ValueError
-            If X has an infinity, NaN in sparse data, a column without a known entry or fewer than
-            two samples, or a parameter is of another type or out of its range.
+            If X has an infinity, NaN in sparse data, a column without known entries or fewer than
+            two samples, or a parameter has the wrong type or is out of its range.
 
         Warns
         -----
@@ -166,7 +168,8 @@ class ProbabilisticPCA(
     def transform(self, X: MatrixLike) -> FloatArray:
         """Return the posterior means of z, given the known entries of each sample.
 
-        Shape (n_samples, n_components_). A row without a known entry has the prior mean, 0.
+        The result has shape (n_samples, n_components_). Rows without known entries have the prior
+        mean, 0.
         """
         check_is_fitted(self)
         data = self._checked(X)
@@ -206,7 +209,7 @@ class ProbabilisticPCA(
     def score_samples(self, X: MatrixLike) -> FloatArray:
         """Return the log-density of the known entries of each sample, shape (n_samples,).
 
-        0 for a row without a known entry; -inf for each row if noise_variance_ is 0.
+        It is 0 for rows without known entries, and -inf for all rows if noise_variance_ is 0.
         """
         check_is_fitted(self)
         return self._log_densities(self._checked(X))
@@ -222,13 +225,13 @@ class ProbabilisticPCA(
         return likelihood.astype(X.dtype)
 
     def _closed_form(self, X: Any) -> tuple[PCA, float]:
-        """Return the PCA of complete data, and the most likely noise variance in its units."""
+        """Return the PCA of complete data, and the maximum likelihood noise variance in its units."""
         k, (count, features) = self.n_components_, X.shape
         pca = PCA(k, center="exact", ddof=0, random_state=self.random_state).fit(X)
         return pca, pca._noise * (min(count, features) - k) / (features - k)
 
     def _fit_incomplete(self, X: FloatArray) -> None:
-        """Climb by EM from the model of the data with column means for their missing entries."""
+        """Fit by EM, starting from the model of the data with missing entries at column means."""
         unknown = np.flatnonzero(np.isnan(X).all(axis=0))
         if unknown.size:
             raise ArgumentError(
@@ -238,7 +241,7 @@ class ProbabilisticPCA(
         self._unit = 2.0**exponent
         rows = IncompleteRows(X / X.dtype.type(self._unit))
         pca, noise = self._closed_form(rows.values)
-        # Of the variances, which the filled entries diminish.
+        # The filled entries reduce the variances by this factor.
         share = rows.count / X.size / pca._unit**2
         excess = np.maximum((pca._variances - noise) / share, 0)
         start = FactorModel(
@@ -288,7 +291,7 @@ class ProbabilisticPCA(
         self.loadings_ = self.components_.T * (lengths * dtype.type(self._unit))
 
     def _posteriors(self, X: FloatArray) -> Iterator[Posterior]:
-        """Yield the posteriors of rows, with some noise so that they exist."""
+        """Yield the posteriors of rows, with a minimum of noise so that they exist."""
         largest = float(self._variances.max(initial=0.0)) or 1.0
         loadings = self.loadings_.astype(np.float64) / self._unit
         noise = self._noise or _NO_NOISE * largest
@@ -297,7 +300,7 @@ class ProbabilisticPCA(
         return posteriors(rows, model)
 
     def _checked(self, X: Any, *, reset: bool = False, **options: Any) -> Any:
-        """Check samples, in which NaN is allowed if they are dense."""
+        """Check samples; NaN is allowed in dense ones."""
         return validate_data(
             self,
             X,
@@ -320,7 +323,7 @@ def _has_missing(X: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class FactorModel:
-    """Rows x = mean + W z + e with z ~ N(0, I) and e ~ N(0, noise I); the loadings are W."""
+    """Model x = mean + W z + e with z ~ N(0, I) and e ~ N(0, noise I); the loadings are W."""
 
     mean: Float64Array
     loadings: Float64Array
@@ -328,10 +331,10 @@ class FactorModel:
 
 
 class Posterior(NamedTuple):
-    """Posterior distribution of the hidden coordinates z of some rows, a slice of all.
+    """Posterior distribution of the latent coordinates z of a slice of rows.
 
-    `mean` has shape (r, k), `covariance` (r, k, k), and `log_likelihood`, of the known entries,
-    (r,); 0 for a row without any.
+    `mean` has shape (r, k), `covariance` (r, k, k). `log_likelihood`, shape (r,), is that of the
+    known entries, 0 for rows without any.
     """
 
     rows: slice
@@ -341,11 +344,11 @@ class Posterior(NamedTuple):
 
 
 class IncompleteRows:
-    """The rows of a matrix with NaN for missing entries, less a location.
+    """The rows of a matrix with NaN for missing entries, minus a location.
 
-    The location, shape (m,), is by default the means of the known entries of each column, each of
-    which must have one. `values` are 0 and `known` is 0 where an entry is missing; `count` is the
-    number of known entries, and `squares` the sum of their squares.
+    The location, shape (m,), is by default the mean of the known entries of each column; each
+    column must have one. At missing entries, `values` and `known` are 0. `count` is the number of
+    known entries, and `squares` the sum of their squares.
     """
 
     def __init__(self, X: FloatArray, location: Float64Array | None = None) -> None:
@@ -361,7 +364,7 @@ class IncompleteRows:
 
     @property
     def least_noise(self) -> float:
-        """Noise variance that counts as 0: a share of the mean variance."""
+        """Noise variance that is treated as 0, proportional to the mean variance."""
         return _LEAST_NOISE * self.squares / max(1, self.count) or _LEAST_NOISE**10
 
 
@@ -376,8 +379,8 @@ def posteriors(rows: IncompleteRows, model: FactorModel) -> Iterator[Posterior]:
         system = (known @ squares).reshape(len(known), k, k) + noise * np.eye(k)
         inverse: Float64Array = np.linalg.inv(system).astype(np.float64, copy=False)
         right = (values @ W - known @ (mean[:, None] * W))[:, :, None]
-        # An inverse alone has the errors of its largest entries, 1 / noise, in all directions. The
-        # second step removes them where the row is known well.
+        # The rounding errors of the inverse are relative to its largest entries, 1 / noise, in all
+        # directions. A step of iterative refinement removes them.
         first = inverse @ right
         hidden = (first + inverse @ (right - system @ first))[:, :, 0]
         count = known.sum(axis=1)
@@ -389,24 +392,23 @@ def posteriors(rows: IncompleteRows, model: FactorModel) -> Iterator[Posterior]:
 
 
 def em_steps(rows: IncompleteRows, start: FactorModel) -> Iterator[tuple[FactorModel, float]]:
-    """Climb to a maximum of the likelihood of the known entries, by exact EM steps.
+    """Maximise the likelihood of the known entries by exact EM steps.
 
-    Each step is one of EM with the distribution of the hidden coordinates z as further parameters
-    (parameter expansion): they are then N(b, S) for any b and S, which W and the mean absorb. The
-    likelihood rises at least as surely as in plain EM, in fewer steps. Each model, of which the
-    first is the start, has a mean relative to ``rows.location``, and comes with the log-likelihood
-    of all known entries.
+    Yields models, the first of which is the start, with the log-likelihood of all known entries.
+    The mean of a model is relative to ``rows.location``. The steps use parameter expansion: the
+    latent coordinates z are N(b, S), where W and the mean absorb b and S. The likelihood never
+    falls, as in plain EM, but converges in fewer steps.
 
     References
     ----------
-    Tipping & Bishop (1999), "Probabilistic principal component analysis", appendix B; Liu, Rubin &
-    Wu (1998), "Parameter expansion to accelerate EM: the PX-EM algorithm".
+    Tipping & Bishop (1999), "Probabilistic principal component analysis", appendix B.
+    Liu, Rubin & Wu (1998), "Parameter expansion to accelerate EM: the PX-EM algorithm".
     """
     features, k = start.loadings.shape
     model = FactorModel(start.mean, start.loadings, max(start.noise, rows.least_noise))
     while True:
-        # Sums over rows, with the 1 of the mean appended to each z: of E[z z'] over the rows that
-        # know an entry, of x_j E[z], and of E[z z'] over the rows that know anything.
+        # With 1 (for the mean) appended to each z: sums of E[z z'] over the rows that know each
+        # entry, of x_j E[z], and of E[z z'] over all rows with a known entry.
         squares, likelihoods = np.zeros((features, (k + 1) ** 2)), []
         products, hidden = np.zeros((features, k + 1)), np.zeros((k + 1, k + 1))
         for posterior in posteriors(rows, model):

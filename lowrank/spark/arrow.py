@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def quiet_pandas() -> Iterator[None]:
-    """Silence PySpark's warnings of new versions of pandas, which it gives without using it."""
+    """Silence PySpark's warnings about versions of pandas, which is not used here."""
     with warnings.catch_warnings():
         for category in (FutureWarning, UserWarning):
             warnings.filterwarnings("ignore", message=".*pandas", category=category)
@@ -29,7 +29,7 @@ def quiet_pandas() -> Iterator[None]:
 def map_in_arrow(
     frame: DataFrame, function: Callable[[Batches], Batches], schema: str
 ) -> DataFrame:
-    """Send each partition of `frame` through `function` as Arrow record batches."""
+    """Apply a function to the Arrow record batches of each partition."""
     with quiet_pandas():
         return frame.mapInArrow(function, schema)
 
@@ -56,7 +56,7 @@ def lists(batch: Any, name: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
 
 
 def matrix(batch: Any, name: str) -> NDArray[np.float32]:
-    """Return a column of lists of one length as the rows of a float32 matrix."""
+    """Return a column of lists of equal length as the rows of a float32 matrix."""
     indptr, values = lists(batch, name)
     width = int(indptr[1]) if len(indptr) > 1 else 0
     return values.reshape(len(indptr) - 1, width).astype(np.float32, copy=False)

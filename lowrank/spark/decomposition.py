@@ -31,10 +31,10 @@ Doubles = NDArray[np.float64]
 
 _PROBES = 7
 _PROBE_FACTOR = 10 * math.sqrt(2 / math.pi)  # see lowrank.svd
-_GRAM_UP_TO = 1000  # columns up to which A'A is formed in one pass
-_COLLECTED = 2**30  # bytes of U that are brought to the driver
-_SPARE = 8  # vectors of a block beyond those wanted: a pass costs the cluster hardly more
-_WIDEST = 64  # vectors of a block
+_GRAM_UP_TO = 1000  # maximum number of columns for which A'A is formed in one pass
+_COLLECTED = 2**30  # maximum size of U on the driver in bytes
+_SPARE = 8  # additional vectors in a block; a pass hardly takes longer with them
+_WIDEST = 64  # maximum number of vectors in a block
 _MOST_PASSES = 60
 
 
@@ -45,9 +45,9 @@ class DistributedSVD(SVD):
     Attributes
     ----------
     n_rows : int
-        Rows of the matrix.
+        Number of rows of the matrix.
     left : str or None
-        Where U was written, with the columns u (arrays) and order; ``U`` then has no rows.
+        Path of U as Parquet, with the columns u (arrays) and order. If given, ``U`` has no rows.
     """
 
     n_rows: int
@@ -72,46 +72,48 @@ def truncated_svd(
     random_state: RandomStateLike = None,
     left: str | None = None,
 ) -> DistributedSVD:
-    """Compute the k largest singular values of a matrix on the cluster, with their vectors.
+    """Compute the k largest singular values and vectors of a matrix on the cluster.
 
-    The right vectors are found as eigenvectors of A'A in float64, by block Lanczos, or directly
-    where there are few columns; each product is one pass over the rows. A singular value of
+    The right vectors are computed as eigenvectors of A'A in float64: by block Lanczos, where each
+    product is one pass over the rows, or directly if there are few columns. A singular value of
     relative size r has a relative error of about 1e-16 / r^2.
 
     Parameters
     ----------
     rows : DataFrame or str
-        A table of Spark with one matrix row per row, or its path in Parquet. It is read once per
-        pass: `DataFrame.cache` it if it fits the memory of the cluster.
+        A Spark table with one matrix row per row, or its path in Parquet. Each pass reads it:
+        `DataFrame.cache` it if it fits in the memory of the cluster.
     k : int
         Rank, from 0 to min(n, m).
     values, indices : str
-        Columns of arrays: of whole rows, or of the entries of sparse rows and their columns.
+        Names of array columns. For dense rows, `values` are the rows; for sparse rows, they are the
+        entries, and `indices` their columns.
     order : str, optional
-        Column by which the rows of U are ordered; without it, as Spark collects the table.
+        Column by which the rows of U are ordered, by default the order in which Spark collects
+        them.
     n_columns : int, optional
-        Number of columns m; by default one more than the largest index.
+        Number of columns m, by default one more than the largest index.
     tol, center, random_state
         As for `lowrank.truncated_svd`; sparse rows stay sparse.
     left : str, optional
-        Path to write U to, as Parquet, instead of bringing it to the driver.
+        Path to write U to, as Parquet, instead of collecting it on the driver.
 
     Returns
     -------
     DistributedSVD
-        As `lowrank.SVD`; float32 where the values were. Since U is computed as A V / s, the first
-        row of the residuals is zero.
+        As `lowrank.SVD`; float32 if the values are. Since U is computed as A V / s, the first row
+        of the residuals is zero.
 
     Raises
     ------
     ImportError, TypeError, ValueError
-        If PySpark is not installed, a column or an argument is of another type, the rows are not
+        If PySpark is not installed, a column or an argument has the wrong type, the rows are not
         those of a finite matrix, an argument is out of its range, or U is too large for the driver.
 
     References
     ----------
-    Halko, Martinsson & Tropp (2011), "Finding structure with randomness"; Golub and Underwood
-    (1977), "The block Lanczos method for computing eigenvalues".
+    Halko, Martinsson & Tropp (2011), "Finding structure with randomness".
+    Golub and Underwood (1977), "The block Lanczos method for computing eigenvalues".
     """
     A = open_rows(rows, values=values, indices=indices, order=order, n_columns=n_columns)
     return decompose(A, k, tol=tol, center=center, random_state=random_state, left=left)[0]
@@ -127,10 +129,10 @@ def decompose(
     left: str | None = None,
     with_left: bool = True,
 ) -> tuple[DistributedSVD, Doubles, Doubles, Doubles]:
-    """Decompose rows that were checked.
+    """Decompose checked rows X.
 
-    Returns the SVD of A = X - 1 row', the row, the means of the columns of X, and the sums of those
-    of U diag(s).
+    Returns the SVD of A = X - 1 row', the row, the column means of X, and the column sums of
+    U diag(s).
 
     Raises
     ------
@@ -143,13 +145,13 @@ def decompose(
     if with_left and left is None and 8 * n * k > _COLLECTED:
         raise ArgumentError(
             f"U takes {8 * n * k / 1e9:.1f} GB, too much for the driver; "
-            "give left='PATH' to write it as Parquet."
+            "use left='PATH' to write it as Parquet."
         )
     means = A.column_means()
     A = replace(A, row=means if row is True else row)
     V, passes, method = _right_vectors(A, k, tol, rng)
     V, s, residuals, bound, squares, sums = _certified(A, V, rng)
-    passes += 2  # the means and the certificate
+    passes += 2  # for the means and the certificate
     worst = float(residuals.max(initial=0.0)) / float(s[0]) if k and s[0] > 0 else 0.0
     if worst > tol:
         warnings.warn(
@@ -178,7 +180,7 @@ def decompose(
 def _right_vectors(
     A: Rows, k: int, tol: float, rng: np.random.Generator
 ) -> tuple[Doubles, int, str]:
-    """Return V, shape (m, k), with its signs fixed, the passes that it took, and the method."""
+    """Return V, shape (m, k), with deterministic signs, the number of passes, and the method."""
     m, passes, method = A.shape[1], 0, "gram" if A.shape[1] <= _GRAM_UP_TO else "lanczos"
 
     def gram_product(X: Any) -> Doubles:
@@ -201,10 +203,10 @@ def _right_vectors(
 def _certified(
     A: Rows, V: Doubles, rng: np.random.Generator
 ) -> tuple[Doubles, Doubles, Doubles, float, float, Doubles]:
-    """Measure the triplets of V in one pass, along with probes as in `lowrank.svd.certify`.
+    """Compute s, residuals and bounds for V in one pass, with probes as in `lowrank.svd.certify`.
 
-    Returns V, s and the residuals by falling singular values, a bound on the spectral norm of the
-    rest, ||A||_F^2, and the sums of the columns of A V.
+    Returns V, s and the residuals in order of descending singular values, a bound on the spectral
+    norm of the remainder, ||A||_F^2, and the column sums of A V.
     """
     m, k = V.shape
     probes = rng.standard_normal((m, _PROBES))
@@ -216,7 +218,7 @@ def _certified(
         Y = product(block, shared.value, row)
         if isinstance(block, np.ndarray):
             squares = np.square(block if row is None else block - row).sum()
-        else:  # where there is an entry, (x - r)^2 instead of the r^2 that is taken for all
+        else:  # replace r^2, summed for all columns, by (x - r)^2 at stored entries
             r = 0.0 if row is None else row[block.indices]
             squares = (np.square(block.data - r) - np.square(r)).sum()
             squares += 0.0 if row is None else len(Y) * (row @ row)
@@ -238,7 +240,7 @@ def _certified(
 def _left_vectors(
     A: Rows, V: Doubles, s: Doubles, rng: np.random.Generator, left: str | None
 ) -> Doubles:
-    """Return U = A V / s, or write it, with zeros for columns of zero singular values."""
+    """Return U = A V / s, or write it; columns of zero singular values are zero."""
     negligible = s <= 1e-14 * max(A.shape) * s.max(initial=0.0)
     scaled, row, read = V / np.where(negligible, np.inf, s), A.row, A.reader()
     types = dict(A.frame.dtypes)
@@ -269,10 +271,10 @@ def _left_vectors(
 
 
 class PCA(pca.PCA):
-    """Principal component analysis of a matrix on the cluster, whose samples stay there.
+    """Principal component analysis of samples on the cluster.
 
-    Once fitted, it is a `lowrank.PCA`, whose `transform` and so on work on local arrays. The scores
-    of the samples are ``U diag(s)`` of `lowrank.spark.truncated_svd` with the same centre.
+    Once fitted, it is a `lowrank.PCA`, whose methods work on local arrays. The scores of the
+    samples on the cluster are ``U diag(s)`` of `lowrank.spark.truncated_svd` with the same centre.
 
     Parameters
     ----------
@@ -317,7 +319,7 @@ class PCA(pca.PCA):
         Raises
         ------
         TypeError, ValueError
-            As `lowrank.spark.truncated_svd`, or if there are too few samples.
+            If `lowrank.spark.truncated_svd` raises it, or there are too few samples.
         """
         if self.center != "exact" and self.center is not False:
             raise ArgumentError(f"center must be 'exact' or False; got {self.center!r}.")

@@ -1,4 +1,4 @@
-"""Matrices whose rows are in a table of Spark."""
+"""Matrices whose rows are in a Spark table."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Doubles = NDArray[np.float64]
 
-_COLLECTED = 2**26  # bytes of partial sums of all partitions that the driver may add up itself
-_CHUNK = 2**22  # bytes of a chunk of partial sums, where the cluster adds them up
+_COLLECTED = 2**26  # maximum size of all partial sums, in bytes, that are added on the driver
+_CHUNK = 2**22  # size of a chunk of partial sums, in bytes, if they are added on the cluster
 _SUMS = "part int, start bigint, sums binary"
 _WHOLE = ("int", "bigint", "smallint", "tinyint")
 _NUMBERS = ("float", "double", *_WHOLE, "decimal")
@@ -30,10 +30,10 @@ _NUMBERS = ("float", "double", *_WHOLE, "decimal")
 
 @dataclass(frozen=True)
 class Rows:
-    """A matrix whose rows are in a table of Spark, less a row (None for zeros).
+    """A matrix whose rows are in a Spark table, minus a row (None for zeros).
 
     The `frame` has the columns values (array<double>), indices (array<int>, if sparse) and order
-    (if there is one). The values were float32 if `is_single`.
+    (if given). With `is_single`, the given values were float32.
     """
 
     frame: DataFrame
@@ -43,13 +43,13 @@ class Rows:
     row: Doubles | None = None
 
     def column_means(self) -> Doubles:
-        """Return the means of the columns of the table, in one pass."""
+        """Return the column means of the table, in one pass."""
         m = self.shape[1]
         sums = self.summed(lambda A: np.asarray(A.sum(axis=0), np.float64)[:, None], (m, 1))
         return np.asarray(sums[:, 0] / self.shape[0])
 
     def gram_product(self, X: Doubles) -> Doubles:
-        """Return A'A X in one pass; A minus the row is a correction of rank one."""
+        """Return A'A X in one pass; the row is subtracted by a rank-one correction."""
         row, shared = self.row, self.frame.sparkSession.sparkContext.broadcast(X)
 
         def products(A: Block) -> Doubles:
@@ -61,12 +61,12 @@ class Rows:
         return self.corrected(found)
 
     def corrected(self, found: Doubles) -> Doubles:
-        """Subtract what the row takes from A'Y, given A'Y above the sums of the columns of Y."""
+        """Correct A'Y for the row, given A'Y stacked on the column sums of Y."""
         product, sums = found[: self.shape[1]], found[self.shape[1]]
         return product if self.row is None else product - np.outer(self.row, sums)
 
     def summed(self, function: Callable[[Block], Doubles], shape: tuple[int, int]) -> Doubles:
-        """Return the sum of `function`, of the given shape, over blocks of rows, in a fixed order.
+        """Return the sum of `function` over blocks of rows, of a given shape, in a fixed order.
 
         Large partial sums are added on the cluster, chunk by chunk.
         """
@@ -95,7 +95,7 @@ class Rows:
         return added.reshape(shape)
 
     def reader(self) -> Callable[[Any], Block]:
-        """Return the function that reads a block of rows from an Arrow record batch."""
+        """Return a function that reads a block of rows from an Arrow record batch."""
         n_columns, is_sparse = self.shape[1], self.is_sparse
 
         def read(batch: Any) -> Block:
@@ -116,7 +116,7 @@ def product(A: Block, X: Doubles, row: Doubles | None) -> Doubles:
 
 
 def _sums(part: int, start: int, sums: Doubles) -> pa.Table:
-    """Return a table of one row with the schema `_SUMS`."""
+    """Return a table with one row and the schema `_SUMS`."""
     import pyarrow as pa
 
     columns = [[part], [start], [sums.tobytes()]], (pa.int32(), pa.int64(), pa.binary())
@@ -139,12 +139,12 @@ def open_rows(
     order: str | None,
     n_columns: int | None,
 ) -> Rows:
-    """Check a table of rows in one pass, as `lowrank.spark.truncated_svd` describes it.
+    """Check a table of rows in one pass; for the parameters see `lowrank.spark.truncated_svd`.
 
     Raises
     ------
     ImportError, TypeError, ValueError
-        If PySpark is not installed, or the table is not one of the rows of a finite matrix.
+        If PySpark is not installed, or the table does not have the rows of a finite matrix.
     """
     try:
         from pyspark.sql import SparkSession

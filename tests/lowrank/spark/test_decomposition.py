@@ -221,7 +221,7 @@ def test_left_vectors_too_large_for_the_driver(dense, monkeypatch):
     from lowrank.spark import decomposition
 
     monkeypatch.setattr(decomposition, "_COLLECTED", 8 * N)
-    with pytest.raises(ValueError, match="too much for the driver; give left='PATH'"):
+    with pytest.raises(ValueError, match="too much for the driver; use left='PATH'"):
         truncated_svd(dense[1], 2, values="x")
 
 
