@@ -1,4 +1,4 @@
-"""Models fitted to the training part of a split and measured on its test part."""
+"""Evaluation of models: fit to the training part of a split, measure on its test part."""
 
 from __future__ import annotations
 
@@ -47,26 +47,26 @@ from recsys.reranking import best_items
 from recsys.topn import CsrPairs, Scorer, TopN, check_n, top_n
 
 _CSR = ("shape", "indptr", "indices", "values")
-_BLOCK_SCORES = 2**22  # scores of a block of users: 16 MB
+_BLOCK_SCORES = 2**22  # scores computed together: 16 MB
 NO_FEATURES = ":no-features"
-"""Suffix of the name of a model that is fitted without the features of the ratings."""
+"""Suffix of a model name: fit the model without the features of the ratings."""
 
 
 @dataclass(frozen=True, slots=True)
 class WithoutFeatures:
-    """Model to be fitted without the features of the ratings, next to the same one with them."""
+    """Model to fit without the features of the ratings, for a comparison with the same one."""
 
     model: Model
 
     @property
     def name(self) -> str:
-        """Name of the model, and what is left out."""
+        """Name of the model with the suffix ``:no-features``."""
         return self.model.name + NO_FEATURES
 
 
 ModelLike = Model | Recommender | WithoutFeatures | str
 _BLOCK = 2**20  # recommendations measured together
-_BINS = 40  # of the histogram of residuals
+_BINS = 40  # bins of the histogram of residuals
 
 
 def evaluate(
@@ -86,38 +86,38 @@ def evaluate(
 ) -> Evaluation:
     """Fit each model to the training part and measure it on the test part.
 
-    Ratings are predicted for every test pair and clipped to the range of the training ratings.
-    Recommendations are made to every user with relevant test items, out of all items that the
-    user has not rated in the training part; of a split that holds out whole items, out of these.
+    Predict a rating for every test pair, clipped to the range of the training ratings. Recommend
+    items to every user with relevant test items, among all items that the user has not rated in
+    the training part. If the split holds out whole items, recommend only these.
 
     Parameters
     ----------
     models : mapping of label to model, iterable of models, or model
-        Names, model objects, which are fitted in place, or a fitted `Recommender`, which is
-        measured as it is: the training part must be its own ratings. ``"als:no-features"`` and
+        Names; model objects, which are fitted in place; or a fitted `Recommender`, which is not
+        fitted again: its ratings must be the training part. ``"als:no-features"`` and
         `WithoutFeatures` are fitted without the features of the training part.
     split : Split, iterable of Split, or mapping of label to Split
-        Several are folds: a user's metrics are means over those with test ratings of the user. A
-        mapping has the split of each model, all with the same test ratings (see `shared_test`).
+        Several splits are folds: a user's metrics are means over the folds that test the user. A
+        mapping gives each model its own split, all with the same test ratings (see `shared_test`).
     n : int or sequence of int
         Lengths of the recommendations.
     relevant_from : float, optional
-        Test items rated at least this are relevant, by default all.
+        Minimum rating of a relevant test item. By default, all test items are relevant.
     candidates : int, optional
-        Rank each user's relevant items among so many random ones instead of all. Such metrics are
-        not those over all items (see `sample_candidates`).
+        Number of random items among which each user's relevant items are ranked, by default all.
+        Sampled metrics differ from those over all items (see `sample_candidates`).
     new : {"drop", "keep"}
-        Leave out test ratings of users and items without training ratings, and recommend no such
-        item, or keep them, although models cannot know anything about them.
+        Whether to keep test ratings of users and items without training ratings. "drop" ignores
+        them and never recommends such items; "keep" measures models on them, too.
     diversity : float
-        Weight of variety, from 0 to 1, in recommendations (see `Recommender.recommend`).
+        Weight of diversity in the recommendations, from 0 to 1 (see `Recommender.recommend`).
     metrics : sequence of str, Metric or function, optional
-        Names in `METRICS`, all by default, and own metrics: a `Metric`, or a function as it
-        describes, such as ``first_hit`` below, of which more is better.
+        Names in `METRICS`, by default all, and custom metrics: a `Metric`, or a function as it
+        describes, such as ``first_hit`` below, whose higher values are better.
     resamples : int
-        Bootstrap samples; with 0, there are no intervals and no tests.
+        Number of bootstrap samples. With 0, intervals and tests are left out.
     confidence : float
-        Of the intervals.
+        Confidence level of the intervals.
     random_state : int
         Seed of the candidates, the bootstrap and the tests.
     on_step : callable, optional
@@ -127,8 +127,8 @@ def evaluate(
     ------
     DataError
         If an argument is outside its range, two models have the same label, training and test
-        ratings overlap or are on the wrong side of the split's cut, no test item is relevant, or a
-        model cannot use the ratings.
+        ratings overlap or contradict the split's cut in time, no test item is relevant, or a model
+        cannot use the ratings.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def evaluate(
         mark = mark or fingerprint(*_split_of(next(iter(labelled)), own).parts)
     if not splits:
         raise DataError("split must hold at least one Split; got none.")
-    if splits[0].method in COLD:  # whose new users or items are the point
+    if splits[0].method in COLD:  # these splits test new users or items
         settings = replace(settings, new="keep")
     return Evaluation(
         **summarize({label: joined(mine) for label, mine in runs.items()}, measured, settings),
@@ -193,8 +193,8 @@ def _split_of(label: str, splits: Mapping[str, Any]) -> Split:
     if not isinstance(split, Split):
         raise DataError(
             f"split must be a Split or several; got {type(split).__name__} for {label!r}. "
-            "random_split and others make one of Ratings, split_from_pair of training and test "
-            "ratings."
+            "Make one from Ratings by random_split and others, or from training and test ratings "
+            "by split_from_pair."
         )
     return split
 
@@ -212,10 +212,10 @@ def _labelled(
             named = model.model if isinstance(model, Recommender) else model
             label = named if isinstance(named, str) else getattr(named, "name", None)
             if label is None or isinstance(model, type):
-                raise DataError(f"A model is a name or a model object; got {model!r}.")
+                raise DataError(f"A model must be a name or a model object; got {model!r}.")
             if label in labelled:
                 raise DataError(
-                    f"Two models are called {label!r}; give a mapping with a label for each."
+                    f"Two models are named {label!r}; pass a mapping with a label for each."
                 )
             labelled[label] = model
     if not labelled:
@@ -225,13 +225,13 @@ def _labelled(
 
 @dataclass(frozen=True)
 class RankingTask:
-    """A split made ready: n items are recommended to each user with relevant test items.
+    """Task of recommending n items to each user with relevant test items.
 
-    `relevant` are the relevant test ratings, and `users` those who have some. Without `candidates`,
-    items are all that are `allowed` and that the user has not rated in the training part. Of a
-    split that holds out whole items, or users, only the ratings of these are relevant, and of items
-    only these are allowed. Chance decides between equal scores of candidates and of such items (see
-    `_Drawn`).
+    `relevant` holds the relevant test ratings, and `users` the users who have any. Without
+    `candidates`, the items to rank are the `allowed` ones that the user has not rated in the
+    training part. If the split holds out whole items or users, only their ratings are relevant; if
+    it holds out items, only these are allowed. Among candidates, and among held-out items, ties are
+    broken at random (see `_Drawn`).
     """
 
     split: Split
@@ -263,10 +263,11 @@ class RankingTask:
         Raises
         ------
         DataError
+            If no test rating is relevant, or `candidates` is not a whole number from 1.
         """
         relevant = split.test
         if not relevant.n_ratings:
-            raise DataError("There are no test ratings to measure the models on.")
+            raise DataError("There are no test ratings to evaluate models on.")
         if split.method in COLD:
             relevant = relevant.take(split.is_new)
         if relevant_from is not None:
@@ -297,7 +298,7 @@ class RankingTask:
         return None if known is None else known.profile(self.split.seen, self.users)
 
     def recommend(self, model: Model) -> Lists:
-        """Return each user's n best items, -1 where fewer are left, shape (n_ranked, n)."""
+        """Return each user's n best items, padded with -1, shape (n_ranked, n)."""
         lists = np.full((len(self.users), self.n), -1, dtype=np.int32)
         search: Callable[[Indices, int], Iterator[TopN]]
         if self.candidates is None and self.split.method != "items":
@@ -320,13 +321,12 @@ def sample_candidates(
 ) -> CsrPairs:
     """Draw candidates: each user's relevant items, and n others that the user has not rated.
 
-    Others are drawn from the `allowed` items, a bool ndarray of shape (n_items,), by default all.
+    The others are drawn without replacement from the `allowed` items, a bool ndarray of shape
+    (n_items,), by default all. A user with fewer than n unrated items gets all of them. Each user's
+    generator is seeded by `random_state` and the user's index.
 
-    Metrics over samples are not those over all items, and may order models differently: they
-    measure how well a model separates relevant items from random ones.
-
-    They are drawn without repetition; all, where fewer are unrated. Each user's generator is seeded
-    by `random_state` and the user's index.
+    Sampled metrics differ from those over all items, and may order models differently: they measure
+    how well a model separates relevant items from random ones.
 
     Raises
     ------
@@ -357,16 +357,17 @@ def draw_items(
     rng: np.random.Generator, n_items: int, n: int, rated: NDArray[np.int32]
 ) -> NDArray[np.int32]:
     """Draw n different items that are not rated."""
-    drawn = rng.choice(n_items, min(n + len(rated), n_items), replace=False)  # so many suffice
+    # At most len(rated) of the drawn items are rated, so n others remain.
+    drawn = rng.choice(n_items, min(n + len(rated), n_items), replace=False)
     return drawn[~np.isin(drawn, rated)][:n].astype(np.int32)
 
 
 class _Drawn:
-    """A `Scorer` of the allowed items, or of the candidates of each user: none of them rated.
+    """`Scorer` of the allowed items, or of each user's candidates, which breaks ties at random.
 
-    It has the items in an order by chance, which begins at another one for each user. So a model
-    that knows nothing of some of them, and gives all the same score, does not rank them by their
-    order in the data, where popular or old items often come first.
+    Items are in random order, rotated differently for each user. Otherwise, a model that gives
+    unknown items equal scores would rank them by their order in the data, where popular or old
+    items often come first.
     """
 
     def __init__(
@@ -383,8 +384,8 @@ class _Drawn:
         self._score_error = model._score_error
 
     def items(self, users: Indices, places: Indices) -> Indices:
-        """Return the items at some places of the users' orders."""
-        starts = users * 7919  # a large prime: users next to each other begin far from each other
+        """Return the items at the given places in the users' orders."""
+        starts = users * 7919  # a large prime, so that consecutive users start far apart
         found: Indices = self._order[(starts + places) % max(self.n_items, 1)]
         return found
 
@@ -394,13 +395,13 @@ class _Drawn:
             yield replace(top, items=self.items(users[top.rows], top.items))
 
     def pair_scores(self, users: Indices, places: Indices) -> Floats:
-        """Return the scores of some places."""
+        """Return the scores of pairs of users and places."""
         return self._model.pair_scores(users, self.items(users, places))
 
     def scores(self, users: Indices) -> Floats:
-        """Return the scores of all places, minus infinity of others than candidates."""
+        """Return the scores of all places, minus infinity for items other than candidates."""
         found = np.empty((len(users), self.n_items), np.float32)
-        size = max(1, _BLOCK_SCORES // self._model.n_items)  # the model has more items than these
+        size = max(1, _BLOCK_SCORES // self._model.n_items)  # scores of all of the model's items
         for at in range(0, len(users), size):
             block = users[at : at + size]
             scores = self._model.scores(block)
@@ -413,13 +414,13 @@ class _Drawn:
         return found
 
     def _factor_form(self, users: Indices) -> FactorForm | None:
-        return None  # the compiled search looks at all items in one order
+        return None  # the compiled search has one order of the items for all users
 
 
 def _prepare(
     split: Split, settings: Settings, metrics: Sequence[Metric], *, as_is: bool = False
 ) -> tuple[RankingTask, SplitInfo]:
-    """Check the split, apply the policy on new users and items, and count."""
+    """Check the split, apply the policy on new users and items, and count ratings and users."""
     split.check()
     drops = settings.new == "drop" and split.method not in COLD
     used = split.without_new() if drops and not as_is else split
@@ -447,12 +448,12 @@ def _prepare(
 
 
 def check_folding(model: Model, split: Split) -> None:
-    """Raise, before the fit, if a model cannot fold in the users of a split's history.
+    """Check that a model can fold in the users of a split's history, if there is one.
 
     Raises
     ------
     DataError
-        Naming the models that can.
+        If it cannot; the message lists the models that can.
     """
     if split.history is None or isinstance(model, FoldsInUsers):
         return
@@ -464,7 +465,7 @@ def check_folding(model: Model, split: Split) -> None:
 
 
 def with_history(model: Model, history: Ratings | None) -> Model:
-    """Return the model that knows the test users, from their histories if they have any."""
+    """Return the model with the test users folded in from their histories, if there are any."""
     if history is None or not isinstance(model, FoldsInUsers):
         return model
     return model.with_users(Histories.of(history))
@@ -473,7 +474,7 @@ def with_history(model: Model, history: Ratings | None) -> Model:
 def _fitted(
     model: ModelLike, split: Split, on_step: Callable[[Step], None] | None
 ) -> tuple[Recommender, tuple[Step, ...]]:
-    """Return the model fitted to the training part, if it is not fitted, and the iterations."""
+    """Return the model, fitted to the training part unless it is fitted, and its iterations."""
     train = split.train
     if isinstance(model, str) and model.endswith(NO_FEATURES):
         model = WithoutFeatures(make_model(model.removesuffix(NO_FEATURES)))
@@ -492,8 +493,8 @@ def _fitted(
         recommender.fit(train, on_step=listen)
     elif not all(np.array_equal(getattr(model.ratings, a), getattr(split.train, a)) for a in _CSR):
         raise DataError(
-            "A fitted recommender is measured on a split whose training part is its own ratings, "
-            "such as the one of shared_test({label: recommender.ratings}, test)."
+            "The training part of the split must be the ratings of the fitted recommender; "
+            "shared_test({label: recommender.ratings}, test) makes such a split."
         )
     return recommender, tuple(steps)
 
@@ -505,7 +506,7 @@ def _measure(
     metrics: Sequence[Metric],
     on_step: Callable[[Step], None] | None,
 ) -> Measurement:
-    """Fit a model, unless it is fitted, to the training part and measure it on the test part."""
+    """Fit a model to the training part, unless it is fitted, and measure it on the test part."""
     split, test = task.split, task.split.test
     start = time.perf_counter()
     recommender, steps = _fitted(model, split, on_step)
@@ -531,7 +532,7 @@ def _measure(
                 of_part = rows[mask], errors[mask] ** 2
                 columns[f"{part}_squared_error"] = np.bincount(*of_part, test.n_users)
                 columns[f"{part}_ratings"] = np.bincount(of_part[0], minlength=test.n_users)
-        # Bins are as wide as a twentieth of the range of the ratings.
+        # The bins cover residuals of up to the range of the ratings in either direction.
         width = training["rating_max"] - training["rating_min"] or 1.0
         edges = np.linspace(-width, width, _BINS + 1)
         counts, _ = np.histogram(np.clip(errors, -width, width), edges)
@@ -553,17 +554,17 @@ def measure_lists(
 ) -> tuple[dict[str, Doubles], dict[str, float]]:
     """Return the metrics of each of the task's users, and those of all lists together.
 
-    `lists` has shape (n_ranked, N), and `ns` are at most N. Metrics of all lists together are of
-    the allowed items, and the arrays of users have their change without the user.
+    `lists` has shape (n_ranked, N), and no length in `ns` exceeds N. A metric of all lists together
+    refers to the allowed items; its array of users holds its change when the user is left out.
 
     Raises
     ------
     DataError
-        If an own metric does not return one value per user.
+        If a custom metric does not return one value per user.
     """
     known, aligned = task.catalogue, dict[str, Any](n_relevant=task.n_relevant)
     listed, n_items = lists, task.split.train.n_items
-    if task.allowed is not None:  # the places among them
+    if task.allowed is not None:  # number the allowed items only
         n_items = int(np.count_nonzero(task.allowed))
         listed = np.append(np.cumsum(task.allowed) - 1, -1).astype(np.int32)[lists]
     counts = {n: recommended_counts(listed[:, :n], n_items) for n in ns}
@@ -573,7 +574,7 @@ def measure_lists(
     if known is not None:
         whole = {name: getattr(known, name) for name in known.__slots__}
         aligned["profile"] = task.profile
-    step = max(1, _BLOCK // lists.shape[1])  # so that temporary arrays stay small
+    step = max(1, _BLOCK // lists.shape[1])  # limits temporary arrays
     for rows in pieces(len(lists), step):
         users = task.users[rows]
         hits = hit_matrix(lists[rows], users, task.relevant)

@@ -1,11 +1,11 @@
-"""Metrics of predicted ratings and of recommendations, and the registry of them.
+"""Metrics of predicted ratings and of recommendations, and their registry.
 
-Ranking metrics are functions of arrays whose names and shapes `Metric` lists: the `lists` of
-recommended items, the `hits` among them, `n_relevant` (at least 1) and others. They return a
-float64 value per user, shape (n_users,), NaN for a user without one: without recommendations, of
-diversity without two. There are no ties: of equal scores the lower item index has the better rank.
-Users without relevant test items have no ranking metrics, and no mean counts them. ``p_i`` is the
-share of users who have rated item i in the training part.
+Ranking metrics are functions of arrays: the `lists` of recommended items, the `hits` among them,
+`n_relevant` (at least 1), and others that `Metric` describes. They return one float64 value per
+user, shape (n_users,), or NaN where a metric is undefined: some need at least one recommendation,
+diversity needs two. Among equal scores, the lower item index ranks first. Users without relevant
+test items have no ranking metrics, and are left out of the means. ``p_i`` is the share of users who
+have rated item i in the training part.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ Lists = NDArray[np.int32]
 """Recommended items, shape (n_users, N), best first; -1 where a list is shorter than N."""
 
 RANK = 32
-"""Rank of the approximation of who rated what, in which the similarity of items is measured."""
+"""Rank of the approximation of the binary matrix of ratings that defines item similarity."""
 
-_TOL = 1e-3  # residual of its singular vectors: no printed digit of a mean depends on it
+_TOL = 1e-3  # residual of its singular vectors; smaller ones change no printed digit
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric: its function, its definition in words, and whether more is better.
+    """A metric: its function, its definition in words, and its direction.
 
     Attributes
     ----------
     function : callable
-        Returns one value per user. The names of its parameters say what it needs:
+        Function that returns one value per user. Its parameters are selected by name:
 
         - ``lists``, int32 ndarray of shape (n_users, N): indices of the recommended items, best
-          first, -1 where a list is shorter,
-        - ``hits``, bool ndarray of the same shape: which of them are relevant,
+          first, padded with -1,
+        - ``hits``, bool ndarray of the same shape: True for relevant items,
         - ``n_relevant``, int ndarray of shape (n_users,): number of relevant items,
         - ``profile``, ``popularity``, ``information`` and ``vectors``: see `Catalogue`.
 
-        Of the registry, rmse and mae take predicted and actual ratings, coverage and gini the
-        counts of all recommendations together; they return a number.
+        In the registry, rmse and mae take predicted and actual ratings, and coverage and gini take
+        the number of times that each item is recommended; these functions return a number.
     direction : {1, -1, 0}
-        1 where more is better, -1 where less is, 0 where it depends on the application.
+        1 if higher values are better, -1 if lower ones are, 0 if it depends on the application.
     influence : callable, optional
-        Where the function takes counts: of lists and counts, the change of the metric without each
-        user, shape (n_users,), from which the jackknife makes its interval.
+        For a function of such counts: a function of lists and counts that returns the change of the
+        metric when each user is left out, shape (n_users,), for the jackknife interval.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Metric:
         return tuple(each.name for each in found if each.default is each.empty)
 
     def _of_users(self, arrays: Mapping[str, Any]) -> Any:
-        """Return the values of users, from arrays by the names of the parameters."""
+        """Return the value of each user; `arrays` maps parameter names to arguments."""
         parameters, by_place, by_name = signature(self.function).parameters, [], {}
         for name in self.needs:
             if parameters[name].kind is Parameter.KEYWORD_ONLY:
@@ -85,7 +85,7 @@ class Metric:
 
     @property
     def scope(self) -> Literal["ratings", "catalogue", "user"]:
-        """The kind of value: of ratings, of all recommendations, or a mean over users."""
+        """Scope of the metric: ratings, all recommendations together, or single users."""
         if "predicted" in self.needs:
             return "ratings"
         return "user" if self.influence is None else "catalogue"
@@ -117,17 +117,17 @@ def _metric(
 
 
 MetricLike = str | Metric | Callable[..., Doubles]
-"""A name in `METRICS`, a `Metric`, or a function as `Metric` describes it: more is better."""
+"""Name in `METRICS`, `Metric`, or function as `Metric` describes it (higher is better)."""
 
 
 def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
-    """Return the metrics in the order of the registry, own ones last; None: the registry.
+    """Return metrics in the order of the registry, custom ones last; None returns the registry.
 
     Raises
     ------
     DataError
-        If there is no metric of that name, an own one has the name of another, or needs something
-        else than `Metric` says.
+        If a metric is unknown, or a custom one has the name of another metric or a parameter that
+        `Metric` does not list.
     """
     if metrics is None:
         return tuple(METRICS.values())
@@ -141,11 +141,11 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
             if not callable(each):
                 raise DataError(f"A metric must be a name, a function or a Metric; got {each!r}.")
             name = getattr(each, "__name__", type(each).__name__)
-            lines = (getattr(each, "__doc__", None) or "").strip().splitlines() or ["own function"]
+            lines = (getattr(each, "__doc__", None) or "").strip().splitlines() or ["custom metric"]
             each = Metric(name, each, lines[0])
         if each.name in METRICS or each.name in own or not each.name.isidentifier():
             hint = ": define it with def, or make it a Metric" * (each.name == "<lambda>")
-            raise DataError(f"An own metric needs a name, not taken yet; got {each.name!r}{hint}.")
+            raise DataError(f"A custom metric must have a new name; got {each.name!r}{hint}.")
         unknown = set(each.needs) - _OF_LISTS - _OF_CATALOGUE
         if unknown:
             raise DataError(
@@ -158,13 +158,13 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
 
 @_metric("rmse", "square root of the mean squared difference of predicted and actual rating", -1)
 def rmse(predicted: Floats, actual: Floats) -> float:
-    """Return the root mean squared error, ``sqrt(mean((p - x)^2))``, over ratings, not users."""
+    """Return the root mean squared error over all ratings, ``sqrt(mean((p - x)^2))``."""
     return float(np.sqrt(np.mean(np.square(_errors(predicted, actual)))))
 
 
 @_metric("mae", "mean absolute difference of predicted and actual rating", -1)
 def mae(predicted: Floats, actual: Floats) -> float:
-    """Return the mean absolute error, ``mean(|p - x|)``, over ratings, not users."""
+    """Return the mean absolute error over all ratings, ``mean(|p - x|)``."""
     return float(np.mean(np.abs(_errors(predicted, actual))))
 
 
@@ -182,7 +182,7 @@ def _errors(predicted: Floats, actual: Floats) -> Doubles:
 
 
 def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
-    """Mark which recommendations to `users` are pairs of `relevant`, shape (n_users, N).
+    """Mark the recommendations that are relevant to their users, shape (n_users, N).
 
     Examples
     --------
@@ -197,13 +197,13 @@ def hit_matrix(lists: Lists, users: Counts, relevant: Ratings) -> Hits:
 
 @_metric("precision", "relevant items among the N recommended, divided by N")
 def precision(hits: Hits) -> Doubles:
-    """Return the precision at N, ``hits / N``, however few items are recommended or relevant."""
+    """Return the precision at N, ``hits / N``, even if fewer are recommended or relevant."""
     return np.asarray(hits.sum(axis=1) / hits.shape[1])
 
 
 @_metric("recall", "relevant items among the N recommended, divided by the user's relevant items")
 def recall(hits: Hits, n_relevant: Counts) -> Doubles:
-    """Return the recall at N, ``hits / n_relevant``; below 1 where more than N are relevant."""
+    """Return the recall at N, ``hits / n_relevant``; below 1 if more than N are relevant."""
     return np.asarray(hits.sum(axis=1) / n_relevant)
 
 
@@ -219,10 +219,10 @@ def hit_rate(hits: Hits) -> Doubles:
     "min(N, number of the user's relevant items)",
 )
 def average_precision(hits: Hits, n_relevant: Counts) -> Doubles:
-    """Return the average precision at N, whose mean over users is MAP.
+    """Return the average precision at N; its mean over users is MAP.
 
-    ``sum over hits of precision at the hit's rank / min(N, n_relevant)``: 1 for as many hits in
-    front as possible. (trec_eval and ranx divide by n_relevant also where that is more than N.)
+    ``sum over hits of precision at the hit's rank / min(N, n_relevant)``: 1 if the first
+    ``min(N, n_relevant)`` items are hits. (trec_eval and ranx always divide by n_relevant.)
 
     Examples
     --------
@@ -236,7 +236,7 @@ def average_precision(hits: Hits, n_relevant: Counts) -> Doubles:
 
 @_metric("mrr", "1 / rank of the first relevant item among the N recommended, 0 if there is none")
 def reciprocal_rank(hits: Hits) -> Doubles:
-    """Return the reciprocal rank at N, whose mean over users is MRR: ``1 / rank``, or 0."""
+    """Return the reciprocal rank at N, ``1 / rank`` or 0; its mean over users is MRR."""
     return np.asarray(np.where(hits.any(axis=1), 1 / (1.0 + hits.argmax(axis=1)), 0.0))
 
 
@@ -267,9 +267,9 @@ def ndcg(hits: Hits, n_relevant: Counts) -> Doubles:
 class Catalogue:
     """Statistics of the items in the training ratings.
 
-    `popularity` is the share of the users with training ratings who have rated each item, and
-    `information` its ``-log2``, for which an item that nobody has rated counts as rated by one;
-    both have shape (n_items,). `vectors` are the `cooccurrence_vectors`.
+    `popularity` is the share of the users with training ratings who have rated each item.
+    `information` is its ``-log2``; items without ratings are treated as having one. Both have shape
+    (n_items,). `vectors` are the `cooccurrence_vectors`.
     """
 
     popularity: Doubles
@@ -278,14 +278,14 @@ class Catalogue:
 
     @classmethod
     def of(cls, train: Ratings) -> Catalogue:
-        """Count and factorise the training ratings."""
+        """Compute the statistics of the training ratings."""
         counts = np.bincount(train.indices, minlength=train.n_items)
         n_users = max(1, int(np.count_nonzero(has_ratings(train))))
         information = np.log2(n_users / np.maximum(counts, 1))
         return cls(counts / n_users, information, cooccurrence_vectors(train))
 
     def profile(self, seen: Ratings, users: Counts) -> Doubles:
-        """Return the mean popularity of the items that users have rated, by default of all."""
+        """Return the mean popularity of each user's rated items; that of all ratings if none."""
         rows, popular = seen.user_index_of_nonzeros(), self.popularity[seen.indices]
         sums, counts = np.bincount(rows, popular, minlength=seen.n_users), np.diff(seen.indptr)
         everybody = float(sums.sum() / max(1, seen.n_ratings))
@@ -294,11 +294,11 @@ class Catalogue:
 
 
 def cooccurrence_vectors(train: Ratings, k: int = RANK) -> Doubles:
-    """Return unit vectors of items whose cosine is high where the same users rated both.
+    """Return unit vectors of items, with high cosines between items that the same users rated.
 
-    The cosine of the columns of the matrix that is 1 where a user has rated an item, in its best
-    approximation of rank k, which leaves chance co-occurrences out; the row of an item that nobody
-    has rated is zero. Shape (n_items, min(k, n_users, n_items)).
+    The vectors are the columns, scaled to unit length, of the best rank-k approximation of the
+    binary matrix of ratings. The approximation suppresses chance co-occurrences. Items without
+    ratings have zero vectors. The shape is (n_items, min(k, n_users, n_items)).
     """
     ones = np.ones(train.n_ratings, dtype=np.float32)
     rated_by = sp.csr_array((ones, train.indices, train.indptr), shape=train.shape)
@@ -311,31 +311,31 @@ def cooccurrence_vectors(train: Ratings, k: int = RANK) -> Doubles:
 
 
 def recommended_counts(lists: Lists, n_items: int) -> NDArray[np.int64]:
-    """Return how often each item is recommended, shape (n_items,)."""
+    """Count how often each item is recommended, shape (n_items,)."""
     return np.bincount(lists[lists >= 0], minlength=n_items)
 
 
 def coverage_influence(lists: Lists, counts: Counts) -> Doubles:
-    """Return minus the share of items that only this user is recommended, shape (n_users,)."""
+    """Return minus the share of items recommended only to each user, shape (n_users,)."""
     alone = (counts == 1)[lists] & (lists >= 0)
     return np.asarray(-np.count_nonzero(alone, axis=1) / len(counts))
 
 
 @_metric(
     "coverage",
-    "share of the items that can be recommended that are recommended to anyone",
+    "share of the eligible items that are recommended to at least one user",
     0,
     coverage_influence,
 )
 def coverage(counts: Counts) -> float:
-    """Return the catalogue coverage: the share of the items that is recommended to anyone."""
+    """Return the catalogue coverage, the share of items recommended to at least one user."""
     return float(np.count_nonzero(counts) / len(counts))
 
 
 @_metric(
     "novelty",
-    "mean over the recommended items of -log2(share of the users who have rated the item in "
-    "the training part)",
+    "mean of -log2(share of users who have rated the item in the training part) over the "
+    "recommended items",
     0,
 )
 def novelty(lists: Lists, information: Doubles) -> Doubles:
@@ -353,15 +353,15 @@ def novelty(lists: Lists, information: Doubles) -> Doubles:
 
 @_metric(
     "diversity",
-    "mean over the pairs of recommended items of 1 - cosine of who has rated them, in the "
-    f"best approximation of rank {RANK} of the training matrix of ones",
+    "mean of 1 - cosine over the pairs of recommended items, between their columns in the best "
+    f"rank-{RANK} approximation of the binary matrix of training ratings",
     0,
 )
 def diversity(lists: Lists, vectors: Doubles) -> Doubles:
     """Return the intra-list diversity: the mean of ``1 - cosine`` over pairs of recommended items.
 
-    Over the items i and j of a list of length m, ``sum over i != j of (1 - cos(v_i, v_j)) /
-    (m (m - 1))``, computed from ``|sum v|^2 - sum |v|^2``, so that no pair is visited.
+    For a list of m items, ``sum over i != j of (1 - cos(v_i, v_j)) / (m (m - 1))``. It is computed
+    from ``|sum v|^2 - sum |v|^2``, without a loop over pairs.
 
     References
     ----------
@@ -386,11 +386,12 @@ def _list_sums(lists: Lists, values: Doubles) -> Doubles:
 
 
 def gini_influence(lists: Lists, counts: Counts) -> Doubles:
-    """Return the change of the Gini index without each user, shape (n_users,).
+    """Return the change of the Gini index when each user is left out, shape (n_users,).
 
-    Each count of the user's items is then one less. Sorted, a count that falls becomes the first of
-    its equals: of t items of a list with the same count, which begins at rank a, the weighted sum
-    loses ``a + (a + 1) + ... + (a + t - 1)``.
+    Without a user, the counts of the user's items are lower by one. Let t items of the list share a
+    count, and let a be the first rank of this count among the sorted counts. These items then take
+    the ranks a, ..., a + t - 1, and the weighted sum decreases by ``a + (a + 1) + ... +
+    (a + t - 1)``.
     """
     n_items = len(counts)
     ascending = np.sort(counts)
@@ -413,8 +414,8 @@ def gini_influence(lists: Lists, counts: Counts) -> Doubles:
 
 @_metric(
     "gini",
-    "Gini index of how often each item that can be recommended is: 0 if all are equally often, "
-    "near 1 if a few are always",
+    "Gini index of how often each eligible item is recommended: 0 if all equally often, near 1 "
+    "if always the same few",
     0,
     gini_influence,
 )
@@ -425,7 +426,7 @@ def gini(counts: Counts) -> float:
 
         sum_j (2 j - m - 1) c_j / (m sum_j c_j)
 
-    0 where none is recommended; ``1 - 1 / m`` if only one is.
+    It is 0 if no item is recommended, and ``1 - 1 / m`` if only one is.
 
     Examples
     --------
@@ -441,19 +442,20 @@ def gini(counts: Counts) -> float:
 
 @_metric(
     "popularity_bias",
-    "mean share of users who have rated the recommended items, minus the same mean over the "
+    "mean share of users who have rated the recommended items, minus the mean share for the "
     "items that the user has rated in the training part",
     0,
 )
 def popularity_bias(lists: Lists, popularity: Doubles, profile: Doubles) -> Doubles:
-    """Return how much more popular recommendations are than the items that the user has rated.
+    """Return the excess popularity of recommendations over the items that the user has rated.
 
-    ``mean over recommended items of p_i - mean over the user's training items of p_i``, which
-    is 0 without a bias; at 0.1, a tenth of all users more have rated a recommended item.
+    ``mean over recommended items of p_i - mean over the user's training items of p_i``: 0 without
+    a bias; 0.1 if recommended items have on average been rated by 10% more of all users.
 
     References
     ----------
     Abdollahpouri et al. (2019), "The unfairness of popularity bias in recommendation", section 3,
-    who divide by the second mean where this subtracts it, so that few-rated tastes do not dominate.
+    who divide by the second mean instead of subtracting it. With the difference, users of rarely
+    rated items do not dominate.
     """
     return novelty(lists, popularity) - profile

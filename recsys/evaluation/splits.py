@@ -19,7 +19,7 @@ from recsys.messages import counted
 from recsys.readers import as_ratings
 
 NOTHING_KNOWN = (
-    "No test rating has both a user and an item of the training ratings, so nothing can be "
+    "No test rating has both a user and an item with training ratings, so nothing can be "
     "measured; hold out other ratings, such as random ones."
 )
 
@@ -33,13 +33,13 @@ DESCRIPTIONS = {
     "time": "the ratings since {moment}",
     "k-fold": "fold {fold} of {folds} of the ratings, at random (seed {random_state})",
     "users": "{test_fraction:.0%} of the ratings of {user_fraction:.0%} of the users, who are "
-    "folded in from their others (seed {random_state})",
+    "folded in from their other ratings (seed {random_state})",
     "items": "all ratings of {item_fraction:.0%} of the items, and {test_fraction:.0%} of the "
-    "others (seed {random_state})",
+    "other ratings (seed {random_state})",
     "users-cold": "all ratings of {user_fraction:.0%} of the users, and {test_fraction:.0%} of the "
-    "others (seed {random_state})",
+    "other ratings (seed {random_state})",
 }
-COLD = ("items", "users-cold")  # methods that hold out whole items, or users
+COLD = ("items", "users-cold")  # methods that hold out all ratings of items or users
 
 Mask = NDArray[np.bool_]
 RatingsLike: TypeAlias = "Ratings | FrameLike | str | os.PathLike[str]"
@@ -53,15 +53,15 @@ class Split:
     Attributes
     ----------
     train, test : Ratings
-        An item has the same index in both, and so has a user, unless there is a `history`.
+        Both index items alike, and users, too, unless there is a `history`.
     history : Ratings or None
-        Where the test users are not in the training part: their other ratings, from which a model
-        folds them in. A user has the same index in `history` and `test`.
+        Other ratings of test users who are not in the training part, from which a model folds them
+        in. `history` and `test` index users alike.
     method : str
         "random", "per-user", "leave-last", "time", "k-fold", "users", "items", "users-cold", or
-        "given" for parts that came from elsewhere.
+        "given" for two given data sets.
     parameters : dict
-        Of the method, as JSON can hold them; for "time" the `cut` in seconds since 1970.
+        Parameters of the method, as JSON values; the `cut` of "time" is in seconds since 1970.
 
     Raises
     ------
@@ -99,7 +99,7 @@ class Split:
 
     @property
     def new_users(self) -> int:
-        """Number of test users who have rated nothing before."""
+        """Number of test users without earlier ratings."""
         return int(np.count_nonzero(has_ratings(self.test) & ~has_ratings(self.seen)))
 
     @property
@@ -109,7 +109,7 @@ class Split:
 
     @property
     def is_new(self) -> Mask:
-        """Which test ratings are by new users or of new items, shape (n_test,)."""
+        """Mask of the test ratings by new users or of new items, shape (n_test,)."""
         known = has_ratings(self.seen)[self.test.user_index_of_nonzeros()]
         return ~(known & has_items(self.train)[self.test.indices])
 
@@ -120,19 +120,19 @@ class Split:
 
     @property
     def description(self) -> str:
-        """The test part in words."""
+        """Description of the test part in words."""
         template = DESCRIPTIONS.get(self.method, "a given pair of data sets")
         moment = shown_time(self.parameters.get("cut", 0))
         return template.format(**self.parameters, moment=moment)
 
     def check(self) -> None:
-        """Check that no test data are among the data that a model learns from.
+        """Check that the parts do not overlap.
 
         Raises
         ------
         DataError
-            If a pair of user and item is both in the test part and in what a model learns from, a
-            user with a history has training ratings, or ratings are on the wrong side of the cut.
+            If the test part and the training part (or history) share a pair of user and item, a
+            user with a history has training ratings, or a rating is on the wrong side of the cut.
         """
         test = self.test
         common = np.flatnonzero(has_pairs(self.seen, pair_keys(test)))
@@ -140,7 +140,7 @@ class Split:
             user = test.users.take(test.user_index_of_nonzeros()[common[:1]])[0]
             item = test.items.take(test.indices[common[:1]])[0]
             raise DataError(
-                f"The training part has {len(common):,} of the test ratings as well, the first of "
+                f"The training part contains {len(common):,} of the test ratings, the first of "
                 f"user {user!r} for item {item!r}; hold out other ratings."
             )
         if self.history is not None:
@@ -164,9 +164,9 @@ class Split:
                 )
 
     def without_new(self) -> Split:
-        """Return the split without the users and items that a model cannot know.
+        """Return the split without users and items that have no earlier ratings.
 
-        Kept are users with training ratings (or a history), and items with training ratings.
+        Users with training ratings (or a history) and items with training ratings are kept.
         """
         users, items = has_ratings(self.seen), has_items(self.train)
         train = restricted(self.train, has_ratings(self.train), items)
@@ -181,7 +181,7 @@ def random_split(
 
     The test part is the first ``round(n * test_fraction)`` entries of
     ``numpy.random.default_rng(random_state).permutation(n)``, as positions among the n ratings in
-    CSR order (by user, then item). Both parts keep all users and items, also those without ratings.
+    CSR order (by user, then item). Both parts index all users and items, even without ratings.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def per_user_split(
 ) -> Split:
     """Hold out random ratings of each user.
 
-    Of a user with n ratings ``floor(n * test_fraction + 1/2)`` are held out, but never all.
+    Of n ratings of a user, ``floor(n * test_fraction + 1/2)`` are held out, but never all.
 
     Raises
     ------
@@ -217,9 +217,8 @@ def per_user_split(
 def leave_last_split(ratings: RatingsLike, k: int = 1) -> Split:
     """Hold out the last k ratings of each user by time, but never all.
 
-    Of ratings with the same timestamp those of later items, in index order, count as later. A
-    user's training ratings are older than the same user's test ratings, but other users' may be
-    newer: only `time_split` keeps the future out.
+    Equal timestamps are ordered by item index. Training ratings of other users may be newer than a
+    user's test ratings; only `time_split` trains on the past alone.
 
     Raises
     ------
@@ -229,7 +228,7 @@ def leave_last_split(ratings: RatingsLike, k: int = 1) -> Split:
     References
     ----------
     Meng et al. (2020), "Exploring data splitting strategies for the evaluation of recommendation
-    models", on how the choice of the split changes which model wins.
+    models", which shows that the choice of the split changes the ranking of models.
     """
     check_whole("k", k, 1)
     data = as_ratings(ratings)
@@ -252,13 +251,13 @@ def time_split(
     Parameters
     ----------
     ratings : Ratings, frame or path
-        With timestamps.
+        Ratings with timestamps.
     test_fraction : float
-        Share of the ratings that is newer; larger where several have the timestamp of the cut, and
-        smaller where so many have the oldest one that the training part would be empty.
+        Share of the newest ratings. All ratings at the timestamp of the cut are held out, unless
+        it is the oldest one and the training part would be empty.
     cut : int, str, date or datetime, optional
-        The point in time itself: seconds since 1970-01-01 UTC, or a date or time, such as
-        "2015-01-01".
+        Point in time from which ratings are held out, instead of a share: seconds since 1970-01-01
+        UTC, or a date or time such as "2015-01-01".
 
     Raises
     ------
@@ -294,7 +293,7 @@ def time_split(
 def default_split(
     ratings: RatingsLike, test_fraction: float = FRACTION, random_state: int = 0
 ) -> Split:
-    """Hold out the newest ratings where they have different timestamps, else random ones."""
+    """Hold out the newest ratings if timestamps differ, otherwise random ones."""
     data = as_ratings(ratings)
     times = data.timestamps
     if times is None or not len(times) or times.min() == times.max():
@@ -308,15 +307,15 @@ def held_out_users(
     test_fraction: float = 0.2,
     random_state: int = 0,
 ) -> Split:
-    """Hold out users, whom a model folds in from a part of their ratings.
+    """Hold out users, and let models fold them in from a part of their ratings.
 
     Parameters
     ----------
     ratings : Ratings, frame or path
     user_fraction : float
-        Share of the users with at least two ratings that is held out, at random.
+        Share of the users with at least two ratings to hold out at random.
     test_fraction : float
-        Share of each such user's ratings that is tested, at least one; the rest is the history.
+        Share of each held-out user's ratings to test, at least one; the rest is the history.
     random_state : int
 
     Raises
@@ -326,8 +325,8 @@ def held_out_users(
 
     References
     ----------
-    Marlin (2004), "Collaborative filtering: a machine learning perspective", on strong
-    generalisation: to users outside the training data.
+    Marlin (2004), "Collaborative filtering: a machine learning perspective", which
+    introduces strong generalisation: tests on users outside the training data.
 
     Examples
     --------
@@ -356,18 +355,18 @@ def held_out_items(
     test_fraction: float = FRACTION,
     random_state: int = 0,
 ) -> Split:
-    """Hold out whole items, which a model can know from their features only.
+    """Hold out all ratings of some items, which models can then predict from features only.
 
-    In an evaluation they are ranked among themselves. Ratings of other items are held out too, so
-    that the errors on items with and without training ratings (warm and cold) are told apart.
+    `evaluate` ranks these items among themselves. A share of the other ratings is held out, too, so
+    that errors can be compared between items with training ratings (warm) and without (cold).
 
     Parameters
     ----------
     ratings : Ratings, frame or path
     item_fraction : float
-        Share of the items with ratings that is held out, at random.
+        Share of the items with ratings to hold out at random.
     test_fraction : float
-        Share of the ratings of the other items that is held out, at random.
+        Share of the ratings of the other items to hold out at random.
     random_state : int
 
     Raises
@@ -395,10 +394,10 @@ def held_out_cold_users(
     test_fraction: float = FRACTION,
     random_state: int = 0,
 ) -> Split:
-    """Hold out whole users, whom a model can know from their features only.
+    """Hold out all ratings of some users, for whom models can then use features only.
 
-    The parameters are those of `held_out_items`, with users for items; `held_out_users` leaves
-    them a history.
+    Parameters are those of `held_out_items`, for users instead of items. `held_out_users` keeps a
+    history of each held-out user instead.
 
     Raises
     ------
@@ -415,12 +414,12 @@ def held_out_cold_users(
 def _held(
     eligible: Mask, name: str, fraction: float, random_state: int, n_rated: int | None = None
 ) -> Mask:
-    """Choose a share of the eligible users or items, but not all that have ratings."""
+    """Draw a share of the eligible users or items, but not all with ratings."""
     places = np.flatnonzero(eligible)
     n_held = round(len(places) * fraction) if 0 < fraction < 1 else 0
     if not 0 < n_held < (n_rated or len(places)):
         raise DataError(
-            f"{name} must be between 0 and 1 and leave some for both parts; "
+            f"{name} must be between 0 and 1 and leave both parts non-empty; "
             f"got {fraction} of {len(places):,}."
         )
     rng = _rng(random_state)
@@ -430,7 +429,7 @@ def _held(
 def _cold_split(
     data: Ratings, held: Mask, method: str, shares: dict[str, float], random_state: int
 ) -> Split:
-    """Return the split that holds out these ratings and a share of the others."""
+    """Return the split that holds out the marked ratings and a random share of the others."""
     others = np.flatnonzero(~held)
     n_test = _n_test(len(others), shares["test_fraction"])
     drawn = _rng(random_state, 1).permutation(others)[:n_test]
@@ -448,7 +447,7 @@ def _timestamps(ratings: Ratings, what: str) -> NDArray[np.int64]:
 
 
 def _rng(random_state: int, *more: int) -> np.random.Generator:
-    """Return the generator of a split, which is saved with its seed."""
+    """Return the random generator of a split, whose seed must be a number to be saved."""
     check_whole("random_state", random_state, 0)
     return np.random.default_rng([random_state, *more] if more else random_state)
 
@@ -461,17 +460,17 @@ def _mask(n: int, chosen: NDArray[np.int64]) -> Mask:
 
 
 def _split(ratings: Ratings, held_out: Mask, method: str, **parameters: Any) -> Split:
-    """Return the split that holds those ratings out."""
+    """Return the split that holds out the marked ratings."""
     return Split(ratings.take(~held_out), ratings.take(held_out), None, method, parameters)
 
 
 def _n_test(n: int, fraction: float, n_test: int | None = None) -> int:
-    """Return the number of test ratings, given or by the fraction, if it leaves two parts."""
+    """Return the number of test ratings, by default from the fraction; check both parts."""
     if n_test is None:
         n_test = round(n * fraction) if 0 < fraction < 1 else 0
     if not 0 < n_test < n:
         raise DataError(
-            "test_fraction must be between 0 and 1 and leave ratings for both parts; "
+            "test_fraction must be between 0 and 1 and leave both parts non-empty; "
             f"got {fraction} of {counted(n, 'rating')}."
         )
     return n_test
@@ -480,7 +479,7 @@ def _n_test(n: int, fraction: float, n_test: int | None = None) -> int:
 def _random_mask(
     ratings: Ratings, fraction: float, random_state: int, *, at_least: int = 0
 ) -> Mask:
-    """Choose that share of each user's ratings, rounded, but never all."""
+    """Draw the rounded share of each user's ratings, but never all."""
     share = fraction if 0 < fraction < 1 else 0.0
     counts = np.diff(ratings.indptr)
     wanted = np.maximum(np.floor(counts * share + 0.5).astype(np.int64), at_least)
@@ -490,7 +489,7 @@ def _random_mask(
 
 
 def _place_in_row(ratings: Ratings, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the place of each rating among its user's, in an order that keeps users together."""
+    """Return the position of each rating within its user, for an order grouped by user."""
     place = np.empty(ratings.n_ratings, dtype=np.int64)
     place[order] = np.arange(ratings.n_ratings)
     return np.asarray(place - np.repeat(ratings.indptr[:-1], np.diff(ratings.indptr)))
@@ -515,10 +514,10 @@ class Folds(Sequence[Split]):
 
 
 def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> Folds:
-    """Return splits, each of which tests one of the folds of the ratings; each is made on access.
+    """Return one split for each fold, which tests that fold; splits are made on access.
 
-    The folds are consecutive slices of ``numpy.random.default_rng(random_state).permutation(n)``,
-    the first n modulo `folds` of them one rating longer.
+    Folds are consecutive slices of ``numpy.random.default_rng(random_state).permutation(n)``; the
+    first ``n % folds`` have one more rating than the others.
 
     Raises
     ------
@@ -542,11 +541,11 @@ def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> F
 
 
 def pair_keys(ratings: Ratings) -> NDArray[np.int64]:
-    """Return one number for each pair of user and item, increasing, shape (nnz,)."""
+    """Return an increasing integer key for each rated pair of user and item, shape (nnz,)."""
     return ratings.user_index_of_nonzeros() * np.int64(ratings.n_items) + ratings.indices
 
 
 def has_pairs(ratings: Ratings, keys: NDArray[np.int64]) -> Mask:
-    """Return which of the pairs, as `pair_keys` numbers them, have a rating."""
+    """Mark the keys (see `pair_keys`) of pairs that have a rating."""
     known = np.append(pair_keys(ratings), -1)
     return np.asarray(known[np.searchsorted(known[:-1], keys)] == keys)

@@ -13,19 +13,19 @@ from numpy.typing import ArrayLike, NDArray
 Doubles = NDArray[np.float64]
 
 FLIPS = 9999
-"""Random choices of signs; the least p value is one in 10,000."""
+"""Number of random sign flips; the smallest possible p value is 1 / 10,000."""
 
-_BLOCK = 2**20  # weights or signs of users at a time: 8 MB
-_SHUFFLED, _FEWEST = 10**9, 999  # random numbers in all, and shuffles at least
-_SURE = 9.0  # standard deviations that no sum of random signs reaches (below 6e-18)
-_ROUNDING = 1e-5  # of a sum in single precision
+_BLOCK = 2**20  # weights or signs drawn together: 8 MB
+_SHUFFLED, _FEWEST = 10**9, 999  # most random numbers for shuffles, fewest shuffles
+_SURE = 9.0  # standard deviations that a sum of random signs does not reach (p < 6e-18)
+_ROUNDING = 1e-5  # tolerance for rounding errors of sums in single precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ratio:
-    """A metric as ``transform(sum above / sum below)``, with an increasing function.
+    """Metric of the form ``transform(sum(above) / sum(below))``, with an increasing transform.
 
-    Both arrays, shape (n_users,), are 0 for a user whom the metric leaves out.
+    Both arrays have shape (n_users,), and are 0 for users without the metric.
     """
 
     above: Doubles
@@ -40,17 +40,20 @@ class Ratio:
 
     @property
     def value(self) -> float:
-        """The metric; NaN if it leaves everybody out."""
+        """Value of the metric; NaN if no user has it."""
         total = float(self.below.sum())
         return float(self.of(self.above.sum(keepdims=True) / total)[0]) if total else float("nan")
 
     def of(self, ratios: Doubles) -> Doubles:
-        """Return the metric of ratios."""
+        """Return the transformed ratios."""
         return ratios if self.transform is None else self.transform(ratios)
 
 
 def bootstrap(ratios: list[Ratio], resamples: int, random_state: int = 0) -> Doubles:
-    """Return metrics of the same draws of users with replacement, shape (resamples, n_ratios)."""
+    """Return metrics on bootstrap samples of users, shape (resamples, n_ratios).
+
+    All metrics share the same samples.
+    """
     n_users = len(ratios[0].above)
     above = np.column_stack([ratio.above for ratio in ratios])
     below, place = np.unique([ratio.below for ratio in ratios], axis=0, return_inverse=True)
@@ -75,7 +78,7 @@ def percentiles(replicates: Doubles, confidence: float) -> Doubles:
 
 
 def jackknife(value: float, influence: Doubles, confidence: float) -> tuple[float, float]:
-    """Return the interval of a metric from its change when each user is left out.
+    """Return the interval of a metric from its changes when each user is left out.
 
     ``value -+ z se``, with ``se^2 = (n - 1) / n sum (d_u - mean d)^2``, where the influence d_u,
     shape (n_users,), is the metric without the user minus the metric.
@@ -91,10 +94,10 @@ def jackknife(value: float, influence: Doubles, confidence: float) -> tuple[floa
 def sign_flip(differences: Doubles, flips: int = FLIPS, random_state: int = 0) -> Doubles:
     """Return the two-sided p value of each column of differences of two models, paired by user.
 
-    ``(1 + number of flips with |sum +-d| >= |sum d|) / (1 + flips)``: the paired permutation test,
-    as ``scipy.stats.permutation_test(permutation_type="samples")``, but for all columns with the
-    same signs. No flips are tried beyond ``t = 9``, since a sum of random signs times d_u exceeds
-    ``t |d|`` with a probability of at most ``2 exp(-t^2 / 2)`` (Hoeffding).
+    The p value is ``(1 + number of flips with |sum +-d| >= |sum d|) / (1 + flips)``. This is the
+    paired permutation test ``scipy.stats.permutation_test(permutation_type="samples")``, with the
+    same signs for all columns. A sum of random signs times d_u exceeds ``t |d|`` with a probability
+    of at most ``2 exp(-t^2 / 2)`` (Hoeffding), so columns with t > 9 need no flips.
 
     Examples
     --------
@@ -130,10 +133,10 @@ def shuffled_groups(
 ) -> Doubles:
     """Return the two-sided p value of the difference of each metric between two groups of users.
 
-    ``(1 + number of shuffles with |difference| >= |observed|) / (1 + shuffles)``, where each
-    shuffle puts every user in the second group by chance, as a hash of the user's id does: the
-    randomization test. Fewer shuffles are tried of more than 100,000 users. `second` says who is in
-    the second group, shape (n_users,).
+    The p value of this randomization test is ``(1 + number of shuffles with |difference| >=
+    |observed|) / (1 + shuffles)``. Each shuffle assigns every user to a group at random, as the
+    hash of the user's id does in a test of two models. With more than 100,000 users, the number of
+    shuffles is reduced. `second` marks the users of the second group, shape (n_users,).
 
     Examples
     --------
@@ -164,9 +167,9 @@ def shuffled_groups(
 
 
 def holm(p_values: ArrayLike) -> Doubles:
-    """Adjust p values of several tests, so that the chance of any false finding stays at the level.
+    """Adjust p values for multiple tests by Holm's method, which bounds the family-wise error rate.
 
-    The i-th smallest of m becomes ``max over j <= i of min(1, (m - j + 1) p_(j))``.
+    The i-th smallest of m p values becomes ``max over j <= i of min(1, (m - j + 1) p_(j))``.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Search for the parameters of a model, by optuna."""
+"""Hyperparameter search with optuna."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 RATING_METRICS = ("rmse", "mae")
 RANKING_METRICS = tuple(metric.name for metric in METRICS.values() if metric.direction > 0)
 
-_MOST_USERS = 500  # whose ranking metric is computed during a fit
-_COMPARED_WITH = 5  # complete trials before any is pruned
-_FIRST_DECISIVE = 3  # iteration whose validation RMSE may prune a trial
+_MOST_USERS = 500  # maximum number of users for ranking metrics during a fit
+_COMPARED_WITH = 5  # number of complete trials before pruning begins
+_FIRST_DECISIVE = 3  # first iteration whose validation RMSE may prune a trial
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One choice of parameters and its result.
+    """One set of parameters and its result.
 
-    Trial 0 has the model's defaults; a parameter of None leaves a choice to the model. A pruned
-    trial was worse than the others, or its fit broke down: it has no value. `iterations` is the
-    iteration that predicted the validation ratings best, if the model keeps that one.
+    Trial 0 has the model's defaults; with a parameter of None, the model chooses a value. A pruned
+    trial has no value: it was worse than the others, or its fit failed. `iterations` is the
+    iteration with the best predictions of the validation ratings, if the model keeps that one.
     """
 
     number: int
@@ -62,10 +62,9 @@ class Trial:
 class Tuning:
     """Result of `tune`.
 
-    `ranges` are those that were searched, `fixed` the parameters that were given, and `defaults`
-    all of the model; `best` is the complete trial with the best value, the earliest of equals;
-    `fingerprint` is the SHA-256 of the training ratings, and `held_out` the validation part in
-    words.
+    `ranges` are the searched ranges, `fixed` the given parameters, and `defaults` all parameters of
+    the model with their defaults. `best` is the first complete trial with the best value.
+    `fingerprint` is the SHA-256 of the training ratings. `held_out` describes the validation part.
     """
 
     model: str
@@ -93,7 +92,7 @@ class Tuning:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters to fit the model with: the fixed and the best ones, and the iterations."""
+        """Parameters for the final fit: the fixed ones, the best ones, and the iterations."""
         found = {**self.fixed, **self.best.parameters}
         kept = self.best.iterations
         return found if kept is None else found | {"iterations": kept}
@@ -117,54 +116,57 @@ def tune(
     on_trial: Callable[[Trial, Trial], None] | None = None,
     on_step: Callable[[int, Step], None] | None = None,
 ) -> Tuning:
-    """Find parameters with which a model does well on ratings that it has not seen.
+    """Find parameters with which a model performs best on held-out ratings.
 
-    A part of `ratings` is held out (without users and items that have no other ratings); each trial
-    fits the model to the rest with other parameters and is measured on that part. The first trial
-    has the defaults, so the best one is no worse.
+    A part of `ratings` is held out, without users and items that have no other ratings. Each trial
+    fits the model to the rest with different parameters and is measured on the held-out part. The
+    first trial has the defaults, so the best one is at least as good.
 
     A trial is pruned when it is worse than the median of the earlier trials (optuna's
-    ``MedianPruner``): for "rmse" and "mae" by the RMSE, from the third iteration on; for a ranking
-    metric by that metric of at most 500 validation users, after the 2nd, 4th, 8th, ... iteration.
+    ``MedianPruner``). For "rmse" and "mae", this is checked by the RMSE after each iteration from
+    the third on; for a ranking metric, by that metric on at most 500 validation users after the
+    2nd, 4th, 8th, ... iteration.
 
     Parameters
     ----------
     model : str
-        A name in `recsys.models.registry.MODELS`.
+        Name in `recsys.models.registry.MODELS`.
     ratings : Ratings, frame or path
-        Training ratings, without those that the tuned model will be tested on.
+        Training ratings, without the test ratings of a later evaluation.
     metric : str, optional
         "rmse", "mae", or a ranking metric such as "ndcg@10". By default "rmse" if the model
         predicts ratings, else "ndcg@10".
     trials : int
-        Includes those that the study holds already.
+        Number of trials, including those already in the study.
     timeout : float, optional
-        Seconds after which no trial begins or continues, except the first.
+        Time limit in seconds. After it, no trial starts and the current one stops; the first trial
+        always finishes.
     sampler : {"tpe", "random", "grid"}
-        Optuna's sampler, or a grid of at most `trials` points in random order.
+        One of optuna's samplers, or a grid of at most `trials` points in random order.
     ranges : mapping of str to Range, optional
-        Ranges in place of the model's own, or of further parameters.
+        Ranges that replace the model's own, or add parameters to tune.
     fixed : mapping, optional
         Values of parameters that are not tuned.
     test_fraction : float
-        Share of the ratings that is held out: the newest, or random ones without timestamps.
+        Share of the ratings to hold out: the newest ones, or random ones without timestamps.
     validation : callable, optional
-        Function of the training ratings that returns a `Split` instead, as `leave_last_split`.
+        Function that splits the training ratings instead, such as `leave_last_split`.
     study : str or Path, optional
-        File of an optuna ``JournalStorage``: the same call continues an interrupted search, and
-        ends as it would have.
+        File of an optuna ``JournalStorage``. Repeating the call continues an interrupted search,
+        with the result of an uninterrupted one.
     random_state : int
         Seed of the validation part, of the models and of the sampler.
     threads : int, optional
-        All available cores by default.
+        Number of threads, by default all available cores.
     on_trial, on_step : callable, optional
-        Called with each `Trial` that ends and the best one so far; with its number and a `Step`.
+        `on_trial` is called after each trial with the `Trial` and the best one so far; `on_step`
+        after each iteration with the number of the trial and a `Step`.
 
     Raises
     ------
     DataError
         If an argument is outside its range, the model has nothing to tune, the metric does not
-        apply, or the study is of something else.
+        apply, or the study belongs to a search with other arguments.
 
     References
     ----------
@@ -196,8 +198,9 @@ def tune(
     split = whole.without_new()
     if not split.test.n_ratings:
         raise DataError(
-            f"Of the validation part ({whole.description}), no rating has both a user and an item "
-            "of the rest, so no trial can be measured; hold out other ratings, such as random ones."
+            f"No rating of the validation part ({whole.description}) has both a user and an item "
+            "with other ratings, so no trial can be measured; hold out other ratings, such as "
+            "random ones."
         )
     check_folding(make_model(model, **fixed), split)
     settings = {"random_state": random_state, "threads": threads}
@@ -215,28 +218,27 @@ def tune(
 
 
 def _metric_of(model: str, data: Ratings, metric: str | None) -> str:
-    """Return the metric, or the default one, if it applies to the model and the data."""
+    """Return the metric, by default that of the model, after a check that it applies."""
     predicts = model_class(model).predicts_ratings
     if metric is None:
         metric = "rmse" if predicts and not data.implicit else "ndcg@10"
     check_metric_name(metric)
     if metric in RATING_METRICS and data.implicit:
-        raise DataError(f"The data have no ratings, so there is no {metric}; tune by ndcg@10, say.")
+        raise DataError(f"The data have no ratings, so {metric} is undefined; tune by ndcg@10.")
     if metric in RATING_METRICS and not predicts:
         raise DataError(
-            f"The {model} model predicts no ratings, so it has no {metric}; "
-            "tune it by ndcg@10, say."
+            f"The {model} model predicts no ratings, so it has no {metric}; tune it by ndcg@10."
         )
     return metric
 
 
 class _OutOfTimeError(Exception):
-    """The time is over."""
+    """Time limit reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Objective:
-    """Everything that is the same in all trials."""
+    """Objective of the search: what all trials have in common."""
 
     model: str
     metric: str
@@ -251,7 +253,7 @@ class _Objective:
         return self.metric in RATING_METRICS
 
     def identity(self, mark: str, random_state: int) -> dict[str, Any]:
-        """Return the arguments that a study keeps, as JSON can hold them."""
+        """Return the arguments that identify a study, as JSON values."""
         known = self.split.parameters.items()
         held_out = {name: value for name, value in known if name not in ("random_state", "cut")}
         arguments = {
@@ -308,16 +310,16 @@ class _Objective:
                 raise optuna.TrialPruned
 
         try:
-            # The validation ratings that a fit is given must be of its own users.
+            # The fit accepts validation ratings of training users only.
             given = self.split.test if self.minimize and self.split.history is None else None
             model.fit(self.split.train, on_step=each, validation=given)
             value = self._value(model, self.split)
             if not math.isfinite(value):
                 raise DataError(
                     f"The {self.model} model with its defaults has no finite {self.metric} on "
-                    "these ratings; fix other values of its parameters."
+                    "these ratings; fix some parameters at other values."
                 )
-        except DataError as error:  # the fit broke down
+        except DataError as error:  # the fit failed
             if is_first:
                 raise
             raise optuna.TrialPruned from error
@@ -328,7 +330,7 @@ class _Objective:
         return value
 
     def _value(self, model: Model, split: Split) -> float:
-        """Return the metric of a model as it is."""
+        """Return the metric of a model in its current state."""
         served, test = with_history(model, split.history), split.test
         kind, _, n = self.metric.partition("@")
         if self.minimize:
@@ -340,7 +342,7 @@ class _Objective:
         return float(np.mean(values[self.metric]))
 
     def finished(self, study: optuna.Study) -> list[Trial]:
-        """Return the complete and the pruned trials, numbered in their order."""
+        """Return the complete and the pruned trials in order."""
         from optuna.trial import TrialState
 
         done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
@@ -373,7 +375,7 @@ def _search(
     on_trial: Callable[[Trial, Trial], None] | None,
     on_step: Callable[[int, Step], None] | None,
 ) -> None:
-    """Make trials until there are enough, the grid has no more points or the time is over."""
+    """Run trials until there are enough, the grid is exhausted or the time limit is reached."""
     import optuna
 
     deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -384,7 +386,7 @@ def _search(
         until = deadline if number else math.inf
         if time.monotonic() > until:
             return
-        # A seed of its own for each trial, so that an interrupted study continues as it would have.
+        # Each trial has its own seed, so that continuing an interrupted study changes no result.
         seed = int(np.random.default_rng([random_state, number]).integers(2**32))
         if not number:
             study.enqueue_trial({}, user_attrs={"is_default": True})
@@ -411,12 +413,12 @@ def _search(
 def _open_study(
     path: str | Path | None, identity: dict[str, Any], task: _Objective
 ) -> optuna.Study:
-    """Open the study in a file, or begin one; without a path it is in memory."""
+    """Open or create the study in a file; without a path, create one in memory."""
     import optuna
     from optuna.storages.journal import JournalFileBackend
     from optuna.trial import TrialState
 
-    damaged = DataError(f"{path} is not a study, or damaged; choose another file.")
+    damaged = DataError(f"{path} is damaged or not a study; choose another file.")
     direction: Literal["minimize", "maximize"] = "minimize" if task.minimize else "maximize"
     pruner = optuna.pruners.MedianPruner(n_startup_trials=_COMPARED_WITH)
     new = partial(optuna.create_study, pruner=pruner, direction=direction)
@@ -428,7 +430,7 @@ def _open_study(
     if path.exists():
         if not path.is_file():
             raise DataError(f"{path} is not a file; a study is a file, such as als.study.")
-        with path.open("r+b") as file:  # cut off an unfinished line, left by a killed process
+        with path.open("r+b") as file:  # drop an incomplete last line, left by a killed process
             text = file.read()
             if text.lstrip()[:1] not in (b"{", b""):
                 raise damaged
@@ -445,12 +447,12 @@ def _open_study(
         interrupted = study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))
     except (OSError, DataError):
         raise
-    except Exception as error:  # optuna takes a journal on trust
+    except Exception as error:  # optuna does not validate a journal
         raise damaged from error
     if different:
         raise DataError(
-            f"The study {path} has other {' and '.join(different)}; choose another file, or the "
-            "same arguments as before."
+            f"The study {path} differs in its {' and '.join(different)}; choose another file, or "
+            "the same arguments as before."
         )
     for trial in interrupted:
         study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
@@ -458,7 +460,7 @@ def _open_study(
 
 
 def _lock_of(path: Path) -> JournalFileOpenLock:
-    """Return the system's lock, which ends with the process; optuna's outlives a kill by 30 s."""
+    """Return a system lock, which a killed process releases at once, unlike optuna's."""
     from optuna.storages.journal import JournalFileOpenLock
 
     class SystemLock(JournalFileOpenLock):
@@ -476,7 +478,7 @@ def _lock_of(path: Path) -> JournalFileOpenLock:
 def _search_space(
     model: str, metric: str, ranges: Mapping[str, Range], fixed: Mapping[str, Any]
 ) -> dict[str, Range]:
-    """Return the ranges of the parameters that are not fixed; the given ones are checked."""
+    """Return the ranges of the parameters to tune, after checks of the given ranges."""
     known = {each.name: each for each in parameters(model)}
     others = "random_state", "threads"
     numbers = [n for n, each in known.items() if each.type in (int, float) and n not in others]
@@ -495,17 +497,17 @@ def _search_space(
             raise DataError(f"The range of {name} must have integer ends; got {ends}.")
     own = {name: each.range for name, each in known.items() if each.range is not None}
     if metric in RATING_METRICS:
-        own.pop("popularity", None)  # which lists depend on alone
+        own.pop("popularity", None)  # affects rankings only
     searched = {name: each for name, each in (own | dict(ranges)).items() if name not in fixed}
     if not searched:
-        raise DataError(f"The {model} model has no parameter that is left to tune.")
-    for end in ("low", "high"):  # raises where a value is not valid
+        raise DataError(f"The {model} model has no parameter left to tune.")
+    for end in ("low", "high"):  # raises if an end is invalid
         make_model(model, **fixed, **{name: getattr(r, end) for name, r in searched.items()})
     return searched
 
 
 def _sample_users(split: Split, random_state: int) -> Split:
-    """Keep at most `_MOST_USERS` of the test users, drawn at random."""
+    """Draw at most `_MOST_USERS` test users at random; return the split without the others."""
     users = np.flatnonzero(has_ratings(split.test))
     chosen = np.zeros(split.test.n_users, dtype=np.bool_)
     chosen[np.random.default_rng(random_state).permutation(users)[:_MOST_USERS]] = True
@@ -518,12 +520,12 @@ def _sample_users(split: Split, random_state: int) -> Split:
 
 
 def check_metric_name(metric: str) -> None:
-    """Check that a model can be tuned by a metric.
+    """Check that models can be tuned by a metric.
 
     Raises
     ------
     DataError
-        Naming the metrics that are possible.
+        If they cannot; the message lists the possible metrics.
     """
     kind, _, n = metric.partition("@")
     ranks = kind in RANKING_METRICS and n.isdecimal() and int(n) > 0

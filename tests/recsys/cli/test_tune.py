@@ -252,7 +252,7 @@ def test_killed_and_started_again(command, source_tree, run, ratings):
     assert "trial 2/12" not in result.stderr
     assert document(result) == whole
     said = run("tune", ratings, "--study", "s", "--implicit", "--model", "popular", code=1).stderr
-    assert "The study s has other training data" in said
+    assert "The study s differs in its training data" in said
     assert "choose another file" in said
 
 

@@ -218,7 +218,7 @@ def test_labels_of_a_mapping(split):
     assert evaluate(Popular(), split).table["model"].to_list() == ["popular"]
     assert result.per_user["model"].unique(maintain_order=True).to_list() == ["few", "many"]
     with pytest.raises(
-        DataError, match="Two models are called 'popular'; give a mapping with a label"
+        DataError, match="Two models are named 'popular'; pass a mapping with a label"
     ):
         evaluate([Popular(), "popular"], split)
 
@@ -247,7 +247,7 @@ def test_bad_questions_are_refused(split):
     with pytest.raises(DataError, match="No test rating is 6 or more, so no item is relevant"):
         evaluate(["popular"], split, relevant_from=6)
     nothing = split.test.take(np.zeros(split.test.n_ratings, bool))
-    with pytest.raises(DataError, match="There are no test ratings to measure the models on"):
+    with pytest.raises(DataError, match="There are no test ratings to evaluate models on"):
         evaluate(["popular"], Split(split.train, nothing))
     with pytest.raises(DataError, match="There is no model 'populer'; did you mean popular"):
         evaluate(["populer"], split)
@@ -546,7 +546,9 @@ def test_a_fitted_recommender_is_measured_as_a_model_fitted_to_the_same_split(me
 def test_a_recommender_is_measured_on_its_own_ratings_only(split):
     fitted = Recommender("bias").fit(split.train)
     later = split.test.to_frame()
-    with pytest.raises(DataError, match=r"whose training part is its own ratings, such as the one"):
+    with pytest.raises(
+        DataError, match=r"must be the ratings of the fitted recommender; shared_test"
+    ):
         evaluate(fitted, random_split(split.train))
     shared = shared_test({"mine": fitted.ratings}, Ratings.from_frame(later)).splits
     found = evaluate({"mine": fitted}, shared, resamples=0).table
@@ -560,7 +562,7 @@ def test_a_recommender_must_be_fitted(split):
 
 @pytest.mark.parametrize("model", [Popular, 5])
 def test_what_is_no_model_is_refused(split, model):
-    with pytest.raises(DataError, match="A model is a name or a model object; got"):
+    with pytest.raises(DataError, match="A model must be a name or a model object; got"):
         evaluate([model], split)
 
 
@@ -601,8 +603,8 @@ def test_own_metrics_are_measured_as_those_of_the_registry(split):
     [
         ("nothing", "metric must be one of rmse, mae, rmse_warm, rmse_cold, precision"),
         (5, "A metric must be a name, a function or a Metric; got 5"),
-        (lambda hits: hits[:, 0], "An own metric needs a name, not taken yet; got '<lambda>': d"),
-        (METRICS["recall"], "An own metric needs a name, not taken yet; got 'recall'"),
+        (lambda hits: hits[:, 0], "A custom metric must have a new name; got '<lambda>': d"),
+        (METRICS["recall"], "A custom metric must have a new name; got 'recall'"),
         (Metric("x", lambda lists, titles: lists, ""), "The parameters of the metric x must be"),
         (Metric("x", lambda hits: hits, ""), "The metric x must return one value per user"),
     ],

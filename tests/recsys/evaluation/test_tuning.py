@@ -119,7 +119,7 @@ def test_any_split_may_validate(ratings, tmp_path):
     found = quick("bias", timed, validation=last_two, study=tmp_path / "s")
     assert found.held_out == "the last 2 of each user's ratings"
     assert found.validation_ratings == leave_last_split(timed, 2).without_new().test.n_ratings
-    with pytest.raises(DataError, match="has other validation part;"):
+    with pytest.raises(DataError, match="differs in its validation part;"):
         quick("bias", timed, validation=leave_last_split, study=tmp_path / "s")
 
 
@@ -143,7 +143,7 @@ def test_a_validation_part_of_new_users_alone(ratings):
         held = data.user_index_of_nonzeros() == 0
         return Split(data.take(~held), data.take(held))
 
-    with pytest.raises(DataError, match="no rating has both a user and an item of the rest"):
+    with pytest.raises(DataError, match="has both a user and an item with other ratings"):
         quick("bias", ratings, validation=of_one_user)
 
 
@@ -160,11 +160,11 @@ def test_a_fit_that_breaks_down_is_given_up(interactions):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"random_state": 1}, "The study .* has other seed; choose another file"),
-        ({"metric": "mae"}, "has other metric;"),
-        ({"fixed": {"user_damping": 1.0}}, "has other ranges and fixed parameters;"),
-        ({"test_fraction": 0.2}, "has other validation part;"),
-        ({"model": "als"}, "has other model and ranges;"),
+        ({"random_state": 1}, "The study .* differs in its seed; choose another file"),
+        ({"metric": "mae"}, "differs in its metric;"),
+        ({"fixed": {"user_damping": 1.0}}, "differs in its ranges and fixed parameters;"),
+        ({"test_fraction": 0.2}, "differs in its validation part;"),
+        ({"model": "als"}, "differs in its model and ranges;"),
     ],
 )
 def test_a_study_of_something_else_raises(ratings, tmp_path, settings, message):
@@ -176,7 +176,9 @@ def test_a_study_of_something_else_raises(ratings, tmp_path, settings, message):
 def test_a_study_of_other_data_raises(ratings, tmp_path):
     quick("bias", ratings, trials=1, study=tmp_path / "s")
     other = ratings.with_values(ratings.values[::-1])
-    with pytest.raises(DataError, match=r"The study .* has other training data; choose another"):
+    with pytest.raises(
+        DataError, match=r"The study .* differs in its training data; choose another"
+    ):
         quick("bias", other, study=tmp_path / "s")
 
 
@@ -189,7 +191,7 @@ def test_a_study_of_other_data_raises(ratings, tmp_path):
         ({"metric": "ndcg@0"}, "got 'ndcg@0'"),
         ({"metric": "rmse@5"}, "got 'rmse@5'"),
         ({"model": "random"}, "The random model predicts no ratings, so it has no rmse"),
-        ({"model": "random", "metric": "ndcg@5"}, "has no parameter that is left to tune"),
+        ({"model": "random", "metric": "ndcg@5"}, "has no parameter left to tune"),
         ({"fixed": {"factors": 2}, "ranges": {"factors": Range(1, 2)}}, "both fixed and tuned"),
         ({"ranges": {"size": Range(1, 2)}}, "no numeric parameter 'size' to tune; it has factors"),
         ({"ranges": {"random_state": Range(1, 2)}}, "no numeric parameter 'random_state'"),
@@ -204,7 +206,7 @@ def test_what_cannot_be_tuned(ratings, settings, message):
 
 
 def test_ratings_that_the_metric_or_model_cannot_use(interactions):
-    with pytest.raises(DataError, match="The data have no ratings, so there is no rmse"):
+    with pytest.raises(DataError, match="The data have no ratings, so rmse is undefined"):
         quick("popular", interactions, metric="rmse")
     with pytest.raises(DataError, match="The als model needs ratings with values"):
         quick("als", interactions)
@@ -351,7 +353,7 @@ def test_places_where_no_study_can_be(ratings, tmp_path):
         quick("bias", ratings, study=tmp_path / "nowhere" / "s")
     for text in ("[]", "a thesis", '{"format": "recsys-model"}\n', '{"op_code": 0}\n{"a": 1}\n'):
         (tmp_path / "s").write_text(text)
-        with pytest.raises(DataError, match="s is not a study, or damaged; choose another file"):
+        with pytest.raises(DataError, match="s is damaged or not a study; choose another file"):
             quick("bias", ratings, study=tmp_path / "s")
         assert (tmp_path / "s").read_text() == text
 
