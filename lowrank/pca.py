@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from lowrank.samples import Samples
 
 _LEAST_ALIGNMENT = 0.9
-_FULL_SPECTRUM = 1000  # smaller side of dense data, up to which all singular values are computed
-_EXTRA_DIRECTIONS = 10  # kept from batch to batch beyond twice as many as there are components
+_FULL_SPECTRUM = 1000  # largest min(shape) of dense data for computing all singular values
+_EXTRA_DIRECTIONS = 10  # partial_fit keeps 2 n_components + this many directions between batches
 _SQUARABLE = (
     1e-3  # singular value, next to the largest, that its square in float64 leaves 10 digits
 )
-_FIRST_GUESS = 32  # directions that the search for a fraction of the variance starts with
+_FIRST_GUESS = 32  # initial number of directions in the search for a fraction of the variance
 
 
 class MeanAlignmentWarning(UserWarning):
-    """The direction that ``center="auto"`` drops from sparse data is not that of their mean."""
+    """The direction that ``center="auto"`` drops is far from the mean of the sparse data."""
 
 
 def _can_follow_batches(pca: PCA) -> bool:
@@ -72,7 +72,7 @@ class PCA(
     TransformerMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
 ):
-    """Principal component analysis (PCA), with every option on dense and on sparse data.
+    """Principal component analysis (PCA) of dense and sparse data.
 
     The data are Y = (X - 1 mean_') / scale_, where ``scale_`` is 1 unless `standardize` is set.
     Their best k-dimensional approximation is Z V', with orthonormal directions V' in
@@ -81,39 +81,39 @@ class PCA(
     Parameters
     ----------
     n_components : int, float or str, optional
-        Number of components k, from 0 to min(n_samples, n_features); the fraction (between 0 and 1)
-        of the total variance that they must carry at least; or a rule of `lowrank.choose_rank`,
-        such as "elbow" or "parallel". None keeps min(n_samples, n_features).
+        Number of components k, from 0 to min(n_samples, n_features); a fraction (between 0 and 1)
+        of the total variance, for the smallest k that reaches it; or a rule of
+        `lowrank.choose_rank`, such as "elbow" or "parallel". None keeps min(n_samples, n_features).
     center : {"auto", "exact", False}, default "auto"
-        "exact" subtracts the column means, from sparse data as a correction of rank one that
-        leaves them sparse. "auto" is the same on dense data. On sparse data it takes the
-        first k + 1 directions of X as it is and drops the first, which is assumed to carry the
-        mean: ``mean_`` is then the projection of the column mean on the dropped direction, so that
-        scores are plain products ``X V``. ``mean_alignment_`` measures the assumption. If all
-        min(n_samples, n_features) components are kept, the dropped direction is the last.
-        False subtracts nothing (``mean_`` is 0): a truncated SVD.
+        "exact" subtracts the column means; on sparse data this is a rank-one correction, without a
+        dense copy. "auto" does the same on dense data. On sparse data, "auto" computes the first
+        k + 1 directions of X without centring and drops the first, which is assumed to be the
+        direction of the mean. ``mean_`` is then the projection of the column mean on the dropped
+        direction, so that scores are plain products ``X V``; ``mean_alignment_`` checks the
+        assumption. If all min(n_samples, n_features) components are kept, the dropped direction is
+        the last. False does not centre (``mean_`` is 0), which gives a truncated SVD.
     standardize : bool, default False
-        Divide columns by their standard deviation (PCA of the correlations); constant columns are
-        divided by 1. Sparse data stay sparse.
+        Divide columns by their standard deviation (PCA of the correlation matrix). Constant columns
+        are divided by 1. Sparse data stay sparse.
     center_samples : bool, default False
-        First subtract from each row its own mean, as for image patches; from sparse data as a
-        correction of rank one, for which "elbow" and "profile" can choose the number of
-        components. `inverse_transform` does not restore these means.
+        First subtract its mean from each row, as for image patches. On sparse data this is a
+        rank-one correction, and only the rules "elbow" and "profile" can choose the number of
+        components. `inverse_transform` does not add these means again.
     ddof : int, default 1
-        Delta degrees of freedom: variances have the divisor n_samples - ddof.
+        Delta degrees of freedom: the divisor of variances is n_samples - ddof.
     whiten : bool, default False
         Scale the scores to variance 1. Scores along directions without variance become 0.
     tol : float, optional
-        Accuracy of the singular triplets, as in `lowrank.truncated_svd`: by default 1e-8 (1e-4 in
-        float32) of the largest value, and 0 for all that rounding allows.
+        Tolerance of the singular triplets relative to the largest singular value, as in
+        `lowrank.truncated_svd`: by default 1e-8 (1e-4 in float32); 0 is the limit of rounding.
     random_state : int, Generator, RandomState or None
-        Seed of the solver's start vectors, of the rules that draw random numbers and of `sample`.
+        Seed of the solver's start vectors, of randomized rules and of `sample`.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components_, n_features)
-        Orthonormal rows with deterministic signs: in each, the first of the entries that are
-        largest to within 1% is positive.
+        Orthonormal rows with deterministic signs: in each, the first entry whose magnitude is
+        within 1% of the largest is positive.
     explained_variance_ : ndarray of shape (n_components_,)
         Variance of each column of the scores, about its own mean: inf or 0 where the dtype has no
         such square, which leaves the ratios, the whitened scores and the density as they are.
@@ -122,19 +122,20 @@ class PCA(
     singular_values_ : ndarray of shape (n_components_,)
         Norms of the columns of the (unwhitened) scores.
     distortion_ : float
-        ||Y - Z V'||_F^2, the squared reconstruction error of the training data.
+        Squared reconstruction error of the training data, ||Y - Z V'||_F^2.
     mean_ : ndarray of shape (n_features,)
         Row subtracted from each sample: the column means for "exact", their projection on the
-        dropped direction for "auto" on sparse data, 0 for False.
+        dropped direction for "auto" on sparse data, zeros for False.
     mean_alignment_ : float or None
-        |cosine| between the dropped direction and the column mean; None if none was dropped.
+        |cosine| between the dropped direction and the column mean; None if no direction is dropped.
     scale_ : ndarray of shape (n_features,) or None
         Standard deviations of the columns, 1 for constant ones; None without `standardize`.
     noise_variance_ : float
-        Mean variance of the min(n_samples, n_features) - k discarded directions; 0 within rounding.
+        Mean variance of the min(n_samples, n_features) - k discarded directions; 0 if it is only
+        rounding error.
     n_components_, n_samples_, n_features_in_ : int
-        Numbers of components, and of samples and features of the training data. With forgetting,
-        ``n_samples_`` is the sum of their weights.
+        Numbers of components, samples and features. With forgetting, ``n_samples_`` is the sum of
+        the sample weights.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the features. Defined only if X has string column names.
 
@@ -182,14 +183,14 @@ class PCA(
         Parameters
         ----------
         X : array-like, scipy.sparse matrix or array, or RowBlocks, of shape (n_samples, n_features)
-            Training data; float32 is worked on in float32, everything else in float64. RowBlocks,
-            and a numpy.memmap above 1 GB, are read block by block.
+            Training data. Computations are float32 for float32 data, and float64 otherwise.
+            RowBlocks, and a numpy.memmap above 1 GB, are read block by block.
         y : ignored
 
         Raises
         ------
         ArgumentTypeError, ArgumentError, ValueError
-            If X is not finite or has too few samples, or a parameter is out of its range.
+            If X is not finite or has too few samples, or a parameter is out of range.
 
         Warns
         -----
@@ -200,33 +201,33 @@ class PCA(
         return self
 
     def fit_transform(self, X: MatrixLike, y: object = None) -> FloatArray:
-        """Find the components and return the scores of X, the same as `transform` does."""
+        """Find the components and return the scores of X, equal to those of `transform`."""
         return self._scores(self._fit(X))
 
     @available_if(_can_follow_batches)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: MatrixLike, y: object = None, *, forgetting: float = 1.0) -> Self:
-        """Add a batch of samples to those of `fit` or of earlier batches.
+        """Update the fit with a batch of samples.
 
-        Means and the total variance are those of all samples; the components are nearly theirs:
-        about twice as many directions as `n_components` are kept from batch to batch, and what
-        lies outside of them is forgotten. Sparse batches are centred exactly, in a dense copy.
+        Means and the total variance of all samples are exact. The components are approximate: about
+        2 `n_components` directions are kept between batches, and variance outside of them is lost.
+        Sparse batches are centred exactly, in a dense copy.
 
         Parameters
         ----------
         X : array-like or scipy.sparse matrix or array of shape (n_samples, n_features)
-            The batch; at best some times as many samples as `n_components`.
+            The batch, preferably with several times more samples than `n_components`.
         y : ignored
         forgetting : float, default 1.0
-            Weight of a sample of all earlier batches, above 0 and at most 1.
+            Factor, above 0 and at most 1, of the weights of all earlier samples.
 
         Raises
         ------
         ArgumentTypeError, ArgumentError, ValueError
-            If X is not finite, has no samples or other features than before, `forgetting` is out of
-            its range, or ``center="auto"`` has dropped a direction of sparse data in `fit`.
+            If X is not finite, is empty or has other features than before, if `forgetting` is out
+            of range, or if ``center="auto"`` has dropped a direction of sparse data in `fit`.
         AttributeError
-            If `standardize` is set, as the deviations change with each batch, or `n_components` is
-            a fraction or a rule.
+            If `standardize` is set, since the standard deviations change with each batch, or if
+            `n_components` is a fraction or a rule.
 
         References
         ----------
@@ -268,14 +269,14 @@ class PCA(
     def score_samples(self, X: MatrixLike) -> FloatArray:
         """Return the log-likelihood of each sample under the probabilistic model.
 
-        The model is a normal distribution about the column mean of the training data (for each
-        value of `center`), with the covariance of `get_covariance`. Shape (n_samples,); -inf for
-        each sample if the covariance is singular, so that there is no density.
+        The model is a normal distribution whose mean is the column mean of the training data (for
+        every value of `center`), and whose covariance is that of `get_covariance`. The result has
+        shape (n_samples,). It is -inf if the covariance is singular.
         """
         return self._log_likelihoods(self._prepared(X))
 
     def inverse_transform(self, X: ArrayLike) -> FloatArray:
-        """Return the samples that have given scores: ``mean_ + X V' * scale_``, whitening undone.
+        """Reconstruct samples from scores: ``mean_ + X V' * scale_``, after undoing the whitening.
 
         ``X`` has shape (n_samples, n_components_).
         """
@@ -290,7 +291,7 @@ class PCA(
         return samples
 
     def _fit(self, X: MatrixLike) -> Samples:
-        """Set the fitted attributes; return the samples as they were analysed."""
+        """Set the fitted attributes, and return the preprocessed samples."""
         data = validated_samples(self, X, accept_sparse="csr")
         center: Any = self.center
         is_false = isinstance(center, (bool, np.bool_)) and not center
@@ -317,7 +318,7 @@ class PCA(
         return samples
 
     def _wanted(self, samples: Samples) -> int | float:
-        """Return the number of components, or the fraction of the variance that they carry."""
+        """Return the requested number of components, or the requested fraction of the variance."""
         wanted, largest = self.n_components, min(samples.shape)
         if wanted is None:
             return largest
@@ -359,7 +360,7 @@ class PCA(
         )
         if centred:
             variances = values**2 / values.dtype.type(divisor)
-        else:  # about the mean of the scores
+        else:  # variance about the mean of the scores
             left = svd.U - svd.U.mean(axis=0, dtype=np.float64)
             squares = values**2 * np.einsum("ij,ij->j", left, left)
             variances = np.asarray(squares / divisor, values.dtype)
@@ -368,7 +369,7 @@ class PCA(
             along = float(means @ first)
             row, alignment = along * first, min(1.0, abs(along) / length) if length > 0 else 0.0
             order = np.arange(1, k + 1)
-            if k == largest:  # there is no direction k + 1: the first, less the mean, is the last
+            if k == largest:  # no direction k + 1: the first one, minus the mean, becomes the last
                 order[-1:] = 0
                 values = values.copy()
                 values[:1] = (variances[:1] * divisor) ** 0.5
@@ -382,7 +383,7 @@ class PCA(
         )  # fmt: skip
 
     def _directions_for_fraction(self, samples: Samples, fraction: float) -> Directions:
-        """Return the fewest principal directions that carry a fraction of the total variance."""
+        """Return the smallest number of principal directions with this share of the variance."""
         largest = min(samples.shape)
         whole = isinstance(samples, DenseOperator) and largest <= _FULL_SPECTRUM
         k = largest if whole else min(_FIRST_GUESS, largest)
@@ -423,7 +424,7 @@ class PCA(
     def _joined(
         self, before: Directions, samples: Samples, forgetting: float, k: int
     ) -> Directions:
-        """Return at most k directions of earlier samples and of a batch together."""
+        """Return at most k directions of the union of earlier samples and a batch."""
         old, new = forgetting * before.n_samples, samples.shape[0]
         batch_means = samples.column_means()
         shift = batch_means - before.means
@@ -448,7 +449,7 @@ class PCA(
         )  # fmt: skip
 
     def _prepared(self, X: MatrixLike) -> Samples:
-        """Check new rows, and prepare them as those of the training data were."""
+        """Check new rows, and preprocess them like the training data."""
         check_is_fitted(self)
         data = validated_samples(self, X, accept_sparse="csr", reset=False)
         samples = samples_of(data, self.center_samples)
@@ -465,17 +466,17 @@ class PCA(
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """Orthonormal directions in an m-dimensional space, and the variance of n samples along them.
+    """Orthonormal directions in m dimensions, and the variances of n samples along them.
 
-    Arrays have shape (k, m) or (m,); singular values and variances (k,).
+    Arrays have shape (k, m) or (m,); singular values and variances have shape (k,).
     """
 
     components: FloatArray
     singular_values: FloatArray  # ||(Y - 1 row') v|| for each direction v
     variances: FloatArray  # along each direction, about the samples' own mean
-    row: Float64Array  # subtracted from each sample
-    alignment: float | None  # |cosine| of the dropped direction, if any, and the column mean
-    negligible: float  # singular values up to this are rounding errors of 0
+    row: Float64Array  # row vector subtracted from each sample
+    alignment: float | None  # |cosine| between the dropped direction (if any) and the column mean
+    negligible: float  # singular values up to this limit are rounding errors
     squares: float  # ||Y - 1 row'||_F^2
     total: float  # sum of squares of Y about its means: total variance times the divisor
     means: Float64Array  # of the columns of Y
@@ -483,7 +484,7 @@ class Directions:
     exponent: int = 0  # all of the numbers above are those of the samples times 2**-exponent
 
     def first(self, k: int) -> Directions:
-        """Return the first k directions, with the same totals."""
+        """Return the first k directions with unchanged totals."""
         arrays = (self.components, self.singular_values, self.variances)
         components, values, variances = (array[:k].copy() for array in arrays)
         return replace(self, components=components, singular_values=values, variances=variances)
@@ -504,9 +505,9 @@ class Directions:
 
 
 def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
-    """Return at most k singular values and right vectors of a few rows, with their signs.
+    """Return at most k singular values and right vectors of a few rows, with fixed signs.
 
-    They come from the smaller Gram matrix where squaring costs no digits, else from LAPACK.
+    The smaller Gram matrix is used if squaring loses no digits, else LAPACK.
     """
     rows, columns = stack.shape
     if 0 < 2 * k < min(stack.shape):
@@ -517,14 +518,14 @@ def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
             Vt = vectors @ wide / s[:, None] if rows <= columns else vectors
             _, s, Vt = with_signs(np.ones((1, s.size)), s, Vt)
             return s.astype(stack.dtype), Vt.astype(stack.dtype)
-    if rows > columns:  # R of Q R has the same values and right vectors
+    if rows > columns:  # the R of a QR decomposition has the same values and right vectors
         stack = linalg.qr(stack, mode="r", check_finite=False)[0][:columns]
     _, s, Vt = with_signs(*lapack_svd(stack))
     return s[:k], Vt[:k]
 
 
 def _rest(total: float, terms: FloatArray) -> float:
-    """Return total - sum(terms), and 0 for what is only rounding."""
+    """Return total - sum(terms), or 0 if the difference is only rounding error."""
     rest = total - float(terms.sum(dtype=np.float64))
     rounding = 4 * float(np.finfo(terms.dtype).eps) * total * max(1.0, terms.size**0.5)
     return rest if rest > rounding else 0.0

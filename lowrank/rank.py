@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     from lowrank.arguments import OperatorLike, RandomStateLike
     from lowrank.operators import Float64Array, MatrixOperator
 
-_LARGEST_GRAM = 5000  # smaller side up to which a sparse matrix's whole spectrum is computed
-_MOST_RANKS = 50  # ranks that "parallel", "cv", "elbow" and "profile" look at
-_PERMUTATIONS, _QUANTILE = 20, 0.95  # of permuted singular values, which a real one must exceed
-_ELBOW = ": choose the rule 'elbow'"  # for a matrix that is known by its products alone
-_FOLDS = 3  # into which rows and columns are split: 9 held-out blocks
+_LARGEST_GRAM = 5000  # largest min(shape) for the whole spectrum of a sparse matrix
+_MOST_RANKS = 50  # largest rank considered by "parallel", "cv", "elbow" and "profile"
+_PERMUTATIONS, _QUANTILE = 20, 0.95  # parallel analysis: permuted copies, quantile to exceed
+_ELBOW = ": choose the rule 'elbow'"  # advice for a LinearOperator
+_FOLDS = 3  # folds of rows and of columns, which make 9 held-out blocks
 
 
 def cumulative_energy(s: ArrayLike, total: float | None = None) -> Float64Array:
-    """Return the share of the energy in the first 1, 2, ... singular values, shape (k,).
+    """Return the share of the energy in the first 1, 2, ..., k singular values.
 
-    All 1 if the total is 0.
+    The result has shape (k,). It is all ones if the total is 0.
 
     Parameters
     ----------
     s : array-like of shape (k,)
-        Singular values, descending.
+        Singular values in descending order.
     total : float, optional
-        Energy of the whole matrix, ||A||_F^2 (``svd.frobenius_norm ** 2``). By default sum s^2,
-        which is right if `s` is the complete spectrum.
+        Energy of the whole matrix, ||A||_F^2 (``svd.frobenius_norm ** 2``). The default, sum s^2,
+        is correct if `s` is the complete spectrum.
 
     Raises
     ------
     ValueError
-        If `s` is not descending, finite and not negative, or `total` is less than sum s^2.
+        If `s` is not descending, finite and non-negative, or `total` is less than sum s^2.
 
     Examples
     --------
@@ -68,19 +68,19 @@ def cumulative_energy(s: ArrayLike, total: float | None = None) -> Float64Array:
 
 
 def rank_for_energy(s: ArrayLike, fraction: float, total: float | None = None) -> int:
-    """Return the smallest k whose singular values carry a given fraction of the energy.
+    """Return the smallest k for which k singular values reach a given fraction of the energy.
 
     Parameters
     ----------
     s, total
         As in `cumulative_energy`.
     fraction : float
-        From 0 to 1.
+        Fraction between 0 and 1.
 
     Raises
     ------
     ValueError
-        If the arguments are out of their range, or all of `s` carries less than the fraction.
+        If an argument is out of range, or all of `s` together do not reach the fraction.
     """
     if not 0.0 <= fraction <= 1.0:
         raise ArgumentError(f"fraction must be between 0 and 1; got {fraction}.")
@@ -99,19 +99,19 @@ def rank_for_energy(s: ArrayLike, fraction: float, total: float | None = None) -
 def elbow(s: ArrayLike) -> int:
     """Return the number of singular values before the elbow of the scree curve.
 
-    The elbow is the point furthest below the chord from the first to the last point. A curve that
-    nowhere sags below its chord has no elbow, and k is its length.
+    The elbow is the point furthest below the chord from the first to the last point. If no point is
+    below the chord, the curve has no elbow, and its length is returned.
 
     Parameters
     ----------
     s : array-like of shape (k,)
-        Singular values (or any scree curve), descending. The place of the elbow depends on how
-        many of them are given, since the last one is an end of the chord.
+        Singular values, or any other scree curve, in descending order. The elbow depends on the
+        length of `s`, since the chord ends at the last value.
 
     References
     ----------
     Satopaa, Albrecht, Irwin & Raghavan (2011), "Finding a 'kneedle' in a haystack", section III,
-    without smoothing and with the whole curve given.
+    without smoothing and for a complete curve.
 
     Examples
     --------
@@ -134,12 +134,12 @@ def noise_threshold(s: ArrayLike, level: float) -> int:
     s
         As in `cumulative_energy`.
     level : float
-        Largest singular value that noise alone gives.
+        Largest singular value of the noise.
 
     Raises
     ------
     ValueError
-        If `s` is not descending, finite and not negative, or `level` is negative or NaN.
+        If `s` is not descending, finite and non-negative, or `level` is negative or NaN.
     """
     if not level >= 0.0:
         raise ArgumentError(f"level must not be negative; got {level}.")
@@ -147,14 +147,15 @@ def noise_threshold(s: ArrayLike, level: float) -> int:
 
 
 def profile_likelihood(s: ArrayLike) -> int:
-    """Return where the scree curve is best cut into two groups of normal values.
+    """Return the k that maximises the profile likelihood of the scree curve.
 
-    The first k values and the others have a mean each and a variance in common.
+    The first k values and the other values are modelled as two normal samples with different means
+    and the same variance.
 
     Parameters
     ----------
     s : array-like of shape (k,)
-        As for `elbow`. If there are fewer than 2, or all are equal, k is their number.
+        As for `elbow`. If it has fewer than 2 values, or all are equal, its length is returned.
 
     References
     ----------
@@ -165,7 +166,7 @@ def profile_likelihood(s: ArrayLike) -> int:
     if spectrum.size < 2 or spectrum[0] == spectrum[-1]:
         return spectrum.size
     scaled = spectrum / spectrum[0]
-    # With the common variance profiled out, the likelihood falls with the pooled sum of squares.
+    # For the best common variance, the likelihood decreases with the pooled sum of squares.
     pooled = [
         sum(np.sum((group - group.mean()) ** 2) for group in np.split(scaled, [k]))
         for k in range(1, scaled.size)
@@ -202,21 +203,22 @@ def choose_rank(
         Rows are samples. Sparse input is never made dense. Only the rules "elbow" and "profile"
         take a LinearOperator; "parallel" and "cv" take no RowBlocks.
     rule : {"elbow", "profile", "energy", "gavish-donoho", "parallel", "cv", "mle"}
-        See `elbow` and `profile_likelihood` (of the 50 largest singular values),
+        See `elbow` and `profile_likelihood` (applied to the 50 largest singular values),
         `rank_for_energy`, `gavish_donoho`, `parallel_analysis`, `bi_cross_validation` (both up to
         rank 50) and `minka`.
     fraction : float
-        Of the energy, for the rule "energy".
+        Fraction of the energy for the rule "energy".
     center : bool, optional
-        Whether the column means are subtracted first.
+        Subtract the column means first.
     random_state : int, Generator, RandomState or None
-        Seed of start vectors, permutations and folds.
+        Seed of the start vectors, permutations and folds.
 
     Raises
     ------
     TypeError, ValueError
-        If the rule is unknown or does not take a LinearOperator, "mle" is given fewer rows than
-        columns, or the whole spectrum of a sparse matrix with a smaller side above 5,000 is needed.
+        If the rule is unknown or does not accept a LinearOperator, if "mle" is given fewer rows
+        than columns, or if the rule needs the whole spectrum of a sparse matrix with
+        min(n, m) > 5,000.
 
     Examples
     --------
@@ -243,21 +245,21 @@ def gavish_donoho(s: ArrayLike, shape: tuple[int, int], noise: float | None = No
     With noise of standard deviation sigma per entry and beta = min(n, m) / max(n, m), the threshold
     is ``lambda(beta) sqrt(max(n, m)) sigma``,
     :math:`\lambda(\beta) = \sqrt{2(\beta+1) + 8\beta / (\beta + 1 + \sqrt{\beta^2+14\beta+1})}`.
-    Where sigma is not known, the median singular value stands for that of the noise.
+    If sigma is unknown, it is estimated from the median singular value.
 
     Parameters
     ----------
     s : array-like of shape (min(n, m),)
-        All singular values, descending; the leading ones are enough if `noise` is given.
+        All singular values in descending order. The leading ones are enough if `noise` is given.
     shape : tuple of int
         Shape (n, m) of the matrix.
     noise : float, optional
-        Sigma.
+        Standard deviation sigma of the noise.
 
     Raises
     ------
     ValueError
-        If `s` is not descending, finite and not negative, or too short for its median.
+        If `s` is not descending, finite and non-negative, or is incomplete and `noise` is missing.
 
     References
     ----------
@@ -290,9 +292,9 @@ def threshold_factor(beta: float) -> float:
 def noise_unit(
     shape: tuple[int, int], noise: float | None, spectrum: Float64Array
 ) -> tuple[float, float]:
-    """Return beta, and sqrt(max(n, m)) sigma: that of the noise, or from the median singular value.
+    """Return beta and sqrt(max(n, m)) sigma, with sigma given or from the median singular value.
 
-    The spectrum is that of the whole matrix, and not needed where the noise is given.
+    `spectrum` is the complete spectrum; it is not used if `noise` is given.
     """
     smaller, larger = sorted(shape)
     beta = smaller / larger
@@ -317,12 +319,14 @@ def marchenko_pastur_median(beta: float) -> float:
 def minka(eigenvalues: ArrayLike, n_samples: int) -> int:
     """Choose the rank with the largest evidence under probabilistic PCA (Laplace's approximation).
 
-    For data in a subspace, up to rounding, the rank is its dimension: the evidence is infinite.
+    For data that are in a subspace up to rounding, the rank is its dimension, since the evidence is
+    infinite there.
 
     Parameters
     ----------
     eigenvalues : array-like of shape (m,)
-        Of the covariance matrix, descending. The rank is from 1 to m - 1 (0 for m < 2).
+        Eigenvalues of the covariance matrix in descending order. The rank is from 1 to m - 1 (0 for
+        m < 2).
 
     References
     ----------
@@ -359,11 +363,11 @@ def _log_evidence(spectrum: Float64Array, k: int, n: int) -> float:
 def parallel_analysis(
     A: OperatorLike, *, center: bool | None = None, random_state: RandomStateLike = None
 ) -> int:
-    """Count the leading singular values that exceed those of matrices without any structure.
+    """Count the leading singular values that exceed those of column-wise permutations of A.
 
-    These have the entries of each column of A in random order (sparse ones stay sparse). At most
-    50 singular values count, as long as each exceeds the 95% quantile of 20 such. The parameters
-    are those of `choose_rank`.
+    Each of 20 permuted matrices has the entries of each column of A in random order; sparse
+    matrices stay sparse. Counting ends at 50, or at the first singular value below the 95% quantile
+    of the permuted ones. The parameters are those of `choose_rank`.
 
     References
     ----------
@@ -382,7 +386,7 @@ def parallel_analysis(
 
 
 def _permuted(entries: Any, rng: np.random.Generator) -> Any:
-    """Return the entries of each column at random rows."""
+    """Return the matrix with the entries of each column moved to random rows."""
     if isinstance(entries, np.ndarray):
         return rng.permuted(entries, axis=0)
     csc = entries.tocsc()
@@ -392,7 +396,7 @@ def _permuted(entries: Any, rng: np.random.Generator) -> Any:
 
 
 def whole_spectrum(A: OperatorLike, center: bool, hint: str = _ELBOW) -> Float64Array:
-    """Return all singular values, descending; of a sparse matrix by its smaller Gram matrix.
+    """Return all singular values in descending order; sparse input uses the smaller Gram matrix.
 
     That of dense blocks of rows is summed over them.
 
@@ -420,10 +424,10 @@ def whole_spectrum(A: OperatorLike, center: bool, hint: str = _ELBOW) -> Float64
         return np.zeros(0)
     if min(matrix.shape) > _LARGEST_GRAM:
         raise ArgumentError(
-            f"A is sparse of shape {matrix.shape}, and this rule needs its whole spectrum, which "
-            f"takes a smaller side of at most {_LARGEST_GRAM}; use 'elbow' or 'parallel'."
+            f"A is sparse of shape {matrix.shape}, and this rule needs its whole spectrum, for "
+            f"which min(A.shape) must be at most {_LARGEST_GRAM}; use 'elbow' or 'parallel'."
         )
-    # Y'Y or Y Y', whichever is smaller, of Y = S - L R' with a sparse S
+    # Y'Y or Y Y', whichever is smaller, for Y = S - L R' with a sparse S
     S = entries.astype(np.float64)
     L, R = np.ones((S.shape[0], 1)), (matrix.column_means() * center)[:, None]
     if S.shape[1] > S.shape[0]:
@@ -441,7 +445,7 @@ def _roots(gram: Float64Array, larger: int) -> Float64Array:
 
 
 def _rescaled(matrix: MatrixOperator) -> tuple[MatrixOperator, int]:
-    """Return A * 2**-x and x: not 0 if powers of its entries might overflow or vanish."""
+    """Return A * 2**-x and x, which is nonzero if powers of the entries may overflow or vanish."""
     exponent = safe_exponent(matrix.peak, matrix.dtype)
     return (matrix.scaled(2.0**-exponent) if exponent else matrix), exponent
 
@@ -453,7 +457,7 @@ def bi_cross_validation(
     center: bool | None = None,
     random_state: RandomStateLike = None,
 ) -> Float64Array:
-    """Return the mean squared error of held-out blocks, predicted from the others at each rank.
+    """Return the mean squared error of predicting held-out blocks from the others, at each rank.
 
     Rows and columns are split into three random folds each. A block A11 of one fold of both is
     predicted by ``A12 (A22)_k^+ A21``, from the blocks next to, diagonal to and below it, where
@@ -467,7 +471,7 @@ def bi_cross_validation(
     A, center, random_state
         As in `choose_rank`; `random_state` draws the folds.
     max_rank : int
-        Largest rank that is tried.
+        Largest rank to try.
 
     Raises
     ------
@@ -516,7 +520,7 @@ def _by_evidence(s: Float64Array, shape: tuple[int, int], _: float) -> int:
             f"rule 'mle' needs at least as many samples as features; got {rows} and {columns}."
         )
     eigenvalues = np.zeros(columns)
-    scaled = np.ldexp(s, -math.frexp(s.max(initial=0.0))[1])  # whose squares do not overflow
+    scaled = np.ldexp(s, -math.frexp(s.max(initial=0.0))[1])  # so that squares do not overflow
     eigenvalues[: s.size] = scaled**2 / max(rows - 1, 1)
     return minka(eigenvalues, rows)
 
@@ -527,8 +531,9 @@ def _by_cross_validation(matrix: MatrixOperator, **options: Any) -> int:
     return int(np.argmax(errors <= errors.min() + rounding))
 
 
-# What each rule needs of a matrix: its 50 largest singular values, all of them, or its entries. It
-# takes (s, shape, fraction), or (A, center=..., random_state=...).
+# Input of each rule: "leading" (the 50 largest singular values), "spectrum" (all of them) or
+# "entries". The arguments are (s, shape, fraction), or (A, center=..., random_state=...) for
+# "entries".
 RULES: dict[str, tuple[Literal["leading", "spectrum", "entries"], Callable[..., int]]] = {
     "elbow": ("leading", lambda s, shape, fraction: elbow(s)),
     "profile": ("leading", lambda s, shape, fraction: profile_likelihood(s)),

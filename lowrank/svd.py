@@ -1,4 +1,4 @@
-"""Truncated singular value decompositions with a certificate."""
+"""Truncated singular value decomposition with measured accuracy."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, OperatorLike, Problem, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray, MatrixOperator, Triplets
 
-_PROBES = 8  # the products are fastest with a multiple of 8
-# ||B|| <= 10 sqrt(2 / pi) max ||B x_i|| over p normal vectors x_i, but for 1 case in 10**p.
+_PROBES = 8  # number of random vectors; products are fastest with a multiple of 8
+# ||B|| <= 10 sqrt(2 / pi) max ||B x_i|| over p normal vectors x_i, with probability 1 - 10**-p.
 _PROBE_FACTOR = 10 * math.sqrt(2 / math.pi)
 
 
@@ -42,28 +42,29 @@ class SVD:
     Attributes
     ----------
     U : ndarray of shape (n, k)
-        Left singular vectors in its orthonormal columns.
+        Left singular vectors, as orthonormal columns.
     s : ndarray of shape (k,)
-        Singular values, descending.
+        Singular values in descending order.
     Vt : ndarray of shape (k, m)
-        Right singular vectors in its orthonormal rows. In each, the first entry whose magnitude is
-        at least 99% of the largest one is positive; this fixes the signs of U as well.
+        Right singular vectors, as orthonormal rows. In each, the first entry whose magnitude is at
+        least 99% of the largest one is positive; this fixes the signs of U as well.
     residuals : ndarray of shape (2, k), float64
-        ||A v - s u|| and ||A' u - s v|| of each triplet, from one product each with A and A'. A has
-        a singular value no further from each computed one than the larger of the two.
+        ||A v - s u|| and ||A' u - s v|| of each triplet, measured by one product each with A and
+        A'. The larger of the two bounds the distance from s to a singular value of A.
     frobenius_norm : float or None
-        ||A||_F of A as decomposed (centred, if it was centred), accumulated in float64. None if A
-        is a LinearOperator that was not made dense: its entries are not known.
+        ||A||_F, accumulated in float64, after centring if A was centred. None if A is a
+        LinearOperator without a dense copy, because its entries are unknown.
     spectral_error_bound : float
-        At least ||A - U diag(s) Vt||_2, but for one random draw in a million (Halko, Martinsson &
-        Tropp 2011, lemma 4.1). The best rank-k approximation has s[k], the first value left out.
+        Upper bound of ||A - U diag(s) Vt||_2 that fails for at most one random draw in a million
+        (Halko, Martinsson & Tropp 2011, lemma 4.1). The best rank-k approximation has the error
+        s[k], the first singular value left out.
     passes : int
-        How often A was read: one for each product of A or A' with a block of vectors, one for a
-        dense copy. The two products of the residuals are counted.
+        Number of passes over A: one for each product of A or A' with a block of vectors, including
+        the two for the residuals, and one for a dense copy.
     seconds : float
         Elapsed time.
     method : str
-        The solver: "dense", "gram", "lanczos", "randomized" or "arpack"; "update" after `updated`.
+        Solver: "dense", "gram", "lanczos", "randomized" or "arpack"; "update" after `updated`.
     """
 
     U: FloatArray
@@ -111,11 +112,11 @@ class SVD:
 
     @property
     def error(self) -> float | None:
-        """Frobenius norm of the remainder, ||A - U diag(s) Vt||_F (Eckart & Young 1936).
+        """Frobenius norm of the approximation error, ||A - U diag(s) Vt||_F (Eckart & Young 1936).
 
-        It is sqrt(||A||_F^2 - sum s^2), and 0 for k = min(n, m). The difference is not exact: an
-        error below about 1e-7 of ||A||_F (float64; 1e-3 in float32) may come out as anything below
-        that. None if ``frobenius_norm`` is None.
+        It is computed as sqrt(||A||_F^2 - sum s^2), and is 0 for k = min(n, m). Cancellation limits
+        its accuracy: errors below about 1e-7 ||A||_F (1e-3 ||A||_F in float32) have no correct
+        digits. None if ``frobenius_norm`` is None.
         """
         if self.frobenius_norm is None:
             return None
@@ -126,7 +127,7 @@ class SVD:
 
     @property
     def explained_energy(self) -> float | None:
-        """Share of ||A||_F^2 in the k triplets; 1 if that is 0, None if it is not known."""
+        """Share of ||A||_F^2 in the k triplets; 1 for a zero matrix, None if the norm is None."""
         if self.frobenius_norm is None:
             return None
         if self.frobenius_norm == 0.0 or self.k == min(self.shape):
@@ -134,29 +135,29 @@ class SVD:
         return min(1.0, (self._kept_norm / self.frobenius_norm) ** 2)
 
     def updated(self, rows: MatrixLike, *, k: int | None = None, forgetting: float = 1.0) -> SVD:
-        """Return the decomposition of the matrix with further rows below it, without reading it.
+        """Return the decomposition of the matrix with new rows appended, without reading A again.
 
-        What the first decomposition left out stays left out; apart from that the result is exact,
-        and ``residuals`` and ``spectral_error_bound`` are upper bounds that count it.
+        The new rows are added exactly to the rank-k approximation of A. ``residuals`` and
+        ``spectral_error_bound`` are upper bounds that include the error of this approximation.
 
         Parameters
         ----------
         rows : array-like or scipy.sparse matrix or array of shape (b, m)
-            The new rows, centred as A was. Their values are worked on in the dtype of A.
+            New rows, centred like A. They are converted to the dtype of A.
         k : int, optional
-            Rank of the result, at most k + b; by default as it was.
+            Rank of the result, at most k + b; by default unchanged.
         forgetting : float, default 1.0
-            Factor, above 0, that the rows of A are multiplied by: below 1, old rows count less.
+            Positive factor of the rows of A; a value below 1 reduces the weight of old rows.
 
         Returns
         -------
         SVD
-            Of ``[forgetting * A; rows]``, with ``method`` "update".
+            Decomposition of ``[forgetting * A; rows]``, with ``method`` "update".
 
         Raises
         ------
         TypeError, ValueError
-            If `rows` is not a real, finite matrix of m columns, or another argument is out of its
+            If `rows` is not a real, finite matrix with m columns, or another argument is out of
             range.
 
         References
@@ -241,45 +242,47 @@ def truncated_svd(
     center: ArrayLike | bool | None = None,
     random_state: RandomStateLike = None,
 ) -> SVD:
-    """Compute the k largest singular values of a matrix, with their vectors and their certificate.
+    """Compute the k largest singular triplets of a matrix and their accuracy.
 
     Parameters
     ----------
     A : array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n, m)
-        Real, finite matrix, rows are samples. float32 is worked on, and returned, in float32;
-        float64, integers and booleans in float64. It is never written to.
+        Real, finite matrix with samples as rows. Computations and results are float32 for float32
+        input, and float64 for float64, integers and booleans. A is never modified.
     k : int
         Rank, from 0 to min(n, m).
     method : {"auto", "dense", "gram", "lanczos", "randomized", "arpack"}, default "auto"
-        The solver; "auto" is the rule of `lowrank.solvers.choose_method`. It makes a dense copy of
-        sparse input, or of a LinearOperator by products with the identity, only where the
-        iteration would take as much memory, that is, for small matrices and for k of the order of
-        min(n, m). "dense" is LAPACK on a dense copy of any input, "gram" the eigenproblem of its
-        Gram matrix; "arpack" needs k < min(n, m) and may overlook copies of a multiple singular
-        value, which no residual shows.
+        Solver; "auto" follows `lowrank.solvers.choose_method`. It makes a dense copy of sparse
+        input or of a LinearOperator (by products with the identity) only if an iterative solver
+        needs as much memory: for small matrices, and for k of the order of min(n, m). "dense" is
+        LAPACK on a dense copy, and "gram" the eigenproblem of the Gram matrix. "arpack" needs
+        k < min(n, m), and may miss copies of a multiple singular value, which the residuals do not
+        reveal.
     tol : float, optional
-        Largest residual that is accepted, relative to ``s[0]``. By default 1e-8 for float64 and
-        1e-4 for float32; 0 stands for the limit of rounding, 500 times the machine epsilon. The
-        error of a singular value is at most its residual, and about the square of it where the
-        values are well apart; that of a vector, its residual over the gap to the next value.
+        Largest accepted residual, relative to ``s[0]``. By default 1e-8 for float64 and 1e-4 for
+        float32; 0 means the limit of rounding, 500 times the machine epsilon. The error of a
+        singular value is at most its residual, and about the squared residual if the values are
+        well separated. The error of a vector is about its residual divided by the gap to the
+        nearest other singular value.
     center : bool or array-like of shape (m,), optional
-        True subtracts the column means, an array subtracts itself from each row of A. Sparse input
-        and LinearOperators are corrected product by product and never become dense by it; a
-        dense array is centred block by block where its Gram matrix is taken, else as a copy.
+        True subtracts the column means; an array is subtracted from each row of A. For sparse input
+        and LinearOperators each product is corrected, without a dense copy. A dense array is
+        centred block by block if its Gram matrix is computed, and otherwise copied.
     random_state : int, Generator, RandomState or None
-        Seed of the start vectors. With the same one the result has the same bits for any sparse
-        format of the same matrix. None draws fresh ones.
+        Seed of the start vectors. The same seed gives the same bits for every sparse format of a
+        matrix. None gives a different result each time.
 
     Raises
     ------
     TypeError, ValueError
-        If A is not a real, finite matrix (the first bad position is named), a LinearOperator has no
-        product with its transpose, or another argument is of another type or out of its range.
+        If A is not a real, finite matrix (the message has the first bad position), if a
+        LinearOperator does not support products with its transpose, or if another argument has the
+        wrong type or is out of range.
 
     Warns
     -----
     ConvergenceWarning
-        If a residual is above `tol`; the message has the figure. The result is the best one found.
+        If a residual is above `tol`; the message gives its size. The best result found is returned.
 
     References
     ----------
@@ -307,7 +310,7 @@ def truncated_svd(
     matrix, used = problem.matrix, problem.method
     triplets, certificate = _decomposed(problem, used)
     if method == "auto" and used in HALF_ACCURATE and certificate.worst > problem.tol:
-        used = "randomized"  # it keeps the digits that a Gram matrix has lost
+        used = "randomized"  # it does not lose digits by squaring, as a Gram matrix does
         triplets, certificate = _decomposed(problem, used)
     if certificate.worst > problem.tol:
         warnings.warn(
@@ -334,11 +337,11 @@ def truncated_svd(
 
 
 def _decomposed(problem: Problem, method: str) -> tuple[Triplets, Certificate]:
-    """Return U, s and Vt with their signs fixed, and their certificate."""
+    """Return U, s and Vt with fixed signs, and their certificate."""
     matrix, k, rng = problem.matrix, problem.k, problem.rng
     (rows, columns), dtype = matrix.shape, matrix.dtype
     U, s, Vt = np.zeros((rows, 0), dtype), np.zeros(0, dtype), np.zeros((0, columns), dtype)
-    # Compiled products alternate with small ones of BLAS, whose idle threads would spin on.
+    # Compiled products alternate with small BLAS products, between which idle BLAS threads spin.
     with kernels.one_blas_thread() if method in COMPILED else nullcontext():
         if k:
             U, s, Vt = SOLVERS[method](matrix, k, tol=problem.tol, rng=rng)
@@ -353,8 +356,8 @@ def _decomposed(problem: Problem, method: str) -> tuple[Triplets, Certificate]:
 def with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
     """Make the first of the (nearly) largest entries of each right vector positive.
 
-    Entries within 1% of the largest count as equally large, so that rounding does not decide. U is
-    overwritten, and Vt too where it is in C order.
+    Entries within 1% of the largest are treated as equal, so that rounding does not change the
+    signs. U is overwritten, and so is Vt if it is in C order.
     """
     rows = Vt
     if not Vt.flags.c_contiguous:
@@ -372,7 +375,7 @@ def with_signs(U: FloatArray, s: FloatArray, Vt: FloatArray) -> Triplets:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Accuracy of k triplets, measured on the matrix itself; see `SVD`."""
+    """Accuracy of k triplets, measured by products with the matrix; see `SVD`."""
 
     residuals: Float64Array
     worst: float  # the largest residual relative to s[0]
@@ -382,11 +385,11 @@ class Certificate:
 def certify(
     A: MatrixOperator, U: FloatArray, s: FloatArray, Vt: FloatArray, rng: np.random.Generator
 ) -> Certificate:
-    """Measure residuals and bound the spectral error, by one product with A and one with A'.
+    """Measure the residuals and bound the spectral error, by one product with A and one with A'.
 
-    With E = A - U diag(s) Vt and normal random vectors x that go along in the same products,
-    ||E x|| bounds ||E||, and ||E' E x|| bounds ||E||^2, each with a factor of about 8; the smaller
-    bound is taken. Both exceed ||E|| the more, the flatter its spectrum is.
+    Let E = A - U diag(s) Vt, and add normal random vectors x to the same products. Then ||E x||
+    bounds ||E||, and ||E' E x|| bounds ||E||^2, each up to a factor of about 8. The smaller of the
+    two bounds is returned. Both are looser, the flatter the spectrum of E is.
 
     References
     ----------

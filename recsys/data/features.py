@@ -1,4 +1,4 @@
-"""Features: what is known of items or users, a table whose columns have kinds."""
+"""Features: a table of items or users with typed columns."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from recsys.errors import DataError
 from recsys.messages import counted, enumerated
 
 FeatureKind: TypeAlias = Literal["number", "boolean", "date", "category", "list", "text"]
-"""Kind of a column: what its values mean, whatever type they are stored in."""
+"""Kind of a column: the meaning of its values, independent of the type that stores them."""
 
-_NAMED = 8  # columns that a summary describes
+_NAMED = 8  # maximum number of columns named in a summary
 _SAMPLE = 500
 _INTEGER = r"^[-+]?\d{1,18}$"
 _NUMBER = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?$"
-_PADDED = r"^[-+]?0\d"  # such as "007" and zip codes, which stay texts
+_PADDED = r"^[-+]?0\d"  # leading zeros, as in "007" or zip codes: these stay strings
 _MISSING = ("null", "nan", "na", "n/a", "none", "\\n", "nat")
 _BOOLEANS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"))
 # Integers under these names are codes, not amounts.
@@ -37,18 +37,18 @@ _DATES = (
 _BASIC_DATE = r"^(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])$"
 _MOMENT = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 _YEARS = (1000, 2999)
-_LONGEST_PART = 3  # words of an element of a list, on average
-_WORDS = 5  # of a text, on average, where most values are distinct
+_LONGEST_PART = 3  # maximum mean number of words in an element of a list
+_WORDS = 5  # minimum mean number of words in a text, if most values are distinct
 _MANY_WORDS = 12
-_NOTHING = "(no genres listed)"  # of MovieLens
+_NOTHING = "(no genres listed)"  # empty list in MovieLens
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Features:
-    """Table of what is known of items or users: one row per id, in columns of known kinds.
+    """Table of features of items or users, with one row per id.
 
-    Build one with `of`, or let `recsys.read_ratings` read one. Ids without ratings are kept: they
-    are the new items and users.
+    Build one with `of`, or let `recsys.read_ratings` read one. Rows of ids without ratings are
+    kept, as new items and users.
 
     Attributes
     ----------
@@ -78,20 +78,21 @@ class Features:
     def of(
         cls, table: TableLike, kind: str, *, column: str | None = None, untyped: bool = False
     ) -> Features:
-        """Tell the kinds of the columns of a frame; of several rows of one id the first counts.
+        """Build features from a frame: determine the kind of each column.
 
-        Strings are dates, lists (with ``|`` between the elements), texts or categories by their
-        values. Columns without any value, and of types that are none of the kinds, are left out.
+        String columns become dates, lists (elements separated by ``|``), texts or categories,
+        depending on their values. Columns without values, and of types without a kind, are left
+        out. The first row of a repeated id is kept.
 
         Parameters
         ----------
         table : frame, or Features
         kind : {"item", "user"}
         column : str, optional
-            Name of the column of ids; if not given, or not there, the usual names count.
+            Name of the column of ids. The usual names are tried if it is missing or not given.
         untyped : bool
-            The columns are of strings, as a text file has them, which may be numbers and booleans
-            too: "7.5" is a number, "007" and "$7" are categories, "yes" and "no" booleans.
+            True if all columns are strings, as in a text file, and numbers and booleans are to be
+            recognised: "7.5" is a number, "007" and "$7" are categories, "yes" and "no" booleans.
 
         Raises
         ------
@@ -129,19 +130,19 @@ class Features:
 
     @property
     def kind(self) -> str:
-        """Kind of thing that the rows are of: "item" or "user"."""
+        """Kind of the rows: "item" or "user"."""
         return self.frame.columns[0]
 
     @property
     def title(self) -> str | None:
-        """The column of titles, None if there is none."""
+        """Name of the column of titles, or None."""
         return title_column([name for name, kind in self.kinds.items() if kind == "text"])
 
     def __len__(self) -> int:
         return len(self.frame)
 
     def rows_of(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """Return the row of each id in index order, -1 for an id without one."""
+        """Return the row number of each id in index order, or -1 if it has no row."""
         rows = np.full(len(ids), -1, dtype=np.int64)
         places = ids.find(self.frame[self.kind])
         known = np.flatnonzero(places >= 0)
@@ -149,20 +150,20 @@ class Features:
         return rows
 
     def aligned(self, ids: Ids) -> pl.DataFrame:
-        """Return one row per id, in index order; null where an id has none."""
+        """Return one row per id, in index order; ids without a row get nulls."""
         rows = pl.Series(self.rows_of(ids), dtype=pl.Int64)
         found = self.frame.select(pl.all().gather(rows.set(rows < 0, None)))
         return found.with_columns(ids.values.alias(self.kind))
 
     def matching(self, ids: Ids) -> Features:
-        """Return the table with ids of the type of `ids`, if they all have twins of that type."""
+        """Return the table with its ids converted to the type of `ids`, if all can be converted."""
         known = ids.like(self.frame[self.kind])
         if known.null_count():
-            return self  # "007" has no integer twin
+            return self  # an id such as "007" has no integer form
         return replace(self, frame=self.frame.with_columns(known.alias(self.kind)))
 
     def select(self, columns: Sequence[str]) -> Features:
-        """Return some of the columns, next to the ids.
+        """Return the ids and the selected columns.
 
         Raises
         ------
@@ -177,9 +178,10 @@ class Features:
         return Features(self.frame.select(self.kind, *kinds), kinds)
 
     def updated(self, newer: Features | None) -> Features:
-        """Return these rows and newer ones, which replace those of the same ids.
+        """Return these rows and the newer ones, which replace rows with the same ids.
 
-        A column of two kinds becomes one of lists if one of them is, else of categories.
+        If the kinds of a column differ, it becomes a list if one of them is a list, else a
+        category.
         """
         if newer is None:
             return self
@@ -197,8 +199,8 @@ class Features:
         return Features(frame.select(self.kind, *kinds), kinds)
 
     def _as(self, name: str, kind: FeatureKind) -> Features:
-        """Return these features with a column of strings, or of lists of them."""
-        if self.kinds.get(name, "list") == "list":  # lists stay lists, or are not there
+        """Return these features with a column converted to strings, or to lists of strings."""
+        if self.kinds.get(name, "list") == "list":  # a list already, or no such column
             return self
         values = self.frame[name].cast(pl.String)
         if kind == "list":
@@ -207,7 +209,7 @@ class Features:
         return Features(self.frame.with_columns(values), {**self.kinds, name: kind})
 
     def described(self) -> dict[str, str]:
-        """Return in a few words what each column has, such as "list of 19" or "5 values"."""
+        """Return a short description of each column, such as "list of 19" or "5 values"."""
         found: dict[str, str] = {**self.kinds}
         for name, kind in self.kinds.items():
             if kind == "category":
@@ -228,11 +230,11 @@ class Features:
 
 
 TableLike: TypeAlias = "Features | FrameLike"
-"""Tables of items or users that every door takes."""
+"""Table of items or users, as accepted by all public functions."""
 
 
 def _noun(dtype: pl.DataType) -> str:
-    """Name a type that columns of tables cannot have."""
+    """Return a name for an unsupported column type."""
     if isinstance(dtype, pl.List | pl.Array):
         return "lists of numbers" if dtype.inner.is_numeric() else "nested lists"
     return {"Struct": "nested", "Binary": "bytes"}.get(str(dtype.base_type()), str(dtype))
@@ -241,7 +243,7 @@ def _noun(dtype: pl.DataType) -> str:
 def _typed(
     values: pl.Series, *, untyped: bool, is_title: bool
 ) -> tuple[pl.Series, FeatureKind] | None:
-    """Return a column in the type of its kind, None for a type without a kind."""
+    """Return a column converted to the type of its kind, and the kind; None if it has no kind."""
     dtype = values.dtype
     if isinstance(dtype, pl.Categorical | pl.Enum):
         return values.cast(pl.String), "category"
@@ -305,13 +307,13 @@ def _plain_values(texts: pl.Series) -> pl.Series | None:
     for true, false in _BOOLEANS:
         pair = {true, false}
         if distinct <= pair and set(lower.unique().drop_nulls()) <= pair:
-            # A single letter alone may be anything: F is not only false.
+            # A single letter alone is ambiguous: F may also mean female.
             return lower == true if len(true) > 1 or distinct == pair else None
     return None
 
 
 def _dates(texts: pl.Series) -> pl.Series | None:
-    """Return strings as dates, or as moments where they have a time of day; None if neither."""
+    """Return strings as dates, or as datetimes if they have a time of day; None if neither."""
     known = texts.drop_nulls()
     if not known.head(_SAMPLE).str.contains(r"^.?\d|\d{4}$").all():
         return None
@@ -329,12 +331,12 @@ def _dates(texts: pl.Series) -> pl.Series | None:
             is_usual = dates.dt.year().is_between(*_YEARS).all()
             if is_usual and dates.null_count() == texts.null_count():
                 fitting.append(dates)
-    # 01/02/2024 may be either of two days; unless another value tells, it stays a text.
+    # 01/02/2024 is ambiguous: without another value that decides the order, it stays a string.
     return fitting[0] if len(fitting) == 1 else None
 
 
 def _lists(texts: pl.Series) -> pl.Series | None:
-    """Return strings split at their bars, None if they are not lists."""
+    """Return strings split at the bars, or None if they are not lists."""
     known = texts.filter(texts != _NOTHING)
     n_split = int(known.str.contains("|", literal=True).sum())
     if not n_split:

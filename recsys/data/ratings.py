@@ -1,4 +1,4 @@
-"""Ratings: which user rated which item and how, with ids outside and a CSR matrix inside."""
+"""Ratings: a CSR matrix of users by items, together with the ids of both."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike
     from lowrank.completion.design import GroupedFeatures
 
-_polars_process: dict[str, int] = {}  # that of the first recommender
+_polars_process: dict[str, int] = {}  # process id of the first recommender
 _DTYPES = {
     "indptr": (np.int64,),
     "indices": (np.int32,),
@@ -72,18 +72,18 @@ class Ratings:
     seconds : int32, int64 or float64 ndarray of shape (nnz,), or None
         Seconds since 1970-01-01 UTC, float64 if some have a fraction; `timestamps` are int64.
     implicit : bool
-        No ratings were given, only interactions. `values` are ones, or weights: of events, by
-        age, or counts where repeated pairs were summed.
+        True for implicit feedback: interactions without ratings. `values` are then ones, or weights
+        from the kind or age of events, or counts of summed pairs.
     item_table, user_table : Features or None
-        What is known of items and users; also of some without ratings.
+        Tables of items and users. They may have rows for ids without ratings.
     n_duplicates : int
-        Rows that were merged or dropped because their (user, item) pair was there already.
+        Number of rows that were merged or dropped because they repeat a (user, item) pair.
     item_features, user_features : GroupedFeatures or None
-        What is known of items and users, in named blocks: rows in the order of the ids.
+        Features of items and users in named blocks, with rows in index order.
     source : Source or None
-        How the file was read that they come from.
+        Source of the ratings, and how it was read.
     levels : float32 ndarray of shape (n_levels,), or None
-        Increasing; None if `data` are the values.
+        Distinct values in increasing order; None if `data` has the values themselves.
 
     Examples
     --------
@@ -123,10 +123,13 @@ class Ratings:
             view.flags.writeable = False
             object.__setattr__(self, name, view)
         if (self.data.dtype == np.uint8) != (self.levels is not None):
-            raise DataError("Codes need levels, and values have none.")
+            raise DataError("levels must be given if data is uint8, and only then.")
         table = self.levels
         if table is not None and (table.dtype != np.float32 or table.shape != (len(table),)):
-            raise DataError(f"levels must be float32 of one dimension; got {table.dtype}.")
+            raise DataError(
+                f"levels must be a one-dimensional float32 array; got {table.dtype} of shape "
+                f"{table.shape}."
+            )
 
     @classmethod
     def from_frame(
@@ -150,39 +153,40 @@ class Ratings:
         ----------
         frame : polars or pandas frame, or any object with the Arrow C stream interface
         user, item : str, optional
-            Columns of ids: integers or strings. As those below, they are found by the usual names
-            (user_id, movieId, stars, time, ...); `Ratings.source` says which they are.
+            Columns of ids: integers or strings. By default, these and the columns below are found
+            by their usual names (user_id, movieId, stars, time, ...); see `Ratings.source`.
         rating : str, optional
-            Column of numbers; without one the rows are implicit feedback. Of a column of Booleans
-            the true rows are interactions, and the others are left out.
+            Column of numbers; without one the rows are implicit feedback. In a Boolean column, true
+            rows are interactions and false rows are left out.
         timestamp : str, optional
-            Column of times, as `recsys.data.times.unix_seconds` reads them.
+            Column of times, in a form that `recsys.data.times.unix_seconds` reads.
         event : str, optional
             Column of the kinds of events, for `event_weights`.
         duplicates : {"last", "first", "mean", "sum", "error"}, optional
-            Treatment of a (user, item) pair that is there more than once. Last and first go
-            by time where there is one, by the order of rows otherwise and on ties. By default the
-            last counts, and of weighted interactions the sum.
+            Treatment of repeated (user, item) pairs. First and last refer to the time if known, and
+            otherwise (and on ties) to the order of rows. By default the last row is kept, but
+            weights of interactions are summed.
         implicit : bool
-            Take the data as implicit feedback: the rating column, if any, is not read.
+            Treat the data as implicit feedback and do not read the rating column.
         item_table, user_table : frame or Features, optional
-            What is known of items and users: columns next to one of ids, which is named as usual
-            or as in `frame`; see `Features`.
+            Tables of items and users. The column of ids has its usual name or the same name as in
+            `frame`; see `Features`.
         event_weights : mapping of str to float, optional
-            Weight of each kind of event, such as ``{"purchase": 5, "view": 1}``; 0 leaves its rows
-            out, and "*" stands for all other kinds. A rating column is not read.
+            Weight of each kind of event, such as ``{"purchase": 5, "view": 1}``. Rows with weight 0
+            are left out, and "*" matches all other kinds. The rating column is not read.
         half_life : str or float, optional
-            Halve the weight of an interaction with every such time before the last one, such as
-            "30d" (s, h, d, w, y), or in seconds.
+            Age at which the weight of an interaction is halved, relative to the last interaction:
+            a string such as "30d" (units s, h, d, w, y), or a number of seconds.
         since, until : str, date, datetime or int, optional
-            Use rows from this time on, and before that time only.
+            Use only rows at or after `since`, and before `until`.
         time_format : str, optional
             Format of the times, such as "%m/%d/%Y", or the unit of numbers: s, ms, us, ns.
         missing : float, optional
-            Rating that stands for none, such as 0 or 99: its rows are left out.
+            Rating that marks a missing value, such as 0 or 99; its rows are left out.
         bad_rows : {"error", "skip"} or float
-            Raise at the first row without id or with an unreadable rating or time, or leave such
-            rows out; if they are more than 1%, or this share, that is an error.
+            Treatment of rows with a missing id or an unreadable rating or time. "error" raises at
+            the first one. "skip" leaves them out, and raises if they are more than 1% of all rows;
+            a float replaces this share.
 
         Raises
         ------
@@ -230,7 +234,7 @@ class Ratings:
             masked one the mask. A sparse pandas frame is as a sparse matrix if zeros fill it.
             If `implicit`, zeros are missing in each of them.
         users, items : sequence or Series of ids, optional
-            Ids of the rows and columns. If not given, the labels of a pandas frame, else 0..n-1.
+            Ids of the rows and columns. By default the labels of a pandas frame, else 0..n-1.
         implicit : bool
             The values are not ratings but weights or counts of interactions; those of 0 are none.
         item_table, user_table : frame or Features, optional
@@ -261,12 +265,12 @@ class Ratings:
 
     @property
     def n_users(self) -> int:
-        """Number of users, those without ratings included."""
+        """Number of users, including those without ratings."""
         return len(self.indptr) - 1
 
     @property
     def n_items(self) -> int:
-        """Number of items, those without ratings included."""
+        """Number of items, including those without ratings."""
         return len(self.items.values)
 
     @property
@@ -276,7 +280,7 @@ class Ratings:
 
     @property
     def nnz(self) -> int:
-        """Number of ratings, as scipy.sparse calls it."""
+        """Number of ratings, under the name that scipy.sparse uses."""
         return len(self.indices)
 
     @property
@@ -286,19 +290,19 @@ class Ratings:
 
     @property
     def density(self) -> float:
-        """Share of the user x item pairs that are rated, 0 for an empty matrix."""
+        """Share of all (user, item) pairs that are rated; 0 for an empty matrix."""
         cells = self.n_users * self.n_items
         return self.n_ratings / cells if cells else 0.0
 
     @property
     def values(self) -> npt.NDArray[np.float32]:
-        """Ratings as numbers, a float32 ndarray of shape (nnz,): a new one if they are coded."""
+        """Ratings as a float32 ndarray of shape (nnz,); a new array if they are coded."""
         values = Values(self.data, self.levels).at()
         values.flags.writeable = False
         return values
 
     def values_at(self, which: slice | npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Return some of the ratings as numbers: those in a slice or mask, or at positions."""
+        """Return the ratings selected by a slice, a mask or positions, as numbers."""
         return Values(self.data, self.levels).at(which)
 
     @property
@@ -313,26 +317,26 @@ class Ratings:
 
     @property
     def coded(self) -> CodedMatrix | None:
-        """The matrix as `lowrank` takes it without another copy; None if ratings are not coded."""
+        """Matrix of the coded ratings for `lowrank`, without a copy; None if they are not coded."""
         if self.levels is None:
             return None
         codes = cast("npt.NDArray[np.uint8]", self.data)
         return CodedMatrix(self.indptr, self.indices, codes, padded(self.levels), self.n_items)
 
     def distribution(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Return the different values, increasing, and the number of ratings that have each."""
+        """Return the distinct values in increasing order, and the number of ratings of each."""
         if self.levels is None:
             return np.unique(self.values, return_counts=True)
         counts = level_counts(cast("npt.NDArray[np.uint8]", self.data))[: len(self.levels)]
         return self.levels[counts > 0], counts[counts > 0]
 
     def value_range(self) -> tuple[float, float]:
-        """Return the smallest and the largest value; infinity and minus infinity without any."""
+        """Return the smallest and largest value; (inf, -inf) without ratings."""
         values = self.distribution()[0] if self.levels is not None else self.data
         return float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
 
     def mean_and_std(self) -> tuple[float, float]:
-        """Return mean and standard deviation of the values."""
+        """Return the mean and standard deviation of the values."""
         if self.levels is None or not self.nnz:
             return float(self.data.mean(dtype=np.float64)), float(self.data.std(dtype=np.float64))
         values, counts = self.distribution()
@@ -341,16 +345,16 @@ class Ratings:
 
     @property
     def weighted(self) -> bool:
-        """True if not all values are 1: of implicit feedback, interactions have weights."""
+        """True if some value is not 1, so that implicit feedback has weights."""
         return any(end != 1 for end in self.value_range())
 
     def with_values(self, values: npt.NDArray[np.float32] | float) -> Ratings:
-        """Return the same pairs with other values, one for each or one for all.
+        """Return the same pairs with other values: an array, or one number for all pairs.
 
         Raises
         ------
         DataError
-            If they are not as many as the ratings.
+            If the number of values differs from the number of ratings.
         """
         values = np.broadcast_to(np.asarray(values, np.float32), (self.nnz,))
         data, levels = Values.of(values) if np.ndim(values) else Values.ones(self.nnz)
@@ -358,7 +362,7 @@ class Ratings:
 
     @property
     def matrix(self) -> sp.csr_array[np.float32]:
-        """The ratings as a scipy csr_array of float32 that shares memory; don't write to it."""
+        """The ratings as a float32 csr_array that shares memory; do not write to it."""
         import scipy.sparse as sp
 
         matrix = sp.csr_array((self.values, self.indices, self.indptr), shape=self.shape)
@@ -379,7 +383,7 @@ class Ratings:
         return np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.indptr))
 
     def take(self, which: npt.NDArray[Any]) -> Ratings:
-        """Return some of the ratings, with the same users and items.
+        """Return the selected ratings, with the same users and items.
 
         Parameters
         ----------
@@ -389,13 +393,13 @@ class Ratings:
         Raises
         ------
         DataError
-            If the mask has another length, or a position does not exist.
+            If the mask has the wrong length, or a position does not exist.
         """
         mask = np.zeros(self.nnz, dtype=np.bool_)
         try:
             mask[which] = True
         except IndexError as error:
-            raise DataError(f"A mask or positions of {self.nnz} ratings: {error}.") from None
+            raise DataError(f"Mask or positions do not fit {self.nnz} ratings: {error}.") from None
         before = np.zeros(self.nnz + 1, dtype=np.int64)
         np.cumsum(mask, out=before[1:])
         return replace(
@@ -409,9 +413,10 @@ class Ratings:
         )
 
     def to_frame(self) -> pl.DataFrame:
-        """Return the long frame, by user and item: user, item, rating and timestamp where known.
+        """Return a long frame with the columns user, item, rating and timestamp, in CSR order.
 
-        Implicit feedback has no rating column, unless repeated pairs were summed into counts.
+        The timestamp column is missing if times are unknown. Implicit feedback has a rating column
+        only if it is weighted.
         """
         columns = [self.users.take(self.user_index_of_nonzeros()), self.items.take(self.indices)]
         if not self.implicit or self.weighted:
@@ -435,7 +440,7 @@ class Ratings:
         return f"<Ratings: {self}>"
 
     def _repr_html_(self) -> str:
-        """Return the counts, and a histogram of the ratings, for notebooks."""
+        """Return the counts and a histogram of the ratings, for notebooks."""
         html = f"<div><b>Ratings</b>: {escape(str(self))}"
         if self.source is not None:
             html += f"<br><small>{escape(str(self.source))}</small>"
@@ -453,9 +458,9 @@ class Ratings:
 
 
 def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
-    """Build ratings from prepared rows; their columns are removed, to free memory on the way.
+    """Build ratings from prepared rows, whose columns are removed to free memory.
 
-    Idle users have no ratings, and are known nevertheless. `name` is that of the source.
+    `name` is the name of the source. Users without ratings are kept.
 
     Raises
     ------
@@ -472,7 +477,7 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
         item = items.values[int(csr.indices[at])]
         raise DataError(
             f"{place(second)}: user {user!r} has rated item {item!r} already "
-            f"(first: {place(first)}); choose what counts: last, first, mean or sum."
+            f"(first: {place(first)}); set duplicates to last, first, mean or sum."
         )
     if len(users) and users.values[int(np.diff(csr.indptr).argmax())] == "NA":
         rows.remarks.append("the user 'NA' has the most items, and may stand for none")
@@ -489,7 +494,7 @@ def _of_csr(
 
 
 def check_process() -> None:
-    """Raise if the process was forked from one with a recommender: polars would hang in it.
+    """Raise if the process was forked from one with a recommender, because polars would hang.
 
     Raises
     ------
@@ -503,7 +508,7 @@ def check_process() -> None:
 
 
 def adopt_polars() -> None:
-    """Let this process use polars, although its parent did: so little that it has no threads."""
+    """Allow polars in this forked process, whose parent must not have started its threads."""
     _polars_process["id"] = os.getpid()
 
 
@@ -520,7 +525,7 @@ def has_items(ratings: Ratings) -> npt.NDArray[np.bool_]:
 def restricted(
     ratings: Ratings, users: npt.NDArray[np.bool_], items: npt.NDArray[np.bool_]
 ) -> Ratings:
-    """Return the ratings of some items by some users, who get indices of their own."""
+    """Return the ratings of the selected users and items, which get new indices."""
     if users.all() and items.all():
         return ratings
     part = ratings.take(users[ratings.user_index_of_nonzeros()] & items[ratings.indices])
@@ -540,7 +545,7 @@ def restricted(
 
 
 def table_of(table: TableLike | None, ids: Ids, column: str | None = None) -> Features | None:
-    """Return what is known of items or users, with ids of the type of `ids` where possible."""
+    """Return a table of items or users, with its ids converted to the type of `ids` if possible."""
     return None if table is None else Features.of(table, ids.kind, column=column).matching(ids)
 
 

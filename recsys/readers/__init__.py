@@ -1,4 +1,4 @@
-"""Readers of ratings, and of tables of items and users: in any layout, wherever they are."""
+"""Readers of ratings and of tables of items and users, from files, databases and the web."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ __all__ = ["TableSource", "as_ratings", "read_ratings", "read_raw", "read_table"
 TableSource: TypeAlias = "str | os.PathLike[str] | TableLike"
 """Path of a table of items or users, or a frame."""
 
-_FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")  # as Hive and Spark partition tables
+_FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")  # partitioned tables of Hive and Spark
 _OF_A_ROW = re.compile(r", (?:line|row|object) \d+: (?!.*(?:header|--time-format))")
 # With the semicolons of spreadsheets; points are of thousands only in a column that has commas.
 _COMMA_NUMBER = r"^[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?$"
 _LIST = "token_seq"  # type of RecBole
 _YEAR = r"\((\d{4})\)\s*$"
-# The order of the flags in u.item of MovieLens 100K (u.genre says the same).
+# Order of the flags in u.item of MovieLens 100K, as listed in its u.genre.
 _GENRES = (
     *("unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime"),
     *("Documentary", "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery"),
     *("Romance", "Sci-Fi", "Thriller", "War", "Western"),
 )
-# By the codes of users.dat of MovieLens 1M.
+# Names of the occupation codes in users.dat of MovieLens 1M.
 _JOBS = (
     *("other", "academic/educator", "artist", "clerical/admin", "college/grad student"),
     *("customer service", "doctor/health care", "executive/managerial", "farmer", "homemaker"),
@@ -103,30 +103,31 @@ def read_ratings(
 ) -> Ratings:
     """Read ratings from files, databases, the web or standard input.
 
-    Recognised by content: the MovieLens layouts (ratings.csv; ratings.dat with "::"; u.data),
-    LightGCN lines (user item item ...), lines that begin with the number of a user's items, the
-    Netflix Prize, atomic files of RecBole, text with comma, tab, semicolon, bar or space between
-    columns, JSON lines (also dicts of Python), arrays of JSON objects, Parquet, Arrow, Excel,
-    Matrix Market and SciPy's sparse matrices; each also in gz, xz, bz2, zst or zip. Of objects with
-    a list of items there is a row for each of these.
-    Tables of items and users are read along, if they are next to the ratings under a usual name
-    (movies.csv, items.parquet, u.item, users.csv, ...). `Ratings.source` says how the files were
-    understood. Ids stay as given: a column of text is integers only if each value is written as an
-    integer is printed, so "007" stays "007". Blank rows are skipped.
+    The format is recognised by content: the MovieLens layouts (ratings.csv; ratings.dat with "::";
+    u.data), LightGCN lines (user item item ...), lines that begin with the number of a user's
+    items, the Netflix Prize, atomic files of RecBole, text with columns separated by comma, tab,
+    semicolon, bar or space, JSON lines (also Python dicts), arrays of JSON objects, Parquet, Arrow,
+    Excel, Matrix Market and SciPy's sparse matrices. Each may be compressed as gz, xz, bz2, zst or
+    zip. An object with a list of items becomes one row per item.
+
+    Tables of items and users next to the ratings are also read if they have a usual name
+    (movies.csv, items.parquet, u.item, users.csv, ...). `Ratings.source` reports how the files were
+    interpreted. A text column of ids becomes integers only if every value is in the form in which
+    an integer is printed, so "007" stays "007". Blank rows are skipped.
 
     Parameters
     ----------
     source : path, or sequence of paths
-        A file; a directory or zip of one, or of several with the same columns (daily partitions);
-        a pattern ("events/2025-*/*.parquet"); a URL ("https://..."); a database
+        A file; a directory or zip with one file, or several with the same columns (daily
+        partitions); a pattern ("events/2025-*/*.parquet"); a URL ("https://..."); a database
         ("postgresql://user@host/db", "orders.db::events", "warehouse.duckdb::events"); "-" for
-        standard input; or several of these, whose rows are taken together.
+        standard input; or several of these, whose rows are concatenated.
     table, query : str, optional
-        Table (or sheet of a workbook) to read, or a query in SQL. Of a table only the columns that
-        are needed are read.
+        Table (or sheet of a workbook) to read, or a query in SQL. Only the needed columns of a
+        table are read.
     user, item, rating, timestamp, event : str or int, optional
-        Names of columns, where the usual ones (userId, movieId, asin, stars, timestamp, ...) are
-        not there or several are; numbers from 1 in a file without header.
+        Names of columns, needed if the usual names (userId, movieId, asin, stars, timestamp, ...)
+        are missing or ambiguous. In a file without header, column numbers from 1.
     sep : str, optional
         Separator of the columns: one character, "tab" or "::".
     encoding : str, optional
@@ -134,21 +135,21 @@ def read_ratings(
     duplicates, implicit, event_weights, half_life, since, until, time_format, missing, bad_rows
         As in `Ratings.from_frame`. `Ratings.source.skipped` describes the first bad rows.
     item_table, user_table : path, frame or Features, optional
-        What is known of items and users, from any of these sources, with a column of ids that is
-        named as in the ratings or as usual; of a database also the name of another table.
+        Tables of items and users, from any of these sources. The column of ids has its usual name
+        or the same name as in the ratings. For a database, also the name of another table in it.
     like : mapping, optional
         Options of an earlier reading, as `Provenance.reading` of a saved model has them: they count
         where none are given, and columns where the data have them. No tables but those that are
         named are read then; their ids may also be among the Ids "users" and "items" of the mapping.
     on_rows : callable, optional
-        Called with the rows read so far and those expected (None if unknown).
+        Called with the number of rows read so far and the expected number (None if unknown).
 
     Raises
     ------
     DataError
-        If the file is missing, empty, damaged or binary; columns are missing or ambiguous; a
-        row is ragged; an id, rating or timestamp is missing or cannot be read. The message names
-        line and text. Also if a database cannot be reached, or has no such table or column.
+        If the file is missing, empty, damaged or binary; columns are missing or ambiguous; a row is
+        ragged; or an id, rating or timestamp is missing or cannot be read (the message has its line
+        and text). Also if a database cannot be reached, or lacks the table or a column.
     """
     named = {"user": user, "item": item, "rating": rating, "timestamp": timestamp, "event": event}
     every: dict[str, Any] = {"table": table, "encoding": encoding, "duplicates": duplicates}
@@ -175,9 +176,7 @@ def read_ratings(
         except DataError as error:
             if rules.bad_rows is None and _OF_A_ROW.search(str(error)):
                 remedy = "Such rows are left out with --bad-rows skip (bad_rows='skip')"
-                aside = "; --implicit leaves all ratings aside" * (
-                    "rating is missing" in str(error)
-                )
+                aside = "; --implicit ignores all ratings" * ("rating is missing" in str(error))
                 error.add_note(f"{remedy}{aside}.")
             raise
         ratings = build_ratings(rows, policy, data.name)
@@ -208,7 +207,7 @@ def _listed(source: SourceLike) -> list[str]:
 def _with_earlier(
     given: dict[str, Any], like: Mapping[str, Any], sources: Sequence[str], query: str | None
 ) -> dict[str, Any]:
-    """Return the options that count: those given, and of an earlier reading those that apply."""
+    """Return the given options, completed by those of an earlier reading that apply."""
     if not like:
         return given
     earlier = {name: like[name] for name in REMEMBERED if like.get(name) is not None}
@@ -219,16 +218,16 @@ def _with_earlier(
         place = earlier.get(name)
         is_file = addresses[:1] == [None] and isinstance(place, str) and not is_address(place)
         if is_file and not Path(str(place)).exists():
-            del earlier[name]  # the model keeps what the table said
+            del earlier[name]  # the model has its own copy of the table
     if "rating" in given and "event" not in given:
         earlier.pop("event_weights", None)
     return earlier | given
 
 
 def remembered(options: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
-    """Return the options of a reading that a model should remember; never a password.
+    """Return the options of a reading to save with a model, without passwords.
 
-    Tables are remembered by name, not if they were given as frames.
+    Tables are saved by name only; tables given as frames are not.
     """
     kept: dict[str, Any] = {
         name: value
@@ -249,7 +248,7 @@ def remembered(options: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
 
 
 def _in_database(given: TableSource, sources: Sequence[str]) -> TableSource:
-    """Return a table of the database of the ratings by its name, anything else as it is."""
+    """Complete the name of a table in the ratings' database; return other sources unchanged."""
     address = parse_address(sources[0]) if len(sources) == 1 else None
     if address is None or not isinstance(given, str) or is_address(given) or Path(given).exists():
         return given
@@ -260,22 +259,23 @@ def _in_database(given: TableSource, sources: Sequence[str]) -> TableSource:
 def sample_path() -> Path:
     """Find the directory of the embedded sample data.
 
-    It has ``ratings.csv`` (userId, itemId, rating, timestamp) and ``items.csv`` (itemId, title,
-    year, genres, description); its ``README.md`` describes how the ratings were made. An installed
-    package has it in ``recsys/sample/data``, a source checkout next to the package.
+    It contains ``ratings.csv`` (userId, itemId, rating, timestamp) and ``items.csv`` (itemId,
+    title, year, genres, description); its ``README.md`` describes how the ratings were made. The
+    directory is ``recsys/sample/data`` in an installed package, and next to the package in a source
+    checkout.
 
     Raises
     ------
     DataError
-        If the files are in neither place.
+        If the files are in neither of the two places.
 
     Examples
     --------
     >>> (sample_path() / "ratings.csv").is_file()
     True
     """
-    # Not importlib.resources: for an editable install it answers with a path of the build backend
-    # that is not a directory.
+    # importlib.resources does not work here: in an editable install it returns a path of the build
+    # backend that is not a directory.
     package = Path(__file__).resolve().parents[1]
     files = "ratings.csv", "items.csv"
     places = package / "sample" / "data", package.parent / "data"
@@ -291,9 +291,9 @@ def sample_path() -> Path:
 def as_ratings(
     data: Ratings | FrameLike | SourceLike, like: Mapping[str, Any] | None = None
 ) -> Ratings:
-    """Return ratings as they are, and build them from paths, or a frame with the usual columns.
+    """Return `data` as ratings, built from paths or from a frame with the usual columns.
 
-    Paths are read as in `read_ratings` with `like`.
+    Paths are read by `read_ratings` with `like`.
     """
     if isinstance(data, Ratings):
         return data
@@ -304,7 +304,7 @@ def as_ratings(
 
 
 def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user", "item")) -> Rows:
-    """Read the columns of an open file, as they stand in it; those `required` must be there.
+    """Read the columns of an open file without conversion; `required` names columns it must have.
 
     Raises
     ------
@@ -344,7 +344,7 @@ def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user"
 
 
 def _of_folders(path: str, request: Request) -> dict[str, tuple[str, pl.Series]]:
-    """Return name and value of folders such as date=2025-06-09 that are requested or usual."""
+    """Return the names and values of folders such as date=2025-06-09 that serve as columns."""
     folders = {name: unquote(value) for name, value in _FOLDER.findall(path)}
     if {"year", "month", "day"} <= {*folders}:
         parts = (folders.pop(name).zfill(2) for name in ("year", "month", "day"))
@@ -369,12 +369,12 @@ def _of_folders(path: str, request: Request) -> dict[str, tuple[str, pl.Series]]
 def read_table(
     source: TableSource, ids: Ids, request: Request, *, of_new: bool = False
 ) -> tuple[Features, str]:
-    """Read what is known of the items or users with these ids, and say in a few words what it is.
+    """Read the table of the items or users with these ids, and return it with a short description.
 
-    Files may be of any format that ratings are read from, and those of MovieLens without a header.
-    The column of ids is the one of `request`, if the table has it, or is found by its usual names;
-    or it is the only one whose values are ids of the ratings. With `of_new`, a table of new ids
-    only counts as well, if these look like `ids`.
+    Every format of ratings is supported, and the MovieLens tables without header. The column of ids
+    is the one named in `request` if the table has it, else one with a usual name, else the only
+    column whose values are ids of the ratings. With `of_new`, all ids of the table may be new, if
+    they have the form of `ids`.
 
     Raises
     ------
@@ -393,7 +393,7 @@ def read_table(
 
 
 def _neighbouring_table(data: DataFile, ids: Ids, request: Request) -> tuple[Features | None, str]:
-    """Read the table of items or users next to a file of ratings; say why one is not used."""
+    """Read a table of items or users next to the ratings; the remark tells why one is not used."""
     names = [] if data.folder is None else table_files(data.folder.names(), ids.kind)
     name = next((each for each in names if "/" not in each), None)
     if data.folder is None or name is None or name == data.name.rpartition("/")[2]:
@@ -412,7 +412,7 @@ def _neighbouring_table(data: DataFile, ids: Ids, request: Request) -> tuple[Fea
 
 
 def _read(data: DataFile, ids: Ids, request: Request) -> Features:
-    """Return the typed table in a file, with the years that its titles end in."""
+    """Return the typed table in a file, with a column for the years at the end of titles."""
     read = [_frame(part, getattr(request, ids.kind)) for part in data.parts or (data,)]
     frame = pl.concat([part for part, _ in read], how="diagonal_relaxed")
     untyped = all(each for _, each in read)
@@ -426,7 +426,7 @@ def _read(data: DataFile, ids: Ids, request: Request) -> Features:
 
 
 def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
-    """Return all columns of a file, and whether they are of strings that may be anything."""
+    """Return all columns of a file, and whether they are strings whose types are unknown."""
     if (name := plain_name(data.name)) in _MOVIELENS:
         names, separator, change = _MOVIELENS[name]
         found: list[list[str | None]] = []
@@ -482,15 +482,15 @@ def _texts(data: DataFile, layout: Layout) -> pl.DataFrame:
 def _features(
     frame: pl.DataFrame, ids: Ids, request: Request, where: str, *, untyped: bool
 ) -> Features:
-    """Tell the kinds of the columns; rows without an id are left out."""
+    """Determine the kinds of the columns, and leave out rows without an id."""
     option = f"--{ids.kind}-col ({ids.kind}=)"
     problem = DataError(
         f"{where} has no column of {ids.kind}s; its columns are {quoted(frame.columns)}. "
-        f"Name it as in the ratings, or say with {option} what it is called in both."
+        f"Name it as in the ratings, or give the name that it has in both with {option}."
     )
     try:
         column = id_column(frame.columns, ids.kind, getattr(request, ids.kind), where)
-    except DataError as error:  # several may be the one
+    except DataError as error:  # several columns have usual names
         column, problem = None, error
     if column is None:
         fitting = [name for name in frame.columns if _has_ids(frame[name], ids)]
@@ -502,7 +502,7 @@ def _features(
 
 
 def _has_ids(values: pl.Series, ids: Ids) -> bool:
-    """Return whether values of a column are distinct, and half of them, or of `ids`, are ids."""
+    """Return whether a column has distinct values that match half of them or half of `ids`."""
     if values.dtype != pl.String and not values.dtype.is_integer():
         return False
     known = values.drop_nulls()
@@ -514,7 +514,7 @@ def _has_ids(values: pl.Series, ids: Ids) -> bool:
 def _described(
     features: Features, ids: Ids, name: str, of_new: bool = False
 ) -> tuple[Features, str]:
-    """Return the table, and a remark with its columns and the ids that it lacks or has more."""
+    """Return the table, and a remark on its columns and on its missing and additional ids."""
     noun, n_known = f"{ids.kind}s", int((features.rows_of(ids) >= 0).sum())
     if not n_known and not (of_new and _forms(features.frame[ids.kind]) & _forms(ids.values)):
         raise DataError(
@@ -532,7 +532,7 @@ def _described(
 
 
 def _forms(ids: pl.Series) -> set[str]:
-    """Return what ids look like: "SKU-0042" as "A-a"."""
+    """Return the forms of ids, such as "A-a" for "SKU-0042"."""
     plain = ids.cast(pl.String).str.replace_all("[0-9a-z]+", "a").str.replace_all("[A-Z]+", "A")
     return set(plain.unique())
 
@@ -541,14 +541,14 @@ _MovieLens: TypeAlias = tuple[Sequence[str], str, Callable[[list[str]], list[str
 _MOVIELENS: dict[str, _MovieLens] = {
     "u.item": (
         ("item", "title", "released", "genres"),
-        "|",  # the last 19 fields are flags of genres
+        "|",  # the last 19 fields are genre flags
         lambda row: [
             *row[:3],
             "|".join(compress(_GENRES, (flag == "1" for flag in row[-len(_GENRES) :]))),
         ],
     ),
     "movies.dat": (("item", "title", "genres"), "::", list),
-    "movie_titles.csv": (  # of the Netflix Prize: titles may have commas, without quotes
+    "movie_titles.csv": (  # Netflix Prize: titles may have commas without quotes
         ("item", "year", "title"),
         ",",
         lambda row: [*row[:2], ",".join(row[2:])],
@@ -560,4 +560,4 @@ _MOVIELENS: dict[str, _MovieLens] = {
         lambda row: [*row[:3], *(_OCCUPATIONS.get(each, each) for each in row[3:4]), *row[4:]],
     ),
 }
-"""Names of the columns, separator, and what is done with each row, by the name of the file."""
+"""Column names, separator and conversion of rows of files without header, by file name."""
