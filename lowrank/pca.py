@@ -479,9 +479,9 @@ class Directions:
     negligible: float  # singular values up to this limit are rounding errors
     squares: float  # ||Y - 1 row'||_F^2
     total: float  # sum of squares of Y about its means: total variance times the divisor
-    means: Float64Array  # of the columns of Y
-    n_samples: float  # the sum of their weights
-    exponent: int = 0  # all of the numbers above are those of the samples times 2**-exponent
+    means: Float64Array  # column means of Y
+    n_samples: float  # sum of the sample weights
+    exponent: int = 0  # the numbers above are those of the samples times 2**-exponent
 
     def first(self, k: int) -> Directions:
         """Return the first k directions with unchanged totals."""
