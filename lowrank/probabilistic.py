@@ -225,7 +225,7 @@ class ProbabilisticPCA(
         return likelihood.astype(X.dtype)
 
     def _closed_form(self, X: Any) -> tuple[PCA, float]:
-        """Return the PCA of complete data, and the most likely noise variance in the units of the PCA."""
+        """Return the PCA of complete data, and the maximum likelihood noise variance."""
         k, (count, features) = self.n_components_, X.shape
         pca = PCA(k, center="exact", ddof=0, random_state=self.random_state).fit(X)
         return pca, pca._noise * (min(count, features) - k) / (features - k)
