@@ -201,12 +201,12 @@ class Auto(Model):
         vars(self).update(_choice=choice, _blends=blends)
         return self
 
-    def report_to(self, say: Callable[[str], None]) -> Self:
+    def report_to(self, report: Callable[[str], None]) -> Self:
         """Set a callback for progress messages."""
-        vars(self)["_say"] = say
+        vars(self)["_report"] = report
         return self
 
-    def _say(self, message: str) -> None:
+    def _report(self, message: str) -> None:
         """Report progress; `report_to` replaces this method."""
 
     def compare(self, ratings: Ratings) -> Candidate:
@@ -237,7 +237,7 @@ class Auto(Model):
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         winner = self.compare(ratings)
-        self._say(f"fitting {winner}")
+        self._report(f"fitting {winner}")
         fitted = winner.unfitted(self.random_state, self.threads)
         start = self._start if takes_start(fitted) else None
         more = {} if start is None else {"start": start}
@@ -251,10 +251,10 @@ class Auto(Model):
         models = [each.unfitted(self.random_state, self.threads) for each in choice.candidates]
         names, number, total = cycle(choice.candidates), count(1), len(models) * len(folds)
 
-        def tell(_: Model) -> None:
-            self._say(f"comparing {next(names)} ({next(number)} of {total})")
+        def on_fit(_: Model) -> None:
+            self._report(f"comparing {next(names)} ({next(number)} of {total})")
 
-        return HeldOut.trials(folds, models, tell)
+        return HeldOut.trials(folds, models, on_fit)
 
     def _by_error(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
         """Choose the model of ratings with the lowest RMSE."""

@@ -55,7 +55,7 @@ class Bayes(DriftingModel, ContentModel):
 
     The vectors (a_u, b_u) and (m_i, c_i) have Gaussian posteriors under Gaussian priors with full
     covariances. With `linked`, the prior mean of a user is a linear function of the set of items
-    that the user rated, whatever the ratings; likewise for an item and the set of its users. With
+    that the user rated, with any value; likewise for an item and the set of its users. With
     features (`with_features`), the prior means are also linear in the features, with a learned
     precision for each group. Features predict items and users without ratings.
 

@@ -182,20 +182,20 @@ class Blend(Model):
         folds = HeldOut.folds(ratings, self.random_state) if shares is None else []
         fits, n_fits = count(1), len(models) * (1 + len(folds))
 
-        def tell(_: Model) -> None:
+        def on_fit(_: Model) -> None:
             if on_step is not None:
                 on_step(Step(next(fits), n_fits))
 
         if shares is None:
             shares, lists = np.full(len(models), 1 / len(models)), []
-            for held_out, trials in HeldOut.trials(folds, models, tell):
+            for held_out, trials in HeldOut.trials(folds, models, on_fit):
                 lists.append(held_out.lists(trials))
                 began = {each.name: each for each in trials}
             if lists:
                 shares, _ = best_weights(Lists.joined(lists))
         parts = [each for each, share in zip(models, shares, strict=True) if share > 0]
         for each in parts:
-            tell(each)
+            on_fit(each)
             origin = began.get(each.name) if abilities.takes_start(each) else None
             options: dict[str, Any] = {} if origin is None else {"start": origin}
             each.fit(ratings, **options)

@@ -124,7 +124,7 @@ class EASE(ProfileModel, ItemItemModel):
             for rows in _row_blocks(n):
                 P[rows] += (features[rows] @ features.T).toarray()
         P[np.diag_indices_from(P)] += np.float32(self.penalty)
-        # LAPACK works on columns, so on the transpose, and writes one triangle: the upper one here.
+        # LAPACK uses column-major order, hence the transpose, and writes the upper triangle of P.
         _, failed = lapack.spotrf(P.T, lower=True, clean=False, overwrite_a=True)
         if failed:
             raise DataError(
@@ -144,7 +144,7 @@ class EASE(ProfileModel, ItemItemModel):
         self._fit_profiles(ratings)
 
     def item_vectors(self) -> Floats:
-        """Return the weights with the items of the fit, shape (n_items, n_items_of_the_fit)."""
+        """Return the weights with the training items, shape (n_items, n_training_items)."""
         return self.weights if self._source is self else np.ascontiguousarray(self.weights.T)
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
@@ -174,7 +174,7 @@ class EASE(ProfileModel, ItemItemModel):
         vectors = super()._compared(side)
         if vectors is not None and side == "item" and "item_positions" in vars(self):
             rated = self._source.item_positions[:, -1] == 0
-            vectors = vectors if rated.all() else vectors * rated  # weights with items of the fit
+            vectors = vectors if rated.all() else vectors * rated  # zero for items without users
         return vectors
 
     def _renumber(self, arrays: dict[str, NDArray[Any]], side: str, place: Indices) -> None:
@@ -365,7 +365,7 @@ class SparseEASE(LinearFilter):
     def _line(self) -> tuple[float, float]:
         """Coefficients a and b of the line a - b x that approximates 1 / (x + penalty)."""
         low, high = self.penalty, self.penalty + float(self._eigenvalues.min(initial=np.inf))
-        slope = 8 / (low**2 + 6 * low * high + high**2)  # a Chebyshev polynomial
+        slope = 8 / (low**2 + 6 * low * high + high**2)  # from a Chebyshev polynomial
         return slope * high, slope
 
     @property

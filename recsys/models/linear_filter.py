@@ -424,7 +424,7 @@ def inverse_of(output: Floats) -> Floats:
 
 
 def power(sums: NDArray[Any], exponent: float) -> Floats:
-    """Return powers of counts or of sums of weights, with 0 for 0 whatever the exponent."""
+    """Return powers of counts or of sums of weights; any power of 0 is 0."""
     powers = np.where(sums > 0, sums, 1).astype(np.float32) ** np.float32(exponent)
     zeroed: Floats = np.where(sums > 0, powers, np.float32(0))
     return zeroed

@@ -45,7 +45,7 @@ class Frame(NamedTuple):
     def of(cls, features: GroupedFeatures, counts: NDArray[np.int64]) -> Frame:
         """Compute the directions, with rows weighted by the square roots of their counts."""
         known, rows = (counts > 0).astype(np.float32), features.matrix
-        weight = (counts ** np.float32(0.25)).astype(np.float32)  # its square weights the squares
+        weight = (counts ** np.float32(0.25)).astype(np.float32)  # sqrt(count) in the Gram matrix
         scaled = rows.multiply(weight[:, None]).tocsr().astype(np.float32)
         k, entries = min(_DIRECTIONS, *rows.shape), kernels.csr_arrays(scaled)
         directions, _ = leading_directions(entries, rows.shape[1], k, extra=_EXTRA, random_state=0)

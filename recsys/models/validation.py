@@ -77,17 +77,17 @@ class HeldOut:
 
     @staticmethod
     def trials(
-        folds: Sequence[HeldOut], models: Sequence[Model], tell: Callable[[Model], None]
+        folds: Sequence[HeldOut], models: Sequence[Model], on_fit: Callable[[Model], None]
     ) -> Iterator[tuple[HeldOut, list[Model]]]:
         """Yield each fold with the models fitted to its training data.
 
-        `tell` is called before each fit. Parameters that the fits on the first fold choose by
+        `on_fit` is called before each fit. Parameters that the fits on the first fold choose by
         themselves are reused on the other folds.
         """
         for fold in folds:
             fitted = []
             for each in models:
-                tell(each)
+                on_fit(each)
                 fitted.append(make_model(each.name, **each.get_params()).fit(fold.train))
             yield fold, fitted
             models = [
