@@ -1,4 +1,4 @@
-"""Recommender: translates between ids and the indices of a model, and returns data frames."""
+"""The `Recommender`, which translates between ids and the indices of a model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _UNSAVED = Provenance()
 
 
 class Recommender:
-    """Recommender: a model together with the ratings it was fitted to.
+    """A model together with the ratings it was fitted to.
 
     Parameters
     ----------
