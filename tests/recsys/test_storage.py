@@ -187,6 +187,17 @@ def test_numpy_numbers_are_taken_as_parameters(tmp_path, number):
     assert Recommender.load(tmp_path / "m").model.damping == 2.5
 
 
+def test_fractions_of_a_second_come_back_and_are_finite(tmp_path):
+    times = pl.DataFrame({"user": [1, 2], "item": [1, 1], "time": [1_700_000_000.25, 1.7e9]})
+    recommender = Recommender("popular").fit(Ratings.from_frame(times))
+    recommender.save(tmp_path / "model")
+    seconds = Recommender.load(tmp_path / "model").ratings.seconds
+    assert seconds.tolist() == [1_700_000_000.25, 1_700_000_000]
+    replace_array(tmp_path / "model", "ratings/seconds.npy", np.array([np.nan, 1.7e9]))
+    with pytest.raises(ModelFileError, match="ratings has times that are not finite"):
+        Recommender.load(tmp_path / "model")
+
+
 def test_the_manifest_says_what_is_there(recommender, saved):
     manifest = read_manifest(saved)
     assert manifest.model == "tiny"
