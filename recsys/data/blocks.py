@@ -1,4 +1,4 @@
-"""Blocks: features that a column of a table becomes, named, sparse and scaled."""
+"""Blocks: the encoding of one column of a table as named, sparse and scaled features."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["FORMS", "KINDS", "Block"]
 Floats: TypeAlias = npt.NDArray[np.floating]
 
 _RARE = 2  # a category that occurs less often is pooled with the others
-_QUANTILES = (0.02, 0.25, 0.5, 0.75, 0.98)  # of the values of a number: its knots
-_MOST_TERMS = 50_000  # words of a text column, the most frequent ones
+_QUANTILES = (0.02, 0.25, 0.5, 0.75, 0.98)  # of a column of numbers; they are its knots
+_MOST_TERMS = 50_000  # words of a text column; the most frequent ones are kept
 DIRECTIONS = 100
-"""Dimensions of texts as vectors, at most."""
+"""Largest number of dimensions of texts as vectors."""
 
 _NAMED = 3  # words that name a direction
 _DAY = 86_400_000_000  # microseconds
@@ -46,12 +46,12 @@ class Block(ABC):
     """Features of one column of a table."""
 
     column: str
-    scale: float = 1.0  # by which the rows have a mean squared norm of 1
+    scale: float = 1.0  # factor that gives the rows a mean squared norm of 1
 
     @classmethod
     @abstractmethod
     def of(cls, values: pl.Series) -> Self:
-        """Tell the features of a column from its values, some of which are known."""
+        """Learn the features of a column from its values, at least one of which is not missing."""
 
     @property
     @abstractmethod
@@ -60,7 +60,7 @@ class Block(ABC):
 
     @abstractmethod
     def suited(self, values: pl.Series) -> pl.Series:
-        """Return values of any type in one that this encodes, null where there is no such value."""
+        """Convert values to the type that is encoded, with null where that is not possible."""
 
     @abstractmethod
     def _encoded(self, values: pl.Series) -> csr_array:
@@ -73,16 +73,16 @@ class Block(ABC):
         return found
 
     def unknown(self, values: pl.Series) -> list[str]:
-        """Return the values that were not there when this was learned, if it has levels."""
+        """Return the values that are not among the learned levels; none without levels."""
         return []
 
 
 @dataclass(frozen=True, kw_only=True)
 class NumberBlock(Block):
-    """A number as weights of the knots next to it, and whether it is missing.
+    """Encoding of a number as weights of the knots next to it, with a flag for missing values.
 
-    The weights add up to 1, so that what depends on them is linear between knots, and constant
-    beyond the outer ones: unusual numbers do not lead far away.
+    The weights add up to 1, so a linear function of them is linear between the knots, and constant
+    beyond the outer ones: models do not extrapolate to unusual numbers.
     """
 
     knots: npt.NDArray[np.float64]
@@ -112,7 +112,7 @@ class NumberBlock(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class DateBlock(Block):
-    """A date as a number is, and its season."""
+    """Encoding of a date like that of a number, with features for the season."""
 
     knots: npt.NDArray[np.float64]
     seasonal: bool
@@ -124,7 +124,7 @@ class DateBlock(Block):
         return cls(
             column=values.name,
             knots=_knots(_days(known).to_numpy()),
-            seasonal=known.dt.ordinal_day().n_unique() > 2,  # else dates are of years alone
+            seasonal=known.dt.ordinal_day().n_unique() > 2,  # else only the years differ
             has_missing=values.null_count() > 0,
         )
 
@@ -154,7 +154,7 @@ class DateBlock(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class LevelBlock(Block):
-    """A category, a boolean or a list: a feature for each level, and one for all rare ones."""
+    """Encoding of a category, boolean or list: a feature per level, and one for all rare levels."""
 
     levels: Ids
     has_rare: bool
@@ -194,7 +194,7 @@ class LevelBlock(Block):
         shape = (len(values), len(self.levels) + self.has_rare)
         entries = sparse.coo_array((np.ones(len(columns)), (rows[kept], columns)), shape)
         matrix = entries.tocsr()
-        matrix.data = np.minimum(matrix.data, 1)  # several rare elements are one
+        matrix.data = np.minimum(matrix.data, 1)  # several rare elements count once
         return matrix
 
     def unknown(self, values: pl.Series) -> list[str]:
@@ -204,9 +204,9 @@ class LevelBlock(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class TextBlock(Block):
-    """A text as its weighted words, or as a vector of latent semantic indexing.
+    """Encoding of a text as weighted words, or as a vector of latent semantic indexing.
 
-    The `remark` says why, if both were tried.
+    If both were tried, the `remark` compares them.
     """
 
     terms: Ids
@@ -226,7 +226,7 @@ class TextBlock(Block):
         return replace(block, weights=Weighting.learn("tfidf", block._counts(values)).term_weights)
 
     def as_vectors(self, values: pl.Series, random_state: int) -> Self:
-        """Return the block whose features are directions of the words, not the words."""
+        """Return a block whose features are directions in the space of words, not single words."""
         rows = self._encoded(values)
         if not rows.nnz:
             return self
@@ -246,7 +246,7 @@ class TextBlock(Block):
         return (values.list.join(" ") if is_list else values).cast(pl.String)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the weighted words of texts, and the words of each that are not known."""
+        """Return the weighted words of texts, and the unknown words of each text."""
         values = pl.Series(self.column, texts, dtype=pl.String)
         words = word_frame(values)
         unknown: list[list[str]] = [[] for _ in texts]
@@ -293,12 +293,12 @@ FORMS: dict[type[Block], str] = {
 
 
 def _nulls(values: pl.Series) -> pl.Series:
-    """Return as many nulls, of type String."""
+    """Return a column of nulls of the same length, of type String."""
     return pl.Series(values.name, [None] * len(values), dtype=pl.String)
 
 
 def _knots(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return some of the numbers, each once, in ascending order."""
+    """Return the distinct quantiles of numbers, in ascending order."""
     return np.unique(np.quantile(numbers, _QUANTILES, method="nearest"))
 
 
@@ -313,7 +313,7 @@ def _days(dates: pl.Series) -> pl.Series:
 
 
 def _elements(values: pl.Series) -> pl.DataFrame:
-    """Return the elements of lists, or other values, as strings with their rows."""
+    """Return elements of lists, or single values, as strings with the numbers of their rows."""
     rows = pl.Series("row", np.arange(len(values)))
     found = pl.DataFrame([rows, values.alias("level")])
     if isinstance(values.dtype, pl.List):

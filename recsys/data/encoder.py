@@ -43,8 +43,8 @@ Texts: TypeAlias = Literal["terms", "vectors"]
 
 Floats: TypeAlias = npt.NDArray[np.floating]
 
-_FACTORS = 8  # of the ratings, which texts are to predict for held-out items
-_FOLDS = 5  # of which one is held out, or two one after the other of less than some items
+_FACTORS = 8  # of the ratings, which texts predict for held-out items
+_FOLDS = 5  # one is held out; with few items two, one after the other
 _ROUNDING = 1e-6
 _FEW = 5_000
 _NAMED = 3  # close values that a message names
@@ -71,7 +71,7 @@ class FeatureBlocks:
         Rows in the order of the ids; zero where nothing is known. The mean squared norm of the rows
         of each block was 1 when its encoder was fitted.
     encoder : FeatureEncoder
-        What the features mean, and encodes further rows.
+        Encoder that names the features and encodes further rows.
     """
 
     matrix: csr_array
@@ -84,7 +84,7 @@ class FeatureBlocks:
 
     @property
     def groups(self) -> Mapping[str, slice]:
-        """Features of each source column; together they are all."""
+        """Features (columns of the matrix) of each source column; together they are all."""
         return self.encoder.groups
 
     @cached_property
@@ -95,7 +95,7 @@ class FeatureBlocks:
 
 
 class TextSpace(NamedTuple):
-    """A column of texts in its own space: the block, directions of words, rows' coordinates."""
+    """Latent space of a column of texts: block, directions of words, coordinates of rows."""
 
     block: TextBlock
     components: Floats
@@ -103,7 +103,7 @@ class TextSpace(NamedTuple):
 
     @classmethod
     def of(cls, block: TextBlock, features: FeatureBlocks) -> Self:
-        """Return the space of a block, decomposed unless the block is."""
+        """Return the space of a block; words are decomposed, vectors are taken unchanged."""
         rows = features.matrix[:, features.groups[block.column]]
         components = block.components
         if components is None:
@@ -114,7 +114,7 @@ class TextSpace(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FeatureEncoder:
-    """Blocks of features, learned from a table, that encode its rows and further ones.
+    """Encoder of tables by blocks of features, learned from one table.
 
     Attributes
     ----------
@@ -151,11 +151,11 @@ class FeatureEncoder:
     ) -> Self:
         """Learn the features of a table from the rows of some ids.
 
-        Numbers are weights of up to 5 knots, quantiles of theirs, so that models may bend with them
-        and do not run away beyond; dates have a season as well, and both a feature for missing
-        ones. A category or element of a list that occurs once is pooled with others. Words of texts
-        are weighted by tf-idf. Columns that tell nothing, because all values are the same or all
-        categories distinct, are left out.
+        A number becomes weights of up to 5 knots, which are quantiles of its column: models are
+        linear between the knots and constant beyond the outer ones. Dates are encoded in the same
+        way, with their season. Both have a feature for missing values. Categories and elements of
+        lists that occur once are pooled. Words of texts are weighted by tf-idf. Columns without
+        information are left out: all values are the same, or all categories are distinct.
 
         Parameters
         ----------
@@ -163,7 +163,7 @@ class FeatureEncoder:
         ids : Ids
             Items or users, such as those of the ratings.
         columns : sequence of str, optional
-            Columns to use; all but titles, if not given.
+            Columns to use; by default all except the title.
         texts : {"terms", "vectors"}
             Words, or their vectors of latent semantic indexing, of up to 100 dimensions.
         random_state : int
@@ -172,7 +172,7 @@ class FeatureEncoder:
         Raises
         ------
         DataError
-            If there is no such column, or `texts` is none of the forms.
+            If a column does not exist, or `texts` is not one of these values.
         """
         if texts not in ("terms", "vectors"):
             raise DataError(f"texts must be 'terms' or 'vectors'; got {texts!r}.")
@@ -191,7 +191,7 @@ class FeatureEncoder:
                 continue
             rows, n = block.rows(values), len(values)
             means, squares = (a.sum(axis=0, dtype=np.float64) / n for a in (rows, rows * rows))
-            if not np.allclose(squares, means**2):  # rows that are all the same tell nothing
+            if not np.allclose(squares, means**2):  # equal rows have no information
                 square = float((rows.data.astype(np.float64) ** 2).sum()) / n
                 blocks.append(replace(block, scale=float(1 / np.sqrt(square))))
         return cls(features.kind, tuple(blocks))
@@ -199,8 +199,9 @@ class FeatureEncoder:
     def transform(self, features: Features, ids: Ids) -> FeatureBlocks:
         """Encode the rows of some ids; an id without a row has zeros.
 
-        A column that the table lacks is missing, and a value that a number or date cannot be is,
-        too. Unknown categories count as the pooled ones, if there were any; unknown words do not.
+        Values are missing if the table lacks the column, or if they cannot be read as a number or
+        date. Unknown categories are encoded as the pooled ones, if there were any; unknown words
+        are ignored.
         """
         table = features.aligned(ids)
         known = pl.Series(features.rows_of(ids) >= 0)
@@ -211,28 +212,28 @@ class FeatureEncoder:
                 values = table[block.column]
             parts.append(block.rows(values))
         matrix: csr_array = sparse.hstack(parts, format="csr", dtype=np.float32)
-        if not known.all():  # the flags of missing numbers are for rows that are there
+        if not known.all():  # flags of missing values are for ids with a row only
             present = sparse.diags_array(known.cast(pl.Float32).to_numpy(), dtype=np.float32)
             matrix = (present @ matrix).tocsr()
         matrix.eliminate_zeros()
         return FeatureBlocks(matrix, self)
 
     def row(self, values: str | Mapping[str, Any], known: Features | None = None) -> FeatureBlocks:
-        """Encode a row that is described in words.
+        """Encode a single row that is given as text or mapping.
 
         Parameters
         ----------
         values : str or mapping
             Values by column: ``"age=30, genres=War|Drama"``, or a mapping such as ``{"age": 30}``.
-            Others are missing.
+            Other columns are missing.
         known : Features, optional
-            A table: a category that is neither a feature nor in this table is an error, also where
-            rare categories are pooled.
+            Table of known categories: one that is neither a feature nor in this table is an error,
+            also where rare categories are pooled.
 
         Raises
         ------
         DataError
-            If there is no such column, a number or date is none, or a category is unknown.
+            If a column does not exist, a number or date cannot be read, or a category is unknown.
         """
         given = _parsed(values) if isinstance(values, str) else dict(values)
         given = {name: _as_text(value) for name, value in given.items()}
@@ -262,7 +263,7 @@ class FeatureEncoder:
         return self.transform(Features(frame, kinds), Ids(["new"], self.kind))
 
     def refitted(self, features: Features, ids: Ids) -> FeatureEncoder:
-        """Learn the same columns again, from the rows of these ids, as far as they are there."""
+        """Learn the same columns again, if the table has them, from the rows of these ids."""
         columns = [block.column for block in self.blocks if block.column in features.kinds]
         texts: Texts = "terms"
         if any(isinstance(each, TextBlock) and each.components is not None for each in self.blocks):
@@ -270,7 +271,7 @@ class FeatureEncoder:
         return self.fit(features, ids, columns, texts=texts)
 
     def unknown(self, features: Features) -> dict[str, list[str]]:
-        """Return the categories of a table that were not there when this was fitted, by column."""
+        """Return the categories of a table that were unknown when this was fitted, by column."""
         found = {
             block.column: block.unknown(features.frame[block.column])
             for block in self.blocks
@@ -279,7 +280,7 @@ class FeatureEncoder:
         return {column: values for column, values in found.items() if values}
 
     def state(self) -> EncoderState:
-        """Return what a saved model keeps; `from_state` is the inverse."""
+        """Return the state that a saved model keeps; `from_state` is the inverse."""
         entries, levels, components = [], [pl.DataFrame(schema=_LEVELS)], {}
         for number, block in enumerate(self.blocks):
             scalars = {each.name: getattr(block, each.name) for each in fields(block)}
@@ -304,7 +305,7 @@ class FeatureEncoder:
         Raises
         ------
         DataError
-            If its parts do not agree.
+            If the parts of the state do not fit each other.
         """
         types = {form: each for each, form in FORMS.items()}
         blocks, start = [], 0
@@ -377,21 +378,21 @@ def with_features(
     ----------
     ratings : Ratings
     columns : sequence of str, optional
-        Columns of the tables of items and users, a name counts for both; all but titles, if not
-        given.
+        Columns of the tables of items and users; a name selects from both. By default all except
+        titles.
     texts : {"auto", "terms", "vectors"}
-        As in `FeatureEncoder.fit`; "auto" is what tells more of held-out items, or users: the
-        factors that a rough decomposition of the ratings gives them are predicted from features.
+        As in `FeatureEncoder.fit`; "auto" chooses the form that better predicts the factors of
+        held-out items, or users, in a rough decomposition of the ratings.
     unrated : bool
-        Add the items and users of the tables that have no ratings to those of the ratings, so that
-        models know them by their features.
+        Add items and users that are in the tables but have no ratings, so that models know them by
+        their features.
     random_state : int
         As in `FeatureEncoder.fit`.
 
     Raises
     ------
     DataError
-        If neither table has a column, or there are no tables.
+        If there are no tables, or neither table has a requested column.
 
     Examples
     --------
@@ -434,7 +435,7 @@ def with_features(
 def _more_telling(
     terms: FeatureEncoder, vectors: FeatureEncoder, ratings: Ratings, table: Features
 ) -> FeatureEncoder:
-    """Return the encoder whose features tell more of held-out items (or users), with a remark."""
+    """Return the encoder that predicts held-out items (or users) better, with a remark."""
     X, ids = ratings.matrix, ratings.items
     if table.kind == "user":
         X, ids = X.T.tocsr(), ratings.users
@@ -465,9 +466,9 @@ def _more_telling(
 
 
 def _rough_vectors(X: csr_array) -> tuple[Floats, Floats]:
-    """Return vectors of the columns of a matrix of ratings, and what an error in each entry costs.
+    """Return vectors of the columns of a matrix of ratings, and the weight of errors in each entry.
 
-    Errors in a factor count by its mean square on the other side, those in a bias by 1.
+    The weight of a factor is its mean square on the other side, and that of a bias is 1.
     """
     k = min(_FACTORS, *X.shape)
     if X.data.min() < X.data.max():
@@ -481,13 +482,13 @@ def _rough_vectors(X: csr_array) -> tuple[Floats, Floats]:
         rows = right * values / np.maximum(counts, 1).astype(X.dtype)[:, None]
         weight = np.ones(k)
     norms = np.linalg.norm(rows, axis=0)
-    told = norms > _ROUNDING * norms.max()  # directions beyond the rank are none
+    told = norms > _ROUNDING * norms.max()  # directions beyond the rank are noise
     return rows[:, told], weight[told]
 
 
 def with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:
-    """Return the same ratings, among their items (or users, the given ids) and those of a table."""
-    wider = ids.union(ids.like(table.frame[table.kind]).drop_nulls())  # "x" is no integer
+    """Return the same ratings, with the items (or users) of a table added to the given ids."""
+    wider = ids.union(ids.like(table.frame[table.kind]).drop_nulls())  # "x" is not an integer
     if wider is ids:
         return ratings
     places = wider.find(ids.values)  # in ascending order, so that rows stay in order
@@ -515,7 +516,7 @@ def _parsed(text: str) -> dict[str, str]:
 
 
 def _as_text(value: Any) -> str:
-    """Return a value as a table in a text file has it."""
+    """Return a value as it is written in a text file."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         return str(value).lower() if isinstance(value, bool) else str(value)
     return "|".join(map(str, value))
