@@ -26,6 +26,7 @@ _ISO_FORMATS = (
     *("%Y-%m-%d %H:%M%#z", "%Y%m%d", "%Y%m%d %H%M%S%.f", "%Y%m%d %H%M%S%.f%#z"),
     "%a %b %d %H:%M:%S %z %Y",  # of Twitter and Goodreads, with the month as a word
 )
+_LOGGED = "%Y-%m-%dT%H:%M:%S%.fZ"  # of events of `recsys serve`, whatever the format of others
 # Ranges of numbers that are written as dates: 20250609, and 20250609035205 with a time. As
 # seconds and milliseconds they would be some days of 1970, and the years 2572 to 2635.
 _BASIC = ((19000101, 20991231, "%Y%m%d"), (19000101000000, 20991231235959, "%Y%m%d%H%M%S"))
@@ -55,7 +56,8 @@ def unix_seconds(
     ``20250609``), or numbers. Numbers are seconds, or milli-, micro- or nanoseconds where the
     column's largest is above 1e11, 1e14 or 1e17; numbers such as 20250609 are dates. Fractions of a
     second are dropped; with `exact`, a column that has some is of Float64. A `form` says how all
-    are written: "%m/%d/%Y %H:%M", or the unit of numbers, one of "s", "ms", "us" and "ns".
+    are written: "%m/%d/%Y %H:%M", or the unit of numbers, one of "s", "ms", "us" and "ns"; times
+    such as 2025-06-09T03:52:05Z are read next to any.
 
     Raises
     ------
@@ -111,9 +113,13 @@ def _exact_seconds(series: pl.Series, form: str | None) -> pl.Series:
     if form is not None and form not in _TICKS:
         texts = series.cast(pl.String).str.strip_chars()
         try:
-            return epoch_seconds(texts.str.to_datetime(form, time_unit="us", strict=False))
+            seconds = epoch_seconds(texts.str.to_datetime(form, time_unit="us", strict=False))
         except pl.exceptions.PolarsError:  # such as a format without a year
-            return pl.Series(series.name, [None], dtype=pl.Int64).new_from_index(0, len(series))
+            seconds = pl.Series(series.name, [None], dtype=pl.Int64).new_from_index(0, len(series))
+        if seconds.null_count():
+            logged = epoch_seconds(texts.str.to_datetime(_LOGGED, time_unit="us", strict=False))
+            seconds = pl.select(pl.coalesce(seconds, logged)).to_series()
+        return seconds
     if dtype == pl.String:
         numbers = series.str.strip_chars().cast(pl.Float64, strict=False).fill_nan(None)
         n_numbers = len(numbers) - numbers.null_count()

@@ -94,6 +94,19 @@ def test_the_output_says_whether_ratings_replace_old_ones_or_add_to_them(run, sh
         assert f"2 new ratings, 2 of them {how} old ones" in run(*update).stderr
 
 
+@pytest.mark.parametrize("column", [(), ("--timestamp-col", "at")])
+def test_events_of_the_service_update_a_model_with_a_format_of_times(run, column):
+    Path("old.csv").write_text("user,item,at\nu1,a,31.01.2025\nu2,b,01.02.2025\n")
+    column = [*column, "--time-format", "%d.%m.%Y"]
+    if "--timestamp-col" not in column:
+        Path("old.csv").write_text(Path("old.csv").read_text().replace(",at", ",timestamp"))
+    run("fit", "old.csv", *column, "--model", "popular", "--out", "m")
+    event = {"user": "u1", "item": "b", "value": None, "timestamp": "2025-02-03T10:00:00Z"}
+    Path("ev.jsonl").write_text(json.dumps(event))
+    run("update", "m", "ev.jsonl", "--force")
+    assert Recommender.load("m").provenance.period[1] == "2025-02-03T10:00:00+00:00"
+
+
 def test_who_is_only_in_a_log_is_removed_from_it(run, shop):
     data, columns = shop
     run("fit", data, *columns, "--model", "als", "--factors", 4, "--out", "m")

@@ -132,3 +132,10 @@ def test_fractions_of_a_second_are_kept_on_request(unit):
         assert unix_seconds(series, form=form).to_list() == [-1, AT]
         assert unix_seconds(series, form=form, exact=True).to_list() == [-0.5, AT]
     assert unix_seconds(times.tail(1), exact=True).dtype == pl.Int64
+
+
+def test_times_of_the_service_are_read_next_to_any_format():
+    given = pl.Series(["09.06.2025 03:52", "2025-06-09T03:52:05Z"])
+    assert unix_seconds(given, form="%d.%m.%Y %H:%M").to_list() == [AT - 5, AT]
+    with pytest.raises(DataError, match="time '2025-06-09' does not have the format"):
+        unix_seconds(pl.Series(["2025-06-09"]), form="%d.%m.%Y")
