@@ -164,13 +164,16 @@ class LowRank:
         return LowRank(-self.left, self.right)
 
     def __mul__(self, factor: Any) -> LowRank:
-        if np.ndim(factor) != 0:
+        if isinstance(factor, LowRank) or np.ndim(factor) != 0:
             raise ArgumentTypeError(f"factor must be a number; got {type(factor).__name__}: use @.")
         if not isinstance(factor, numbers.Real):
             raise ArgumentTypeError(f"factor must be a real number; got {factor!r}.")
         return LowRank(self.left * self.dtype.type(factor), self.right)
 
     __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> LowRank:
+        return self * (1 / divisor)
 
     def compress(self, tol: float | None = None) -> LowRank:
         """Return the best approximation of the smallest rank that is within a tolerance.

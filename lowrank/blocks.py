@@ -304,7 +304,17 @@ class _SparseBlock(SparseOperator):
 
 
 def by_blocks(matrix: Any) -> Any:
-    """Return a large numpy.memmap as RowBlocks, and anything else as it is."""
+    """Return a large numpy.memmap as RowBlocks, and anything else as it is.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If it is a matrix that NumPy takes for a single object, such as a LowRank.
+    """
+    is_array = hasattr(matrix, "__array__") or isinstance(matrix, MatrixOperator)
+    if hasattr(matrix, "toarray") and not (is_array or _is_sparse(matrix)):
+        name = type(matrix).__name__
+        raise ArgumentTypeError(f"{name} is not taken for an array: its toarray() returns one.")
     is_large = isinstance(matrix, np.memmap) and matrix.ndim == 2 and matrix.nbytes > _IN_MEMORY
     return RowBlocks.from_array(matrix) if is_large else matrix
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse.linalg import aslinearoperator
 
-from lowrank import RowBlocks, truncated_svd
+from lowrank import PCA, RowBlocks, truncated_svd
 from lowrank.approximation import (
     LowRank,
     approximate,
@@ -45,6 +45,8 @@ def test_algebra_equals_that_of_dense_matrices(seed, k, n, m):
         ((B + C).toarray(), dense + other),
         ((B - C).toarray(), dense - other),
         ((-2.5 * B).toarray(), -2.5 * dense),
+        ((B / 4).toarray(), dense / 4),
+        (sparse.csr_array(X.T) @ B.T, X.T @ dense.T),
         (B.T.toarray(), dense.T),
         ((B @ C.T).toarray(), dense @ other.T),
         (B @ X, dense @ X),
@@ -306,6 +308,10 @@ def test_denoise_without_noise_returns_the_matrix():
         (lambda B: B + B.T, ValueError, r"shapes must be equal; got \(7, 5\) and \(5, 7\)\."),
         (lambda B: B + 1, TypeError, r"unsupported operand"),
         (lambda B: B * np.ones(5), TypeError, r"factor must be a number; got ndarray: use @\."),
+        (lambda B: B * B, TypeError, r"factor must be a number; got LowRank: use @\."),
+        (lambda B: B / np.ones(5), TypeError, r"factor must be a number; got ndarray: use @\."),
+        (lambda B: truncated_svd(B, 2), TypeError, r"LowRank is not .* array: its toarray\(\)"),
+        (lambda B: PCA(2).fit(B), TypeError, r"LowRank is not .* array: its toarray\(\)"),
         (lambda B: B * 1j, TypeError, r"factor must be a real number; got 1j\."),
         (lambda B: B.compress(-1.0), ValueError, r"tol must be finite and not negative; got -1\.0"),
         (lambda B: B.distance_to(np.ones((5, 7))), ValueError, r"A must have shape \(7, 5\); got"),
