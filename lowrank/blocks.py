@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import mmap
+import numbers
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -106,7 +107,7 @@ class RowBlocks(MatrixOperator):
     def from_array(cls, array: ArrayLike, rows: int | None = None) -> Self:
         """Cut an array, such as a numpy.memmap, into blocks of `rows` rows: 64 MB by default."""
         given: Any = array
-        step = rows or max(1, _BLOCK_BYTES // max(1, given[:1].nbytes))
+        step = _count(rows, "rows") or max(1, _BLOCK_BYTES // max(1, given[:1].nbytes))
         starts = range(0, len(given), step)
         return cls(lambda: (_read(given, start, min(start + step, len(given))) for start in starts))
 
@@ -118,7 +119,7 @@ class RowBlocks(MatrixOperator):
         """
         names = ("indptr", "indices", "data")
         indptr, indices, data = (np.load(Path(folder) / f"{n}.npy", mmap_mode="r") for n in names)
-        width = n_columns or int(indices.max(initial=-1)) + 1
+        width = _count(n_columns, "n_columns") or int(indices.max(initial=-1)) + 1
         most = _BLOCK_BYTES // (indices.itemsize + data.itemsize)
 
         def blocks() -> Iterator[Block]:
@@ -129,6 +130,10 @@ class RowBlocks(MatrixOperator):
                 entries = slice(int(indptr[start]), int(indptr[end]))
                 offsets = indptr[start : end + 1] - indptr[start]
                 arrays = np.array(data[entries]), np.array(indices[entries]), offsets
+                if (needed := int(arrays[1].max(initial=-1)) + 1) > width:
+                    raise ArgumentError(
+                        f"n_columns must be at least {needed}, as indices.npy says; got {width}."
+                    )
                 yield sparse.csr_array(arrays, shape=(end - start, width))
                 start = end
 
@@ -153,7 +158,7 @@ class RowBlocks(MatrixOperator):
             if not (dtype.is_numeric() or dtype == pl.Boolean):
                 raise ArgumentTypeError(f"{path}: column {name!r} must have numbers; got {dtype}.")
         length = int(frame.select(pl.len()).collect().item())
-        step = rows or max(1, _BLOCK_BYTES // max(1, 8 * len(schema)))
+        step = _count(rows, "rows") or max(1, _BLOCK_BYTES // max(1, 8 * len(schema)))
         starts = range(0, length, step)
         return cls(lambda: (frame.slice(start, step).collect().to_numpy() for start in starts))
 
@@ -301,6 +306,17 @@ class _SparseBlock(SparseOperator):
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
         return kernels.csr_rmatmat(self._rows, Y, self.shape[1])
+
+
+def _count(value: Any, name: str) -> int:
+    """Return an integer that is at least 1; 0 for None."""
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ArgumentTypeError(f"{name} must be an integer or None; got {value!r}.")
+    if value < 1:
+        raise ArgumentError(f"{name} must be at least 1; got {value}.")
+    return int(value)
 
 
 def by_blocks(matrix: Any) -> Any:

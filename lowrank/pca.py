@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lowrank.errors import ArgumentError
+from lowrank.errors import ArgumentError, check_positive
 from lowrank.operators import DenseOperator, safe_exponent
 from lowrank.rank import RULES, choose_rank
 from lowrank.samples import (
@@ -241,6 +241,7 @@ class PCA(
                 "center must be 'exact' or False in a fit that partial_fit continues; 'auto' has "
                 "dropped a direction of sparse data."
             )
+        check_positive(forgetting, "forgetting", or_zero=True)
         if not 0 < forgetting <= 1:
             raise ArgumentError(f"forgetting must be above 0 and at most 1; got {forgetting!r}.")
         samples = samples_of(data, self.center_samples)

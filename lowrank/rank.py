@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy import sparse
 
-from lowrank.arguments import as_operator, checked_generator, entries_of
+from lowrank.arguments import as_operator, checked_generator, checked_integer, entries_of
 from lowrank.blocks import RowBlocks
 from lowrank.errors import ArgumentError, check_choice
 from lowrank.operators import safe_exponent
@@ -476,7 +476,8 @@ def bi_cross_validation(
     Raises
     ------
     TypeError, ValueError
-        If A is a LinearOperator, or has fewer than three rows or columns.
+        If A is a LinearOperator, or has fewer than three rows or columns, or `max_rank` is not an
+        integer, or negative.
 
     References
     ----------
@@ -489,6 +490,8 @@ def bi_cross_validation(
         raise ArgumentError(
             f"A must have at least {_FOLDS} rows and columns to hold some out; got shape {shape}."
         )
+    if checked_integer(max_rank, "max_rank") < 0:
+        raise ArgumentError(f"max_rank must not be negative; got {max_rank}.")
     mean = matrix.column_means() if center else np.zeros(shape[1])
     rng = checked_generator(random_state)
     rows, columns = (np.array_split(rng.permutation(size), _FOLDS) for size in shape)

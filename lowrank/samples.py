@@ -319,6 +319,8 @@ class GaussianDensityMixin:
         `random_state` is by default that of the estimator.
         """
         self._require_fit()
+        if checked_integer(n_samples, "n_samples") < 0:
+            raise ArgumentError(f"n_samples must not be negative; got {n_samples}.")
         rng = checked_generator(self.random_state if random_state is None else random_state)
         excess = np.maximum(self._variances - self._noise, 0)
         hidden = rng.standard_normal((n_samples, self.n_components_)) * np.sqrt(excess)

@@ -13,7 +13,7 @@ import numpy as np
 
 from lowrank import kernels
 from lowrank.arguments import as_operator, checked_rank, validated
-from lowrank.errors import ArgumentError, LowRankError
+from lowrank.errors import ArgumentError, LowRankError, check_positive
 from lowrank.operators import largest_entry, safe_exponent
 from lowrank.solvers import COMPILED, HALF_ACCURATE, SOLVERS
 from lowrank.solvers.lapack import lapack_svd
@@ -176,8 +176,7 @@ class SVD:
         operator = as_operator(rows)
         if operator.shape[1] != self.shape[1]:
             raise ArgumentError(f"rows must have {self.shape[1]} columns; got {operator.shape[1]}.")
-        if not 0 < forgetting < math.inf:
-            raise ArgumentError(f"forgetting must be positive and finite; got {forgetting!r}.")
+        check_positive(forgetting, "forgetting")
         new = operator.toarray()
         peak = largest_entry(new)
         if peak > float(np.finfo(self.s.dtype).max):

@@ -161,6 +161,9 @@ def test_csr_and_parquet_files(tmp_path):
     assert from_csr.is_sparse
     assert from_csr.shape == X.shape
     check_same(truncated_svd(from_csr, 3), truncated_svd(X, 3))
+    assert RowBlocks.from_csr(tmp_path, 50).shape == (300, 50)
+    with pytest.raises(ArgumentError, match=r"n_columns must be at least 40, as .*; got 5\."):
+        RowBlocks.from_csr(tmp_path, n_columns=5)
     frame = pl.from_numpy(data())
     frame[:200].write_parquet(tmp_path / "a.parquet")
     frame[200:].write_parquet(tmp_path / "b.parquet")
@@ -171,6 +174,17 @@ def test_csr_and_parquet_files(tmp_path):
         ArgumentTypeError, match=r"b\.parquet: column 'city' must have numbers; got"
     ):
         RowBlocks.from_parquet(tmp_path / "b.parquet")
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, True])
+def test_wrong_numbers_of_rows_and_columns(tmp_path, count):
+    for name in ("indptr", "indices", "data"):
+        np.save(tmp_path / f"{name}.npy", getattr(sparse_data(), name))
+    wrong = "at least 1; got" if type(count) is int else "an integer or None; got"
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"rows must be {wrong} {count}"):
+        RowBlocks.from_array(data(), count)
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"n_columns must be {wrong}"):
+        RowBlocks.from_csr(tmp_path, count)
 
 
 @pytest.mark.parametrize(

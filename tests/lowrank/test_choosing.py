@@ -181,6 +181,10 @@ def test_bad_arguments():
         choose_rank(planted(), "best")
     with pytest.raises(ValueError, match=r"at least 3 rows and columns .* got shape \(2, 9\)"):
         bi_cross_validation(np.ones((2, 9)))
+    with pytest.raises(ValueError, match=r"max_rank must not be negative; got -1\."):
+        bi_cross_validation(planted(), -1)
+    with pytest.raises(TypeError, match=r"max_rank must be an integer; got 2\.5\."):
+        bi_cross_validation(planted(), 2.5)
 
 
 def test_minka_of_data_in_a_subspace_is_its_dimension():

@@ -597,6 +597,17 @@ class TestPartialFit:
             pca.partial_fit(X[:, :5])
         with pytest.raises(ArgumentError, match="forgetting"):
             pca.partial_fit(X, forgetting=0)
+        with pytest.raises(TypeError, match="forgetting must be a number; got 'x'"):
+            pca.partial_fit(X, forgetting="x")
         dropped = PCA(2, random_state=0).fit(sparse.csr_array(X))
         with pytest.raises(ArgumentError, match="dropped a direction"):
             dropped.partial_fit(X)
+
+
+def test_wrong_numbers_of_samples():
+    pca = PCA(2).fit(gaussian())
+    assert pca.sample(0).shape == (0, 8)
+    with pytest.raises(ArgumentError, match=r"n_samples must not be negative; got -1\."):
+        pca.sample(-1)
+    with pytest.raises(TypeError, match=r"n_samples must be an integer; got 1\.5\."):
+        pca.sample(1.5)

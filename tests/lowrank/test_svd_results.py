@@ -364,5 +364,7 @@ class TestUpdated:
             svd.updated(np.ones((1, 6)), k=4)
         with pytest.raises(ValueError, match="forgetting"):
             svd.updated(np.ones((1, 6)), forgetting=0)
+        with pytest.raises(TypeError, match="forgetting must be a number; got 'x'"):
+            svd.updated(np.ones((1, 6)), forgetting="x")
         with pytest.raises(ValueError, match=r"within the range of float32, .* got 1e\+300"):
             truncated_svd(np.eye(6, dtype="f4"), 2).updated(np.full((1, 6), 1e300))
