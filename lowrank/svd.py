@@ -269,7 +269,8 @@ def truncated_svd(
         centred block by block if its Gram matrix is computed, and otherwise copied.
     random_state : int, Generator, RandomState or None
         Seed of the start vectors. The same seed gives the same bits for every sparse format of a
-        matrix. None gives a different result each time.
+        matrix, and with "lanczos" and "randomized" on any number of threads. None gives a different
+        result each time.
 
     Raises
     ------
