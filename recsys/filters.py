@@ -243,7 +243,7 @@ def _check_dates(expression: pl.Expr, table: pl.DataFrame) -> None:
             continue  # it stops the whole condition, unless it is of the texts of dates
         if len(sides) != 2 or not any(side.dtype.is_temporal() for side in sides):
             continue
-        compares = re.match(r"\[\(|.*is_in\(", str(node)) is not None  # and is no LIKE
+        compares = re.match(r"\[\(|.*is_in\(", str(node)) is not None  # unlike LIKE
         for side in sides:
             odd = [f"{value!r}" for value in side if not _is_date(value)]
             if side.dtype.is_numeric() or (compares and side.dtype == pl.String and odd):
