@@ -20,7 +20,7 @@ from recsys.messages import redacted
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Floats, Indices, Model
 from recsys.models.histories import Histories
-from recsys.predictions import unsupported, user_contributions
+from recsys.predictions import clip_to_range, unsupported, user_contributions
 from recsys.recommender import Recommender
 from recsys.reranking import Request
 from recsys.serve.facts import Facts, Id, Json, numbers, short
@@ -216,7 +216,8 @@ class Answers:
     ) -> Json:
         """Return predictions for pairs of a user and an item, with their uncertainty if known.
 
-        Given a confidence, also the bounds of intervals: those of a normal distribution.
+        Given a confidence, also the bounds of intervals: those of a normal distribution, within the
+        range of the ratings as the predictions are.
 
         Raises
         ------
@@ -236,8 +237,9 @@ class Answers:
             for each, std in zip(predictions, frame["std"], strict=True):
                 each["std"] = None if std is None else short(std)
                 if confidence is not None and std is not None:
-                    centre = each["prediction"]
-                    each |= {"low": short(centre - half * std), "high": short(centre + half * std)}
+                    ends = each["prediction"] + np.array([-half, half]) * std
+                    low, high = clip_to_range(ends, self.recommender.training)
+                    each |= {"low": short(low), "high": short(high)}
         return {"predictions": predictions, "model": self.name}
 
     def describe(self) -> Json:

@@ -180,6 +180,19 @@ def test_predictions(service, recommender):
     assert "cannot give intervals" in detail
 
 
+def test_intervals_stay_within_the_range_of_the_ratings(tmp_path):
+    pairs = pl.DataFrame(
+        {"user": [n // 9 for n in range(180)], "item": [n % 9 for n in range(180)]}
+    )
+    ratings = pairs.with_columns(rating=pl.Series([1.0, 5.0] * 90))
+    Recommender("bayes", factors=2).fit(Ratings.from_frame(ratings)).save(tmp_path / "model")
+    with Application(create_app(str(tmp_path / "model"))) as bayes:
+        body = {"pairs": [{"user": 0, "item": 0}, {"user": 0, "item": 1}], "confidence": 0.99}
+        rows = bayes.ready().post("/v1/predict", body).json["predictions"]
+    assert all(1 <= each["low"] <= each["prediction"] <= each["high"] <= 5 for each in rows)
+    assert {1, 5} & {end for each in rows for end in (each["low"], each["high"])}
+
+
 def test_items_are_found_by_title_and_id(service, recommender):
     found = service.get("/v1/items?q=film 1&n=100").json
     assert found["total"] == 13  # with those that have the words elsewhere
