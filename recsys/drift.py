@@ -61,12 +61,13 @@ class Stability:
     @property
     def verdict(self) -> str:
         """The difference in words."""
-        bound = f"a shift from {SHIFT:g} on"
         if self.is_shift:
-            return f"shifted: {bound}"
-        if self.index <= self.chance:
-            return f"not more than by chance: {bound}"
-        return f"{'a little' if self.index < SHIFT / 2 else 'somewhat'}: {bound}"
+            found = "a shift"
+        elif self.index <= self.chance:
+            found = "no more than by chance"
+        else:
+            found = "a little" if self.index < SHIFT / 2 else "some"
+        return f"{found} ({SHIFT:g} or more is a shift)"
 
 
 def stability(

@@ -33,6 +33,10 @@ _METRICS = {
     "ndcg": "quality of the ranking, 1 at best",
     "coverage": "share of the known items that are recommended",
 }
+_DRIFTS = {
+    "ratings": "change of the distribution of ratings",
+    "popularity": "change of the popularity of items",
+}
 _SCHEMA = {
     "name": pl.String,
     **dict.fromkeys(("value", "low", "high", "reference"), pl.Float64),
@@ -144,7 +148,8 @@ def monitor(
     }
     found_drift = {name: each for name, each in drift.items() if each is not None}
     for name, each in found_drift.items():
-        rows.append((f"{name}_drift", each.index, None, None, each.chance, each.verdict))
+        what = f"{_DRIFTS[name]}: {each.verdict}"
+        rows.append((f"{name}_drift", each.index, None, None, each.chance, what))
     if not known.implicit:
         rows.append(_means(known, new, confidence))
     rated = new.items.take(np.flatnonzero(has_items(new)))

@@ -20,7 +20,7 @@ from recsys.readers import as_ratings
 
 NOTHING_KNOWN = (
     "No test rating has both a user and an item with training ratings, so nothing can be "
-    "measured; hold out other ratings, such as random ones."
+    "measured; hold out fewer ratings, or at random if these are the newest."
 )
 
 FRACTION = 0.1

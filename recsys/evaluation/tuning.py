@@ -199,8 +199,8 @@ def tune(
     if not split.test.n_ratings:
         raise DataError(
             f"No rating of the validation part ({whole.description}) has both a user and an item "
-            "with other ratings, so no trial can be measured; hold out other ratings, such as "
-            "random ones."
+            "with other ratings, so no trial can be measured; hold out fewer ratings, or at random "
+            "if these are the newest."
         )
     check_folding(make_model(model, **fixed), split)
     settings = {"random_state": random_state, "threads": threads}

@@ -181,7 +181,7 @@ class Answers:
         folded = self.recommender.fold_in(
             rated if rated or features is None else None, user_features=features
         )
-        policy = "history" if rated else "features"
+        policy = "history" if rated else "popular" if features is None else "features"
         known = folded.ratings.users.values.to_list()
         return self._listed(folded, known, n, request, explain, policy)[0] | {"user": user}
 

@@ -56,6 +56,8 @@ def test_ratings_of_the_same_kind_have_not_shifted_and_others_have():
     assert not popularity_stability(known, same).is_shift
     low = Ratings.from_frame(frame(500, 2, high=4.0))
     assert rating_stability(known, low).is_shift
+    assert rating_stability(known, low).verdict == "a shift (0.25 or more is a shift)"
+    assert rating_stability(known, same).verdict.startswith("no more than by chance (0.25")
     assert rating_stability(known, low).groups == ("1", "2", "3", "4", "5")
     turned = frame(500, 3).with_columns(item=51 - pl.col("item"))
     assert popularity_stability(known, Ratings.from_frame(turned)).is_shift

@@ -305,4 +305,5 @@ def test_monitor_writes_a_section_of_the_report(run, models):
     page = Path("day.html").read_text()
     assert "New ratings and those of the model" in page
     assert "popularity_drift" in page
+    assert "change of the popularity of items: " in page
     assert "Share of the ratings by popularity of the item" in page

@@ -172,7 +172,7 @@ def test_what_is_new_is_dropped_or_kept_and_counted():
     assert dropped.counts["test_ratings"] == dropped.counts["users_evaluated"] == 1
     assert dropped.per_user["user"].to_list() == [1]
     strangers = np.array([False, False, True, True, True])
-    with pytest.raises(DataError, match="No test rating has both a user and an item"):
+    with pytest.raises(DataError, match="hold out fewer ratings, or at random if these"):
         evaluate(["popular"], Split(whole.take(~strangers), whole.take(strangers)), n=1)
     liked = evaluate(["popular"], split, n=1, relevant_from=2, new="keep")
     assert liked.counts["users_without_test_items"] == 1

@@ -121,6 +121,7 @@ def test_a_stranger_is_described_by_a_history(service, recommender):
     expected = recommender.recommend(history={3: 5, 9: 5}, n=4)  # without a value it is the best
     assert [row["item"] for row in answer["items"]] == expected["item"].to_list()
     assert (answer["user"], answer["policy"]) == ("visitor-1", "history")
+    assert service.post("/v1/recommend", {"history": [], "n": 2}).json["policy"] == "popular"
 
 
 def test_strangers_and_items_that_arrive_together_are_answered_as_alone(service, recommender):
