@@ -95,6 +95,7 @@ const app = {
     this.popular = popular.items;
     this.users = users.users;
     $("user-ids").replaceChildren(...this.users.map((user) => h("option", { value: user })));
+    $("choose-user").classList.toggle("long", this.users.some((user) => String(user).length > 10));
     $("whose").hidden = !this.users.length; // of a page without users
     recommendView.start();
     await mapView.start();

@@ -1,6 +1,7 @@
 // The view of recommendations: a history that can be changed, and the lists that follow from it.
 "use strict";
 
+const SEEN = 5; // rows of a history that a small screen shows
 const SHELF = 14; // items to mark next to the history
 
 const recommendView = {
@@ -163,9 +164,9 @@ const recommendView = {
       this.showUser(user);
     };
     const note = $("history-note");
-    if (!history.length) note.textContent = user === null ? "Nothing yet: search a title, or mark one below." : "This user has no ratings.";
+    if (!history.length) note.textContent = user === null ? "Nothing yet: search an item, or mark one below." : "This user has no ratings.";
     else if (user !== null && left.length) note.textContent = `What if not: ${left.map(titleOf).slice(0, 3).join(", ")}${left.length > 3 ? " and others" : ""}`;
-    else note.textContent = user === null ? "" : `${countText(app.total, "rating")}. ${app.can("history") ? "Leave one out to see what it changes." : "The model knows its own users only."}`;
+    else note.textContent = user === null ? "" : `${countText(app.total, "rating")}${history.length > SEEN ? " in a list that scrolls" : ""}. ${app.can("history") ? "Leave one out to see what it changes." : "The model knows its own users only."}`;
     note.hidden = !note.textContent;
     sliding($("history"), () => $("history").replaceChildren(...history.map((each) => this.historyRow(each))));
     const focused = this.refocus && $("history").querySelector(`[data-focus="${CSS.escape(this.refocus)}"]`);

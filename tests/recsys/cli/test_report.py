@@ -19,6 +19,7 @@ def test_a_report_of_an_evaluation(run, ratings):
     assert f"<pre>recsys evaluate {ratings} --model popular --model bias -n 5 --seed 3" in page
     assert "&#34;user_damping&#34;: 5.0" in page
     assert "<th>numpy</th>" in page
+    assert ".scroll tr > th:first-child { position: sticky;" in page
     assert "<td>1, 2, 5</td>" in page, "shorter lists for the curves"
     assert result.stdout.splitlines()[0] == plain.stdout.splitlines()[0]
     document = json.loads(run("evaluate", *args, "--json", "--report", "r.html").stdout)

@@ -300,6 +300,21 @@ def test_what_if_a_user_had_not_rated_an_item(visit, static, fitted, films):
     assert page.get_by_role("alert").inner_text().startswith("The page has no user 9999")
 
 
+@pytest.mark.parametrize("width", [390, 1200])
+def test_long_ids_and_long_histories_can_be_seen(width, visit, static):
+    user = "cf80f751-48b7-5541-346f-3293621d1733"
+    pairs = pl.DataFrame({"user": [user] * 40 + ["u"], "item": [*range(40), 40]})
+    known = Ratings.from_frame(pairs.with_columns(rating=pl.col("item") % 5 + 1.0))
+    page = visit(static(Recommender("bias").fit(known)), viewport={"width": width, "height": 800})
+    assert page.locator("#find").get_attribute("placeholder") == "Search an item"
+    page.get_by_text("A user of the data").click()
+    page.get_by_label("User", exact=True).fill(user)
+    page.get_by_role("button", name="Show", exact=True).click()
+    page.get_by_role("heading", name=f"History of user {user}").wait_for()
+    assert page.locator("#user-id").evaluate("(each) => each.scrollWidth <= each.clientWidth")
+    assert page.locator("#history-note").inner_text().startswith("40 ratings in a list that scr")
+
+
 def test_an_item_has_a_panel_with_its_neighbours(visit, static, fitted):
     page = visit(static(fitted))
     like(page, "film 3, ")
