@@ -55,7 +55,9 @@ def serve(
         "FILE", "Log of recommendations, for `recsys compare --online`."
     ),
     api_key_env: str | None = cli.declared("NAME", "Environment variable with the required key."),
-    cors: tuple[str, ...] = cli.declared("ORIGIN", "Site that may ask; repeatable.", multiple=True),
+    cors: tuple[str, ...] = cli.declared(
+        "ORIGIN", "Site whose pages may use the service; repeatable.", multiple=True
+    ),
     max_body: int = _limit("BYTES", "Size of a request.", default=2**20, type=cli.COUNT),
     max_items: int = _limit(
         "N", "Length of a list.", default=1000, type=click.IntRange(min=LENGTH)

@@ -457,7 +457,7 @@ def _more_telling(
             whole += own @ ((rows[at] - mean) ** 2 @ weight) / 2
     chosen = encoders[int(errors[1] < errors[0])]
     shares = [f"{1 - error / whole:.1%}" if error < whole else "nothing" for error in errors]
-    remark = f"of held-out {table.kind}s words tell {shares[0]}, vectors {shares[1]}"
+    remark = f"words explain {shares[0]} of held-out {table.kind}s, vectors {shares[1]}"
     blocks = (
         replace(block, remark=remark) if isinstance(block, TextBlock) else block
         for block in chosen.blocks

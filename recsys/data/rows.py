@@ -356,7 +356,7 @@ def _judge_levels(rows: Rows, levels: npt.NDArray[np.float32]) -> None:
         left_out = counted(rows.keep(given), "row")
         rows.remarks.append(f"{left_out} left out whose rating is -1 (not rated)")
     elif levels[0] == 0 and levels[-1] in (5, 10):
-        rows.remarks.append("some ratings are 0: if that stands for none, say --missing 0")
+        rows.remarks.append("some ratings are 0; add --missing 0 if a 0 means no rating")
 
 
 def _seconds(rows: Rows, times: pl.Series, form: str | None) -> pl.Series:

@@ -216,7 +216,7 @@ def time_problem(value: object, form: str | None = None) -> str:
         pairs = ((f"%m{mark}%d", first), (f"%d{mark}%m", second))
         forms = [f"'{days}{rest}'" for days, month in pairs if int(month) <= _MONTHS]
         both = "may be of either order of day and month" if len(forms) > 1 else "is not ISO 8601"
-        return f"time {shown} {both}; say --time-format {' or '.join(forms)}."
+        return f"time {shown} {both}; add --time-format {' or '.join(forms)}."
     return (
         f"time {shown} is neither a number nor an ISO 8601 date, such as 2024-01-31; "
         "--time-format reads others."

@@ -188,7 +188,7 @@ class DataFile:
                     bad.add(
                         self.at(number),
                         f"byte 0x{raw[error.start]:02x} (byte {offset + error.start} of the file) "
-                        "is not valid UTF-8; if the text is in Latin-1, say --encoding latin-1.",
+                        "is not valid UTF-8; if the text is in Latin-1, add --encoding latin-1.",
                     )
                     yield "\n"
                 offset += len(raw)

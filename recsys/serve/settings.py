@@ -71,7 +71,7 @@ class Settings:
     api_key : str, optional
         What requests have to know.
     cors : tuple of str
-        Sites whose pages may ask.
+        Sites whose pages may use the service.
     limits : Limits
     check_seconds : float
         Time between two looks for a replaced model.

@@ -150,13 +150,13 @@ def test_a_score_of_a_described_user_is_explained(run, rows, saved):
 
 def test_the_features_in_use_are_shown(run, saved):
     facts = json.loads(run("info", saved / "model", "--json").stdout)
-    assert facts["item features"]["about"].startswith("2 dimensions (of held-out items words tell")
+    assert facts["item features"]["about"].startswith("2 dimensions (words explain ")
     assert facts["item features"]["price"] == "number"
     assert facts["user features"] == {"job": "2 values", "age": "number"}
     table = ("--item-table", saved / "items.csv")
     facts = json.loads(run("data", "inspect", saved / "ratings.csv", *table, "--json").stdout)
     plan = facts.get("fit would choose") or facts["fit would compare"]
-    assert plan["features of items"].startswith("about (2 dimensions; of held-out items words tell")
+    assert plan["features of items"].startswith("about (2 dimensions; words explain ")
     bare = run("data", "inspect", saved / "ratings.csv", *table, "--json", "--no-features").stdout
     assert "features of items" not in bare
     assert Path(saved / "model").is_dir()

@@ -250,7 +250,7 @@ def test_texts_are_what_tells_more_of_held_out_items(told_by: Texts) -> None:
     found = with_features(Ratings.from_frame(rows, item_table=films))
     (block,) = found.item_features.encoder.blocks
     assert (block.components is None) == (told_by == "terms")
-    assert block.remark.startswith("of held-out items words tell ")
+    assert block.remark.startswith("words explain ")
     assert block.remark in str(found.item_features.encoder)
 
 

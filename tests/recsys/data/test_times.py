@@ -87,9 +87,9 @@ def test_a_format_reads_what_has_one():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("06/09/2025", "either order .* say --time-format '%m/%d/%Y' or '%d/%m/%Y'"),
-        ("06.13.2025 10:30", "is not ISO 8601; say --time-format '%m.%d.%Y %H:%M'"),
-        ("31-12-24 10:30:00", "is not ISO 8601; say --time-format '%d-%m-%y %H:%M:%S'"),
+        ("06/09/2025", "either order .* add --time-format '%m/%d/%Y' or '%d/%m/%Y'"),
+        ("06.13.2025 10:30", "is not ISO 8601; add --time-format '%m.%d.%Y %H:%M'"),
+        ("31-12-24 10:30:00", "is not ISO 8601; add --time-format '%d-%m-%y %H:%M:%S'"),
         ("9/6", "neither a number nor"),
         ("yesterday", "neither a number nor an ISO 8601 date"),
         ("NULL", "the time is missing"),

@@ -122,7 +122,7 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         (
             HEADER.encode() + GOOD.encode() + b"\xe9,30,1,1\n",
             "ratings.csv, line 4: byte 0xe9 (byte 49 of the file) is not valid UTF-8; if the text "
-            "is in Latin-1, say --encoding latin-1.",
+            "is in Latin-1, add --encoding latin-1.",
         ),
     ],
 )

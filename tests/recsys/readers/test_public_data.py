@@ -79,7 +79,7 @@ def test_ratings_of_minus_one_are_none(read: Read) -> None:
     votes = read("user,item,rating\n1,1,-1\n1,2,1\n1,3,0\n")
     assert votes.value_range() == (-1, 1)
     zeros = read("user,book_id,rating\n" + "".join(f"1,{n},{n}\n" for n in range(6)))
-    assert "some ratings are 0: if that stands for none, say --missing 0" in str(zeros.source)
+    assert "some ratings are 0; add --missing 0 if a 0 means no rating" in str(zeros.source)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
@@ -210,7 +210,7 @@ def test_what_ends_each_line_is_no_column(read: Read) -> None:
 
 def test_times_of_half_a_day(read: Read) -> None:
     content = "user,item,at\nU7,N9,11/13/2019 9:05:58 AM\nU8,N9,11/13/2019 12:05:58 PM\n"
-    with pytest.raises(DataError, match=r"say --time-format '%m/%d/%Y %I:%M:%S %p'\.$"):
+    with pytest.raises(DataError, match=r"add --time-format '%m/%d/%Y %I:%M:%S %p'\.$"):
         read(content, timestamp="at")
     loaded = read(content, timestamp="at", time_format="%m/%d/%Y %I:%M:%S %p")
     assert loaded.to_frame()["timestamp"].to_list() == [1573635958, 1573646758]
