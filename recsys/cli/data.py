@@ -1,4 +1,4 @@
-"""`recsys data` and `recsys scree`: contents and singular values of ratings; the sample."""
+"""`recsys data` and `recsys scree`: contents and singular values of ratings; sample data."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def data() -> None:
 def inspect(ratings: tuple[str, ...], output: Output, reader: cli.ReaderOptions) -> None:
     """Show the contents of a ratings file, how it is read, and what would be fitted to it.
 
-    Counts, dates, the distribution of the ratings, tables of items and users, ratings per user and
-    item, the most rated items, and the models that `recsys fit` would compare, with the features
-    that they use.
+    The output has counts, dates, the distribution of the ratings, tables of items and users,
+    ratings per user and item, the most rated items, and the models that `recsys fit` would compare,
+    with the features that they use.
     """
     from recsys.auto import choose_model
     from recsys.models.registry import make_model
@@ -80,7 +80,7 @@ def sample(
 ) -> None:
     """Copy the sample data to a directory.
 
-    Real films with synthetic ratings, and a README on how they were made.
+    The data are real films with synthetic ratings, and a README that describes how they were made.
     """
     from recsys.readers import sample_path
 
@@ -120,7 +120,7 @@ def _quantiles(values: npt.NDArray[Any]) -> dict[str, float]:
 
 
 def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
-    """Return facts about ratings: counts, dates, values, activity, popularity."""
+    """Return facts about ratings: counts, dates, values, ratings per user and item."""
     import numpy as np
 
     from recsys.data.times import shown_time
@@ -138,7 +138,7 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
         for name, seconds in (("first", moments.min()), ("last", moments.max())):
             counts[name] = shown_time(seconds, day=True)
     facts: dict[str, dict[str, Any]] = {"ratings": counts}
-    # The count of each value, or quantiles if there are many.
+    # Count each value, or compute quantiles if there are many values.
     if not ratings.implicit or ratings.weighted:
         mean, deviation = ratings.mean_and_std()
         name = "weights" if ratings.implicit else "values"
@@ -184,14 +184,14 @@ def scree(
     k: int = cli.declared(
         "K", "Maximum number of singular values.", "-k", type=click.IntRange(min=1), default=50
     ),
-    plot: str | None = cli.declared("FILE", "Plot to write: .png, .svg or .pdf."),
+    plot: str | None = cli.declared("FILE", "File for a plot: .png, .svg or .pdf."),
 ) -> None:
     """Show the singular values of the ratings.
 
-    The decomposed matrix is that of the ratings minus user and item biases (of the model bias),
-    with zeros for missing ratings; for implicit data, the matrix of ones or weights. energy is the
-    square of a singular value as a share of the squared Frobenius norm, cumulative its running sum.
-    The elbow is the point farthest below the line from the first singular value to the last.
+    The matrix has the ratings minus user and item biases (of the model bias), and zeros for missing
+    ratings; for implicit data, ones or weights. The column energy is the square of a singular value
+    divided by the squared Frobenius norm; cumulative is its running sum. The elbow is the point
+    farthest below the line from the first singular value to the last.
     """
     import lowrank
     from recsys.models.registry import make_model
@@ -215,7 +215,7 @@ def scree(
 def write_spectrum(
     singular_values: Any, total: float, output: Output, plot: str | None, report: str, **head: Any
 ) -> None:
-    """Write singular values with their energies, shares of `total`, and plot them to a file."""
+    """Write singular values with their energies as shares of `total`, and plot them to a file."""
     import numpy as np
     import polars as pl
 
@@ -248,7 +248,7 @@ def write_spectrum(
 
 
 def check_plot(path: str | None) -> None:
-    """Check, before the work, that a plot can be drawn and written.
+    """Check in advance that a plot can be drawn and written.
 
     Raises
     ------

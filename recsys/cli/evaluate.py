@@ -1,4 +1,4 @@
-"""`recsys evaluate` and `recsys compare`: models on held-out ratings."""
+"""`recsys evaluate` and `recsys compare`: evaluate models on held-out ratings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _IMPLICIT = ("spectral", "popular", "random")
 _CURVE = (1, 2, 5, 10, 20, 50, 100)  # lengths of the recommendations in a report
 _MARK = "*"
 _METRICS = (
-    "All metrics are computed and shown; --format csv or --json gives them to other programs."
+    "All metrics are computed and shown; --format csv or --json writes them for other programs."
 )
 _DETAILS = "As in `recsys fit --help` and `recsys split --help`"
 _HINTS = {"--metric": _METRICS, "--metrics": _METRICS}
@@ -56,7 +56,7 @@ class _Request:
     )
     n: tuple[int, ...] = cli.declared(
         "N",
-        "Length of the recommendations.",
+        "Number of items to recommend to each user; repeatable.",
         "-n",
         default=(10,),
         multiple=True,
@@ -66,23 +66,28 @@ class _Request:
     )
     new: Literal["drop", "keep"] = cli.declared(
         "",
-        "How to treat test ratings of users or items not seen in training.",
+        "Treatment of test ratings whose user or item has no training ratings.",
         default="drop",
         type=click.Choice(["drop", "keep"]),
     )
     candidates: int | None = cli.declared(
-        "N", "Rank held-out items among N random ones alone.", type=click.IntRange(min=1)
+        "N",
+        "Number of random items to rank held-out items among, instead of all.",
+        type=click.IntRange(min=1),
     )
     diversity: float = cli.declared(
-        "X", "Weight of variety in the lists, 0 to 1.", default=0.0, type=click.FloatRange(0, 1)
+        "X",
+        "Weight of diversity against score, from 0 to 1.",
+        default=0.0,
+        type=click.FloatRange(0, 1),
     )
     per_user: str | None = cli.declared(
-        "FILE", "File for the metrics of each user: .csv, .parquet."
+        "FILE", "File for the metrics of each user (.csv or .parquet)."
     )
-    report: str | None = cli.declared("FILE.html", "HTML page with tables and charts.")
+    report: str | None = cli.declared("FILE.html", "HTML page to write, with tables and charts.")
     fail_if: tuple[str, ...] = cli.declared(
         "CONDITION",
-        'Exit with 1 if "METRIC < X", or, in `compare`, "METRIC worse"; repeatable.',
+        'Condition for exit code 1: "METRIC < X", or in `compare` "METRIC worse"; repeatable.',
         multiple=True,
     )
     splitting: SplitOptions
@@ -103,7 +108,7 @@ _evaluation_options = cli.bundle(
     ),
     cli.reader_options("none"),
 )
-"""Decorator that adds RATINGS and the options of an evaluation as `request`."""
+"""Decorator that adds RATINGS and the options of an evaluation, as `request`."""
 
 
 def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evaluation, list[Gate]]:
@@ -116,7 +121,7 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
     gates = parsed_gates(request.fail_if, names, comparing=at_least > 1)
     models, splits = _prepared(request, at_least)
     ns = request.n
-    if request.report is not None:  # its curves show shorter lists as well
+    if request.report is not None:  # its curves also show shorter lists
         ns = tuple(sorted({*ns, *(n for n in _CURVE if n < max(ns))}))
     with Activity("Evaluating") as activity:
         found = evaluation.evaluate(
@@ -142,7 +147,7 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
 
 
 def _are_models(request: _Request) -> bool:
-    """Return whether saved models are to be measured."""
+    """Return whether the request is for saved models."""
     others = [place for place in request.ratings if not inputs.is_model(place)]
     found = [place for place in request.ratings if place not in others]
     if found and others:
@@ -177,7 +182,7 @@ def _prepared(
 
 
 def _unfitted(names: Sequence[str], fitting: cli.FitOptions) -> dict[str, Any]:
-    """Return models by label; "als:no-features" is `als`, to be fitted without features."""
+    """Return models by label; "als:no-features" is `als` to fit without features."""
     from recsys.models.registry import make_model
 
     plain = {label: label.partition(":")[0] for label in names}
@@ -192,7 +197,7 @@ def _unfitted(names: Sequence[str], fitting: cli.FitOptions) -> dict[str, Any]:
 def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, Split]]:
     """Return saved models, and a split for each, with the same test ratings.
 
-    A saved model keeps its fit; models next to it are fitted to the ratings of the first.
+    Saved models are not fitted again. Other models are fitted to the ratings of the first one.
     """
     from recsys.provenance import without_weights
 
@@ -230,7 +235,7 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
 def _labels(
     places: Sequence[str], loaded: Sequence[Recommender], names: Sequence[str]
 ) -> list[str]:
-    """Return short names of saved models: of the model, of the directory, or its whole path."""
+    """Return labels of saved models: names of models or directories, or paths."""
     kinds = [each.model.name for each in loaded]
     directories = [Path(place).name for place in places]
     for labels in (kinds if len(places) == 1 else directories, directories):
@@ -240,7 +245,7 @@ def _labels(
 
 
 def _chosen_models(names: Sequence[str], splits: list[Split]) -> list[str]:
-    """Return the models to evaluate; without names, splits become as `recsys fit` uses them."""
+    """Return the models to evaluate; without names, convert splits as `recsys fit` does."""
     from recsys.auto import as_implicit, choose_model
 
     if names and "auto" not in names:
@@ -261,7 +266,7 @@ def _chosen_models(names: Sequence[str], splits: list[Split]) -> list[str]:
 
 
 def _report_counts(found: Evaluation, method: str | None) -> None:
-    """Report what was held out, and, by the default `method` None, a better one if it helps."""
+    """Report the held-out ratings; without a `method`, suggest one that measures more users."""
     counts, folds = found.counts, len(found.splits)
     note(f"held out: {found.held_out}")
     tested, users = counted(counts["test_ratings"], "rating"), counts["users_evaluated"]
@@ -289,7 +294,7 @@ def _without_empty(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _document(command: str, models: dict[str, Model], found: Evaluation) -> dict[str, Any]:
-    """Return the results as JSON can hold them."""
+    """Return the results as JSON values."""
     from recsys import __version__
     from recsys.evaluation.results import INTERVALS, TESTS, ranking
 
@@ -335,7 +340,10 @@ def _document(command: str, models: dict[str, Model], found: Evaluation) -> dict
 
 
 def tables(found: Evaluation, noun: str = "users") -> tuple[list[pl.DataFrame], str]:
-    """Return tables of a column per model that fit the terminal, with intervals if they do."""
+    """Return tables as wide as the terminal, one column per model, and a legend.
+
+    Intervals are shown if there is room for them.
+    """
     import polars as pl
 
     from recsys.evaluation.results import named, significantly_worse
@@ -432,15 +440,15 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
 def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> None:
     """Evaluate models on held-out ratings.
 
-    Takes RATINGS, of which some are held out (the newest, if timestamps are known); or a directory
-    of `recsys split`; or both --train and --test; or a saved MODEL, which is measured as it
-    is, and --test. RMSE and MAE are over the held-out ratings.
-    Ranking metrics are over the users that have any: each gets N recommendations out of all items
-    not rated in training, and held-out items are relevant. JSON has definitions, 95% intervals over
-    users, tests of differences, and a fingerprint of the data.
+    The input is RATINGS, of which some are held out (the newest, if there are timestamps); or a
+    directory of `recsys split`; or both --train and --test; or a saved MODEL, which is not fitted
+    again, and --test. RMSE and MAE are computed over the held-out ratings. Ranking metrics are
+    means over users with held-out ratings: each user gets N recommendations out of all items not
+    rated in training, and the held-out items are relevant. JSON output has definitions, 95%
+    intervals over users, tests of differences, and a fingerprint of the data.
 
-    With --engine spark, RATINGS is a model of `recsys fit --engine spark`, which is measured on
-    --test on the cluster.
+    With --engine spark, RATINGS is a model of `recsys fit --engine spark`. The cluster evaluates it
+    on --test.
     """
     if engine.on_spark:
         from recsys.cli.spark import evaluate_on_spark
@@ -483,19 +491,21 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
 def compare(
     request: _Request,
     output: Output,
-    online: str | None = cli.declared("FILE", "Log of `recsys serve --log`; RATINGS are clicks."),
+    online: str | None = cli.declared(
+        "FILE", "Log of `recsys serve --log`; RATINGS are then clicks."
+    ),
 ) -> None:
     """Test whether models differ on held-out ratings.
 
-    Takes what `recsys evaluate` takes, or several saved models and --test, which may have been
-    fitted to different ratings: the test ratings that are new to all of them count. With
-    --fail-if "METRIC worse", the exit code is 1 if a model is worse than the first one, as far as
-    the test can tell. One row per metric and pair of models: the difference (model
-    minus other), its 95% interval by the bootstrap over users, the p value of a paired sign-flip
-    test over users, and the same adjusted by Holm's method for the number of pairs of models.
+    The input is that of `recsys evaluate`, or several saved models and --test. Saved models may
+    have been fitted to different ratings; only test ratings that are new to all of them are used.
+    The output has one row per metric and pair of models: the difference (model minus other), its
+    95% interval by the bootstrap over users, and the p value of a paired sign-flip test over users,
+    also adjusted by Holm's method for the number of pairs. With --fail-if "METRIC worse", the exit
+    code is 1 if a model is significantly worse than the first one.
 
-    With --online, RATINGS are clicks (user, item, timestamp) on the lists that a service of two
-    models has logged: an A/B test.
+    With --online, the result is that of an A/B test: RATINGS are clicks (user, item, timestamp) on
+    the lists in the log of a service of two models.
     """
     if online is not None:
         from recsys.cli.versions import compare_online
@@ -505,7 +515,7 @@ def compare(
         compare_online(online, request.ratings, request.reader, output, request.fitting.seed)
         return
     models, found, gates = _run(request, at_least=2)
-    sentence = "A test needs a metric that two models have, of two users or more."
+    sentence = "A test needs a metric that two models have, and at least two users with it."
     require(not found.comparisons.is_empty(), sentence)
     document = _document("compare", models, found)
     output.write_document(document, found.comparisons, *_differences(found))

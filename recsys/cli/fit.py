@@ -1,4 +1,4 @@
-"""`recsys fit` and `recsys update`: models of ratings, and of more, fewer or newer ones."""
+"""`recsys fit` and `recsys update`: fit models, and update them with new ratings."""
 
 from __future__ import annotations
 
@@ -43,24 +43,25 @@ def fit(
     engine: cli.EngineOptions,
     out: str = cli.declared("MODEL", "Directory for the model.", "--out", "-o", required=True),
     force: bool = cli.declared("", "Replace an existing model.", is_flag=True),
-    tag: str | None = cli.declared("TEXT", "Free text that the model keeps."),
+    tag: str | None = cli.declared("TEXT", "Free text to store in the model."),
     test_fraction: float | None = cli.declared(
         "FRACTION",
-        "Share of the ratings to hold out, and report their RMSE after each iteration.",
+        "Share of the ratings to hold out, to report their RMSE after each iteration.",
         type=cli.SHARE,
     ),
 ) -> None:
     """Fit a model to ratings and save it.
 
     RATINGS are files, folders, patterns ('events/*.parquet'), URLs, tables of databases
-    (postgresql://USER@HOST/DB, x.db::TABLE, x.duckdb::TABLE), or - for standard input. Without
-    --model, models that suit the data are compared on a held-out tenth of it: als, als linked and
-    bayes for ratings; spectral, ials and ease if there are none, all are equal, or they look like
-    counts. The best, or a blend, is fitted to everything. The model is written to a temporary
-    directory and moved into place when complete.
+    (postgresql://USER@HOST/DB, x.db::TABLE, x.duckdb::TABLE), or - for standard input.
 
-    With --engine spark, RATINGS and MODEL are paths that Spark can reach, of Parquet or CSV, and
-    the model is als, or implicit ALS if there are no ratings.
+    Without --model, models that suit the data are compared on a held-out tenth of the data, and the
+    best one, or a blend, is fitted to all of it. They are als, linked als and bayes for ratings;
+    spectral, ials and ease for data without ratings, or whose ratings are all equal or look like
+    counts. The model is written to a temporary directory and moved into place when complete.
+
+    With --engine spark, RATINGS are Parquet or CSV files. They and MODEL are paths that Spark can
+    reach. The model is als, or implicit ALS for data without ratings.
     """
     if engine.on_spark:
         from recsys.cli.spark import fit_on_spark
@@ -90,7 +91,7 @@ def fit(
     seconds = time.perf_counter() - start
     fitted.save(out, overwrite=force, tag=tag)
     if findings := fitted.training.get("choice"):
-        for line in findings.split("; ")[1:]:  # the first has been said
+        for line in findings.split("; ")[1:]:  # the first one is already reported
             note(line)
     for line in fitted.model.remarks:
         note(line)
@@ -99,26 +100,26 @@ def fit(
 
 @dataclass(frozen=True)
 class _Changes:
-    """Options of an update next to its data."""
+    """Options of an update, other than its data."""
 
-    refit: bool = cli.declared("", "Fit to all ratings again.", is_flag=True)
+    refit: bool = cli.declared("", "Fit the model to all ratings again.", is_flag=True)
     window: str | None = cli.declared(
         "TIME",
-        "Leave out ratings older than 180d (s, h, d, w, y) before the last one.",
+        "Age before the last rating at which ratings are dropped, such as 180d (s, h, d, w, y).",
         show_default="as at the last update",
     )
     forget_user: tuple[str, ...] = cli.declared(
         "ID",
-        "Remove a user and all ratings and features of theirs; repeatable.",
+        "User to remove, with all ratings and features; repeatable.",
         multiple=True,
         commas=True,
     )
     log: tuple[str, ...] = cli.declared(
         "FILE",
-        "Log (.jsonl) from which to remove the users of --forget-user; repeatable.",
+        "Log (.jsonl) to remove the users of --forget-user from; repeatable.",
         multiple=True,
     )
-    tag: str | None = cli.declared("TEXT", "Free text that the model keeps.")
+    tag: str | None = cli.declared("TEXT", "Free text to store in the model.")
 
 
 @cli.command(
@@ -140,21 +141,21 @@ def update(
     reader: cli.ReaderOptions,
     out: str | None = cli.declared("MODEL2", "Directory for the updated model.", "--out", "-o"),
     force: bool = cli.declared(
-        "", "Replace an existing model: MODEL, without --out.", is_flag=True
+        "", "Replace an existing model (MODEL, without --out).", is_flag=True
     ),
 ) -> None:
     """Add new ratings to a model, or remove old ones or users.
 
-    RATINGS are read as those of the model were: with the same columns, tables, weights of events
-    and half-life, unless others are given. Users and items may be new; a rating of a known pair
-    replaces the old one, and weights of interactions add up.
+    By default, RATINGS are read like those of the model: with the same columns, tables, weights of
+    events and half-life. Users and items may be new. A rating of a known pair replaces the old one;
+    weights of interactions are summed.
 
-    New and changed users and items are folded in, in time that grows with what is new. If the model
-    cannot do that, a fifth of the ratings is newer than the last fit, the newest by a half-life, or
-    their distribution has shifted (`recsys monitor`), all ratings are fitted again; als and ials
-    begin with their factors.
-    The result is written to a temporary directory and moved into place when complete. An update
-    waits for others of the same model to end.
+    New and changed users and items are folded in, which takes time in proportion to the new
+    ratings. The model is fitted to all ratings again if it cannot fold in, if a fifth of the
+    ratings is newer than the last fit, if weights have halved since, or if the distribution of the
+    ratings has shifted (see `recsys monitor`); als and ials then start from their factors. The
+    result is written to a temporary directory and moved into place when complete. Simultaneous
+    updates of a model wait for each other.
     """
     from recsys.atomic import exclusive
     from recsys.saved_arrays import resolved
@@ -194,7 +195,7 @@ def _update(
             refit=changes.refit or None,
             on_step=activity.step,
         )
-        updated.save(target, overwrite=True, tag=changes.tag)  # the place has been checked
+        updated.save(target, overwrite=True, tag=changes.tag)  # the target is already checked
     seconds = time.perf_counter() - start
     if new is not None:
         known = f"{len(pairs_in_both(old.ratings, new)[1]):,} of them"
@@ -208,7 +209,7 @@ def _update(
 
 
 def _in_model(old: Recommender, new: Ratings | None, changes: _Changes) -> list[str]:
-    """Check the logs, and return the users to forget but those who are in these only."""
+    """Check the logs, and return the users to forget without those found only in logs."""
     from recsys.changes import are_known, users_in_log
     from recsys.data.ids import Ids
 
@@ -225,7 +226,7 @@ def _in_model(old: Recommender, new: Ratings | None, changes: _Changes) -> list[
 
 
 def _forget(old: Recommender, model: str, target: str, changes: _Changes, *, learned: bool) -> None:
-    """Remove users from logs, and report where something of them may be left."""
+    """Remove users from logs, and report where traces of them may remain."""
     from recsys.changes import erase_users
     from recsys.versions import models_with
 

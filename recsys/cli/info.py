@@ -1,4 +1,4 @@
-"""`recsys info`, `models` and `completion`: versions and settings, saved models, models to fit."""
+"""`recsys info`, `models` and `completion`: facts about the installation and models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIBRARIES = (
     *("optuna", "click", "rich"),
 )
 EXTRAS = ("matplotlib", "jinja2", "fastapi", "uvicorn", "pyspark", "pyarrow")
-"""Libraries that are used if they are installed."""
+"""Optional libraries."""
 
 
 @command("info", examples=["recsys info", "recsys info model --json"])
@@ -35,8 +35,8 @@ EXTRAS = ("matplotlib", "jinja2", "fastapi", "uvicorn", "pyspark", "pyarrow")
 def info(ctx: click.Context, model: str | None, output: Output) -> None:
     """Show versions and settings, or a saved model.
 
-    Without MODEL: versions, hardware, kernels in use, and every option that is set outside the
-    command line, with its source. Include all of it in bug reports.
+    Without MODEL, the output has versions, hardware, the kernels in use, and every option that is
+    set outside the command line, with its source. Include all of it in bug reports.
     """
     if model is None:
         write_facts(_of_installation(ctx), output)
@@ -54,7 +54,7 @@ def info(ctx: click.Context, model: str | None, output: Output) -> None:
 def manifest_facts(
     path: str, manifest: Manifest | SparkModel, kind: str = "model"
 ) -> dict[str, dict[str, Any]]:
-    """Return what the manifest of a saved model or index has, by section."""
+    """Return the contents of the manifest of a saved model or index, by section."""
     columns: dict[str, Any] = dict(getattr(manifest, "columns", {}))
     period, reading = getattr(manifest, "period", None), getattr(manifest, "reading", {})
     origin = {
@@ -76,7 +76,7 @@ def manifest_facts(
         },
         "parameters": manifest.parameters,
         "training": manifest.training,
-        **{  # kinds of the columns of the tables that a model has kept
+        **{  # kinds of the columns of stored tables
             name.replace("_", " "): {entry.name: entry.kind for entry in columns[name][1:]}
             for name in ("item_table", "user_table")
             if name in columns
@@ -149,15 +149,16 @@ def library_versions(names: Sequence[str] = LIBRARIES) -> dict[str, str]:
 def completion(shell: str) -> None:
     """Print a shell completion script.
 
-    Verbs, options, names of models and parameters (-p) complete. The first example tries it in the
-    current shell; zsh needs `fpath+=~/.zfunc; autoload -Uz compinit && compinit` in ~/.zshrc.
+    It completes verbs, options, and the names of models and parameters (-p). The first example
+    enables it in the current shell. zsh needs `fpath+=~/.zfunc; autoload -Uz compinit && compinit`
+    in ~/.zshrc.
     """
     from click.shell_completion import get_completion_class
 
     from recsys.cli.main import COMPLETION_VARIABLE, cli
 
     kind = get_completion_class(shell)
-    assert kind is not None  # Click knows these shells
+    assert kind is not None  # Click supports these shells
     script = kind(cli, {}, "recsys", COMPLETION_VARIABLE)
     # Click's own `source()` starts a bash to check its version; the script needs bash 4.4.
     click.echo((script.source_template % script.source_vars()).strip())
@@ -173,9 +174,9 @@ def completion(shell: str) -> None:
 def models(name: str | None, output: Output) -> None:
     """List models, or the parameters of a model.
 
-    Without NAME: every model, and when to use it. With NAME: its parameters with defaults, valid
-    values, and the range that `recsys tune` searches. `--factors`, `--regularization` and
-    `--iterations` are options of `recsys fit`; all others are set by -p NAME=VALUE.
+    Without NAME, list every model and its use. With NAME, list its parameters with their defaults,
+    valid values, and the range that `recsys tune` searches. `--factors`, `--regularization` and
+    `--iterations` are options of `recsys fit`; other parameters are set by -p NAME=VALUE.
     """
     import polars as pl
 
@@ -211,14 +212,14 @@ def models(name: str | None, output: Output) -> None:
 
 
 def word(value: Any) -> str:
-    """Return the value of a parameter as `-p` takes it."""
+    """Return the value of a parameter in the syntax of `-p`."""
     if value is None:
         return "auto"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _values(parameter: Parameter) -> str:
-    """Return the valid values of a parameter in a few characters."""
+    """Return a short description of the valid values of a parameter."""
     if parameter.choices:
         return "|".join(parameter.choices)
     if parameter.type is bool:

@@ -38,17 +38,17 @@ def group() -> None:
 
 @dataclass(frozen=True)
 class DocumentOptions:
-    """How to read documents; None leaves it to the reader."""
+    """Options for reading documents; with None, the reader decides."""
 
     text_col: str | None = cli.declared("NAME", "Column of the texts.")
     id_col: str | None = cli.declared("NAME", "Column of the ids.")
     title_col: str | None = cli.declared("NAME", "Column of the titles.")
     encoding: str | None = cli.declared("NAME", "Text encoding.")
     table: str | None = cli.declared("NAME", "Table of a database, or sheet of a workbook.")
-    query: str | None = cli.declared("SQL", "Query whose result is read.")
+    query: str | None = cli.declared("SQL", "SQL query to read from a database.")
 
     def open(self, path: str, after: int = 0) -> lsi.Documents:
-        """Return the documents at a path, not yet read."""
+        """Return the documents at a path, without reading them."""
         return lsi.Documents(path, **vars(self), after=after)
 
 
@@ -59,7 +59,7 @@ document_options = cli.bundle(
 
 
 def _watched(documents: lsi.Documents, activity: Activity) -> Iterator[lsi.DocumentBatch]:
-    """Yield the batches of documents, show their number, and report how they were read."""
+    """Yield batches of documents, show progress, and report how they were read."""
     count = 0
     for batch in documents:
         count += len(batch.ids)
@@ -85,7 +85,8 @@ def index(
     force: bool = cli.declared("", "Replace an existing index.", is_flag=True),
     dimensions: int | str | None = cli.declared(
         "K|RULE",
-        "Number of dimensions, or elbow, profile, energy, gavish-donoho, parallel, cv or mle.",
+        "Number of dimensions, or a rule to choose it: elbow, profile, energy, gavish-donoho, "
+        "parallel, cv or mle.",
         "--dimensions",
         "-k",
         type=lambda value: int(value) if str(value).isdecimal() else value,
@@ -94,14 +95,14 @@ def index(
     ),
     method: str = cli.declared(
         "",
-        "Rank by exact words and meaning, by meaning, or by exact words.",
+        "Ranking by words and meaning (hybrid), by meaning (lsi), or by words (bm25).",
         type=click.Choice(_METHODS),
         default="hybrid",
         section="Model",
     ),
     language: str = cli.declared(
         "NAME",
-        "Language of the stop words and stems, none for neither; auto finds it.",
+        "Language of stop words and stems; none uses neither, auto detects the language.",
         default="auto",
         section="Model",
     ),
@@ -111,9 +112,9 @@ def index(
 ) -> None:
     """Index documents and save the index.
 
-    DOCUMENTS is a directory of text files, a CSV, TSV, JSON lines or Parquet file with a text
-    column, or a file with one document per line (- for standard input), plain or compressed by gzip
-    or zstd. Texts are read once, a thousand at a time, and not kept.
+    DOCUMENTS is a directory of text files; a CSV, TSV, JSON lines or Parquet file with a text
+    column; or a file with one document per line (- for standard input). Files may be compressed by
+    gzip or zstd. Texts are read once, a thousand at a time, and not stored.
     """
     from recsys.schema import INDEX
     from recsys.storage import check_target
@@ -129,7 +130,7 @@ def index(
     empty = f" ({facts['empty_documents']:,} without words)" if facts["empty_documents"] else ""
     size = f"{counted(facts['dimensions'], 'dimension')} ({facts['dimensions_by']})"
     if facts["language"]:
-        note(f"language: {facts['language']}, so words with the same stem count as the same")
+        note(f"language: {facts['language']}, so words with the same stem are treated as one word")
     indexed = f"{counted(facts['documents'], 'document')}{empty}"
     note(f"indexed {indexed} and {counted(facts['terms'], 'word')} in {size}, saved in {out}")
 
@@ -154,16 +155,19 @@ def query(
     text: str | None,
     output: Output,
     reading: DocumentOptions,
-    queries: str | None = cli.declared("FILE", "File of queries: lines, or a table with texts."),
+    queries: str | None = cli.declared(
+        "FILE", "File of queries: one per line, or a table with texts."
+    ),
     method: str | None = cli.declared(
         "",
-        "Rank by exact words and meaning, by meaning, or by exact words.",
+        "Ranking by words and meaning (hybrid), by meaning (lsi), or by words (bm25).",
         type=click.Choice(_METHODS),
         show_default="that of the index",
     ),
     explain: str | None = cli.declared(
         "[ID]",
-        "Show what words and meaning add to each score; with ID, explain that of one document.",
+        "Add the contributions of words and of meaning to each score; with ID, explain the score "
+        "of this document.",
         is_flag=False,
         flag_value="",
     ),
@@ -171,10 +175,11 @@ def query(
 ) -> None:
     """Find the documents that match a query best.
 
-    The columns are document, rank, score, and title and snippet if they are known. The score is the
-    weighted sum of the standard scores of BM25 and of the cosine similarity of meaning; alone,
-    either as it is. Queries from a file have a first column query: the line number, or the id of a
-    table or collection. Unknown words are ignored, and reported.
+    The columns are document, rank and score, and title and snippet if they are known. The score of
+    the method hybrid is the weighted sum of the standard scores of BM25 and of the cosine
+    similarity; the score of bm25 or lsi is that value itself. For queries from a file, a first
+    column query has the line number, or the id in a table or collection. Unknown words are ignored
+    and reported.
     """
     loaded = lsi.Index.load(index)
     command = "lsi query"
@@ -194,7 +199,7 @@ def query(
 def _answers(
     loaded: lsi.Index, path: str, n: int, reading: DocumentOptions, **how: Any
 ) -> Iterator[pl.DataFrame]:
-    """Yield the results of a file of queries; it fails only if none has any."""
+    """Yield the results for a file of queries; raise only if no batch has any."""
     from recsys.lsi.queries import NothingToRankError
 
     documents = reading.open(_inside(path, "queries.jsonl"))
@@ -214,7 +219,7 @@ def _answers(
 
 
 def _inside(path: str, name: str) -> str:
-    """Return the file with the usual name in a folder of BEIR's layout, or the path itself."""
+    """Return the file `name` in a folder with BEIR's layout, or the path itself."""
     return str(inner) if (inner := Path(path, name)).is_file() else path
 
 
@@ -232,7 +237,7 @@ def terms(
 ) -> None:
     """List the words nearest to a word.
 
-    The score is the cosine similarity of the word vectors; the columns are term, similar, rank,
+    The score is the cosine similarity of the word vectors. The columns are term, similar, rank and
     score.
     """
     from recsys.lsi.vectorizer import normalised
@@ -257,8 +262,8 @@ def similar(
 ) -> None:
     """List the documents nearest to a document.
 
-    The score is the cosine similarity of the document vectors; the columns are document, similar,
-    rank, score, and title and snippet if they are known.
+    The score is the cosine similarity of the document vectors. The columns are document, similar,
+    rank and score, and title and snippet if they are known.
     """
     output.write(lsi.Index.load(index).similar_documents(list(ids), n), command="lsi similar", n=n)
 
@@ -279,24 +284,26 @@ def add(
     reading: DocumentOptions,
     method: str = cli.declared(
         "",
-        "Keep the decomposition, or update it, which takes as long as the index is large.",
+        "Whether to keep the decomposition (fold-in), or to update it in time proportional to the "
+        "size of the index.",
         type=click.Choice(["fold-in", "update"]),
         default="fold-in",
     ),
     out: str | None = cli.declared(
-        "INDEX", "Directory for the larger index, instead of INDEX.", "--out", "-o"
+        "INDEX", "Directory for the new index, instead of replacing INDEX.", "--out", "-o"
     ),
     replace: bool = cli.declared(
-        "", "Replace documents of the index that have the same id.", is_flag=True
+        "", "Replace documents with the same id in the index.", is_flag=True
     ),
     force: bool = cli.declared("", "Replace the index at --out.", is_flag=True),
 ) -> None:
     """Add documents to an index.
 
-    Documents without ids of their own are numbered after those of the index. The words of the index
-    and their weights stay as they are; unknown words are ignored and counted. It takes time in
-    proportion to what is new. The share outside the dimensions and the loss of orthogonality, 0 for
-    a new index, show when to update the decomposition or to index everything again.
+    New documents without ids get the next numbers after those of the index. The words of the index
+    and their weights do not change; unknown words are ignored and counted. With fold-in, the time
+    is proportional to the new documents. When the reported share outside the dimensions and the
+    loss of orthogonality (both 0 for a new index) grow, update the decomposition or index
+    everything again.
     """
     loaded = lsi.LSI.load(index)
     ids = loaded.documents_.ids.values
@@ -324,13 +331,14 @@ def remove(
     index: str,
     ids: tuple[str, ...],
     out: str | None = cli.declared(
-        "INDEX", "Directory for the smaller index, instead of INDEX.", "--out", "-o"
+        "INDEX", "Directory for the new index, instead of replacing INDEX.", "--out", "-o"
     ),
     force: bool = cli.declared("", "Replace the index at --out.", is_flag=True),
 ) -> None:
     """Remove documents from an index.
 
-    Its words and dimensions stay as they are. `recsys lsi add --replace` exchanges documents.
+    The words and dimensions of the index do not change. To replace documents, use `recsys lsi add
+    --replace`.
     """
     loaded = lsi.LSI.load(index)
     removed = loaded.remove_documents(list(ids))
@@ -354,24 +362,28 @@ def evaluate(
     index: str,
     output: Output,
     reading: DocumentOptions,
-    queries: str = cli.declared("FILE", "Queries, as for lsi query.", required=True),
+    queries: str = cli.declared(
+        "FILE", "File of queries, as for `recsys lsi query`.", required=True
+    ),
     judgements: str = cli.declared(
-        "FILE", "Lines of query, document and perhaps relevance (TREC, BEIR, SMART).", required=True
+        "FILE",
+        "File of judgements: query, document and optional relevance (TREC, BEIR, SMART).",
+        required=True,
     ),
     method: tuple[str, ...] = cli.declared(
         "",
-        "Method of search; may be repeated.",
+        "Method of search to measure; repeatable.",
         type=click.Choice(_METHODS),
         multiple=True,
         show_default="all",
     ),
-    per_query: str | None = cli.declared("FILE", "File for the measures of each query: .csv, ..."),
+    per_query: str | None = cli.declared("FILE", "File for the metrics of each query (.csv, ...)."),
 ) -> None:
     """Measure an index on judged queries.
 
-    MAP over the 1,000 best documents, NDCG and precision at 10, recall at 100 and MRR of each
-    method, with 95% intervals over queries and paired tests between methods. JSON has definitions,
-    intervals and tests. The queries are those that have a relevant document.
+    The metrics of each method are MAP over the 1,000 best documents, NDCG and precision at 10,
+    recall at 100 and MRR, with 95% intervals over queries and paired tests between methods. Queries
+    without relevant documents are left out. JSON output has definitions, intervals and tests.
     """
     from recsys.cli.evaluate import tables
     from recsys.evaluation.results import INTERVALS, TESTS
@@ -396,7 +408,7 @@ def evaluate(
     if per_query is not None:
         per_user = found.per_user.rename({"model": "method", "user": "query"})
         Output(Path(per_query)).write(per_user)
-        note(f"the measures of each query are in {per_query}")
+        note(f"the metrics of each query are in {per_query}")
     document = {
         "command": "lsi evaluate",
         "index": index,
@@ -419,7 +431,8 @@ def evaluate(
 def info(index: str, output: Output) -> None:
     """Show the size and parameters of an index.
 
-    Its numbers of documents, words and dimensions, and the loss of orthogonality by folding in.
+    The output has the numbers of documents, words and dimensions, and the loss of orthogonality
+    caused by folding in.
     """
     from recsys.cli.info import manifest_facts
     from recsys.cli.output import write_facts
@@ -436,13 +449,13 @@ def info(index: str, output: Output) -> None:
 def scree(
     index: str,
     output: Output,
-    plot: str | None = cli.declared("FILE", "Plot to write: .png, .svg or .pdf."),
+    plot: str | None = cli.declared("FILE", "File for a plot: .png, .svg or .pdf."),
 ) -> None:
     """Show the singular values of an index.
 
-    energy is the square of a singular value as a share of that of all weighted words, cumulative
-    its running sum. The elbow is the point farthest below the line from the first singular value to
-    the last; `recsys lsi index -k` takes it, or a number.
+    The column energy is the square of a singular value divided by the squared Frobenius norm of the
+    matrix of weighted words; cumulative is its running sum. The elbow is the point farthest below
+    the line from the first singular value to the last; `recsys lsi index -k elbow` selects it.
     """
     from recsys.lsi.space import energy
 

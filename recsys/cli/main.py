@@ -15,8 +15,8 @@ from recsys.cli.options import common_options
 
 COMPLETION_VARIABLE = "_RECSYS_COMPLETE"
 
-# Known without importing the verbs, so that help and completion stay fast; a test compares each
-# line with the verb's own help.
+# Short help of each verb, repeated here so that help and completion need not import it; a test
+# compares each line with the help of the verb.
 VERBS = {
     "fit": Verb("recsys.cli.fit:fit", "Fit a model to ratings and save it."),
     "recommend": Verb("recsys.cli.recommend:recommend", "Recommend items to users."),
@@ -56,12 +56,12 @@ VERBS = {
 
 
 class _Root(Group):
-    """The outermost group: every error ends here, as one line and an exit code."""
+    """Root group, which reports every error in one line, with an exit code."""
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str = "recsys", **extra: Any
     ) -> NoReturn:
-        """Run the command line `args` and exit; unlike Click, on a closed pipe and Ctrl-C too."""
+        """Run the command line `args` and exit; unlike Click, also on a closed pipe or Ctrl-C."""
         words = sys.argv[1:] if args is None else list(args)
         state = State(words=tuple(words))
 
@@ -96,9 +96,9 @@ class _Root(Group):
 def cli() -> None:
     """Recommendations from ratings, and search in documents by meaning.
 
-    Data go to standard output, everything else to standard error. Options can also be set in the
+    Data are written to standard output, messages to standard error. Options can also be set in the
     environment (RECSYS_THREADS=2, or RECSYS_FIT_THREADS=2 for one verb) and in recsys.toml in the
-    current directory; `recsys info` shows which settings are in effect.
+    current directory; `recsys info` shows the settings in effect.
     """
 
 

@@ -1,4 +1,4 @@
-"""Bundles of options that several verbs share: each gives its verb one keyword argument."""
+"""Options that several verbs share, in bundles that pass one keyword argument to the verb."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ F = TypeVar("F", bound=Callable[..., Any])
 Verb = Callable[..., Any]
 Decorator = Callable[[Verb], Verb]
 Given = tuple[tuple[str, str, Any], ...]
-"""Model (or "" for all), name and value of each parameter on the command line."""
+"""Parameters on the command line: model (or "" for all), name and value of each."""
 
 
 class _ModelType(click.Choice[str]):
-    """Name of a model, with a suffix that is allowed; an error names the nearest one."""
+    """Name of a model, optionally with a suffix; an error suggests similar names."""
 
     def __init__(self, choices: Sequence[str], suffix: str | None = None) -> None:
         super().__init__(choices)
         self._suffix = suffix
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return a name that a model has, with the suffix if it was given."""
+        """Return the valid name, with the suffix if it was given."""
         if self._suffix is None or not str(value).endswith(self._suffix):
             return super().convert(value, param, ctx)
         name = str(value).removesuffix(self._suffix)
         return f"{super().convert(name, param, ctx)}{self._suffix}"
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Return the message for a name that no model has."""
+        """Return the message for an unknown name."""
         hint = did_you_mean(similar_names(str(value)))
         return super().get_invalid_choice_message(value, ctx) + hint
 
 
 ratings_argument = click.argument("ratings", nargs=-1, required=True)
-"""Decorator that adds one or several sources of ratings as `ratings`."""
+"""Decorator that adds the argument `ratings`: one or several sources."""
 
 COMPARED_NAME = _ModelType(["auto", *MODELS], ":no-features")
 COUNT = click.IntRange(min=1)
 NAMED = ("factors", "regularization", "iterations")
-"""Parameters of models that are options."""
+"""Parameters of models that have their own options."""
 MODEL_NAME = _ModelType(["auto", *MODELS])
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
@@ -62,9 +62,9 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
 
 
 def command(name: str, *, examples: Sequence[str], **settings: Any) -> Callable[[Verb], Command]:
-    """Return a decorator for a verb; its help ends in `examples`.
+    """Return a decorator for a verb, whose help ends with `examples`.
 
-    The verb gets the options that its parameters declare, and those of all verbs.
+    It adds the options that the parameters of the verb declare, and those of all verbs.
     """
 
     def decorate(function: Verb) -> Command:
@@ -79,7 +79,7 @@ def command(name: str, *, examples: Sequence[str], **settings: Any) -> Callable[
 
 
 def common_options(function: F) -> F:
-    """Add `--quiet` and `--debug`, understood before and after the verb."""
+    """Add `--quiet` and `--debug`, which may precede or follow the verb."""
 
     def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value and param.name:
@@ -92,7 +92,7 @@ def common_options(function: F) -> F:
 
 
 def bundle(keyword: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
-    """Return a decorator that adds `options`; the verb gets what `make` returns as `keyword`."""
+    """Return a decorator that adds `options` and passes what `make` returns as `keyword`."""
     names = [*inspect.signature(make).parameters]
 
     def decorate(function: Verb) -> Verb:
@@ -110,9 +110,9 @@ def bundle(keyword: str, make: Callable[..., Any], *options: Decorator) -> Decor
 
 
 def declared(metavar: str, text: str, *names: str, **settings: Any) -> Any:
-    """Return what a field of a bundle, or a parameter of a verb, has as its default: an option.
+    """Return an option as the default of a field of a bundle, or of a parameter of a verb.
 
-    It is named as the field, if no names are given.
+    Without `names`, the option has the name of the field or parameter.
     """
     without = () if settings.get("multiple") else False if settings.get("is_flag") else None
     default = settings.get("default", without)
@@ -121,7 +121,7 @@ def declared(metavar: str, text: str, *names: str, **settings: Any) -> Any:
 
 
 def declared_in(bundled: type, section: str, details: str = "", named: Any = ()) -> list[Decorator]:
-    """Return the options that the fields of a bundle declare; the help only names some of them."""
+    """Return the options that a bundle declares; the help lists `named` ones by name only."""
     return [
         _option_of(each.name, each, section=section, details=details * (each.name in named))
         for each in fields(bundled)
@@ -136,7 +136,7 @@ def _option_of(name: str, declaration: Any, **shared: Any) -> Decorator:
 
 
 def given_in(bundled: Any) -> dict[str, Any]:
-    """Return the options of a bundle that are not the defaults, as on the command line."""
+    """Return the options of a bundle that differ from their defaults, as on the command line."""
     return {
         (each.metadata["names"] or [f"--{each.name.replace('_', '-')}"])[0]: value
         for each in fields(bundled)
@@ -145,7 +145,7 @@ def given_in(bundled: Any) -> dict[str, Any]:
 
 
 class _Weights(click.ParamType[dict[str, float]]):
-    """KIND=WEIGHT pairs with commas between them."""
+    """Comma-separated KIND=WEIGHT pairs."""
 
     name = "weights"
 
@@ -160,13 +160,13 @@ class _Weights(click.ParamType[dict[str, float]]):
             except ValueError:
                 equals = ""
             if not (equals and kind.strip()):
-                self.fail(f"takes KIND=WEIGHT,..., such as purchase=5,view=1; got {value!r}.")
+                self.fail(f"must be KIND=WEIGHT,..., such as purchase=5,view=1; got {value!r}.")
         return weights
 
 
 @dataclass(frozen=True)
 class ReaderOptions:
-    """How to read a ratings file; None leaves it to the reader."""
+    """Options for reading ratings; with None, the reader decides."""
 
     user_col: str | None = declared("NAME", "Column of the users.")
     item_col: str | None = declared("NAME", "Column of the items.")
@@ -176,7 +176,7 @@ class ReaderOptions:
     encoding: str | None = declared("NAME", "Text encoding.")
     duplicates: str | None = declared(
         "",
-        "Rating kept of repeated user-item pairs; by timestamp, if known.",
+        "Rating to keep for a repeated user-item pair; last and first by timestamp, if known.",
         type=click.Choice(("last", "first", "mean", "sum", "error")),
         show_default="last; sum of weights",
     )
@@ -188,7 +188,7 @@ class ReaderOptions:
     event_col: str | None = declared("NAME", "Column of the kinds of events.")
     event_weights: Mapping[str, float] | None = declared(
         "KIND=W,...",
-        "Weights of events: purchase=5,view=1; 0 leaves out, * is any other.",
+        "Weights by kind of event, such as purchase=5,view=1; 0 drops a kind, * is any other.",
         "--event-weight",
         setting="event_weight",
         type=_Weights(),
@@ -198,22 +198,32 @@ class ReaderOptions:
             {k: w for each in given for k, w in each.items()} or None
         ),
     )
-    half_life: str | None = declared("TIME", "Halve weights every 30d (s, h, d, w, y).")
-    since: str | None = declared("DATE", "Use rows from this date or time on.")
-    until: str | None = declared("DATE", "Use rows before this date or time.")
-    time_format: str | None = declared("FORMAT", "Format of times: %m/%d/%Y, or s, ms, us, ns.")
+    half_life: str | None = declared(
+        "TIME", "Age at which a weight is halved, such as 30d (s, h, d, w, y)."
+    )
+    since: str | None = declared("DATE", "First date or time to use.")
+    until: str | None = declared("DATE", "Date or time before which to use rows.")
+    time_format: str | None = declared(
+        "FORMAT", "Format of the timestamps: s, ms, us, ns, or a pattern such as %m/%d/%Y."
+    )
     missing: float | None = declared(
-        "N", "Rating that stands for none, such as 0 or 99.", type=float
+        "N", "Value that marks a missing rating, such as 0 or 99.", type=float
     )
     bad_rows: str = declared(
-        "error|skip|N%", "Raise at a bad row, or skip up to 1% or N%.", default="error"
+        "error|skip|N%",
+        "Treatment of bad rows: an error, or skipping up to 1% (skip) or N% of the rows.",
+        default="error",
     )
     table: str | None = declared("NAME", "Table of a database, or sheet of a workbook.")
-    query: str | None = declared("SQL", "Query whose result is read.")
-    item_table: str | None = declared("TABLE", "Table of the items: titles, prices, genres, ...")
-    user_table: str | None = declared("TABLE", "Table of the users: ages, countries, ...")
-    features: str | None = declared("NAMES", "Columns of the tables that models use.")
-    no_features: bool = declared("", "Use no columns of the tables in models.", is_flag=True)
+    query: str | None = declared("SQL", "SQL query to read from a database.")
+    item_table: str | None = declared("TABLE", "Table of items with titles, prices, genres, ...")
+    user_table: str | None = declared("TABLE", "Table of users with ages, countries, ...")
+    features: str | None = declared(
+        "NAMES", "Columns of these tables to use in models, comma-separated."
+    )
+    no_features: bool = declared(
+        "", "Fit models without the columns of these tables.", is_flag=True
+    )
 
     def __post_init__(self) -> None:
         if self.features is not None and self.no_features:
@@ -232,8 +242,8 @@ _COLUMNS = ("user_col", "item_col", "rating_col", "timestamp_col")
 
 
 def reader_options(described: Literal["all", "columns", "none"] = "columns") -> Decorator:
-    """Add the options of reading as `reader`; the help describes some and names the others."""
-    elsewhere = "More options of reading, as in `recsys data inspect --help`"
+    """Add the options for reading as `reader`; the help describes some and names the others."""
+    elsewhere = "More options for reading, as in `recsys data inspect --help`"
     shown = {"all": None, "columns": _COLUMNS, "none": ()}[described]
     named = [n for n in ReaderOptions.__annotations__ if shown is not None and n not in shown]
     options = declared_in(ReaderOptions, "Reading", elsewhere, named)
@@ -242,11 +252,11 @@ def reader_options(described: Literal["all", "columns", "none"] = "columns") -> 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Where to compute: on this machine, or on a Spark cluster."""
+    """Place of the computation: this machine or a Spark cluster."""
 
     engine: str = declared(
         "",
-        "Where to compute: here, or on Apache Spark (extra `spark`).",
+        "Place to compute: this machine, or Apache Spark (needs the extra `spark`).",
         default="local",
         type=click.Choice(["local", "spark"]),
     )
@@ -264,18 +274,18 @@ class EngineOptions:
 
     @property
     def on_spark(self) -> bool:
-        """True if Spark does the work."""
+        """True if Spark computes."""
         return self.engine == "spark"
 
 
 def engine_options(details: str = "") -> Decorator:
-    """Add the options of the engine as `engine`; they go above `output_options`."""
+    """Add the options of the engine as `engine`; apply it outside `output_options`."""
     options = declared_in(EngineOptions, "Cluster", details, EngineOptions.__annotations__)
     return bundle("engine", EngineOptions, *options)
 
 
 class _ParameterType(click.ParamType[Any]):
-    """NAME=VALUE or MODEL.NAME=VALUE, with completion of names and choices."""
+    """NAME=VALUE or MODEL.NAME=VALUE, with shell completion of names and choices."""
 
     name = "parameter"
 
@@ -285,7 +295,7 @@ class _ParameterType(click.ParamType[Any]):
         name, equals, text = value.partition("=")
         model, _, name = name.strip().rpartition(".")
         if not (name and equals):
-            self.fail(f"takes NAME=VALUE, such as linked=true; got {value!r}.", param, ctx)
+            self.fail(f"must be NAME=VALUE, such as linked=true; got {value!r}.", param, ctx)
         return model, name.replace("-", "_"), text.strip()
 
     def shell_complete(
@@ -307,7 +317,7 @@ class _ParameterType(click.ParamType[Any]):
 
 @dataclass(frozen=True)
 class FitOptions:
-    """Model to fit (None: chosen from the data), and its parameters on the command line."""
+    """Model to fit, with its parameters; None chooses a model from the data."""
 
     model: str | None = declared(
         "NAME",
@@ -325,8 +335,8 @@ class FitOptions:
     iterations: int | None = declared("N", "Maximum number of iterations.", type=COUNT)
     parameter: Given = declared(
         "NAME=VALUE",
-        "Other parameter (see `recsys models NAME`), for all models that have it or one: "
-        "als.linked=true; repeatable.",
+        "Another parameter (see `recsys models NAME`), for all models that have it, or for one "
+        "as in als.linked=true; repeatable.",
         *("-p", "--parameter"),
         multiple=True,
         type=_ParameterType(),
@@ -340,14 +350,14 @@ class FitOptions:
 
     @property
     def given(self) -> Given:
-        """Parameters of models."""
+        """Parameters of models that are set."""
         named = {name: getattr(self, name) for name in NAMED}
         shared = (("", name, value) for name, value in named.items() if value is not None)
         return (*shared, *self.parameter)
 
 
 fit_options = bundle("fitting", FitOptions, *declared_in(FitOptions, "Model"))
-"""Decorator that adds the options of the model to fit, and its parameters, as `fitting`."""
+"""Decorator that adds the options of the model to fit, and of its parameters, as `fitting`."""
 
 
 _named_only = declared_in(
@@ -358,18 +368,18 @@ fitting_options = bundle(
     lambda model, seed, threads: FitOptions(model, seed=seed, threads=threads),
     *(_named_only[0], *_named_only[-2:]),
 )
-"""Decorator that adds the options of a model that is fitted and not saved as `fitting`."""
+"""Decorator that adds the options of a model to fit but not save, as `fitting`."""
 
 
 def length(counted: str) -> Any:
-    """Declare `-n`, the length of a list of `counted`."""
+    """Declare `-n`, the number of `counted`."""
     return declared("N", f"Number of {counted}.", "-n", default=10, type=COUNT)
 
 
 def _destination(
     output: str | None, format: str | None, json: bool, if_exists: str, force: bool
 ) -> Output:
-    """Return the output; a flag or the suffix of --output counts before a format set elsewhere."""
+    """Return the output; options and --output on the command line override other settings."""
     context = click.get_current_context()
 
     def is_typed(name: str) -> bool:
@@ -386,7 +396,9 @@ def _destination(
         address, path = parse_address(str(output)), Path(str(output))
     if address is not None:
         if typed:
-            raise click.UsageError(f"--format {typed[0]} is for files; {address} is a database.")
+            raise click.UsageError(
+                f"--format {typed[0]} applies to files; {address} is a database."
+            )
         existing: Any = "replace" if force and if_exists == "fail" else if_exists
         return Output(address=address, if_exists=existing)
     if is_typed("if_exists") or (force and path is None):
@@ -408,7 +420,7 @@ def output_options(function: Verb) -> Verb:
     @functools.wraps(function)
     def verb(*args: Any, output: Output, **rest: Any) -> Any:
         if output.address is not None and not output.address.table:
-            # --table is for the output first; data in another database name theirs with ::TABLE.
+            # --table names the output table; input databases then need ::TABLE.
             address = replace(output.address, table=rest.get("table"))
             output = replace(output, address=address)
             rest |= {"table": None} if "table" in rest else {}
@@ -423,14 +435,15 @@ def output_options(function: Verb) -> Verb:
             "--output",
             "-o",
             metavar="FILE|TABLE",
-            help="File, or table such as shop.db::NAME, to write; a table that exists is an "
-            "error without --if-exists replace or append.",
+            help="File to write, or table such as shop.db::NAME; an existing table needs "
+            "--if-exists replace or append.",
         ),
         add(
             "--format",
             metavar="FORMAT",
             type=click.Choice(FORMATS),
-            help="table, csv, tsv, json (--json for short), jsonl, parquet; or by suffix.",
+            help="Format: table, csv, tsv, json (or --json), jsonl or parquet; by default from "
+            "the suffix.",
         ),
         add("--json", is_flag=True, hidden=True),
         add(

@@ -1,4 +1,4 @@
-"""`recsys recommend`, `recsys similar` and `recsys explain`; and the options of a model or data."""
+"""`recsys recommend`, `similar`, `explain`, `predict` and `impute`, and their shared options."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 _ALONE = {"source", "user", "n", "output", "format", "json", "quiet", "debug"}
-_USERS = cli.declared("ID", "User, or users between commas.", "--user", "-u", multiple=True)
-_ITEMS = cli.declared("ID", "Item, or items between commas.", "--item", "-i", multiple=True)
+_USERS = cli.declared("ID", "User, or several separated by commas.", "--user", "-u", multiple=True)
+_ITEMS = cli.declared("ID", "Item, or several separated by commas.", "--item", "-i", multiple=True)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A saved model, or ratings to fit a model to."""
+    """Saved model, or ratings to fit a model to."""
 
     path: str
     reader: cli.ReaderOptions
@@ -39,13 +39,13 @@ class Source:
 
     @property
     def is_alone(self) -> bool:
-        """True if only users, a number and an output stand next to it."""
+        """True if the command line has no other options than users, a number and an output."""
         context = click.get_current_context()
         others = {str(each.name) for each in context.command.params} - _ALONE
         return {*map(context.get_parameter_source, others)} <= {None, ParameterSource.DEFAULT}
 
     def open(self) -> Recommender:
-        """Load the model, or fit one."""
+        """Load the model, or fit one to the ratings."""
         return inputs.open_recommender(self.path, self.reader, self.fitting)
 
 
@@ -55,18 +55,18 @@ source_options = cli.bundle(
     cli.fitting_options,
     cli.reader_options("none"),
 )
-"""Decorator that adds options to fit a model, and makes the path `source` a `Source`."""
+"""Decorator that adds the options of a fit, and converts the path `source` to a `Source`."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """Description of a new user on the command line; false without any."""
+    """Description of a new user on the command line; false if there is none."""
 
     like: tuple[str, ...] = cli.declared(
-        "TITLE", "Item that a new user likes; repeatable.", multiple=True
+        "TITLE", "Title or id of an item that a new user likes; repeatable.", multiple=True
     )
     rate: tuple[str, ...] = cli.declared(
-        "TITLE=X", "Item and rating of a new user; repeatable.", multiple=True
+        "TITLE=X", "Item and its rating by a new user; repeatable.", multiple=True
     )
     user_features: str | None = cli.declared("NAME=VALUE,...", "Features of a new user.")
 
@@ -74,7 +74,7 @@ class Described:
         return bool(self.like or self.rate or self.user_features is not None)
 
     def folded_into(self, recommender: Recommender) -> Recommender:
-        """Return a recommender for this user."""
+        """Return the recommender with this user folded in."""
         history = inputs.described_history(self.like, self.rate, recommender)
         return recommender.fold_in(history, user_features=self.user_features)
 
@@ -85,23 +85,27 @@ described_options = cli.bundle("described", Described, *cli.declared_in(Describe
 
 @dataclass(frozen=True)
 class _Selection:
-    """Conditions on items and users, and variety, as `Recommender.recommend` takes them."""
+    """Conditions on items and users, and diversity, for `Recommender.recommend`."""
 
-    where: str | None = cli.declared("CONDITION", 'SQL condition on items: "price < 30", "new".')
+    where: str | None = cli.declared(
+        "CONDITION", 'SQL condition on items, such as "price < 30" or "new".'
+    )
     where_user: str | None = cli.declared(
-        "CONDITION", 'Recommend only to users that meet a condition: "age < 30".'
+        "CONDITION", 'SQL condition on users, such as "age < 30"; others get no recommendations.'
     )
     diversity: float = cli.declared(
         "X",
-        "Weight of variety, 0 to 1.",
+        "Weight of diversity against score, from 0 to 1.",
         type=click.FloatRange(0, 1),
         default=0.0,
         show_default=False,
     )
     at_most: int | None = cli.declared(
-        "N", "Limit of items with the same value of --per.", type=cli.COUNT
+        "N", "Maximum number of items with the same value of --per.", type=cli.COUNT
     )
-    per: str | None = cli.declared("COLUMN", "Column of the item table, such as genres.")
+    per: str | None = cli.declared(
+        "COLUMN", "Column of the item table for --at-most, such as genres."
+    )
 
 
 @cli.command(
@@ -140,40 +144,41 @@ def recommend(
     engine: cli.EngineOptions,
     output: Output,
     user: tuple[str, ...] = _USERS,
-    users: str | None = cli.declared("FILE", "File of users."),
+    users: str | None = cli.declared("FILE", "File of users to recommend to."),
     everyone: bool = cli.declared(
         "", "Recommend to every user.", "--all", setting="all", is_flag=True
     ),
-    history: str | None = cli.declared("FILE", "Ratings of new users, to recommend to them."),
+    history: str | None = cli.declared("FILE", "Ratings of new users to recommend to."),
     n: int = cli.length("items for each user"),
     items: str | None = cli.declared("FILE", "File of items to choose from."),
     block: str | None = cli.declared(
-        "FILE", "File of items never recommended, or of users and items."
+        "FILE", "File of items never to recommend, or of pairs of user and item."
     ),
     include_seen: bool = cli.declared(
         "", "Also recommend items that the user has rated.", is_flag=True
     ),
     cold_start: ColdUser = cli.declared(
         "",
-        "Answer for unknown users: an error, or the most popular items.",
+        "Response to unknown users: an error, or the most popular items.",
         type=click.Choice(["error", "popular"]),
         default="error",
     ),
 ) -> None:
     """Recommend items to users.
 
-    Takes a saved model, or ratings to fit a model to. A FILE of users or items has one id per line,
-    or is CSV, TSV or Parquet with a column of that name; a column of users in --block blocks items
-    for that user only. The columns are user, item, rank, score, title if titles are known, and new
-    if there are items that nobody rated, known by their features. Scores of rating models are
-    expected ratings, not clipped, less a discount for items that few have rated.
+    The input is a saved model, or ratings to fit a model to. A FILE of users or items has one id
+    per line, or is CSV, TSV or Parquet with a column user or item. If --block also has a column
+    user, each item is blocked for that user only. The columns are user, item, rank and score; title
+    if titles are known; and new if there are items without ratings, which are known by their
+    features. For models of ratings, the score is the expected rating, not clipped, minus a discount
+    for items with few ratings.
 
-    A new user is described by --like and --rate, with an id, a title or its beginning, by
-    --user-features, or by --history: a file of ratings of one or more users, or of items that one
-    user likes. Liked items get the highest rating in the training data.
+    To describe a new user, give --like and --rate with an id, a title or the beginning of a title;
+    or --user-features; or --history, a file with ratings of one or more users, or with items that
+    one user likes. A liked item gets the highest rating in the training data.
 
-    With --engine spark, a model of `recsys fit --engine spark` recommends to --all and writes
-    partitioned Parquet to the folder of --output.
+    With --engine spark, the input is a model of `recsys fit --engine spark`. It recommends to
+    --all and writes partitioned Parquet to the folder --output.
     """
     if engine.on_spark:
         from recsys.cli.spark import recommend_on_spark
@@ -230,7 +235,7 @@ def recommend(
 
 
 def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -> None:
-    """Point out unknown users, by an error unless they get the most popular items."""
+    """Report unknown users: raise, or note that they get the most popular items."""
     if not users:
         return
     if cold_start != "error":
@@ -264,22 +269,22 @@ def similar(
     output: Output,
     item: tuple[str, ...] = _ITEMS,
     title: tuple[str, ...] = cli.declared(
-        "TEXT", "Title of the item, or part of it; repeatable.", multiple=True
+        "TEXT", "Title of an item, or part of it; repeatable.", multiple=True
     ),
     text: tuple[str, ...] = cli.declared(
         "TEXT", "Description of an item; repeatable.", multiple=True
     ),
     user: tuple[str, ...] = _USERS,
-    n: int = cli.length("similar items or users for each"),
+    n: int = cli.length("similar items or users for each one"),
 ) -> None:
     """List similar items or similar users.
 
-    Takes a saved model, or ratings to fit a model to. The score is the cosine similarity of the two
-    vectors, damped for items and users with few ratings. In a model with features, items that
-    nobody rated have similar ones too. A text is compared with the texts among the features of
-    items, such as descriptions, by latent semantic indexing. The columns are item (or user, text),
-    similar, rank, score, title (of the similar item) if titles are known, and new if there are
-    items that nobody rated.
+    The input is a saved model, or ratings to fit a model to. The score is the cosine similarity of
+    the two vectors, damped for items and users with few ratings. Models with features also cover
+    items without ratings. With --text, latent semantic indexing compares the text with those among
+    the item features, such as descriptions. The columns are item (or user, text), similar, rank and
+    score; the title of the similar item if titles are known; and new if there are items without
+    ratings.
     """
     recommender = source.open()
     ratings = recommender.ratings
@@ -318,19 +323,19 @@ def explain(
     source: Source,
     described: Described,
     output: Output,
-    user: str | None = cli.declared("ID", "User to explain the score for.", "--user", "-u"),
-    item: str | None = cli.declared("ID", "Item whose score is explained.", "--item", "-i"),
+    user: str | None = cli.declared("ID", "User whose score to explain.", "--user", "-u"),
+    item: str | None = cli.declared("ID", "Item whose score to explain.", "--item", "-i"),
     title: str | None = cli.declared("TEXT", "Title of the item, or part of it."),
-    n: int = cli.length("contributions shown"),
+    n: int = cli.length("contributions to show"),
 ) -> None:
     """Explain a score by the ratings and features behind it.
 
-    Takes a saved model, or ratings to fit a model to. The first row is the base, the score without
-    ratings and features; of a model of ratings, popularity is what few ratings of the item take
-    off; then come the items whose ratings, and the features, that change it most, and the sum of
-    the others. The contributions add up to the score, not clipped. The columns are part, item,
-    rating, feature if there are any, contribution, and title if titles are known. A new user is
-    described as in `recsys recommend`.
+    The input is a saved model, or ratings to fit a model to. The first row is the base, the score
+    without ratings and features. For models of ratings, a row popularity has the discount for items
+    with few ratings. Then come the rated items and the features with the largest contributions, and
+    the sum of the others. The contributions add up to the score, which is not clipped. The columns
+    are part, item, rating and contribution; feature if there are any; and title if titles are
+    known. A new user is described as in `recsys recommend`.
     """
     from recsys.folding import NEW_USER
 
@@ -372,31 +377,31 @@ def predict(
     item: tuple[str, ...] = _ITEMS,
     cold_start: ColdPair = cli.declared(
         "",
-        "Prediction for unknown users or items: an error, the mean plus known biases, or the "
-        "mean rating of the item.",
+        "Prediction for unknown users or items: an error, the mean plus known biases (bias), or "
+        "the mean rating of the item (popular).",
         type=click.Choice(["error", "bias", "popular"]),
         default="error",
     ),
     std: bool = cli.declared(
-        "", "Add standard deviations, for models that have them.", is_flag=True
+        "", "Add standard deviations, for models that estimate them.", is_flag=True
     ),
 ) -> None:
     """Predict the ratings of user-item pairs.
 
-    Takes a saved model, or ratings to fit a model to. PAIRS is a file like those of ratings, with a
-    user and an item column; the reading options apply to PAIRS if the other file is a model.
-    Without PAIRS, every --user, or the new one of --user-features, is paired with every --item. The
-    rows keep their order; the columns are user, item, prediction, and std if requested. Predictions
-    are within the range of the training ratings.
+    The input is a saved model, or ratings to fit a model to. PAIRS is a file with a user and an
+    item column; with a saved model, the options for reading apply to it. Without
+    PAIRS, every --user, or the new user of --user-features, is paired with every --item. Rows keep
+    their order. The columns are user, item, prediction, and std with --std. Predictions are clipped
+    to the range of the training ratings.
     """
     import polars as pl
 
     from recsys.folding import NEW_USER
 
     fits = bool(user_features is None or (item and not user))
-    require(fits, "--user-features goes with --item, and without --user and PAIRS.")
+    require(fits, "--user-features requires --item, and excludes --user and PAIRS.")
     fits = bool(pairs is not None or (item and (user or user_features)))
-    require(fits, "--user and --item make pairs together; give both.")
+    require(fits, "--user and --item require each other; give both.")
     recommender = source.open()
     if user_features is not None:
         recommender, user = recommender.fold_in(user_features=user_features), (NEW_USER,)
@@ -439,9 +444,9 @@ def impute(
 ) -> None:
     """Predict all missing ratings.
 
-    Takes a saved model, or ratings to fit a model to. The columns are user, item, prediction, user
-    by user, within the range of the training ratings. Rows are written as they are computed, so
-    memory does not grow with their number.
+    The input is a saved model, or ratings to fit a model to. The columns are user, item and
+    prediction, sorted by user. Predictions are clipped to the range of the training ratings. Rows
+    are written as they are computed, so that memory use does not grow with their number.
     """
     recommender = source.open()
     blocks = recommender.impute(

@@ -1,4 +1,4 @@
-"""`recsys serve` and `recsys explore`: a saved model over HTTP, or as one page."""
+"""`recsys serve` and `recsys explore`: serve a model over HTTP, or write it as one page."""
 
 from __future__ import annotations
 
@@ -40,41 +40,48 @@ def serve(
     model: str,
     host: str = cli.declared("", "Address to listen on.", default="127.0.0.1"),
     port: int = cli.declared(
-        "", "Port; 0 is any free one.", default=8000, type=click.IntRange(0, 65535)
+        "", "Port to listen on; 0 selects a free one.", default=8000, type=click.IntRange(0, 65535)
     ),
-    workers: int = cli.declared("N", "Processes.", default=1, type=cli.COUNT),
-    model_b: str | None = cli.declared("MODEL", "Other model for some of the users: an A/B test."),
+    workers: int = cli.declared("N", "Number of processes.", default=1, type=cli.COUNT),
+    model_b: str | None = cli.declared(
+        "MODEL", "Second model, for an A/B test with some of the users."
+    ),
     share: float = cli.declared(
-        "", "Share of users of --model-b.", default=0.5, type=click.FloatRange(0, 1)
+        "", "Share of users who get --model-b.", default=0.5, type=click.FloatRange(0, 1)
     ),
-    index: str | None = cli.declared("INDEX", "Index of `recsys lsi index`, for /v1/search."),
+    index: str | None = cli.declared("INDEX", "Index of `recsys lsi index`, served at /v1/search."),
     events: str | None = cli.declared(
-        "FILE", "Log of POST /v1/events.  [default: MODEL.events.jsonl]"
+        "FILE", "Log of the events from POST /v1/events.  [default: MODEL.events.jsonl]"
     ),
     log: str | None = cli.declared(
         "FILE", "Log of recommendations, for `recsys compare --online`."
     ),
-    api_key_env: str | None = cli.declared("NAME", "Environment variable with the required key."),
+    api_key_env: str | None = cli.declared(
+        "NAME", "Environment variable with the key that requests must send."
+    ),
     cors: tuple[str, ...] = cli.declared(
-        "ORIGIN", "Site whose pages may use the service; repeatable.", multiple=True
+        "ORIGIN", "Site whose pages may send requests; repeatable.", multiple=True
     ),
-    max_body: int = _limit("BYTES", "Size of a request.", default=2**20, type=cli.COUNT),
+    max_body: int = _limit("BYTES", "Maximum size of a request.", default=2**20, type=cli.COUNT),
     max_items: int = _limit(
-        "N", "Length of a list.", default=1000, type=click.IntRange(min=LENGTH)
+        "N", "Maximum length of a list.", default=1000, type=click.IntRange(min=LENGTH)
     ),
-    max_batch: int = _limit("N", "Users, pairs, events.", default=1000, type=cli.COUNT),
+    max_batch: int = _limit(
+        "N", "Maximum number of users, pairs or events in a request.", default=1000, type=cli.COUNT
+    ),
     timeout: float = _limit(
         "SECONDS",
-        "Time of a request.",
+        "Time limit of a request.",
         default=10.0,
         type=click.FloatRange(min=0, min_open=True),
     ),
 ) -> None:
     """Serve a model over HTTP, with a page to explore it.
 
-    The page is at /, the description of the API at /docs. A model that is replaced, as by `recsys
-    fit --force`, or by moving a link, is picked up without a pause; a damaged one is not. SIGTERM
-    and Ctrl-C end the service when requests in flight are answered.
+    The page is at /, the description of the API at /docs. When the model is replaced, as by `recsys
+    fit --force` or by moving a link, the new one is loaded without interruption; if it is damaged,
+    the service keeps the old one. SIGTERM and Ctrl-C end the service after requests in progress are
+    answered.
     """
     for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
         missing = f"`recsys serve` {missing_extra(name, 'serve')}"
@@ -90,7 +97,7 @@ def serve(
             from recsys.schema import read_manifest
 
             read_manifest(path)  # raises
-    place = Path(model).absolute()  # of a link, not of what it points to today
+    place = Path(model).absolute()  # of a link itself, whose target may change
     stored = events or str(place.with_name(f"{place.name}{_EVENTS}"))
     limits = Limits(body=max_body, items=max_items, batch=max_batch, seconds=timeout)
     settings = Settings(model, model_b, share, index, stored, log, key, cors, limits)
@@ -114,12 +121,15 @@ def serve(
 def explore(
     source: Source,
     out: str = cli.declared(
-        "FILE", "Page to write, such as page.html.", "--out", "-o", required=True
+        "FILE", "File of the page, such as page.html.", "--out", "-o", required=True
     ),
     force: bool = cli.declared("", "Replace an existing file.", is_flag=True),
     model_b: str | None = cli.declared("MODEL", "Second model, to show next to the first."),
     items: int | None = cli.declared(
-        "N", "Number of items in the page, the most rated ones.", show_default="all", type=cli.COUNT
+        "N",
+        "Number of items in the page; the most rated ones are chosen.",
+        show_default="all",
+        type=cli.COUNT,
     ),
     users: int = cli.declared(
         "N",
@@ -130,16 +140,16 @@ def explore(
 ) -> None:
     """Write a page to explore a model, as one file.
 
-    Takes a saved model, or ratings to fit a model to. The page needs no server and no network: open
-    it in a browser, mark a few items as liked, and the recommendations follow, each with its
-    reasons; leave items out of a user's history; look at similar items, at the map of the items and
-    at the singular values. The recommendations are those of `recsys recommend --history`, computed
-    in the page, for the models als, bayes, bias, blend, ease, ials, implicit-knn, popular,
-    softimpute, sparse-ease and spectral. `recsys serve` shows the same page for every model and
-    any size.
+    The input is a saved model, or ratings to fit a model to. The page needs no server and no
+    network. Open it in a browser and mark a few items as liked; it shows recommendations and the
+    reasons for each. It can also leave items out of a user's history, and show similar items, a map
+    of the items and the singular values. The page computes the recommendations of `recsys recommend
+    --history`, for the models als, bayes, bias, blend, ease, ials, implicit-knn, popular,
+    softimpute, sparse-ease and spectral. `recsys serve` shows the same page for models of every
+    kind and size.
 
-    The ratings of the first --users are in the page for everyone who has the file; --users 0 leaves
-    them out.
+    Everyone who has the file can read the ratings of the first --users in it; --users 0 leaves them
+    out.
     """
     from recsys.serve.static_page import static_page
 

@@ -1,4 +1,4 @@
-"""Fit, recommend and evaluate with ``--engine spark``."""
+"""Fitting, recommending and evaluating with ``--engine spark``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _READ = (
     *("--user-col", "--item-col", "--rating-col", "--timestamp-col", "--sep", "--encoding"),
     *("--implicit", "--duplicates", "--no-features"),
 )
-"""Options of reading that Spark has, too."""
+"""Options for reading that also apply to Spark."""
 _TABLES = ("--features", "--item-table", "--user-table")
 
 
@@ -33,12 +33,12 @@ def fit_on_spark(
     holdout: float | None,
     force: bool,
 ) -> None:
-    """Fit a model and write it; `recsys fit`.
+    """Fit a model and save it, for `recsys fit`.
 
     Raises
     ------
     CommandError
-        If a number of threads is given, which is a setting of the cluster.
+        If a number of threads is given, because the cluster sets it.
     """
     if fitting.threads is not None:
         instead = "use --master local[N], or set spark.executor.cores by --conf"
@@ -47,7 +47,7 @@ def fit_on_spark(
 
     columns = _columns(reader)
 
-    # Without a model's name, the data decide between these two.
+    # Without a name, the model is one of these two, depending on the data.
     models = [fitting.model] if fitting.model else ["als", "implicit-als"]
     given = inputs.parameters_for(models, fitting, shared=False).values()
     parameters: dict[str, Any] = {name: value for found in given for name, value in found.items()}
@@ -83,7 +83,7 @@ def recommend_on_spark(
     *,
     include_seen: bool,
 ) -> None:
-    """Recommend to all users; `recsys recommend`. `items` and `block` are files of ids.
+    """Recommend to all users, for `recsys recommend`; `items` and `block` are files of ids.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def recommend_on_spark(
 def evaluate_on_spark(
     model: str, test: str, n: int, engine: EngineOptions, reader: ReaderOptions, output: Output
 ) -> None:
-    """Measure a model; `recsys evaluate`."""
+    """Evaluate a model, for `recsys evaluate`."""
     import polars as pl
 
     from recsys import __version__, spark
@@ -149,7 +149,7 @@ def evaluate_on_spark(
 
 @contextmanager
 def _on_cluster(title: str, engine: EngineOptions) -> Iterator[dict[str, Any]]:
-    """Yield the arguments that all functions of `recsys.spark` share, and show their progress."""
+    """Yield the common arguments of the functions of `recsys.spark`, and show their progress."""
     wrong = next((each for each in engine.conf if not all(each.partition("="))), None)
     if wrong is not None:
         raise CommandError(f"--conf must be of the form K=V; got {wrong!r}.")
@@ -159,13 +159,13 @@ def _on_cluster(title: str, engine: EngineOptions) -> Iterator[dict[str, Any]]:
 
 
 def _columns(reader: ReaderOptions) -> Any:
-    """Return the columns to read; an option of reading that Spark does not have is an error."""
+    """Return the columns to read; raise for options for reading that Spark lacks."""
     from recsys.data.columns import Request
 
     for flag in given_in(reader):
         if flag not in _READ:
             is_table = flag in _TABLES
-            advice = "fit with them on one machine" if is_table else "prepare the data before"
+            advice = "fit with them on one machine" if is_table else "prepare the data beforehand"
             raise CommandError(f"{flag} does not apply to --engine spark; {advice}.")
     roles = ("user", "item", "rating", "timestamp")
     names = {role: getattr(reader, f"{role}_col") for role in roles}

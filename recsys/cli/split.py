@@ -1,4 +1,4 @@
-"""`recsys split`: training and test files; and the options of splits."""
+"""`recsys split`, and the options of splits."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ SPLITS = {
     "items": ("held_out_items", "test_fraction", True),
     "users-cold": ("held_out_cold_users", "test_fraction", True),
 }
-"""Function of `recsys.evaluation`, the option that it takes, and whether it draws at random."""
+"""By method: a function of `recsys.evaluation`, its option, and whether it is random."""
 
 _DEFAULTS = {"test_fraction": 0.1, "last": 1, "folds": 5}
 
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """How to split ratings; None leaves it to the data, or to the default."""
+    """Options for splitting ratings; None selects a default."""
 
     method: str | None = cli.declared(
         "METHOD",
-        "Ratings to hold out: time (the newest), random, per-user, leave-last, k-fold, users (all "
-        "but a history), or whole ones: items, users-cold.",
+        "Ratings to hold out: time (the newest), random, per-user, leave-last, k-fold; users "
+        "(except a history of each); or all ratings of some items or users: items, users-cold.",
         type=click.Choice(list(SPLITS)),
         show_default="time if there are timestamps",
     )
     test_fraction: float | None = cli.declared(
         "FRACTION",
-        "Share of ratings (or whole users, items) to hold out.",
+        "Share of the ratings (of users or items, if these are held out) to hold out.",
         type=cli.SHARE,
         show_default=str(_DEFAULTS["test_fraction"]),
     )
     last: int | None = cli.declared(
         "K",
-        "Ratings held out per user by leave-last.",
+        "Number of ratings of each user to hold out by leave-last.",
         type=click.IntRange(min=1),
         show_default=str(_DEFAULTS["last"]),
     )
@@ -67,16 +67,16 @@ class SplitOptions:
 
     @property
     def given(self) -> list[str]:
-        """The options that are set, as on the command line."""
+        """Names of the options that are set, as on the command line."""
         return [*cli.given_in(self)]
 
     def check(self) -> None:
-        """Check that no option is of another method.
+        """Check that all options apply to the method.
 
         Raises
         ------
         UsageError
-            If one is.
+            If one does not.
         """
         for name in _DEFAULTS:
             methods = [method for method, (_, option, _) in SPLITS.items() if option == name]
@@ -87,13 +87,13 @@ class SplitOptions:
 
 
 def split_options(details: str = "") -> cli.Decorator:
-    """Add the options of splits as `splitting`; with `details`, the help names the minor ones."""
+    """Add the options of splits as `splitting`; with `details`, the help only names minor ones."""
     options = cli.declared_in(SplitOptions, "Splitting", details, ("last", "folds"))
     return cli.bundle("splitting", SplitOptions, *options)
 
 
 def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split | Sequence[Split]:
-    """Split ratings by the method; without one, by time if they have timestamps."""
+    """Split ratings by the method, by default by time if they have timestamps."""
     from recsys.evaluation.splits import default_split
 
     splitting.check()
@@ -114,7 +114,7 @@ def load_splits(
     seed: int,
     reader: cli.ReaderOptions,
 ) -> Split | Sequence[Split]:
-    """Read the splits to evaluate on: ratings that are split, a folder with a split, or a pair.
+    """Read the splits to evaluate on: ratings to split, the folder of a split, or a pair of files.
 
     Raises
     ------
@@ -180,11 +180,11 @@ def split(
 ) -> None:
     """Split ratings into training and test files.
 
-    DIR gets train.csv and test.csv (and history.csv: the other ratings of the users that --method
-    users holds out), items.parquet and users.parquet with what is known of them, if anything is,
-    and split.json with the method, a fingerprint and counts. With --method k-fold it gets a
-    directory for each fold. It is written to a temporary directory and moved into place when
-    complete. `recsys evaluate DIR` takes it.
+    DIR contains train.csv and test.csv; history.csv, with the other ratings of the users that
+    --method users holds out; items.parquet and users.parquet, if there are tables of items or
+    users; and split.json, with the method, a fingerprint and counts. With --method k-fold, it
+    contains one directory for each fold. DIR is written to a temporary directory and moved into
+    place when complete. To evaluate models on it, run `recsys evaluate DIR`.
     """
     from recsys.storage import check_split_target, save_split
 

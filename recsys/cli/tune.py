@@ -1,4 +1,4 @@
-"""`recsys tune`: a search for better parameters."""
+"""`recsys tune`: a search for parameters of a model."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Search:
-    """How to search, as `recsys.evaluation.tune` takes it."""
+    """Options of the search, as in `recsys.evaluation.tune`."""
 
     metric: str | None = cli.declared(
         "METRIC",
-        "Metric to improve: rmse, mae, or a ranking metric with @N.",
+        "Metric to optimize: rmse, mae, or a ranking metric such as ndcg@10.",
         show_default="rmse for ratings, ndcg@10 for implicit data",
     )
     trials: int = cli.declared(
-        "N", "Number of trials; the first has the defaults.", default=30, type=cli.COUNT
+        "N", "Number of trials; the first one uses the defaults.", default=30, type=cli.COUNT
     )
     timeout: float | None = cli.declared(
-        "SECONDS", "Time limit; the first trial always ends.", type=click.FloatRange(min=0)
+        "SECONDS", "Time limit; the first trial always finishes.", type=click.FloatRange(min=0)
     )
     sampler: Literal["tpe", "random", "grid"] = cli.declared(
         "",
-        "Search: guided by earlier trials, random, or on a grid.",
+        "Sampler of parameters: guided by earlier trials (tpe), random, or grid.",
         type=click.Choice(("tpe", "random", "grid")),
         default="tpe",
     )
     study: str | None = cli.declared(
-        "PATH", "Storage of the trials, to continue an interrupted search."
+        "PATH", "File of the trials, with which an interrupted search can be continued."
     )
 
 
@@ -81,16 +81,18 @@ def tune(
     splitting: SplitOptions,
     output: Output,
     reader: cli.ReaderOptions,
-    train: str | None = cli.declared("FILE", "Training ratings, all of which are used."),
+    train: str | None = cli.declared(
+        "FILE", "Training ratings, if no test ratings need to be set aside."
+    ),
     validation_fraction: float | None = cli.declared(
         "FRACTION",
-        "Share of the training ratings (--method users: of their users) to validate trials on.",
+        "Share of the training ratings (of users, with --method users) to validate trials on.",
         type=cli.SHARE,
         show_default="0.1",
     ),
     ranges: tuple[str, ...] = cli.declared(
         "NAME=LOW:HIGH[:log]",
-        "Range of a parameter instead of the model's own; repeatable.",
+        "Range of a parameter, instead of the default; repeatable.",
         "--range",
         setting="range",
         multiple=True,
@@ -98,11 +100,11 @@ def tune(
 ) -> None:
     """Search for better parameters of a model.
 
-    Takes RATINGS, whose test ratings are set aside and never used (those that `recsys evaluate`
-    holds out with the same options); or --train. Validation ratings of the same kind are held out
-    of the training ratings, and each trial fits the model to the rest with other parameters. A
-    given parameter, such as --factors 64, is not tuned. Prints the best parameters, and the
-    commands that fit a model with them and measure it on the test ratings.
+    The input is RATINGS or --train. From RATINGS, the test ratings that `recsys evaluate` holds out
+    with the same options are set aside and never used. Validation ratings are held out of the
+    training ratings in the same way. Each trial fits the model to the rest with different
+    parameters. A given parameter, such as --factors 64, is not tuned. The output is the best
+    parameters, with the commands that fit a model with them and evaluate it on the test ratings.
     """
     from recsys.evaluation import tuning
     from recsys.models.registry import make_model
@@ -146,7 +148,7 @@ def tune(
 def _chosen(
     data: Ratings, fitting: cli.FitOptions, reader: cli.ReaderOptions
 ) -> tuple[str, dict[str, Any], Ratings]:
-    """Choose a model; return its name, its own parameters, and the ratings as it takes them."""
+    """Choose a model; return its name, its parameters, and the ratings in its form."""
     from recsys.auto import Auto, choose_model
 
     choice = choose_model(data)
@@ -161,7 +163,7 @@ def _chosen(
 
 
 def _log_of(search: _Search) -> Callable[[Trial, Trial], None]:
-    """Return the function that reports each trial, and first those of a study that goes on."""
+    """Return a function that reports each trial, and at first those already in the study."""
     place = itertools.count()
 
     def log(trial: Trial, best: Trial) -> None:
@@ -190,7 +192,7 @@ def _range(text: str) -> tuple[str, Range]:
         raise click.BadParameter(f"{text!r}: {error}", param_hint="--range") from None
     except ValueError:
         raise click.BadParameter(
-            f"takes NAME=LOW:HIGH or NAME=LOW:HIGH:log; got {text!r}.", param_hint="--range"
+            f"must be NAME=LOW:HIGH or NAME=LOW:HIGH:log; got {text!r}.", param_hint="--range"
         ) from None
     return name.strip().replace("-", "_"), found
 
@@ -202,7 +204,7 @@ def _training_data(
     seed: int,
     reader: cli.ReaderOptions,
 ) -> tuple[Ratings, SplitOptions]:
-    """Read the training ratings; return them, and how to hold out validation ratings."""
+    """Return the training ratings, and the options for holding out validation ratings."""
     if splitting.method == "k-fold":
         raise click.UsageError(_FOLDS)
     if not sources:
@@ -212,7 +214,7 @@ def _training_data(
         return inputs.load_ratings(str(train), reader), splitting
     split = _single(load_splits(sources, (None, None), splitting, seed, reader))
     note(f"set aside: {split.description}, {counted(split.test.n_ratings, 'rating')}")
-    if split.method == "given":  # in an unknown way
+    if split.method == "given":  # by an unknown method
         return split.train, SplitOptions()
     if split.method == "leave-last":
         return split.train, SplitOptions("leave-last", last=split.parameters["k"])
@@ -229,7 +231,7 @@ def _single(parts: Split | Sequence[Split]) -> Split:
 
 
 def _frame(found: Tuning) -> pl.DataFrame:
-    """Return one row per parameter; values as text, since they are of several types."""
+    """Return one row per parameter, with values of all types as text."""
     import polars as pl
 
     rows = []
@@ -248,7 +250,7 @@ def _summary(found: Tuning) -> str:
     held_out = f"{counted(found.validation_ratings, 'validation rating')} ({found.held_out})"
     reached = f"{found.metric} {best.value:.4f}"
     fitted = {**found.defaults, **found.fixed, **best.parameters}.get("iterations")
-    if best.iterations not in (None, fitted):  # which the lines below have as well
+    if best.iterations not in (None, fitted):  # the printed commands have it, too
         reached += f" after {best.iterations} of {fitted} iterations"
     if best.number == first.number:
         return f"the defaults are the best of {trials}: {reached}, on {held_out}"
@@ -287,7 +289,7 @@ def _document(
 def _commands(
     found: Tuning, data: tuple[tuple[str, ...], str | None], fitting: cli.FitOptions, *options: Any
 ) -> dict[str, str]:
-    """Return the commands that fit a model as found and evaluate it, as a shell takes them."""
+    """Return shell commands that fit a model with the best parameters and evaluate it."""
     from recsys.storage import split_files
 
     model = ["--model", found.model]
@@ -309,7 +311,7 @@ def _commands(
 
 
 def _words(options: cli.ReaderOptions | SplitOptions) -> list[str]:
-    """Return the options that are not the defaults, as on the command line."""
+    """Return the options that differ from their defaults, as on the command line."""
     words = []
     for flag, value in cli.given_in(options).items():
         if isinstance(value, dict):  # weights of events

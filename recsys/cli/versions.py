@@ -1,4 +1,4 @@
-"""`recsys versions`, `monitor` and `compare --online`: saved models, and what happens to them."""
+"""`recsys versions`, `monitor` and `compare --online`: saved models in use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from recsys.models.base import Model
 
 _SHOWN = ("version", "model", "created", "ratings")
-_METRICS = ("rmse", "ndcg")  # in a table of a terminal
+_METRICS = ("rmse", "ndcg")  # metrics in the table on a terminal
 _MARK = "*"
 _NAMES = (
     *("new_ratings", "unknown_users", "unknown_items", "unknown_ratings", "repeated_ratings"),
@@ -58,10 +58,10 @@ def versions() -> None:
 def list_(directory: str, output: Output) -> None:
     """List the saved models in a directory, the oldest first.
 
-    For each, its name, whether `latest` points to it, when it was made and from how many ratings,
-    its --tag, and what `recsys evaluate MODEL --test FILE` has measured last. JSON and CSV also
-    have the id, the parent that it is an update of, the fingerprint of its ratings, and all
-    metrics.
+    The columns are the name of each model, with a mark if `latest` points to it; the time of its
+    fit and the number of its ratings; its --tag; and the last metrics of `recsys evaluate MODEL
+    --test FILE`. JSON and CSV also have its id, the id of the model that it updates, the
+    fingerprint of its ratings, and all metrics.
     """
     import polars as pl
 
@@ -88,10 +88,10 @@ def list_(directory: str, output: Output) -> None:
 def promote(version: str) -> None:
     """Let the link `latest` next to a saved model point to it.
 
-    The model is verified first, and the link moves from one moment to the next, so that who reads
-    or serves DIR/latest sees one model or the other. To go back, promote the version before. Where
-    symbolic links are not allowed, as for most users of Windows, `latest` is a file with the name
-    of the version, which every command follows.
+    The model is verified first. The link is replaced atomically, so that readers of DIR/latest see
+    either the old or the new model. To go back, promote the previous version. Where symbolic links
+    are not allowed, as for most users of Windows, `latest` is a file with the name of the version;
+    all commands follow it.
     """
     from recsys.versions import promote
 
@@ -121,22 +121,25 @@ def monitor(
     ratings: tuple[str, ...],
     output: Output,
     reader: cli.ReaderOptions,
-    n: int = cli.declared("N", "Length of the recommendations.", "-n", default=10, type=cli.COUNT),
-    report: str | None = cli.declared("FILE.html", "HTML page with tables and charts."),
+    n: int = cli.declared(
+        "N", "Number of items to recommend to each user.", "-n", default=10, type=cli.COUNT
+    ),
+    report: str | None = cli.declared("FILE.html", "HTML page to write, with tables and charts."),
     fail_if: tuple[str, ...] = cli.declared(
         "CONDITION",
-        'Exit with 1 if "NAME > X" (or <, <=, >=) of a row of the table; repeatable.',
+        'Condition for exit code 1 on a row of the table: "NAME > X" (or <, <=, >=); repeatable.',
         multiple=True,
     ),
     seed: int = cli.declared("N", "Random seed.", default=0, type=click.IntRange(min=0)),
 ) -> None:
     """Compare new ratings with those of a saved model.
 
-    One table: the share of unknown users and items; the drift of the ratings and of the popularity
-    of the items since the newest ratings of the model, by the population stability index, next to
-    what chance alone gives; and the error and the ranking metrics on the new ratings, with 95%
-    intervals, next to those of the fit and of the last `recsys evaluate MODEL`. JSON also has the
-    shares of the groups. RATINGS are read as those of the model were.
+    The output is a table with the shares of unknown users and items; the drift of the ratings and
+    of the popularity of items since the newest ratings of the model, measured by the population
+    stability index; and the errors and ranking metrics on the new ratings, with 95% intervals. The
+    column reference has the drift expected by chance, and earlier metrics: those of the fit and of
+    the last `recsys evaluate MODEL`. JSON also has the shares of the groups that define the drift.
+    RATINGS are read like those of the model.
     """
     from recsys.provenance import without_weights
     from recsys.versions import measured
@@ -171,7 +174,7 @@ def monitor(
 def write_report(
     found: Evaluation, models: dict[str, Model], path: str, monitoring: Monitoring | None = None
 ) -> None:
-    """Write the HTML report, with the command line and the versions of everything used."""
+    """Write the HTML report, with the command line and the versions of libraries."""
     import platform
 
     from lowrank.kernels import backend
@@ -197,7 +200,7 @@ def write_report(
 
 
 def _shown(found: Monitoring) -> Any:
-    """Return the table as people read it."""
+    """Return the table with formatted numbers."""
     import polars as pl
 
     def number(value: float | None) -> str:
@@ -223,12 +226,12 @@ def _shown(found: Monitoring) -> Any:
 def compare_online(
     log: str, clicks: Sequence[str], reader: cli.ReaderOptions, output: Output, seed: int
 ) -> None:
-    """Print how users of two models, whose lists a service has logged, click on them.
+    """Print how users click on the lists of two models in the log of a service.
 
     Raises
     ------
     UsageError
-        If there is not one source of clicks.
+        If there is not exactly one source of clicks.
     """
     from recsys import __version__
     from recsys.evaluation.monitoring import CLICKS, online_test, read_lists

@@ -276,7 +276,7 @@ def test_a_leak_planted_in_a_saved_split_is_caught(run, ratings):
     clean = train.read_text()
     train.write_text(clean + test.read_text().splitlines()[1] + "\n")
     said = run("evaluate", "p", code=1).stderr
-    assert "has 1 of the test ratings as well" in said
+    assert "contains 1 of the test ratings" in said
     train.write_text(clean + "1,129,5.0,1999999999\n")
     said = run("evaluate", "--train", train, "--test", test, code=1).stderr
     assert "has 1 ratings on the wrong side of the cut" in said
@@ -313,7 +313,7 @@ def test_one_user_is_nothing_to_test(run):
     Path("test.csv").write_text("user,item,rating\n1,3,4\n")
     pair = ["--train", "train.csv", "--test", "test.csv", "--model", "bias", "--model", "popular"]
     said = run("compare", *pair, code=2).stderr
-    assert "A test needs a metric that two models have, of two users or more." in said
+    assert "A test needs a metric that two models have, and at least two users with it." in said
 
 
 def test_compare_lists_differences(run, ratings):

@@ -60,7 +60,7 @@ def test_parameters_reach_the_model(run, ratings):
         ("count_power=x", "-p count_power=x: 'x' is not a valid float."),
         ("bias.tol=1", "the models are als, not 'bias'."),
         ("random_state=1", "use --seed"),
-        ("factors", "takes NAME=VALUE, such as linked=true; got 'factors'"),
+        ("factors", "must be NAME=VALUE, such as linked=true; got 'factors'"),
     ],
 )
 def test_a_bad_parameter_says_what_would_be_right(run, ratings, given, message):
@@ -135,7 +135,7 @@ def test_options_of_reading_are_described_once(run):
     shown = run("data", "inspect", "--help").stdout
     for verb in ("fit", "update", "split", "scree", "recommend", "evaluate", "tune"):
         help_text = run(verb, "--help").stdout
-        described, _, named = help_text.partition("More options of reading, as in `recsys data")
+        described, _, named = help_text.partition("More options for reading, as in `recsys data")
         assert "--duplicates" in named or "--user-col" in named, verb
         assert "--duplicates" not in described, verb
     assert "--duplicates [last|first|mean|sum|error]" in shown

@@ -114,7 +114,7 @@ def test_errors_name_what_is_near(run, saved, options, message):
 )
 def test_a_described_user_needs_items_and_nobody_else(run, saved, options):
     error = run("predict", saved / "model", *options, code=2).output
-    assert "--user-features goes with --item" in error or "Choose the pairs" in error
+    assert "--user-features requires --item" in error or "Choose the pairs" in error
 
 
 @pytest.mark.filterwarnings("default::UserWarning")

@@ -70,7 +70,10 @@ def test_a_range_of_time(run, events):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--event-weight", "buy"), "takes KIND=WEIGHT,..., such as purchase=5,view=1; got 'buy'"),
+        (
+            ("--event-weight", "buy"),
+            "must be KIND=WEIGHT,..., such as purchase=5,view=1; got 'buy'",
+        ),
         (
             ("--bad-rows", "5"),
             "bad_rows must be error, skip, or a share below 1",

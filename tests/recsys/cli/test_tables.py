@@ -67,7 +67,8 @@ def test_a_database_is_tried_before_the_work(run, tmp_path):
 def test_formats_and_tables_exclude_each_other(run, model):
     user = ("recommend", model, "--user", "1")
     assert (
-        "--format json is for files" in run(*user, "-o", "shop.db::recs", "--json", code=2).stderr
+        "--format json applies to files"
+        in run(*user, "-o", "shop.db::recs", "--json", code=2).stderr
     )
     existing = run(*user, "-o", "x.csv", "--if-exists", "append", code=2)
     assert "require a table of a" in existing.stderr

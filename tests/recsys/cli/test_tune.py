@@ -194,7 +194,7 @@ def test_ranges(run, ratings):
 @pytest.mark.parametrize("text", ["factors", "factors=3", "factors=a:b", "f=1:2:lin", "f=1:2:"])
 def test_what_is_no_range(run, ratings, text):
     said = run("tune", ratings, "--range", text, code=2).stderr
-    assert f"takes NAME=LOW:HIGH or NAME=LOW:HIGH:log; got '{text}'." in said
+    assert f"must be NAME=LOW:HIGH or NAME=LOW:HIGH:log; got '{text}'." in said
 
 
 @pytest.mark.parametrize(
