@@ -1,4 +1,4 @@
-"""Models over HTTP and as a page: the service, its answers, and the page to explore a model."""
+"""HTTP service for saved models, and the page to explore a model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Answers of a model as JSON objects: recommendations with reasons, items, users, the map of items.
 
-The HTTP service and the page of `recsys explore` give the same answers. The common one, the best
-items of users whom the model knows, is made without frames: factors, a top-k search, ids.
+The HTTP service and the page of `recsys explore` give the same answers. The most common one, the
+best items of known users, is computed without data frames: factors, a top-k search, ids.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ History: TypeAlias = tuple[NDArray[np.int32], Floats]
 """Indices of items in ascending order, and their ratings."""
 
 _LARGEST = float(np.finfo(np.float32).max)
-_REASONS = 3  # ratings and features that a recommendation names
+_REASONS = 3  # number of reasons of a recommendation
 _DESCRIBED = ("created", "source", "fingerprint", "package_version")
 _FORMAT = ("format", "format_version", "files", "columns", "features", "checksum", "model")
 
@@ -45,7 +45,7 @@ def request_of(
     at_most: int | None = None,
     per: str | None = None,
 ) -> Request:
-    """Return the options of `Recommender.recommend` that are not as usual, and `cold_start`."""
+    """Return the options of `Recommender.recommend` that differ from defaults, and `cold_start`."""
     if where is not None:
         check_modest(where)  # raises if the condition would be expensive
     given: Json = {"where": where, "at_most": at_most, "per": per, "diversity": diversity or None}
@@ -57,7 +57,7 @@ def request_of(
 class Answers:
     """Answers of one fitted model, which never changes.
 
-    They call it by its `name`; the `manifest` has the contents of its model.json.
+    The answers contain the `name` of the model. The `manifest` is the contents of its model.json.
     """
 
     def __init__(self, recommender: Recommender, name: str, manifest: Json | None = None) -> None:
@@ -66,14 +66,14 @@ class Answers:
         self.manifest = manifest or {}
         self.facts = Facts(recommender, name)
         self.ratings = ratings = recommender.ratings
-        self._best = recommender.training["rating_max"] or 1.0  # what a liked item gets
+        self._best = recommender.training["rating_max"] or 1.0  # rating of a liked item
         self._seen = CsrPairs(ratings.indptr, ratings.indices)
-        marks = recommender.model.uses_features  # where features recommend items without ratings
+        marks = recommender.model.uses_features  # items without ratings have scores, too
         self._new = recommender._new if marks else None
         recommender._known_users.prepare()
 
     def warm(self) -> None:
-        """Answer once of each kind: what is cached is computed now, once for all processes."""
+        """Compute one answer of each kind, to fill caches once for all processes."""
         self.best([0][: self.ratings.n_users], 1)
         if history := self.history([(item, None) for item in self.ratings.items.values.head(1)]):
             self.for_strangers([history], 1)
@@ -83,7 +83,7 @@ class Answers:
     def recommend(
         self, users: Sequence[Id], n: int, request: Request, explain: bool = False
     ) -> list[Json]:
-        """Return a list of n recommendations for each user; `request` is that of `request_of`."""
+        """Return n recommendations for each user; `request` is made by `request_of`."""
         if request.keys() == {"cold_start"}:
             ids = self.ratings.users
             found = ids.find(users)
@@ -94,7 +94,7 @@ class Answers:
         return self._listed(self.recommender, users, n, request, explain, "personal")
 
     def best(self, users: Sequence[int] | Indices, n: int, *, explain: bool = False) -> list[Json]:
-        """Return the n best items of known users, given by index, that they have not rated."""
+        """Return the n best unrated items of known users, given by index."""
         places = np.asarray(users, np.int64)
         shown = self.recommender if explain else None
         lists = self._lists(self.recommender.model, places, n, self._seen, shown)
@@ -102,9 +102,9 @@ class Answers:
         return [self._answer(user, rows, "personal") for user, rows in zip(ids, lists, strict=True)]
 
     def history(self, rated: Iterable[tuple[Id, float | None]]) -> History | None:
-        """Return what a stranger has rated as arrays; None where `recommend_new` has to do.
+        """Return the ratings of a new user as arrays; None if only `recommend_new` can use them.
 
-        Of a repeated item the last rating counts, and one that is None is the best one.
+        The last rating of a repeated item is used. A rating of None is replaced by the best one.
         """
         if not isinstance(self.recommender.model, abilities.FoldsInUsers):
             return None
@@ -118,7 +118,7 @@ class Answers:
         return indices, np.array([values[at] if counts else 1.0 for at in indices], np.float32)
 
     def for_strangers(self, histories: Sequence[History], n: int) -> list[Json]:
-        """Return the n best items of new users, given by `history`."""
+        """Return the n best items of new users, given as results of `history`."""
         ends = np.cumsum([0, *(len(indices) for indices, _ in histories)])
         indices, values = (np.concatenate(each) for each in zip(*histories, strict=True))
         model = cast(abilities.FoldsInUsers, self.recommender.model)
@@ -140,9 +140,9 @@ class Answers:
     def _lists(
         self, model: Model, users: Indices, n: int, seen: CsrPairs, shown: Recommender | None
     ) -> list[list[Json]]:
-        """Return the n best items, but for `seen`, of users of a model of the same items.
+        """Return the n best items of users of a model of the same items, without `seen` pairs.
 
-        With their reasons, if `shown` has them.
+        With `shown`, a recommender of these users, add the reasons of each item.
         """
         lists: list[list[Json]] = [[] for _ in users]
         known = self.recommender._known_users
@@ -155,7 +155,7 @@ class Answers:
         return lists
 
     def _append(self, top: TopN, lists: list[list[Json]]) -> None:
-        """Append the entries to the lists of their rows."""
+        """Append the entries of a search to the lists of its rows."""
         rows = self._rows(top.items, top.ranks, top.scores)
         for at, row in zip(top.rows.tolist(), rows, strict=True):
             lists[at].append(row)
@@ -169,9 +169,9 @@ class Answers:
         features: Mapping[str, Any] | None = None,
         user: Id | None = None,
     ) -> Json:
-        """Return recommendations for a user who is described by ratings, features or both.
+        """Return recommendations for a user described by ratings, features or both.
 
-        A rating that is None is the best one.
+        A rating of None is replaced by the best one.
         """
         if request.keys() == {"cold_start"} and not explain and features is None:
             given = self.history(history.items())
@@ -214,14 +214,17 @@ class Answers:
         unknown: Literal["error", "bias", "popular"] = "error",
         confidence: float | None = None,
     ) -> Json:
-        """Return predictions for pairs of a user and an item, with their uncertainty if known.
+        """Return predictions for pairs of user and item, with standard deviations if known.
 
         Given a confidence, also the bounds of intervals: those of a normal distribution, within the
         range of the ratings as the predictions are.
 
         Raises
         ------
-        UnknownIdError, DataError
+        UnknownIdError
+            If a user or an item is unknown, and `unknown` is "error".
+        DataError
+            If the model has no standard deviations for the intervals.
         """
         model = self.recommender.model
         uncertain = isinstance(model, abilities.HasUncertainty)
@@ -243,13 +246,13 @@ class Answers:
         return {"predictions": predictions, "model": self.name}
 
     def describe(self) -> Json:
-        """Return what is known of the model: parameters, data, measured values, abilities."""
+        """Return facts about the model: parameters, data, metrics, abilities."""
         model = self.recommender.model
         known: Json = {name: self.manifest.get(name) for name in _DESCRIBED}
         known["source"] = redacted(known["source"]) if known["source"] else None
         known |= {"parameters": model.get_params(), "training": self.recommender.training}
         others = {k: v for k, v in self.manifest.items() if k not in known and k not in _FORMAT}
-        able = {  # beyond recommendations to known users
+        able = {  # all models recommend to known users
             "similar": isinstance(model, abilities.HasItemVectors | abilities.HasItemSimilarity),
             "explain": isinstance(model, abilities.Explains),
             "history": isinstance(model, abilities.FoldsInUsers),
@@ -272,7 +275,7 @@ class Answers:
         explain: bool,
         policy: str,
     ) -> list[Json]:
-        """Return recommendations by all means of `Recommender.recommend`."""
+        """Return recommendations with all options of `Recommender.recommend`."""
         frame = recommender.recommend(list(users), n, **request)
         ids, items = recommender.ratings.users, self.ratings.items
         known = ids.find(users)
@@ -295,7 +298,7 @@ class Answers:
     def _explain(
         self, recommender: Recommender, user: int, rows: list[Json], items: Indices
     ) -> None:
-        """Add its reasons to each row of a list."""
+        """Add reasons to each row of a list."""
         reasons = self._reasons(recommender, user, items, _REASONS)
         for row, (_, _, because) in zip(rows, reasons, strict=True):
             row["because"] = because
@@ -303,7 +306,7 @@ class Answers:
     def _reasons(
         self, recommender: Recommender, user: int, items: Indices, n: int
     ) -> list[tuple[tuple[float, float], Floats, list[Json]]]:
-        """Return base and popularity, terms, and the n largest, described, of each score."""
+        """Return for each score: base and popularity, all terms, and the n largest as reasons."""
         history, found = user_contributions(
             recommender.model, recommender.ratings, user, items, self.ratings
         )

@@ -30,7 +30,7 @@ from recsys.serve.service import Service
 from recsys.serve.settings import Settings
 
 PAGE = Path(str(files("recsys.serve"))) / "page"
-# The page runs its own scripts, talks to this service, and loads nothing from anywhere else.
+# The page may run its own scripts and send requests to this service only.
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -44,7 +44,7 @@ _STATUS = {404: "not-found", 405: "wrong-method"}
 
 
 class _Application(FastAPI):
-    """Routes behind a gate, which answers most requests without them."""
+    """Routes behind a gate, which answers the most frequent requests itself."""
 
     entry: ASGIApp
 
@@ -65,11 +65,11 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
     Raises
     ------
     DataError
-        If a setting is not as it should be.
+        If a setting is invalid.
 
     Examples
     --------
-    ``uvicorn --factory my_service:app`` runs this one::
+    Run the following module by ``uvicorn --factory my_service:app``::
 
         from recsys.serve import create_app
 
@@ -114,13 +114,13 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
 
 
 def _described(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document, with problems for what is invalid."""
+    """Return the OpenAPI document, in which invalid requests are answered by problems."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         schemas = document["components"]["schemas"]
-        for name in ("HTTPValidationError", "ValidationError"):  # of FastAPI's own answers
+        for name in ("HTTPValidationError", "ValidationError"):  # schemas of FastAPI's own answers
             schemas.pop(name, None)
         schemas["ProblemBody"] = ProblemBody.model_json_schema()
         document["info"]["x-problems"] = {name: asdict(kind) for name, kind in KINDS.items()}

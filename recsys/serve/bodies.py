@@ -19,13 +19,13 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class _Body(BaseModel):
-    """Fields as declared, and no others."""
+    """Body with the declared fields only."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
 class ProblemBody(_Body):
-    """Why there is no answer (RFC 9457)."""
+    """Problem document (RFC 9457)."""
 
     type: str = Field(examples=["/docs#unknown-id"])
     title: str = Field(examples=["Unknown id"])
@@ -34,14 +34,14 @@ class ProblemBody(_Body):
 
 
 class NamedItem(_Body):
-    """An item with its title, if the model knows titles."""
+    """Item with its title, if titles are known."""
 
     item: IdBody
     title: str | None = Field(examples=["Nosferatu"])
 
 
 class ReasonBody(_Body):
-    """A rating of the user, or a feature, and what it adds to the score."""
+    """Rating of the user, or feature, and its contribution to the score."""
 
     item: IdBody | None = None
     title: str | None = None
@@ -51,23 +51,25 @@ class ReasonBody(_Body):
 
 
 class RankedItem(NamedItem):
-    """One place of a list."""
+    """Entry of a list."""
 
     rank: Place
     score: Finite
-    new: bool | None = Field(None, description="Whether nobody has rated the item.")
-    because: list[ReasonBody] | None = Field(None, description="The largest reasons.")
+    new: bool | None = Field(None, description="True if the item has no ratings.")
+    because: list[ReasonBody] | None = Field(
+        None, description="Largest contributions to the score."
+    )
 
 
 class ListBody(_Body):
     """Recommendations to a user."""
 
-    user: IdBody | None = Field(description="The user; null for one who is described.")
+    user: IdBody | None = Field(description="Id of the user; null for a new user without a name.")
     items: list[RankedItem]
     model: str = Field(examples=["als@3f2a9c1b"], description="Name and checksum of the model.")
     policy: Literal["personal", "history", "features", "popular"] = Field(
-        description="What the list is made from: the user's own ratings in the model, the history "
-        "or features of the request, or the popularity of items."
+        description="Basis of the list: ratings of the user in the model, the history or features "
+        "in the request, or the popularity of items."
     )
     variant: Literal["a", "b"] | None = Field(None, description="Model of an A/B test.")
 
@@ -79,26 +81,26 @@ class ListsBody(_Body):
 
 
 class SimilarBody(NamedItem):
-    """Items similar to one."""
+    """Items similar to an item."""
 
     items: list[RankedItem]
     model: str
 
 
 class ExplanationBody(NamedItem):
-    """A score as a sum: base, popularity, what is named in `because`, and others."""
+    """Score as a sum: base, popularity, the terms in `because`, and the sum of the others."""
 
     user: IdBody
     score: Finite
     base: Finite
-    popularity: Finite = Field(description="What few ratings take off; at most 0.")
+    popularity: Finite = Field(description="Discount for an item with few ratings; at most 0.")
     because: list[ReasonBody]
     others: Finite
     model: str
 
 
 class PredictionBody(_Body):
-    """A predicted rating, and its standard deviation and interval if the model knows them."""
+    """Predicted rating, with standard deviation and interval if the model has them."""
 
     user: IdBody
     item: IdBody
@@ -116,13 +118,13 @@ class PredictionsBody(_Body):
 
 
 class CountedItem(NamedItem):
-    """An item and the number of its ratings."""
+    """Item with the number of its ratings."""
 
     count: Count
 
 
 class ItemsBody(_Body):
-    """Items that a search found, the best first, and how many there are."""
+    """Items found by a search, the best first, and the number of all matches."""
 
     items: list[CountedItem]
     total: Count
@@ -132,19 +134,19 @@ class ItemsBody(_Body):
 class ItemBody(CountedItem):
     """Facts about an item."""
 
-    mean: Finite | None = Field(None, description="Mean of the ratings; null without any.")
+    mean: Finite | None = Field(None, description="Mean of the ratings; null without ratings.")
     features: dict[str, Any] = Field(examples=[{"year": 1922, "genres": ["Horror"]}])
     model: str
 
 
 class RatedItem(NamedItem):
-    """An item of a history."""
+    """Item of a history with its rating."""
 
     value: Finite
 
 
 class UsersBody(_Body):
-    """Users with most ratings, and the number of all."""
+    """Users with the most ratings, and the number of all users."""
 
     users: list[IdBody]
     total: Count
@@ -162,21 +164,21 @@ class UserBody(_Body):
 
 
 class MapItem(CountedItem):
-    """An item on the map, between -1 and 1."""
+    """Item on the map, with coordinates between -1 and 1."""
 
     x: Finite
     y: Finite
 
 
 class AxisBody(_Body):
-    """A direction: titles of the items at its ends, the outermost first."""
+    """Axis of the map: titles of the items at its ends, the outermost first."""
 
     low: list[str]
     high: list[str]
 
 
 class MapBody(_Body):
-    """The items with most ratings in the first two directions of the item vectors."""
+    """Items with the most ratings, on the first two principal components of the item vectors."""
 
     items: list[MapItem]
     axes: list[AxisBody]
@@ -185,7 +187,7 @@ class MapBody(_Body):
 
 
 class SpectrumBody(_Body):
-    """Singular values of the model's scores, the largest first, and their number."""
+    """Singular values of the model, in descending order, and their number."""
 
     values: list[Finite]
     rank: Count
@@ -193,7 +195,7 @@ class SpectrumBody(_Body):
 
 
 class ModelBody(_Body):
-    """Facts about the model: parameters, data, measured values."""
+    """Facts about the model: parameters, data, metrics."""
 
     model: str
     name: str = Field(examples=["als"])
@@ -203,14 +205,14 @@ class ModelBody(_Body):
     source: str | None
     fingerprint: str | None = Field(description="SHA-256 of the ratings.")
     package_version: str
-    abilities: list[str] = Field(description="Paths that the model has answers for.")
-    rates: bool = Field(description="Whether scores are ratings.")
+    abilities: list[str] = Field(description="Kinds of requests that the service can answer.")
+    rates: bool = Field(description="True if scores are ratings.")
     variants: dict[str, str] = Field({}, description="Models of an A/B test.")
     more: dict[str, Any] = Field({}, description="Further entries of model.json.")
 
 
 class FoundDocument(_Body):
-    """A document that matches a query."""
+    """Document that matches a query."""
 
     document: IdBody
     rank: Place
@@ -220,25 +222,25 @@ class FoundDocument(_Body):
 
 
 class SearchBody(_Body):
-    """Documents by meaning, the best first."""
+    """Documents that match a query, the best first."""
 
     query: str
     documents: list[FoundDocument]
-    notes: list[str] = Field(description="Such as words that are in no document.")
+    notes: list[str] = Field(description="Remarks, such as words that no document contains.")
     model: str
 
 
 class RatingBody(_Body):
-    """An item that a new user has rated, or likes."""
+    """Item that a new user has rated, or likes."""
 
     item: IdBody
     value: Finite | None = Field(
-        None, description="The rating; by default the best one, or 1 for implicit feedback."
+        None, description="Rating; by default the best one, or 1 for implicit feedback."
     )
 
 
 class RecommendRequest(_Body):
-    """Users, or a new user's history, features or both; and what the lists may contain."""
+    """Users, or the history or features (or both) of a new user; and options of the lists."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -266,12 +268,14 @@ class RecommendRequest(_Body):
     @model_validator(mode="after")
     def _one_of(self) -> Self:
         if (self.users is None) == (self.history is None and self.features is None):
-            raise ValueError("The body has either users, or a history or features of a new user")
+            raise ValueError(
+                "The body must have either users, or a history or features of a new user"
+            )
         return self
 
 
 class PairBody(_Body):
-    """A user and an item."""
+    """Pair of user and item."""
 
     user: IdBody
     item: IdBody
@@ -288,13 +292,15 @@ class PredictRequest(_Body):
 
 
 class EventBody(_Body):
-    """Something that a user did with an item."""
+    """Event of a user with an item."""
 
     user: IdBody
     item: IdBody
     value: Finite | None = None
     event: str | None = Field(None, max_length=100, examples=["purchase"])
-    timestamp: datetime | None = Field(None, description="By default the time of arrival.")
+    timestamp: datetime | None = Field(
+        None, description="Time of the event, by default of its arrival."
+    )
 
 
 class EventsBody(_Body):
@@ -304,7 +310,7 @@ class EventsBody(_Body):
 
 
 class StoredBody(_Body):
-    """Number of events that are on the disk."""
+    """Number of events written to disk."""
 
     stored: Count
 
@@ -314,4 +320,6 @@ class ReadyBody(_Body):
 
     status: Literal["ready", "loading"]
     models: dict[str, str | None]
-    rejected: dict[str, str] = Field({}, description="Why a newer model was not taken.")
+    rejected: dict[str, str] = Field(
+        {}, description="Reasons for which newer models are not served."
+    )

@@ -1,10 +1,10 @@
-"""Fold-ins in closed form: what a page needs to compute recommendations by itself.
+"""Fold-ins in closed form, with which a page computes recommendations by itself.
 
-For most models the scores of a user follow from the user's ratings by a little algebra: the
-solution of a ridge regression on the vectors of the rated items, or a sum of item-item weights. A
-closed form has the arrays of that algebra for some of the items. `page/arithmetic.js` computes with
-it what `Recommender.fold_in` computes with the model. `form_scores` is the same arithmetic in
-NumPy, with which each form is checked against its model before anybody relies on it.
+For most models, a user's scores are a simple function of the user's ratings: the solution of a
+ridge regression on the vectors of the rated items, or a sum of item-item weights. A closed form has
+the arrays of this function for some of the items. With it, `page/arithmetic.js` computes the scores
+of `Recommender.fold_in`. `form_scores` is the same arithmetic in NumPy; it serves to check each
+form against its model before use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from recsys.models.base import Floats, Indices
 
 Form: TypeAlias = dict[str, Any]
-"""Numbers, texts and arrays by name, and lists of such forms: JSON, but for the arrays."""
+"""Closed form: JSON values and arrays by name."""
 
 Doubles = NDArray[np.float64]
 
@@ -47,9 +47,9 @@ _ABLE = (
     "als, bayes, bias, blend, ease, ials, implicit-knn, popular, softimpute, sparse-ease and "
     "spectral"
 )
-_BLOCK = 2**24  # scores of single items that are computed at a time
-_TRIALS = 10  # users whose scores by the form must be those by the model
-_ROUNDING = 1e-3  # of the largest score
+_BLOCK = 2**24  # scores computed together
+_TRIALS = 10  # number of users whose scores are compared with those of the model
+_ROUNDING = 1e-3  # largest error relative to the largest score
 
 
 def closed_form(model: Model, ratings: Ratings, items: Indices, users: Indices) -> Form:
@@ -59,25 +59,25 @@ def closed_form(model: Model, ratings: Ratings, items: Indices, users: Indices) 
     ----------
     model : Model
     ratings : Ratings
-        What it was fitted to.
+        Ratings that the model was fitted to.
     items : int64 ndarray of shape (n,)
         Indices of the items to score.
     users : int64 ndarray of shape (n_users,)
-        Users of the fit whose own features count; -1 for one who is not among them.
+        Indices of the users whose own features are included; -1 for an unknown user.
 
     Returns
     -------
     dict
-        "kind" says which algebra it is: "posterior", "interactions", "residuals", "sums", or
-        "blend" of "parts".
+        Closed form. Its "kind" is "posterior", "interactions", "residuals", "sums", or "blend"
+        with "parts".
 
     Raises
     ------
     DataError
-        If the model has no closed form here.
+        If the model has no closed form, or its scores differ from those of the form.
     """
     form = _form(model, ratings, items, users)
-    # Check it on some new users, who have rated what users of the fit have.
+    # Check the form on some training users, treated as new users.
     place = np.full(model.n_items, -1)
     place[items] = np.arange(len(items))
     scored = np.bincount(ratings.indices, minlength=model.n_items)[items] > 0
@@ -94,8 +94,8 @@ def closed_form(model: Model, ratings: Ratings, items: Indices, users: Indices) 
         off = np.abs(form_scores(form, place[rated], values) - expected)[scored].max()
         if not off <= _ROUNDING * np.abs(expected).max(initial=1e-30):
             raise DataError(
-                f"The scores of this {model.name} model are more than the algebra of a page, which "
-                "differs from them; `recsys serve` answers for every model."
+                f"A page cannot reproduce the scores of this {model.name} model in closed form; "
+                "`recsys serve` serves every model."
             )
     return form
 
@@ -135,20 +135,20 @@ def _form(model: Model, ratings: Ratings, items: Indices, users: Indices) -> For
         return _sums(model, items)
     raise DataError(
         f"The {model.name} model has no closed form for new users that a page can compute; {_ABLE} "
-        "have one, and `recsys serve` answers for every model."
+        "have one, and `recsys serve` serves every model."
     )
 
 
 def scores_new(model: Model) -> bool:
-    """Return whether the closed form of a model gives scores of items without ratings."""
+    """Return whether the closed form of a model scores items without ratings."""
     if isinstance(model, Blend):
         return all(map(scores_new, model.parts))
-    # Those of content models have more terms: slopes of the user along features.
+    # Content models do not: their forms lack the slopes of the user along features.
     return model.uses_features and not isinstance(model, ContentModel)
 
 
 def form_size(model: Model, n: int) -> int:
-    """Return about how many bytes the closed form of a model with n items has, before it is made.
+    """Return the approximate size in bytes of the closed form of a model with n items.
 
     Examples
     --------
@@ -167,7 +167,7 @@ def form_size(model: Model, n: int) -> int:
         if name in ("item_factors", "item_bias", "item_covariance", "item_biases", "item_obscurity")
     )
     linked = vars(model).get("user_link")
-    if linked is not None:  # of the items of the user's history
+    if linked is not None:  # links of the rated items
         per_item += 4 * linked.size // max(1, model.n_items)
     return n * per_item
 
@@ -209,7 +209,7 @@ def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Ind
 
 
 def _interactions(model: IALS, ratings: Ratings, items: Indices, users: Indices) -> Form:
-    """Return the vectors of items, and what the other items and the prior are in the equations."""
+    """Return the vectors of items, and the terms of other items and the prior in the equations."""
     _, gram, n_known = model._pairs("item")
     form: Form = {
         "kind": "interactions",
@@ -232,13 +232,13 @@ def _interactions(model: IALS, ratings: Ratings, items: Indices, users: Indices)
 
 
 def _named(form: Form, ratings: Ratings, featured: bool) -> Form:
-    """Return a form with the names of the groups of features of items."""
+    """Return a form with the names of the groups of item features."""
     groups = ratings.item_features.groups if featured and ratings.item_features else {}
     return form | ({"groups": list(groups)} if groups else {})
 
 
 def _of_users(ratings: Ratings, users: Indices, weights: Floats) -> Floats:
-    """Return what the features of some users add to the mean of their prior."""
+    """Return the contributions of the features of users to their prior means."""
     assert ratings.user_features is not None
     found = ratings.user_features.matrix.tocsr()[np.maximum(users, 0)] @ weights
     return np.where(users[:, None] < 0, 0, found).astype(np.float32)
@@ -247,7 +247,7 @@ def _of_users(ratings: Ratings, users: Indices, weights: Floats) -> Floats:
 def _of_items(
     ratings: Ratings, items: Indices, terms: Callable[[Histories, CsrArrays], Terms]
 ) -> Floats:
-    """Return what each group of features has in the vectors of items, shape (n, n_groups, d)."""
+    """Return the contributions of feature groups to item vectors, shape (n, n_groups, d)."""
     assert ratings.item_features is not None
     groups, matrix = ratings.item_features.groups, ratings.item_features.matrix
     group_of = np.empty(matrix.shape[1], np.int64)
@@ -266,9 +266,9 @@ def _of_items(
 
 
 def _sums(model: Any, items: Indices) -> Form:
-    """Return what having each of the items adds to the scores of all of them.
+    """Return the contribution of each item in a history to the scores of all items.
 
-    They are the scores of users with a single item.
+    These are the scores of users who have rated a single item.
     """
     has_unit = isinstance(model, ItemItemModel | SparseEASE)
     unit = float(model.unit) if has_unit else 1.0
@@ -288,16 +288,16 @@ def _sums(model: Any, items: Indices) -> Form:
 
 
 def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> Doubles:
-    """Return the scores of all items of a form for a user, as the page computes them.
+    """Return the scores of all items of a form for a user, by the arithmetic of the page.
 
     Parameters
     ----------
     form : dict
     items : int64 ndarray of shape (n_history,)
-        Places of the rated items in the form.
+        Positions of the rated items in the form.
     values : float32 ndarray of shape (n_history,)
     user : int
-        Place of the user in the form, if the user's own features count.
+        Position of the user in the form, to use the user's own features; -1 for a new user.
     """
     found: Doubles
     if form["kind"] == "blend":
@@ -313,14 +313,14 @@ def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> D
     elif form["kind"] == "interactions":
         vectors = form["vectors"].astype(np.float64)  # implicit least squares
         own, d = vectors[items], vectors.shape[1]
-        if "known" in form:  # others are none of the pairs
+        if "known" in form:  # other items are not observed
             own = own * form["known"][items, None]
         weights = np.maximum(values.astype(np.float64) / form["unit"], 0)
         penalty = form["penalty"] * (weights.sum() + form["others"]) ** form["power"]
         system = (own.T * weights) @ own + form["gram"] + penalty * np.eye(d)
         right = weights @ own + penalty * _prior(form, user, d)
         found = vectors @ np.linalg.solve(system, right)
-    else:  # a damped bias, and a ridge regression of what it leaves
+    else:  # a damped bias, and a ridge regression on the residuals
         vectors = form["vectors"].astype(np.float64)
         own, off = vectors[items], values - form["mean"] - form["bias"][items].astype(np.float64)
         bias = off.sum() / (len(off) + form["damping"] or 1)
@@ -331,9 +331,9 @@ def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> D
 
 
 def _posterior_scores(form: Form, items: Indices, values: Floats, user: int) -> Doubles:
-    """Return the mean of the scores by all samples.
+    """Return the mean of the scores over all samples.
 
-    Ratings on an ordinal scale stand for latent numbers, and scores for expected ratings.
+    On an ordinal scale, latent numbers replace the ratings, and scores are expected ratings.
     """
     target: Any = values
     if "scale" in form:
@@ -351,7 +351,7 @@ def _posterior_scores(form: Form, items: Indices, values: Floats, user: int) -> 
 
 
 def _sample_scores(form: Form, sample: Form, items: Indices, values: Any, user: int) -> Doubles:
-    """Return the scores by one sample of a posterior: a ridge regression with a prior."""
+    """Return the scores of one sample of a posterior: a ridge regression with a prior."""
     vectors, n = sample["vectors"].astype(np.float64), len(items)
     design, d = vectors[items], vectors.shape[1]
     target = values - form["mean"] - design[:, -1]
@@ -371,6 +371,6 @@ def _sample_scores(form: Form, sample: Form, items: Indices, values: Any, user: 
 
 
 def _prior(form: Form, user: int, d: int) -> Doubles:
-    """Return the mean of the prior of a user."""
+    """Return the prior mean of a user."""
     mean: Doubles = np.zeros(d) + form.get("prior", 0.0)
     return mean + form["users"][user] if "users" in form and user >= 0 else mean

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 Id: TypeAlias = int | str
 Json: TypeAlias = dict[str, Any]
-"""A JSON object: text, Python numbers, lists and objects only."""
+"""JSON object of strings, Python numbers, lists and objects."""
 
-_DIGITS = 7  # of a number in single precision
-_LONGEST_SEARCH = 200  # characters
-_ENDS = 3  # items that are named at each end of an axis
+_DIGITS = 7  # significant digits of a number in single precision
+_LONGEST_SEARCH = 200  # maximum number of characters of a query
+_ENDS = 3  # number of items named at each end of an axis
 
 
 class Facts:
-    """Facts about one fitted model, its items and its users; answers call it by its `name`."""
+    """Facts about one fitted model, its items and its users; answers contain its `name`."""
 
     def __init__(self, recommender: Recommender, name: str) -> None:
         self.recommender, self.ratings, self.name = recommender, recommender.ratings, name
@@ -50,7 +50,7 @@ class Facts:
         return self.names(np.array([item]))[0]
 
     def titles(self, items: NDArray[Any]) -> list[str | None]:
-        """Return titles of items, None where they are not known."""
+        """Return titles of items, None if unknown."""
         titles = self._titles
         return [None] * len(items) if titles is None else titles[items].to_list()
 
@@ -60,10 +60,11 @@ class Facts:
         return place if place >= 0 else int(self.ratings.items.index([item])[0])  # raises
 
     def items(self, text: str, n: int) -> Json:
-        """Return the items with a title that contains all words of a text, or that have it as id.
+        """Return the items whose title contains all words of a text, or whose id is the text.
 
-        Case and accents do not count. Those whose title begins with the text come first, then those
-        with a word that does, and among these the ones with more ratings.
+        Case and accents are ignored. The item with this id comes first, then titles that begin with
+        the text, titles with a word that begins with it, and others; ties are ordered by the number
+        of ratings.
         """
         counts = self.counts
         wanted = _plain(pl.Series([text.strip()[:_LONGEST_SEARCH]]))[0]
@@ -90,7 +91,7 @@ class Facts:
         return {"items": rows, "total": len(found), "model": self.name}
 
     def item(self, item: Id) -> Json:
-        """Return what is known of an item."""
+        """Return facts about an item."""
         place = self.place(item)
         found = self.named(place) | {"count": int(self.counts[place])}
         if not self.ratings.implicit:
@@ -98,14 +99,14 @@ class Facts:
         return found | {"features": self.features("item", place), "model": self.name}
 
     def users(self, n: int) -> Json:
-        """Return the n users with most ratings, and the number of all."""
+        """Return the n users with the most ratings, and the number of all users."""
         counts = np.diff(self.ratings.indptr)
         order = np.argsort(-counts, kind="stable")[:n]
         ids = self.ratings.users.take(order).to_list()
         return {"users": ids, "total": len(counts), "model": self.name}
 
     def user(self, user: Id, n: int) -> Json:
-        """Return what is known of a user, and the n ratings that are highest."""
+        """Return facts about a user, and the n highest ratings."""
         row = int(self.ratings.users.index([user])[0])
         ratings = self.ratings
         own = slice(int(ratings.indptr[row]), int(ratings.indptr[row + 1]))
@@ -124,7 +125,7 @@ class Facts:
         }
 
     def check_events(self, events: Sequence[Json]) -> None:
-        """Check that `recsys update` will be able to add events to the model.
+        """Check that `recsys update` can add the events to the model.
 
         Raises
         ------
@@ -153,7 +154,7 @@ class Facts:
 
     @cached_property
     def grades(self) -> tuple[float, float] | None:
-        """The lowest and the highest rating, if ratings are grades."""
+        """Lowest and highest rating, if ratings are grades."""
         training = self.recommender.training
         is_graded = has_grades(self.ratings)
         return (training["rating_min"], training["rating_max"]) if is_graded else None
@@ -165,7 +166,7 @@ class Facts:
 
     @cached_property
     def means(self) -> NDArray[np.float64]:
-        """Mean rating of each item, 0 without any."""
+        """Mean rating of each item, 0 without ratings."""
         sums = np.bincount(self.ratings.indices, self.ratings.values, self.ratings.n_items)
         return sums / np.maximum(self.counts, 1)
 
@@ -175,20 +176,20 @@ class Facts:
 
     @cached_property
     def _plain_titles(self) -> pl.Series:
-        """Titles, or ids where there are none, without case and accents."""
+        """Titles (ids if unknown), lower case and without accents."""
         titles = self._titles
         ids = self.ratings.items.values.cast(pl.String)
         return _plain(ids if titles is None else titles.fill_null(ids))
 
     @cached_property
     def _rows(self) -> dict[str, Indices]:
-        """Rows of items and users in the tables that there are, -1 for those without one."""
+        """Rows of items and users in their tables, -1 if missing."""
         known = self.ratings
         sides = ("item", known.items, known.item_table), ("user", known.users, known.user_table)
         return {side: table.rows_of(ids) for side, ids, table in sides if table is not None}
 
     def features(self, side: str, place: int) -> Json:
-        """Return what the table of items or users has about one of them, but missing values."""
+        """Return the values of an item or user in its table, without missing ones."""
         if side not in self._rows or (row := self._rows[side][place]) < 0:
             return {}
         table = getattr(self.ratings, f"{side}_table")
@@ -199,11 +200,10 @@ class Facts:
         }
 
     def map(self, n: int) -> Json:
-        """Return places in the plane for the n items with the most ratings.
+        """Return coordinates in the plane of the n items with the most ratings.
 
-        They are the first two principal components of the item vectors, each of length 1: items
-        are close if the model takes them for similar. The picture is the best one in two
-        dimensions, and shows a share of the differences between items that is given with it.
+        They are the first two principal components of the item vectors, scaled to length 1, so that
+        similar items are close. "share" is the share of the variance that they explain.
 
         Raises
         ------
@@ -238,11 +238,10 @@ class Facts:
         return {"items": items, "axes": axes, "share": share, "model": self.name}
 
     def spectrum(self) -> Json:
-        """Return the singular values of the low-rank part of the model, the largest first.
+        """Return the singular values of the low-rank part of the model, in descending order.
 
-        For a model of factors they are those of the product of its user and item factors, for
-        spectral those of the normalised interactions; of a blend, those of its first model that
-        has any.
+        For factor models, they are those of the product of user and item factors; for spectral,
+        those of the normalised interactions; for a blend, those of its first model that has any.
 
         Raises
         ------
@@ -258,7 +257,7 @@ class Facts:
 
 
 def short(value: float) -> float:
-    """Return a number in single precision with seven significant digits, which JSON shows.
+    """Return a number in single precision, rounded to seven significant digits for JSON.
 
     Examples
     --------
@@ -284,7 +283,7 @@ def _plane(vectors: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     points[:, : len(s)] = (U * s)[:, :2]
     largest = np.abs(points).max(axis=0, initial=0)
     points /= np.where(largest > 0, largest, 1)
-    # The sign of a direction is free: the longer tail is on the positive side.
+    # The sign of a component is arbitrary: choose the longer tail as the positive side.
     points *= np.where((points**3).sum(axis=0) < 0, -1, 1)
     shares = s**2 / max(float(s @ s), np.finfo(float).tiny)
     return points, float(shares[:2].sum())

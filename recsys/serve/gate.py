@@ -1,4 +1,4 @@
-"""The gate before the routes: keys, sizes and times of requests, and the shortest way to a list."""
+"""Gate in front of the routes: keys, limits of requests, and a fast path for lists."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _PLAIN = re.compile(rb"(?:n=([1-9][0-9]{0,8}))?")
 _GUARDED = ("/v1/", "/metrics")
 _JSON = [(b"content-type", b"application/json")]
 _PROBLEM = [(b"content-type", MEDIA_TYPE.encode())]
-_CLOSE = (b"connection", b"close")  # the rest of the body is not read
+_CLOSE = (b"connection", b"close")  # because the rest of the body is not read
 _MORE = {401: [(b"www-authenticate", b"Bearer")], 408: [_CLOSE], 413: [_CLOSE]}
 
-_TOGETHER = 32  # questions of one search
-_QUICK = 0.003  # seconds: a search that takes longer leaves the event loop to others
-_MEMORY = 0.1  # weight of the last search in the mean time of one
-_KNOWN = 100  # mean times that are remembered
+_TOGETHER = 32  # maximum number of requests in one search
+_QUICK = 0.003  # seconds above which a search runs outside the event loop
+_MEMORY = 0.1  # weight of the last search in the running mean of times
+_KNOWN = 100  # maximum number of stored mean times
 
 _log = logging.getLogger("recsys.serve")
 
 Headers = Sequence[tuple[bytes, bytes]]
 Answer = Callable[[list[Any], int], list[Json]]
-"""Lists of n items in answer to some questions, such as users or items."""
+"""Function that returns a list of n items for each query, such as a user or an item."""
 Done = Callable[["bytes | Exception"], None]
-"""Taker of the JSON of an answer, or of the error that it ended in."""
+"""Callback for the JSON of an answer, or for its error."""
 
 
 class _Rating(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,7 +52,7 @@ class _Rating(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _History(msgspec.Struct, forbid_unknown_fields=True):
-    """A stranger without a name, and n."""
+    """Request of a new user without a name."""
 
     history: list[_Rating]
     n: int = LENGTH
@@ -64,9 +64,9 @@ _HISTORY = msgspec.json.Decoder(_History)
 class Gate:
     """ASGI middleware around the application.
 
-    Lists for a known user, an item or a history, without any option but n, are made here: ids,
-    search, JSON, and nothing else. Every other request goes to the routes, with its whole body.
-    An answer is counted before it is sent, because a worker may be killed between the two.
+    It computes lists for a known user, an item or a history itself, if n is the only option: ids,
+    search and JSON. Every other request is passed to the routes, with its whole body. Answers are
+    counted before they are sent, because a worker may be killed in between.
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -76,7 +76,7 @@ class Gate:
         self._key = None if key is None else key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or hand on the start and end of the application."""
+        """Answer one request, or pass on the start and end of the application."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
@@ -111,9 +111,9 @@ class Gate:
         await send({"type": "http.response.body", "body": body})
 
     def make_list(self, path: bytes, query: bytes, done: Done) -> str:
-        """Begin a list for an id, which goes to `done`, and return its route.
+        """Start computing the list for an id, pass it to `done` later, and return its route.
 
-        Where the routes have to answer, as while a model is being loaded, the route is empty.
+        The route is empty if the routes must answer, for example while a model is being loaded.
         """
         plain, service = _PLAIN.fullmatch(query), self.service
         is_similar = path.startswith(_SIMILAR)
@@ -138,7 +138,7 @@ class Gate:
         return "/v1/recommend/{user}"
 
     def _recorded(self, variant: Variant | None, done: Done, found: bytes | Exception) -> None:
-        """Hand on a list with its variant, and log it."""
+        """Log a list with its variant, and pass it on."""
         if isinstance(found, bytes):
             if variant is not None:
                 found = b'{"variant":"%s",%s' % (variant.encode(), found[1:])
@@ -159,7 +159,7 @@ class Gate:
         return problem.status, headers, msgspec.json.encode(problem.document())
 
     async def _of_stranger(self, content: bytes) -> bytes | None:
-        """Return the JSON of the list of a stranger, None where the routes have to."""
+        """Return the JSON of the list of a new user; None if the routes must answer."""
         service = self.service
         if len(service.models) != 1 or service.log is not None or not service.is_ready:
             return None
@@ -189,12 +189,12 @@ class Gate:
                 self.counters.observe(route, message["status"], perf_counter() - start)
             await send(message)
 
-        if scope["path"].startswith("/v1/"):  # ids keep their escapes, as they may have a slash
+        if scope["path"].startswith("/v1/"):  # ids stay escaped, since they may contain a slash
             scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
         await self.app(scope, receive, counting)
 
     def admits(self, headers: Headers, path: str) -> bool:
-        """Return whether a request has the key that its path needs."""
+        """Return whether a request has the key, if its path requires one."""
         if self._key is None or not path.startswith(_GUARDED):
             return True
         for name, value in headers:
@@ -206,7 +206,7 @@ class Gate:
         return False
 
     async def _whole(self, headers: Headers, receive: Receive) -> tuple[Receive, bytes]:
-        """Return the whole body, read in bounded time and space, and what gives it at once."""
+        """Read the body in bounded time and space; return a function that replays it, and it."""
         lengths = [value for name, value in headers if name == b"content-length"]
         chunked = any(name == b"transfer-encoding" for name, _ in headers)
         if not chunked and not any(value.strip(b"0") for value in lengths):
@@ -239,12 +239,12 @@ class Gate:
 
 
 def _is_json(headers: Headers) -> bool:
-    """Return whether a request says so; a form of another site in a browser cannot."""
+    """Return whether a request declares JSON, which a form of another site in a browser cannot."""
     return any(name == b"content-type" and b"json" in value.lower() for name, value in headers)
 
 
 def _expected() -> tuple[asyncio.Future[bytes], Done]:
-    """Return a future, and what sets it."""
+    """Return a future, and the callback that sets it."""
     future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def done(found: bytes | Exception) -> None:
@@ -263,11 +263,11 @@ def _too_large(most: int) -> ProblemError:
 
 
 class Batches:
-    """Questions that wait for the next search.
+    """Queries that wait for the next search.
 
-    A search begins when all requests that have arrived are read: so one alone does not wait, and
-    many share the work. It runs in the event loop if it is over in a moment, else by `run` in a
-    thread (see `Service.run`).
+    A search begins when all requests that have arrived are read. A single request therefore does
+    not wait, and simultaneous ones share the work. Fast searches run in the event loop, others in a
+    thread by `run` (see `Service.run`).
     """
 
     def __init__(self, run: Callable[..., Any]) -> None:
@@ -277,7 +277,7 @@ class Batches:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(self, answer: Answer, name: str, question: Any, n: int, done: Done) -> None:
-        """Give the JSON of an answer to `done`, later; searches of one name take about as long."""
+        """Pass the JSON of an answer to `done` later; times are averaged by `name`."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._search)
         self._waiting.setdefault((answer, name, n), []).append((question, done))
@@ -312,12 +312,12 @@ class Batches:
             done(each)
 
     def _timed(self, answer: Answer, name: str, questions: Sequence[Any], n: int) -> list[bytes]:
-        start = time.thread_time()  # not what others take of the processor
-        with kernels.at_most(1):  # more threads would take the cores of other workers
+        start = time.thread_time()  # excludes the time of other threads
+        with kernels.at_most(1):  # leave the other cores to other workers
             found = [msgspec.json.encode(each) for each in answer(list(questions), n)]
         seconds = time.thread_time() - start
         mean = self._seconds.get(name, seconds)
-        if len(self._seconds) > _KNOWN:  # of models that are gone
+        if len(self._seconds) > _KNOWN:  # some are of replaced models
             self._seconds.clear()
         self._seconds[name] = mean + _MEMORY * (seconds - mean)
         return found

@@ -1,4 +1,4 @@
-"""Journals: events that are on the disk when acknowledged, and a log of recommendations."""
+"""Journals: a durable log of events, and a log of recommendations."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from recsys.serve.problems import ProblemError
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where one process writes
+except ImportError:  # missing on Windows, where a single process writes
     fcntl = None  # type: ignore[assignment]
 
-_TAIL = 2**20  # bytes in which the end of a torn line is looked for
-_LATER = 0.5  # seconds until lines of the log of recommendations are written
-_KEPT = 2**26  # bytes that wait for a slow disk; what is more is lost
+_TAIL = 2**20  # bytes searched for the start of a torn line
+_LATER = 0.5  # seconds after which recommendations are written to the log
+_KEPT = 2**26  # bytes that may wait for a slow disk; further lines are lost
 
 _log = logging.getLogger("recsys.serve")
 
@@ -30,8 +30,8 @@ _log = logging.getLogger("recsys.serve")
 def append_lines(path: Path, lines: bytes, *, durable: bool) -> None:
     """Append whole lines to a file, all of them or none.
 
-    The file is locked meanwhile, so that several processes may write, and another may replace it.
-    A torn line at its end, of a process that was killed, is removed: nobody was told of it.
+    The file is locked during the write, so that several processes can write to it, and another one
+    can replace it. A torn last line, left by a killed process, is removed: it was not acknowledged.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def append_lines(path: Path, lines: bytes, *, durable: bool) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """Yield a descriptor of the file that is at the path, once nobody else writes to it."""
+    """Yield a descriptor of the file at the path, locked against other writers."""
     while True:
         is_new = not path.exists()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
@@ -78,7 +78,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _whole_size(descriptor: int) -> int:
-    """Return the size of a file without a torn last line, which is cut off."""
+    """Truncate a torn last line, and return the size of the file."""
     size = os.fstat(descriptor).st_size
     start = max(0, size - _TAIL)
     os.lseek(descriptor, start, os.SEEK_SET)
@@ -91,7 +91,7 @@ def _whole_size(descriptor: int) -> int:
 
 
 class EventLog:
-    """Events as JSON lines, acknowledged when they are on the disk.
+    """Log of events as JSON lines, which are acknowledged after they are written to disk.
 
     Requests that wait for the disk share one write.
     """
@@ -104,19 +104,21 @@ class EventLog:
         self._lock = threading.Lock()
 
     async def store(self, lines: bytes) -> None:
-        """Return when lines are on the disk.
+        """Write lines, and return when they are on disk.
 
         Raises
         ------
         ProblemError
-            If they cannot be written: then none of them is there.
+            If they cannot be written; the log then contains none of them.
         """
         with self._lock:
             self._waiting.append(lines)
             if len(self._waiting) == 1:
                 self._written = self._writer.submit(self._write)
             written = self._written
-        await asyncio.shield(asyncio.wrap_future(written))  # others wait for it, too
+        await asyncio.shield(
+            asyncio.wrap_future(written)
+        )  # the write is shared, so do not cancel it
 
     def _write(self) -> None:
         with self._lock:
@@ -129,12 +131,12 @@ class EventLog:
             raise ProblemError("not-stored", f"The events are not stored: {reason}.") from None
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write the remaining lines, and stop."""
         self._writer.shutdown(wait=True)
 
 
 class RequestLog:
-    """Recommendations as JSON lines, written a moment later and together.
+    """Log of recommendations as JSON lines, written in batches with a short delay.
 
     `on_loss` is called with the number of lines that could not be written.
     """
@@ -175,7 +177,7 @@ class RequestLog:
             self._on_loss(len(lines))
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write the remaining lines, and stop."""
         if self._planned is not None:
             self._planned.cancel()
         self._writer.submit(self._write, self._lines)

@@ -1,4 +1,4 @@
-"""Problems: errors as JSON documents (RFC 9457), with the sentences of the command."""
+"""Problems: errors as JSON documents (RFC 9457), with the messages of the command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEDIA_TYPE = "application/problem+json"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of problem: its status, its title, and when a client meets it."""
+    """Kind of a problem: its HTTP status, its title and its meaning."""
 
     status: int
     title: str
@@ -25,21 +25,23 @@ KINDS = {
     "unauthorized": Kind(401, "Unauthorized", "The API key is missing or wrong."),
     "unknown-id": Kind(404, "Unknown id", "A user or an item is not in the data of the model."),
     "not-found": Kind(404, "Not found", "There is no such path."),
-    "not-available": Kind(404, "Not available", "The model, or the service, has no such answer."),
-    "wrong-method": Kind(405, "Method not allowed", "The path takes other methods."),
+    "not-available": Kind(
+        404, "Not available", "The model or the service does not support this request."
+    ),
+    "wrong-method": Kind(405, "Method not allowed", "The path supports other methods only."),
     "slow-request": Kind(408, "Request timeout", "The request did not arrive in time."),
-    "too-large": Kind(413, "Content too large", "The body is larger than the service takes."),
-    "internal": Kind(500, "Internal error", "A defect of the service, which is in its log."),
-    "busy": Kind(503, "Busy", "Too many requests wait; try again."),
+    "too-large": Kind(413, "Content too large", "The body exceeds the limit of the service."),
+    "internal": Kind(500, "Internal error", "A defect of the service; its log has details."),
+    "busy": Kind(503, "Busy", "Too many requests are waiting; try again."),
     "not-ready": Kind(503, "Not ready", "No model is loaded yet."),
     "not-stored": Kind(503, "Not stored", "Events cannot be written to the disk."),
-    "timeout": Kind(503, "Timeout", "The answer took longer than the service allows."),
+    "timeout": Kind(503, "Timeout", "The answer exceeded the time limit of the service."),
 }
-"""Kinds of problems, by the end of the `type`."""
+"""Kinds of problems, by the last part of their `type`."""
 
 
 class ProblemError(RecsysError):
-    """A request that has no answer: a kind of problem and one sentence."""
+    """Request that cannot be answered: a kind of problem and a message."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(detail)
@@ -47,7 +49,7 @@ class ProblemError(RecsysError):
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
+        """HTTP status."""
         return KINDS[self.kind].status
 
     def document(self) -> dict[str, Any]:
@@ -58,7 +60,7 @@ class ProblemError(RecsysError):
 
 
 def problem_of(error: Exception) -> ProblemError:
-    """Return the problem of an error that an answer ended in."""
+    """Return the problem that describes an error."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, UnknownIdError):
@@ -67,4 +69,4 @@ def problem_of(error: Exception) -> ProblemError:
         return ProblemError("invalid-request", str(error))
     if isinstance(error, TimeoutError):
         return ProblemError("timeout", "The answer took too long.")
-    return ProblemError("internal", "The service has a defect; its log says more.")
+    return ProblemError("internal", "The service has a defect; its log has details.")

@@ -1,7 +1,7 @@
-"""HTTP with bounds on the head of a request, and with the shortest way to a list.
+"""HTTP protocol with limits on the head of a request, and with a fast path for lists.
 
-uvicorn has no such bounds. A list for an id is computed and written here: without the task, the
-messages and the events of an ASGI call, which would take as long as the search itself.
+uvicorn has no such limits. Lists for an id are computed and written here, because the task and the
+messages of an ASGI call would take as long as the search itself.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _REPLY = (
     b"content-length: %d\r\nconnection: close\r\n\r\n%s"
 )
 _APART = {b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"origin"}
-_NOBODY = asyncio.Event()  # waits for the events of a list
+_NOBODY = asyncio.Event()  # nothing waits for the events of a list
 
 
 class _List:
-    """A list that is being made, in the place of a request-response cycle of uvicorn."""
+    """List that is being computed; it replaces the request-response cycle of uvicorn."""
 
     __slots__ = ("disconnected", "keep_alive", "more_body", "response_complete", "route", "start")
     message_event = _NOBODY
@@ -37,28 +37,28 @@ class _List:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection whose request lines and headers arrive in bounded time and space.
+    """Connection with limits on the time and size of request lines and headers.
 
-    A client that sends a byte now and then, or headers without an end, is told so and cut off.
+    A client that sends them too slowly, or sends too many, gets an error and is disconnected.
     """
 
     def __init__(self, gate: Gate, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gate, self.limits = gate, gate.service.limits
-        self._head = 0  # bytes of the head that is arriving
-        self._chunk = 0  # bytes that arrived last, unless a head has ended among them
-        self._is_expected = False  # the rest of a head
-        self._running: Any = None  # request that the application answers
+        self._head = 0  # size of the current head so far
+        self._chunk = 0  # size of the last data, 0 if a head ended in them
+        self._is_expected = False  # whether the rest of a head is expected
+        self._running: Any = None  # request in the application
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request."""
+        """Start the time limit of the first request."""
         super().connection_made(transport)
         self._is_expected = True
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait and answer no longer: of several requests, uvicorn tells the last alone."""
+        """Stop waiting and answering; uvicorn would inform only the last of several requests."""
         self._cancel()
         if self._running is not None:
             self._running.disconnected = True
@@ -69,7 +69,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; too many before the end of a head are a 431."""
+        """Receive data; reject a head that is too long (status 431)."""
         self._head += len(data)
         self._chunk = len(data)
         super().data_received(data)
@@ -80,21 +80,21 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._reject(431, "too-large", "The head is too long.")
 
     def on_message_begin(self) -> None:
-        """Begin to wait for the rest of a head."""
+        """Start counting the size of a head."""
         super().on_message_begin()
         self._cancel()
         self._is_expected = True
         self._head = self._chunk
 
     def on_headers_complete(self) -> None:
-        """Answer with a list, or let the application have the request."""
+        """Start a list, or pass the request to the application."""
         self._cancel()
         self._chunk = 0
         if not self._lists():
             super().on_headers_complete()
 
     def _lists(self) -> bool:
-        """Begin a list, if that is what the request is for, and return whether it is."""
+        """Start a list if the request is for one, and return whether it is."""
         path, _, query = self.url.partition(b"?")
         if (
             self.parser.get_method() != b"GET"
@@ -114,7 +114,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return bool(found.route)
 
     def _write(self, cycle: _List, found: bytes | Exception) -> None:
-        """Write a list, or the problem that it ended in."""
+        """Write a list, or the problem with it."""
         status, headers, body = self.gate.reply("GET", self.url, found)
         self.gate.counters.observe(cycle.route, status, perf_counter() - cycle.start)
         content = [STATUS_LINE[status]]
@@ -131,7 +131,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP."""
+        """Answer data that are not HTTP."""
         self._reject(400, "invalid-request", msg)
 
     def _wait(self) -> None:

@@ -1,4 +1,4 @@
-"""Routes of the service: what each takes and answers."""
+"""Routes of the service, with their parameters and answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 class Answer(Response):
-    """A response of JSON."""
+    """Response with a JSON body."""
 
     media_type = "application/json"
 
@@ -54,20 +54,24 @@ PathId = Annotated[str, AfterValidator(unquote), Path(max_length=500, examples=[
 Served = Annotated[Service, Depends(_service)]
 N = Annotated[int, Query(ge=1, description="Number of items.")]
 Unknown = Annotated[
-    Literal["error", "popular"], Query(description="What unknown users get: a problem, or hits.")
+    Literal["error", "popular"],
+    Query(description="Response to unknown users: a problem, or the most popular items."),
 ]
 Where = Annotated[
     str | None,
     Query(max_length=1000, description="SQL condition on items.", examples=["year >= 1990"]),
 ]
 Excluded = Annotated[
-    list[str], Query(description="Items left out, between commas or repeated.", max_length=1000)
+    list[str],
+    Query(
+        description="Ids of items to leave out, separated by commas or repeated.", max_length=1000
+    ),
 ]
 OfVariant = Annotated[Variant | None, Query(description="Model of an A/B test.")]
 
 
 def _only_known(request: Request) -> None:
-    """Reject a misspelt parameter, which would change the answer without a word."""
+    """Reject unknown parameters, which would otherwise be ignored silently."""
     known = [each.alias for each in request.scope["route"].dependant.query_params]
     for name in request.query_params:
         if name not in known:
@@ -82,7 +86,7 @@ routes = APIRouter(prefix="/v1", responses=_problems(), dependencies=[Depends(_o
 def _route(
     method: str, path: str, body: Any, tag: str, *problems: str, **options: Any
 ) -> Callable[[T], T]:
-    """Declare a route: the body of its answer, and the problems that it may answer with."""
+    """Declare a route with the body of its answer and its possible problems."""
     described: Any = {"response_model": body, "responses": _problems(*problems), "tags": [tag]}
     declared: Any = routes.api_route(path, methods=[method], **described, **options)
     return cast(Callable[[T], T], declared)
@@ -90,13 +94,13 @@ def _route(
 
 @health.get("/live")
 async def live() -> dict[str, str]:
-    """Tell whether the process runs."""
+    """Report that the process runs."""
     return {"status": "live"}
 
 
 @health.get("/ready", response_model=bodies.ReadyBody, responses={503: {"model": bodies.ReadyBody}})
 async def ready(service: Served) -> Answer:
-    """Tell whether requests are answered; a model that was rejected is named."""
+    """Report whether requests are answered, and which models were rejected."""
     return Answer(service.readiness(), 200 if service.is_ready else 503)
 
 
@@ -119,10 +123,10 @@ async def recommend(
     include_seen: bool = False,
     variant: OfVariant = None,
 ) -> Answer:
-    """Recommend items to a user whom the model knows."""
+    """Recommend items to a known user."""
     answers = service.answers(variant, user)
     known = answers.ratings.items
-    parts = [  # between commas, but an id that has a comma itself stays whole
+    parts = [  # split at commas, except within an id that contains one
         each.strip()
         for text in exclude
         for each in ([text] if known.place(text) >= 0 else text.split(","))
@@ -144,9 +148,10 @@ async def recommend(
 async def recommend_to(
     service: Served, body: bodies.RecommendRequest, variant: OfVariant = None
 ) -> Answer:
-    """Recommend items to several users, or to a new one who is described.
+    """Recommend items to several users, or to a new user.
 
-    `users` are answered as `results`; a new user (`history`, `features` or both) as one list.
+    For `users`, the answer has `results`, one list each. For a new user, described by `history`,
+    `features` or both, it is one list.
     """
     own = {"users", "history", "features", "user", "n", "explain"}
     options = service.check_n(body.n), request_of(**body.model_dump(exclude=own)), body.explain
@@ -175,7 +180,7 @@ async def recommend_to(
 async def similar(
     service: Served, item: PathId, n: N = LENGTH, variant: OfVariant = None
 ) -> Answer:
-    """List the items most similar to one."""
+    """List the items most similar to an item."""
     return Answer(await service.run(service.answers(variant).similar, item, service.check_n(n)))
 
 
@@ -183,7 +188,7 @@ async def similar(
 async def explain(
     service: Served, user: PathId, item: PathId, n: N = LENGTH, variant: OfVariant = None
 ) -> Answer:
-    """Explain a score by the ratings and features that it is a sum of."""
+    """Explain a score as a sum over ratings and features."""
     answers = service.answers(variant, user)
     return Answer(await service.run(answers.explain, user, item, service.check_n(n)))
 
@@ -192,7 +197,7 @@ async def explain(
 async def predict(
     service: Served, body: bodies.PredictRequest, variant: OfVariant = None
 ) -> Answer:
-    """Predict ratings, with intervals if the model knows them."""
+    """Predict ratings, with intervals if the model supports them."""
     service.check_batch(len(body.pairs), "pairs")
     pairs = [(each.user, each.item) for each in body.pairs]
     answers = service.answers(variant)
@@ -203,43 +208,43 @@ async def predict(
 async def items(
     service: Served, q: Annotated[str, Query(max_length=200)] = "", n: N = LENGTH
 ) -> Answer:
-    """Search items by title, or by id; without a text, list the ones with most ratings."""
+    """Search items by title or id; without a text, list those with the most ratings."""
     return Answer(await service.run(service.answers().facts.items, q, service.check_n(n)))
 
 
 @_route("GET", "/items/{item}", bodies.ItemBody, "items", "unknown-id")
 async def item(service: Served, item: PathId) -> Answer:
-    """Tell what is known of an item."""
+    """Return facts about an item."""
     return Answer(await service.run(service.answers().facts.item, item))
 
 
 @_route("GET", "/users", bodies.UsersBody, "users")
 async def users(service: Served, n: N = LENGTH) -> Answer:
-    """List the users with most ratings."""
+    """List the users with the most ratings."""
     return Answer(await service.run(service.answers().facts.users, service.check_n(n)))
 
 
 @_route("GET", "/users/{user}", bodies.UserBody, "users", "unknown-id")
 async def user(service: Served, user: PathId, n: N = 100) -> Answer:
-    """Tell what is known of a user, with the ratings that are highest."""
+    """Return facts about a user, with the highest ratings."""
     return Answer(await service.run(service.answers().facts.user, user, service.check_n(n)))
 
 
 @_route("GET", "/map", bodies.MapBody, "model", "not-available")
 async def item_map(service: Served, n: N = 500, variant: OfVariant = None) -> Answer:
-    """Place the items with most ratings on a map."""
+    """Return a map of the items with the most ratings."""
     return Answer(await service.run(service.answers(variant).facts.map, service.check_n(n)))
 
 
 @_route("GET", "/spectrum", bodies.SpectrumBody, "model", "not-available")
 async def spectrum(service: Served, variant: OfVariant = None) -> Answer:
-    """Give the singular values of the model."""
+    """Return the singular values of the model."""
     return Answer(await service.run(service.answers(variant).facts.spectrum))
 
 
 @_route("GET", "/model", bodies.ModelBody, "model", "not-available")
 async def model(service: Served, variant: OfVariant = None) -> Answer:
-    """Describe the model: parameters, data, measured values, abilities."""
+    """Describe the model: parameters, data, metrics, abilities."""
     found = service.answers(variant).describe()
     found["variants"] = {name: service.answers(name).name for name in service.models}
     for name, there in (("search", service.index), ("events", service.settings.events)):
@@ -251,7 +256,7 @@ async def model(service: Served, variant: OfVariant = None) -> Answer:
 async def search(
     service: Served, q: Annotated[str, Query(max_length=2000, min_length=1)], n: N = LENGTH
 ) -> Answer:
-    """Find documents by meaning, in the index that is served."""
+    """Search documents in the index."""
     return Answer(await service.run(service.search().search, q, service.check_n(n)))
 
 
@@ -266,7 +271,7 @@ async def search(
     status_code=201,
 )
 async def store(service: Served, body: bodies.EventsBody) -> Answer:
-    """Store events for the next `recsys update`; they are on the disk when this is answered."""
+    """Store events for the next `recsys update`; the answer confirms that they are on disk."""
     service.check_batch(len(body.events), "events")
     now = datetime.now(UTC)
     events = [
@@ -279,7 +284,7 @@ async def store(service: Served, body: bodies.EventsBody) -> Answer:
 
 
 def _moment(time: datetime) -> str:
-    """Return a time, in UTC if it does not say where, as text."""
+    """Return a time as text; without a time zone, it is taken as UTC."""
     aware = time if time.tzinfo else time.replace(tzinfo=UTC)
     try:
         return aware.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -288,5 +293,5 @@ def _moment(time: datetime) -> str:
 
 
 async def metrics(service: Served) -> Response:
-    """Count requests, models and events, for Prometheus."""
+    """Return counts of requests, models and events, for Prometheus."""
     return Response(service.counters.page(), media_type=MEDIA_TYPE_OF_METRICS)

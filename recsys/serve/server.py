@@ -1,4 +1,4 @@
-"""The server: one process, or several that share the port and the files of the model."""
+"""Server of one process, or of several that share the port and the files of the model."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from recsys.serve import supervisor
 from recsys.serve.settings import SHARED, Settings
 
 _BACKLOG = 2048
-_IDLE = 30  # seconds until an idle connection is closed
-_SETTINGS = "RECSYS_SERVICE"  # environment variable of workers that are started later
+_IDLE = 30  # seconds after which an idle connection is closed
+_SETTINGS = "RECSYS_SERVICE"  # environment variable with the settings for replaced workers
 
 _PRELOADED = (
     "anyio._backends._asyncio",
@@ -35,23 +35,23 @@ _PRELOADED = (
     "uvicorn.loops.auto",
     "uvicorn.loops.uvloop",
 )
-_HANGS = 3  # seconds after which polars is known to hang
+_HANGS = 3  # seconds after which polars is considered to hang
 
 _log = logging.getLogger("recsys.serve")
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 is any free one.
+    """Return a listening socket; port 0 selects a free port.
 
     Raises
     ------
     DataError
-        If the address cannot be had.
+        If the address is not available.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if sys.platform != "win32":  # where it would let two services share the port
+        if sys.platform != "win32":  # which would let two services share the port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
@@ -64,15 +64,15 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None:
-    """Serve until SIGTERM or SIGINT; requests in flight are answered first.
+    """Serve until SIGTERM or SIGINT; requests in progress are answered first.
 
-    `workers` are processes. One that ends is started again, but not on Windows.
+    `workers` is the number of processes. One that ends is replaced, except on Windows.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # requests are the parallel work
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # requests already run in parallel
     if workers == 1:
         _work(settings, listener)
         return
-    # A worker takes connections once it has loaded: another one may be ready already.
+    # Workers accept connections only after loading, since others may already be ready.
     settings = replace(settings, load_first=True)
     os.environ[SHARED] = tempfile.mkdtemp(prefix="recsys-")
     atexit.register(shutil.rmtree, os.environ[SHARED], ignore_errors=True)
@@ -86,9 +86,9 @@ def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None
 
 
 def _supervise(settings: Settings, listener: socket.socket, number: int) -> NoReturn:
-    """Start workers, and become their supervisor."""
+    """Start workers, and execute their supervisor in this process."""
     own, processes = os.getpid(), []
-    if sys.platform == "linux":  # elsewhere libraries do not survive a fork
+    if sys.platform == "linux":  # on other systems, libraries do not survive a fork
         work = partial(_work, settings, listener, own, _shared_server(settings))
         signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.ENDING)
         processes = [str(_forked(work)) for _ in range(number)]
@@ -100,7 +100,7 @@ def _supervise(settings: Settings, listener: socket.socket, number: int) -> NoRe
 
 
 def resume() -> None:
-    """Serve as a worker that the supervisor has started."""
+    """Serve as a worker started by the supervisor."""
     settings = msgspec.json.decode(os.environ[_SETTINGS], type=Settings)
     _work(settings, socket.socket(fileno=int(sys.argv[1])), os.getppid())
 
@@ -113,7 +113,7 @@ def _server(settings: Settings) -> Any:
     _log.setLevel(logging.INFO)
     # Requests that are not HTTP would fill the log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    import uvicorn  # not in a process that starts workers by spawning them
+    import uvicorn  # not needed in a process that only spawns workers
 
     from recsys.serve.app import create_app
     from recsys.serve.protocol import BoundedProtocol
@@ -138,9 +138,9 @@ def _server(settings: Settings) -> Any:
 def _work(
     settings: Settings, listener: socket.socket, parent: int | None = None, server: Any = None
 ) -> None:
-    """Serve in this process; a worker, until its parent ends as well.
+    """Serve in this process; a worker also stops when its parent ends.
 
-    `server` is what was made before a fork.
+    `server` is the server made before a fork, if there was one.
     """
     if server is not None:
         import_module("recsys.data.ratings").adopt_polars()
@@ -151,7 +151,7 @@ def _work(
 
     if parent is not None:
         server.config.callback_notify, server.config.timeout_notify = follow, 1
-    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn repeats them to these at the end
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them again at the end
         signal.signal(number, server.handle_exit)
     if parent is not None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, supervisor.ENDING)
@@ -161,9 +161,9 @@ def _work(
 def _shared_server(settings: Settings) -> Any:
     """Make the server, and load its models, once for all workers.
 
-    Their memory is that of this process until they change it. If polars starts threads to load the
-    models, as for large tables, workers load them: threads do not survive a fork, and polars hangs
-    without. A child, and a child of it, try that.
+    Workers share the memory of this process until they write to it. If polars starts threads while
+    loading the models, as for large tables, each worker loads them itself, because polars hangs
+    after a fork that its threads do not survive. Child processes test this first.
     """
     for name in _PRELOADED:
         with suppress(ImportError):
@@ -194,12 +194,12 @@ def _shared_server(settings: Settings) -> Any:
 
 
 def _succeeds(work: Callable[[], None]) -> bool:
-    """Return whether a child could do some work."""
+    """Return whether `work` succeeds in a child process."""
     return os.waitpid(_forked(work), 0)[1] == 0
 
 
 def _forked(work: Callable[[], None]) -> int:
-    """Return the process of a child that does some work."""
+    """Run `work` in a child process, and return its id."""
     if (child := os.fork()) == 0:
         try:
             work()

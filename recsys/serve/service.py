@@ -1,4 +1,4 @@
-"""The service behind the routes: models in their slots, limits, threads for the work."""
+"""Service behind the routes: models in slots, limits, worker threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from recsys.serve.facts import Id, Json
 from recsys.serve.journals import EventLog, RequestLog
 from recsys.serve.problems import ProblemError
 from recsys.serve.settings import (
-    SHARED,  # which counts when prometheus_client is imported
+    SHARED,  # read by prometheus_client when it is imported
     Settings,
 )
 
@@ -44,13 +44,13 @@ Signature = tuple[str, int, int, int]
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
-_ROWS = 100_000  # items of all lists of a request: some 20 MB
-_THREADS = 2  # the work is in compiled code, which needs no more than the cores
+_ROWS = 100_000  # maximum number of items in all lists of a request: some 20 MB
+_THREADS = 2  # few suffice, since most of the work is compiled code
 _log = logging.getLogger("recsys.serve")
 
 
 class Service:
-    """Models, index and settings of one process; without models, an index is served alone."""
+    """Models, index and settings of one process; an index can be served without models."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.limits = settings, settings.limits
@@ -88,13 +88,13 @@ class Service:
         return all(slot.current is not None for slot in self.slots.values())
 
     async def start(self) -> None:
-        """Begin to load, and to look for replacements."""
+        """Start loading, and watching for replacements."""
         if self.settings.load_first:
             await asyncio.get_running_loop().run_in_executor(self._loader, self.check)
         self._watch = asyncio.create_task(self._watching())
 
     async def stop(self) -> None:
-        """End all work, and write what is not yet written."""
+        """Stop all work, and write the remaining lines of the logs."""
         if self._watch is not None:
             self._watch.cancel()
             with suppress(asyncio.CancelledError):
@@ -112,7 +112,7 @@ class Service:
             await asyncio.sleep(self.settings.check_seconds)
 
     def check(self) -> None:
-        """Load what is new."""
+        """Load new models and indexes."""
         for name, slot in self.slots.items():
             try:
                 is_new = slot.check()
@@ -121,11 +121,11 @@ class Service:
                     _log.info("%s: serving %s from %s", name, slot.loaded().name, slot.path)
                 elif is_new is not None:
                     self.counters.rejected.labels(name).inc()
-            except Exception:  # a defect must not end the watch
+            except Exception:  # a defect must not stop the watch
                 _log.exception("%s: %s cannot be loaded", name, slot.path)
 
     def answers(self, variant: Variant | None = None, user: Id | None = None) -> Answers:
-        """Return the answers of a model: of a variant, of a user's variant, or of model a.
+        """Return the answers of a model: of the variant, of the user's variant, or of model a.
 
         Raises
         ------
@@ -158,25 +158,25 @@ class Service:
         return self.index.loaded()
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Return what a function returns, called in a thread, in the time of a request.
+        """Call a function in a thread, within the time limit of a request.
 
         Raises
         ------
         ProblemError
-            If too many requests wait, or the time is over.
+            If too many requests are waiting, or the time limit is exceeded.
         """
         if self._pending >= self.limits.waiting:
             raise ProblemError("busy", f"{self._pending} requests wait for an answer; try again.")
         self._pending += 1
 
         def alone() -> T:
-            with kernels.at_most(1):  # requests are the parallel work
+            with kernels.at_most(1):  # requests already run in parallel
                 return function(*args)
 
         def finished(work: asyncio.Future[T]) -> None:
             self._pending -= 1
             if not work.cancelled():
-                work.exception()  # so that one after a timeout is not reported as lost
+                work.exception()  # retrieve it, so that asyncio does not log it after a timeout
 
         work = asyncio.get_running_loop().run_in_executor(self._pool, alone)
         work.add_done_callback(finished)
@@ -188,7 +188,7 @@ class Service:
             raise ProblemError("timeout", f"The answer took more than {seconds}.") from None
 
     def recorded(self, answers: list[Json], variant: Variant | None) -> list[Json]:
-        """Return lists of recommendations with their variant, if there is a test; log them."""
+        """Log lists of recommendations, and return them with the variant of an A/B test."""
         for each in answers:
             if "b" in self.models:
                 each["variant"] = variant or self.variant(each["user"]) or "a"
@@ -199,7 +199,7 @@ class Service:
         return answers
 
     async def store(self, events: list[Json]) -> None:
-        """Return when events are on the disk.
+        """Write events, and return when they are on disk.
 
         Raises
         ------
@@ -212,7 +212,7 @@ class Service:
         self.counters.events.inc(len(events))
 
     def check_n(self, n: int) -> int:
-        """Return the length of a list, if it is within the limit.
+        """Check the length of a list, and return it.
 
         Raises
         ------
@@ -225,7 +225,7 @@ class Service:
         return n
 
     def check_batch(self, size: int, noun: str, n: int = 1) -> None:
-        """Check the size of a batch, of n items each.
+        """Check the size of a batch, with n items for each element.
 
         Raises
         ------
@@ -233,14 +233,14 @@ class Service:
             If it is empty, or above the limit.
         """
         if not 1 <= size <= self.limits.batch:
-            expected = f"A request has 1 to {self.limits.batch:,} {noun}"
+            expected = f"A request must have 1 to {self.limits.batch:,} {noun}"
             raise ProblemError("invalid-request", f"{expected}; got {size:,}.")
         if size * n > _ROWS:
-            expected = f"A request is for at most {_ROWS:,} items in all"
+            expected = f"A request must be for at most {_ROWS:,} items in total"
             raise ProblemError("invalid-request", f"{expected}; got {size:,} times {n:,}.")
 
     def readiness(self) -> Json:
-        """Return whether requests are answered, and why a newer model is not served."""
+        """Return whether requests are answered, and why newer models were rejected."""
         loaded = {name: slot.current for name, slot in self.slots.items()}
         return {
             "status": "ready" if self.is_ready else "loading",
@@ -250,7 +250,7 @@ class Service:
 
 
 def variant_of(user: Id, share: float) -> Variant:
-    """Return the model of a user: b for a share of all users, always the same for a user.
+    """Return the variant of a user, always the same: b for a share of all users, else a.
 
     Examples
     --------
@@ -262,7 +262,7 @@ def variant_of(user: Id, share: float) -> Variant:
 
 
 class Counters:
-    """Counters of one process, or of all workers where they share a directory."""
+    """Counters of one process, or of all workers if they share a directory."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -286,14 +286,14 @@ class Counters:
         )
 
     def observe(self, route: str, status: int, seconds: float) -> None:
-        """Count a request; one that no route takes has an empty route."""
+        """Count a request; the route is empty if none matches."""
         child = self._children.get((route, status))
         if child is None:
             child = self._children[route, status] = self._requests.labels(route, str(status))
         child.observe(seconds)
 
     def page(self) -> bytes:
-        """Return the page that Prometheus reads."""
+        """Return the metrics in the text format of Prometheus."""
         for name, slot in self._service.slots.items():
             created = getattr(slot.current, "manifest", {}).get("created")
             if created is not None:
@@ -307,19 +307,19 @@ class Counters:
 
 
 class Slot(Generic[T]):
-    """The place of a saved model, or index, that may be replaced at any time.
+    """Slot for a saved model, or index, that may be replaced at any time.
 
-    A directory that is renamed into the place, or a link that is moved, is loaded by the next
-    `check`; who holds the old one goes on with it. What cannot be loaded is rejected, and the old
-    one stays. The path is resolved anew at every check; `load` returns what is served, given the
-    real path.
+    `check` loads a directory that was renamed to the path, or that a moved link points to. Requests
+    in progress keep the old model. If the new one cannot be loaded, it is rejected and the old one
+    is kept. The path is resolved at every check; `load` takes the real path and returns the object
+    to serve.
 
     Attributes
     ----------
     current : object or None
-        What is served; None before the first success.
+        Served object; None before the first success.
     rejected : str or None
-        Why what is at the path now is not served.
+        Reason for which the model at the path is not served.
     """
 
     def __init__(self, path: str, load: Callable[[Path], T]) -> None:
@@ -327,14 +327,20 @@ class Slot(Generic[T]):
         self._load = load
         self.current: T | None = None
         self.rejected: str | None = None
-        self._seen: Signature | None = ("", 0, 0, 0)  # of nothing: a missing directory is news
+        self._seen: Signature | None = (
+            "",
+            0,
+            0,
+            0,
+        )  # differs from None, so that a missing directory is reported
 
     def loaded(self) -> T:
-        """Return what is served; before the first success that is a problem.
+        """Return the served object.
 
         Raises
         ------
         ProblemError
+            If none is loaded yet.
         """
         if self.current is None:
             reason = self.rejected or f"{Path(self.path).name} is being loaded."
@@ -342,16 +348,16 @@ class Slot(Generic[T]):
         return self.current
 
     def check(self) -> bool | None:
-        """Load what is new at the path, and return whether it is served; None if nothing is new.
+        """Load a new model from the path; return whether it is served, None if there is none.
 
-        One thread at a time may call it.
+        Only one thread at a time may call it.
         """
         while (found := _signature(self.path)) != self._seen:
             try:
                 loaded = self._load(Path(os.path.realpath(resolved(self.path))))
             except (RecsysError, OSError, MemoryError) as error:
                 if found is None and self.current is not None and self.rejected is None:
-                    time.sleep(0.1)  # between two renames there is nothing for a moment
+                    time.sleep(0.1)  # the path may be missing for a moment between two renames
                 if _signature(self.path) != found:  # replaced meanwhile
                     continue
                 self._seen, self.rejected = found, str(error)
@@ -364,7 +370,7 @@ class Slot(Generic[T]):
 
 
 def _signature(path: str) -> Signature | None:
-    """Return what changes when a saved directory is replaced, None if there is none."""
+    """Return a signature that changes when a saved directory is replaced, None if missing."""
     place = os.path.realpath(resolved(path))
     try:
         found = (Path(place) / MANIFEST).stat()
@@ -400,13 +406,13 @@ def _manifest(path: Path) -> tuple[Json, str]:
 
 @dataclass(frozen=True, slots=True)
 class IndexAnswers:
-    """Answers of one saved index of documents, which call it by its name."""
+    """Answers of one saved index of documents; they contain its name."""
 
     index: Index
     name: str
 
     def search(self, query: str, n: int) -> Json:
-        """Return the n documents nearest to a query in meaning."""
+        """Return the n documents that match a query best."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             frame = self.index.query(query, n)

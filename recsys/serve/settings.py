@@ -9,32 +9,32 @@ from pathlib import Path
 from recsys.errors import DataError
 
 LENGTH = 10
-"""Items of a list, unless a request says how many."""
+"""Default number of items in a list."""
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable with the directory in which the counters of workers add up."""
+"""Environment variable with the directory of the counters that workers share."""
 
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\s]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of the cost of a request.
+    """Limits on the cost of a request.
 
     Attributes
     ----------
     body, head : int
-        Bytes of a body, and of what comes before it.
+        Size in bytes of a body, and of the request line and headers.
     items : int
-        Items of a list.
+        Number of items in a list.
     batch : int
-        Users, pairs, events or ratings of one request.
+        Number of users, pairs, events or ratings in one request.
     seconds : float
-        For a request to arrive, and for its answer.
+        Time for a request to arrive, and for its answer.
     waiting : int
-        Requests that wait for a thread; more are told to come again.
+        Number of requests that wait for a thread; further ones are rejected as busy.
     connections : int
-        Open connections of a process.
+        Number of open connections of a process.
     """
 
     body: int = 2**20
@@ -55,28 +55,28 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Models of a service, its logs, and who may ask it.
+    """Models of a service, its logs, and its access rules.
 
     Attributes
     ----------
     model : str
         Path of a saved model, of a link to one, or of a saved index.
     model_b : str, optional
-        Another model, for a `share` of the users: an A/B test.
+        Second model, for an A/B test with a `share` of the users.
     share : float
     index : str, optional
         Path of a saved index of documents.
     events, log : str, optional
         Files to which events, and recommendations, are appended.
     api_key : str, optional
-        What requests have to know.
+        Key that requests must send.
     cors : tuple of str
         Sites whose pages may use the service.
     limits : Limits
     check_seconds : float
-        Time between two looks for a replaced model.
+        Time between two checks for a replaced model.
     load_first : bool
-        Load before the start is complete, so that no request finds the service not ready.
+        Whether to load the model before accepting requests.
 
     Raises
     ------

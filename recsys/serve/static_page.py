@@ -1,4 +1,4 @@
-"""The page of the service as one file, with the model's arithmetic and data inside."""
+"""The page of the service as one file, which contains the data and arithmetic of the model."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 _MOST = 48 * 2**20  # bytes of arrays: browsers open a page of 64 MB, but not of 640
 _NEIGHBOURS = 20
 _ON_MAP = 1000
-_WIDTH = 8  # bytes to which arrays are aligned
+_WIDTH = 8  # alignment of arrays in bytes
 
 _SCRIPT = re.compile(r'<script defer src="page/([a-z]+\.js)"></script>\n')
 _STYLE = re.compile(r'<link rel="stylesheet" href="page/([a-z]+\.css)">')
 _SOURCES = {"service.js": ("arithmetic.js", "embedded.js")}
-"""Scripts of the service, and those that answer in its place."""
+"""Scripts that replace a script of the service in the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class StaticPage:
-    """A page to explore a model, as one file of HTML.
+    """Page to explore a model, as one HTML file.
 
     Attributes
     ----------
     html : str
     n_items, n_users : int
-        Those that are in it.
+        Numbers of items and of users in the page.
     """
 
     html: str
@@ -63,26 +63,26 @@ def static_page(
     n_users: int = 200,
     title: str | None = None,
 ) -> StaticPage:
-    """Write a page that recommends by itself, without a server or a network.
+    """Make a page that computes recommendations itself, without a server or network.
 
     Parameters
     ----------
     recommender : Recommender
     other : Recommender, optional
-        A second model, whose recommendations are shown next to those of the first.
+        Second model, whose recommendations are shown next to those of the first.
     n_items : int, optional
-        Number of items in the page, the most rated ones; by default all.
+        Number of items in the page, those with the most ratings; by default all.
     n_users : int
-        Number of users whose ratings are in the page, the first ones: who has the page can read
-        them. With 0 there are none.
+        Number of users, from the first, whose ratings are in the page. Everyone who has the page
+        can read them.
     title : str, optional
-        Title of the page; by default it names the models.
+        Title of the page; by default, it has the names of the models.
 
     Raises
     ------
     DataError
         If a model has no closed form for new users, there are too many items for one page, or the
-        second model does not know an item of the first.
+        second model lacks an item of the first.
     """
     models = {"a": recommender} | ({} if other is None else {"b": other})
     known = recommender.ratings.n_items
@@ -91,7 +91,7 @@ def static_page(
         _check_size(each, n)
     facts = Facts(recommender, recommender.model.name)
     chosen = facts.most_rated(n)
-    featured = recommender.model.uses_features  # else items without ratings have no scores
+    featured = recommender.model.uses_features  # otherwise, items without ratings have no scores
     items = np.sort(chosen[featured | (facts.counts[chosen] > 0)])
     rated = np.flatnonzero(np.diff(recommender.ratings.indptr))
     users = rated[: max(n_users, 0)]
@@ -117,7 +117,7 @@ def static_page(
 
 
 def _check_size(recommender: Recommender, n: int) -> None:
-    """Check that the arrays of n items fit into a page."""
+    """Check that the arrays for n items fit in a page."""
     model = recommender.model
     if (size := form_size(model, n)) <= _MOST:
         return
@@ -125,7 +125,7 @@ def _check_size(recommender: Recommender, n: int) -> None:
     digits = 10 ** max(0, len(str(low)) - 2)
     raise DataError(
         f"A page with {n:,} items of the {model.name} model would take {size / 2**20:,.0f} MB, and "
-        f"a browser opens {_MOST // 2**20} MB well; keep the most rated ones with "
+        f"browsers can open {_MOST // 2**20} MB; keep the most rated ones with "
         f"n_items={low // digits * digits} (--items), or use `recsys serve`, which has no limit."
     )
 
@@ -145,7 +145,7 @@ def _items(facts: Facts, items: Indices) -> Form:
 
 
 def _users(recommender: Recommender, items: Indices, users: Indices) -> Form:
-    """Return the ratings of the users, of items in the page, as rows of a CSR matrix."""
+    """Return the users' ratings of items in the page, as rows of a CSR matrix."""
     rows = recommender.ratings.matrix[users][:, items]
     return {
         "ids": recommender.ratings.users.take(users).to_list(),
@@ -156,7 +156,7 @@ def _users(recommender: Recommender, items: Indices, users: Indices) -> Form:
 
 
 def _model(each: Recommender, first: Recommender, items: Indices, users: Indices) -> Form:
-    """Return what the page needs of a model, whose items and users are those of the first one."""
+    """Return the data of a model for the page; `items` and `users` are indices of the first one."""
     if not isinstance(each.model, FoldsInUsers):
         closed_form(each.model, each.ratings, items, users)  # raises
     if each is not first:
@@ -169,7 +169,7 @@ def _model(each: Recommender, first: Recommender, items: Indices, users: Indices
         "map": None,
         "spectrum": None,
     }
-    with suppress(DataError):  # the page says that the model has none
+    with suppress(DataError):  # the page then shows a message
         found["similar"] = _neighbours(each, items)
     facts = Facts(each, each.model.name)
     with suppress(ProblemError):
@@ -180,7 +180,7 @@ def _model(each: Recommender, first: Recommender, items: Indices, users: Indices
 
 
 def _neighbours(recommender: Recommender, items: Indices) -> Form:
-    """Return the most similar items of each, as places in the page, -1 where there are fewer."""
+    """Return the most similar items of each, as positions in the page, padded with -1."""
     place = np.full(recommender.ratings.n_items, -1)
     place[items] = np.arange(len(items))
     shape = len(items), min(_NEIGHBOURS, max(1, len(items) - 1))
@@ -199,7 +199,7 @@ def _neighbours(recommender: Recommender, items: Indices) -> Form:
 
 
 def _packed(data: Form) -> str:
-    """Return a document with arrays as text: their bytes follow the rest, compressed."""
+    """Return a compressed document as text; the bytes of arrays follow the other values."""
     blocks: list[bytes] = []
 
     def referred(node: Any) -> Any:
@@ -219,9 +219,9 @@ def _packed(data: Form) -> str:
 
 
 def _assembled(data: Form) -> str:
-    """Return the page of the service with styles, scripts and data in place of their names.
+    """Return the page of the service with styles, scripts and data embedded.
 
-    Its policy lets the browser run these very scripts, and load nothing else from anywhere.
+    Its security policy allows these scripts only, and no other resources.
     """
     folder = files("recsys.serve") / "page"
 

@@ -1,11 +1,12 @@
-"""The supervisor of workers: it starts one where one has ended, and ends them all.
+"""Supervisor of workers, which replaces workers that end, and stops all of them.
 
-It is a program of its own, which imports next to nothing: `recsys serve --workers` becomes this
-program when it has started the workers. So the memory that they were forked from is theirs alone.
+It is a separate program with few imports. `recsys serve --workers` starts the workers and then
+executes this program in its place, so that only the workers keep the memory of the parent process.
 
     python -I -S supervisor.py LISTENER NUMBER [PROCESS]...
 
-LISTENER is the descriptor of the socket, NUMBER that of workers, and each PROCESS is one of them.
+LISTENER is the descriptor of the socket, NUMBER the number of workers, and each PROCESS the id of a
+worker that is already running.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import sys
 import time
 
-TYPE_CHECKING = False  # as in `typing`, which would be most of this program
+TYPE_CHECKING = False  # importing `typing` would dominate the memory of this program
 if TYPE_CHECKING:
     import signal
     from collections.abc import Iterable
@@ -22,18 +23,18 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # without its enumerations
 
-DRAIN = 30  # seconds for requests in flight
+DRAIN = 30  # seconds for requests in progress
 ENDING = {signal.SIGTERM, signal.SIGINT}
 """Signals that end the service; they are blocked until the supervisor handles them."""
 
 _WORKER = "from recsys.serve.server import resume; resume()"
-_BREATH = 0.2  # seconds before a worker that has ended is replaced
+_BREATH = 0.2  # seconds before an ended worker is replaced
 
 
 class Supervisor:
-    """A number of workers that serve one socket, given by its descriptor.
+    """Supervisor of a number of workers that serve one socket, given by its descriptor.
 
-    Some `workers` may be there already: processes, children of this one.
+    `workers` are the ids of child processes that are already running.
     """
 
     def __init__(self, listener: int, number: int, workers: Iterable[int] = ()) -> None:
@@ -42,14 +43,14 @@ class Supervisor:
         self._stopping = False
 
     def run(self) -> None:
-        """Replace workers until a signal comes, then let them end."""
+        """Replace workers until a signal arrives, then wait for them to end."""
         for each in ENDING:
             signal.signal(each, self._stop)
         signal.signal(signal.SIGALRM, self._kill)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         while True:
             while not self._stopping and len(self._workers) < self._number:
-                # A signal waits meanwhile, so that no worker misses it.
+                # Block signals until the worker is registered, so that it receives them.
                 signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
                 words = [sys.executable, "-c", _WORKER, str(self._listener)]
                 started = os.posix_spawn(sys.executable, words, os.environ, setsigmask=())
@@ -63,7 +64,7 @@ class Supervisor:
                 code, now = os.waitstatus_to_exitcode(status), time.strftime("%F %T")
                 print(f"{now} ERROR worker {process} ended with code {code}", file=sys.stderr)
                 time.sleep(_BREATH)
-        from shutil import rmtree  # not before: it would be most of this program
+        from shutil import rmtree  # late, because it would dominate the memory
 
         rmtree(os.environ["PROMETHEUS_MULTIPROC_DIR"], ignore_errors=True)
 

@@ -146,9 +146,9 @@ def test_strangers_and_items_that_arrive_together_are_answered_as_alone(service,
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        ({}, "The body has either users, or a history or features of a new user."),
-        ({"users": [105], "history": []}, "The body has either users, or a history"),
-        ({"users": []}, "A request has 1 to 1,000 users; got 0."),
+        ({}, "The body must have either users, or a history or features of a new user."),
+        ({"users": [105], "history": []}, "The body must have either users, or a history"),
+        ({"users": []}, "A request must have 1 to 1,000 users; got 0."),
         ({"history": [{"item": 3}], "n": 1001}, "n must be between 1 and 1,000; got 1001."),
         ({"users": [105], "where": "price < 3"}, "where: 'price < 3' cannot be used"),
         ({"users": [True]}, "users.0"),
@@ -350,14 +350,14 @@ def test_limits(saved):
         problem(service.post("/v1/recommend", long), 413, "too-large")
         problem(service.get("/v1/recommend/105?n=21"), 400, "invalid-request")
         detail = problem(service.post("/v1/recommend", {"users": [1] * 4}), 400, "invalid-request")
-        assert detail == "A request has 1 to 3 users; got 4."
+        assert detail == "A request must have 1 to 3 users; got 4."
 
 
 def test_a_request_has_a_limit_of_all_its_items(service):
     detail = problem(
         service.post("/v1/recommend", {"users": [105] * 200, "n": 1000}), 400, "invalid-request"
     )
-    assert detail == "A request is for at most 100,000 items in all; got 200 times 1,000."
+    assert detail == "A request must be for at most 100,000 items in total; got 200 times 1,000."
 
 
 @pytest.mark.parametrize(
