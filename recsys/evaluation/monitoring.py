@@ -1,4 +1,4 @@
-"""Models in use: new ratings next to those of a model, and clicks on the lists of two models."""
+"""Monitoring of models: new ratings compared with those of a fit, and online A/B tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _METRICS = {
     "rmse": "root mean squared error of the predictions",
     "mae": "mean absolute error of the predictions",
     "recall": "share of a user's new items that are recommended",
-    "ndcg": "quality of the ranking, 1 at best",
+    "ndcg": "quality of the ranking, at most 1",
     "coverage": "share of the known items that are recommended",
 }
 _DRIFTS = {
@@ -45,27 +45,27 @@ _SCHEMA = {
 _Row = tuple[str, float, float | None, float | None, float | None, str]
 
 CLICKS = {
-    "click rate": "Lists with a click, as a share of all lists.",
-    "clicks per list": "Items that were clicked, for each list.",
+    "click rate": "Share of lists with a click.",
+    "clicks per list": "Mean number of clicked items in a list.",
     "first click": "Mean of 1 / rank of the first click of a list, 0 without one.",
-    "users who click": "Users with a click, as a share of all users.",
+    "users who click": "Share of users with a click.",
 }
-"""Names and definitions of what is measured."""
+"""Metrics of an online test, with definitions."""
 
 _RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """New ratings next to those that a model was fitted to.
+    """Result of `monitor`.
 
     Attributes
     ----------
     table : polars DataFrame
-        Columns name, value, low and high (the confidence interval), reference (the same of the
-        model's own ratings, or what chance alone gives), description.
+        Columns name, value, low and high (the confidence interval), reference (the value for the
+        model's own ratings, or that expected by chance), description.
     drift : dict of str to Stability
-        Of "ratings" and "popularity", as far as they are known.
+        Drift of "ratings" and "popularity", where it can be measured.
     evaluation : Evaluation or None
         Metrics on the new ratings; None if no new rating has both a known user and a known item.
     """
@@ -76,13 +76,13 @@ class Monitoring:
 
     @property
     def values(self) -> dict[str, float]:
-        """The values by name, those that there are."""
+        """Values by name, without missing ones."""
         rows = self.table.drop_nulls("value").select("name", "value").iter_rows()
         return {str(name): float(value) for name, value in rows}
 
     @property
     def groups(self) -> pl.DataFrame:
-        """Shares of the groups that drift is measured on: drift, group, before, now."""
+        """Shares of the groups that define the drift: drift, group, before, now."""
         parts = [
             pl.DataFrame({"group": each.groups, "before": each.before, "now": each.now}).select(
                 pl.lit(name).alias("drift"), pl.all()
@@ -103,29 +103,29 @@ def monitor(
     confidence: float = 0.95,
     random_state: int = 0,
 ) -> Monitoring:
-    """Compare new ratings with those of a model, and measure the model on them.
+    """Compare new ratings with those of a model, and evaluate the model on them.
 
-    Unknown users and items are those without ratings in the model; they are counted once each, and
-    "unknown_ratings" are the ratings of them. Drift is measured against the newest ratings of the
-    model, see `recsys.drift`. Metrics are over new ratings of known users and items that the model
-    was not fitted to.
+    Unknown users and items are those without ratings in the model. Each is counted once;
+    "unknown_ratings" counts their ratings. Drift is measured against the newest ratings of the
+    model (see `recsys.drift`). Metrics use the new ratings of known users and items, except those
+    that the model was fitted to.
 
     Parameters
     ----------
     recommender : Recommender
-        Fitted.
+        Fitted recommender.
     new : Ratings
     n : int or sequence of int
         Lengths of the recommendations.
     reference : mapping of str to float, optional
-        Metrics as measured before, by name, such as "ndcg@10".
+        Earlier values of metrics by name, such as "ndcg@10".
     resamples, confidence, random_state
         As in `evaluate`.
 
     Raises
     ------
     DataError
-        If there are no new ratings, or they are implicit and the model's are not.
+        If there are no new ratings, or they are implicit and those of the model are not.
 
     Examples
     --------
@@ -159,7 +159,7 @@ def monitor(
     rows.append(("catalogue_used", covered, None, None, None, said))
     try:
         splits = shared_test({recommender.model.name: known}, new).splits
-    except DataError:  # nothing that can be measured
+    except DataError:  # no usable test rating
         return Monitoring(pl.DataFrame(rows, _SCHEMA, orient="row"), found_drift, None)
     found = evaluate(
         {recommender.model.name: recommender},
@@ -177,7 +177,7 @@ def monitor(
 
 
 def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[_Row]:
-    """Return the shares of unknown users, items and ratings, and of ratings that are known."""
+    """Return the shares of unknown users, items and ratings, and of repeated ratings."""
     from scipy.stats import binomtest  # slow to import
 
     rows: list[_Row] = []
@@ -201,7 +201,7 @@ def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[_Row]:
 
 
 def _means(known: Ratings, new: Ratings, confidence: float) -> _Row:
-    """Return the mean of the new ratings, and that of the newest ones of the model."""
+    """Return the mean of the new ratings, and that of the newest ratings of the model."""
     places = latest(known, new.n_ratings)
     before = known.values if places is None else known.values_at(places)
     mean, half = float(new.values.mean(dtype=np.float64)), 0.0
@@ -217,7 +217,7 @@ class _Item(msgspec.Struct):
 
 
 class _List(msgspec.Struct):
-    """A line of the log, as far as it counts."""
+    """Line of the log, with the fields in use."""
 
     time: str
     user: int | str | None
@@ -228,11 +228,11 @@ class _List(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class OnlineTest:
-    """Clicks of users on the lists of two models.
+    """Result of `online_test`.
 
-    `metrics` has a row for each of `CLICKS`: metric, a, b, difference (b minus a), low, high (of
-    its interval, by the bootstrap over users), p_value (of random groups of users). `counts` has
-    the lists, users and models of both variants, and the lists and clicks that do not count.
+    `metrics` has a row for each of `CLICKS`: metric, a, b, difference (b minus a), low, high (its
+    interval by the bootstrap over users), p_value (of a randomization test over users). `counts`
+    has the lists, users and models of both variants, and the lists and clicks that were left out.
     """
 
     metrics: pl.DataFrame
@@ -241,15 +241,15 @@ class OnlineTest:
 
 
 def read_lists(path: str | Path) -> pl.DataFrame:
-    """Read the log of `recsys serve --log`: one row per recommended item.
+    """Read the log of `recsys serve --log`; return one row per recommended item.
 
-    The columns are list (a number), user (String, null for strangers), variant (null without a
-    test), model, time (Int64, milliseconds since 1970), item (String) and rank.
+    The columns are list (a number), user (String, null if unnamed), variant (null without a test),
+    model, time (Int64, milliseconds since 1970), item (String) and rank.
 
     Raises
     ------
     DataError
-        If the file is missing, or a line is not one of such a log.
+        If the file is missing, or a line does not belong to such a log.
     """
     columns: dict[str, list[Any]] = {name: [] for name in ("user", "variant", "model", "time")}
     items: list[list[str]] = []
@@ -273,7 +273,7 @@ def read_lists(path: str | Path) -> pl.DataFrame:
 
 
 def _lines(path: Path) -> Iterator[_List]:
-    """Yield the lines of a log; those that are blank were erased."""
+    """Yield the lines of a log, without blank ones, which were erased."""
     decoder = msgspec.json.Decoder(_List)
     try:
         with path.open("rb") as stream:
@@ -300,14 +300,14 @@ def online_test(
 ) -> OnlineTest:
     """Test whether users click more on the lists of model b than on those of model a.
 
-    A click counts for the last list before it that its user got with the item. Users are the unit:
-    those with lists of both models, and strangers, are left out. `lists` are those of `read_lists`,
-    `clicks` the columns user and item, and timestamp if times count.
+    A click is attributed to the last list before it with this user and item. The test is over
+    users; unnamed users, and users with lists of both models, are left out. `lists` is the result
+    of `read_lists`; `clicks` has the columns user and item, and optionally timestamp.
 
     Raises
     ------
     DataError
-        If there are no lists of both models to users that are known.
+        If a model has no lists to users who can be included.
     """
     known = lists.filter(pl.col("user").is_not_null() & pl.col("variant").is_not_null())
     n_variants = known.group_by("user").agg(pl.col("variant").n_unique().alias("n"))
@@ -315,8 +315,8 @@ def online_test(
     used = known.filter(~pl.col("user").is_in(both.implode()))
     if used["variant"].n_unique() < 2:
         raise DataError(
-            "The log has no lists of two models to users of their own; `recsys serve --model-b "
-            "OTHER --log FILE` makes such a log."
+            "The log has no lists of two models to different users; `recsys serve --model-b OTHER "
+            "--log FILE` makes such a log."
         )
     clicked = _clicked(used, clicks)
     per_user = _per_user(used, clicked)
@@ -340,11 +340,11 @@ def online_test(
 
 
 def _clicked(lists: pl.DataFrame, clicks: Mapping[str, pl.Series]) -> pl.DataFrame:
-    """Return the clicks that lists led to: list, item and rank, each once."""
+    """Return the distinct clicks on lists: list, item and rank."""
     given = pl.DataFrame([clicks[name].cast(pl.String).alias(name) for name in ("user", "item")])
     if "timestamp" in clicks:
         seconds = unix_seconds(clicks["timestamp"])
-        # The end of its second, as it may be after a list within it.
+        # Use the end of the second, because a list in the same second may precede the click.
         given = given.with_columns((seconds.cast(pl.Int64) * 1000 + 999).alias("time"))
     else:
         given = given.with_columns(time=pl.lit(2**62, pl.Int64))
@@ -377,7 +377,7 @@ def _per_user(lists: pl.DataFrame, clicked: pl.DataFrame) -> pl.DataFrame:
 
 
 def _compared(per_user: pl.DataFrame, confidence: float, random_state: int) -> pl.DataFrame:
-    """Return the table of the metrics."""
+    """Return the table of metrics."""
     sums = {name: per_user[name].to_numpy().astype(float) for name in per_user.columns[2:]}
     one = np.ones(len(per_user))
     ratios = {

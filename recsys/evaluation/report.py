@@ -1,4 +1,4 @@
-"""An evaluation as one HTML page that needs no other file; the template arranges and draws it."""
+"""HTML report of an evaluation: one page, laid out and drawn by the template."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from recsys.messages import missing_extra
 if TYPE_CHECKING:
     from recsys.evaluation.monitoring import Monitoring
 
-_CHARACTER = 6.7  # average width in pixels
-_NEGLIGIBLE = 0.001  # share of the test ratings: tails of the residuals that are not drawn
+_CHARACTER = 6.7  # average width of a character in pixels
+_NEGLIGIBLE = 0.001  # share of test ratings below which tails of residuals are not drawn
 
 Curves = dict[str, list[tuple[float, ...]]]
 """Points (x, y) or (x, y, low, high) of each model, by label."""
 Box = tuple[float, float, float, float]
-"""Left, top, right and bottom in pixels."""
+"""Left, top, right and bottom of a box in pixels."""
 
 
 def html_report(
@@ -43,10 +43,10 @@ def html_report(
     versions: Mapping[str, str] | None = None,
     monitoring: Monitoring | None = None,
 ) -> str:
-    """Return an evaluation as an HTML page that needs no network; labels are escaped.
+    """Return an evaluation as a self-contained HTML page; labels are escaped.
 
-    The page shows the `parameters` of each model, by label, the `command` that repeats the
-    evaluation, and the `versions` of programs and libraries; and what `monitor` has found.
+    The page also shows the `parameters` of each model, by label, the `command` that repeats the
+    evaluation, the `versions` of programs and libraries, and the result of `monitor`.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def html_report(
     environment.globals.update(axis=Axis.of, name_boxes=name_boxes)
     words = {"errors": ERRORS, "intervals": INTERVALS, "tests": TESTS, "ranking": ranking(found)}
     last = found.settings.ns[-1]
-    shares: dict[str, Curves] = {  # of the groups of each drift, by the number of the group
+    shares: dict[str, Curves] = {  # shares of the groups of each drift, by number of the group
         name: {when: [*enumerate(getattr(each, when), start=1)] for when in ("before", "now")}
         for name, each in (monitoring.drift if monitoring else {}).items()
         if len(each.groups) > 1
@@ -158,7 +158,7 @@ def _curves(found: Evaluation) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Axis:
-    """A map from values to pixels, with round numbers for its marks."""
+    """Axis that maps values to pixels, with round numbers as marks."""
 
     low: float
     high: float
@@ -176,7 +176,7 @@ class Axis:
         padding: float = 0.06,
         log: bool = False,
     ) -> Axis:
-        """Return the axis that shows all values but None, with some room at both ends."""
+        """Return the axis that shows all values except None, with some room at both ends."""
         known = [value for value in values if value is not None]
         low, high = min(known), max(known)
         room = (high - low) * padding
@@ -187,7 +187,7 @@ class Axis:
         return cls(low, high, start, end, ticks(low, high) if marks is None else marks, log)
 
     def __call__(self, value: float) -> float:
-        """Return the place of a value."""
+        """Return the position of a value in pixels."""
         if self.log:
             share = math.log(value / self.low) / math.log(self.high / self.low)
         else:
@@ -214,7 +214,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 def name_boxes(
     spots: Sequence[tuple[str, float, float]], x_axis: Axis, y_axis: Axis, width: float
 ) -> list[Box | None]:
-    """Return a box for the name next to each spot of a chart; None where there is no room."""
+    """Return a box for the name next to each point of a chart; None where there is no room."""
     places = [(name, x_axis(x), y_axis(y)) for name, x, y in spots]
     taken = [(x - 5, y - 5, x + 5, y + 5) for _, x, y in places]
     boxes: list[Box | None] = []
@@ -235,7 +235,7 @@ def name_boxes(
 
 
 def number(value: float) -> str:
-    """Return a number as short as four significant digits allow."""
+    """Format a number with at most four significant digits."""
     if value and not 1e-4 <= abs(value) < 1e6:
         text = f"{value:.3g}"
     else:
@@ -244,7 +244,7 @@ def number(value: float) -> str:
 
 
 def plain(value: float, *, sign: bool = False) -> str:
-    """Return a number with four decimals, fewer if it is large."""
+    """Format a number with four decimals, or fewer if it is large."""
     decimals = 4 if abs(value) < 10 else 2 if abs(value) < 1000 else 0
     return f"{value:{'+' if sign else ''},.{decimals}f}".replace("-", "−")
 

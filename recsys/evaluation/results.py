@@ -32,9 +32,9 @@ ERRORS = {
     "rmse_warm": ("warm_squared_error", "warm_ratings"),  # if whole items or users are held out
     "rmse_cold": ("cold_squared_error", "cold_ratings"),
 }
-"""Errors of ratings by name: the columns of `Evaluation.per_user` that they are ratios of."""
-_ADDED = ["relevant", *dict.fromkeys(chain(*ERRORS.values()))]  # over the folds of a user
-_IN_TIME = "time", "leave-last", "given"  # splits whose training part may be the earlier one
+"""Error metrics by name: the columns of `Evaluation.per_user` whose ratio they are."""
+_ADDED = ["relevant", *dict.fromkeys(chain(*ERRORS.values()))]  # columns that are summed over folds
+_IN_TIME = "time", "leave-last", "given"  # splits whose training part may precede the test part
 _KEY = {"metric": pl.String, "kind": pl.String, "n": pl.Int64}
 _BOUNDS = {"low": pl.Float64, "high": pl.Float64}
 _MEASURED = {"model": pl.String} | _KEY | {"value": pl.Float64} | _BOUNDS | {"users": pl.Int64}
@@ -52,7 +52,7 @@ _FORM = re.compile(r"\s*(?P<name>[^\s<>=]+)\s*(?:(?P<sign>[<>]=?)\s*(?P<bound>\S
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Arguments of `evaluate` besides models, metrics and data; `ns` are increasing lengths."""
+    """Arguments of `evaluate` other than models, metrics and data; `ns` are in ascending order."""
 
     ns: tuple[int, ...]
     relevant_from: float | None
@@ -75,7 +75,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class SplitInfo:
-    """A split without its ratings."""
+    """Description of a split, without its ratings."""
 
     method: str
     parameters: dict[str, Any]
@@ -87,8 +87,8 @@ class SplitInfo:
 class Measurement:
     """Measurements of one model, on one split or on all folds together.
 
-    `values` has the columns of `Evaluation.per_user`, and for each metric of all recommendations
-    together, in `overall`, its change without the user.
+    `values` has the columns of `Evaluation.per_user`. `overall` has the metrics of all
+    recommendations together; `values` also has their changes when each user is left out.
     """
 
     values: pl.DataFrame
@@ -97,13 +97,14 @@ class Measurement:
     steps: tuple[Step, ...]
     fit_seconds: float
     recommend_seconds: float
-    timed: bool = False  # whether ratings were predicted for the times they were given at
+    timed: bool = False  # whether predictions used the times of the test ratings
 
 
 def joined(runs: Sequence[Measurement]) -> Measurement:
-    """Join the measurements on several folds, of which a user may be in several.
+    """Join the measurements on several folds.
 
-    Numbers and sums of errors are summed; all else are means over (the user's) folds.
+    Counts and sums of errors are added. Other values are averaged over the folds, or over those
+    that test the user.
     """
     first = runs[0]
     if len(runs) == 1:
@@ -114,7 +115,7 @@ def joined(runs: Sequence[Measurement]) -> Measurement:
     means = pl.exclude("user", *_ADDED, *influences).mean(), pl.col(influences).sum() / len(runs)
     by_user = pl.concat([run.values for run in runs]).group_by("user")
     values = by_user.agg(*sums, *means).sort("user").select(first.values.columns)
-    # Folds may have different ranges of ratings, and so different bins.
+    # Bins differ between folds whose ratings have different ranges.
     histograms = [run.residuals for run in runs if run.residuals is not None]
     residuals = None
     if histograms:
@@ -135,39 +136,39 @@ def joined(runs: Sequence[Measurement]) -> Measurement:
 class Evaluation:
     """Result of `evaluate`.
 
-    A metric is named by its kind, as in `METRICS`, and for recommendations the N: "rmse",
+    The name of a metric is its kind, as in `METRICS`, followed by N for recommendations: "rmse",
     "ndcg@10".
 
     Attributes
     ----------
     table : polars DataFrame
         One row per model: model, rmse, mae, the other metrics, fit_seconds, recommend_seconds
-        (means over folds), users (over whom ranking metrics are means). A metric is null where it
-        does not apply, as rmse and mae of a model that only ranks, or on implicit feedback.
+        (means over folds), users (number of users in ranking metrics). A metric is null where it
+        does not apply, such as rmse and mae of models that only rank, or on implicit feedback.
     metrics : polars DataFrame
         One row per model and metric that applies: model, metric, kind, n (null for rmse and mae),
-        value, low, high (the confidence interval), users (how many have a value).
+        value, low, high (the confidence interval), users (number of users with a value).
     comparisons : polars DataFrame
-        One row per pair of models and metric that is a ratio of sums over users: metric, kind, n,
-        model, other, difference (model minus other), low, high, p_value, adjusted (by Holm's
-        method, over the pairs of models of the metric).
+        One row per pair of models and metric, except coverage and gini: metric, kind, n, model,
+        other, difference (model minus other), low, high, p_value, adjusted (by Holm's method, over
+        the pairs of models of the metric).
     per_user : polars DataFrame
         One row per model and user with test ratings: model, user, relevant and ratings (numbers of
-        test items), squared_error and absolute_error (sums), and the metrics, null where the user
-        has no value. On several folds, numbers and sums are over all, metrics are means.
+        test items), squared_error and absolute_error (sums), and the metrics, null for users
+        without a value. Over several folds, numbers and sums are added, and metrics are averaged.
     residuals : polars DataFrame
-        model, low, high, count: the histogram of predicted minus actual ratings.
+        Histogram of predicted minus actual ratings: model, low, high, count.
     steps : dict of str to tuple of Step
-        The iterations of each model, on the first fold.
+        Iterations of each model on the first fold.
     measured : dict of str to Metric
     counts : dict of str to int
-        Summed over folds: train_ratings, test_ratings; users_evaluated and
+        Sums over folds: train_ratings, test_ratings; users_evaluated and
         users_without_test_items (not in ranking metrics); new_users, new_items, new_ratings.
     fingerprint : str
         SHA-256 of the training and test ratings of the first split.
     timed : tuple of str
-        The models that were told when the test ratings were given, and used it. Where these are
-        not the last ones, they knew later ratings, too.
+        Models whose predictions used the times of the test ratings. Unless the test ratings are
+        the newest ones, these models also knew later ratings.
     """
 
     table: pl.DataFrame
@@ -197,7 +198,7 @@ class Evaluation:
 
     @property
     def held_out(self) -> str:
-        """The test part in words, and which models knew the times of its ratings."""
+        """Description of the test part, and of the models that knew the times of its ratings."""
         first, folds = self.splits[0], len(self.splits)
         if folds == 1:
             text = first.description
@@ -215,7 +216,7 @@ class Evaluation:
 def value_names(
     metrics: Sequence[Metric], ns: Sequence[int]
 ) -> list[tuple[Metric, int | None, str]]:
-    """Return metric, N and name of each value: of ratings first, then by metric and N."""
+    """Return metric, N and name of each value, with rating metrics first."""
     ratings = [(m, None, m.name) for m in metrics if m.scope == "ratings"]
     return ratings + [(m, n, f"{m.name}@{n}") for m in metrics if m.scope != "ratings" for n in ns]
 
@@ -223,7 +224,7 @@ def value_names(
 def summarize(
     runs: Mapping[str, Measurement], metrics: Sequence[Metric], settings: Settings
 ) -> dict[str, pl.DataFrame]:
-    """Return the frames of an `Evaluation` by name, from one measurement per model."""
+    """Return the frames of an `Evaluation` by name, given one measurement per model."""
     columns = {column for run in runs.values() for column in run.values.columns}
     there = [m for m in metrics if m.name not in ERRORS or {*ERRORS[m.name]} <= columns]
     named_values = value_names(there, settings.ns)
@@ -271,7 +272,7 @@ def summarize(
 def _table(
     runs: Mapping[str, Measurement], values: Mapping[Any, float], names: Sequence[str]
 ) -> pl.DataFrame:
-    """Return a row per model with its values, times and number of users."""
+    """Return one row per model with its values, times and number of users."""
     rows = []
     for model, run in runs.items():
         users = int((run.values["relevant"] > 0).sum())
@@ -283,9 +284,9 @@ def _table(
 
 
 def _labelled(models: Iterable[str], frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Return the frames of the models as one, with the model as the first column.
+    """Concatenate the frames of the models, with the model as the first column.
 
-    Columns that only some of the models have are null for the others.
+    Columns missing for a model are null.
     """
     labelled = (
         frame.select(pl.lit(model).alias("model"), pl.all())
@@ -295,7 +296,7 @@ def _labelled(models: Iterable[str], frames: Iterable[pl.DataFrame]) -> pl.DataF
 
 
 def _ratio(values: pl.DataFrame, metric: Metric, name: str) -> Ratio | None:
-    """Return the metric as a ratio of sums over users; None if it is not one or nobody has it."""
+    """Return the metric as a ratio of sums over users; None if it is not one or has no values."""
     column, ratings = ERRORS.get(name, (name, ""))
     if metric.scope == "catalogue" or column not in values.columns or not values[column].count():
         return None
@@ -313,7 +314,7 @@ def _comparisons(
     replicates: Mapping[tuple[str, str], Any],
     settings: Settings,
 ) -> pl.DataFrame:
-    """Test each metric on each pair of models that have it."""
+    """Test the difference of each metric between each pair of models that have it."""
     tests = [
         (metric, n, name, one, other)
         for metric, n, name in named_values
@@ -342,7 +343,7 @@ def _comparisons(
 
 
 def ranking(found: Evaluation) -> str:
-    """Return in words what recommendations are chosen from."""
+    """Describe the items that recommendations are chosen from."""
     if found.splits and found.splits[0].method == "items":
         return "the held-out items alone"
     if found.settings.candidates is None:
@@ -354,13 +355,13 @@ def ranking(found: Evaluation) -> str:
 
 
 def named(metric: str, found: Evaluation) -> str:
-    """Return the name of a metric, marked if it is over sampled candidates."""
+    """Return the name of a metric, marked if it uses sampled candidates."""
     is_sampled = found.settings.candidates is not None and metric not in ERRORS
     return f"{metric} (sampled)" if is_sampled else metric
 
 
 def best_model(found: Evaluation, metric: str) -> str | None:
-    """Return the model with the best value; None if neither more nor less is better."""
+    """Return the model with the best value; None if the metric has no direction."""
     direction = found.measured[metric.partition("@")[0]].direction
     values = found.metrics.filter(pl.col("metric") == metric)
     place = (values["value"] * direction).arg_max() if direction else None
@@ -378,7 +379,7 @@ def significantly_worse(found: Evaluation) -> set[tuple[str, str]]:
 
 
 def only(found: Evaluation, ns: Sequence[int]) -> Evaluation:
-    """Return the evaluation without recommendations of other lengths than `ns`."""
+    """Return the evaluation restricted to lists of the lengths `ns`."""
     ns = tuple(sorted(set(ns)))
     others = [f"@{n}" for n in found.settings.ns if n not in ns]
 
@@ -397,7 +398,7 @@ def only(found: Evaluation, ns: Sequence[int]) -> Evaluation:
 
 
 class Verdict(NamedTuple):
-    """The result of a gate for one model, with the reason in one sentence."""
+    """Result of a gate for one model, with the reason."""
 
     gate: str
     failed: bool
@@ -406,7 +407,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A condition that fails an evaluation: a metric beyond a bound, or (no sign) worse.
+    """Condition that fails an evaluation: a metric beyond a bound, or worse (without a sign).
 
     Examples
     --------
@@ -426,12 +427,12 @@ class Gate:
 
     @classmethod
     def parse(cls, text: str, names: Collection[str]) -> Self:
-        """Read a condition; "ndcg" stands for "ndcg@10" if that is the only NDCG among `names`.
+        """Parse a condition; "ndcg" means "ndcg@10" if that is the only NDCG among `names`.
 
         Raises
         ------
         DataError
-            If the condition has another form, or no metric has its name.
+            If the condition has another form, or its metric is unknown.
         """
         found = _FORM.fullmatch(text)
         try:
@@ -440,14 +441,14 @@ class Gate:
             found = None
         if found is None or (bound is not None and bound != bound):
             raise DataError(
-                f'A condition is "METRIC worse", or "METRIC < NUMBER" (or <=, >, >=); got {text!r}.'
+                f'A condition must be "METRIC worse" or "METRIC < X" (or <=, >, >=); got {text!r}.'
             )
         name = found["name"]
         full = [each for each in names if each.partition("@")[0] == name]
         if name not in names and len(full) != 1:
             bare = {each.partition("@")[0]: each for each in names}
             near = full or [bare[each] for each in close_matches(name.partition("@")[0], bare, 3)]
-            raise DataError(f"No value is called {name!r}; there are {', '.join(near or names)}.")
+            raise DataError(f"No value is named {name!r}; there are {', '.join(near or names)}.")
         return cls(name if name in names else full[0], found["sign"], bound)
 
     def is_met(self, value: float) -> bool:
@@ -456,6 +457,7 @@ class Gate:
         Raises
         ------
         DataError
+            If the condition has no bound.
         """
         if self.sign is None or self.bound is None:
             raise DataError(f"The condition {str(self)!r} compares two models; it has no bound.")
@@ -467,6 +469,7 @@ class Gate:
         Raises
         ------
         DataError
+            If the values do not include the metric.
         """
         if self.name not in values:
             raise DataError(
@@ -476,10 +479,10 @@ class Gate:
         return Verdict(str(self), self.is_met(value), f"{self.name} of {model} is {value:.4g}")
 
     def verdicts(self, found: Evaluation, models: Sequence[str]) -> list[Verdict]:
-        """Return the verdict for each of some models; "worse" is than the evaluation's first model.
+        """Return the verdict for each of some models.
 
-        A model is worse if the difference is to the worse, and the adjusted p value below 1 minus
-        the confidence of the evaluation.
+        A model is worse if its value is worse than that of the first model of the evaluation, and
+        the adjusted p value of the difference is below 1 minus the confidence level.
         """
         if self.sign is not None:
             of_models = found.metrics.filter(pl.col("metric") == self.name)
@@ -490,7 +493,7 @@ class Gate:
     def _tested(self, found: Evaluation, before: str, model: str) -> Verdict:
         direction = found.measured[self.name.partition("@")[0]].direction
         if not direction:
-            raise DataError(f"{self.name} has no better or worse; give a bound for it.")
+            raise DataError(f"{self.name} has no direction; give a bound for it.")
         is_pair = (pl.col("model") == before) & (pl.col("other") == model)
         rows = found.comparisons.filter((pl.col("metric") == self.name) & is_pair).to_dicts()
         if not rows:

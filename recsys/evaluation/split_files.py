@@ -1,4 +1,4 @@
-"""Splits of data sets that were read separately: pairs of files, saved splits and folds."""
+"""Splits from separate data sets: pairs of files, saved splits and folds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from recsys.evaluation.splits import (
     Split,
     has_pairs,
 )
-from recsys.provenance import fingerprint as fingerprint  # which the package exports, too
+from recsys.provenance import fingerprint as fingerprint  # re-exported by the package
 from recsys.readers import as_ratings, read_ratings
 from recsys.schema import SPLIT_MANIFEST
 from recsys.storage import read_split_manifest, split_files
@@ -36,23 +36,24 @@ def split_from_pair(
     method: str = "given",
     parameters: dict[str, Any] | None = None,
 ) -> Split:
-    """Make a split of data sets that were read separately.
+    """Make a split of separate training and test data sets.
 
-    The parts get the same indices. Users and items that only the test data have stay in, without
-    training ratings, until `Split.without_new` drops them.
+    The parts get the same indices. Users and items that occur only in the test data are kept until
+    `Split.without_new` drops them.
 
     Parameters
     ----------
     train, test : Ratings, frame or path
     history : Ratings, frame or path, optional
-        Other ratings of the users of `test`, if they are not in `train`.
+        Other ratings of the users in `test`, if these are not in `train`.
     method, parameters
         As in `Split`.
 
     Raises
     ------
     DataError
-        If a pair of user and item is in both, or no test rating is of a known user and item.
+        If a pair of user and item is in both parts, or no test rating has both a known user and a
+        known item.
     """
     train, test = as_ratings(train), as_ratings(test)
     history = None if history is None else as_ratings(history)
@@ -70,15 +71,16 @@ def split_from_pair(
 
 
 class SharedTest(NamedTuple):
-    """Splits with the same test ratings, one for each of several training parts, by label.
+    """Splits of several training parts with the same test ratings.
 
     Attributes
     ----------
     splits : dict of str to Split
+        Split of each training part, by label.
     n_unknown : int
-        Ratings left out because one training part lacks the user or the item.
+        Number of ratings left out because a training part lacks the user or the item.
     n_known : int
-        Ratings left out because one training part has them.
+        Number of ratings left out because a training part contains them.
     """
 
     splits: dict[str, Split]
@@ -87,22 +89,22 @@ class SharedTest(NamedTuple):
 
 
 def shared_test(trainings: Mapping[str, Ratings], test: Ratings) -> SharedTest:
-    """Make a split of each of several training parts, with the test ratings new to all of them.
+    """Make a split for each of several training parts, with test ratings that are new to all.
 
-    So saved models can be compared that were fitted to different ratings: each leaves out of its
-    recommendations what the user has in its own training part.
+    Saved models that were fitted to different ratings can then be compared. Each model excludes the
+    ratings in its own training part from its recommendations.
 
     Parameters
     ----------
     trainings : mapping of label to Ratings
     test : Ratings
-        Those of users and items that all training parts have ratings of, and that are in none of
-        them, are the test ratings.
+        Candidates for test ratings. Kept are those whose user and item have ratings in all
+        training parts, and that no training part contains.
 
     Raises
     ------
     DataError
-        If no test rating is left, or ids are integers in one training part and texts in another.
+        If no test rating remains, or ids are integers in one training part and texts in another.
     """
     first_label, first = next(iter(trainings.items()))
     for label, train in trainings.items():
@@ -119,7 +121,7 @@ def shared_test(trainings: Mapping[str, Ratings], test: Ratings) -> SharedTest:
             f"{name} was fitted to {np.sum(seen):,}, and lacks the user or item of {np.sum(new):,}"
             for name, (new, seen) in zip(trainings, masks, strict=True)
         )
-        raise DataError(f"No test rating is left of {len(unknown):,}: {'; '.join(found)}.")
+        raise DataError(f"None of {len(unknown):,} test ratings can be used: {'; '.join(found)}.")
     kept = test.take(~(unknown | known))
     splits = {
         label: Split(train, _aligned(kept, train.users, train.items))
@@ -129,7 +131,7 @@ def shared_test(trainings: Mapping[str, Ratings], test: Ratings) -> SharedTest:
 
 
 def unknown_and_known(train: Ratings, test: Ratings) -> tuple[Mask, Mask]:
-    """Return which test ratings are of users or items without training ratings, and repeat one."""
+    """Mark test ratings of users or items without training ratings, and those that repeat one."""
     users = train.users.find(test.users.values)[test.user_index_of_nonzeros()]
     items = train.items.find(test.items.values)[test.indices]
     there = (users >= 0) & (items >= 0) & has_ratings(train)[users] & has_items(train)[items]
@@ -137,7 +139,7 @@ def unknown_and_known(train: Ratings, test: Ratings) -> tuple[Mask, Mask]:
 
 
 def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
-    """Return the same ratings under the indices of `users` and `items`."""
+    """Return the ratings with the indices of `users` and `items`."""
     if part.users == users and part.items == items:
         return replace(part, users=users, items=items)
     rows = users.find(part.users.values)[part.user_index_of_nonzeros()]
@@ -160,7 +162,7 @@ def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
 
 
 def _features_of(features: Any, known: Ids, ids: Ids) -> Any:
-    """Return features in the order of other ids, of which those unknown have none."""
+    """Return features in the order of `ids`, with empty rows for ids that are not known."""
     if features is None or known == ids:
         return features
     from scipy import sparse
@@ -174,13 +176,13 @@ def _features_of(features: Any, known: Ids, ids: Ids) -> Any:
 def read_split(
     path: str | Path, read: Callable[[str | Path], Ratings] | None = None
 ) -> Split | list[Split]:
-    """Read the split in a folder, or the folds of one; `read` reads the ratings of a file.
+    """Read the split in a folder, or its folds; `read` reads the ratings of a file.
 
     Raises
     ------
     DataError
-        If there is no split, its ratings overlap, test ratings are older than the cut or training
-        ratings newer, or the files are not those that the folder's split.json describes.
+        If there is no split, its ratings overlap, ratings are on the wrong side of the cut, or the
+        files are not those that the folder's split.json describes.
     """
     folder = Path(path)
     manifest = read_split_manifest(folder)
@@ -202,12 +204,12 @@ def read_pair(
     read: Callable[[str | Path], Ratings] | None = None,
     history: Path | None = None,
 ) -> Split:
-    """Read a split of two files, and the history; a saved split is checked to be as saved.
+    """Read a split from two files, and a history; check that a saved split is unchanged.
 
     Raises
     ------
     DataError
-        As `read_split`.
+        As in `read_split`.
     """
     read, folder = read or read_ratings, Path(train).parent
     files, manifest = split_files(folder) or {}, read_split_manifest(folder)

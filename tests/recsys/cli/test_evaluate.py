@@ -416,7 +416,7 @@ def test_a_saved_model_is_measured_as_it_is(run, ratings):
     assert "--new keep does not apply to a saved model." in said
     said = run("evaluate", "m", "--test", "p/train.csv", code=1).stderr
     assert re.search(
-        r"No test rating is left of (\S+): als was fitted to \1, and lacks the user or", said
+        r"None of (\S+) test ratings can be used: als was fitted to \1, and lacks the user or", said
     )
 
 
@@ -478,10 +478,10 @@ def test_a_gate_with_a_bound(run, ratings):
 @pytest.mark.parametrize(
     ("condition", "said"),
     [
-        ("ndgc worse", "No value is called 'ndgc'; there are ndcg@10"),
-        ("rmse", 'A condition is "METRIC worse", or "METRIC < NUMBER"'),
-        ("rmse < much", "A condition is"),
-        ("rmse < nan", "A condition is"),
+        ("ndgc worse", "No value is named 'ndgc'; there are ndcg@10"),
+        ("rmse", 'A condition must be "METRIC worse" or "METRIC < X"'),
+        ("rmse < much", "A condition must be"),
+        ("rmse < nan", "A condition must be"),
         ("rmse worse", '"worse" needs two models; `recsys compare BEFORE AFTER --test FILE`'),
     ],
 )

@@ -296,14 +296,14 @@ def test_monitor_in_one_table_and_as_a_gate(run, models):
     assert answer["model"].startswith("bias@")
     assert {row["drift"] for row in answer["groups"]} == {"ratings", "popularity"}
     said = run("monitor", "models/one", "new.csv", "--fail-if", "rsme > 1", code=2).stderr
-    assert "No value is called 'rsme'; there are rmse" in said
+    assert "No value is named 'rsme'; there are rmse" in said
 
 
 def test_monitor_writes_a_section_of_the_report(run, models):
     pytest.importorskip("jinja2")
     run("monitor", "models/one", "p/test.csv", "--report", "day.html")
     page = Path("day.html").read_text()
-    assert "New ratings and those of the model" in page
+    assert "Monitoring of new ratings" in page
     assert "popularity_drift" in page
     assert "change of the popularity of items: " in page
     assert "Share of the ratings by popularity of the item" in page

@@ -118,7 +118,7 @@ def test_all_that_was_asked_for_is_there(page, found):
         "Learning curves",
         "Differences between the models",
         "The split",
-        "To repeat this",
+        "How to repeat this evaluation",
     ]
     for metric in ("rmse", "mae", "ndcg@10", "coverage@10", "popularity_bias@10"):
         for value in found.table[metric].drop_nulls():
@@ -161,7 +161,7 @@ def test_what_there_is_not_is_left_out(ratings):
         "Intervals",
         "Accuracy and popularity",
         "The split",
-        "To repeat this",
+        "How to repeat this evaluation",
     ]
 
 

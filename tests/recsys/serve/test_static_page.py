@@ -143,7 +143,7 @@ def test_scores_that_differ_from_the_algebra_are_an_error(monkeypatch, ratings):
     spectral = Recommender("spectral", factors=3).fit(ratings)
     kind, linear = type(spectral.model), type(spectral.model).scores
     monkeypatch.setattr(kind, "scores", lambda self, users: linear(self, users) ** 2)
-    with pytest.raises(DataError, match="scores of this spectral model are more than"):
+    with pytest.raises(DataError, match="reproduce the scores of this spectral model"):
         static_page(spectral)
 
 
