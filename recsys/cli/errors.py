@@ -1,4 +1,4 @@
-"""Errors of the command: one sentence and an exit code."""
+"""Errors of the command: one message and an exit code."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141
 TERMINATED = 143
 
-_interrupts: list[int] = []  # SIGINT received: libraries may lose the exception, or raise another
+_interrupts: list[int] = []  # received SIGINT: libraries may swallow or replace the exception
 
 
 class CommandError(RecsysError):
-    """Request that cannot be met, as far as the command line shows (exit code 1)."""
+    """Request that cannot be met (exit code 1)."""
 
 
 def require(condition: object, sentence: str, error: type[Exception] = click.UsageError) -> None:
-    """Check a condition of a verb; the sentence says what would be right.
+    """Check a condition; `sentence` is the error message.
 
     Raises
     ------
     UsageError
-        Or another error, if the condition does not hold.
+        If the condition does not hold; `error` selects another class.
     """
     if not condition:
         raise error(sentence)
@@ -56,7 +56,7 @@ def guarded(command: Callable[[], object], state: State) -> int:
             try:
                 if sys.stdout is not None:
                     sys.stdout.flush()
-            except OSError:  # so that the interpreter does not try again at the end, and complain
+            except OSError:  # otherwise, the interpreter flushes again at exit, and fails
                 sys.stdout = None
             return code
     return 0
@@ -91,7 +91,7 @@ def _report(error: BaseException, state: State) -> int:
 
         _print(redacted("".join(traceback.format_exception(error))).rstrip())
     if _interrupts or isinstance(error, KeyboardInterrupt | click.Abort):
-        # A terminal has just echoed ^C on a line of its own.
+        # The terminal has echoed ^C, so begin a new line.
         start = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""
         _print(f"{start}Interrupted.")
         return INTERRUPTED
@@ -99,7 +99,7 @@ def _report(error: BaseException, state: State) -> int:
         vars(error)["message"] = redacted(error.message)
         error.show()
         return error.exit_code
-    # A file name in a message must not move the cursor of the terminal.
+    # Escape control characters of file names, which could move the cursor.
     text = redacted(_sentence(error))
     shown = (c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
     _print(f"Error: {''.join(shown)}")
@@ -109,12 +109,12 @@ def _report(error: BaseException, state: State) -> int:
 
 
 def _sentence(error: BaseException) -> str:
-    """Return one line that says what went wrong."""
+    """Return the message of an error in one line."""
     if isinstance(error, RecsysError | LowRankError | ImportError):
         return str(error)
     if reason := system_reason(error):
         files = [getattr(error, name, None) for name in ("filename2", "filename")]
-        name = files[0] or files[1]  # of two, the one that was to be written
+        name = files[0] or files[1]  # of two files, name the one to write
         return f"{f'{name}: ' if name else ''}{reason[0].lower()}{reason[1:]}."
     if isinstance(error, ValueError) and str(error).startswith("embedded null"):
         return "file names cannot contain NUL characters."

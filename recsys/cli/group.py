@@ -1,4 +1,4 @@
-"""Click classes that all verbs share: lazy loading, help sections, settings, exclusive options."""
+"""Click classes that all verbs share: lazy loading, help sections, settings, option groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recsys.cli.errors import CommandError
 from recsys.messages import close_matches
 
 EVERYWHERE = "Everywhere"
-_MANY, _FEW = 16, 4  # options named elsewhere: of more than so many, so few stand for all
+_MANY, _FEW = 16, 4  # of more than 16 options described elsewhere, only 4 are named
 
 FILE_NAME = "recsys.toml"
 PREFIX = "RECSYS"
@@ -26,7 +26,7 @@ PREFIX = "RECSYS"
 
 @dataclass
 class State:
-    """Options that stand before or after every verb, and the words of the command line."""
+    """Options that may precede or follow the verb, and the words of the command line."""
 
     quiet: bool = False
     debug: bool = False
@@ -34,7 +34,7 @@ class State:
 
 
 class Verb(click.Command):
-    """Command that is imported when it is called: its place, "module:attribute", and short help."""
+    """Command that is imported when called, from "module:attribute", with its short help."""
 
     def __init__(self, target: str, short_help: str) -> None:
         super().__init__(target, short_help=short_help)
@@ -45,7 +45,7 @@ class Verb(click.Command):
         return command
 
 
-# What an option is called elsewhere, by its name here.
+# Names of options in other programs, for suggestions.
 _ELSEWHERE = {
     "-n": "-k --k --top --top-n --top-k --topn --topk --limit --num --number --count",
     "-k": "-n --top --top-n --top-k --topn --topk --rank --components",
@@ -69,8 +69,8 @@ _ELSEWHERE = {
 class Option(click.Option):
     """Option in a section of the help; with `details`, the help only names it under that title.
 
-    With `commas`, a value may be several ones, separated by commas. `setting` is its name in the
-    environment and in recsys.toml, if that is not the name of the parameter.
+    With `commas`, a value may be a list separated by commas. `setting` is the name of the option in
+    the environment and in recsys.toml, by default the name of the parameter.
     """
 
     def __init__(
@@ -87,17 +87,17 @@ class Option(click.Option):
         self.setting = setting or str(self.name)
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
-        """Convert the value, or each of the values between commas."""
+        """Convert the value, or each value of a comma-separated list."""
         if self.commas and value is not None:
             value = [part.strip() for each in value for part in str(each).split(",")]
         return super().type_cast_value(ctx, value)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return the value that the environment has for this verb, or for all."""
+        """Return the value in the environment for this verb, or for all verbs."""
         return next(filter(None, map(os.environ.get, variables(self, ctx))), None)
 
     def handle_parse_result(self, ctx: click.Context, opts: Any, args: list[str]) -> Any:
-        """Parse the value; an error says where the value is set, if not on the command line."""
+        """Parse the value; an error names its source, if that is not the command line."""
         try:
             return super().handle_parse_result(ctx, opts, args)
         except click.BadParameter as error:
@@ -106,12 +106,12 @@ class Option(click.Option):
                 ParameterSource.DEFAULT_MAP: [FILE_NAME],
             }
             for place in places.get(ctx.get_parameter_source(str(self.name)), [])[:1]:
-                vars(error)["message"] += f" It is set in {place}."  # which is final to its type
+                vars(error)["message"] += f" It is set in {place}."  # declared final by Click
             raise
 
 
 class _WithExamples(click.Command):
-    """Help with options by section and examples at the end."""
+    """Command whose help has options by section, and examples at the end."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -152,10 +152,10 @@ class _WithExamples(click.Command):
 
 
 class Command(_WithExamples):
-    """Verb with settings from recsys.toml, and groups of parameters of which one may be given.
+    """Verb with settings from recsys.toml, and mutually exclusive groups of parameters.
 
-    `one_of` has the names of the parameters of each group by what messages call it.
-    `hints` are answers to options that the verb does not have, and, for "", to more arguments.
+    `one_of` maps the name of each group in messages to the names of its parameters. `hints` maps
+    unknown options, and "" for surplus arguments, to hints in error messages.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Command(_WithExamples):
         self.hints = hints or {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments on top of the settings; help needs none and shows none.
+        """Parse the arguments, with defaults from the settings unless help is requested.
 
         Raises
         ------
@@ -199,7 +199,7 @@ class Command(_WithExamples):
         return rest
 
     def _hint(self, unknown: str) -> str:
-        """Return the options that may be meant by a name that no option has, as a question."""
+        """Return a question that suggests options for an unknown name."""
         if unknown in self.hints:
             return self.hints[unknown]
         known = {o: None for p in self.params if isinstance(p, click.Option) for o in p.opts}
@@ -209,7 +209,7 @@ class Command(_WithExamples):
         return f"Did you mean {' or '.join(meant)}?" if meant else ""
 
     def _choose_one(self, ctx: click.Context) -> None:
-        """Keep the one group of options that is given, the command line before settings."""
+        """Keep the given group of options; the command line overrides settings."""
         groups = self.one_of.values()
         given = {n for n in chain(*groups) if ctx.params[n] not in (None, (), False)}
         typed = {n for n in given if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE}
@@ -230,11 +230,11 @@ class Group(_WithExamples, click.Group):
     command_class = Command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of work, not of the alphabet."""
+        """Return the names in order of declaration, not of the alphabet."""
         return [*self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, imported if it is a verb; None if there is none of that name."""
+        """Return a command, imported if necessary; None if the name is unknown."""
         found = self.commands.get(cmd_name)
         return found.load() if isinstance(found, Verb) else found
 
@@ -257,7 +257,7 @@ class Group(_WithExamples, click.Group):
 
 
 def variables(option: click.Parameter, ctx: click.Context) -> list[str]:
-    """Return the names of the environment variables of an option, the strongest first."""
+    """Return the names of the environment variables of an option, in order of precedence."""
     name = _setting(option).upper()
     return [f"{prefix}_{name}" for prefix in (ctx.auto_envvar_prefix, PREFIX) if prefix]
 
@@ -268,7 +268,7 @@ def defaults_of(ctx: click.Context) -> dict[str, Any]:
 
 
 def settings(ctx: click.Context) -> dict[str, str]:
-    """Return every setting outside the command line as "fit --threads": "2 (RECSYS_THREADS)"."""
+    """Return all settings outside the command line, as "fit --threads": "2 (RECSYS_THREADS)"."""
     root = ctx.find_root()
     table, found, known = _read(root), {}, set()
     for each in _verbs(root):
@@ -310,7 +310,7 @@ def _of_verb(table: Mapping[str, Any], ctx: click.Context) -> dict[str, Any]:
     levels: list[Any] = [table]
     for name in ctx.command_path.split()[1:]:
         own = levels[-1].get(name)
-        levels.append(own if isinstance(own, dict) else {})  # an option may be called like a verb
+        levels.append(own if isinstance(own, dict) else {})  # an option may have the name of a verb
     values = {k: v for level in levels for k, v in level.items() if not isinstance(v, dict)}
     return {
         str(each.name): [value] if each.multiple and not isinstance(value, list) else value
@@ -342,7 +342,7 @@ def _normalised(value: Any) -> Any:
 
 
 def _check(table: Mapping[str, Any], ctx: click.Context, where: str) -> None:
-    """Raise for keys that no command has, with the nearest one that exists."""
+    """Raise for unknown keys, with a suggestion."""
     group = ctx.command if isinstance(ctx.command, click.Group) else None
     names = group.list_commands(ctx) if group else []
     options = {_setting(each) for verb in _verbs(ctx) for each in _options(verb.command)}

@@ -48,7 +48,7 @@ def load_ratings(
 ) -> Ratings:
     """Read ratings from one or several sources, and report in one line how they were read.
 
-    `like` has options of an earlier reading, which count where none are given.
+    `like` has the options of an earlier reading, used where `reader` has none.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
         request, tables = _request(reader, recommender.provenance.reading), {}
         for ids in (recommender.ratings.items, recommender.ratings.users):
             place = getattr(reader, f"{ids.kind}_table")
-            if place is not None:  # in place of the table that the model kept
+            if place is not None:  # replaces the table stored in the model
                 table, remark = read_table(place, ids, request, of_new=True)
                 tables[f"{ids.kind}_table"] = table
                 note(remark)
@@ -150,7 +150,7 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
 
 
 def _note_unknown_levels(table: Features, ids: Ids, features: FeatureBlocks | None) -> None:
-    """Say which categories of new items, or users, a model has not learned of."""
+    """Report the categories of new items or users that a model does not know."""
     encoder: FeatureEncoder | None = getattr(features, "encoder", None)
     if encoder is not None:
         new = table.frame.filter(ids.find(table.frame[ids.kind]) < 0)
@@ -163,10 +163,10 @@ def _note_unknown_levels(table: Features, ids: Ids, features: FeatureBlocks | No
 def plan_fit(
     fitting: FitOptions, ratings: Ratings, reader: ReaderOptions, *, compare: bool = True
 ) -> tuple[Recommender, Ratings, str | None]:
-    """Return the recommender to fit, its ratings, and the reason for a model that was chosen.
+    """Return the recommender to fit, its ratings, and the reason if the model was chosen.
 
-    The ratings have features, if the model uses them and there are tables. Without `compare`, the
-    first of several models is chosen, for an answer at once.
+    The ratings have features if the model uses them and there are tables. Without `compare`, the
+    first of several candidates is chosen, which is faster.
     """
     from recsys.auto import Auto, choose_model
     from recsys.recommender import Recommender
@@ -194,12 +194,12 @@ def featured(
 ) -> Ratings:
     """Return ratings with the features of their tables, if there are any and a model uses them.
 
-    With `unrated`, also the items and users of the tables that nobody rated.
+    With `unrated`, also include the items and users of the tables that have no ratings.
 
     Raises
     ------
     CommandError
-        If features are requested, and there are no tables.
+        If features are requested but there are no tables.
     """
     named = None if reader.features is None else [*map(str.strip, reader.features.split(","))]
     if ratings.item_table is ratings.user_table is None:
@@ -219,15 +219,13 @@ def featured(
         if isinstance(side, FeatureBlocks):
             kind = side.encoder.kind
             more = side.matrix.shape[0] - len(getattr(ratings, f"{kind}s"))
-            new = f"; they are all that is known of {counted(more, kind)} without ratings" * (
-                more > 0
-            )
+            new = f"; {counted(more, kind)} without ratings known by features only" * (more > 0)
             note(f"features of {kind}s: {side.encoder}{new}")
     return found
 
 
 def note_weights(models: Iterable[Model], ratings: Ratings) -> None:
-    """Report which models do not use the weights that interactions have."""
+    """Report which models ignore the weights of interactions."""
     names = [model.name for model in models if not model.uses_weights]
     if names and ratings.implicit and ratings.weighted:
         verb = "does" if len(names) == 1 else "do"
@@ -240,12 +238,12 @@ def parameters_for(
 ) -> dict[str, dict[str, Any]]:
     """Return the parameters of each model that were given on the command line.
 
-    With `shared`, also seed and threads of the models that have them.
+    With `shared`, also include seed and threads for models that have them.
 
     Raises
     ------
     UsageError
-        If a parameter does not exist, or is given in another way.
+        If a parameter does not exist, or has its own option.
     """
     from recsys.models.registry import parameters
 
@@ -265,7 +263,7 @@ def parameters_for(
         owners = [model for model in ([prefix] if prefix else declared) if name in declared[model]]
         option = name if name in NAMED else "parameter"
         source = None if context is None else context.get_parameter_source(option)
-        # What is on the command line is for these models, settings elsewhere for any.
+        # Parameters on the command line must apply to these models; other settings need not.
         if not owners and (prefix or source in (None, ParameterSource.COMMANDLINE)):
             raise _not_a_parameter(name, {prefix: declared[prefix]} if prefix else declared)
         for model in owners:
@@ -276,7 +274,7 @@ def parameters_for(
 def _not_a_parameter(
     name: str, declared: Mapping[str, Mapping[str, Parameter]]
 ) -> click.UsageError:
-    """Return the error for a parameter that none of some models has."""
+    """Return the error for a parameter that none of the models has."""
     from recsys.models.registry import MODELS, parameters
 
     models = " or ".join(declared)
@@ -304,7 +302,9 @@ def _converted(parameter: Parameter, text: str) -> Any:
         parameter.check(value)
     except (click.BadParameter, DataError) as error:
         reason = error.message if isinstance(error, click.BadParameter) else str(error)
-        reason = reason.partition(" Recognized values: ")[0]  # a dozen ways to say true or false
+        reason = reason.partition(" Recognized values: ")[
+            0
+        ]  # omit the long list of values of a flag
         raise click.UsageError(f"-p {parameter.name}={text}: {reason}") from error
     return value
 
@@ -334,7 +334,7 @@ def fit_recommender(
 def listed_ids(texts: Iterable[str], ids: Ids) -> list[str]:
     """Return ids from the command line, each once: a text is one, or several between commas.
 
-    A text with commas is one id if there is such an id, or none of its parts is one.
+    A text with commas is not split if it is an id itself, or none of its parts is a known id.
     """
     found: list[str] = []
     for text in texts:
@@ -370,7 +370,7 @@ def known_block(path: str, reader: ReaderOptions, recommender: Recommender) -> p
 
 
 def _known(path: str, listed: Sequence[Any] | pl.Series, ids: Ids, finding: str) -> list[bool]:
-    """Return which ids are known, at least one, and report how many are not."""
+    """Return which ids are known, report how many are not, and raise if none is."""
     known: list[bool] = (ids.find(listed) >= 0).tolist()
     if not any(known):
         ids.index(listed)  # raises, with the closest ids
@@ -380,7 +380,7 @@ def _known(path: str, listed: Sequence[Any] | pl.Series, ids: Ids, finding: str)
 
 
 def note_unknown(listed: Sequence[Any], ids: Ids, answer: str) -> None:
-    """Report which of the listed ids are unknown, and what they get."""
+    """Report which of the listed ids are unknown, and how they are treated."""
     pairs = zip(listed, ids.find(listed), strict=True)
     unknown = list(dict.fromkeys(str(each) for each, place in pairs if place < 0))
     if unknown:
@@ -388,14 +388,14 @@ def note_unknown(listed: Sequence[Any], ids: Ids, answer: str) -> None:
 
 
 def find_title(ratings: Ratings, text: str) -> Any:
-    """Return the id of the item with the title `text`: exactly, ignoring case, or part of it.
+    """Return the id of the item whose title is, ignoring case, or contains `text`.
 
-    "the matrix" finds "Matrix, The (1999)". The beginning of a title counts more than its middle.
+    "the matrix" finds "Matrix, The (1999)". Titles that begin with the text are preferred.
 
     Raises
     ------
     CommandError
-        If there are no titles, or none or several match.
+        If there are no titles, or not exactly one matches.
     """
     import polars as pl
 
@@ -421,7 +421,7 @@ def find_title(ratings: Ratings, text: str) -> Any:
     n_words, known = wanted_bare.count(" ") + 1, dict[str, str]()
     for name, title in zip(bare.to_list(), titles.to_list(), strict=True):
         words = (name or "").split()
-        for start in range(len(words) - n_words + 1):  # as many words as are wanted
+        for start in range(len(words) - n_words + 1):  # all phrases with as many words as the text
             known.setdefault(" ".join(words[start : start + n_words]).strip(",:!?."), title)
     known |= {name: title for name, title in zip(bare, titles, strict=True) if name}
     near = dict.fromkeys(known[each] for each in close_matches(wanted_bare, known, _NAMED))
@@ -429,7 +429,7 @@ def find_title(ratings: Ratings, text: str) -> Any:
 
 
 def _only(text: str, ratings: Ratings, found: list[int]) -> Any:
-    """Return the id of the one item that is found, or raise with a list."""
+    """Return the id of the only item found, or raise with a list of several."""
     import numpy as np
 
     items = ratings.items.take(np.array(found))
@@ -452,7 +452,7 @@ def described_history(
     Raises
     ------
     CommandError, UsageError
-        If an item is given twice, or a rating is not one of the model's.
+        If an item is given twice, or a rating is invalid for the model.
     """
     ratings, training, history = recommender.ratings, recommender.training, {}
     rated = [(text, _best_rating(recommender)) for text in like]
@@ -476,7 +476,7 @@ def described_history(
             ratings.items.index([text])  # raises, with the closest ids
         if place < 0:
             item = find_title(ratings, text)
-        else:  # the id of one item may be the title of another
+        else:  # an id may also be the title of another item
             titled = [] if ratings.titles is None else (ratings.titles == text).arg_true().to_list()
             item = _only(text, ratings, sorted({place, *titled}))
         if item in history:
@@ -491,7 +491,7 @@ def _best_rating(recommender: Recommender) -> float:
 
 
 def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> pl.DataFrame:
-    """Read users (else all rows are of a new one), known items and, if there are any, ratings."""
+    """Read users (by default one new user), known items and, if present, ratings."""
     import polars as pl
 
     from recsys.data.rows import RowOptions, RowRules
@@ -512,6 +512,6 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
         note(f"{path}: {counted(repeated, 'duplicate')} (last kept)")
     if "rating" not in frame.columns and recommender.model._needs_values:
         best = _best_rating(recommender)
-        note(f"{path} has no ratings: its items count as liked, with a rating of {best:g}")
+        note(f"{path} has no ratings: its items are treated as liked, with a rating of {best:g}")
         frame = frame.with_columns(pl.lit(best, pl.Float32).alias("rating"))
     return frame

@@ -1,4 +1,4 @@
-"""Output of the command: data in all formats, verdicts of gates; notes, and bars of progress."""
+"""Output of the command: data in all formats, verdicts of gates, notes, progress bars."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "csv", "tsv", "json", "jsonl", "parquet")
 PATIENCE = 1.0
-"""Seconds of silence before a bar appears."""
+"""Seconds before a progress bar appears."""
 SCHEMA = 1
-"""Version of the JSON documents; it changes when a key changes its meaning or goes away."""
+"""Version of the JSON documents; it changes when a key is removed or changes its meaning."""
 
 SUFFIXES = {f".{form}": form for form in FORMATS[1:]} | {".ndjson": "jsonl"}
 
@@ -62,7 +62,7 @@ def check_file(path: str | Path | None, option: str, suffixes: Iterable[str] = (
 
 @dataclass(frozen=True)
 class Output:
-    """Destination of the data: a file, a table of a database at `address`, or standard output."""
+    """Destination of the data: a file, a database table at `address`, or standard output."""
 
     path: Path | None = None
     format: str | None = None
@@ -71,12 +71,12 @@ class Output:
 
     @property
     def resolved_format(self) -> str:
-        """The requested format, that of the file's suffix, table or csv; or database.
+        """Requested format, that of the suffix, or database; by default table or csv.
 
         Raises
         ------
         UsageError
-            If the suffix stands for no format.
+            If the suffix has no format.
         """
         if self.address is not None:
             return "database"
@@ -97,7 +97,7 @@ class Output:
         UsageError
             If binary data would go to a terminal.
         DataError
-            If the database cannot be reached or written to, or the table exists and may not.
+            If the database cannot be reached or written to, or the table must not exist but does.
         """
         if self.address is not None:
             with self._table():
@@ -137,7 +137,7 @@ class Output:
         remark: str = "",
         **head: Any,
     ) -> None:
-        """Write one frame, or several as if they were one; below a table, also `remark`."""
+        """Write one frame, or several as one; in the format table, add `remark` below."""
         listed: Any = [frames] if hasattr(frames, "write_csv") else frames
         with self.open(**head) as sink:
             for frame in listed:
@@ -196,7 +196,7 @@ class Sink:
     is_first: bool = True
 
     def write(self, frame: pl.DataFrame | Shortlist) -> None:
-        """Write a batch; the first one, even without rows, has the columns."""
+        """Write a batch; the first one defines the columns, even without rows."""
         if self.is_first or len(frame):
             self.stream.write(self.encoded(frame))
         self.is_first = False
@@ -239,7 +239,7 @@ class _Json(Sink):
 
 @dataclass
 class _Parquet(Sink):
-    """Batches are kept as Parquet files and joined by the streaming engine at the end."""
+    """Writer that stores batches as Parquet files, and joins them in a stream at the end."""
 
     def __post_init__(self) -> None:
         if self.path is None or _is_special(self.path):
@@ -278,7 +278,7 @@ def _is_special(path: Path) -> bool:  # a device or a named pipe, which is not r
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file next to `path` that replaces it at the end, or is removed on any error.
+    """Open a temporary file that replaces `path` at the end, or is removed on any error.
 
     Raises
     ------
@@ -304,7 +304,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-# Characters that move the cursor, break a line or turn the direction of the text around.
+# Characters that move the cursor, break a line or reverse the direction of text.
 _CONTROLS = [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F]
 _CONTROLS += [0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 _PLAIN = dict.fromkeys(_CONTROLS, "\ufffd")
@@ -322,7 +322,7 @@ def render(frame: pl.DataFrame | Shortlist) -> str:
     for name, values in frame.to_dict(as_series=False).items():
         types, folds = {type(value) for value in values} - {type(None)}, name in _WRAPPED
         numeric = bool(types) and types <= {int, float}
-        # Texts make room for numbers.
+        # Only texts are shortened, not numbers.
         table.add_column(name, justify="right" if numeric else "left", no_wrap=numeric)
         overflow: Any = "fold" if folds else "ellipsis"
         columns.append([Text(c, no_wrap=not folds, overflow=overflow) for c in _cells(values)])
@@ -335,7 +335,7 @@ def render(frame: pl.DataFrame | Shortlist) -> str:
 
 
 def _cells(values: list[Any]) -> list[str]:
-    """Return the texts of a column; of floats, about four digits of the largest."""
+    """Format a column as text; floats have about four digits of the largest value."""
     types = {type(value) for value in values}
     if bool in types:
         return ["" if value is None else "yes" if value else "no" for value in values]
@@ -354,11 +354,11 @@ def write_facts(
     output: Output,
     document: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write `facts` as rows section, name, value, or `document` (else the facts) as JSON."""
+    """Write `facts` as rows of section, name and value; as JSON, write `document` or `facts`."""
     import polars as pl
 
     columns = dict.fromkeys(("section", "name", "value"), pl.String)
-    is_table = output.resolved_format == "table"  # which is for people: a section is named once
+    is_table = output.resolved_format == "table"  # name a section only once for human readers
     rows = [
         ("" if is_table and place else section, str(name), _fact(value, for_people=is_table))
         for section, values in facts.items()
@@ -368,7 +368,7 @@ def write_facts(
 
 
 def _fact(value: Any, *, for_people: bool) -> str | None:
-    """Return a fact as text; for people, 12,345 rather than 12345, and yes rather than true."""
+    """Format a fact as text; for human readers, 12,345 instead of 12345, yes instead of true."""
     if value is None:
         return "-" if for_people else None
     if isinstance(value, bool):
@@ -385,12 +385,12 @@ def _fact(value: Any, *, for_people: bool) -> str | None:
 def parsed_gates(
     conditions: Sequence[str], names: Sequence[str], *, comparing: bool = False
 ) -> list[Gate]:
-    """Return the conditions of --fail-if on values with some names.
+    """Parse the conditions of --fail-if on values with the given names.
 
     Raises
     ------
     UsageError
-        If one cannot be read, or needs a comparison of two models.
+        If a condition is invalid, or needs a comparison of two models.
     """
     from recsys.errors import DataError
     from recsys.evaluation.results import Gate
@@ -406,12 +406,12 @@ def parsed_gates(
 
 
 def report_verdicts(verdicts: Sequence[Verdict]) -> None:
-    """Report the conditions that are not met, and raise if one is.
+    """Report the conditions that are not met, and raise for those that are.
 
     Raises
     ------
     CommandError
-        If one is met.
+        If a condition is met.
     """
     for verdict in verdicts:
         if not verdict.failed:
@@ -421,9 +421,9 @@ def report_verdicts(verdicts: Sequence[Verdict]) -> None:
 
 
 def note(message: str, *, verbatim: bool = False) -> None:
-    """Print a line on standard error, unless `--quiet`; a terminal gets lines that fit.
+    """Print a line on standard error, unless `--quiet`; wrap it on a terminal.
 
-    `verbatim` is for commands, which are copied.
+    `verbatim` prevents wrapping, for commands to copy.
     """
     if _state().quiet:
         return
@@ -434,7 +434,7 @@ def note(message: str, *, verbatim: bool = False) -> None:
 
 
 class Activity:
-    """Progress bar (a context manager), shown on a terminal if the work lasts over a second."""
+    """Progress bar (a context manager), shown on a terminal for work that takes over a second."""
 
     def __init__(self, title: str) -> None:
         self.title = redacted(title)
@@ -458,12 +458,12 @@ class Activity:
                 self._bar.stop()
 
     def step(self, step: Step, title: str = "") -> None:
-        """Move the bar to `step`, of other work if there is a title."""
+        """Move the bar to `step`; `title` names new work."""
         self.title = title or self.title
         self._update(total=step.total, completed=step.step, note=describe(step))
 
     def count(self, rows: int, expected: int | None) -> None:
-        """Move the bar to a number of rows, of those that are expected."""
+        """Move the bar to a number of rows, out of the expected number."""
         total = None if expected is None else max(rows, expected)
         share = "" if total is None else f"{rows / max(total, 1):.0%}, "
         self._update(total=total, completed=rows, note=f"{share}{rows:,} rows")

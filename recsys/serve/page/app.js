@@ -1,11 +1,11 @@
-// The page: the model, the history that all views share, and the views.
+// The page: the model, the views, and the history that they share.
 "use strict";
 
-const POPULAR = 40; // items to begin with
+const POPULAR = 40; // number of popular items to start from
 const VIEWS = ["recommend", "map", "spectrum", "search"];
 
 const app = {
-  history: [], // entries {item, title, value}, own (of the user), out (left out), changed (its rating)
+  history: [], // entries: item, title, value; flags: own (of the user), out (left out), changed (rating)
   user: null,
   total: 0,
   popular: [],
@@ -37,7 +37,7 @@ const app = {
     this.changed();
   },
 
-  // Leave an entry of a user out, or put it back; remove one that was added.
+  // Leave out an entry of the user, or put it back; remove an added entry.
   drop(item) {
     const entry = this.entry(item);
     if (entry.own) entry.out = !entry.out;
@@ -109,7 +109,7 @@ const app = {
     return abilities.includes(ability);
   },
 
-  // A service of documents has one view.
+  // A service of documents only has one view.
   openAlone(name) {
     VIEWS.forEach((each) => { $(`tab-${each}`).hidden = each !== name; });
     this.open(name);

@@ -1,10 +1,10 @@
 // Fold-ins in the browser: the scores of a user from the ratings in the user's history.
 //
-// Each kind of closed form (recsys/serve/closed_forms.py makes them) is a function from a form and
-// a history to `{scores, reasons}`: the scores of all items, and for one item what adds to its
-// score, as pairs of a key and an amount; keys are positions in the history, or names of features.
-// A history is `{items, values, user}`: places of items in the catalogue, their ratings, and the
-// place of a user whose features count, or -1.
+// For each kind of closed form (see recsys/serve/closed_forms.py), a function of a form and a history
+// returns `{scores, reasons}`: the scores of all items, and a function that returns the contributions
+// to the score of one item, as pairs of a key and an amount. Keys are positions in the history, or
+// names of features. A history is `{items, values, user}`: positions of items in the catalogue, their
+// ratings, and the position of a user whose features are used, or -1.
 "use strict";
 
 // The Cholesky factor of a symmetric positive definite matrix, row by row, in place.
@@ -39,14 +39,14 @@ function dot(a, b, n) {
   return sum;
 }
 
-// Row `at` of a matrix that is stored row by row.
+// Row `at` of a matrix in row-major order.
 const row = (matrix, at, width) => matrix.subarray(at * width, (at + 1) * width);
 
 // The product of a symmetric matrix and a vector.
 const product = (A, x, d) => Float64Array.from({ length: d }, (_, i) => dot(row(A, i, d), x, d));
 
-// A ridge regression on the vectors of the rated items, the last number of which is a bias. The
-// prior of the user's vector has a mean and a precision; the vectors may be uncertain themselves.
+// A ridge regression on the vectors of the rated items, whose last entry is a bias. The prior of the
+// user's vector has a mean and a precision; the vectors of items may have covariances.
 function posteriorSample(sample, form, history) {
   const [n, d] = sample.vectors.shape, vectors = sample.vectors.data;
   const count = history.items.length;
@@ -86,7 +86,7 @@ function posteriorSample(sample, form, history) {
   return { scores, reasons };
 }
 
-// The mean of the prior of a user: that of all, and what the user's own features add.
+// The prior mean of a user: that of all users, plus the contribution of the user's own features.
 function priorOf(form, history, d) {
   const prior = form.prior ? Float64Array.from(form.prior.data) : new Float64Array(d);
   if (form.users && history.user >= 0) {
@@ -95,7 +95,7 @@ function priorOf(form, history, d) {
   return prior;
 }
 
-// The vector of an item without what its features have in it, and that of each group of them.
+// The vector of an item without the contributions of its features, and the contribution of each group.
 function withoutFeatures(form, groups, item, d) {
   const vector = Float64Array.from(row(form.vectors.data, item, d));
   const featured = (groups ?? []).map((_, at) => row(form.features.data, item * groups.length + at, d));
@@ -103,7 +103,7 @@ function withoutFeatures(form, groups, item, d) {
   return [vector, featured];
 }
 
-// What each entry of the history adds in a direction.
+// The contribution of each entry of the history in a direction.
 const shares = (terms, direction) => terms.map((term, at) => [at, dot(term, direction, direction.length)]);
 
 // Add the covariance of an item's vector, an upper triangle by rows, to the equations of a user.
@@ -121,7 +121,7 @@ function addUncertainty(packed, d, system, term) {
   }
 }
 
-// The weighted sum of what several forms give.
+// The weighted sum of several forms.
 function mixture(parts) {
   const scores = new Float64Array(parts[0].found.scores.length);
   for (const { factor, found } of parts) found.scores.forEach((value, i) => { scores[i] += factor * value; });
@@ -135,7 +135,7 @@ function mixture(parts) {
   return { scores, reasons };
 }
 
-// The probability of a standard normal number below z: by its series near zero, else by a continued
+// The standard normal distribution function at z, by its series near zero, otherwise by a continued
 // fraction.
 function normalBelow(z) {
   const density = Math.exp(-z * z / 2) / Math.sqrt(2 * Math.PI);
@@ -149,16 +149,16 @@ function normalBelow(z) {
   return z < 0 ? density / fraction : 1 - density / fraction;
 }
 
-// The mean of a normal number around `mean`, truncated to an interval.
+// The mean of a normal distribution with mean `mean`, truncated to an interval.
 function truncatedMean(mean, deviation, low, high) {
   let lower = (low - mean) / deviation, upper = (high - mean) / deviation, turned = 1;
-  if (lower > 0) [lower, upper, turned] = [-upper, -lower, -1]; // tails below zero have their digits
+  if (lower > 0) [lower, upper, turned] = [-upper, -lower, -1]; // lower tails keep their precision
   const density = (z) => Math.exp(-z * z / 2) / Math.sqrt(2 * Math.PI);
   const mass = Math.max(normalBelow(upper) - normalBelow(lower), 1e-300);
   return mean + deviation * turned * (density(lower) - density(upper)) / mass;
 }
 
-// The history with the latent numbers that ratings on an ordinal scale stand for.
+// The history with latent numbers in place of ratings on an ordinal scale.
 function settled(form, history) {
   if (!form.scale) return history;
   let { values } = history;
@@ -175,7 +175,7 @@ function settled(form, history) {
   return { ...history, values };
 }
 
-// The expected level where the latent number has this mean.
+// The expected level, given the mean of the latent number.
 function expectedLevel({ levels, cuts, variance }, mean) {
   const deviation = Math.sqrt(variance), last = levels.data.length - 1;
   let expected = levels.data[last];
@@ -185,7 +185,7 @@ function expectedLevel({ levels, cuts, variance }, mean) {
   return expected;
 }
 
-// Take off what few ratings of an item cost it in lists.
+// Subtract the discount for items with few ratings.
 function discounted(form, scores) {
   if (form.discount) form.discount.data.forEach((value, item) => { scores[item] -= value; });
 }
@@ -199,7 +199,7 @@ const KINDS = {
     return found;
   },
 
-  // Implicit least squares: 1 at the items of the history, weakly 0 everywhere else.
+  // Implicit least squares: targets are 1 for items of the history, and 0 with low weight for others.
   interactions(form, history) {
     const [n, d] = form.vectors.shape, vectors = form.vectors.data;
     const weights = history.values.map((value) => Math.max(value / form.unit, 0));
@@ -211,7 +211,7 @@ const KINDS = {
       right[k] += penalty * value;
     });
     const terms = history.items.map((item, at) => {
-      const rated = form.known ? form.known.data[item] : 1; // others are none of the pairs
+      const rated = form.known ? form.known.data[item] : 1; // other items are not observed
       const known = row(vectors, item, d).map((value) => value * rated);
       const term = Float64Array.from(known, (value) => value * weights[at]);
       for (let i = 0; i < d; i++) {
@@ -231,7 +231,7 @@ const KINDS = {
     return { scores, reasons };
   },
 
-  // The user's bias, a damped mean; then a ridge regression of what it leaves.
+  // The user's bias, a damped mean; then a ridge regression on the residuals.
   residuals(form, history) {
     const [n, d] = form.vectors.shape, vectors = form.vectors.data, count = history.items.length;
     const off = history.items.map((item, at) => history.values[at] - form.mean - form.bias.data[item]);
@@ -277,12 +277,12 @@ const KINDS = {
   },
 };
 
-// The scores of the user with this history, and the reasons of each.
+// The scores of the user with this history, and their reasons.
 function foldIn(form, history) {
   return KINDS[form.kind](form, history);
 }
 
-// The n places with the largest scores, the first of equal ones before the others.
+// The n positions with the largest scores; equal scores keep their order.
 function largest(scores, n, excluded) {
   const places = [];
   for (let i = 0; i < scores.length; i++) if (!excluded.has(i)) places.push(i);

@@ -3,8 +3,8 @@
 
 const $ = (id) => document.getElementById(id);
 
-// An element with attributes, properties that are functions (event handlers), and children: texts
-// are always text, so that a title with markup in it stays a title.
+// An element with attributes, event handlers (functions), and children. Strings become text nodes, so
+// that markup in a title is not interpreted.
 function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -31,7 +31,7 @@ const spoken = (text) => h("span", { class: "hidden" }, text);
 const titleOf = (item) => item.title ?? String(item.item);
 const countText = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
 
-// A number with about three digits that tell something.
+// A number with about three significant digits.
 function digits(value) {
   const size = Math.abs(value);
   if (size >= 100 || value === 0) return value.toLocaleString("en", { maximumFractionDigits: 0 });
@@ -39,20 +39,20 @@ function digits(value) {
   return value.toPrecision(2);
 }
 
-// The decimals that tell numbers apart which are up to `top`.
+// The number of decimals for numbers up to `top`.
 const decimals = (top) => Math.min(Math.max(1 - Math.floor(Math.log10(top)), 0), 12);
 
 const percent = (share) => `${share < 0 ? "−" : ""}${Math.round(100 * Math.abs(share))}%`;
 
 const signed = (value) => (value < 0 ? "−" : "+") + digits(Math.abs(value));
 
-// A number of the width of a bar, as an attribute that style sheets understand without inline style.
+// The relative width of a bar, as a custom property for the style sheet instead of inline style.
 function setLength(element, share) {
   element.style.setProperty("--length", `${Math.round(1000 * Math.min(Math.max(share, 0), 1)) / 10}%`);
   return element;
 }
 
-// Say a change to those who do not see it.
+// Announce a change to screen readers.
 function announce(text) {
   $("status").textContent = text;
 }
@@ -64,7 +64,7 @@ function showProblem(error) {
   box.hidden = !error;
 }
 
-// The items that `change` has moved slide from their old place to the new one.
+// Animate items that `change` has moved from their old position to the new one.
 function sliding(container, change) {
   const before = new Map();
   const keyed = () => container.querySelectorAll("[data-key]");
@@ -79,7 +79,7 @@ function sliding(container, change) {
   });
 }
 
-// The last call within a while, and whether an answer is still the newest one.
+// Debounce calls, and check whether an answer is still the newest one.
 function later(action, milliseconds) {
   let timer = 0;
   return (...values) => {

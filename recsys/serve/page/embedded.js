@@ -40,8 +40,8 @@ class Embedded {
 
   of(variant) { return this.data.models[variant ?? "a"]; }
 
-  // Items whose title begins with a text, then those with a word that does, then all that have its
-  // words; case and accents do not count.
+  // Items whose title begins with the text, then those with a word that does, then those that contain
+  // all its words; case and accents are ignored.
   async items(q, n) {
     const { counts, ids } = this.data.items, wanted = plain(q.trim()), words = wanted.split(/\s+/), found = [];
     this.titles.forEach((title, place) => {
@@ -129,7 +129,7 @@ class Embedded {
 // A text without case and accents.
 const plain = (text) => text.toLowerCase().normalize("NFD").replace(/\p{M}/gu, "");
 
-// A document in which `{"$array": offset, ...}` stands for an array in a buffer.
+// A document in which `{"$array": offset, ...}` represents an array in a buffer.
 function withArrays(node, buffer, start) {
   if (node === null || typeof node !== "object") return node;
   if ("$array" in node) {

@@ -1,4 +1,4 @@
-// The panel of one item: what is known of it, and its neighbours.
+// The panel of one item: facts and similar items.
 "use strict";
 
 const itemPanel = {
@@ -57,7 +57,7 @@ const itemPanel = {
           return h("li", {}, h("span", { class: "rank" }, String(each.rank)),
             h("button", { class: "title", onclick: () => this.open(each.item) }, titleOf(each)), score);
         });
-        lists.push(rows.length ? h("ol", { class: "ranked near", "aria-labelledby": `near-${variant}` }, ...rows) : h("p", { class: "muted" }, "None: the model knows too little of it."));
+        lists.push(rows.length ? h("ol", { class: "ranked near", "aria-labelledby": `near-${variant}` }, ...rows) : h("p", { class: "muted" }, "None: the model has too little information about it."));
       } catch (error) {
         lists.push(h("p", { class: "muted" }, error.message));
       }

@@ -1,8 +1,8 @@
-// The view of the map: items in the plane of the first two directions of their vectors.
+// The view of the map: items in the plane of the first two principal components of their vectors.
 "use strict";
 
 const MOST_ZOOM = 40;
-const MARGIN = 34; // pixels around the whole map
+const MARGIN = 34; // margin of the whole map in pixels
 
 const mapView = {
   items: [],
@@ -43,8 +43,8 @@ const mapView = {
   has(item) { return Boolean(this.places?.has(String(item))); },
 
   describe({ axes, share }) {
-    const shown = share ? ` They hold ${Math.round(100 * share)}% of the differences between the items.` : "";
-    $("map-note").textContent = `The two directions in which the model's ${countText(this.items.length, "item")} differ most; items are near one another if the model takes them for alike.${shown}`;
+    const shown = share ? ` They explain ${Math.round(100 * share)}% of the variance between the items.` : "";
+    $("map-note").textContent = `The two directions in which the model's ${countText(this.items.length, "item")} differ most; items that the model considers similar are close together.${shown}`;
     const names = (ends) => (ends ?? []).slice(0, 2).join(", ");
     const ends = { left: axes[0]?.low, right: axes[0]?.high, down: axes[1]?.low, up: axes[1]?.high };
     const arrows = { left: "←", right: "→", up: "↑", down: "↓" };
@@ -111,7 +111,7 @@ const mapView = {
     pen.lineWidth = 1;
   },
 
-  // Names where there is room: of what counts first, then of the items with most ratings.
+  // Names where there is room: first highlighted items, then those with the most ratings.
   labels(pen, drawn, size, colour, family) {
     const order = { marked: 0, liked: 1, recommended: 2, other: 3 }, taken = [];
     const crowd = drawn.length > 500 ? 3 : 1; // points that a name may cover
@@ -239,7 +239,7 @@ const mapView = {
     event.preventDefault();
   },
 
-  // Show an item in the middle of the map.
+  // Centre the map on an item.
   find(id) {
     const item = this.places.get(String(id));
     this.zoom = Math.max(this.zoom, 4);

@@ -1,4 +1,4 @@
-// The view of recommendations: a history that can be changed, and the lists that follow from it.
+// The view of recommendations: an editable history, and the lists computed from it.
 "use strict";
 
 const SEEN = 5; // rows of a history that a small screen shows
@@ -29,14 +29,14 @@ const recommendView = {
     if (!app.can("history")) this.onlyKnown();
   },
 
-  // A model that cannot fold in new users recommends to those of the data.
+  // A model that cannot fold in new users recommends to known users only.
   onlyKnown() {
     $("whose").hidden = $("find-item").hidden = true;
     document.querySelector("input[value=user]").checked = true;
     this.choose();
   },
 
-  // The ratings that a mark stands for; of implicit feedback there is one only.
+  // The ratings to choose from; implicit feedback has only one.
   get grades() {
     const { rating_min: low, rating_max: high } = app.card.training;
     if (app.implicit) return [];
@@ -238,7 +238,7 @@ const recommendView = {
 
   emptyState() {
     const text = app.user === null
-      ? "Mark a few items that you like. With each one, the recommendations are computed anew, and say why."
+      ? "Mark a few items that you like. With each one, the recommendations and their reasons are updated."
       : "Everything is left out of the history. Put something back, or add an item.";
     return h("div", { class: "empty" }, svgSketch(), h("h2", {}, app.user === null ? "Begin with something you like" : "An empty history"), h("p", { class: "muted" }, text));
   },
@@ -254,8 +254,8 @@ const recommendView = {
       const rows = answer.items.map((item) => this.row(item, { old, top, shared: both.has(item.item), variant: app.variants[at] }));
       return h("div", { class: "list" }, heading, rows.length ? h("ol", { class: "ranked" }, ...rows) : h("p", { class: "muted" }, "Every item is in the history already."));
     });
-    const shares = "Numbers are scores, and percentages their shares.";
-    const alone = this.rates("a") ? "The number is the rating that the model expects, less a discount for items that few have rated." : shares;
+    const shares = "Numbers are scores; percentages are shares of the score.";
+    const alone = this.rates("a") ? "The number is the expected rating, minus a discount for items with few ratings." : shares;
     const note = answers.length > 1 ? [h("span", { class: "shared" }), ` ${common.length} of ${this.n} in both lists.`] : alone;
     const head = h("div", { class: "titled" }, h("h2", {}, "Recommendations"), h("label", { class: "count" }, "Show ",
       h("select", { id: "how-many", "aria-label": "Number of recommendations", onchange: (event) => { this.n = Number(event.target.value); this.refresh(); } },
@@ -270,7 +270,7 @@ const recommendView = {
     mapView.draw();
   },
 
-  // A selector of the button that takes the place of one in the lists, when they are made anew.
+  // A selector of the button that replaces this one when the lists are rebuilt.
   placeOf(button) {
     const row = button.closest("li[data-key]"), list = button.closest(".list");
     if (!row) return "#how-many";
@@ -296,7 +296,7 @@ const recommendView = {
       score, buttons || "");
   },
 
-  // How an item has moved since the list before, or that it was left out of the history.
+  // The movement of an item since the previous list, or a note that it was left out of the history.
   movement(item, old) {
     if (app.entry(item.item)) return h("span", { class: "moved new" }, "left out");
     if (!old) return null;
@@ -307,7 +307,7 @@ const recommendView = {
     return h("span", { class: `moved ${up ? "up" : "fell"}` }, h("span", { "aria-hidden": "true" }, `${up ? "↑" : "↓"}${by}`), spoken(`${up ? "up" : "down"} ${by}`));
   },
 
-  // Whether the scores of a model are ratings, whose shares are in the same unit.
+  // Whether the scores of a model, and their contributions, are in units of ratings.
   rates(variant) { return !app.implicit && app.card.models[variant].rates; },
 
   reasons(because, total) {
@@ -321,7 +321,7 @@ const recommendView = {
   },
 };
 
-// Three lines of a list and a heart: the picture of an empty page.
+// The picture of an empty page: three lines of a list and a heart.
 function svgSketch() {
   const line = (y, width) => svg("rect", { x: 30, y, width, height: 7, rx: 3.5 });
   return svg("svg", { class: "sketch", viewBox: "0 0 120 72", "aria-hidden": "true" },

@@ -1,4 +1,4 @@
-// The description of the API, from openapi.json: each route with an example of a request to send.
+// The description of the API from openapi.json: each route with an example request.
 "use strict";
 
 const PLAIN = { integer: 1, number: 0.5, boolean: false, string: "text", object: {} };
@@ -28,7 +28,7 @@ function kind(schema) {
   return `${schema.type ?? "any"}${usual === "" ? "" : `, by default ${usual}`}`;
 }
 
-// Send the request of a form as it stands in its fields, with the key given once.
+// Send the request in the fields of a form; ask for the key once.
 async function send(event) {
   event.preventDefault();
   const { method, target, body } = event.target.elements, shown = event.target.querySelector("pre");

@@ -1,4 +1,4 @@
-// The view of texts: documents, or items, found by meaning in the index that is served.
+// The view of the search: documents, or items, found in the index.
 "use strict";
 
 const searchView = {

@@ -1,7 +1,7 @@
-// The answers of `recsys serve`, from the address that the page has come from.
+// The answers of `recsys serve`, from the address of the page.
 "use strict";
 
-const KEY = "recsys-key"; // of the service, for as long as the page is open
+const KEY = "recsys-key"; // storage name of the API key, kept while the page is open
 
 class Service {
   static async open() {
@@ -10,7 +10,7 @@ class Service {
     return service;
   }
 
-  // The model, once it is loaded and the key is right; without a model, the index.
+  // The model, after it is loaded and the key is accepted; without a model, the index.
   async described() {
     for (;;) {
       try {
@@ -82,13 +82,13 @@ class Service {
   async search(q, n) { return this.get("v1/search", { q, n }); }
 }
 
-// Parameters of an address; those without a value are left out.
+// Query parameters of an address, without empty ones.
 function query(parameters) {
   const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined);
   return given.length ? `?${new URLSearchParams(given)}` : "";
 }
 
-// The key, from a field in place of the page.
+// Ask for the key in a form that replaces the page.
 function askForKey(wrong) {
   const message = wrong ? "That is not the key of this service; try again." : "This service answers to those who have its key.";
   return new Promise((done) => {

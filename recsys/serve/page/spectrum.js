@@ -1,4 +1,4 @@
-// The view of singular values: how much each direction of a model tells, and how many there are.
+// The view of singular values, with their shares of the sum of squares.
 "use strict";
 
 const BOX = { left: 48, right: 44, top: 16, bottom: 42 };
@@ -24,7 +24,7 @@ const spectrumView = {
     const cumulative = squares.map((value) => (sum += value) / total);
     const enough = cumulative.findIndex((share) => share >= 0.9) + 1 || values.length;
     const used = cumulative.findIndex((share) => share >= 0.999) + 1 || values.length;
-    const says = `The model has ${countText(rank, "factor")}. The first ${enough > 1 ? `${enough} hold` : "one holds"} ${used === enough ? "99.9%" : "90%"} of the sum of their squares${used < rank ? `${used === enough ? "" : `, and ${used} hold 99.9%`}: the others are hardly used` : ""}.`;
+    const says = `The model has ${countText(rank, "factor")}. The first ${enough > 1 ? `${enough} hold` : "one holds"} ${used === enough ? "99.9%" : "90%"} of the sum of their squares${used < rank ? `${used === enough ? "" : `, and ${used} hold 99.9%`}: the others contribute little` : ""}.`;
     const rows = values.map((value, at) => h("tr", {}, h("th", { scope: "row" }, String(at + 1)), h("td", {}, digits(value)), h("td", {}, `${(100 * squares[at] / total).toFixed(1)}%`), h("td", {}, `${(100 * cumulative[at]).toFixed(1)}%`)));
     const table = h("table", {}, h("thead", {}, h("tr", {}, ...["direction", "singular value", "share", "cumulative"].map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...rows));
     return h("div", { class: "panel" },
@@ -34,7 +34,7 @@ const spectrumView = {
       h("details", {}, h("summary", {}, "As a table"), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Singular values" }, table)));
   },
 
-  // A box that is drawn in for the width that it has.
+  // A box whose drawing adapts to its width.
   frame(draw) {
     const box = h("div");
     new ResizeObserver(() => {

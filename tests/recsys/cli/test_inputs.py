@@ -224,7 +224,7 @@ def test_history_without_ratings_is_what_was_liked(run, model, loaded):
     expected = loaded.recommend(history={103: 5.0, 105: 5.0}, n=3)
     assert table(result)["item"].to_list() == expected["item"].to_list()
     assert "liked.txt: 1 of 3 rows are of unknown items, ignored" in result.stderr
-    assert "its items count as liked, with a rating of 5" in result.stderr
+    assert "its items are treated as liked, with a rating of 5" in result.stderr
 
 
 def test_repeated_pairs_of_a_history_are_counted(run, model, loaded):

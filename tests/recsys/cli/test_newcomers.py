@@ -61,7 +61,7 @@ def test_a_file_of_ratings_brings_its_new_items(run, saved):
     tables = ("--item-table", saved / "items.csv", "--user-table", saved / "users.csv")
     asked = ("recommend", saved / "ratings.csv", *tables, "--model", "als", "--user", 3)
     said = run(*asked, "--where", "new")
-    assert "all that is known of 2 items without ratings" in said.stderr
+    assert "; 2 items without ratings known by features only" in said.stderr
     assert len(said.stdout.splitlines()) == 3
     bare = run(*asked, "--no-features", "-n", 40, "--format", "csv").stdout.splitlines()
     assert bare[0] == "user,item,rank,score,title"

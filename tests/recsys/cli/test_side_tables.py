@@ -165,7 +165,7 @@ def test_features_of_tables_are_used_by_the_models_that_can(run):
     assert "features of" not in run(*fit, "popular").stderr
     assert "features of" not in run(*fit, "als", "--no-features").stderr
     said = run(*fit, "als", "--features", "kind, vip").stderr
-    assert "features of items: kind (2); they are all that is known of 1 item without" in said
+    assert "features of items: kind (2); 1 item without ratings known by features only" in said
     assert "features of users: vip (2)\n" in said
     assert "popular does not use features" in run(*fit, "popular", "--features", "kind").stderr
     explained = run("explain", "m", "--user", "u1", "--item", "a1", "--json").stdout
