@@ -30,11 +30,11 @@ _MOST_TERMS = 50_000  # words of a text column; the most frequent ones are kept
 DIRECTIONS = 100
 """Largest number of dimensions of texts as vectors."""
 
-_NAMED = 3  # words that name a direction
+_NAMED = 3  # number of words in the name of a direction
 _DAY = 86_400_000_000  # microseconds
 _YEAR = 365.2425  # days
 OTHER = "other"
-"""Level of all rare categories."""
+"""Name of the level that pools rare categories."""
 _TRUTHS = {
     **dict.fromkeys(("true", "yes", "t", "y", "1"), "true"),
     **dict.fromkeys(("false", "no", "f", "n", "0"), "false"),
@@ -64,7 +64,7 @@ class Block(ABC):
 
     @abstractmethod
     def _encoded(self, values: pl.Series) -> csr_array:
-        """Return the features of suited values before they are scaled."""
+        """Return the unscaled features of values that `suited` has converted."""
 
     def rows(self, values: pl.Series) -> csr_array:
         """Return the features of values, csr_array of shape (n, n_features)."""
@@ -262,7 +262,7 @@ class TextBlock(Block):
         return sparse.csr_array(space.project(rows))
 
     def _counts(self, values: pl.Series) -> csr_array:
-        """Return how often each known word occurs in each text."""
+        """Return the number of occurrences of each known word in each text."""
         words = word_frame(values)
         columns = self.terms.find(words["word"])
         known = columns >= 0
@@ -281,7 +281,7 @@ KINDS: dict[FeatureKind, type[Block]] = {
     "list": LevelBlock,
     "text": TextBlock,
 }
-"""Block of each kind of column."""
+"""Block class of each kind of column."""
 
 FORMS: dict[type[Block], str] = {
     NumberBlock: "number",
@@ -303,7 +303,7 @@ def _knots(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _weights(numbers: npt.NDArray[np.float64], knots: npt.NDArray[np.float64]) -> list[Floats]:
-    """Return the weights of each knot, by linear interpolation; zeros for a missing number."""
+    """Return the linear interpolation weights of each knot; zeros for missing numbers."""
     return [np.nan_to_num(np.interp(numbers, knots, one)) for one in np.eye(len(knots))]
 
 

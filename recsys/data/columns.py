@@ -1,4 +1,4 @@
-"""Columns of tables: which has users, items, ratings and times, by request, name or values."""
+"""Columns of tables: their roles (users, items, ratings, times), by request, name or values."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ FRAME = "The frame"
 """Name of a frame in messages."""
 
 SAMPLE = 100
-"""Number of values of a column by which it is judged."""
+"""Number of values of a column that are inspected."""
 
 NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|\.\d+)([eE][-+]?\d+)?")
-"""A number in a file, perhaps with a decimal comma."""
+"""A number in a file, possibly with a decimal comma."""
 
 _TYPED = re.compile(r"(\w+):((?:token|float)(?:_seq)?)")  # in atomic files of RecBole
 _DATE = re.compile(r"\d{1,4}([/.-])\d\d?\1\d{1,4}(?!\d)")
 _FRACTION = re.compile(r"[-+]?\d*\.\d+")
-_SECONDS = re.compile(r"\d{9,10}|\d{13}")  # or milliseconds
+_SECONDS = re.compile(r"\d{9,10}|\d{13}")  # or in milliseconds
 _KIND = re.compile(r"[A-Za-z][\w-]*")
-_GRADES = 10  # the highest one
-_LARGE = 1e5  # counts are mostly less, and numbers that are ids more
+_GRADES = 10  # largest grade
+_LARGE = 1e5  # most counts are smaller, and most numeric ids are larger
 _COUNTED = 10
 BY_PLACE = ("user", "item", "rating", "timestamp")
 """Roles of the columns of a file without header."""
@@ -44,12 +44,12 @@ _ID_WORD = re.compile("(uuid|guid|uid|key|code|sku|number|nr|no|num|idx|index|ha
 _LISTED = 20
 _UNIT = re.compile(r"\(.*\)|\[.*\]")  # as in "Rating (1-5)"
 _DIGITS = re.compile(r"\s*\d{1,18}\s*")
-_NAMED = 5  # columns that are not used
+_NAMED = 5  # maximum number of unused columns in a description
 _OPTIONS = {role: f"--{role}-col" for role in (*BY_PLACE, "event")}
 
-# Names in tiers: one of an earlier tier wins over those of later ones; two of one tier are
-# ambiguous. Compared in lower case, without anything but letters and digits, and with "id" for
-# other words that end the name of an id: visitor_uuid is visitorid, product_sku productid.
+# Names in tiers: an earlier tier takes precedence, and two names of the same tier are ambiguous.
+# Names are compared in lower case, reduced to letters and digits, and with "id" in place of other
+# endings: visitor_uuid becomes visitorid, and product_sku productid.
 _ALIASES: dict[str, tuple[str, ...]] = {
     "user": (
         "user userid uid useridx users",
@@ -96,9 +96,9 @@ _ALIASES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Wishes of the caller: names (or numbers) of columns, separator, encoding, rules of rows.
+    """Options of the caller: names (or numbers) of columns, separator, encoding, rules for rows.
 
-    Columns of `optional` roles are looked for by their usual names where the data lack them.
+    If a column requested for one of the `optional` roles is missing, the usual names are tried.
     """
 
     user: str | None = None
@@ -124,13 +124,14 @@ def choose_columns(
     where: str,
     required: Sequence[str] = ("user", "item"),
 ) -> Roles:
-    """Choose the positions of the columns by role: those requested, and by usual names the rest.
+    """Choose the position of the column for each role, as requested or else by usual names.
 
     Raises
     ------
     DataError
-        If a requested column is missing, two have an equal claim to a role, two roles are given
-        the same column, or there is no column for a `required` role. It names the file: `where`.
+        If a requested column is missing, two columns match a role equally well, two roles are given
+        the same column, or no column matches a `required` role. The message begins with `where`,
+        the name of the file.
     """
     chosen: dict[str, int | None] = {}
     for role, wanted in request.columns.items():
@@ -164,7 +165,7 @@ def choose_columns(
         if chosen["rating"] is None:
             try:
                 chosen["event"] = usual_column(names, "event", where, set(chosen.values()))
-            except DataError:  # several are ambiguous only for weights
+            except DataError:  # ambiguous names matter only if weights are given
                 if request.rules.event_weights is not None:
                     raise
     return {role: place for role in _OPTIONS if (place := chosen[role]) is not None}
@@ -175,12 +176,12 @@ def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], 
         return f"{where} has no columns."
     options = [_option(role, where) for role in missing]
     if len(missing) > 1 and no_rating and len(names) > len(missing):
-        options.append(_option("rating", where))  # which would be missed as well
+        options.append(_option("rating", where))  # the rating would be missing next
     listed = " and ".join(filter(None, (", ".join(options[:-1]), options[-1])))
     of_frame = " of Ratings.from_frame" * (where == FRAME)
     sentence = (
         f"{where} has no {' and no '.join(missing)} column; its columns are {quoted(names)}. "
-        f"Say which {'it is' if len(missing) == 1 else 'they are'} with {listed}{of_frame}."
+        f"Name {'it' if len(missing) == 1 else 'them'} with {listed}{of_frame}."
     )
     is_table = "item" not in missing and title_column(names) is not None
     table = " (It looks like a table of items, which --item-table reads next to the ratings.)"
@@ -188,17 +189,17 @@ def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], 
 
 
 def _option(role: str, where: str) -> str:
-    """Return how the column of a role is named: for a frame of Python, by an argument."""
+    """Return the option that names the column of a role; for a Python frame, the argument."""
     return f"{role}=" if where == FRAME else _OPTIONS.get(role, "")
 
 
 def wide_hint(width: int) -> str:
-    """Return a hint on a table with more columns than ratings have: it may be a matrix."""
+    """Return a hint that a table with many columns may be a matrix of users by items."""
     if width <= _LISTED:
         return ""
     return (
-        " If it has a column for each item, make a row for each rating of it first, with a user, "
-        "an item and the rating (`melt` in pandas, `unpivot` in polars)."
+        " If it has one column per item, convert it first to one row per rating, with the columns "
+        "user, item and rating (`melt` in pandas, `unpivot` in polars)."
     )
 
 
@@ -208,14 +209,14 @@ def is_known_name(name: str) -> bool:
 
 
 def title_column(names: Sequence[str]) -> str | None:
-    """Return the name of the column of titles by the usual names, the first one of several."""
+    """Return the name of the first column with a usual name for titles, or None."""
     plain = {plain_name(name): name for name in reversed(names)}
     usual = " ".join(_ALIASES["title"]).split()
     return next((plain[known] for known in usual if known in plain), None)
 
 
 def of_roles(frame: FrameLike, required: Sequence[str], others: Sequence[str] = ()) -> pl.DataFrame:
-    """Return the columns of a frame that have roles by their usual names, named as the roles."""
+    """Select the columns of a frame by their usual names, and rename them to their roles."""
     frame, chosen = as_frame(frame), {}
     names = column_names(frame)
     for role in (*required, *others):
@@ -226,14 +227,14 @@ def of_roles(frame: FrameLike, required: Sequence[str], others: Sequence[str] = 
 
 
 def id_column(names: Sequence[str], kind: str, wanted: str | None, where: str) -> str | None:
-    """Return the name of the column of ids in a table of items or users, None if none fits.
+    """Return the name of the column of ids in a table of items or users, or None.
 
-    The `wanted` one counts first, if the table has it; then the usual ones, and plain "id".
+    The `wanted` name is tried first, then the usual names, and finally "id".
 
     Raises
     ------
     DataError
-        If two have an equal claim. The message names the file: `where`.
+        If two columns match equally well. The message begins with `where`, the name of the file.
     """
     if wanted in names:
         return wanted
@@ -249,12 +250,12 @@ def id_column(names: Sequence[str], kind: str, wanted: str | None, where: str) -
 def usual_column(
     names: Sequence[str], role: str, where: str = "", taken: Collection[int | None] = ()
 ) -> int | None:
-    """Return the position of the column whose name has the best claim to a role, if there is one.
+    """Return the position of the column whose name matches a role best, or None.
 
     Raises
     ------
     DataError
-        If two have an equal claim.
+        If two columns match equally well.
     """
     for tier in _ALIASES[role]:
         known = tier.split()
@@ -264,7 +265,7 @@ def usual_column(
         if found:
             either = " and ".join(repr(names[place]) for place in found)
             raise DataError(
-                f"{where} has several columns that may be the {role}: {either}; say which it is "
+                f"{where} has several columns that may be the {role}: {either}; choose one "
                 f"with {_option(role, where)}."
             )
     return None
@@ -290,12 +291,12 @@ def without_types(names: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def plain_name(name: str) -> str:
-    """Return a name as names are compared: in lower case, only its letters and digits."""
+    """Return a name in the form used for comparison: lower case, letters and digits only."""
     return re.sub(r"[\W_]+", "", name.casefold())
 
 
 def quoted(names: Sequence[str]) -> str:
-    """Return names in quotes, the first ones of many."""
+    """Return names in quotes; only the first ones of a long list."""
     return enumerated(names, _LISTED, lambda name: repr(shortened(name)))
 
 
@@ -306,22 +307,23 @@ def assign_roles(
     required: Sequence[str],
     sample: Callable[[int], Sequence[Any]],
 ) -> tuple[Roles, str]:
-    """Choose and describe the columns; timestamps that cannot be read only if requested.
+    """Choose and describe the columns.
 
-    `sample` returns the first values of a column.
+    An unreadable column of timestamps is used only if it is requested. `sample` returns the first
+    values of a column.
 
     Raises
     ------
     DataError
-        As `choose_columns`, or if the column of ratings has words.
+        As `choose_columns`, or if the column of ratings contains words.
     """
     roles = choose_columns(names, request, where, required)
     if request.rating is not None and "rating" in roles:
         kinds = sorted({text for each in sample(roles["rating"]) if (text := str(each).strip())})
         if 1 < len(kinds) <= _LISTED and all(k.isalpha() and not is_truth(k) for k in kinds):
             raise DataError(
-                f"{where}: column {request.rating!r} has words, not numbers: {quoted(kinds)}. As "
-                f"kinds of events they have weights: --event-col {request.rating} "
+                f"{where}: column {request.rating!r} has words, not numbers: {quoted(kinds)}. To "
+                f"use them as kinds of events, give weights: --event-col {request.rating} "
                 f"--event-weight {','.join(f'{kind}=1' for kind in kinds[:2])} (event=, "
                 "event_weights=); 0 leaves a kind out."
             )
@@ -349,14 +351,15 @@ def names_without_header(
 ) -> tuple[str, ...] | None:
     """Return roles, or numbers from 1, as names of columns; None if the first row is a header.
 
-    It is one if a field is a usual or requested name, or if none is a number and columns are not
-    requested by number. A column has its number if that, or its role elsewhere, is requested. It
-    has no name if it is empty because there are two tabs in place of one, or one ends the lines.
+    The first row is a header if one of its fields is a usual or requested name, or if no field is a
+    number and no column is requested by number. A column gets its number as name if that number, or
+    another column for its role, is requested. Empty columns that result from doubled or trailing
+    tabs get no name.
 
     Raises
     ------
     DataError
-        If there are more columns than roles by their place, and none is requested.
+        If there are more columns than roles by position, and none is requested.
     """
     requested = request.columns
     named = set(requested.values())
@@ -376,12 +379,12 @@ def names_without_header(
         if requested:
             return tuple(called.values())
         such, hint = by_number(rows), wide_hint(len(places))
-        such = f"; say by number which are which, such as {such}" * ("item" in such or not hint)
+        such = f"; name them by number, such as {such}" * ("item" in such or not hint)
         raise DataError(f"{where} has no header and {len(places)} columns{such}.{hint}")
     if not requested and is_time(first[1]) and not first[1].isdecimal():
         raise DataError(
-            f"{where} has no header, and its second column has times ({first[1]!r}); say by "
-            f"number which are which, such as {by_number(rows)}."
+            f"{where} has no header, and its second column has times ({first[1]!r}); name the "
+            f"columns by number, such as {by_number(rows)}."
         )
     for place, role in zip(places, BY_PLACE, strict=False):
         if role in named or (role not in requested and called[place] not in named):
@@ -390,10 +393,10 @@ def names_without_header(
 
 
 def by_number(rows: Sequence[Sequence[str]]) -> str:
-    """Return options that name the columns of rows without header, as far as the values tell.
+    """Return options that name the columns of rows without header, guessed from their values.
 
-    Ids are neither dates nor fractions, and none is missing. Columns of a single value, or of the
-    numbers of rows, tell nothing.
+    Columns of ids have no dates, fractions or missing values. Constant columns and row numbers are
+    ignored.
     """
     stripped = ([text.strip() for text in each] for each in zip_longest(*rows, fillvalue=""))
     columns = dict(enumerate(stripped, 1))
@@ -425,6 +428,6 @@ def by_number(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _is_counter(texts: Sequence[str]) -> bool:
-    """Return whether texts are the numbers of their rows."""
+    """Return whether texts are row numbers."""
     first = int(texts[0]) if texts[0].isdecimal() else 0
     return len(texts) >= _COUNTED and texts == [str(first + n) for n in range(len(texts))]

@@ -1,4 +1,4 @@
-"""Canonical CSR form: rows as they are read, in few bytes, and their entries put in order."""
+"""Canonical CSR form: compact storage of the rows while they are read, and sorting of entries."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from recsys.data.rows import Policy, Rows
 from recsys.data.times import epoch_seconds
 from recsys.errors import DataError
 
-_CHUNK = 1 << 20  # entries at once: bounds the scratch memory
+_CHUNK = 1 << 20  # number of entries processed at once, to limit temporary memory
 _KEY_BITS = 63  # an int64 key must stay non-negative
 _INT32 = np.iinfo(np.int32)
 _IDS = frozenset(("user", "item"))
-_FEW_PLACES, _ROWS_PER_PLACE = 2**12, 8  # ids that are counted at their place in a range
+_FEW_PLACES, _ROWS_PER_PLACE = 2**12, 8  # limits on the range of ids that is counted directly
 _MOST_IDS = 2**31 - 1
-_FEWEST = 1 << 16  # rows that there is room for
-_FEWEST_KEYS = 1 << 12  # that there is room for
+_FEWEST = 1 << 16  # minimum number of rows to allocate
+_FEWEST_KEYS = 1 << 12  # minimum number of keys to allocate
 _LARGEST = float(np.finfo(np.float32).max)
 
 Data = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
@@ -33,7 +33,7 @@ Column: TypeAlias = "pl.Series | npt.NDArray[Any]"
 
 
 class Levels:
-    """Different values, at most 256, in the order in which they came."""
+    """Set of at most 256 distinct values, in order of first occurrence."""
 
     def __init__(self) -> None:
         self.table = np.zeros(N_CODES, np.float32)
@@ -45,7 +45,7 @@ class Levels:
         return self.table[: self.count]
 
     def code(self, values: npt.NDArray[np.float32], codes: npt.NDArray[np.uint8]) -> bool:
-        """Write the code of each value, a new one for a new value; False if there are too many."""
+        """Write the code of each value, adding new values; return False if there are too many."""
         values = np.ascontiguousarray(values, np.float32)
         count = backends.active.code_levels(values, codes, self.table, self.count)
         self.count = max(count, self.count)
@@ -53,7 +53,7 @@ class Levels:
 
 
 class Keys:
-    """Different integers, in the order in which they came."""
+    """Set of distinct integers, in order of first occurrence."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -65,7 +65,7 @@ class Keys:
         return self._distinct[: self.count]
 
     def codes(self, keys: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Return the code of each key, a new one for a new key."""
+        """Return the code of each key, adding new keys."""
         rest: npt.NDArray[Any] = np.ascontiguousarray(keys)
         found = codes = np.empty(len(rest), np.int32)
         while True:
@@ -83,20 +83,20 @@ class Keys:
 
 
 class Values(NamedTuple):
-    """Values of entries: float32 numbers, or the place of each among at most 256 levels."""
+    """Values of entries: float32 numbers, or uint8 codes of at most 256 levels."""
 
     data: Data
     levels: npt.NDArray[np.float32] | None = None  # increasing
 
     @classmethod
     def of(cls, values: npt.NDArray[np.float32]) -> Values:
-        """Return values as codes if they have few levels, else as they are."""
+        """Return values as codes if they have at most 256 levels, else unchanged."""
         levels, codes = Levels(), np.empty(len(values), np.uint8)
         return cls.ordered(codes, levels.values) if levels.code(values, codes) else cls(values)
 
     @classmethod
     def ordered(cls, codes: npt.NDArray[np.uint8], levels: npt.NDArray[np.float32]) -> Values:
-        """Return codes of levels in any order as those of increasing ones, in place."""
+        """Sort the levels, and renumber the codes in place."""
         order = np.argsort(levels, kind="stable")
         if not (order[1:] > order[:-1]).all():
             places = np.empty(len(order), np.uint8)
@@ -108,7 +108,7 @@ class Values(NamedTuple):
 
     @classmethod
     def ones(cls, n: int) -> Values:
-        """Return as many ones."""
+        """Return `n` values of 1."""
         return cls(np.zeros(n, np.uint8), np.ones(1, np.float32))
 
     def at(self, which: Any = slice(None)) -> npt.NDArray[np.float32]:
@@ -118,7 +118,7 @@ class Values(NamedTuple):
 
 
 def in_common(one: Values, other: Values) -> tuple[Values, Values]:
-    """Return both with the same levels, or both as numbers where the levels are too many."""
+    """Return both with common levels, or both as numbers if there are too many levels."""
     if one.levels is not None and other.levels is not None:
         levels = np.union1d(one.levels, other.levels)
         if len(levels) <= N_CODES:
@@ -127,31 +127,31 @@ def in_common(one: Values, other: Values) -> tuple[Values, Values]:
 
 
 def _in_levels(values: Values, levels: npt.NDArray[np.float32]) -> Values:
-    """Return codes among other levels, which have all of theirs."""
+    """Return the codes of values in other levels, which must include all of their own."""
     if values.levels is None or np.array_equal(values.levels, levels):
         return values
     return Values(np.searchsorted(levels, values.levels).astype(np.uint8)[values.data], levels)
 
 
 class Batches:
-    """Columns of rows, batch after batch.
+    """Columns of rows, collected batch by batch.
 
-    As long as nothing is missing in a column and all of it is of a usual type, it is kept as an
-    array: ids as numbers of four bytes, or codes of as many, ratings as codes of their levels, up
-    to 256, dates as seconds. Else it is kept as series.
+    A column of a usual type without missing values is kept as an array: ids as 32-bit numbers or
+    codes, ratings as codes of at most 256 levels, dates as seconds. Any other column is kept as
+    polars series.
     """
 
     def __init__(self, expected: int | None = None) -> None:
         self._expected = expected or _FEWEST
         self._keys: dict[str, Keys] = {}
-        self._texts: dict[str, pl.Series] = {}  # categories are there as long as a series of them
+        self._texts: dict[str, pl.Series] = {}  # categories live as long as a series uses them
         self._levels: Levels | None = Levels()
         self._in_seconds = False
         self._arrays: dict[str, _Growing] = {}
         self._parts: dict[str, list[pl.Series]] = {}
 
     def add(self, batch: Mapping[str, Column]) -> None:
-        """Add rows of some columns, named by their roles; arrays are of int64 or float32."""
+        """Add rows, given as columns by role; arrays are of int64 or float32."""
         for role, column in batch.items():
             if role == "timestamp" and isinstance(column.dtype, pl.Date | pl.Datetime):
                 column, self._in_seconds = epoch_seconds(pl.Series(column)), True
@@ -163,7 +163,7 @@ class Batches:
             self._parts.setdefault(role, []).append(pl.Series(role, column))
 
     def rows(self) -> Rows:
-        """Return all rows; their columns are not kept here."""
+        """Return all rows, and release their columns."""
         rows = self._taken(*self._arrays)
         if self._parts:
             rows.spread()
@@ -172,7 +172,7 @@ class Batches:
         return rows
 
     def _taken(self, *roles: str) -> Rows:
-        """Return some of the columns that are arrays, which are not kept here."""
+        """Return columns that are arrays, and release them."""
         rows = Rows({}, in_seconds=self._in_seconds)
         for role in roles:
             rows.arrays[role] = self._arrays.pop(role).array()
@@ -221,7 +221,7 @@ class Batches:
             array.more(len(column), np.int32 if fits else np.int64)[:] = column
 
     def _append_ratings(self, array: _Growing, column: Column) -> None:
-        """Append ratings as codes, if all so far have few levels, else as numbers."""
+        """Append ratings as codes if all ratings so far have few levels, else as numbers."""
         if isinstance(column, pl.Series):
             column = column.cast(pl.Float32).to_numpy()
         if self._levels is not None:
@@ -245,20 +245,20 @@ class Batches:
 
 
 class _Growing:
-    """An array of numbers that grows at its end; the room that it has there takes no memory."""
+    """Array of numbers that grows at its end; reserved space takes no memory until it is used."""
 
     def __init__(self, expected: int) -> None:
         self._numbers, self._n, self._expected = np.empty(0, np.uint8), 0, expected
 
     def more(self, n: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Return room for more numbers at the end; all become as wide as they are."""
+        """Return space for more numbers at the end; the array is widened to their type."""
         if not self._n:
             self._numbers = np.empty(0, dtype)
         elif np.dtype(dtype).itemsize > self._numbers.itemsize:
             self.change(lambda numbers: numbers.astype(dtype))
         begin, self._n = self._n, self._n + n
         if self._n > len(self._numbers):
-            before = self._numbers[:begin]  # and not `resize`, which writes zeros
+            before = self._numbers[:begin]  # not by `resize`, which writes zeros
             self._numbers = np.empty(max(2 * begin, self._n, self._expected), before.dtype)
             self._numbers[:begin] = before
         return self._numbers[begin : self._n]
@@ -268,7 +268,7 @@ class _Growing:
         self._n -= n
 
     def change(self, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:
-        """Replace all numbers."""
+        """Replace all numbers by a function of them."""
         if self._n:
             self._numbers = function(self._numbers[: self._n])
 
@@ -278,7 +278,7 @@ class _Growing:
 
 
 def concatenated(series: list[pl.Series]) -> pl.Series:
-    """Return columns below each other: as numbers if all are, else as texts."""
+    """Concatenate columns, as numbers if all are numbers and else as strings."""
     types = {each.dtype for each in series}
     if len(types) > 1 and all(isinstance(each, pl.Categorical) for each in types):
         shared = pl.Categorical(pl.Categories.random())
@@ -295,21 +295,21 @@ def concatenated(series: list[pl.Series]) -> pl.Series:
 
 @dataclass(slots=True)
 class Entries:
-    """Entries of a matrix in any order, in arrays of one number for each, which are overwritten."""
+    """Entries of a matrix in any order; the arrays have one number per entry, and are reused."""
 
     rows: npt.NDArray[np.int32]
     columns: npt.NDArray[np.int32]
-    values: Values | None = None  # ones
+    values: Values | None = None  # None if all are 1
     seconds: Times | None = None
 
 
 def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
-    """Return users, items and entries of prepared rows, whose columns are removed.
+    """Return the users, items and entries of prepared rows, and remove the columns of the rows.
 
     Raises
     ------
     DataError
-        If an id is a text that stands for a missing one.
+        If an id is a text that marks a missing id, such as "NULL".
     """
     columns: Any = rows.arrays or rows.columns
     known = rows.distinct
@@ -340,14 +340,14 @@ def encode(
     idle: pl.Series | None = None,
     known: pl.Series | None = None,
 ) -> tuple[Ids, npt.NDArray[np.int32]]:
-    """Return the ids that occur (and idle ones), and the int32 index of each row's id.
+    """Return the distinct ids (with the idle ones), and the int32 index of the id of each row.
 
-    An array has integers, or places among the ids `known`, and is overwritten.
+    An array holds integers, or positions in the ids `known`, and is overwritten.
 
     Raises
     ------
     DataError
-        If there are more ids than int32 can count.
+        If the number of ids exceeds the range of int32.
     """
     keys: npt.NDArray[Any] = values if isinstance(values, np.ndarray) else np.empty(0, np.int32)
     if isinstance(values, pl.Series):
@@ -391,8 +391,8 @@ def encode(
 class CSR:
     """Canonical CSR arrays, as in `Ratings`, and repeated (user, item) pairs.
 
-    `n_duplicates` entries were merged or dropped; `repeat` has the places of the first repeated
-    pair among the entries as they were given, and its place in the arrays.
+    `n_duplicates` entries were merged or dropped. `repeat` has the two positions of the first
+    repeated pair among the given entries, and its position in the arrays.
     """
 
     shape: tuple[int, int]
@@ -407,11 +407,11 @@ class CSR:
 def to_csr(entries: Entries, shape: tuple[int, int], policy: Policy = "last") -> CSR:
     """Return entries in canonical CSR form.
 
-    Of repeated pairs the times decide what is first and last; ties, and data without them, go by
-    the order of the entries. "mean" and "sum" keep the latest time. With "error" nothing is merged:
-    the caller looks at `repeat`.
+    First and last of a repeated pair refer to the times; ties, and data without times, are resolved
+    by the order of the entries. "mean" and "sum" keep the latest time. With "error" nothing is
+    merged, and the caller checks `repeat`.
 
-    Entries are counted by row and put in place, and then sorted within each row.
+    Entries are counted by row, moved to their rows, and then sorted within each row.
     """
     threads, kernels = default_threads.get(), backends.active
     rows, n, indptr = entries.rows, len(entries.rows), np.empty(shape[0] + 1, np.int64)
@@ -424,7 +424,7 @@ def to_csr(entries: Entries, shape: tuple[int, int], policy: Policy = "last") ->
         arrays["seconds"] = entries.seconds
     if policy == "error":
         arrays["place"] = np.arange(n, dtype=np.int64)
-    # Nothing here keeps an array that is not in order, so that they are freed before the others.
+    # No reference to an unsorted array is kept, so that each is freed before the next is sorted.
     entries.values = entries.seconds = None
     entries.rows = entries.columns = np.empty(0, np.int32)
     if is_grouped:
@@ -449,13 +449,13 @@ def _merged(
     levels: npt.NDArray[np.float32] | None,
     policy: Policy,
 ) -> CSR:
-    """Return sorted entries with one for each pair."""
+    """Merge sorted entries to one per pair."""
     columns = arrays["columns"]
     repeats = columns[1:] == columns[:-1]
     starts = indptr[1:-1]
     repeats[starts[(starts > 0) & (starts < len(columns))] - 1] = False
     n_duplicates, repeat = int(np.count_nonzero(repeats)), None
-    if n_duplicates and policy == "error":  # the pair whose second entry was given first
+    if n_duplicates and policy == "error":  # the pair whose second entry comes first
         place, at = arrays["place"], np.flatnonzero(repeats)
         first = int(at[np.argmin(place[at + 1])])
         repeat = int(place[first]), int(place[first + 1]), first
@@ -468,7 +468,7 @@ def _merged(
                 arrays[name][members] = arrays[name][order]
         if policy in ("mean", "sum"):
             firsts = np.flatnonzero(is_first)
-            ones = np.broadcast_to(np.float32(1), len(columns))  # which take no memory
+            ones = np.broadcast_to(np.float32(1), len(columns))  # takes no memory
             given = Values(arrays["data"], levels).at() if "data" in arrays else ones
             totals = np.add.reduceat(given, firsts, dtype=np.float64)
             totals /= np.diff(firsts, append=len(columns)) if policy == "mean" else 1
@@ -495,7 +495,7 @@ def compact_times(seconds: npt.NDArray[Any]) -> Times:
 
 
 def _kept_in_place(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    """Return the entries of a mask, moved to the front of the array: without another copy."""
+    """Move the entries selected by a mask to the front of the array, and return a view of them."""
     end = 0
     for start in range(0, len(array), _CHUNK):
         kept = array[start : start + _CHUNK][mask[start : start + _CHUNK]]
@@ -505,12 +505,12 @@ def _kept_in_place(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> npt.
 
 
 def _by_time(groups: npt.NDArray[np.int64], seconds: Times) -> npt.NDArray[np.int64]:
-    """Return the order in which the members of each group, all in order, are in that of time."""
+    """Return the order that sorts each group by time, for entries sorted by group."""
     first, last = int(seconds.min()), int(seconds.max())
     span = last - first + 1
     if seconds.dtype.kind == "f" or (int(groups[-1]) + 1) * span >= 2**_KEY_BITS:
         return np.lexsort((seconds, groups))
-    # Nearly in order, which a stable sort is quick with.
+    # The keys are nearly sorted, which makes a stable sort fast.
     keys = groups * np.int64(span)
     keys += cast("npt.NDArray[np.int64]", seconds)
     keys -= first

@@ -1,4 +1,4 @@
-"""Encoder: tables of items or users as sparse matrices of features in named blocks."""
+"""Encoder of tables of items or users as sparse matrices of features in named blocks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Texts: TypeAlias = Literal["terms", "vectors"]
-"""Forms of a text: weighted words, or their vector of latent semantic indexing."""
+"""Encoding of texts: weighted words, or vectors from latent semantic indexing."""
 
 Floats: TypeAlias = npt.NDArray[np.floating]
 
@@ -47,14 +47,14 @@ _FACTORS = 8  # of the ratings, which texts predict for held-out items
 _FOLDS = 5  # one is held out; with few items two, one after the other
 _ROUNDING = 1e-6
 _FEW = 5_000
-_NAMED = 3  # close values that a message names
-_SHOWN = 10  # values that a message lists
+_NAMED = 3  # maximum number of close values in a message
+_SHOWN = 10  # maximum number of values listed in a message
 _ARRAYS = ("knots", "levels", "terms", "weights", "components")
 _LEVELS = {"level": pl.String, "weight": pl.Float64}
 
 
 class EncoderState(NamedTuple):
-    """Learned state of an encoder: scalars of each block, all levels and words, directions."""
+    """Learned state of an encoder: scalars of the blocks, levels, words and directions."""
 
     entries: list[dict[str, Any]]
     levels: pl.DataFrame
@@ -68,8 +68,8 @@ class FeatureBlocks:
     Attributes
     ----------
     matrix : csr_array of float32 of shape (n, n_features)
-        Rows in the order of the ids; zero where nothing is known. The mean squared norm of the rows
-        of each block was 1 when its encoder was fitted.
+        Rows in the order of the ids; zero if an id has no features. Each block is scaled so that
+        its rows had a mean squared norm of 1 when the encoder was fitted.
     encoder : FeatureEncoder
         Encoder that names the features and encodes further rows.
     """
@@ -89,7 +89,7 @@ class FeatureBlocks:
 
     @cached_property
     def texts(self) -> tuple[TextSpace, ...]:
-        """The columns of texts in spaces of latent semantic indexing, computed once."""
+        """Columns of texts in their spaces of latent semantic indexing, computed once."""
         blocks = (block for block in self.encoder.blocks if isinstance(block, TextBlock))
         return tuple(TextSpace.of(block, self) for block in blocks)
 
@@ -149,7 +149,7 @@ class FeatureEncoder:
         texts: Texts = "terms",
         random_state: int = 0,
     ) -> Self:
-        """Learn the features of a table from the rows of some ids.
+        """Learn the features of a table from the rows of the given ids.
 
         A number becomes weights of up to 5 knots, which are quantiles of its column: models are
         linear between the knots and constant beyond the outer ones. Dates are encoded in the same
@@ -165,7 +165,8 @@ class FeatureEncoder:
         columns : sequence of str, optional
             Columns to use; by default all except the title.
         texts : {"terms", "vectors"}
-            Words, or their vectors of latent semantic indexing, of up to 100 dimensions.
+            Encode texts as words, or as vectors from latent semantic indexing with up to 100
+            dimensions.
         random_state : int
             Seed of the decomposition of texts.
 
@@ -197,7 +198,7 @@ class FeatureEncoder:
         return cls(features.kind, tuple(blocks))
 
     def transform(self, features: Features, ids: Ids) -> FeatureBlocks:
-        """Encode the rows of some ids; an id without a row has zeros.
+        """Encode the rows of the given ids; an id without a row gets zeros.
 
         Values are missing if the table lacks the column, or if they cannot be read as a number or
         date. Unknown categories are encoded as the pooled ones, if there were any; unknown words
@@ -318,7 +319,7 @@ class FeatureEncoder:
             if "knots" in names:
                 values["knots"] = knots = own["weight"].to_numpy()
                 if not len(knots) or not np.isfinite(knots).all() or (np.diff(knots) <= 0).any():
-                    raise DataError(f"The knots of {entry['column']!r} do not rise.")
+                    raise DataError(f"The knots of {entry['column']!r} do not increase.")
             elif "levels" in names:
                 values["levels"] = Ids(own["level"], "level")
             elif "terms" in names:
@@ -476,7 +477,7 @@ def _rough_vectors(X: csr_array) -> tuple[Floats, Floats]:
         rows = np.column_stack([start.column_factors, start.column_bias])
         squares = (start.column_factors.astype(np.float64) ** 2).sum(axis=0) / X.shape[0]
         weight = np.append(squares, 1)
-    else:  # interactions: an item's vector is the mean of those of its users
+    else:  # interactions: the vector of an item is the mean of its users' vectors
         counts = np.bincount(X.indices, minlength=X.shape[1])
         right, values = leading_directions(csr_arrays(X), X.shape[1], k)
         rows = right * values / np.maximum(counts, 1).astype(X.dtype)[:, None]
@@ -491,7 +492,7 @@ def with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:
     wider = ids.union(ids.like(table.frame[table.kind]).drop_nulls())  # "x" is not an integer
     if wider is ids:
         return ratings
-    places = wider.find(ids.values)  # in ascending order, so that rows stay in order
+    places = wider.find(ids.values)  # ascending, so that rows stay in order
     if table.kind == "item":
         return replace(ratings, items=wider, indices=places[ratings.indices].astype(np.int32))
     counts = np.zeros(len(wider), dtype=np.int64)
@@ -500,7 +501,7 @@ def with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:
 
 
 def _parsed(text: str) -> dict[str, str]:
-    """Return the values in "age=30, job=student"; a comma within a value is part of it."""
+    """Return the values in "age=30, job=student"; values may contain commas."""
     found: dict[str, str] = {}
     last = ""
     for part in text.split(","):

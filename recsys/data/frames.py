@@ -1,4 +1,4 @@
-"""Frames of polars, pandas and any library with Arrow streams, their columns, and matrices."""
+"""Data frames of polars, pandas and any library with Arrow streams, and matrices."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 
 
 class ArrowStream(Protocol):
-    """Any object with the Arrow C stream interface: tables of pyarrow, DuckDB, pandas 2.2, ..."""
+    """Object with the Arrow C stream interface: tables of pyarrow, DuckDB, pandas 2.2, ..."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None, /) -> object:
         """Return a capsule with the stream."""
 
 
 class _Stream:
-    """The stream of another object, whose type polars would keep: DuckDB calls that a leak."""
+    """Wrapper of an Arrow stream, because polars keeps the type: DuckDB reports that as a leak."""
 
     def __init__(self, frame: ArrowStream) -> None:
         self.__arrow_c_stream__ = frame.__arrow_c_stream__
 
 
 FrameLike: TypeAlias = "pl.DataFrame | pl.LazyFrame | pd.DataFrame | ArrowStream"
-"""Frames that every door takes."""
+"""Data frame, as accepted by all public functions."""
 
 
 def as_frame(frame: FrameLike) -> pl.DataFrame | pd.DataFrame:
-    """Return a frame of polars or pandas as it is, any other as polars.
+    """Return a polars or pandas frame unchanged, and convert any other frame to polars.
 
     Raises
     ------
     DataError
-        If it is not of polars or pandas, nor an object with the Arrow C stream interface.
+        If it is neither a polars or pandas frame nor has the Arrow C stream interface.
     """
     if isinstance(frame, pl.DataFrame) or is_pandas(frame):
         return frame
@@ -57,13 +57,13 @@ def as_frame(frame: FrameLike) -> pl.DataFrame | pd.DataFrame:
 
 
 def to_polars(frame: FrameLike, names: Sequence[str] | None = None) -> pl.DataFrame:
-    """Return a frame as polars, with all its columns or the named ones only.
+    """Convert a frame to polars, with all its columns or only the named ones.
 
     Raises
     ------
     DataError
-        As `as_frame`; also if a named column is missing or there twice, or a column of pandas
-        mixes types.
+        As `as_frame`; also if a named column is missing or occurs twice, or a pandas column mixes
+        types.
     """
     frame = as_frame(frame)
     present = column_names(frame)
@@ -89,15 +89,15 @@ def column_names(frame: Any) -> list[str]:
 
 
 def listed(ids: IdsLike) -> list[Any] | pl.Series | npt.NDArray[Any]:
-    """Return a single id as a list of one, and a Series or array as it is.
+    """Return a single id as a list of one, and a Series or array unchanged.
 
     Raises
     ------
     DataError
-        If it is a mapping or a frame.
+        If `ids` is a mapping or a frame.
     """
     if isinstance(ids, Mapping) or hasattr(ids, "columns"):
-        hint = "; what a user has rated is given as history=" * isinstance(ids, Mapping)
+        hint = "; pass the ratings of a user as history=" * isinstance(ids, Mapping)
         raise DataError(f"Expected an id or a sequence of ids; got a {type(ids).__name__}{hint}.")
     if isinstance(ids, str | int | np.integer | float):
         return [ids]
@@ -105,12 +105,12 @@ def listed(ids: IdsLike) -> list[Any] | pl.Series | npt.NDArray[Any]:
 
 
 def is_pandas(frame: object) -> TypeGuard[pd.DataFrame]:
-    """Return whether it is a pandas frame; pandas need not be there."""
+    """Return whether an object is a pandas frame, without importing pandas."""
     return type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns")
 
 
 def _pandas_column(series: Any) -> pl.Series:
-    """Return a pandas column; nothing here needs pyarrow."""
+    """Convert a pandas column to polars, without pyarrow."""
     name = str(series.name)
     kind = getattr(series.dtype, "kind", "O")
     if isinstance(series.dtype, np.dtype) and kind in "iuf":
@@ -131,14 +131,15 @@ def _pandas_column(series: Any) -> pl.Series:
 def matrix_arrays(
     matrix: Any, *, zeros: bool = True
 ) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return shape, indptr, columns and values of a sparse or dense matrix, in CSR order.
+    """Return the shape, indptr, columns and values of a sparse or dense matrix, in CSR order.
 
-    Without `zeros`, these are not there, as if they were missing.
+    If `zeros` is False, zeros are left out like missing values.
 
     Raises
     ------
     DataError
-        If it is not two-dimensional or of real numbers, has no entries, or one is not finite.
+        If the matrix is not two-dimensional or not real, has no entries, or has one that is not
+        finite.
     """
     import scipy.sparse as sp
 

@@ -1,4 +1,4 @@
-"""Ids: the fixed map between ids (of users, items, documents, terms) and the indices 0..n-1."""
+"""Ids: an immutable map between ids (of users, items, documents, terms) and indices 0..n-1."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IdsLike: TypeAlias = (
 
 
 class Spot(NamedTuple):
-    """Place of a row, which sorts as rows do: its number, after that of its file among others."""
+    """Place of a row for messages; it sorts by the number of the file and then of the row."""
 
     order: tuple[int, ...]
     text: str
@@ -31,38 +31,38 @@ class Spot(NamedTuple):
 
 
 Place: TypeAlias = Callable[[int], Spot]
-"""Place of a row (counted from 0), such as "ratings.csv, line 17" in messages."""
+"""Function that gives the place of a row (counted from 0), such as "ratings.csv, line 17"."""
 
 MISSING_IDS = ("", "NULL", "null", "nan", "NaN", "None", "<NA>", r"\N")
-"""Texts that stand for a missing id where a program has written one, never for a user or item."""
+"""Texts that programs write for a missing id, and that are never ids of users or items."""
 
 CANONICAL_INTEGER = re.compile(r"^(?:0|-?[1-9][0-9]{0,18})$")
-"""An integer as it is printed: "7", not "007", "+7" or "7.0"."""
+"""Canonical form of an integer: "7", not "007", "+7" or "7.0"."""
 
 _INT64_LIMIT = 2**63
-_TABLE_PAYS_FROM = 100_000  # queries; below it a binary search is as fast as filling a table
-_FEW = 2**16  # string ids that a dict has found in the time in which polars starts its threads
-_JOIN_PAYS_FROM = 10  # one string query for so many ids; below it a search is faster than a join
-_QUOTED = 200  # characters of an id that a message quotes
-_LEAST_PART = 2  # characters of an unknown id that are looked for within others
-_NAMED = 3  # ids that an error message names before it says how many more there are
-_CLOSE_MATCH_POOL = 5_000  # string ids compared with an unknown one, on each side of its place
+_TABLE_PAYS_FROM = 100_000  # number of queries for which a table is faster than a binary search
+_FEW = 2**16  # number of string ids up to which a dict is faster than starting polars' threads
+_JOIN_PAYS_FROM = 10  # a join is faster than a search for more than one query per this many ids
+_QUOTED = 200  # maximum number of characters of an id in a message
+_LEAST_PART = 2  # minimum length of an unknown id that is searched for within other ids
+_NAMED = 3  # maximum number of ids named in an error message
+_CLOSE_MATCH_POOL = 5_000  # string ids compared with an unknown one, on each side in sorted order
 
 
 class Ids:
     """Immutable map between ids and the indices 0..n-1.
 
-    Integers are sorted numerically, strings by code point, and repeated values count once; or
-    all are kept in the given order.
+    Integers are sorted numerically, strings by code point, and repeated values are merged. With
+    ``sort=False``, distinct ids keep the given order.
 
     Parameters
     ----------
     values : polars Series, sequence or ndarray
         Integers (also floats without a fractional part) or strings; no nulls.
     kind : str
-        Kind of thing that the ids name, such as "user": the name of `values`, also in messages.
+        Kind of the ids, such as "user", used as the name of `values` and in messages.
     sort : bool
-        If False, ids keep their order and must be distinct; a mixture becomes strings.
+        If False, ids keep their order and must be distinct; mixed types become strings.
 
     Attributes
     ----------
@@ -73,8 +73,8 @@ class Ids:
     Raises
     ------
     DataError
-        If a value is null, a boolean, a fraction, or neither an integer nor a string; or, without
-        sorting, if one occurs twice.
+        If a value is null, a boolean, a fraction, or neither an integer nor a string; or, with
+        ``sort=False``, if a value occurs twice.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class Ids:
                 self.values = self._sorted
             elif len(self._sorted) < len(series):
                 twice = series.filter(series.is_duplicated())[0]
-                raise DataError(f"Each {kind} needs an id of its own; {twice!r} occurs twice.")
+                raise DataError(f"Each {kind} needs a distinct id; {twice!r} occurs twice.")
             else:
                 self._order = series.arg_sort().to_numpy().astype(np.int64)
         numbers = self._sorted.to_numpy() if series.dtype == pl.Int64 else None
@@ -126,7 +126,7 @@ class Ids:
         return hash((self.kind, len(self), self.dtype))
 
     def missing(self) -> npt.NDArray[np.int64]:
-        """Return the indices of the texts that stand for a missing id, such as "NULL"."""
+        """Return the indices of texts that mark a missing id, such as "NULL"."""
         if self.dtype != pl.String:
             return np.zeros(0, np.int64)
         found = self.find(MISSING_IDS)
@@ -151,13 +151,13 @@ class Ids:
         return self.values[indices]
 
     def like(self, values: IdsLike) -> pl.Series:
-        """Return ids in the type of these; null is one that cannot be, as "007" among integers."""
+        """Convert ids to the type of these; null if impossible, as for "007" among integers."""
         series = as_id_series(_uniform(values, self.kind), self.kind)
         found = series.cast(self.dtype, strict=False)
         return found.set((found.cast(series.dtype) != series).fill_null(True), None)
 
     def union(self, values: IdsLike) -> Ids:
-        """Return these ids and others; all are strings if one cannot be among integers."""
+        """Return the union of both; all become strings if some id is not an integer."""
         series = as_id_series(_uniform(values, self.kind), self.kind)
         new = series.filter(self.find(series) < 0)
         if not len(new):
@@ -168,11 +168,11 @@ class Ids:
         return Ids(pl.concat(both), self.kind)
 
     def find(self, queries: IdsLike) -> npt.NDArray[np.int64]:
-        """Return the index of each id, and -1 for an id that is not there.
+        """Return the index of each id, and -1 for an unknown id.
 
-        An integer finds its exact textual twin among string ids and the other way round: 42
-        finds "42" and "42" finds 42, but "042" does not find 42. A query that is null, a boolean
-        or a fraction raises `DataError`.
+        Integers match string ids in their canonical form, and vice versa: 42 matches "42", and "42"
+        matches 42, but "042" does not match 42. A query that is null, a boolean or a fraction
+        raises `DataError`.
         """
         series = as_id_series(_uniform(queries, self.kind), self.kind)
         if self._numbers is None:
@@ -201,7 +201,7 @@ class Ids:
         return np.where(found < 0, -1, self._order[found])
 
     def place(self, query: int | str) -> int:
-        """Return the index of one id, -1 if it is not there: `find` for a single one, but faster.
+        """Return the index of one id, or -1 if it is unknown; faster than `find` for one id.
 
         Examples
         --------
@@ -231,7 +231,7 @@ class Ids:
         Raises
         ------
         UnknownIdError
-            If an id is unknown; the message names the nearest ones that exist.
+            If an id is unknown; the message names the closest ids that exist.
         DataError
             If a query is null, a boolean or a fraction.
         """
@@ -268,9 +268,9 @@ class Ids:
         return places
 
     def _nearest(self, unknown: int | str, to_which: str) -> str:
-        """Say which ids are nearest to an unknown one, or what ids look like."""
+        """Return a hint with the ids closest to an unknown one, or with examples of ids."""
         if not len(self):
-            return f"there are no {self.kind}s at all"
+            return f"there are no {self.kind}s"
         near: Sequence[int | str] = []
         if self._numbers is None:
             text, values = str(unknown), self._sorted
@@ -300,12 +300,12 @@ class Ids:
 
 
 def row_place(row: int) -> Spot:
-    """Name row `row` (counted from 0) as messages do, counted from 1."""
+    """Return the place of a row (counted from 0) for messages, which count from 1."""
     return Spot((row + 1,), f"Row {row + 1}")
 
 
 def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Series:
-    """Return ids as a Series named `kind`, of dtype Int64 or String, in the order given.
+    """Convert ids to a Series named `kind`, of dtype Int64 or String, in the given order.
 
     Raises
     ------
@@ -351,7 +351,7 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
 
 
 def integers_if_canonical(texts: pl.Series) -> pl.Series:
-    """Return texts as Int64, unless one is not written as an integer is printed; nulls stay."""
+    """Convert texts to Int64 if all are in the canonical form of an integer; nulls stay."""
     if isinstance(texts.dtype, pl.Categorical):
         known = texts.unique().cast(pl.String)
         if integers_if_canonical(known) is known:
@@ -364,7 +364,7 @@ def integers_if_canonical(texts: pl.Series) -> pl.Series:
 
 
 def _uniform(values: Any, kind: str) -> Any:
-    """Return a single id as a list of one, and a list that needs it as strings."""
+    """Return a single id as a list of one, and a list of mixed types as strings."""
     if isinstance(values, pl.Series | np.ndarray):
         return values
     listed = [values] if isinstance(values, int | str) else list(values)

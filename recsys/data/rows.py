@@ -1,4 +1,4 @@
-"""Rows: their columns as read, which of them count, and how much."""
+"""Rows: their columns, rules for leaving rows out, and weights of events."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from recsys.messages import close_matches, counted, did_you_mean, enumerated, sh
 
 EventWeights = Mapping[str, float]
 SHOWN = 3
-"""Bad rows that are described."""
+"""Maximum number of bad rows to describe."""
 Policy = Literal["last", "first", "mean", "sum", "error"]
-"""Rating that counts of a repeated pair of user and item."""
+"""Treatment of repeated pairs of user and item."""
 
-_FEW_LEVELS = 4  # and more are not only yes, no and unknown
+_FEW_LEVELS = 4  # minimum number of levels that are more than yes, no and unknown
 
 _COLUMNS = ("user", "item", "rating", "timestamp", "event", "item_table", "user_table")
 ANY_EVENT = "*"  # stands for all kinds of events that are not named
@@ -44,11 +44,11 @@ _LARGEST = float(np.finfo(np.float32).max)
 _THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _TRUTHS = {"true": True, "false": False, "t": True, "f": False, "yes": True, "no": False}
-_LEAST_WEIGHT = 1e-12  # of old interactions: a product of float32 numbers should not vanish
+_LEAST_WEIGHT = 1e-12  # minimum weight of old interactions, so that float32 does not underflow
 
 
 class RowOptions(TypedDict, total=False):
-    """Options of reading that say which rows count, and how much; see `Ratings.from_frame`."""
+    """Options that select and weight rows; see `Ratings.from_frame`."""
 
     event_weights: EventWeights | None
     half_life: str | float | None
@@ -61,7 +61,7 @@ class RowOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """Checked `RowOptions`: times in seconds, and the largest share of bad rows (None: none)."""
+    """Checked `RowOptions`: times in seconds, and the maximum share of bad rows (None: raise)."""
 
     event_weights: EventWeights | None = None
     half_life: float | None = None
@@ -89,13 +89,13 @@ class RowRules:
         Raises
         ------
         TypeError
-            If there is no such option.
+            If an option does not exist.
         DataError
-            If one cannot be read or is out of range.
+            If an option cannot be read or is out of range.
         """
         for name in unknown:
             near = close_matches(name, (*RowOptions.__annotations__, *_COLUMNS), 1)
-            raise TypeError(f"Ratings are read without an option {name!r}.{did_you_mean(near)}")
+            raise TypeError(f"There is no option {name!r} for rows.{did_you_mean(near)}")
         for kind, weight in (event_weights or {}).items():
             is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
             if not (is_number and 0 <= weight < float("inf")):
@@ -123,9 +123,10 @@ class RowRules:
 
 @dataclass(slots=True)
 class BadRows:
-    """Rows that cannot be read: the first raises an error, or they are counted and left out.
+    """Record of unreadable rows, which raise an error or are counted and left out.
 
-    `limit` is the largest share of them, None for an error; `first` are the first three.
+    `limit` is the maximum share of bad rows, or None to raise at the first one. `first` has the
+    first three.
     """
 
     limit: float | None = None
@@ -133,12 +134,12 @@ class BadRows:
     first: list[tuple[Spot, str]] = field(default_factory=list)
 
     def add(self, spot: Spot, problem: str, rows: int = 1) -> None:
-        """Record `rows` rows with a problem, which begin at a place; places come in any order.
+        """Record a problem of `rows` rows that begin at a place, in any order of places.
 
         Raises
         ------
         DataError
-            If no row may be bad.
+            If `limit` is None.
         """
         if self.limit is None:
             raise DataError(f"{spot}: {problem}")
@@ -146,7 +147,7 @@ class BadRows:
         self.first = sorted([*self.first, (spot, problem)])[:SHOWN]
 
     def described(self) -> tuple[str, ...]:
-        """Return a sentence on each of the first bad rows."""
+        """Return one sentence for each of the first bad rows."""
         return tuple(f"{spot}: {problem}" for spot, problem in self.first)
 
     def check(self, n_good: int) -> None:
@@ -155,7 +156,7 @@ class BadRows:
         Raises
         ------
         DataError
-            If it is above the limit.
+            If the share exceeds the limit.
         """
         share = self.count / max(1, self.count + n_good)
         if self.limit is not None and share > self.limit:
@@ -167,20 +168,20 @@ class BadRows:
 
 
 STRICT = BadRows()
-"""No row may be bad."""
+"""Raise at the first bad row."""
 
 
 @dataclass(slots=True)
 class Rows:
     """Columns user, item, rating, timestamp and event, as far as they are known.
 
-    As read, they have the types of the source, or smaller ones of `Batches`: categories for ids,
-    codes of `levels` for ratings, seconds for dates (`in_seconds`). Where nothing is missing, they
-    may be `arrays` instead, of ids as numbers or places among `distinct` ones. `prepared` ones are
-    ids, Float32 or codes, and seconds.
-    `layout` describes format and columns; `place` names the place of a row (counted from 0), such
-    as "ratings.csv, line 17"; idle users are there without any item; `bad` counts the rows that
-    are left out. With `implicit`, ratings are weights. `remarks` say what was made of the rows.
+    Before `prepared`, columns have the types of the source, or the compact types of `Batches`:
+    categories for ids, codes of `levels` for ratings, seconds for dates (`in_seconds`). Columns
+    without missing values may be `arrays` instead, with ids as numbers or as positions in
+    `distinct`. After `prepared`, columns are ids, ratings as Float32 or codes, and seconds.
+    `layout` describes the format and the columns. `place` gives the place of a row (counted from
+    0), such as "ratings.csv, line 17". Idle users have no items. `bad` counts the rows that are
+    left out. If `implicit` is true, ratings are weights. `remarks` describe changes to the rows.
     """
 
     columns: dict[str, pl.Series]
@@ -196,7 +197,7 @@ class Rows:
     distinct: dict[str, pl.Series] = field(default_factory=dict)
 
     def spread(self) -> Self:
-        """Turn arrays into columns; return the rows themselves."""
+        """Convert arrays to columns in place, and return the rows."""
         for role in tuple(self.arrays):
             array, known = self.arrays.pop(role), self.distinct.pop(role, None)
             self.columns[role] = pl.Series(role, array)
@@ -205,7 +206,7 @@ class Rows:
         return self
 
     def decode(self) -> Self:
-        """Turn arrays into columns, and codes of ratings into numbers; return the rows."""
+        """Convert arrays to columns and codes of ratings to numbers in place; return the rows."""
         self.spread()
         if self.levels is not None:
             codes = self.columns["rating"].to_numpy()
@@ -214,14 +215,14 @@ class Rows:
         return self
 
     def plain(self) -> Self:
-        """Turn ids into Int64 or String, and codes into numbers; return the rows themselves."""
+        """Convert ids to Int64 or String and codes to numbers in place; return the rows."""
         self.decode()
         for role in (each for each in ("user", "item") if each in self.columns):
             self.columns[role] = as_id_series(self.columns[role], role, self.place)
         return self
 
     def keep(self, mask: pl.Series) -> int:
-        """Keep the rows of the mask; return how many others there were."""
+        """Keep the rows selected by the mask, and return the number of removed rows."""
         if mask.all():
             return 0
         kept, place = mask.arg_true(), self.place
@@ -233,12 +234,12 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Origin of ratings that were read from a file; `str()` of it is one sentence.
+    """Source of ratings, and how it was read; `str()` gives one sentence.
 
-    `layout` describes format and columns, `rows` which rows count and how much, `tables` the tables
-    of items and users or why one is not used, `duplicates` what became of repeated (user, item)
-    pairs; `skipped` has the first of the bad rows that were left out. `options` are those of the
-    reading that a saved model remembers for its updates.
+    `layout` describes the format and columns, `rows` the selection and weights of rows, `tables`
+    the tables of items and users (or why one is not used), and `duplicates` the treatment of
+    repeated (user, item) pairs. `skipped` has the first bad rows that were left out. `options` are
+    the reading options that a saved model keeps for its updates.
 
     Examples
     --------
@@ -260,7 +261,7 @@ class Source:
 
     @classmethod
     def of(cls, name: str, rows: Rows, n_duplicates: int, policy: Policy) -> Self:
-        """Describe rows that were read, of which some were repeated pairs."""
+        """Describe rows of which `n_duplicates` repeated a pair."""
         words = {"last": "last kept", "first": "first kept", "mean": "averaged", "sum": "summed"}
         repeated = "no duplicates"
         if n_duplicates:
@@ -270,15 +271,15 @@ class Source:
 
 
 def prepared(rows: Rows, rules: RowRules) -> Rows:
-    """Return the rows that count, with numbers for ratings or weights, and for times.
+    """Select the rows to use, and convert ratings, weights and times to numbers.
 
-    Bad rows are raised or left out first. Then come rows without a rating or like, the range of
-    times, the weights of events, and the half-life.
+    Bad rows raise or are left out first. The next steps are rows without a rating or like, the
+    range of times, the weights of events, and the half-life.
 
     Raises
     ------
     DataError
-        If a row is bad, too many are, none is left, or a rule does not suit the columns.
+        If a row is bad, too many rows are bad, no row is left, or a rule does not fit the columns.
     """
     if rows.levels is not None and rules.missing is None:
         _judge_levels(rows, np.sort(rows.levels))
@@ -324,16 +325,16 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
 
 
 def _leave_out_missing(rows: Rows, missing: float) -> None:
-    """Turn ratings into numbers, and leave out those that stand for none."""
+    """Convert ratings to numbers, and leave out those that mark a missing value."""
     if rows.implicit:
-        raise DataError("missing is a rating that stands for none, and these data have no ratings.")
+        raise DataError("missing applies to ratings, and these data have no ratings.")
     ratings = rows.columns["rating"] = rating_values(rows.columns["rating"], rows.place)
     left_out = counted(rows.keep(ratings != missing), "row")
     rows.remarks.append(f"{left_out} left out whose rating is {missing:g} (missing)")
 
 
 def _judge_ratings(rows: Rows, given: pl.Series) -> None:
-    """Turn ratings into numbers, or leave out rows without a like."""
+    """Convert ratings to numbers; of a column of likes, leave out the rows that are false."""
     if (liked := _truths(given)) is None:
         ratings = rows.columns["rating"] = rating_values(given, rows.place)
         if ratings.min() in (-1, 0):
@@ -348,7 +349,7 @@ def _judge_ratings(rows: Rows, given: pl.Series) -> None:
 
 
 def _judge_levels(rows: Rows, levels: npt.NDArray[np.float32]) -> None:
-    """Leave out ratings of -1 among others from 0 on, as none; tell of zeros among 1, 2, 3, ..."""
+    """Leave out ratings of -1 if others are from 0 on; remark on zeros among 1, 2, 3, ..."""
     if len(levels) < _FEW_LEVELS or not (levels == np.floor(levels)).all():
         return
     if levels[0] == -1 and levels[1] >= 0:
@@ -360,7 +361,7 @@ def _judge_levels(rows: Rows, levels: npt.NDArray[np.float32]) -> None:
 
 
 def _seconds(rows: Rows, times: pl.Series, form: str | None) -> pl.Series:
-    """Return times in seconds: as they are, if they are that already."""
+    """Convert times to seconds, unless they are in seconds already."""
     is_plain = rows.in_seconds
     if isinstance(times.dtype, pl.Int64 | pl.Int32) and form is None and not is_plain:
         low, high = times.min(), times.max()
@@ -372,7 +373,7 @@ def _seconds(rows: Rows, times: pl.Series, form: str | None) -> pl.Series:
 
 
 def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
-    """Leave out rows without user or item, or whose rating or time cannot be read."""
+    """Leave out rows without user or item, or with an unreadable rating or time."""
     columns, bad, masks = rows.columns, rows.bad, {}
     for role in ("user", "item"):
         if isinstance(columns[role].dtype, pl.Categorical):
@@ -436,7 +437,7 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
     if weights is None:
         if 1 < len(table) <= _MOST_KINDS and rows.implicit:
             listed = ", ".join(f"{kind} {n:,}" for kind, n in table.rows())
-            rows.remarks.append(f"events that count the same, without weights: {listed}")
+            rows.remarks.append(f"events without weights, which all count equally: {listed}")
         return
     unnamed = table.filter(~pl.col("kind").is_in(list(weights)))
     if len(unnamed) and ANY_EVENT not in weights:
@@ -458,10 +459,10 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
 
 
 def _decay(rows: Rows, half_life: float) -> None:
-    """Halve the weights of interactions with every half-life before the last one."""
+    """Halve the weight of an interaction for every half-life between it and the last one."""
     if not rows.implicit:
         raise DataError(
-            "half_life weighs implicit feedback, and these data have ratings; --implicit "
+            "half_life applies to implicit feedback, and these data have ratings; --implicit "
             "(implicit=True) ignores them."
         )
     if "timestamp" not in rows.columns:
@@ -478,12 +479,12 @@ def _decay(rows: Rows, half_life: float) -> None:
 
 
 def rating_values(series: pl.Series, place: Place = row_place) -> pl.Series:
-    """Return ratings as a column of Float32.
+    """Convert ratings to a column of Float32.
 
     Raises
     ------
     DataError
-        If one is not a finite number.
+        If a rating is not a finite number.
     """
     numbers = _numbers(series)
     if numbers.null_count():
@@ -493,7 +494,7 @@ def rating_values(series: pl.Series, place: Place = row_place) -> pl.Series:
 
 
 def rating_problem(value: object) -> str | None:
-    """Say in words why a value cannot be a rating, or return None if it can."""
+    """Return a sentence on why a value cannot be a rating, or None if it can."""
     if value is None or value in MISSING_IDS:
         return "the rating is missing" + f" ({value!r})" * bool(value) + "."
     text = str(value)
@@ -501,7 +502,7 @@ def rating_problem(value: object) -> str | None:
         return (
             f"rating {text!r} is not a number; write it without commas, or decimals with a point."
         )
-    number = pl.Series([text]).cast(pl.Float64, strict=False).item()  # as columns are read
+    number = pl.Series([text]).cast(pl.Float64, strict=False).item()  # as for columns
     if number is None:
         point = "; decimals need a point" if _DECIMAL_COMMA.fullmatch(text) else ""
         return f"rating {shortened(text)!r} is not a number{point}."
@@ -511,7 +512,7 @@ def rating_problem(value: object) -> str | None:
 
 
 def _numbers(series: pl.Series) -> pl.Series:
-    """Return ratings as a column of Float32, null where one is not a finite number."""
+    """Convert ratings to a column of Float32, with null for values that are not finite."""
     dtype = series.dtype
     if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
         raise DataError(f"Ratings must be numbers; got a column of {dtype} values.")
@@ -521,12 +522,12 @@ def _numbers(series: pl.Series) -> pl.Series:
 
 
 def is_truth(text: str) -> bool:
-    """Return whether a text is true or false, as files write them."""
+    """Return whether a text is a Boolean in one of the forms that files use."""
     return text.strip().lower() in _TRUTHS
 
 
 def _truths(series: pl.Series) -> pl.Series | None:
-    """Return a column of likes as Booleans, null for other words; None if it is one of numbers."""
+    """Convert a column of likes to Booleans, null for other words; None for a column of numbers."""
     if series.dtype == pl.Boolean:
         return series
     if series.dtype != pl.String or not any(map(is_truth, series.drop_nulls().head(1))):
@@ -536,7 +537,7 @@ def _truths(series: pl.Series) -> pl.Series | None:
 
 
 def check_policy(duplicates: str | None) -> Policy | None:
-    """Return the policy for repeated pairs if it is one of the known ones, or None."""
+    """Check the policy for repeated pairs, which may be None."""
     if duplicates is not None:
         check_choice("duplicates", duplicates, get_args(Policy))
     return duplicates  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Times: columns of them, single moments and lengths of time, as seconds."""
+"""Times in seconds: columns of times, points in time and durations."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from recsys.errors import DataError
 from recsys.messages import shortened
 
 Moment: TypeAlias = "str | int | date | datetime"
-"""A point in time: a date or time, also as text, or seconds since 1970."""
+"""A point in time: a date or datetime, also as a string, or seconds since 1970."""
 
-# Magnitudes beyond which a whole column of times is taken for milli-, micro- or nanoseconds:
-# in seconds, 1e11 is the year 5138.
+# Magnitudes above which a column of times is interpreted as milli-, micro- or nanoseconds:
+# 1e11 seconds after 1970 is in the year 5138.
 _UNITS = ((1e17, 10**9), (1e14, 10**6), (1e11, 10**3))
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 # With %#z, an offset may be written +02, +0200 or +02:00.
 _ISO_FORMATS = (
     *("%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M"),
     *("%Y-%m-%d %H:%M%#z", "%Y%m%d", "%Y%m%d %H%M%S%.f", "%Y%m%d %H%M%S%.f%#z"),
-    "%a %b %d %H:%M:%S %z %Y",  # of Twitter and Goodreads, with the month as a word
+    "%a %b %d %H:%M:%S %z %Y",  # Twitter and Goodreads, with the month as a word
 )
 _LOGGED = "%Y-%m-%dT%H:%M:%S%.fZ"  # of events of `recsys serve`, whatever the format of others
 # Ranges of numbers that are written as dates: 20250609, and 20250609035205 with a time. As
 # seconds and milliseconds they would be some days of 1970, and the years 2572 to 2635.
 _BASIC = ((19000101, 20991231, "%Y%m%d"), (19000101000000, 20991231235959, "%Y%m%d%H%M%S"))
 SECONDS = (_BASIC[0][1] + 1, int(_UNITS[-1][0]))
-"""Least and largest of the integers that are seconds in any column: from 1970-08-31 on."""
+"""Range of the integers that are seconds in every column; it begins on 1970-08-31."""
 
-_MOSTLY = 0.5  # of such numbers that are dates: of numbers by chance 4% are
+_MOSTLY = 0.5  # minimum share of numbers that are valid dates; 4% are by chance
 _SAMPLE = 100
 YEAR_1000 = -30_610_224_000
-"""Its beginning: earlier times are in doubt, because polars takes "31-12-24" for the year 31."""
+"""Start of the year 1000. Earlier times are doubtful: polars reads "31-12-24" as the year 31."""
 
 _DAY = 86400
 _MONTHS = 12
@@ -81,7 +81,7 @@ def seconds_or_null(
     Raises
     ------
     DataError
-        If its type is not one of times.
+        If times cannot have the type of the column.
     """
     seconds = _exact_seconds(series, form)
     return seconds if exact or not seconds.dtype.is_float() else seconds.floor().cast(pl.Int64)
@@ -162,7 +162,7 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
 
 
 def iso_format(texts: Sequence[str | None]) -> str | None:
-    """Return a format of ISO 8601 that all texts have, as polars writes it; None if there is none.
+    """Return an ISO 8601 format that fits all texts, in the notation of polars, or None.
 
     Examples
     --------
@@ -198,7 +198,7 @@ def _number_seconds(numbers: pl.Series, unit: str | None = None) -> pl.Series:
 
 
 def time_problem(value: object, form: str | None = None) -> str:
-    """Say in words why a value cannot be read as a time, and how to say what it is."""
+    """Return a sentence on why a value cannot be read as a time, and how to give its format."""
     shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
     if value is None or str(value).strip() in MISSING_IDS:
         return "the time is missing."
@@ -232,12 +232,12 @@ def is_time(value: object, form: str | None = None) -> bool:
 
 
 def check_time_format(form: str) -> str:
-    """Return a format of times as polars knows it.
+    """Return a format of times in the notation of polars.
 
     Raises
     ------
     DataError
-        If it is neither a unit nor has a %.
+        If `form` is neither a unit nor contains a %.
     """
     if form in _TICKS:
         return form
@@ -246,11 +246,11 @@ def check_time_format(form: str) -> str:
             "The format of times must be s, ms, us or ns, or have the parts of a date, such as "
             f"%m/%d/%Y %H:%M; got {form!r}."
         )
-    return form.replace(".%f", "%.f")  # as Python writes fractions of a second
+    return form.replace(".%f", "%.f")  # Python's notation of fractions of a second
 
 
 def shown_time(seconds: int, *, day: bool = False) -> str:
-    """Return a time, or its day, in UTC; in seconds if Python does not know the year.
+    """Format a time, or its day, in UTC; in seconds if the year is out of Python's range.
 
     Examples
     --------
@@ -265,9 +265,9 @@ def shown_time(seconds: int, *, day: bool = False) -> str:
 
 
 def moment(value: Moment, what: str) -> int:
-    """Return a point in time in seconds since 1970; `what` is its name in messages.
+    """Convert a point in time to seconds since 1970; `what` is its name in messages.
 
-    A date is its beginning, in UTC, and so are a year and a month.
+    A date, month or year means its beginning in UTC.
 
     Examples
     --------
@@ -277,7 +277,7 @@ def moment(value: Moment, what: str) -> int:
     Raises
     ------
     DataError
-        If it cannot be read.
+        If the value cannot be read.
     """
     text = str(value).strip()
     if re.fullmatch(r"\d{4}(-\d\d)?", text) and isinstance(value, str):
@@ -288,7 +288,7 @@ def moment(value: Moment, what: str) -> int:
 
 
 def duration(value: str | float, what: str) -> float:
-    """Return a length of time in seconds; `what` is its name in messages.
+    """Convert a duration to seconds; `what` is its name in messages.
 
     Examples
     --------
@@ -298,7 +298,8 @@ def duration(value: str | float, what: str) -> float:
     Raises
     ------
     DataError
-        If it is not a positive number of seconds (s), hours (h), days (d), weeks (w) or years (y).
+        If the value is not a positive number of seconds (s), hours (h), days (d), weeks (w) or
+        years (y).
     """
     found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([shdwy])\s*", str(value))
     seconds = 0.0
@@ -308,6 +309,6 @@ def duration(value: str | float, what: str) -> float:
         seconds = float(value)
     if not 0 < seconds < float("inf"):
         raise DataError(
-            f"{what} must be a length of time in s, h, d, w or y, such as 30d; got {value!r}."
+            f"{what} must be a duration in s, h, d, w or y, such as 30d; got {value!r}."
         )
     return seconds

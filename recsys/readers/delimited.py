@@ -278,7 +278,7 @@ def read_delimited(
         if problem is not None and problem.startswith("rating "):
             raise DataError(
                 f"{data.name}, line {layout.skip + 1}: {problem.removesuffix('.')}. There is no "
-                "header; say by number which columns are which, such as "
+                "header; name the columns by number, such as "
                 f"{by_number(layout.sample)}."
             )
     rows = read_fast(data, layout, roles, request.rules.time_format)

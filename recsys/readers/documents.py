@@ -389,7 +389,7 @@ def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
     text = wanted.text or first(names, _TEXT) or (names[0] if len(names) == 1 else None)
     if text is None:
         raise DataError(
-            f"{place} has no column that is evidently the text; it has {listed}. Say which it is "
+            f"{place} has no column that is evidently the text; it has {listed}. Name it "
             "with --text-col (text_col)."
         )
     rest = [name for name in names if name != text]

@@ -917,7 +917,7 @@ def with_blocks(featured, tmp_path):
     [
         ({"scale": 0}, r"Expected `float` > 0"),
         ({"form": "code"}, "Invalid enum value 'code'"),
-        ({"n_levels": 5}, "do not fit|do not rise"),
+        ({"n_levels": 5}, "do not fit|do not increase"),
         ({"column": "price"}, "do not fit the table of their levels"),
     ],
 )
@@ -935,7 +935,11 @@ def test_blocks_of_features_that_do_not_agree(with_blocks, change, message):
         ("item_features/data", lambda a: np.full_like(a, np.nan), "are not all finite"),
         ("item_features/components_3", lambda a: a[:, :-1], "do not fit its words"),
         ("item_features/components_3", lambda a: np.full_like(a, np.inf), "are not all finite"),
-        ("item_levels/1", lambda a: np.full_like(a, np.nan), "The knots of 'price' do not rise"),
+        (
+            "item_levels/1",
+            lambda a: np.full_like(a, np.nan),
+            "The knots of 'price' do not increase",
+        ),
         ("item_levels/1", lambda a: np.append(a[:-1], np.inf), "are not all finite"),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_window_needs_timestamps():
     timeless = Ratings.from_frame(frame().drop("timestamp"))
     with pytest.raises(DataError, match="A window needs timestamps, and the model's ratings have"):
         change_of(timeless, window="30d")
-    with pytest.raises(DataError, match="window must be a length of time in s, h, d, w or y"):
+    with pytest.raises(DataError, match="window must be a duration in s, h, d, w or y"):
         change_of(OLD, window="soon")
 
 

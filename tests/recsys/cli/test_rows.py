@@ -78,7 +78,7 @@ def test_a_range_of_time(run, events):
             ("--bad-rows", "5"),
             "bad_rows must be error, skip, or a share below 1",
         ),
-        (("--half-life", "soon"), "half_life must be a length of time"),
+        (("--half-life", "soon"), "half_life must be a duration"),
         (("--since", "soon"), "since must be a date or time"),
         (("--time-format", "DD/MM"), "must be s, ms, us or ns, or have the parts of a date"),
         (("--event-weight", "buy=1"), "There are events without a weight: view (4), cart (1)"),

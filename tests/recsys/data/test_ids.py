@@ -153,7 +153,7 @@ def test_unknown_id_among_very_many_strings_stays_quick() -> None:
 
 
 def test_unknown_in_no_ids_at_all() -> None:
-    with pytest.raises(UnknownIdError, match="Unknown item 1; there are no items at all"):
+    with pytest.raises(UnknownIdError, match="Unknown item 1; there are no items"):
         Ids([], "item").index([1])
 
 
@@ -225,7 +225,7 @@ def test_ids_in_the_given_order() -> None:
 
 
 def test_ids_in_the_given_order_are_distinct() -> None:
-    with pytest.raises(DataError, match="Each term needs an id of its own; 'b' occurs twice"):
+    with pytest.raises(DataError, match="Each term needs a distinct id; 'b' occurs twice"):
         Ids(["b", "a", "b"], "term", sort=False)
     assert Ids([1, "b", 2**70], "term", sort=False).values.to_list() == ["1", "b", str(2**70)]
 

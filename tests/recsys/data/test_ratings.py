@@ -242,7 +242,7 @@ def test_missing_in_pandas() -> None:
 
 def test_missing_columns_rows_and_policies() -> None:
     with pytest.raises(
-        DataError, match=r"no user column; its columns are 'item'\. Say which it is with user="
+        DataError, match=r"no user column; its columns are 'item'\. Name it with user="
     ):
         Ratings.from_frame(FRAME.select("item"))
     with pytest.raises(DataError, match="no column 'stars'"):

@@ -39,12 +39,14 @@ def test_weights_of_events_are_summed():
 def test_events_without_weights_are_listed_and_count_the_same():
     ratings = of()
     assert ratings.values.tolist() == [1] * 4
-    listed = "events that count the same, without weights: view 3, "
+    listed = "events without weights, which all count equally: view 3, "
     assert listed in str(ratings.source)
 
 
 def test_every_kind_of_event_needs_a_weight():
-    with pytest.raises(DataError, match=r"events without a weight: cart \(1\); give each one, 0"):
+    with pytest.raises(
+        DataError, match=r"events without a weight: cart \(1\); give each a weight \(0"
+    ):
         of(event_weights={"purchase": 5, "view": 1})
     left = of(event_weights={"purchase": 5, "view": 1, "cart": 0})
     assert cells(left) == {("a", "x"): 6, ("a", "y"): 1, ("b", "z"): 1}
@@ -78,7 +80,9 @@ def test_weights_halve_with_age():
     with pytest.raises(DataError, match="half_life needs timestamps; name their column"):
         Ratings.from_frame(EVENTS.drop("time"), user="visitor", half_life="2d")
     stars = EVENTS.with_columns(rating=pl.Series([1.0, 2, 3, 4, 5]))
-    with pytest.raises(DataError, match="half_life weighs implicit feedback, and these data have"):
+    with pytest.raises(
+        DataError, match="half_life applies to implicit feedback, and these data have"
+    ):
         Ratings.from_frame(stars, user="visitor", half_life="2d")
 
 

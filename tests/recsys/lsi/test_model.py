@@ -313,7 +313,7 @@ def test_what_cannot_be_indexed_is_rejected(settings, documents, message):
     [
         ({"ids": [1]}, "each of 2 documents; got 1"),
         ({"titles": ["a", "b", "c"]}, "each of 2 documents; got 3"),
-        ({"ids": [1, 1]}, "Each document needs an id of its own; 1 occurs twice"),
+        ({"ids": [1, 1]}, "Each document needs a distinct id; 1 occurs twice"),
         ({"ids": [1, None]}, "Row 2: the document id is missing"),
         ({"vocabulary": ["tea"]}, "vocabulary is for matrices"),
     ],

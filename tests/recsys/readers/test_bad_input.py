@@ -46,24 +46,24 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         ),
         (
             "u1,x1,Bach,212\nu2,x2,Monk,7\n",
-            "line 1: rating 'Bach' is not a number. There is no header; say by number which "
-            "columns are which, such as --user-col 1 --item-col 2 --rating-col 4.",
+            "line 1: rating 'Bach' is not a number. There is no header; name the columns "
+            "by number, such as --user-col 1 --item-col 2 --rating-col 4.",
         ),
         (
             ",".join(["user", *(f"i{n}" for n in range(90))]) + "\n" + ",".join("1" * 91) + "\n",
-            "'i17', 'i18' and 71 more. Say which it is with --item-col. If it has a column for "
-            "each item, make a row for each rating of it first",
+            "'i17', 'i18' and 71 more. Name it with --item-col. If it has one column per "
+            "item, convert it first to one row per rating",
         ),
         ("#\n,\n", "ratings.csv has only one column (',')"),
         (
             "7,2014-04-07T10:51:09.277Z,214536502,0\n",
-            "its second column has times ('2014-04-07T10:51:09.277Z'); say by number which are "
-            "which, such as --user-col 1 --item-col 3 --rating-col 4 --timestamp-col 2.",
+            "its second column has times ('2014-04-07T10:51:09.277Z'); name the columns by "
+            "number, such as --user-col 1 --item-col 3 --rating-col 4 --timestamp-col 2.",
         ),
         ('user,item,plays\n1,2,"3,702"\n', "rating '3,702' is not a number; write it without"),
         (
             "ann,tea\nbob,rye\n",
-            "has no user and no item column; its columns are 'ann', 'tea'. Say which they are with "
+            "has no user and no item column; its columns are 'ann', 'tea'. Name them with "
             "--user-col and --item-col. If these are values of the first row: by number, such",
         ),
         (
@@ -76,7 +76,7 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         (" user | item\n------+------\n 1 | 2\n", "ratings.csv is a table with lines drawn around"),
         ("user,item,rating\n1,2,NULL\n", "line 2: the rating is missing ('NULL')."),
         ("version https://git-lfs.github.com/spec/v1\noid x\n", "ratings.csv is a pointer of Git"),
-        (",".join("1" * 30) + "\n", "--rating-col 3. If it has a column for each item, make a row"),
+        (",".join("1" * 30) + "\n", "--rating-col 3. If it has one column per item, convert it"),
         (HEADER + GOOD + ",30,1,1\n", "ratings.csv, line 4: the user id is missing."),
         (HEADER + GOOD + '3,"",1,1\n', "ratings.csv, line 4: the item id is missing."),
         (HEADER + GOOD + "3,  ,1,1\n", "ratings.csv, line 4: the item id is missing."),
@@ -99,11 +99,11 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         ),
         ("1::2::3::4\n1::3::x::5\n", "ratings.csv, line 2: rating 'x' is not a number."),
         ("1::2::3::4\n1::3::x\n", "ratings.csv, line 2: found 3 fields, expected 4."),
-        ("1,2,3,4,5\n1,2,3,4,5\n", "no header and 5 columns; say by number which are which"),
+        ("1,2,3,4,5\n1,2,3,4,5\n", "no header and 5 columns; name them by number"),
         (
             "one,two\n1,2\n",
-            "ratings.csv has no user and no item column; its columns are 'one', 'two'. Say which "
-            "they are with --user-col and --item-col.",
+            "ratings.csv has no user and no item column; its columns are 'one', 'two'. Name "
+            "them with --user-col and --item-col.",
         ),
         (
             "movieId,title,genres\n1,Emma,Drama\n",
@@ -113,9 +113,9 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
             "{'user': 1, 'item': x}\n",
             "line 1: not JSON (column 2: expecting property name",
         ),
-        ("who,what,stars\n1,2,3\n", "Say which they are with --user-col and --item-col."),
+        ("who,what,stars\n1,2,3\n", "Name them with --user-col and --item-col."),
         ("who,what,how\n1,2,3\n", "with --user-col, --item-col and --rating-col."),
-        ("user,what,how\n1,2,3\n", "no item column; its columns are 'user', 'what', 'how'. Say "),
+        ("user,what,how\n1,2,3\n", "no item column; its columns are 'user', 'what', 'how'. Name "),
         (b"SQLite format 3\0\x10\0", "ratings.csv cannot be opened: it is not a readable database"),
         ("a\0b,c\n", "ratings.csv is a binary file (byte 1 is zero)"),
         (b"\x89PNG\r\n\x1a\n\0\0", "ratings.csv is a binary file (byte 8 is zero)"),
@@ -235,7 +235,7 @@ def test_a_format_without_times_is_said(read: Read) -> None:
 
 
 def test_misspelt_options_are_named(read: Read) -> None:
-    known = r"without an option 'times_format'. Did you mean time_format\?"
+    known = r"There is no option 'times_format' for rows. Did you mean time_format\?"
     with pytest.raises(TypeError, match=known):
         read(HEADER + GOOD, times_format="%Y")
     with pytest.raises(TypeError, match=known):

@@ -97,9 +97,7 @@ def test_columns_can_be_named(tmp_path):
         ['Salt\nmelts "ice"', "Tea"],
     )
     assert read(path, text_col="what")[0] == [2, 4]
-    refused(
-        path, "has no column that is evidently the text; it has number, what, who. Say which it "
-    )
+    refused(path, "has no column that is evidently the text; it has number, what, who. Name it ")
     refused(path, "has no column 'wath'; it has number, what, who", text_col="wath")
 
 
