@@ -1,4 +1,4 @@
-"""Rank-k approximation in factored form, with exact errors, thresholding and denoising."""
+"""Rank-k approximation in factored form, exact errors, thresholding and denoising."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, OperatorLike, RandomStateLike
     from lowrank.operators import FloatArray, MatrixOperator
 
-_CHUNK = 1 << 22  # numbers that a temporary array may hold
-_FIRST_RANK = 16  # tried first, doubling from there
+_CHUNK = 1 << 22  # maximum number of entries of a temporary array
+_FIRST_RANK = 16  # first rank to try; it is then doubled
 _METHODS = ("hard", "soft", "shrink")
 
 
 class LowRank:
-    """The n x m matrix ``left @ right.T``, kept as its two factors.
+    """The n x m matrix ``left @ right.T``, stored as its two factors.
 
-    Products, sums, entries and norms are computed from the factors; only `toarray` and slices make
-    dense arrays. Indexing is that of NumPy: ``B[i, j]``, ``B[i]``, ``B[:, j]``, ``B[2:4, [0, 5]]``,
-    and two index arrays name entries pair by pair.
+    Products, sums, entries and norms are computed from the factors; only `toarray` and slices
+    create dense arrays. Indexing works as in NumPy: ``B[i, j]``, ``B[i]``, ``B[:, j]``,
+    ``B[2:4, [0, 5]]``, and two index arrays select pairs.
 
     Parameters
     ----------
     left, right : array-like of shape (n, k) and (m, k)
-        Real and finite; float32 if both factors are, else float64.
+        Real, finite factors, stored as float32 if both are float32 and else as float64.
     svd : SVD, optional
-        The decomposition that the factors come from.
+        Decomposition from which the factors were computed.
 
     Raises
     ------
     TypeError, ValueError
-        If a factor is not a real, finite matrix, or they differ in their columns.
+        If a factor is not a real, finite matrix, or their numbers of columns differ.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class LowRank:
     (10.0, 1)
     """
 
-    __array_ufunc__ = None  # NumPy arrays leave array @ B and array * B to this class
+    __array_ufunc__ = None  # NumPy defers array @ B and array * B to this class
 
     def __init__(self, left: ArrayLike, right: ArrayLike, *, svd: SVD | None = None) -> None:
         first, second = _factor(left, "left"), _factor(right, "right")
@@ -87,7 +87,7 @@ class LowRank:
 
     @property
     def rank(self) -> int:
-        """Columns of the factors: the rank of the matrix is at most this."""
+        """Number of columns of the factors, an upper bound of the rank of the matrix."""
         return int(self.left.shape[1])
 
     @property
@@ -97,12 +97,12 @@ class LowRank:
 
     @property
     def storage_saved(self) -> float:
-        """Share of a dense array's memory that is saved; negative for factors that take more."""
+        """Share of memory saved relative to a dense array; negative if the factors need more."""
         return 1.0 - self.rank * sum(self.shape) / max(1, math.prod(self.shape))
 
     @property
     def error(self) -> float | None:
-        """Frobenius distance to the matrix that was approximated, ``svd.error``, or None."""
+        """Frobenius distance to the approximated matrix, ``svd.error``, or None."""
         return None if self.svd is None else self.svd.error
 
     @property
@@ -118,12 +118,12 @@ class LowRank:
         return np.einsum("...k,...k->...", left, right)[()]
 
     def entries(self, rows: ArrayLike, columns: ArrayLike) -> FloatArray:
-        """Return the entries at pairs of positions, all three of shape (p,).
+        """Return the entries at pairs of positions; `rows`, `columns` and the result are (p,).
 
         Raises
         ------
         ValueError
-            If the two are not one-dimensional of the same length.
+            If `rows` and `columns` are not one-dimensional with the same length.
         IndexError
             If a position is outside the matrix.
         """
@@ -176,15 +176,15 @@ class LowRank:
         return self * (1 / divisor)
 
     def compress(self, tol: float | None = None) -> LowRank:
-        """Return the best approximation of the smallest rank that is within a tolerance.
+        """Return the approximation of smallest rank within a tolerance.
 
-        It has singular vectors times singular values on the left, orthonormal ones on the right.
+        Its left factor has singular vectors times singular values; its right factor is orthonormal.
 
         Parameters
         ----------
         tol : float, optional
-            Frobenius error allowed, relative to the Frobenius norm. By default rounding:
-            max(n, m) times the machine epsilon.
+            Allowed Frobenius error relative to the Frobenius norm. By default the size of rounding
+            errors, max(n, m) times the machine epsilon.
 
         Raises
         ------
@@ -198,7 +198,7 @@ class LowRank:
         Y, S = np.linalg.qr(self.right)
         U, s, Vt = np.linalg.svd(P @ S.T, full_matrices=False)
         scale = float(s.max(initial=0.0)) or 1.0
-        squares = np.cumsum((s[::-1].astype(np.float64) / scale) ** 2)  # the smallest first
+        squares = np.cumsum((s[::-1].astype(np.float64) / scale) ** 2)  # smallest first
         tails = np.sqrt(np.append(squares[::-1], 0.0))
         k = int(np.argmax(tails <= tol * tails[0]))
         return LowRank(Q @ (U[:, :k] * s[:k]), Y @ Vt[:k].T)
@@ -208,7 +208,7 @@ class LowRank:
         return self.left @ self.right.T
 
     def frobenius_norm(self) -> float:
-        """Return the Frobenius norm, from QR factors of the factors: nothing cancels."""
+        """Return the Frobenius norm, from QR factorizations, without cancellation."""
         R, S = (np.linalg.qr(factor.astype(np.float64))[1] for factor in (self.left, self.right))
         core = R @ S.T
         exponent = safe_exponent(largest_entry(core), core.dtype)
@@ -259,9 +259,9 @@ def approximate(
     center: ArrayLike | bool | None = None,
     random_state: RandomStateLike = None,
 ) -> LowRank:
-    """Compute the best rank-k approximation of a matrix: ``left = U diag(s)`` and ``right = V``.
+    """Compute the best rank-k approximation of a matrix, ``left = U diag(s)`` and ``right = V``.
 
-    The parameters are those of `truncated_svd`. With `center` the centred matrix is approximated.
+    The parameters are those of `truncated_svd`. With `center`, the centred matrix is approximated.
 
     Examples
     --------
@@ -277,14 +277,14 @@ def approximate(
 def hard_threshold(
     A: SVD | OperatorLike, tau: float, *, random_state: RandomStateLike = None
 ) -> LowRank:
-    """Keep the singular values above a threshold as they are, and drop the others.
+    """Keep the singular values above a threshold unchanged, and drop the others.
 
     Parameters
     ----------
     A : SVD, or array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n, m)
-        A decomposition, or a matrix, of which as many values are computed as are above `tau`.
+        A decomposition, or a matrix whose singular values above `tau` are then computed.
     tau : float
-        Threshold, not negative.
+        Non-negative threshold.
     random_state
         As in `truncated_svd`.
 
@@ -306,7 +306,7 @@ def hard_threshold(
 def soft_threshold(
     A: SVD | OperatorLike, tau: float, *, random_state: RandomStateLike = None
 ) -> LowRank:
-    """Lower the singular values by a threshold, to no less than zero.
+    """Subtract a threshold from the singular values, and set negative results to zero.
 
     The result minimises ||A - B||_F^2 / 2 + tau ||B||_* (the nuclear norm) over B. The parameters
     are those of `hard_threshold`.
@@ -321,7 +321,7 @@ def soft_threshold(
 
 
 def optimal_threshold(A: OperatorLike, noise: float | None = None) -> float:
-    """Return the threshold of the least mean squared error under white noise.
+    """Return the hard threshold with the smallest asymptotic mean squared error for white noise.
 
     Parameters
     ----------
@@ -335,13 +335,13 @@ def optimal_threshold(A: OperatorLike, noise: float | None = None) -> float:
     Raises
     ------
     TypeError, ValueError
-        If `noise` is negative or not finite, or is not given and A is a LinearOperator, or sparse
-        with a smaller side above 5,000.
+        If `noise` is negative or not finite, or if `noise` is not given and A is a LinearOperator
+        or is sparse with min(n, m) > 5,000.
 
     References
     ----------
     Gavish & Donoho (2014), "The optimal hard threshold for singular values is 4/sqrt(3)",
-    equations (3) and (5); the median is that of the Marchenko-Pastur law, not its cubic fit.
+    equations (3) and (5), with the median of the Marchenko-Pastur law instead of its cubic fit.
     """
     beta, unit = _aspect(as_operator(A), noise)
     return threshold_factor(beta) * unit
@@ -354,18 +354,18 @@ def denoise(
     method: str = "shrink",
     random_state: RandomStateLike = None,
 ) -> LowRank:
-    """Estimate a low-rank matrix that was observed with white noise.
+    """Estimate a low-rank matrix from an observation with white noise.
 
     Parameters
     ----------
     X : array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n, m)
-        Signal of low rank plus independent noise of mean 0 in each entry.
+        Low-rank signal plus independent noise with mean 0 in each entry.
     noise : float, optional
-        Standard deviation of the noise; estimated as in `optimal_threshold` by default.
+        Standard deviation of the noise; by default estimated as in `optimal_threshold`.
     method : {"shrink", "hard", "soft"}, default "shrink"
-        "hard" keeps the singular values above `optimal_threshold`. "shrink" also corrects them
-        for their inflation by the noise, asymptotically the best function of the values for the
-        Frobenius error. "soft" lowers them by the largest singular value of the noise.
+        "hard" keeps the singular values above `optimal_threshold`. "shrink" also corrects their
+        inflation by the noise; for the Frobenius error it is the asymptotically optimal function of
+        the singular values. "soft" subtracts the largest singular value of the noise.
     random_state
         As in `truncated_svd`.
 
@@ -396,7 +396,7 @@ def denoise(
     if method == "soft":
         return soft_threshold(matrix, high, random_state=random_state)
     svd = svd_down_to(matrix, high, random_state)
-    # sqrt((y^2 - beta - 1)^2 - 4 beta) / y of y = s / unit, with factors that cannot overflow
+    # sqrt((y^2 - beta - 1)^2 - 4 beta) / y with y = s / unit, in factors that cannot overflow
     kept = svd.s.astype(np.float64)
     kept = kept[kept > high]
     factors = (1 - (high / kept) ** 2) * (1 - (low / kept) ** 2)
@@ -404,7 +404,7 @@ def denoise(
 
 
 def _aspect(matrix: MatrixOperator, noise: float | None) -> tuple[float, float]:
-    """Return beta = min / max of the shape, and sqrt(max(n, m)) sigma."""
+    """Return beta = min(n, m) / max(n, m) and sqrt(max(n, m)) sigma."""
     if noise is not None:
         check_positive(noise, "noise", or_zero=True)
     if min(matrix.shape) == 0:
@@ -416,7 +416,7 @@ def _aspect(matrix: MatrixOperator, noise: float | None) -> tuple[float, float]:
 def svd_down_to(
     A: SVD | OperatorLike, tau: float, random_state: RandomStateLike, k: int = _FIRST_RANK
 ) -> SVD:
-    """Return a decomposition with all singular values above tau; of a matrix, k are tried first.
+    """Return a decomposition with all singular values above tau, for a matrix starting at rank k.
 
     Raises
     ------
@@ -448,7 +448,7 @@ def _shrunk(svd: SVD, values: FloatArray) -> LowRank:
 
 
 def _pieces(length: int, width: int) -> Iterator[slice]:
-    """Cut rows of a width into pieces that fit in a temporary array."""
+    """Yield slices of rows such that the rows fit in a temporary array."""
     return pieces(length, max(1, _CHUNK // max(1, width)))
 
 
@@ -475,12 +475,12 @@ def _taken(factor: FloatArray, key: Any, name: str) -> FloatArray:
 
 
 def _operand(other: Any, size: int, axis: int) -> Any:
-    """Return a vector, block or matrix, checked to have `size` along the axis summed."""
+    """Return an operand of a product, after checking that it has `size` along the summed axis."""
     given = other if hasattr(other, "tocsr") or isinstance(other, LowRank) else np.asarray(other)
     if len(given.shape) not in (1, 2) or given.shape[axis] != size:
         place = "first" if axis == 0 else "last"
         raise ArgumentError(
-            f"the other operand of @ must be a vector or a matrix whose {place} side is {size}; "
+            f"the other operand of @ must be a vector or a matrix with {place} dimension {size}; "
             f"got shape {given.shape}."
         )
     return given

@@ -1,4 +1,4 @@
-"""Checks of the arguments that users give: type, shape, dtype, range and extreme values."""
+"""Checks of public arguments: type, shape, dtype, range and extreme values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     RandomStateLike = int | np.random.Generator | np.random.RandomState | None
 
 _DEFAULT_TOL = {"float32": 1e-4, "float64": 1e-8}
-_FINEST_TOL = 500  # in units of the machine epsilon: the tolerance that rounding allows, for tol=0
+_FINEST_TOL = 500  # tolerance for tol=0, the limit of rounding, in units of the machine epsilon
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def validated(
     rng = checked_generator(random_state)
     row = checked_center(center, matrix.shape[1])
     peak = matrix.peak
-    if isinstance(matrix, ProductOperator):  # the entries of a product with a vector of length 1
+    if isinstance(matrix, ProductOperator):  # entries of products with unit vectors
         direction = np.random.default_rng(0).standard_normal((matrix.shape[1], 1))
         direction /= np.linalg.norm(direction) or 1.0
         product = matrix.matmat(direction.astype(matrix.dtype))
@@ -97,17 +97,17 @@ def validated(
             f"k must be below {k} (min(A.shape)) with method='arpack'; got {k}: use method='auto'."
         )
     is_centred_array = isinstance(matrix, CentredDenseOperator)
-    # A dense copy is needed, or saves centring an array again for each product.
+    # The solver needs a dense copy, or the copy avoids centring an array in each product.
     if k and (
         method != "gram" if is_centred_array else method == "dense" and not matrix.stored_dense
     ):
-        dense = matrix.toarray()  # the solver reads the copy: one pass and not two
+        dense = matrix.toarray()  # the solver reads the copy, which saves a pass
         matrix = _counted(DenseOperator(dense), matrix.passes - 1)
     return Problem(matrix, k, method, tol, rng, exponent)
 
 
 def _counted(matrix: MatrixOperator, passes: int) -> MatrixOperator:
-    """Continue the count of passes of the matrix that this one was made from."""
+    """Set the number of passes to that of the matrix from which this one was made."""
     matrix.passes = passes
     return matrix
 
@@ -115,19 +115,21 @@ def _counted(matrix: MatrixOperator, passes: int) -> MatrixOperator:
 def as_operator(A: OperatorLike) -> MatrixOperator:
     """Check a matrix given by the user and wrap it for the solvers.
 
-    float32 (and float16) input is worked on in float32; float64, integers, booleans and wider
-    floats in float64. An operator is returned as it is, a numpy.memmap above 1 GB as RowBlocks.
+    Computations are float32 for float32 (and float16) input, and float64 for float64, integers,
+    booleans and wider floats. An operator is returned unchanged, and a numpy.memmap above 1 GB as
+    RowBlocks.
 
     Parameters
     ----------
     A : array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n_rows, n_columns)
-        Real matrix. It is never written to.
+        Real matrix. It is never modified.
 
     Raises
     ------
     TypeError, ValueError
-        If A is not a real, finite matrix, or is masked; the first NaN or infinity in row-major
-        order is named. (The products of a LinearOperator are checked as they are made.)
+        If A is not a real, finite matrix, or is masked; the message has the position of the first
+        NaN or infinity in row-major order. (Products of a LinearOperator are checked when they are
+        computed.)
     """
     given: Any = by_blocks(A)
     if isinstance(given, MatrixOperator):
@@ -139,7 +141,7 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
     is_sparse = sparse.issparse(given)
     if is_sparse:
         dtype = _working_dtype(given.dtype, given.shape)
-        # Duplicates are added before the change of dtype, as A.toarray() does.
+        # Duplicates are summed before the dtype changes, as in A.toarray().
         entries = canonical(sparse.csr_array(given)).astype(dtype, copy=False)
         matrix = SparseOperator(entries)
     else:
@@ -149,7 +151,7 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
         entries = as_array(given)
         entries = entries.astype(_working_dtype(entries.dtype, entries.shape), copy=False)
         if not (entries.flags.c_contiguous or entries.flags.f_contiguous):
-            entries = np.ascontiguousarray(entries)  # BLAS would copy it at every product
+            entries = np.ascontiguousarray(entries)  # else BLAS copies it in every product
         matrix = DenseOperator(entries)
     if not np.isfinite(matrix.peak):
         raise not_finite(entries, "A")
@@ -157,27 +159,27 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
 
 
 def entries_of(matrix: MatrixOperator, hint: str = "") -> Any:
-    """Return the dense array or the CSR array that an operator stands for.
+    """Return the dense or CSR array of an operator.
 
     Raises
     ------
     ArgumentTypeError
-        If the operator only multiplies, or reads blocks of rows.
+        If the operator only has products, or reads blocks of rows.
     """
     if isinstance(matrix, DenseOperator):
         return matrix.array
     if isinstance(matrix, SparseOperator):
         return matrix.csr
-    kind = "a LinearOperator" if isinstance(matrix, ProductOperator) else "rows less their means"
+    kind = "a LinearOperator" if isinstance(matrix, ProductOperator) else "centred rows"
     if isinstance(matrix, RowBlocks):
-        kind = "RowBlocks, as which a numpy.memmap above 1 GB is read"
+        kind = "RowBlocks (a numpy.memmap above 1 GB is read as RowBlocks)"
     raise ArgumentTypeError(
-        f"A must be an array or a sparse matrix, whose entries are needed; got {kind}{hint}."
+        f"A must be an array or a sparse matrix, since its entries are needed; got {kind}{hint}."
     )
 
 
 def as_array(A: Any) -> NDArray[Any]:
-    """Return array-like input as an array; nullable numbers of pandas that are missing as NaN."""
+    """Return array-like input as an array, with NaN for missing values of nullable pandas types."""
     array = np.asarray(A)
     if array.dtype == object and array.ndim == 2:
         kinds = {getattr(dtype, "kind", "O") for dtype in getattr(A, "dtypes", "O")}
@@ -193,14 +195,14 @@ def _working_dtype(given: np.dtype[Any] | None, shape: tuple[int, ...]) -> np.dt
 def checked_rank(
     k: Any, largest: int, limit: str = "min(A.shape)", *, name: str = "k", or_none: bool = False
 ) -> int:
-    """Return k as an int between 0 and the largest allowed, whose name is `limit`.
+    """Return k as an int between 0 and `largest`; `limit` describes this bound in messages.
 
-    With `or_none` it is 1 at least, and 0 stands for None.
+    With `or_none`, k must be at least 1 or None, and 0 is returned for None.
 
     Raises
     ------
     TypeError, ValueError
-        If k is not an integer, or out of its range, of which `limit` names the upper end.
+        If k is not an integer or is out of range.
     """
     if or_none and k is None:
         return 0
@@ -224,7 +226,7 @@ def checked_count(value: Any, name: str) -> int:
 
 
 def checked_integer(value: Any, name: str, kind: str = "an integer") -> int:
-    """Return an integer of any type but bool as an int; its `kind` is for the message.
+    """Return an integer of any type except bool as an int; `kind` describes it in the message.
 
     Raises
     ------
@@ -239,7 +241,7 @@ def checked_integer(value: Any, name: str, kind: str = "an integer") -> int:
 
 
 def checked_tol(tol: float | None, dtype: np.dtype[Any]) -> float:
-    """Return the tolerance, that of the dtype for None, the limit of rounding for 0."""
+    """Return the tolerance: the default of the dtype for None, the limit of rounding for 0."""
     if tol is None:
         return _DEFAULT_TOL[str(dtype)]
     check_positive(tol, "tol", or_zero=True)
@@ -247,12 +249,12 @@ def checked_tol(tol: float | None, dtype: np.dtype[Any]) -> float:
 
 
 def checked_generator(random_state: RandomStateLike) -> np.random.Generator:
-    """Return the generator that a `random_state` stands for.
+    """Return the random generator for a `random_state`.
 
     Raises
     ------
     TypeError, ValueError
-        If it is not None, a non-negative integer, a Generator or a RandomState.
+        If `random_state` is not None, a non-negative integer, a Generator or a RandomState.
     """
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(0, 2**31, size=4))
@@ -276,7 +278,7 @@ def checked_center(center: Any, columns: int) -> Any:
     Raises
     ------
     TypeError, ValueError
-        If it is not None, a bool, or a finite array of that shape.
+        If `center` is not None, a bool, or a finite array of that shape.
     """
     if center is None or isinstance(center, (bool, np.bool_)):
         return True if center else None

@@ -1,4 +1,4 @@
-"""Matrices larger than memory, read block by block of rows."""
+"""Matrices larger than memory, read in blocks of rows."""
 
 from __future__ import annotations
 
@@ -35,41 +35,41 @@ if TYPE_CHECKING:
 
     Block = ArrayLike | sparray | spmatrix
 
-_BLOCK_BYTES = 1 << 26  # of the blocks that a file is cut into
-_IN_MEMORY = 1 << 30  # bytes of a memory map, up to which it is taken as an array
+_BLOCK_BYTES = 1 << 26  # size of the blocks of a file
+_IN_MEMORY = 1 << 30  # size up to which a memory map is treated as an array
 
 
 class RowBlocks(MatrixOperator):
-    """An n x m matrix that is read block by block, once more for each pass over it.
+    """An n x m matrix that is read in blocks of rows, once per pass.
 
-    It stands wherever `truncated_svd` and the functions built on it take a matrix, and in
-    `PCA` and `Whitening`. In memory are two blocks (the next one is read while one is worked on)
-    and the results, U with its n rows among them. All of it is read once here, for the shape, the
+    `truncated_svd` and the functions built on it, `PCA` and `Whitening` accept it as a matrix. Two
+    blocks are in memory at a time (the next one is read during the computation), as well as the
+    results, including U with its n rows. The constructor reads all blocks once, for the shape, the
     means and the norm.
 
     Parameters
     ----------
     blocks : callable or iterable
-        The blocks of rows: dense or scipy.sparse arrays with the same number m of columns. Either
-        a function without arguments that returns an iterator over them, or an iterable that can
-        be started again, such as a list; each time it gives the same blocks.
+        Blocks of rows: dense or scipy.sparse arrays with the same number m of columns. Either a
+        function without arguments that returns an iterator over them, or an iterable that can be
+        iterated repeatedly, such as a list. Each iteration must give the same blocks.
 
     Attributes
     ----------
     shape : tuple of int
         (n, m).
     dtype : numpy.dtype
-        float32 if all blocks are, else float64.
+        float32 if all blocks are float32, else float64.
     is_sparse : bool
-        Whether the blocks are sparse; they stay so.
+        True if the blocks are sparse; they are never made dense.
 
     Raises
     ------
     ArgumentTypeError
-        If the blocks cannot be started again, are not real, or are dense and sparse by turns.
+        If the blocks cannot be iterated again, are not real, or are partly dense and partly sparse.
     ArgumentError
-        If there is no block, they differ in their columns, or an entry is not finite (its row and
-        column are named).
+        If there is no block, the numbers of columns differ, or an entry is not finite (the message
+        has its row and column).
 
     Examples
     --------
@@ -105,7 +105,7 @@ class RowBlocks(MatrixOperator):
 
     @classmethod
     def from_array(cls, array: ArrayLike, rows: int | None = None) -> Self:
-        """Cut an array, such as a numpy.memmap, into blocks of `rows` rows: 64 MB by default."""
+        """Split an array, such as a numpy.memmap, into blocks of `rows` rows (default: 64 MB)."""
         given: Any = array
         step = _count(rows, "rows") or max(1, _BLOCK_BYTES // max(1, given[:1].nbytes))
         starts = range(0, len(given), step)
@@ -113,9 +113,9 @@ class RowBlocks(MatrixOperator):
 
     @classmethod
     def from_csr(cls, folder: str | PathLike[str], n_columns: int | None = None) -> Self:
-        """Read a CSR matrix from the files indptr.npy, indices.npy and data.npy of a folder.
+        """Read a CSR matrix from the files indptr.npy, indices.npy and data.npy in a folder.
 
-        Without `n_columns` there are as many columns as the largest index says.
+        The default of `n_columns` is the largest column index plus one.
         """
         names = ("indptr", "indices", "data")
         indptr, indices, data = (np.load(Path(folder) / f"{n}.npy", mmap_mode="r") for n in names)
@@ -141,14 +141,14 @@ class RowBlocks(MatrixOperator):
 
     @classmethod
     def from_parquet(cls, path: str | PathLike[str], rows: int | None = None) -> Self:
-        """Read the columns of Parquet files, all numbers, by `rows` rows: 64 MB by default.
+        """Read Parquet files with numeric columns in blocks of `rows` rows (default: 64 MB).
 
-        `path` is a file, a glob or a folder, as polars takes them.
+        `path` is a file, a glob or a folder, as in polars.
 
         Raises
         ------
         ArgumentTypeError
-            If a column has no numbers.
+            If a column is not numeric.
         """
         import polars as pl
 
@@ -163,7 +163,7 @@ class RowBlocks(MatrixOperator):
         return cls(lambda: (frame.slice(start, step).collect().to_numpy() for start in starts))
 
     def _look(self) -> None:
-        """Read all blocks once: shape, dtype, the largest entry, means and deviations."""
+        """Read all blocks once for the shape, dtype, largest entry, means and deviations."""
         rows, peak, dtype = 0, 0.0, np.dtype(np.float32)
         first: Any = None
         for given in self._start():
@@ -183,12 +183,12 @@ class RowBlocks(MatrixOperator):
             self._add_moments(block, largest, rows)
             rows += block.shape[0]
         if first is None:
-            raise ArgumentError("blocks must be at least one block; got none.")
+            raise ArgumentError("blocks must have at least one block; got none.")
         super().__init__((rows, first.shape[1]), dtype)
         self._peak, self.is_sparse = peak, _is_sparse(first)
 
     def _add_moments(self, block: Any, largest: float, rows: int) -> None:
-        """Join means and norms with those of the rows before (Chan, Golub & LeVeque 1983)."""
+        """Update means and norms with a block (Chan, Golub & LeVeque 1983)."""
         count, exponent = block.shape[0], safe_exponent(largest, np.dtype(np.float64))
         matrix = SparseOperator(block) if _is_sparse(block) else DenseOperator(block)
         means, scale = matrix.column_means(), 2.0**exponent
@@ -209,7 +209,7 @@ class RowBlocks(MatrixOperator):
         return self._means
 
     def column_squares(self, row: Float64Array) -> Float64Array:
-        """Return the sum of squares of each column of A - 1 row', without a pass."""
+        """Return the sum of squares of each column of A - 1 row', without a pass over A."""
         squares: Float64Array = self._deviations**2 + self.shape[0] * (self._means - row) ** 2
         return squares
 
@@ -219,7 +219,7 @@ class RowBlocks(MatrixOperator):
         return np.concatenate([np.einsum("ij,ij->i", it, it, dtype=np.float64) for it in blocks])
 
     def centred(self, row: FloatArray) -> Self:
-        """Return the matrix A - 1 row': exact on dense blocks, as a correction on sparse ones."""
+        """Return A - 1 row', computed for dense blocks and kept as a correction for sparse ones."""
         result = copy.copy(self)
         result._row = row if self._row is None else self._row + row
         result._means = self._means - row
@@ -269,13 +269,13 @@ class RowBlocks(MatrixOperator):
         return product
 
     def _toarray(self) -> FloatArray:
-        self.passes -= 1  # that of dense_blocks is the one that toarray has counted
+        self.passes -= 1  # toarray has already counted the pass of dense_blocks
         return np.vstack(list(self.dense_blocks(0)))
 
     def _blocks(self) -> Iterator[tuple[slice, MatrixOperator]]:
-        """Yield each block, scaled and centred, with its rows."""
+        """Yield the rows of each block, and the scaled and centred block."""
         start, blocks = 0, self._start()
-        with ThreadPoolExecutor(1) as reader:  # reads the next block while one is worked on
+        with ThreadPoolExecutor(1) as reader:  # reads the next block during the computation
             coming = reader.submit(next, blocks, None)
             while (given := coming.result()) is not None:
                 coming = reader.submit(next, blocks, None)
@@ -302,7 +302,7 @@ class RowBlocks(MatrixOperator):
 
 
 class _SparseBlock(SparseOperator):
-    """Rows for one product, which a transposed copy would cost more than."""
+    """Sparse rows that are used only once, so that a transposed copy does not pay off."""
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
         return kernels.csr_rmatmat(self._rows, Y, self.shape[1])
@@ -336,7 +336,7 @@ def by_blocks(matrix: Any) -> Any:
 
 
 def _read(array: Any, start: int, end: int) -> Any:
-    """Return rows of an array; those of a memory map from its file, so that it is not mapped."""
+    """Return rows of an array; rows of a memory map are read from its file, without mapping it."""
     mapped = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
     if not mapped or array.filename is None or not array.flags.c_contiguous:
         return array[start:end]
@@ -347,7 +347,7 @@ def _read(array: Any, start: int, end: int) -> Any:
 
 
 def _checked(given: Any, row: int) -> tuple[Any, float]:
-    """Return a block as float32 or float64, dense or CSR, and its largest entry; both finite."""
+    """Check a block, and return it as float32 or float64, dense or CSR, with its largest entry."""
     block: Any = sparse.csr_array(given) if _is_sparse(given) else np.asarray(given)
     block = block.astype(real_matrix(block.dtype, block.shape, "blocks"), copy=False)
     if _is_sparse(block) and not block.has_canonical_format:
@@ -360,7 +360,7 @@ def _checked(given: Any, row: int) -> tuple[Any, float]:
 
 
 def not_finite(A: Any, name: str, start: int = 0) -> ArgumentError:
-    """Return the error of the first entry that is NaN or infinite; rows count from `start`."""
+    """Return the error for the first NaN or infinite entry; rows are counted from `start`."""
     if _is_sparse(A):
         place = np.argmax(~np.isfinite(A.data))
         row = np.searchsorted(A.indptr, place, side="right") - 1

@@ -1,4 +1,4 @@
-"""Rows of data and their statistics, and the Gaussian density that the PCA estimators share."""
+"""Rows of data with their statistics, and the Gaussian density shared by the PCA estimators."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray
 
-FLOAT_DTYPES = [np.float64, np.float32]  # as validate_data takes them: others become float64
+FLOAT_DTYPES = [np.float64, np.float32]  # for validate_data: other dtypes become float64
 _EPS = float(np.finfo(np.float64).eps)
 _SQUARED = 500  # the exponent of entries whose sums of squares might overflow or vanish
 
 
 class RowCentredSamples(MatrixOperator):
-    """Sparse rows less their means, Y = S - offsets weights', which stays a correction.
+    """Sparse rows minus their means, Y = S - offsets weights', as a rank-one correction.
 
-    Offsets have shape (n,); weights, shape (m,), are 1 unless columns are scaled.
+    `offsets` has shape (n,). `weights` has shape (m,) and is 1 unless columns are scaled.
     """
 
     is_sparse = True
@@ -48,7 +48,7 @@ class RowCentredSamples(MatrixOperator):
 
     @property
     def peak(self) -> float:
-        """Largest absolute entry of S, which has the size of the means."""
+        """Largest absolute entry of S; the means are not larger."""
         return self._sparse.peak
 
     def column_means(self) -> Float64Array:
@@ -71,7 +71,7 @@ class RowCentredSamples(MatrixOperator):
     def _with_entries(
         self, without: Float64Array, row: Float64Array, places: NDArray[np.integer[Any]]
     ) -> Float64Array:
-        """Return sums of squares at places, given those that there would be without entries."""
+        """Return sums of squares by row or column, given the sums for a matrix without entries."""
         csr, length = self._sparse.csr, len(without)
         subtracted = row[csr.indices]
         subtracted += self._offsets[_row_of_entry(csr)] * self._weights[csr.indices]
@@ -110,21 +110,21 @@ def project(samples: Samples, row: Float64Array, components: FloatArray) -> Floa
 
 
 def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings: Any) -> Any:
-    """Check data as scikit-learn does, or take blocks of rows as they are.
+    """Check data as scikit-learn does; return RowBlocks unchanged.
 
     Raises
     ------
     ValueError
-        If X is not finite, has no samples, or not the features that were seen in `fit`.
+        If X is not finite, has no samples, or has other features than in `fit`.
     """
     data = by_blocks(X)
     if isinstance(data, LinearOperator):
         raise ArgumentTypeError(
-            "X must be an array, a sparse matrix or RowBlocks; got a LinearOperator, which only "
-            "truncated_svd takes: with center=True for principal components."
+            "X must be an array, a sparse matrix or RowBlocks; got a LinearOperator: for its "
+            "principal components, use truncated_svd with center=True."
         )
     if not isinstance(data, RowBlocks):
-        from sklearn.utils.validation import validate_data  # slow, and ranks are chosen without it
+        from sklearn.utils.validation import validate_data  # slow, not needed to choose ranks
 
         return validate_data(estimator, data, dtype=FLOAT_DTYPES, reset=reset, **settings)
     if data.is_sparse and "accept_sparse" not in settings:
@@ -139,12 +139,12 @@ def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings:
 
 
 def samples_of(X: Any, center_samples: bool = False) -> Samples:
-    """Wrap validated data, finite and float32 or float64; subtract the mean of each row if told.
+    """Wrap validated data (finite, float32 or float64), optionally subtracting the row means.
 
     Raises
     ------
     ArgumentError
-        If the means are to be subtracted from rows that are read in blocks.
+        If `center_samples` is set and the rows are read in blocks.
     """
     if isinstance(X, RowBlocks):
         if center_samples:
@@ -165,9 +165,9 @@ def samples_of(X: Any, center_samples: bool = False) -> Samples:
 
 
 def column_scale(samples: Samples, ddof: int) -> Float64Array:
-    """Return the standard deviation of each column, 1 if that is but rounding.
+    """Return the standard deviation of each column, or 1 if it is only rounding error.
 
-    The float64 result is rounded to the dtype of the samples, as estimators keep it.
+    The float64 result is rounded to the dtype of the samples, in which estimators store it.
     """
     count = samples.shape[0]
     exponent = safe_exponent(samples.peak, np.dtype(np.float64))
@@ -184,9 +184,9 @@ def column_scale(samples: Samples, ddof: int) -> Float64Array:
 def negligible_value(
     s: FloatArray, means: Float64Array, count: float, residual: float = 0.0
 ) -> float:
-    """Return the size below which a singular value of `count` centred samples counts as 0.
+    """Return the limit below which a singular value of `count` centred samples is treated as 0.
 
-    It is that of rounding errors of the data and means, or the largest residual.
+    The limit is the size of rounding errors of the data and means, or the largest residual.
     """
     eps = float(np.finfo(s.dtype).eps)
     largest = float(s.max(initial=0.0))
@@ -207,7 +207,7 @@ def checked_scores(X: ArrayLike, columns: int, expected: str = "n_components_") 
     Raises
     ------
     ValueError
-        If X is not finite, or has another number of columns.
+        If X is not finite, or has the wrong number of columns.
     """
     from sklearn.utils.validation import check_array
 
@@ -223,7 +223,7 @@ def require_samples(count: int, ddof: int) -> None:
     Raises
     ------
     ArgumentTypeError, ArgumentError
-        If `ddof` is not an integer or negative, or there are no more samples than `ddof`.
+        If `ddof` is negative or not an integer, or there are not more samples than `ddof`.
     """
     if checked_integer(ddof, "ddof", kind := "a non-negative integer") < 0:
         raise ArgumentError(f"ddof must be {kind}; got {ddof!r}.")
@@ -234,7 +234,7 @@ def require_samples(count: int, ddof: int) -> None:
 
 
 def _sums(places: NDArray[np.integer[Any]], values: FloatArray, length: int) -> Float64Array:
-    """Return the sum of the values at each of the places 0 ... length - 1."""
+    """Return the sum of the values at each position 0, ..., length - 1."""
     sums: Any = np.bincount(places, weights=values, minlength=length)
     return np.asarray(sums, np.float64)
 
@@ -244,7 +244,7 @@ def _row_of_entry(csr: Any) -> NDArray[np.integer[Any]]:
 
 
 class GaussianDensityMixin:
-    """Gaussian density with given variances along components and one variance everywhere else.
+    """Gaussian density with one variance per component, and one in all other directions.
 
     References
     ----------
@@ -275,10 +275,10 @@ class GaussianDensityMixin:
         return float(np.mean(self.score_samples(X), dtype=np.float64))
 
     def get_covariance(self) -> FloatArray:
-        """Return the covariance of the model, in the units of X: (n_features, n_features).
+        """Return the covariance of the model in the units of X, shape (n_features, n_features).
 
-        It is V' diag(explained_variance_ - noise_variance_) V + noise_variance_ I, whether or not
-        the scores are whitened.
+        It is V' diag(explained_variance_ - noise_variance_) V + noise_variance_ I, with or without
+        whitening.
         """
         self._require_fit()
         noise = self._noise
@@ -316,7 +316,7 @@ class GaussianDensityMixin:
     def sample(self, n_samples: int = 1, *, random_state: RandomStateLike = None) -> FloatArray:
         """Draw samples from the probabilistic model, shape (n_samples, n_features).
 
-        `random_state` is by default that of the estimator.
+        The default of `random_state` is that of the estimator.
         """
         self._require_fit()
         if checked_integer(n_samples, "n_samples") < 0:
@@ -337,7 +337,7 @@ class GaussianDensityMixin:
         check_is_fitted(self)
 
     def _log_likelihoods(self, samples: Samples) -> FloatArray:
-        """Return the log-likelihood of each of the prepared samples."""
+        """Return the log-likelihood of each preprocessed sample."""
         if self._is_degenerate():
             return np.full(samples.shape[0], -np.inf, samples.dtype)
         variances, noise = self._density_variances()
@@ -364,7 +364,7 @@ class GaussianDensityMixin:
         return np.maximum(self._variances.astype(np.float64), noise), noise
 
     def _is_degenerate(self) -> bool:
-        """Return whether there are directions in which the model has no variance."""
+        """Return whether the model has a direction without variance."""
         variances, noise = self._density_variances()
         everywhere = noise > 0 or self.n_components_ == self.n_features_in_
         return not everywhere or bool(np.any(variances <= self._negligible_variance))

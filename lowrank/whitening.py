@@ -1,4 +1,4 @@
-"""Whitening: data made uncorrelated with variance 1, as a scikit-learn estimator."""
+"""Whitening of data to uncorrelated features with variance 1, as a scikit-learn estimator."""
 
 from __future__ import annotations
 
@@ -36,40 +36,41 @@ class Whitening(
 ):
     """PCA, ZCA and ZCA-cor whitening, safe on rank-deficient data.
 
-    With principal directions v_j of the centred data and variances lambda_j along them, a sample x
-    has the whitened coordinates y_j = v_j . (x - mean_) / sqrt(lambda_j + epsilon). They are the
-    output of "pca"; "zca" and "zca-cor" rotate them back to the axes of the features. Directions in
-    which the training data do not vary, up to rounding, are dropped: new samples have no output
-    there, whatever `epsilon` is. On the others the covariance of the output, with divisor
-    n_samples - ddof, is exactly the identity for ``epsilon=0``.
+    Let v_j be the principal directions of the centred data, and lambda_j the variances along them.
+    The whitened coordinates of a sample x are y_j = v_j . (x - mean_) / sqrt(lambda_j + epsilon).
+    "pca" returns these; "zca" and "zca-cor" rotate them back to the axes of the features.
+    Directions without variance in the training data, up to rounding, are dropped for every
+    `epsilon`. With ``epsilon=0``, the covariance of the output in the remaining directions, with
+    divisor n_samples - ddof, is the identity.
 
     Parameters
     ----------
     method : {"pca", "zca", "zca-cor"}, default "pca"
-        "pca" has one output per direction. "zca" multiplies these by the directions: of all
-        whitenings its output is closest to the centred data. "zca-cor" does the same with
-        the standardised data, so its output is closest to those and does not depend on the
-        units of the features.
+        "pca" has one output per direction. "zca" multiplies these outputs by the directions; among
+        all whitening transforms, its output is closest to the centred data. "zca-cor" applies
+        "zca" to standardised data. Its output is closest to the standardised data, and does not
+        depend on the units of the features.
     n_components : int, optional
-        Largest number of directions kept, from 1 to min(n_samples, n_features); all by default.
+        Maximum number of directions, from 1 to min(n_samples, n_features); by default all.
     epsilon : float, default 1e-5
-        Added to each variance, in squared units of X ("zca-cor": of standardised X). Directions
-        with a variance well above it get variance 1, those well below are damped.
+        Constant added to each variance, in squared units of X ("zca-cor": of standardised X).
+        Directions with a much larger variance get variance 1; those with a much smaller one are
+        damped.
     ddof : int, default 1
-        Delta degrees of freedom: variances have the divisor n_samples - ddof.
+        Delta degrees of freedom: the divisor of variances is n_samples - ddof.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components_, n_features)
-        Directions kept: orthonormal rows with deterministic signs.
+        Directions, as orthonormal rows with deterministic signs.
     explained_variance_ : ndarray of shape (n_components_,)
-        Variances along them, without epsilon.
+        Variances along the directions, without epsilon.
     mean_ : ndarray of shape (n_features,)
-        Per-feature mean of the training data.
+        Mean of each feature in the training data.
     scale_ : ndarray of shape (n_features,) or None
         Standard deviations ("zca-cor" only); 1 for constant columns.
     n_components_, n_features_in_ : int
-        Numbers of directions kept, at most the rank of the centred data, and of features.
+        Numbers of directions (at most the rank of the centred data) and of features.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the features. Defined only if X has string column names.
 
@@ -103,7 +104,7 @@ class Whitening(
         Parameters
         ----------
         X : array-like or RowBlocks of shape (n_samples, n_features)
-            Dense training data; float32 is worked on in float32, everything else in float64.
+            Dense training data. Computations are float32 for float32 data, and float64 otherwise.
             RowBlocks, and a numpy.memmap above 1 GB, are read block by block.
         y : ignored
 
@@ -113,7 +114,7 @@ class Whitening(
             If X or a block is sparse (whitened data would be dense), or a parameter is of another
             type.
         ArgumentError, ValueError
-            If X is not finite or has too few samples, or a parameter is out of its range.
+            If X is not finite or has too few samples, or a parameter is out of range.
         """
         data = validated_samples(self, X)
         check_choice(self.method, _METHODS)
@@ -131,7 +132,7 @@ class Whitening(
         return self
 
     def transform(self, X: ArrayLike) -> FloatArray:
-        """Whiten samples; shape (n_samples, n_components_) for "pca", else (n_samples, n_features).
+        """Whiten samples.
 
         ``X`` has shape (n_samples, n_features); RowBlocks are read block by block.
         """
@@ -147,14 +148,14 @@ class Whitening(
         return whitened if self.method == "pca" else whitened @ self.components_
 
     def inverse_transform(self, X: ArrayLike) -> FloatArray:
-        """Undo the whitening; outside of the directions kept, the result is the mean.
+        """Undo the whitening; in dropped directions the result is the mean.
 
-        ``X`` has the shape that `transform` returns.
+        ``X`` has the shape of the result of `transform`.
 
         Raises
         ------
         ArgumentError
-            If X has another number of columns.
+            If X has the wrong number of columns.
         """
         check_is_fitted(self)
         whitened = checked_scores(X, self._n_features_out, "as whitened data have")
@@ -167,9 +168,9 @@ class Whitening(
         return samples
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
-        """Return the names of the outputs: those of the features unless method="pca".
+        """Return the names of the outputs: the names of the features unless method="pca".
 
-        `input_features` are the names of the features, if X had none.
+        `input_features` has the names of the features if X had no names.
         """
         check_is_fitted(self)
         mixin = ClassNamePrefixFeaturesOutMixin if self.method == "pca" else OneToOneFeatureMixin

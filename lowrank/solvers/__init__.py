@@ -1,4 +1,4 @@
-"""Solvers of `truncated_svd`, all with the same signature, and the choice between them."""
+"""Solvers of `truncated_svd`, which share one signature, and the choice between them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 __all__ = ["COMPILED", "HALF_ACCURATE", "SOLVERS", "Solver", "choose_method"]
 
-_SMALL_WORK = 1e8  # n m min(n, m) of a dense array, up to which LAPACK takes a tenth of a second
-_GRAM_SIDE = 2000  # of a dense array, up to which the eigenproblem is as fast as the iteration
+_SMALL_WORK = 1e8  # largest n m min(n, m) of a dense array that LAPACK decomposes in 0.1 s
+_GRAM_SIDE = 2000  # largest min(n, m) for which the eigenproblem is as fast as the iteration
 
 
 class Solver(Protocol):
-    """The signature of all solvers: checks, signs and warnings are left to `truncated_svd`."""
+    """Signature of all solvers; `truncated_svd` does the checks, signs and warnings."""
 
     def __call__(
         self, A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
     ) -> Triplets:
         """Compute the k largest singular triplets, 1 <= k <= min(A.shape).
 
-        `tol` is the residual relative to the largest singular value; `rng` draws start vectors, and
-        replacements for vectors of singular values that are 0: U and Vt are always orthonormal.
+        `tol` is the residual relative to the largest singular value. `rng` draws start vectors, and
+        vectors for singular values of 0, so that U and Vt are always orthonormal.
         """
         ...
 
@@ -38,32 +38,32 @@ SOLVERS: dict[str, Solver] = {
     "randomized": randomized.solve,
     "arpack": lapack.solve_arpack,
 }
-# The solvers that spend their time in `lowrank.kernels`, on threads of their own.
+# Solvers that spend most time in `lowrank.kernels`, which have their own threads.
 COMPILED = ("lanczos", "randomized")
-# The solvers that square A, and lose small singular values by it.
+# Solvers that use A'A, and therefore lose small singular values.
 HALF_ACCURATE = ("gram", "lanczos")
 
 
 def choose_method(A: MatrixOperator, k: int) -> str:
-    """Return the solver that "auto" stands for.
+    """Choose the solver for the method "auto".
 
-    - "dense" (LAPACK) where a dense copy of A is no larger than the two bases that the iterative
-      solver would keep: small matrices, and k so large that the answer is about as big as the
-      dense matrix.
-    - "dense" also for an array that is dense anyway, if it is small: n m min(n, m) up to 1e8.
-    - "gram" for a larger dense array whose smaller side is at most 2,000, or less than four
-      times the size of such a basis: its time hardly depends on the spectrum.
-    - "gram" for such a matrix that is read by blocks of rows too, if it has no more columns than
-      rows: it takes one pass.
-    - "gram" also for any other matrix whose smaller side is at most 2,000, if such a basis would
-      have more than half as many vectors as that side.
+    - "dense" (LAPACK) if a dense copy of A is not larger than the two bases of the iterative
+      solver: for small matrices, and for k so large that the result is about as large as the dense
+      matrix.
+    - "dense" also for a small dense array, with n m min(n, m) up to 1e8.
+    - "gram" for a larger dense array if min(n, m) is at most 2,000, or less than four times the
+      size of such a basis. Its time hardly depends on the spectrum.
+    - "gram" for such a matrix that is read in blocks of rows, if it has at most as many columns as
+      rows. It takes one pass.
+    - "gram" for any other matrix if min(n, m) is at most 2,000, and such a basis would have more
+      than min(n, m) / 2 vectors.
     - "lanczos" for everything else.
 
-    Where "gram" or "lanczos" cannot reach the tolerance, because the Gram matrix has lost the
-    digits that it takes, `truncated_svd` goes on to "randomized".
+    If "gram" or "lanczos" does not reach the tolerance because of the digits lost in the Gram
+    matrix, `truncated_svd` continues with "randomized".
 
-    "arpack" is never chosen: one start vector can miss copies of a multiple singular value, and it
-    is slower.
+    "arpack" is never chosen: it is slower, and with its single start vector it can miss copies of a
+    multiple singular value.
     """
     rows, columns = A.shape
     basis = randomized.basis_size(k, min(rows, columns))

@@ -1,4 +1,4 @@
-"""Thick-restarted block Lanczos on the Gram operator A'A: the fast iteration."""
+"""Thick-restart block Lanczos method on the Gram operator A'A, the fast iterative solver."""
 
 from __future__ import annotations
 
@@ -18,31 +18,34 @@ if TYPE_CHECKING:
 
 _BLOCK = 16  # vectors per product
 _LINE = 64  # bytes of a cache line
-_CHECK_EVERY = 64  # vectors: the small eigenproblem of a check costs about as much as a block
-_MAX_STEPS = 1000  # products with A'A, then the best result so far is returned
+_CHECK_EVERY = 64  # vectors between checks; a check costs about as much as a block
+_MAX_STEPS = 1000  # maximum number of products with A'A before the best result is returned
 
 
 def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
-    """Lanczos with blocks on x -> A'(A x), for the smaller side, restarted with its Ritz vectors.
+    """Compute singular triplets by the block Lanczos method on x -> A'(A x), with thick restarts.
 
-    One orthonormal basis is kept, of the smaller side only, where a bidiagonalisation keeps two.
-    The price is that singular values below ``sqrt(eps) * s[0]`` drown in the rounding errors of
-    the Gram operator: for those, and for `tol` near rounding, `randomized` is the solver.
+    If A has fewer rows than columns, A' takes the place of A. Only one orthonormal basis is stored,
+    for the smaller dimension, where a bidiagonalisation stores two. The drawback is that singular
+    values below ``sqrt(eps) * s[0]`` are lost in the rounding errors of the Gram operator; for
+    these, and for `tol` near the limit of rounding, use `randomized`.
 
-    A block is orthogonalised against the two before it, and against the whole basis only where the
-    loss of orthogonality may have grown to a hundredth of `tol` (an eighth where that is not above
-    100 times rounding, as by default in float32), and after a restart.
+    A block is orthogonalised against the two blocks before it. It is orthogonalised against the
+    whole basis only after a restart, or if the loss of orthogonality may have grown to `tol` / 100
+    (or to up to `tol` / 8 if `tol` / 100 is below 100 times the machine epsilon, as by default in
+    float32).
 
     The basis has up to 3 k vectors and four blocks. When it is full, the Ritz vectors of the
-    largest values are kept, and the iteration goes on with the residual block, so that nothing is
-    computed again.
-    A singular value of higher multiplicity than the block is wide shows only as many copies as
-    the block has columns. So where that many equal values are found, the problem is handed to
-    `randomized`, which looks for missed copies.
+    largest values are kept, and the iteration continues with the residual block without repeating
+    work.
 
-    A block has 16 vectors, and of a sparse matrix in memory as many as fill a cache line: 8 in
-    float64. Its products read whole lines anyway, and narrow blocks reach as far with fewer
-    vectors.
+    For a singular value whose multiplicity exceeds the width of the block, only as many copies are
+    found as the block has columns. If that many equal values are found, the problem is passed to
+    `randomized`, which searches for missed copies.
+
+    A block has 16 vectors; for a sparse matrix in memory, its rows fill one cache line (8 vectors
+    in float64). The products read whole cache lines in any case, and narrow blocks converge with
+    fewer vectors in total.
 
     References
     ----------
@@ -65,10 +68,10 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
 
 
 def triplets(A: Products, V: FloatArray, rng: np.random.Generator) -> Triplets:
-    """Return U, s, Vt of A restricted to the span of V: accurate to ``eps * s[0]``.
+    """Return U, s and Vt of A restricted to the span of V, accurate to ``eps * s[0]``.
 
-    V has shape (n_columns, k) and nearly orthonormal columns, nearly right singular vectors. The
-    left vectors of singular values that are 0 are random.
+    V has shape (n_columns, k). Its columns are nearly orthonormal and nearly right singular
+    vectors. The left vectors of zero singular values are random.
     """
     product = A.matmat(V)
     U, _, R = extend_basis(product[:, :0], product, 0.0, rng, again=False)
@@ -90,37 +93,37 @@ def leading_eigenvectors(
     block: int = _BLOCK,
     check_every: int = _CHECK_EVERY,
 ) -> tuple[FloatArray, bool]:
-    """Compute eigenvectors of the k largest eigenvalues of A'A, largest first.
+    """Compute the eigenvectors of the k largest eigenvalues of A'A, largest first.
 
     Parameters
     ----------
     gram_product : callable
-        X -> A'(A X) for a block X of shape (size, b) and `dtype`; a new array.
+        Function X -> A'(A X) for a block X of shape (size, b) and `dtype`; returns a new array.
     k : int
         1 <= k <= size.
     tol : float
-        Residual of a singular triplet relative to the largest singular value.
+        Tolerance for the residual of a triplet, relative to the largest singular value.
     rng : numpy.random.Generator
-        Draws the start block.
+        Source of the start block.
     max_steps : int
-        Products, after which the best vectors so far are returned.
+        Maximum number of products, after which the best vectors found are returned.
     block : int
-        Vectors per product.
+        Number of vectors per product.
     check_every : int
-        Vectors from one check of convergence to the next, at most; before the first restart four
-        times as many, where convergence is far.
+        Maximum number of vectors between checks of convergence; before the first restart up to four
+        times as many, while convergence is far.
 
     Returns
     -------
     vectors : ndarray of shape (size, k)
-        Their columns are orthonormal up to an eighth of `tol`.
+        Eigenvectors as columns, orthonormal up to `tol` / 8.
     converged : bool
-        Whether they reach `tol`, as far as A'A can tell.
+        True if they reach `tol`, within the accuracy of A'A.
     """
     start = rng.random((size, min(block, size)), dtype) - dtype.type(0.5)
-    # A little less than tol, as rounding adds to the estimate.
+    # Slightly below tol, because rounding adds to the estimate.
     target = max(0.8 * tol, 10 * float(np.finfo(dtype).eps))
-    # Where the dtype has few digits to spare, a block after one of the whole basis may go without.
+    # In dtypes with few digits, allow one block without reorthogonalisation after one with it.
     largest_loss = max(target / 100, min(target / 8, 100 * float(np.finfo(dtype).eps)))
     space = _LanczosSpace(gram_product, start, k, largest_loss, rng)
     most = max(check_every // block, 1)
@@ -134,7 +137,7 @@ def leading_eigenvectors(
             return space.ritz_vectors(k), converged or space.is_complete
         if space.is_full:
             space.restart(k)
-        if excess < before < math.inf:  # fewer than it takes if they fall as they did, or faster
+        if excess < before < math.inf:  # a lower estimate, if the decrease continues or accelerates
             expected = (space.steps - done) * math.log(excess) / math.log(before / excess)
             share, furthest = (0.8, most) if space.is_restarted else (0.5, 4 * most)
             blocks = min(max(int(share * expected), 1), furthest)
@@ -142,23 +145,23 @@ def leading_eigenvectors(
 
 
 def has_wide_cluster(s: FloatArray, block: int = _BLOCK) -> bool:
-    """Return whether as many values are equal, or nearly, as the block is wide."""
+    """Return whether at least `block` values are nearly equal."""
     span = block - 1
     equal = float(np.finfo(s.dtype).eps) ** 0.5 * s[0]
     return bool(s.size > span and np.any(s[:-span] - s[span:] <= equal))
 
 
 def basis_size(k: int, smaller_side: int, block: int = _BLOCK) -> int:
-    """Return the number of vectors that are kept at most."""
+    """Return the maximum number of vectors in the basis."""
     return min(smaller_side, -(-(3 * k + 4 * block) // block) * block)
 
 
 class _LanczosSpace:
-    """A basis V with ``A'A V = V H + V_next (0 ... 0 tail)``, for n_rows >= n_columns.
+    """Lanczos basis V with ``A'A V = V H + V_next (0 ... 0 tail)``, for n_rows >= n_columns.
 
-    `size` columns of V are done; `width` more are the block to go on with (kept by itself as well),
-    and A'A times it has components only in the columns from `coupled` on: three terms, but for the
-    step after a restart.
+    The first `size` columns of V are complete. The next `width` columns are the next block, of
+    which a copy is stored. The product of A'A with it has components only in the columns from
+    `coupled` on: a three-term recurrence, except for the step after a restart.
     """
 
     def __init__(
@@ -180,10 +183,10 @@ class _LanczosSpace:
         self._tail: FloatArray = np.zeros((0, 0))
         self._values: FloatArray = np.zeros(0)
         self._vectors: FloatArray = np.zeros((0, 0))
-        self._scale = 0.0  # largest eigenvalue seen: what rounding errors are relative to
+        self._scale = 0.0  # largest eigenvalue found, the scale of rounding errors
         self._size, self._width, self._coupled = 0, width, 0
-        # Bounds of the cosines between the last two blocks and those before, which a step without
-        # reorthogonalisation multiplies by the growth at most.
+        # Bounds of the cosines between the last two blocks and the earlier ones. A step without
+        # reorthogonalisation multiplies them by at most the growth.
         self._losses, self._growth = (self._eps, self._eps), 1.0
         self._block, _, _ = extend_basis(start[:, :0], start, 1.0, rng)
         kernels.place(self._block, self._V[:, :width])
@@ -195,21 +198,21 @@ class _LanczosSpace:
 
     @property
     def is_full(self) -> bool:
-        """Return whether there is not enough room for another block."""
+        """Return whether there is no space for another block."""
         return bool(self._size + self._width > self._limit)
 
     def extend(self, steps: int, at_least: int) -> None:
-        """Extend the basis by some blocks and to a size, as far as there is room."""
+        """Extend the basis by a number of blocks and to a minimum size, as far as space allows."""
         eps, allowed = self._eps, self._largest_loss
         while not self.is_full and not self.is_complete and (steps > 0 or self._size < at_least):
             old, new = self._size, self._size + self._width
             product = self._gram_product(self._block)
             self.steps += 1
-            # Two blocks on end, as the loss of a block comes from that of the two before it; or
-            # every other one, where a single step brings it near the largest that is allowed.
+            # Reorthogonalise two blocks in a row, since the loss of a block depends on the two
+            # before it; or every other block, if a single step almost reaches the allowed loss.
             worst = max(self._losses) if self._growth**2 * eps <= allowed else self._losses[1]
             whole = self.is_restarted or 1.2 * self._growth * worst > allowed
-            # After a restart the next step takes the whole basis anyway: a small loss will do.
+            # After a restart the next step uses the whole basis anyway, so a small loss is enough.
             again = whole and not (self.is_restarted and self._growth * eps <= allowed)
             before = eps if whole else worst
             self._block, inside, self._tail = extend_basis(
@@ -221,7 +224,7 @@ class _LanczosSpace:
                 self._scale = max(self._scale, longest(inside, self._tail))
             smallest = float(np.linalg.norm(self._tail, -2)) if self._tail.size else 0.0
             self._growth = self._scale / smallest if smallest else math.inf
-            if not again and self._growth * before > allowed:  # more than foreseen
+            if not again and self._growth * before > allowed:  # more than estimated
                 self._block, more, turn = extend_basis(
                     self._V[:, :new], self._block, 1.0, self._rng
                 )
@@ -234,26 +237,26 @@ class _LanczosSpace:
             steps -= 1
 
     def rotate(self) -> None:
-        """Compute the Ritz values and vectors of the present basis, largest first."""
+        """Compute the Ritz values and vectors of the current basis, largest first."""
         H = self._H[: self._size, : self._size]
         values, vectors = np.linalg.eigh((H + H.T) / 2)
         self._values, self._vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
         self._scale = max(self._scale, float(self._values[0]))
 
     def residuals(self, k: int) -> FloatArray:
-        """Return ||A' u - s v|| / s[0] of the first k Ritz triplets, as far as A'A can tell."""
+        """Return ||A' u - s v|| / s[0] of the first k Ritz triplets, within the accuracy of A'A."""
         last = self._vectors[self._size - self._tail.shape[1] :, :k]
         if self._values[0] == 0:
             return np.zeros(k)
         s = np.sqrt(self._values[:k])
-        # Below this, a value is rounding error of the operator and no residual can be told.
+        # Smaller values are rounding errors of the operator, and have no meaningful residual.
         visible = math.sqrt(self._eps) * s[0]
         found: FloatArray = np.linalg.norm(self._tail @ last, axis=0)
         relative: FloatArray = found / np.maximum(s, visible) / s[0]
         return relative
 
     def restart(self, k: int) -> None:
-        """Shrink the basis to the best Ritz vectors; the block to go on with stays."""
+        """Reduce the basis to the best Ritz vectors, and keep the next block."""
         keep = min(k + max((self._limit - k) // 5, 1), self._size)
         V = self._V[:, : self._size]
         kernels.multiply(V, self._vectors[:, :keep], out=self._V[:, :keep])
@@ -263,5 +266,5 @@ class _LanczosSpace:
         self._size, self._coupled, self.is_restarted = keep, 0, True
 
     def ritz_vectors(self, count: int) -> FloatArray:
-        """Return the best approximations of eigenvectors in the basis, largest values first."""
+        """Return the Ritz vectors, which approximate eigenvectors, largest values first."""
         return kernels.multiply(self._V[:, : self._size], self._vectors[:, :count])

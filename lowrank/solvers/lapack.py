@@ -1,4 +1,4 @@
-"""Solvers on LAPACK and ARPACK: a full SVD, and eigenvectors of the Gram matrix."""
+"""Solvers based on LAPACK and ARPACK: full SVD, and eigenvectors of the Gram matrix."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lowrank.solvers import lanczos
 if TYPE_CHECKING:
     from lowrank.operators import FloatArray, MatrixOperator, Triplets
 
-_ENTRIES = 1 << 22  # of the product of a matrix with some columns of the identity
-# Few eigenvectors of a large Gram matrix are tried with Lanczos first, which is several times
-# faster than LAPACK where the spectrum decays, and is abandoned soon where it does not.
+_ENTRIES = 1 << 22  # maximum size of a product with columns of the identity
+# For few eigenvectors of a large Gram matrix, Lanczos is tried first. If the spectrum decays, it is
+# several times faster than LAPACK; if not, it is stopped early.
 _LANCZOS_SIDE, _LANCZOS_SHARE, _LANCZOS_STEPS = 1000, 16, 32
 
 
 def solve_dense(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
-    """Divide and conquer (gesdd); where it does not converge, QR iteration (gesvd).
+    """Compute a full SVD by divide and conquer (gesdd), or QR iteration (gesvd) if that fails.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def solve_dense(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generat
 
 
 def lapack_svd(array: FloatArray) -> Triplets:
-    """Return the thin SVD of an array; QR iteration takes over where gesdd does not converge."""
+    """Return the thin SVD of an array, by QR iteration if gesdd does not converge."""
     try:
         U, s, Vt = linalg.svd(array, full_matrices=False, check_finite=False)
     except linalg.LinAlgError:
@@ -43,13 +43,12 @@ def lapack_svd(array: FloatArray) -> Triplets:
 
 
 def solve_gram(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
-    """Eigenvectors V of the Gram matrix of the smaller side, then the SVD of A V.
+    """Compute the eigenvectors V of the smaller Gram matrix, and then the SVD of A V.
 
-    Squaring loses half of the digits: the residual of a triplet is about
-    ``eps * s[0]**2 / s[i]``, so that 1e-8 of s[0] is reached in float64 down to s[i] ~ 1e-7 s[0],
-    and 1e-4 in float32 down to s[i] ~ 1e-2 s[0]. The SVD of A V restores the digits lost among
-    the k directions themselves. Where the tolerance is missed all the same, `truncated_svd` goes on
-    to another solver.
+    Squaring loses half of the digits: the residual of a triplet is about ``eps * s[0]**2 / s[i]``.
+    A residual of 1e-8 s[0] is reached in float64 for s[i] > 1e-7 s[0], and 1e-4 s[0] in float32 for
+    s[i] > 1e-2 s[0]. The SVD of A V restores the digits lost within the span of the k directions.
+    If the tolerance is still not reached, `truncated_svd` continues with another solver.
 
     References
     ----------
@@ -57,17 +56,17 @@ def solve_gram(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generato
     """
     is_wide = A.shape[0] < A.shape[1]
     tall = A.transposed() if is_wide else A
-    # Only the upper triangle of the Gram matrix need be filled.
+    # Only the upper triangle of the Gram matrix is needed.
     has_blocks = A.stored_dense or (A.in_blocks and not is_wide)
     if has_blocks:
         gram = np.zeros((min(A.shape),) * 2, A.dtype, order="F")
         syrk = linalg.get_blas_funcs("syrk", (gram,))
         for block in A.dense_blocks(axis=1 if is_wide else 0):
-            # BLAS sees the columns of C-ordered memory as rows: no copy in either order.
+            # BLAS treats columns of C-ordered memory as rows, so neither order needs a copy.
             turned = block.flags.c_contiguous
             across = block.T if turned else block
             gram = syrk(1.0, across, beta=1.0, c=gram, trans=is_wide == turned, overwrite_c=True)
-    else:  # A'A times the columns of the identity, some at a time
+    else:  # products of A'A with blocks of columns of the identity
         rows, columns = tall.shape
         step = max(16, min(256, _ENTRIES // rows))
         gram = np.empty((columns, columns), A.dtype, order="F")
@@ -79,12 +78,12 @@ def solve_gram(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generato
         whole = np.triu(gram, 1)
         whole += whole.T
         np.fill_diagonal(whole, gram.diagonal())
-        with at_most(1):  # compiled products are small ones next to those of BLAS
+        with at_most(1):  # compiled products are small compared to those of BLAS
             found, converged = lanczos.leading_eigenvectors(
                 whole.__matmul__, len(gram), gram.dtype, k, 0.0, rng, _LANCZOS_STEPS
             )
         s = np.sqrt(np.maximum(np.einsum("ij,ij->j", found, whole @ found), 0.0))
-        if converged and not lanczos.has_wide_cluster(s):  # which may have missed copies
+        if converged and not lanczos.has_wide_cluster(s):  # else copies may be missing
             V = found
     U, s, Vt = lanczos.triplets(tall, _by_lapack(gram, k) if V is None else V, rng)
     return (Vt.T, s, U.T) if is_wide else (U, s, Vt)
@@ -100,21 +99,21 @@ def _by_lapack(gram: FloatArray, k: int) -> FloatArray:
             _, vectors = linalg.eigh(
                 gram, lower=False, check_finite=False, driver="evr", subset_by_index=few
             )
-    if vectors.shape[1] < k:  # all are wanted, or evr has lost some of a cluster of eigenvalues
+    if vectors.shape[1] < k:  # all are requested, or evr has lost some of a cluster
         _, vectors = linalg.eigh(gram, lower=False, check_finite=False, driver="evd")
-    return np.array(vectors[:, : -k - 1 : -1], order="C")  # strides too, where k is 1
+    return np.array(vectors[:, : -k - 1 : -1], order="C")  # also normalises the strides if k is 1
 
 
 def solve_arpack(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
-    """Eigenvectors of A'A or AA', whichever is smaller, by ARPACK; then Rayleigh-Ritz with A.
+    """Compute eigenvectors of A'A or AA', whichever is smaller, by ARPACK, then Rayleigh-Ritz on A.
 
-    The Gram operator is never formed, but working with it squares the singular values: those
-    below about sqrt(eps) * s[0] get their accuracy from the last step alone, which takes them from
-    A. If ARPACK does not converge, the vectors it has are completed at random, which the residuals
-    show. They do not show that of a multiple singular value a single start vector may find fewer
-    copies than there are, with smaller values in their place.
+    The Gram operator is never formed, but its products square the singular values. Values below
+    about sqrt(eps) * s[0] become accurate only in the Rayleigh-Ritz step. If ARPACK does not
+    converge, its vectors are completed with random ones, which is visible in the residuals. With a
+    single start vector, ARPACK may find only some copies of a multiple singular value, and return
+    smaller values instead; this is not visible in the residuals.
 
-    A is read twice in each step, and once more for the Rayleigh-Ritz step. ARPACK needs
+    A is read twice per step, and once more for the Rayleigh-Ritz step. ARPACK needs
     k < min(A.shape).
 
     References
@@ -133,7 +132,7 @@ def solve_arpack(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Genera
         found = eigsh(operator, k, which="LM", v0=start[:, 0], tol=tol)[1][:, ::-1]
     except ArpackNoConvergence as error:
         found = error.eigenvectors[:, ::-1]
-    except ArpackError:  # as for a zero matrix, where its start vector vanishes
+    except ArpackError:  # e.g. a zero matrix, where the start vector vanishes
         found = spare[:, :0]
     V = np.linalg.qr(np.hstack([found, spare])[:, :k])[0]
     Q, R = np.linalg.qr(tall.matmat(V))

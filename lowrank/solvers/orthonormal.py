@@ -13,8 +13,8 @@ from lowrank import kernels
 if TYPE_CHECKING:
     from lowrank.operators import Float64Array, FloatArray
 
-# Cholesky QR squares the condition number of the columns at equal lengths, which the smallest pivot
-# tells; below this one, Householder QR takes over.
+# Cholesky QR squares the condition number of the normalised columns, which the smallest pivot
+# estimates. For smaller pivots, Householder QR is used.
 _CHOLESKY_LIMIT = {"float32": 1e-3, "float64": 1e-6}
 _WELL_CONDITIONED = 0.3  # pivots above which Cholesky QR is orthonormal up to rounding
 
@@ -28,31 +28,32 @@ def extend_basis(
     first: int = 0,
     again: bool = True,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Split a block into its projection on a basis and an orthonormal rest, Q R.
+    """Split a block into its projection on a basis and the QR decomposition of the remainder.
 
-    Directions of the rest that are only rounding errors are dropped from R and their place in Q
-    is taken by random vectors, so that Q is always orthonormal and orthogonal to the basis.
+    Directions of the remainder that are only rounding errors are dropped from R and replaced by
+    random vectors in Q, so that Q is always orthonormal and orthogonal to the basis.
 
     Parameters
     ----------
     basis : ndarray of shape (n, p)
         Orthonormal columns, p < n.
     block : ndarray of shape (n, b)
-        Vectors to be added; overwritten, if it is in C order.
+        Vectors to add; overwritten if in C order.
     scale : float
-        Size of the numbers that the block was computed from: entries below rounding relative to
-        it, or to the longest vector of the block, count as zero.
+        Magnitude of the numbers from which the block was computed. Entries below the rounding
+        errors of this magnitude, or of the longest vector of the block, are treated as zero.
     rng : numpy.random.Generator
-        Source of the replacements.
+        Source of the random vectors.
     first : int
-        The block is known to be orthogonal, up to rounding, to the basis columns before this one.
+        Number of basis columns, from the first, to which the block is already orthogonal up to
+        rounding.
     again : bool
-        Whether to project on the whole basis a second time; else what rounding has left stays.
+        Project on the whole basis a second time, to remove the rounding errors of the first.
 
     Returns
     -------
     Q : ndarray of shape (n, min(b, n - p))
-        Orthonormal, and orthogonal to the basis.
+        Orthonormal columns, orthogonal to the basis.
     inside : ndarray of shape (p, b), float64
     R : ndarray of shape (min(b, n - p), b), float64
         block = basis @ inside + Q @ R up to rounding.
@@ -70,7 +71,7 @@ def extend_basis(
     noise = 20 * float(np.finfo(block.dtype).eps) * max(scale, longest(inside, R))
     rounds = int(pivot <= _WELL_CONDITIONED)
     if room < block.shape[1] or np.abs(np.diag(R)).min(initial=np.inf) <= noise:
-        # QR with column pivoting, so that noise comes last and can be replaced.
+        # Column pivoting orders noise last, so that it can be replaced.
         Q, triangle, order = linalg.qr(rest, mode="economic", pivoting=True, check_finite=False)
         Q, R, rounds = np.array(Q[:, :room], order="C"), np.empty((room, len(order))), 3
         weak = np.flatnonzero(np.abs(np.diag(triangle)[:room]) <= noise)
@@ -86,16 +87,16 @@ def extend_basis(
 
 
 def longest(inside: FloatArray, R: FloatArray) -> float:
-    """Return the largest norm of the columns of a block that `extend_basis` has split."""
+    """Return the largest column norm of a block that `extend_basis` has split."""
     squares = np.einsum("ij,ij->j", inside, inside) + np.einsum("ij,ij->j", R, R)
     return math.sqrt(squares.max(initial=0.0))
 
 
 def _qr(block: FloatArray, gram: Float64Array) -> tuple[FloatArray, FloatArray, float]:
-    """Return Q and R, and the smallest share of a column that is not in the span of those before.
+    """Return Q, R and the smallest share of a column outside of the span of the columns before it.
 
-    By Cholesky QR, which is all matrix products, where the block, of this Gram matrix, is well
-    conditioned.
+    Cholesky QR, which consists of matrix products, is used if the block is well conditioned. `gram`
+    is the Gram matrix of the block.
     """
     pivot = 0.0
     try:

@@ -1,4 +1,4 @@
-"""Randomized block Krylov iteration with restarts: reaches any tolerance that the dtype allows."""
+"""Randomized block Krylov iteration with restarts, for every tolerance that the dtype allows."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from lowrank.solvers.orthonormal import extend_basis, longest
 if TYPE_CHECKING:
     from lowrank.operators import FloatArray, MatrixOperator, Products, Triplets
 
-_MAX_PASSES = 2000  # products with A or A', then the best result so far is returned
-_MAX_PROBE_PASSES = 500  # the same for the search for missed triplets
+_MAX_PASSES = 2000  # maximum number of products before the best result is returned
+_MAX_PROBE_PASSES = 500  # the same limit for the search for missed triplets
 
 
 def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
-    """Krylov space of a random block, Rayleigh-Ritz, thick restarts until `tol` is met.
+    """Compute singular triplets in the Krylov space of a random block, with thick restarts.
 
-    Each round extends orthonormal bases V and Q of the smaller and the larger side with
-    A V = Q B and takes the SVD of the small matrix B. Both bases are kept orthonormal to working
-    precision by full re-orthogonalisation, and are as wide as `basis_size` says at most; then
-    the best k and a few more Ritz vectors are kept and extended further.
+    Each round extends orthonormal bases V and Q of the smaller and larger dimension, with
+    A V = Q B, and computes the SVD of the small matrix B (Rayleigh-Ritz). Full reorthogonalisation
+    keeps both bases orthonormal to working precision. When they reach `basis_size` vectors, the
+    best k Ritz vectors and a few more are kept and extended again, until `tol` is reached.
 
-    A singular value of higher multiplicity than the block is wide would show only as many copies
-    as the block has columns, and no residual would tell. So a converged result is probed: the
-    same iteration from a new random block looks for the largest singular value of A (I - V V').
-    If that is larger than s[k-1], its vectors join the basis and the iteration goes on.
+    For a singular value whose multiplicity exceeds the width of the block, only as many copies are
+    found as the block has columns, which is not visible in the residuals. A converged result is
+    therefore tested: the same iteration from a new random block computes the largest singular value
+    of A (I - V V'). If it is larger than s[k-1], its vectors are added to the basis, and the
+    iteration continues.
 
     References
     ----------
@@ -43,7 +44,7 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
 
 def _solve_tall(A: Products, k: int, tol: float, rng: np.random.Generator) -> Triplets:
     space = _KrylovSpace(A, k, rng)
-    # Half of tol, as the true residuals are a little above the estimates; never below rounding.
+    # Half of tol, since true residuals are slightly above the estimates; never below rounding.
     target = max(tol / 2, 10 * float(np.finfo(A.dtype).eps))
     while True:
         space.fill(k, target)
@@ -65,7 +66,7 @@ def _solve_tall(A: Products, k: int, tol: float, rng: np.random.Generator) -> Tr
 def _missed_directions(
     A: Products, s: FloatArray, Vt: FloatArray, target: float, rng: np.random.Generator
 ) -> FloatArray | None:
-    """Return right vectors, shape (n_columns, b), that belong before the last triplet, if any."""
+    """Return right vectors of missed triplets, shape (n_columns, b), or None."""
     probe = _KrylovSpace(_Deflated(A, Vt), 1, rng)
     small = target * float(s[0])
     bound = float(s[-1]) + small
@@ -81,7 +82,7 @@ def _missed_directions(
 
 
 def basis_size(k: int, smaller_side: int) -> int:
-    """Return the number of vectors that `solve` keeps on each side at most."""
+    """Return the maximum number of vectors in each of the two bases of `solve`."""
     return min(smaller_side, 5 * k // 2 + 3 * _block_size(k))
 
 
@@ -90,7 +91,7 @@ def _block_size(k: int) -> int:
 
 
 class _Ritz:
-    """SVD of the small matrix B, with the norm of A' u - s v for each triplet."""
+    """SVD of the small matrix B, with the norm of A' u - s v of each triplet."""
 
     def __init__(self, B: FloatArray, tail: FloatArray) -> None:
         self.P, self.s, self.Tt = np.linalg.svd(B)
@@ -98,7 +99,7 @@ class _Ritz:
 
 
 class _Deflated:
-    """A (I - V V'), for orthonormal V."""
+    """Operator A (I - V V') with orthonormal V."""
 
     def __init__(self, A: Products, Vt: FloatArray) -> None:
         self.shape, self.dtype = A.shape, A.dtype
@@ -118,9 +119,10 @@ class _Deflated:
 
 
 class _KrylovSpace:
-    """Bases with A V = Q B and A' Q = V B' + V_next (0 ... 0 tail), for n_rows >= n_columns.
+    """Krylov bases with A V = Q B and A' Q = V B' + V_next (0 ... 0 tail), n_rows >= n_columns.
 
-    `size` columns of V and Q are done; `width` more of V are the block to go on with.
+    The first `size` columns of V and Q are complete. The next `width` columns of V are the next
+    block.
     """
 
     def __init__(self, A: Products, k: int, rng: np.random.Generator) -> None:
@@ -128,19 +130,19 @@ class _KrylovSpace:
         self.passes = 0
         self._A, self._k, self._rng, self._block = A, k, rng, _block_size(k)
         self._limit = basis_size(k, columns)
-        widest = min(self._limit + k + self._block, columns)  # with the block to go on with
+        widest = min(self._limit + k + self._block, columns)  # including the next block
         self._V: FloatArray = np.empty((columns, widest), A.dtype)
         self._Q: FloatArray = np.empty((rows, self._limit), A.dtype)
         self._B: FloatArray = np.zeros((self._limit, self._limit))
         self._tail: FloatArray = np.zeros((0, 0))
-        self._scale = 0.0  # largest ||A v|| seen: what rounding errors are relative to
+        self._scale = 0.0  # largest ||A v|| found, the scale of rounding errors
         self._size = self._width = self._directions = 0
         start = rng.standard_normal((columns, min(self._block, columns)))
         self.add_directions(start.astype(A.dtype))
 
     @property
     def sees_all_copies(self) -> bool:
-        """Return whether k copies of a singular value would be found, or V spans all columns."""
+        """Return whether k copies of a singular value can be found, or V spans all columns."""
         return self._directions >= self._k or self._is_complete
 
     @property
@@ -148,7 +150,7 @@ class _KrylovSpace:
         return bool(self._size == self._V.shape[0])
 
     def fill(self, k: int, target: float) -> None:
-        """Extend until the bases are full, or nothing is left to be found in their direction."""
+        """Extend the bases until they are full, or the Krylov space is exhausted."""
         while True:
             old, new = self._size, self._size + self._width
             product = self._A.matmat(self._V[:, old:new])
@@ -169,7 +171,7 @@ class _KrylovSpace:
                 return
 
     def ritz(self) -> _Ritz:
-        """Return the Rayleigh-Ritz approximations from the present bases."""
+        """Return the Rayleigh-Ritz approximations from the current bases."""
         return _Ritz(self._B[: self._size, : self._size], self._tail)
 
     def triplets(self, ritz: _Ritz, k: int) -> Triplets:
@@ -180,7 +182,7 @@ class _KrylovSpace:
         return U, ritz.s[:k].astype(dtype), Vt
 
     def restart(self, ritz: _Ritz, k: int) -> None:
-        """Shrink the bases to the best Ritz vectors; the block to go on with stays."""
+        """Reduce the bases to the best Ritz vectors, and keep the next block."""
         keep = min(k + self._block, self._size)
         following = self._V[:, self._size : self._size + self._width].copy()
         U, _, Vt = self.triplets(ritz, keep)
@@ -192,7 +194,7 @@ class _KrylovSpace:
         self._size = keep
 
     def add_directions(self, block: FloatArray) -> None:
-        """Widen the block to go on with by new directions, as far as there is room."""
+        """Add new directions to the next block, as far as space allows."""
         used = self._size + self._width
         V, _, _ = extend_basis(self._V[:, :used], block, 1.0, self._rng)
         count = V.shape[1]

@@ -366,7 +366,7 @@ def test_rules_choose_the_same_with_sparse_rows_centred(rule, center, standardiz
     dense = PCA(rule, **options, random_state=0).fit(X)
     pca = PCA(rule, **options, random_state=0).fit(sparse.csr_array(X))
     assert pca.n_components_ == dense.n_components_ > 0
-    with pytest.raises(TypeError, match="got rows less their means: choose the rule 'elbow'"):
+    with pytest.raises(TypeError, match="got centred rows: choose the rule 'elbow'"):
         PCA("parallel", **options).fit(sparse.csr_array(X))
 
 

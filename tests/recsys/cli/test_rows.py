@@ -29,7 +29,7 @@ WEIGHTS = ("--event-weight", "buy=5,cart=3,view=1")
 
 def test_events_are_weighed_and_said(run, events):
     plain = run("data", "inspect", events, *AT, "--json")
-    assert "without weights: view 4, " in plain.stderr
+    assert "count equally: view 4, " in plain.stderr
     found = run("data", "inspect", events, *AT, *WEIGHTS, "--json")
     assert "events: view 4 x 1, " in found.stderr
     document = json.loads(found.stdout)

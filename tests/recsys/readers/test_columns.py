@@ -59,8 +59,8 @@ def test_what_was_asked_for_wins_and_frees_the_rest() -> None:
         (
             ["user", "item", "rating", "score"],
             {},
-            "r.csv has several columns that may be the rating: 'rating' and 'score'; say which it "
-            "is with --rating-col.",
+            "r.csv has several columns that may be the rating: 'rating' and 'score'; choose "
+            "one with --rating-col.",
         ),
         (["user", "user_id", "item"], {}, "may be the user: 'user' and 'user_id'; .* --user-col"),
         (["user", "track", "artist"], {}, "may be the item: 'track' and 'artist'; .* --item-col"),
