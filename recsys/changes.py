@@ -1,4 +1,4 @@
-"""Changes of the ratings of a model: new ones, a window of time, users who are forgotten."""
+"""Changes of the ratings of a model: new ratings, a time window, and users to forget."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
     from recsys.data.encoder import FeatureEncoder
 
-_GRADES = 20  # different ratings; of more, the next day may bring a larger one
-_KEYS = ("user", "users")  # of the logs of `recsys serve`
+_GRADES = 20  # maximum number of distinct grades; more values suggest an open range
+_KEYS = ("user", "users")  # in the logs of `recsys serve`
 _LOGS = (".jsonl", ".ndjson", ".json", ".log")
-_GROWTH = 0.02  # of the ratings of an item, after which its vector is solved again
+_GROWTH = 0.02  # relative growth of an item's ratings after which its vector is recomputed
 
 
 @dataclass(frozen=True)
 class Change:
-    """Ratings before and after an update, and where they differ.
+    """Ratings before and after an update, and their differences.
 
     Attributes
     ----------
     before, after : Ratings
     users, items : int64 ndarrays of shape (before.n_users,) and (before.n_items,)
-        Indices afterwards; -1 for those that are not there any more.
+        New index of each old user and item; -1 if it was removed.
     changed_users, changed_items : int64 ndarrays
-        Indices afterwards of those whose ratings differ, increasing.
+        New indices, in increasing order, of users and items whose ratings differ.
     touches : int64 ndarray of shape (n_changed_items,)
-        How many ratings of each of these items are new or have been removed.
+        Number of added and removed ratings of each changed item.
     n_added, n_replaced, n_removed : int
-        Numbers of ratings; those replaced, or added up, count as added too.
+        Numbers of ratings. Replaced or summed ratings are also included in `n_added`.
     """
 
     before: Ratings
@@ -61,7 +61,7 @@ class Change:
 
     @property
     def n_new(self) -> tuple[int, int]:
-        """Numbers of users and items that were not there before."""
+        """Numbers of new users and new items."""
         known = (self.users >= 0).sum(), (self.items >= 0).sum()
         return self.after.n_users - int(known[0]), self.after.n_items - int(known[1])
 
@@ -73,10 +73,10 @@ class Change:
 
     @cached_property
     def outdated(self) -> Indices:
-        """Items to be solved again: new ones, and those with more than a fiftieth of new ratings.
+        """Items to recompute: new items, and those whose ratings have grown by more than 2%.
 
-        Over many small updates, an item is solved once for each such growth: where the logarithm of
-        its number of ratings passes a multiple of the growth.
+        Over many small updates, an item is recomputed once per such growth: each time the logarithm
+        of its number of ratings passes a multiple of `_GROWTH`.
         """
         counts = np.bincount(self.after.indices, minlength=self.after.n_items)
         counts = counts[self.changed_items].astype(np.float64)
@@ -87,9 +87,9 @@ class Change:
 
 
 def check_scale(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> None:
-    """Check that new ratings are of the kind of the old ones, and in their range if it is fixed.
+    """Check that new ratings are of the same kind as the old ones, and that grades are in range.
 
-    Grades have a fixed range, which is in the summary of the fit, `training`.
+    `training` is the summary of the fit, which has the range of the grades.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def check_scale(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> None
 
 
 def check_range(values: npt.NDArray[Any], known: Ratings) -> None:
-    """Check that ratings of new users or items are in the range of the known ones, if grades.
+    """Check that grades of new users or items are in the range of the known grades.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def check_range(values: npt.NDArray[Any], known: Ratings) -> None:
 
 
 def has_grades(ratings: Ratings) -> bool:
-    """Return whether ratings are grades, of at most 20 different values."""
+    """Return whether ratings are grades, with at most 20 distinct values."""
     return not ratings.implicit and len(ratings.distribution()[0]) <= _GRADES
 
 
@@ -144,23 +144,22 @@ def change_of(
     window: str | float | None = None,
     forget: IdsLike | None = None,
 ) -> Change:
-    """Return the ratings after an update.
+    """Return the change of the ratings by an update.
 
-    A new rating of a pair replaces the old one; of interactions with weights, the weights add up.
-    One that is there already, with the same value and time, does not count. Timestamps are kept if
-    both have them. Of tables, the columns of both are kept, and the new row of a user or item that
-    is in both.
+    A new rating of a pair replaces the old one; weights of interactions are added. A new rating
+    with the same value and time as the old one is ignored. Timestamps are kept if both have them.
+    Tables are merged: all columns are kept, and new rows replace old ones.
 
-    Ratings that are older than the `window`, such as "180d", before the last one are left out. So
-    are users and items that have none left, unless features tell of them; and the users to
-    `forget`, with their ratings and their rows of the table.
+    Ratings older than the `window`, such as "180d", before the last one are removed, and so are
+    users and items without remaining ratings, unless they have features. The users to `forget` are
+    removed with their ratings and their rows of the table.
 
     Raises
     ------
     DataError
-        If there are no timestamps for the window, or the ids do not fit.
+        If a window is given without timestamps, or the types of ids do not match.
     UnknownIdError
-        If a user to be forgotten is unknown.
+        If a user to forget is unknown.
     """
     length = 0 if window is None else int(duration(window, "window"))
     if new is not None and not adds_up(old, new):
@@ -181,7 +180,7 @@ def change_of(
         if new is not None and new.seconds is not None and (new.seconds < first).any():
             new = _rated(new, new.seconds >= first)
     items_lost = np.zeros(old.n_items, np.bool_)
-    if len(removed):  # who has no rating left stays if there are features; items go as users do
+    if len(removed):  # with features, users and items without ratings stay
         mask = np.ones(kept.n_ratings, np.bool_)
         mask[removed] = False
         fewer = kept.take(mask)
@@ -199,7 +198,7 @@ def change_of(
 def _compared(
     old: Ratings, after: Ratings, new: Ratings | None, removed: Indices, n_replaced: int
 ) -> Change:
-    """Return the change to ratings without those at some places, and with new ones."""
+    """Return the change to `after`, given the positions of the removed ratings and the new ones."""
     users, items = after.users.find(old.users.values), after.items.find(old.items.values)
     touches = np.zeros(after.n_items, np.int64)
     of_items = np.bincount(old.indices[removed], minlength=old.n_items)
@@ -246,7 +245,7 @@ def _news(old: Ratings, new: Ratings) -> Ratings | None:
 
 
 def _rated(ratings: Ratings, kept: npt.NDArray[np.bool_]) -> Ratings | None:
-    """Return some ratings, without users and items that have none; None if nothing is left."""
+    """Return the kept ratings without idle users and items; None if no rating is left."""
     some = ratings.take(kept)
     rated = restricted(some, has_ratings(some), has_items(some))
     return replace(rated, source=ratings.source) if some.n_ratings else None
@@ -255,12 +254,12 @@ def _rated(ratings: Ratings, kept: npt.NDArray[np.bool_]) -> Ratings | None:
 def _forgotten(
     old: Ratings, new: Ratings | None, users: IdsLike
 ) -> tuple[Ratings, Ratings | None, npt.NDArray[np.bool_]]:
-    """Return both ratings without the tables' rows of some users, and who they are in the old."""
+    """Return both ratings without the given users' table rows, and a mask of them in `old`."""
     wanted, both = Ids(users, "user"), [each for each in (old, new) if each is not None]
     places = [wanted.find(each.users.values) for each in both]
     known = are_known(wanted, *both)
     if not known.all():
-        old.users.index(wanted.values.filter(~known))  # raises, with the closest ids
+        old.users.index(wanted.values.filter(~known))  # raises an error that names the closest ids
 
     def without(ratings: Ratings) -> Ratings:
         if (table := ratings.user_table) is None:
@@ -282,9 +281,9 @@ def are_known(users: Ids, *parts: Ratings) -> npt.NDArray[np.bool_]:
 
 
 def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
-    """Return the ratings of both, and how many of the old ones are replaced or added to.
+    """Merge old and new ratings; return them and the number of old ones replaced or added to.
 
-    The new one counts of a pair that is in both, unless interactions have weights, which add up.
+    For a pair in both, the new rating is used, except that weights of interactions are added.
     """
     users, items = _united(old.users, new.users), _united(old.items, new.items)
     adds = adds_up(old, new)
@@ -329,9 +328,9 @@ def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
 def _located(
     indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], rows: Indices, columns: Any
 ) -> tuple[Indices, npt.NDArray[np.bool_]]:
-    """Return the places of entries in CSR arrays, or those to insert them at, and which are there.
+    """Return positions of entries in CSR arrays (or insertion points), and a mask of those found.
 
-    All are searched for at once, each by halves of its row.
+    All entries are searched simultaneously, each by bisection of its row.
     """
     low, high = indptr[rows], indptr[rows + 1]
     ends = high.copy()
@@ -346,7 +345,7 @@ def _located(
 
 
 def _united(known: Ids, others: Ids) -> Ids:
-    """Return all ids, of the type of those that are known."""
+    """Return the union of ids, in the type of the known ones."""
     theirs = known.like(others.values)
     if theirs.null_count():
         first = others.values.filter(theirs.is_null())[0]
@@ -361,7 +360,7 @@ def encoded_rows(
     known: Ids,
     ids: Ids,
 ) -> GroupedFeatures | None:
-    """Return features for more ids: those that are new, or have a new row, are encoded."""
+    """Return features for all `ids`, encoding those that are new or have a new row."""
     encoder: FeatureEncoder | None = getattr(features, "encoder", None)
     if features is None or encoder is None or table is None:
         return None
@@ -391,16 +390,16 @@ def users_in_log(
 
 
 def erase_users(path: str | Path, users: Collection[Any], column: str | None = None) -> int:
-    """Remove the lines of some users from a log of JSON lines, and return how many there were.
+    """Remove the lines of users from a log of JSON lines, and return the number of lines.
 
-    Lines are overwritten with spaces, in their place: a service may go on appending to the log, and
-    nothing of them stays on the disk. Users are in a `column`, next to those that `recsys serve`
-    writes.
+    Lines are overwritten with spaces in place, so that a service can continue to append to the log,
+    and no data of the users stay on the disk. `column` is the key of users, in addition to the keys
+    that `recsys serve` writes.
 
     Raises
     ------
     DataError
-        If the file is missing, or is not one of JSON lines by its name.
+        If the file is missing, or its name is not that of a JSON lines file.
     """
     erased = 0
     with _log(path).open("r+b") as stream:

@@ -34,7 +34,7 @@ OnRows = Callable[[int, int | None], None]
 
 NAMES: dict[Kind, str] = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "duckdb": "DuckDB"}
 MAGIC = re.compile(rb"SQLite format 3\0|.{8}DUCK", re.DOTALL)
-"""Beginning of a file of SQLite or DuckDB."""
+"""First bytes of SQLite and DuckDB files."""
 SUFFIXES: dict[str, Kind] = {
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "sqlite"),
     **dict.fromkeys((".duckdb", ".ddb"), "duckdb"),
@@ -85,7 +85,7 @@ class Address:
 
 
 def parse_address(text: str, table: str | None = None, query: str | None = None) -> Address | None:
-    """Return the address of a table in a database, or None if the text is not one.
+    """Parse the address of a table in a database; return None if the text is not one.
 
     An address is ``postgresql://USER@HOST/DATABASE``, ``sqlite:///PATH``, ``duckdb:///PATH``, or
     the path of a SQLite or DuckDB file, which is recognized by its content, or by its suffix if it

@@ -1,4 +1,4 @@
-"""Filters: lists of allowed and blocked items, conditions on what is known of items and users."""
+"""Filters: lists of allowed and blocked items, and conditions on items and users."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 
 BlockLike: TypeAlias = "IdsLike | FrameLike | Mapping[Any, IdsLike]"
-"""Items to block for everyone, or for each user: a frame with users and items, or a mapping."""
+"""Items to block for everyone; or for each user, as a frame of users and items or a mapping."""
 Rows: TypeAlias = "tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]"
 """Row starts and item indices of a CSR matrix."""
 
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
-# A subquery could read files. Backslashes, comments and dollars could hide one from `_TEXT`.
+# Subqueries can read files. Backslashes, comments and dollars can hide a subquery from `_TEXT`.
 _DENIED = re.compile(
     r"\b(?:select|from|table|values|with|union|lateral|unnest|(?:read|scan)_\w+)\b|--|/\*|[;$`]",
     re.IGNORECASE,
 )
-# Calls that take little memory and time, whatever their arguments: not LPAD, REPLACE or CONCAT.
-# Words of the language that stand before brackets look like calls.
+# Functions that are cheap for all arguments, unlike LPAD, REPLACE or CONCAT. Keywords before a
+# bracket look like calls.
 _MODEST = re.compile(
     r"abs|array_contains|cast|ceil|coalesce|date|day|ends_with|floor|greatest|if|initcap|least|left"
     r"|length|lower|ltrim|mod|month|nullif|right|round|rtrim|sign|sqrt|starts_with|strpos|substr"
@@ -51,9 +51,9 @@ def candidate_mask(
     where: str | pl.Expr | None,
     new: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.bool_] | None:
-    """Return which items may be recommended, shape (n_items,); None for all.
+    """Return a mask of the items that may be recommended, shape (n_items,); None for all.
 
-    Only those of `items`, none of `block`, and only those that meet `where`; `new` are those
+    These are the items in `items` but not in `block` that meet `where`. `new` marks the items
     without ratings, if there are any.
     """
     if items is None and block is None and where is None:
@@ -67,7 +67,7 @@ def candidate_mask(
 
 
 def blocked_pairs(block: BlockLike | None) -> tuple[IdsLike | None, pl.DataFrame | None]:
-    """Return what is blocked for everyone, and the columns user and item of what is for some."""
+    """Return the items blocked for everyone, and a frame of pairs blocked for single users."""
     if isinstance(block, Mapping):
         columns: dict[str, list[Any]] = {"user": [], "item": []}
         for user, items in block.items():
@@ -82,9 +82,9 @@ def blocked_pairs(block: BlockLike | None) -> tuple[IdsLike | None, pl.DataFrame
 
 
 def without_blocked(seen: Rows, pairs: pl.DataFrame, users: Ids, items: Ids, others: Ids) -> Rows:
-    """Return the entries of `seen` and the blocked pairs; unknown users and items do not count.
+    """Return the entries of `seen` and the blocked pairs, ignoring unknown users and items.
 
-    Rows are those of the users, and then of `others`, who are unknown to a model.
+    The rows are those of `users`, followed by those of `others`, who are unknown to the model.
     """
     import scipy.sparse as sp
 
@@ -106,17 +106,17 @@ def rows_where(
     kind: str = "item",
     new: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """Return which items, or users, meet a condition on what is known of them, a mask.
+    """Return a mask of the items (or users) that meet a condition on the columns of their table.
 
-    False also where the condition is unknown, because a value is missing.
+    The mask is False if the condition is unknown because a value is missing.
 
     Parameters
     ----------
     condition : str or polars expression
-        Boolean SQL over the columns of their table, as `polars.sql_expr` reads it, such as
+        Boolean SQL over the columns of the table, as in `polars.sql_expr`, such as
         ``price < 30 AND genres LIKE '%Comedy%'``; or an expression such as
-        ``pl.col("price") < 30``. In SQL a list is its elements with ``|`` between, or an array, and
-        dates compare with texts such as ``'2024-01-31'``.
+        ``pl.col("price") < 30``. In SQL, a list is an array or a text with ``|`` between the
+        elements, and dates can be compared with texts such as ``'2024-01-31'``.
     ratings : Ratings
     kind : {"item", "user"}
     new : bool ndarray of shape (n_items,), optional
@@ -125,7 +125,8 @@ def rows_where(
     Raises
     ------
     DataError
-        If it is not such a condition, contains a subquery, or has more than 400 words and signs.
+        If the condition cannot be evaluated to Booleans, contains a subquery, or has more than 400
+        words and signs.
 
     Examples
     --------
@@ -179,19 +180,19 @@ def rows_where(
 
 
 def check_modest(condition: str) -> None:
-    """Check that a condition of a stranger calls no expensive function and joins no texts.
+    """Check that an untrusted condition only calls cheap functions and does not join texts.
 
     Raises
     ------
     DataError
-        If it calls a function that may be expensive, or joins texts.
+        If the condition calls a function that may be expensive, or joins texts.
     """
-    bare = _TEXT.sub(" quoted ", condition)  # also of the name of a function
+    bare = _TEXT.sub(" quoted ", condition)  # quotes may also enclose a function name
     called = [name for name in _CALL.findall(bare) if not _MODEST.fullmatch(name)]
     if "||" in bare or called:
         found = called[0] if called else "||"
         raise DataError(
-            f"where: {found} is not allowed in a condition; functions are those such as LOWER, "
+            f"where: {found} is not allowed in a condition; allowed are functions such as LOWER, "
             "LENGTH, COALESCE and ROUND."
         )
 
@@ -199,8 +200,8 @@ def check_modest(condition: str) -> None:
 def _evaluated(condition: str, table: pl.DataFrame, features: Features | None) -> pl.Series:
     """Return the values of an SQL expression over a table.
 
-    SQL compares neither a list nor a date with a text, so that they are tried as texts too. The
-    case of names does not matter, and `title` is the column of titles.
+    SQL cannot compare a list or a date with a text, so both are also tried as texts. Names are not
+    case-sensitive, and `title` is the column of titles.
     """
     expression = pl.sql_expr(
         _USER.sub(lambda m: m[0] if m[0][0] in "'\"" else f'"{m[0]}"', condition)

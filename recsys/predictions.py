@@ -1,4 +1,4 @@
-"""Predictions and explanations as frames, also of users and items without ratings; similarities."""
+"""Predictions, imputed ratings and explanations as data frames, and similarities."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from recsys.data.encoder import FeatureBlocks
 
 PairsLike: TypeAlias = "FrameLike | Sequence[tuple[int | str, int | str]]"
-"""A frame with columns of users and items (user, user_id, ...), or a list of pairs of ids."""
+"""Data frame with columns of users and items (user, user_id, ...), or a list of pairs of ids."""
 
-_BLOCK_PAIRS = 2**20  # pairs imputed at a time
-_SUPPORT = 10  # ratings at which a similarity counts half
+_BLOCK_PAIRS = 2**20  # number of pairs to impute at once
+_SUPPORT = 10  # number of ratings at which a similarity is halved
 
 
 def clip_to_range(predicted: Floats, training: Mapping[str, Any]) -> Floats:
-    """Clip predictions to the range of the training ratings; implicit feedback has none."""
+    """Clip predictions to the range of the training ratings, except for implicit feedback."""
     if training["implicit"]:
         return predicted
     return np.clip(predicted, training["rating_min"], training["rating_max"])
@@ -54,10 +54,10 @@ def predicted_pairs(
     model, ratings, told = fitted.model, fitted.ratings, {}
     if isinstance(pairs, Sequence):
         are_pairs = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs)
-        if not (pairs and are_pairs) or any(np.ndim(each) for each in pairs[0]):  # lists of ids
+        if not (pairs and are_pairs) or any(np.ndim(each) for each in pairs[0]):  # two lists of ids
             raise DataError(
-                "Pairs must be a frame with the columns user and item, or a list of pairs of a "
-                "user and an item."
+                "Pairs must be a frame with the columns user and item, or a list of (user, item) "
+                "pairs."
             )
         sides = zip(("user", "item"), zip(*pairs, strict=True), strict=True)
         user, item = (as_id_series(ids, kind) for kind, ids in sides)
@@ -77,7 +77,7 @@ def predicted_pairs(
     columns = [user.alias("user"), item.alias("item"), pl.Series("prediction", predicted)]
     if std:
         if not isinstance(model, abilities.HasUncertainty):
-            raise unsupported(model, abilities.HasUncertainty, "tell how uncertain it is")
+            raise unsupported(model, abilities.HasUncertainty, "estimate its uncertainty")
         known = (users >= 0) & (items >= 0)
         found = np.full(len(users), np.nan, dtype=np.float32)
         at = {name: times[known] for name, times in told.items()}
@@ -89,7 +89,7 @@ def predicted_pairs(
 def imputed(
     fitted: Saved, users: IdsLike | None, items: IdsLike | None, *, missing_only: bool
 ) -> Iterator[pl.DataFrame]:
-    """Return the frames of `Recommender.impute`; arguments are checked at once.
+    """Return the frames of `Recommender.impute`; arguments are checked immediately.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def imputed(
 
 
 def _distinct(ids: Ids, queries: IdsLike | None) -> Indices:
-    """Return the indices of ids, each once, in the order of the queries; all without queries."""
+    """Return the distinct indices of ids in the order of the queries; by default all indices."""
     if queries is None:
         return np.arange(len(ids))
     found = ids.index(listed(queries))
@@ -143,7 +143,7 @@ def explained(
     n: int | None,
     titles: pl.Series | None,
 ) -> pl.DataFrame:
-    """Return the frame of `Recommender.explain`; `fitted` are the ratings of the fit."""
+    """Return the frame of `Recommender.explain`; `fitted` has the training ratings."""
     if n is not None:
         check_n(n)
     u, i = int(ratings.users.index([user])[0]), ratings.items.index([item])
@@ -175,7 +175,7 @@ def explained(
 
 
 def _feature_shares(explanation: Explanation, fitted: Ratings) -> tuple[list[str], list[Floats]]:
-    """Return the names of the features that count in a score, and what they add to it."""
+    """Return the names of the features that contribute to a score, and their contributions."""
     named: list[str] = []
     shares: list[Floats] = []
     for side, prefix in (("item", ""), ("user", "user: ")):
@@ -191,21 +191,21 @@ def _feature_shares(explanation: Explanation, fitted: Ratings) -> tuple[list[str
 def user_contributions(
     model: Model, ratings: Ratings, user: int, items: Indices, fitted: Ratings
 ) -> tuple[Histories, Explanation]:
-    """Return a user's history, and the scores of items as sums over it.
+    """Return a user's history, and the scores of items as sums of contributions from it.
 
-    `fitted` are the ratings of the fit, where `ratings` are those of users folded in.
+    `fitted` has the training ratings; `ratings` may instead be those of folded-in users.
 
     Raises
     ------
     DataError
-        If the model's scores are not such sums.
+        If the scores of the model are not such sums.
     """
     if not isinstance(model, abilities.Explains):
         raise unsupported(model, abilities.Explains, "explain its scores")
     own = slice(ratings.indptr[user], ratings.indptr[user + 1])
     rated, values = ratings.indices[own], ratings.values_at(own)
     history = Histories(np.array([0, len(rated)], dtype=np.int64), rated, values)
-    known: list[Known] = []  # of the features, which few models have an argument for
+    known: list[Known] = []  # features, an argument of only a few models
     both = (ratings.user_features, [user]), (ratings.item_features, items)
     if model.uses_features and any(features is not None for features, _ in both):
         of_user, of_items = (
@@ -225,10 +225,10 @@ def ranked(
     titles: pl.Series | None = None,
     new: NDArray[np.bool_] | None = None,
 ) -> pl.DataFrame:
-    """Return the best items, or users, among `answers` as a frame.
+    """Return a data frame of the best items (or users) among `answers`.
 
-    What was requested is in `labels`, under the name of its column; the answers are in a column
-    `name`, by default of their kind; `titles` and `new` are further columns.
+    `labels` is a column with the ids of the queries. The column of answers is called `name`, by
+    default after their kind. `titles` and `new` are additional columns.
     """
     columns = [
         labels.new_from_index(0, len(top)) if len(labels) == 1 else labels[top.rows],
@@ -244,14 +244,14 @@ def ranked(
 
 
 def similarity(model: Model, side: str, counts: NDArray[np.int64]) -> Scorer:
-    """Return the similarities of items, or users, given the number of ratings of each.
+    """Return a scorer of similarities of items (or users), given the number of ratings of each.
 
-    Cosines are multiplied by the share of a vector that ratings and features tell.
+    Cosines are multiplied by the share of a vector that is determined by ratings and features.
 
     Raises
     ------
     DataError
-        If the model has no vectors of that side.
+        If the model has no vectors of items (or users).
     """
     if side == "item" and isinstance(model, abilities.HasItemSimilarity):
         return model.item_similarity((counts / (counts + _SUPPORT)).astype(np.float32))
@@ -271,16 +271,17 @@ def similarity(model: Model, side: str, counts: NDArray[np.int64]) -> Scorer:
 
 
 def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
-    """Return the similarities of items to texts: cosines in the space of the items' own texts.
+    """Return a scorer of similarities of items to texts.
 
-    The space is that of latent semantic indexing; the model keeps it for further texts.
+    Similarities are cosines in the latent semantic space of the items' own texts, which is kept for
+    further queries.
 
     Raises
     ------
     DataError
-        If the items have no texts among their features, or no word of the texts is in them.
+        If the features of the items include no texts, or these contain no word of the given texts.
     """
-    # Texts need SciPy and scikit-learn; models load and recommend without.
+    # Only texts need SciPy and scikit-learn; loading and recommending do not.
     from scipy import sparse
 
     from recsys.lsi.queries import check_words
@@ -289,8 +290,8 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
     spaces = () if features is None else features.texts
     if not spaces:
         raise DataError(
-            "Texts are compared with the texts of items, and the model has none; fit one that uses "
-            "features, such as als, to with_features(ratings), where the table of items has a "
+            "Texts are compared with the texts of items, and this model has none; fit a model that "
+            "uses features, such as als, to with_features(ratings) with an item table that has a "
             "column of texts, such as descriptions."
         )
     words = [space.block.encode(texts) for space in spaces]
@@ -309,7 +310,7 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
 
 
 def unsupported(model: Model, ability: Any, action: str) -> DataError:
-    """Return the error of a model without an ability; it names the models that have it."""
+    """Return the error for a model that lacks an ability; it names the models that have it."""
     able = ", ".join(name for name in sorted(MODELS) if issubclass(model_class(name), ability))
     return DataError(f"The {model.name} model cannot {action}; these models can: {able or 'none'}.")
 
@@ -317,10 +318,10 @@ def unsupported(model: Model, ability: Any, action: str) -> DataError:
 def _predict_cold(
     model: Model, popular: Popular | None, users: Indices, items: Indices, **told: Indices
 ) -> Floats:
-    """Predict ratings of pairs where -1 stands for an unknown user or item.
+    """Predict ratings of pairs in which -1 marks an unknown user or item.
 
-    Where one is unknown, `popular` predicts the item's damped mean or, for an unknown item, the
-    mean of all ratings; without it, the biases of `model` do.
+    If one of them is unknown, `popular` predicts the damped mean of the item or, for an unknown
+    item, the mean of all ratings. Without `popular`, the biases of `model` are used.
     """
     if popular is not None:
         means = popular.item_means[items]

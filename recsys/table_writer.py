@@ -59,7 +59,7 @@ def write_table(
         Frames of polars, pandas or any library with Arrow streams. Only one frame of an iterable is
         in memory at a time.
     table : str, optional
-        Name of the table, if the address does not end in ``::NAME``; it may begin with a schema.
+        Name of the table, optionally with a schema, if the address does not end in ``::NAME``.
     if_exists : {"fail", "replace", "append"}
         For an existing table: raise an error, replace its rows, or append the new rows.
 
@@ -145,8 +145,8 @@ class TableWriter(ABC):
             self._open(held)
             if self._existing and self.if_exists == "fail":
                 raise DataError(
-                    f"{self.address} exists already; add --if-exists append, or replace, short "
-                    '--force (in Python: if_exists="append" or "replace").'
+                    f"{self.address} exists already; use --if-exists append, or --if-exists "
+                    'replace (--force); in Python, if_exists="append" or "replace".'
                 )
             self._held = held.pop_all()
         return self
@@ -431,7 +431,7 @@ class _SQLite(_Embedded):
     """Writer with the rows staged in a temporary database of SQLite, an unnamed file."""
 
     def _look_up(self) -> tuple[dict[str, str], bool]:
-        uri = f"{self.address.path.resolve().as_uri()}?mode=rw"  # to finish a roll back
+        uri = f"{self.address.path.resolve().as_uri()}?mode=rw"  # "rw" can finish a rollback
         table = self._table
         with closing(sqlite3.connect(uri, uri=True, timeout=_PATIENCE)) as connection:
             self._patiently(connection, "PRAGMA schema_version")

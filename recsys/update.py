@@ -1,4 +1,4 @@
-"""Updates of a fitted model: its ratings afterwards, and the vectors that they change.
+"""Updates of a fitted model with new, removed and changed ratings.
 
 An update takes time in proportion to what is new, next to a copy of the arrays: users with other
 ratings are folded in again, items whose ratings have grown by more than a fiftieth, and their
@@ -53,7 +53,7 @@ def updated(
     refit: bool | None,
     on_step: Callable[[Step], None] | None,
 ) -> R:
-    """Return a recommender with other ratings; see `Recommender.update`."""
+    """Return a recommender with changed ratings; see `Recommender.update`."""
     start, old, origin = time.perf_counter(), recommender.ratings, recommender.provenance
     window = origin.reading.get("window") if window is None else window
     reading: dict[str, Any] = {} if window is None else {"window": window}
@@ -103,7 +103,7 @@ def _aged(ratings: Ratings, decay: float) -> Ratings:
 
 
 def _counts(recommender: Recommender, change: Change) -> dict[str, Any]:
-    """Return what a fold-in changes in the summary of the fit."""
+    """Return the entries of the summary of the fit that a fold-in changes."""
     training, after = recommender.training, change.after
     folded_before = training.get("folded", 0)
     n_changed = change.n_added + change.n_removed
@@ -121,14 +121,14 @@ def reason_to_refit(
     refit: bool | None,
     aged: float = 0.0,
 ) -> str | None:
-    """Return why all ratings must be fitted again; None if folding in is enough.
+    """Return the reason for a new fit to all ratings, or None if folding in is enough.
 
     The weights are `aged` by so many half-lives since the last fit.
 
     Raises
     ------
     DataError
-        If it must not be, by ``refit=False``, and the model cannot fold in what has changed.
+        If ``refit=False``, and the model cannot fold in the changes.
     """
     if not change.after.n_ratings:
         raise DataError("No rating would be left.")
@@ -171,7 +171,7 @@ def _inability(model: Model, change: Change) -> str | None:
 
 
 def folded(model: Model, change: Change) -> Model:
-    """Return the model with new and changed users and items, each given the other side.
+    """Return the model with new and changed users and items folded in.
 
     Users come first, then items, and once more the users, with all whose items have moved: a user
     folded in later with the same ratings gets the very same vector, which `explain` explains.
@@ -210,7 +210,7 @@ def folded(model: Model, change: Change) -> Model:
 
 
 def _raters(ratings: Ratings, items: Indices) -> Histories:
-    """Return the ratings of some items, as rows of user indices."""
+    """Return the ratings of the given items, as rows of user indices."""
     row_of = np.full(ratings.n_items, -1, np.int32)
     row_of[items] = np.arange(len(items))
     rows = row_of[ratings.indices]
@@ -225,7 +225,7 @@ def _raters(ratings: Ratings, items: Indices) -> Histories:
 
 
 def _moved(model: Model, change: Change) -> Model:
-    """Return a copy of a model with its users and items at other indices, zeros for new ones."""
+    """Return a copy of a model with users and items at new indices, with zeros for new ones."""
     rows: dict[str, Indices] = {}
     moves = zip(("user", "item"), (change.users, change.items), change.after.shape, strict=True)
     for side, places, size in moves:
@@ -235,7 +235,7 @@ def _moved(model: Model, change: Change) -> Model:
 
 
 def warm_start(model: Model, change: Change) -> dict[str, Any]:
-    """Return the options of a fit to the changed ratings that begins where the last one ended."""
+    """Return the options for a fit to the changed ratings that starts from the last solution."""
     if not takes_start(model):
         return {}
     if isinstance(model, Blend):
@@ -245,7 +245,7 @@ def warm_start(model: Model, change: Change) -> dict[str, Any]:
 
 
 def _refeatured(ratings: Ratings) -> Ratings:
-    """Return ratings with the features that the same columns of their tables have now."""
+    """Return ratings with their features encoded again from the same columns of their tables."""
     found: dict[str, Any] = {}
     for side in ("user", "item"):
         features, table = getattr(ratings, f"{side}_features"), getattr(ratings, f"{side}_table")

@@ -1,4 +1,4 @@
-"""Judged collections: documents of SMART and TREC, pages of HTML; which answer which query."""
+"""Test collections: documents in the forms of SMART, TREC and HTML, and relevance judgements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BEGINNINGS = {
 }
 _FIELD = re.compile(r"\.([A-Z])\s*$")
 _RECORD = re.compile(r"\.I\s+(\S+)\s*$")
-_TEXTS = ("W", "A", "K")  # of a SMART record: text, authors, keywords
+_TEXTS = ("W", "A", "K")  # fields of a SMART record: text, authors, keywords
 _OPENING = re.compile(r"<(DOC|top)[>\s]", re.I)
 _CLOSING = re.compile(r"</(DOC|top)>", re.I)
 _NUMBER = re.compile(r"<(?:DOCNO|num)>\s*(?:Number:)?\s*([^\s<]+)", re.I)
@@ -40,11 +40,11 @@ _SILENT = "script, style, noscript, template, svg, head"
 _SPLIT = re.compile(r"[\t,;]\s*|\s+")
 _TRAILING = re.compile(r"([0-9]+)\D*$")
 _JUDGED = {"query": pl.String, "document": pl.String, "relevance": pl.Float64}
-_LEAST_MATCHED = 0.5  # of the ids, for a reading of them to be the right one
+_LEAST_MATCHED = 0.5  # minimum share of ids that must match
 
 
 class Marked(NamedTuple):
-    """A record of a collection; `number` is the line that it begins in."""
+    """Record of a collection; `number` is its first line."""
 
     number: int
     id: int | str
@@ -53,13 +53,13 @@ class Marked(NamedTuple):
 
 
 def form_of(head: bytes) -> str | None:
-    """Return the form of a text with marks, by its beginning: one of `FORMS`, "HTML" or None."""
+    """Return the form of a text from its beginning: one of `FORMS`, "HTML" or None."""
     beginning = head.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
     return next((form for form, mark in _BEGINNINGS.items() if mark.match(beginning)), None)
 
 
 def page(text: str) -> tuple[str, str | None]:
-    """Return the text of a page of HTML, without tags, scripts and styles, and its title.
+    """Return the text of an HTML page, without tags, scripts and styles, and its title.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def _trec(lines: Iterable[str], place: str) -> Iterator[Marked]:
         title = None if head is None else _plain(head[2]) or None
         rest = text.replace(label[0], " ", 1)
         if text.lstrip().lower().startswith("<top"):
-            # Queries are the title, as is the custom; else whatever there is.
+            # By convention the query is the title; if there is none, the rest of the topic.
             rest, title = title or _LABEL.sub(" ", rest.split("<narr>")[0]), None
         elif head is not None:
             rest = rest.replace(head[0], " ", 1)
@@ -132,7 +132,7 @@ def _trec(lines: Iterable[str], place: str) -> Iterator[Marked]:
 
 
 def _blocks(lines: Iterable[str], place: str) -> Iterator[Marked]:
-    """Yield blocks of a line with a number, a text, and a line with a slash."""
+    """Yield blocks that consist of a line with a number, a text, and a line with a slash."""
     start, identity, parts = 0, "", list[str]()
     for number, line in enumerate(lines, 1):
         word = line.strip()
@@ -152,7 +152,7 @@ def _blocks(lines: Iterable[str], place: str) -> Iterator[Marked]:
 
 
 def _identity(text: str) -> int | str:
-    """Return an id, as an integer where it is one: ``.I 007`` is document 7."""
+    """Return an id, as an integer if possible: ``.I 007`` is document 7."""
     plain = text.lstrip("0") or "0" if text.isdecimal() else text
     return int(plain) if CANONICAL_INTEGER.match(plain) else text
 
@@ -166,29 +166,29 @@ FORMS: dict[str, tuple[str, Callable[[Iterable[str], str], Iterator[Marked]]]] =
     TREC: ("TREC collection", _trec),
     BLOCKS: ("texts ended by a slash", _blocks),
 }
-"""Name in words of each form, and its reader of the lines of a file at a place."""
+"""Description of each form, and the function that reads its records from lines."""
 
 
 @dataclass(frozen=True)
 class Judgements:
-    """Judgements as they are in a file.
+    """Relevance judgements of a file.
 
     Attributes
     ----------
     frame : polars DataFrame
         Columns query, document (String) and relevance (Float64), one row per judgement.
     decision : str
-        How the file was understood.
+        How the file was interpreted.
     """
 
     frame: pl.DataFrame
     decision: str
 
     def relevant(self) -> pl.DataFrame:
-        """Return the rows of relevant documents, each once.
+        """Return the distinct rows of relevant documents.
 
-        They are those with a relevance above 0, or all if there are none, as in files that list
-        relevant documents with a column of zeros.
+        These are the rows with a relevance above 0. If there are none, all rows are relevant, as in
+        files that list relevant documents with a column of zeros.
         """
         is_relevant = self.frame["relevance"] > 0
         rows = self.frame.filter(is_relevant) if is_relevant.any() else self.frame
@@ -196,7 +196,7 @@ class Judgements:
 
 
 def read_judgements(path: str | PathLike[str], *, encoding: str | None = None) -> Judgements:
-    """Read judgements: lines of query, document and perhaps relevance.
+    """Read judgements: lines of query, document and optionally relevance.
 
     The forms are TREC's (query, iteration, document, relevance), BEIR's table with a header, plain
     columns (query, document; Cranfield's with a relevance; CISI's with zeros), and blocks of a
@@ -205,7 +205,7 @@ def read_judgements(path: str | PathLike[str], *, encoding: str | None = None) -
     Raises
     ------
     DataError
-        If a line has another number of fields than the first, or a relevance is not a number.
+        If the lines have different numbers of fields, or a relevance is not a number.
     """
     with open_data(path, encoding) as data:
         lines = [(number, line.strip()) for number, line in enumerate(data.lines(), 1)]
@@ -223,8 +223,8 @@ def read_judgements(path: str | PathLike[str], *, encoding: str | None = None) -
     for number, fields in rows:
         if len(fields) != width or not 2 <= width <= 4:
             raise DataError(
-                f"{name}, line {number}: a judgement has 2 to 4 fields, as many as others: query, "
-                f"document and perhaps relevance, or TREC's four; got {len(fields)}."
+                f"{name}, line {number}: each judgement must have the same 2 to 4 fields: query, "
+                f"document and optionally relevance, or TREC's four; got {len(fields)}."
             )
     columns = [list(column) for column in zip(*(fields for _, fields in rows), strict=True)]
     query, document, relevance, form = _roles(columns)
@@ -240,7 +240,7 @@ def read_judgements(path: str | PathLike[str], *, encoding: str | None = None) -
 
 
 def _roles(columns: list[list[str]]) -> tuple[list[str], list[str], Sequence[str], str]:
-    """Return the columns of queries, documents and relevances, and the form in words."""
+    """Return the columns of queries, documents and relevances, and a description of the form."""
     if len(columns) == 2:
         return *columns, ["1"] * len(columns[0]), "queries and their documents"  # type: ignore[return-value]
     if len(columns) == 3:
@@ -270,11 +270,11 @@ def _of_blocks(lines: list[tuple[int, str]], name: str) -> Judgements:
 def places_of(
     wanted: pl.Series, ids: Iterable[int | str], *, in_order: bool = False
 ) -> tuple[NDArray[np.int64], str]:
-    """Return the place of each id of judgements among ids, -1 for none, and how they were matched.
+    """Return the position of each judged id in `ids` (-1 if missing), and how ids were matched.
 
-    Ids are matched as they are, without leading zeros, or by the number that they end in
-    ("CACM-1410" is document 1410). With `in_order`, where that leaves some over, they are numbers
-    from 1 in the order of the file, as those of Cranfield's queries are.
+    Ids are matched unchanged, without leading zeros, or by the number at their end ("CACM-1410" is
+    document 1410). If some remain unmatched and `in_order` is set, ids are interpreted as numbers
+    from 1 in the order of the file, as for the queries of Cranfield.
     """
     names, texts = [str(each) for each in ids], wanted.to_list()
     best, how = np.full(len(texts), -1, np.int64), ""

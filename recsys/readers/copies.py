@@ -1,4 +1,4 @@
-"""Copies: plain local files of what is packed, remote, in a workbook or in an array of JSON."""
+"""Plain local copies of files that are packed, remote, workbooks or JSON arrays."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from recsys.errors import DataError
 from recsys.messages import close_matches, missing_extra, redacted
 
 _BLOCK = 1 << 20
-_LAYERS = 3  # a zip of a gz of a ...
+_LAYERS = 3  # maximum depth of nested packing, such as a gz in a zip
 _PACKERS: dict[bytes, Any] = {b"\x1f\x8b": gzip, b"\xfd7zXZ\0": lzma, b"BZh": bz2}
 _ZSTD = b"\x28\xb5\x2f\xfd"
 PACKED = (*_PACKERS, _ZSTD)
-"""Beginnings of files in gz, xz, bz2 and zst."""
+"""First bytes of gz, xz, bz2 and zst files."""
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-"""Beginnings of zips, and of workbooks and other documents that are zips."""
+"""First bytes of zip files, including workbooks and other documents."""
 
 _DAMAGES = (gzip.BadGzipFile, EOFError, zlib.error, zipfile.BadZipFile, lzma.LZMAError)
-_TITLES = 10  # rows of a sheet above its header
+_TITLES = 10  # maximum number of rows above the header of a sheet
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _PATIENCE = 10  # seconds to wait for a server, and for the next bytes from it
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
@@ -46,17 +46,17 @@ _DATABASES = ("mysql", "mariadb", "mssql", "oracle", "mongodb", "redis", "snowfl
 
 
 class Scratch:
-    """A temporary directory whose files are numbered: names from outside are never used."""
+    """Temporary directory with numbered files, so that foreign file names are never used."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack, self._count = stack, 0
 
     @cached_property
-    def _root(self) -> Path:  # made when it is needed: there may be no room for it
+    def _root(self) -> Path:  # created on demand: the disk may be full
         return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="recsys-")))
 
     def new(self) -> Path:
-        """Return the path of a file that is not there yet."""
+        """Return the path of a file that does not exist yet."""
         self._count += 1
         return self._root / str(self._count)
 
@@ -73,7 +73,7 @@ class Scratch:
         Raises
         ------
         DataError
-            If there is no such encoding, or the file is in another one.
+            If the encoding does not exist, or the file is in another one.
         """
         try:
             b"".decode(encoding)
@@ -98,7 +98,7 @@ class Scratch:
 
 
 class Zip:
-    """The files of a zip, or of one folder in it, unpacked on request."""
+    """Files of a zip, or of one folder in it, unpacked on demand."""
 
     def __init__(self, path: Path, name: str, scratch: Scratch, prefix: str = "") -> None:
         self._path = path
@@ -131,18 +131,18 @@ class Zip:
             return self._scratch.copy(source)
 
     def next_to(self, name: str) -> Zip:
-        """Return the files next to one of them."""
+        """Return the folder that contains a file."""
         prefix = self._prefix + name[: name.rfind("/") + 1]
         return Zip(self._path, self._name, self._scratch, prefix)
 
 
 def unpacked(path: Path, name: str, scratch: Scratch) -> Path:
-    """Return the path of a file with its layers of gz, xz, bz2 and zst removed; a zip as it is.
+    """Unpack gz, xz, bz2 and zst, and return the path of the result; a zip is returned unchanged.
 
     Raises
     ------
     DataError
-        If it is damaged, or packed too many times over.
+        If the file is damaged, or packed too many times.
     """
     for _ in range(_LAYERS):
         with path.open("rb") as stream:
@@ -153,7 +153,7 @@ def unpacked(path: Path, name: str, scratch: Scratch) -> Path:
         opener = _PACKERS.get(magic) or _zstd()
         with readable(name), opener.open(path, "rb") as stream:
             path = scratch.copy(stream)
-    raise DataError(f"{name} is packed more than {_LAYERS - 1} times over; unpack it first.")
+    raise DataError(f"{name} is packed more than {_LAYERS - 1} times; unpack it first.")
 
 
 def _zstd() -> Any:
@@ -163,7 +163,7 @@ def _zstd() -> Any:
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn the errors of reading and unpacking a file into one sentence.
+    """Convert errors of reading and unpacking a file to one sentence.
 
     Raises
     ------
@@ -193,8 +193,8 @@ def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
     Raises
     ------
     DataError
-        If fastexcel is not installed, the workbook is damaged, there is no such sheet, or several
-        with rows and none is named.
+        If fastexcel is not installed, the workbook is damaged, the sheet does not exist, or several
+        sheets have rows and none is named.
     """
     try:
         fastexcel: Any = import_module("fastexcel")
@@ -202,7 +202,7 @@ def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
         needed = missing_extra("fastexcel", "excel")
         raise DataError(f"{name} is a workbook; reading it {needed}") from None
     try:
-        logging.getLogger("fastexcel").setLevel(logging.ERROR)  # and not of columns without values
+        logging.getLogger("fastexcel").setLevel(logging.ERROR)  # not of empty columns
         book = fastexcel.read_excel(path)
         names = list(book.sheet_names)
         filled = [each for each in names if book.load_sheet(each, n_rows=1).height]
@@ -221,7 +221,7 @@ def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
     chosen = sheet or (filled or names)[0]
     top = book.load_sheet(chosen, header_row=None, n_rows=_TITLES, dtypes="string").to_polars()
     filled = [sum(each is not None for each in row) for row in top.rows()]
-    header = next((row for row, n in enumerate(filled) if n > 1), 0)  # below a title
+    header = next((row for row, n in enumerate(filled) if n > 1), 0)  # skips a title
     frame: pl.DataFrame = book.load_sheet(chosen, header_row=header).to_polars()
     frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
     if frame.is_empty():
@@ -231,10 +231,10 @@ def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
 
 
 def write_rows(path: Path, name: str, form: str, target: Path) -> None:
-    """Write an Arrow file, or a sparse matrix as a row for each entry, to a Parquet file.
+    """Convert an Arrow file, or a sparse matrix with one row per entry, to a Parquet file.
 
-    Users are the rows of a matrix and items its columns, counted as in the file: from 1 in Matrix
-    Market, from 0 in SciPy's own format.
+    Rows of a matrix become users and columns items. Their numbers start as in the file: from 1 in
+    Matrix Market, from 0 in SciPy's format.
 
     Raises
     ------
@@ -263,7 +263,7 @@ def write_lines(path: Path, name: str, target: Path) -> None:
     Raises
     ------
     DataError
-        If something is not JSON, or the array ends early.
+        If the content is not valid JSON, or the array ends early.
     """
     text = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
@@ -279,19 +279,19 @@ def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
     """Copy the files at a URL, and return their names with the paths of the copies.
 
     A folder (``s3://lake/events/``) or pattern (``s3://lake/events/*.parquet``) may have several
-    files; the web (``https://``) has none of them.
+    files; ``https://`` does not support folders and patterns.
 
     Raises
     ------
     DataError
-        If there is nothing at the URL, its server cannot be reached, or the package that reads such
-        URLs is not installed. The message has no password and no query string.
+        If the URL has no file, its server cannot be reached, or the package that reads such URLs is
+        not installed. The message omits passwords and query strings.
     """
     scheme, shown = url.partition("://")[0].lower(), redacted(url.partition("?")[0])
     if scheme.partition("+")[0] in _DATABASES:
         raise DataError(
-            f"{scheme}:// databases are not read; PostgreSQL, SQLite and DuckDB are, and files "
-            "that others export."
+            f"{scheme}:// databases are not supported; use PostgreSQL, SQLite or DuckDB, or export "
+            "a file."
         )
     try:
         fsspec: Any = import_module("fsspec")
@@ -314,7 +314,7 @@ def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
     except FileNotFoundError:
         files = []
     except Exception as error:
-        if "not known" in str(error):  # the scheme, to fsspec
+        if "not known" in str(error):  # fsspec does not know the scheme
             raise DataError(f"{scheme}:// is not a kind of address that can be read.") from None
         text = re.sub(r" ssl:\S+ \[.*", "", str(error).partition("\n")[0])  # of aiohttp
         reason = redacted(text) or type(error).__name__
@@ -325,7 +325,7 @@ def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
 
 
 def _data_files(system: Any, path: str) -> list[str]:
-    """Return the files of a folder or pattern; hidden ones, and marks such as _SUCCESS, are not."""
+    """Return the files of a folder or pattern, without hidden files and marks such as _SUCCESS."""
     if glob.has_magic(path):
         found = system.glob(path)
     else:

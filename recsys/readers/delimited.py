@@ -1,6 +1,7 @@
-"""Text: the layout of a file, and delimited ones, parsed by polars in blocks, or record by record.
+"""Text files: detection of the layout, and parsing of delimited text by polars or by record.
 
-`detect` tells what a file is and which columns it has; `read_delimited` reads those with a role.
+`detect` determines the layout and the columns of a file; `read_delimited` reads the columns that
+have a role.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.readers.sources import DataFile, NoRowsError
 
-_HEAD = 1 << 16  # bytes looked at, and more where they are less than two lines
+_HEAD = 1 << 16  # bytes to inspect, extended to at least two lines
 _SAMPLE_ROWS = 200
 DOUBLE_COLON = "::"
 """Separator of MovieLens."""
@@ -50,25 +51,25 @@ _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
 _OF_AMAZON = re.compile(r"(B0|\d\d)[0-9A-Z]{8}A[0-9A-Z]{9,}")  # a product, then a reviewer
 _LABEL = "label"  # of RecBole: 1 for an interaction, 0 for none
 
-_MARK = "\x1f"  # in its place for polars; a text that has one is in doubt
-_TAB = "\t"  # between tabs, quotes that don't enclose a field are part of it
-_CHUNK = 1 << 10  # records at once; with more live objects garbage collection doubles the time
+_MARK = "\x1f"  # replaces "::" for polars; not possible if the text contains it
+_TAB = "\t"  # in such files, quotes that do not enclose a field are part of it
+_CHUNK = 1 << 10  # records per chunk; more live objects double the time by garbage collection
 LINE = "line"
-"""Column of the lines of rows, where they are known."""
+"""Column with the line number of each row, if known."""
 _INTEGER = re.compile(r"-?\d{1,18}")
 Kind: TypeAlias = str
-"""Kind of a column: id, name (an id of any form), integer, float, text, or a format of times."""
+"""Kind of a column: id, name (id in any form), integer, float, text, or a format of times."""
 
-_COMMA_WITH = ";"  # separator with which decimals may have a comma, as spreadsheets write them
+_COMMA_WITH = ";"  # separator of spreadsheets that use decimal commas
 _COMMA = r"^([-+]?\d*),(\d+)$"
-_BLOCK = 1 << 20  # bytes that are parsed at once
+_BLOCK = 1 << 20  # bytes to parse at once
 _NUMBERS: dict[Kind, type[np.number]] = {"id": np.int64, "integer": np.int64, "float": np.float32}
 _Columns: TypeAlias = Mapping[str, Column]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a file is to be read; all but `kind` is of a delimited file.
+    """Layout of a file; all attributes except `kind` apply to delimited files.
 
     `separator` is one character, or "::"; `names` are from the header, or given by position; `skip`
     counts the lines before the first row: blank ones, and the header; `sample` has the first rows;
@@ -85,13 +86,13 @@ class Layout:
 
 
 def detect(data: DataFile, request: Request) -> Layout:
-    """Tell the layout of a file.
+    """Detect the layout of a file.
 
     Raises
     ------
     DataError
-        If the file is empty or binary, not a Parquet file though it is called so, one JSON array,
-        or has no separator between columns.
+        If the file is empty or binary, has the suffix of Parquet but another format, is a JSON
+        array of other values than objects, or has no separator between columns.
     """
     if data.is_parquet:
         return Layout("parquet")
@@ -162,7 +163,7 @@ def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -
             "separator with --sep."
         )
     first = [field.strip() for field in rows[0]]
-    # R does not name its names of rows; other programs end all rows with a separator.
+    # R writes row names without a header; other programs end all rows with a separator.
     if len(rows) > 2 and {len(row) for row in rows[1:]} == {len(first) + 1}:
         first = ["", *first] if any(row[-1].strip() for row in rows[1:]) else [*first, ""]
     names = names_without_header(first, rows, separator, data.name, request)
@@ -176,10 +177,10 @@ def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -
 
 
 def sniff_separator(lines: list[str], separators: Sequence[str] = tuple(_SEPARATORS)) -> str | None:
-    """Return the separator that splits the lines into equal, most fields; None for one column.
+    """Return the separator that splits all lines into the same, largest number of fields.
 
-    Where none splits them equally, because a row is ragged, the first line decides alone. Spaces
-    next to tabs are part of the fields.
+    If no separator gives equal numbers, because a row is ragged, only the first line is used.
+    Spaces next to tabs are part of the fields. The result is None if there is only one column.
     """
     if DOUBLE_COLON in lines[0] and tuple(separators) == tuple(_SEPARATORS):
         return DOUBLE_COLON
@@ -199,7 +200,7 @@ def sniff_separator(lines: list[str], separators: Sequence[str] = tuple(_SEPARAT
 
 
 def split_rows(lines: list[str], separator: str) -> list[list[str]]:
-    """Return the fields of the first 200 rows, blank ones left out."""
+    """Return the fields of the first 200 rows, without blank rows."""
     if separator == DOUBLE_COLON:
         rows: Iterable[list[str]] = (line.rstrip("\r\n").split(DOUBLE_COLON) for line in lines)
     else:
@@ -208,10 +209,10 @@ def split_rows(lines: list[str], separator: str) -> list[list[str]]:
 
 
 def csv_rows(lines: Iterable[str], separator: str, *, strict: bool = True) -> Iterator[list[str]]:
-    """Return the fields of records; several spaces are one separator.
+    """Yield the fields of records; several spaces are one separator.
 
-    Carriage returns inside lines, which csv rejects, are spaces, and quotes after a backslash part
-    of the field.
+    Carriage returns inside lines, which csv rejects, become spaces. Quotes after a backslash are
+    part of the field.
     """
 
     def plain() -> Iterator[str]:
@@ -225,7 +226,7 @@ def csv_rows(lines: Iterable[str], separator: str, *, strict: bool = True) -> It
 
 
 def _with_doubled_quotes(line: str, separator: str) -> str:
-    """Return a line with doubled quotes in place of escaped ones, if only that is a record."""
+    """Replace escaped quotes by doubled ones, if the line is a valid record only then."""
     for each in (line, line.replace('\\"', '""')):
         with suppress(csv.Error):
             list(csv.reader([each], delimiter=separator, strict=True))
@@ -234,7 +235,7 @@ def _with_doubled_quotes(line: str, separator: str) -> str:
 
 
 def separator_name(separator: str) -> str:
-    """Return how `Source` calls a separator, such as "comma-separated"."""
+    """Return the name of a separator for `Source`, such as "comma-separated"."""
     return f"{_SEPARATORS.get(separator, repr(separator))}-separated"
 
 
@@ -264,7 +265,7 @@ def read_delimited(
     except DataError as error:
         if not layout.has_header or request.columns or any(map(is_known_name, layout.names)):
             raise
-        hint = "If these are values of the first row: by number, such as"
+        hint = "If these are values of the first row, use column numbers, such as"
         such = by_number([layout.names, *layout.sample])
         raise DataError(f"{error} {hint} {such}.") from None
     if not layout.sample:
@@ -303,7 +304,7 @@ def read_delimited(
 def read_fast(
     data: DataFile, layout: Layout, roles: Roles, time_format: str | None = None
 ) -> Rows | None:
-    """Read with polars; None if it fails, or something is null that should not be."""
+    """Read with polars; return None if this fails or gives unexpected nulls."""
     kinds = {role: _kind(role, place, layout, time_format) for role, place in roles.items()}
 
     def read() -> Rows | None:
@@ -312,7 +313,7 @@ def read_fast(
 
     if (rows := read()) is None:
         return None
-    # Something may be of another type than most of its kind.
+    # Some values may have another type than the sample.
     missing = {role for role, column in rows.columns.items() if column.null_count()}
     others = dict.fromkeys((role for role in missing if kinds[role] == "id"), "name")
     strings = [*others]
@@ -334,7 +335,7 @@ def read_fast(
 
 
 def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kind:
-    """Return the kind of a column by its sample: of times, the format that they have."""
+    """Return the kind of a column from its sample; for times, their format."""
     texts = _sampled(layout, place)
     if role == "rating":
         return "text" if texts and all(map(is_truth, texts)) else "float"
@@ -348,16 +349,16 @@ def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kin
 
 
 def _sampled(layout: Layout, place: int) -> list[str]:
-    """Return the values of a column in the sample, as far as rows have it."""
+    """Return the values of a column in the sample, from the rows that are long enough."""
     return [row[place].strip() for row in layout.sample if place < len(row)]
 
 
 def read_carefully(
     data: DataFile, layout: Layout, roles: Roles, bad: BadRows = STRICT, *, pad: bool = False
 ) -> dict[str, pl.Series]:
-    """Read columns of a delimited file, and the lines of its rows, in Python.
+    """Read columns of a delimited file, and the line numbers of its rows, in Python.
 
-    With `pad`, short records are filled with empty fields, and long ones may end in such.
+    With `pad`, short records are filled with empty fields, and long ones may end in empty fields.
     """
     width = len(layout.names)
     schema, found = dict.fromkeys(roles, pl.String) | {LINE: pl.Int64}, records(data, layout, bad)
@@ -390,13 +391,13 @@ def read_carefully(
 def records(
     data: DataFile, layout: Layout, bad: BadRows = STRICT
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line and the fields of each record; header and blank ones are left out.
+    """Yield the first line number and the fields of each record, without header and blank records.
 
     Raises
     ------
     DataError
-        Naming file and line, where quotes don't match or a byte is not UTF-8, unless bad rows are
-        left out.
+        If quotes do not match or a byte is not UTF-8, unless bad rows are left out. The message has
+        the file and line.
     """
     seen: list[str] = []  # lines of the record
 
@@ -433,9 +434,9 @@ def records(
 
 
 def _otherwise_quoted(lines: Sequence[str], layout: Layout) -> list[list[str]]:
-    """Return the rows of lines with tabs whose quotes don't match; none if they are ragged then.
+    """Split tab-separated lines whose quotes do not match; return no rows if they are ragged.
 
-    Quotes around a field enclose it, others are part of the text.
+    Quotes around a field enclose it; other quotes are part of the text.
     """
     rows = [line.rstrip("\r\n").split(_TAB) for line in lines]
     if layout.separator != _TAB or any(len(fields) != len(layout.names) for fields in rows):
@@ -452,15 +453,15 @@ def parse(
     kinds: Mapping[str, Kind],
     take: Callable[[_Columns], object],
 ) -> bool:
-    """Read columns as the given kinds, null where a value is of another; False if in doubt.
+    """Read columns as the given kinds, with null for other values; return False if unreliable.
 
-    `take` gets the columns of each block, in the order of the file, without blank rows. There is
-    doubt where polars fails, or its rows are not as many as the lines and separators of a block
-    tell: it lets a stray quote swallow line ends, and takes missing fields for null. (So a file
-    with line ends inside quotes is always in doubt.)
+    `take` is called with the columns of each block, in the order of the file, without blank rows.
+    The result is unreliable if polars fails, or its number of rows differs from that given by the
+    lines and separators of a block: polars lets a stray quote include line ends, and reads missing
+    fields as null. (A file with line ends inside quotes is therefore always unreliable.)
     """
     if any('"' in name or "\ufffd" in name for name in layout.names):
-        return False  # a stray quote or another encoding: what follows cannot be trusted either
+        return False  # a stray quote or another encoding, which also affects later blocks
     parser = _Parser(layout, roles, kinds)
     size, n_bytes, n_rows = data.path.stat().st_size, 0, 0
     for found in _in_turns(parser.parsed, _blocks(data.path, layout.skip)):
@@ -479,7 +480,7 @@ def parse(
 
 
 def _blocks(path: Path, skip: int) -> Iterator[bytes]:
-    """Yield a file in blocks of whole lines, after the first ones."""
+    """Yield a file in blocks of whole lines, after the first `skip` lines."""
     with path.open("rb") as stream:
         for _ in range(skip):
             stream.readline()
@@ -491,7 +492,7 @@ _Found: TypeAlias = "tuple[_Columns, int] | None"
 
 
 def _in_turns(work: Callable[[bytes], _Found], blocks: Iterator[bytes]) -> Iterator[_Found]:
-    """Yield the results of a few blocks at a time, in their order."""
+    """Process a few blocks in parallel, and yield their results in order."""
     waiting: deque[Future[_Found]] = deque()
     threads = default_threads.get()
     with ThreadPoolExecutor(threads) as pool:
@@ -505,20 +506,20 @@ def _in_turns(work: Callable[[bytes], _Found], blocks: Iterator[bytes]) -> Itera
 
 @dataclass(frozen=True)
 class _Parser:
-    """Settings of a file."""
+    """Parser of the blocks of a file."""
 
     layout: Layout
     roles: Roles
     kinds: Mapping[str, Kind]
 
     def parsed(self, block: bytes) -> _Found:
-        """Return the columns of a block, and its bytes; None if in doubt."""
+        """Return the columns of a block, and its size in bytes; None if unreliable."""
         size = len(block)
-        block = block.lstrip(b"\r\n")  # blank lines, which polars does not count at the beginning
+        block = block.lstrip(b"\r\n")  # polars does not count blank lines at the beginning
         if not block:
             return {}, size
         n_rows = block.count(b"\n") + (not block.endswith(b"\n"))
-        # Numbers as a program writes them are read at once; none is in doubt then.
+        # Numbers in canonical form are parsed directly, and are always reliable.
         places = self.roles
         numeric = sorted((r for r in places if self.kinds[r] in _NUMBERS), key=places.__getitem__)
         arrays = [np.empty(n_rows, _NUMBERS[self.kinds[role]]) for role in numeric]
@@ -533,7 +534,7 @@ class _Parser:
         mark, is_quoted = self.layout.separator, b'"' in block
         if is_quoted and mark not in (_TAB, DOUBLE_COLON) and b'\\"' in block:
             return None  # a quote after a backslash
-        if mark == DOUBLE_COLON:  # polars takes one character
+        if mark == DOUBLE_COLON:  # polars needs a single character
             mark, is_quoted, block = _MARK, False, block.replace(b"::", _MARK.encode())
         frame = self._frame(block, mark, is_quoted, roles)
         if frame is None or len(frame) != n_rows:
@@ -548,7 +549,7 @@ class _Parser:
     def _frame(
         self, block: bytes, mark: str, is_quoted: bool, roles: list[str]
     ) -> pl.DataFrame | None:
-        """Read all columns, so that polars notices rows that are too long; None if it fails."""
+        """Read all columns, so that polars detects long rows; return None if it fails."""
         every = [pl.col(str(place)) for place in range(len(self.layout.names))]
         with_commas, is_literal = self.layout.separator == _COMMA_WITH, is_quoted and mark == _TAB
         texts = {role: every[self.roles[role]] for role in roles}
@@ -570,7 +571,7 @@ class _Parser:
 
 
 def _unquoted(text: pl.Expr) -> pl.Expr:
-    """Return fields without the quotes around them; others are part of the text."""
+    """Remove the quotes around fields; other quotes are part of the text."""
     inside = text.str.head(-1).str.tail(-1).str.replace_all('""', '"', literal=True)
     is_quoted = text.str.starts_with('"') & text.str.ends_with('"') & (text.str.len_bytes() > 1)
     return pl.when(is_quoted).then(inside).otherwise(text)
@@ -590,6 +591,6 @@ def _cast(text: pl.Expr, kind: Kind, with_commas: bool) -> pl.Expr:
     number = text.cast(pl.Int64, strict=False)
     if kind == "integer":
         return number
-    # An id is an integer only if it is written as it would be printed: "7", not "007" or "+7".
+    # An id is an integer only in its canonical form: "7", not "007" or "+7".
     padded = text.str.starts_with("0") & (text.str.len_bytes() > 1)
     return pl.when(~(padded | text.str.starts_with("+") | text.str.starts_with("-0"))).then(number)

@@ -25,12 +25,12 @@ from recsys.readers.formats import json_objects, parquet_columns, reading_parque
 from recsys.readers.sources import DataFile, Directory, head_of, open_data
 
 BATCH = 1000
-"""Documents that are held as texts at a time, if they are not very long."""
+"""Maximum number of documents in a batch."""
 
-_BATCH_LENGTH = 2**26  # characters: texts together are not held beyond this
-_HEAD = 1 << 16  # bytes of a file that tell its kind
-_ROWS = 1000  # of a Parquet file, read at a time
-_SAMPLE = 100  # objects whose keys are the columns of JSON lines
+_BATCH_LENGTH = 2**26  # maximum number of characters in a batch
+_HEAD = 1 << 16  # bytes to inspect for the kind of a file
+_ROWS = 1000  # rows of a Parquet file to read at once
+_SAMPLE = 100  # JSON objects whose keys determine the columns
 _NAMED = 3
 _SUFFIXES = {".csv": ",", ".tsv": "\t", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _SUFFIXES |= dict.fromkeys((".html", ".htm", ".xhtml"), HTML)
@@ -38,16 +38,16 @@ _SUFFIXES |= dict.fromkeys((".html", ".htm", ".xhtml"), HTML)
 _TEXT = ("text", "body", "content", "contents", "abstract", "document", "description", "review")
 _ID = ("id", "_id", "doc_id", "docid", "docno", "document_id", "documentid", "key")
 _TITLE = ("title", "name", "headline", "subject")
-_MOST_PARTS = 50  # files of a folder that may be a judged collection
-_LEAST_WORDS = 4  # of the mean text of a column that is found by its contents
+_MOST_PARTS = 50  # maximum number of files in the folder of a test collection
+_LEAST_WORDS = 4  # minimum mean number of words to recognise a column of texts
 _CORPUS = "corpus.jsonl"  # the documents in a folder of BEIR's layout
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
-"""Numbers of lines or rows, and their values by column."""
+"""Iterator over line or row numbers and the values by column."""
 
 
 class Document(NamedTuple):
-    """One document; its title, if it has one, is not part of its text."""
+    """Document; its text does not include its title."""
 
     id: int | str
     text: str
@@ -55,9 +55,10 @@ class Document(NamedTuple):
 
 
 class DocumentBatch(NamedTuple):
-    """Some documents, as `LSI.fit` and `LSI.add_documents` take them.
+    """Batch of documents for `LSI.fit` and `LSI.add_documents`.
 
-    Titles are shown in results, and indexed before the text; None if no document has one.
+    Titles are shown in results, and are indexed with the text. They are None if no document has
+    one.
     """
 
     ids: list[Any]
@@ -66,7 +67,7 @@ class DocumentBatch(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Columns of text, id and title; None where they are to be found, or are not there."""
+    """Columns of text, id and title; None if unspecified or missing."""
 
     text: str | None = None
     id: str | None = None
@@ -74,7 +75,7 @@ class _Columns(NamedTuple):
 
 
 class Documents:
-    r"""The documents at a path, as batches; nothing is read before they are requested.
+    r"""Documents at a path, read lazily in batches.
 
     Parameters
     ----------
@@ -87,16 +88,16 @@ class Documents:
     table, query : str, optional
         Table of a database, or a query in SQL.
     text_col, id_col, title_col : str, optional
-        Columns of a table, where their names are not the usual ones.
+        Columns of a table, if they do not have the usual names.
     encoding : str, optional
-        Of texts that are not UTF-8.
+        Encoding of the texts, if not UTF-8.
     after : int
-        Added to ids that are line or row numbers: the documents continue others.
+        Offset of ids that are line or row numbers, to continue earlier documents.
 
     Attributes
     ----------
     decision : str
-        How the documents were understood, in one line; empty before they are read.
+        One line on how the documents were interpreted; empty before they are read.
 
     Examples
     --------
@@ -135,9 +136,8 @@ class Documents:
         Raises
         ------
         DataError
-            If there is nothing at the path, a file is damaged, binary, in another encoding or a
-            collection in a form that is not read, a column is not there, or there are no
-            documents.
+            If the path does not exist; a file is damaged, binary, in another encoding or a
+            collection in an unsupported form; a column is missing; or there are no documents.
         """
         documents = self._documents()
         first = next(documents, None)
@@ -171,11 +171,11 @@ class Documents:
                 for number, document in self._file(part, after):
                     last = after + number
                     yield document
-                after = last  # where numbers are ids, they go on
+                after = last  # continues ids that are row numbers
             self.decision = self.decision.replace(part.name, data.name, 1)
 
     def _file(self, data: DataFile, after: int) -> Iterator[tuple[int, Document]]:
-        """Yield the documents of a file, with the numbers of their rows or lines."""
+        """Yield the documents of a file with their row or line numbers."""
         kind = _kind(data)
         kind = _separator(data, self._columns) or kind if kind == "lines" else kind
         if kind in FORMS or kind == HTML:
@@ -295,7 +295,7 @@ def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
     for document in chain(documents, [None]):
         if document is not None:
             block.append(document)
-            # Anything but a text raises later, with its number.
+            # Other types than text raise later, with the number of the document.
             length += len(document.text) if isinstance(document.text, str) else 0
         if block and (document is None or len(block) == BATCH or length >= _BATCH_LENGTH):
             ids, texts, titles = map(list, zip(*block, strict=True))
@@ -304,7 +304,7 @@ def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
 
 
 def _kind(data: DataFile) -> str:
-    """Tell the kind of a file: "parquet", "jsonl", "lines", a separator, or a form with marks."""
+    """Return the kind of a file: "parquet", "jsonl", "lines", a separator, or a marked-up form."""
     if data.is_parquet:
         return "parquet"
     head = head_of(data.path, _HEAD)
@@ -330,9 +330,9 @@ def _separator(data: DataFile, wanted: _Columns) -> str | None:
 
 
 def _collection(folder: Path, paths: Sequence[Path]) -> Path | None:
-    """Return the file of a folder that has the documents of a judged collection, if it is one.
+    """Return the file with the documents of a test collection, or None if the folder has none.
 
-    That is BEIR's corpus.jsonl, or the largest of SMART or TREC form: the others are queries.
+    This is BEIR's corpus.jsonl, or the largest file in SMART or TREC form; the others are queries.
     """
     if (folder / _CORPUS).is_file():
         return folder / _CORPUS
@@ -343,7 +343,7 @@ def _collection(folder: Path, paths: Sequence[Path]) -> Path | None:
 
 
 def _plain(value: Any, place: str, role: str) -> str:
-    """Return an entry of a table as a text; lists, objects and bytes raise."""
+    """Return an entry of a table as text; raise for lists, objects and bytes."""
     if isinstance(value, list | dict | bytes):
         raise DataError(f"{place}: the {role} must be a text; got {type(value).__name__}.")
     return "" if value is None else str(value)
@@ -370,13 +370,13 @@ def _parquet_rows(data: DataFile, columns: _Columns) -> Rows:
         with reading_parquet(data.name):
             try:
                 rows = scan.slice(start, _ROWS).collect().rows(named=True)
-            except (ValueError, OverflowError) as error:  # years that Python does not know
+            except (ValueError, OverflowError) as error:  # years out of Python's range
                 raise pl.exceptions.ComputeError(str(error)) from None
         yield from enumerate(rows, start + 1)
 
 
 def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
-    """Choose the columns: those requested, else by their names; a single one is the text."""
+    """Choose the columns as requested, or else by usual names; a single column is the text."""
     listed = ", ".join(names)
     for requested in wanted:
         if requested is not None and requested not in names:
@@ -403,7 +403,7 @@ def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
 def _text_column(
     names: list[str], columns: _Columns, read: Callable[[_Columns], Rows]
 ) -> str | None:
-    """Return the column of texts by its contents, None where a name says it or none stands out."""
+    """Return the column of texts by its contents; None if a name decides or none is clear."""
     if len(names) == 1 or any(name.lower() in _TEXT for name in names):
         return None
     words = {}
@@ -417,9 +417,9 @@ def _text_column(
 
 
 def _item_column(names: Sequence[str], columns: _Columns) -> str | None:
-    """Return the column of items (sku, asin, product_id, ...) where none is of ids."""
+    """Return the column of items (sku, asin, product_id, ...) if there is no id column."""
     taken = [names.index(name) for name in (columns.text, columns.title) if name in names]
-    with suppress(DataError):  # several columns may be the one
+    with suppress(DataError):  # several columns have usual names
         place = usual_column(names, "item", taken=taken) if columns.id is None else None
         return None if place is None else names[place]
     return None

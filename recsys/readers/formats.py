@@ -1,4 +1,4 @@
-"""Formats that name columns, Parquet and JSON lines; lines of LightGCN; files as one table."""
+"""Readers of Parquet, JSON lines, database tables, LightGCN and Netflix files; joins of files."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from recsys.errors import DataError
 from recsys.readers.sources import DataFile, NoRowsError
 
 _GLOB = frozenset("*?[")
-_MOST_EXPECTED = 1 << 26  # rows that there is room for from the beginning, by an estimate
+_MOST_EXPECTED = 1 << 26  # maximum number of rows to allocate from an estimate
 _UUID_BYTES = 16
-_CHUNK = 100_000  # rows of a Parquet file at once: they fit in a cache
+_CHUNK = 100_000  # rows of a Parquet file to read at once, which fit in a cache
 _NO_SEPARATOR = "\x1f"  # polars reads whole lines when its separator does not occur
 
 
 @contextmanager
 def reading_parquet(name: str) -> Iterator[None]:
-    """Turn any problem with a Parquet file into one sentence.
+    """Convert errors of reading a Parquet file to one sentence.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def read_table_rows(
 
 
 def _with_integers(rows: Rows) -> Rows:
-    """Turn ids into integers: databases often keep numbers as texts."""
+    """Convert ids to integers if possible, because databases often store numbers as texts."""
     columns = rows.distinct if rows.arrays else rows.columns
     for role in (each for each in ("user", "item") if each in columns):
         column = columns[role]
@@ -78,16 +78,16 @@ def _with_integers(rows: Rows) -> Rows:
 
 
 def _sample(head: pl.Series) -> list[Any]:
-    """Return the first values of a column, by which its times are judged."""
+    """Return the first values of a column, from which the form of times is determined."""
     head = head.head(SAMPLE)
     if head.dtype == pl.Date or isinstance(head.dtype, pl.Datetime):
-        head = head.dt.epoch("s")  # of years, too, that Python does not know
+        head = head.dt.epoch("s")  # also for years out of Python's range
     is_plain = head.dtype.is_numeric() or head.dtype == pl.String
     return head.to_list() if is_plain else [str(head.dtype)]
 
 
 def _numbered(rows: Rows, data: DataFile, description: str, request: Request) -> Rows:
-    """Return rows that are named by their numbers."""
+    """Return rows whose places are row numbers."""
     numbered = replace(data, unit="row")
     return replace(
         rows,
@@ -100,7 +100,7 @@ def _numbered(rows: Rows, data: DataFile, description: str, request: Request) ->
 def read_parquet(
     data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
 ) -> Rows:
-    """Read a Parquet file; only the columns that have a role are read.
+    """Read the columns of a Parquet file that have a role.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def read_parquet(
         n_rows = int(scan.select(pl.len()).collect().item())
         if not n_rows:
             raise NoRowsError(f"{data.name} has no rows.")
-        # Column by column, as polars reads whole groups of rows, and a file may have a single one.
+        # By column, because polars reads whole row groups, and a file may have only one.
         plans, batches = [scan.select(**{role: chosen[role]}) for role in chosen], Batches(n_rows)
         if "item" in roles and isinstance(types[names[roles["item"]]], pl.List):
             plans = [scan.select(**chosen).explode("item").filter(pl.col("item").is_not_null())]
@@ -138,7 +138,7 @@ def read_parquet(
 
 
 def _text(binary: pl.Expr, scan: pl.LazyFrame, where: str) -> pl.Expr:
-    """Return a column of bytes as texts: UUIDs if they are 16 bytes that are none."""
+    """Return a column of bytes as texts, or as UUIDs if they are 16 bytes that are not text."""
     head = scan.select(binary.alias("id")).head(SAMPLE).collect()["id"].drop_nulls()
     letters = "".join(each.decode(errors="replace") for each in head)
     if "\ufffd" not in letters and min(letters, default=" ") > "\b":
@@ -159,13 +159,13 @@ def read_jsonl(
         As `json_objects`; also if an id is neither integer nor string, or columns are missing or
         ambiguous.
     """
-    passing = BadRows(request.rules.bad_rows)  # those of the sample count below
+    passing = BadRows(request.rules.bad_rows)  # bad rows of the sample are counted below
     sample = [fields for _, fields in islice(json_objects(data, passing), SAMPLE)]
     names = _keys(sample)
     if len(sample) == 1 and any(isinstance(each, list | dict) for each in sample[0].values()):
         raise DataError(
-            f"{data.name} is one nested JSON object, with the keys {', '.join(names)}; write an "
-            "object for each rating, one per line or in an array."
+            f"{data.name} is one nested JSON object, with the keys {', '.join(names)}; write one "
+            "object per rating, one per line or in an array."
         )
     nested = _nested(sample, names, request)
     if nested is not None:
@@ -203,7 +203,7 @@ def _keys(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _nested(sample: list[dict[str, Any]], names: list[str], request: Request) -> str | None:
-    """Return the key of the lists with the items, if these are not one in each object."""
+    """Return the key of lists of items, or None if each object has a single item."""
     filled = {
         name: sum(isinstance(row.get(name), list) for row in sample if row.get(name))
         for name in names
@@ -217,7 +217,7 @@ def _nested(sample: list[dict[str, Any]], names: list[str], request: Request) ->
 
 
 def _unnested(fields: dict[str, Any], key: str | None) -> list[dict[str, Any]]:
-    """Return a row for each element of a list, with the fields around it; or the fields alone."""
+    """Return one row per element of a list, with the other fields; without a list, one row."""
     elements = fields.get(key) if key is not None else None
     if not isinstance(elements, list):
         return [fields]
@@ -226,13 +226,13 @@ def _unnested(fields: dict[str, Any], key: str | None) -> list[dict[str, Any]]:
 
 
 def json_objects(data: DataFile, bad: BadRows = STRICT) -> Iterator[tuple[int, dict[str, Any]]]:
-    r"""Yield the number and the object of each line that is not blank.
+    r"""Yield the line number and the object of each line that is not blank.
 
     Raises
     ------
     DataError
-        Naming file and line, if a line is not a JSON object, or has half of a character (an
-        escape such as ``\ud83d`` alone), unless bad rows are left out.
+        If a line is not a JSON object, or has half of a character (a single escape such as
+        ``\ud83d``), unless bad rows are left out. The message has the file and line.
     """
     for number, line in enumerate(data.lines(bad), 1):
         if not line.strip():
@@ -246,7 +246,7 @@ def json_objects(data: DataFile, bad: BadRows = STRICT) -> Iterator[tuple[int, d
 
 
 def _json_object(line: str) -> dict[str, Any]:
-    """Return the object of a line, or the dict of Python, as the older sets of Amazon have them."""
+    """Return the JSON object in a line, or the Python dict, as in older Amazon datasets."""
     if line.startswith("{'"):
         with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
             return dict(ast.literal_eval(line.rstrip()))
@@ -260,7 +260,7 @@ def _json_object(line: str) -> dict[str, Any]:
     except UnicodeEncodeError as error:
         code = ord(error.object[error.start])
         raise DataError(f"\\u{code:04x} is half of a character.") from None
-    except (ValueError, RecursionError):  # thousands of digits, or of brackets
+    except (ValueError, RecursionError):  # thousands of digits or brackets
         raise DataError(
             f"a number is too long or brackets are nested too deeply; got {line.strip()[:40]!r}."
         ) from None
@@ -272,9 +272,9 @@ def _json_object(line: str) -> dict[str, Any]:
 def _read_fast(
     data: DataFile, names: list[str], roles: Roles, sample: list[dict[str, Any]]
 ) -> Rows | None:
-    """Read with polars by the types of the sample; None if it fails or anything is null."""
+    """Read with polars and the types of the sample; return None if it fails or finds nulls."""
     if _GLOB.intersection(str(data.path)):
-        return None  # scan_ndjson would take the name for a pattern, and cannot be told not to
+        return None  # scan_ndjson always treats the name as a pattern
     schema: dict[str, pl.DataType] = {}
     for role, place in roles.items():
         types = {type(fields.get(names[place])) for fields in sample}
@@ -302,15 +302,15 @@ def _read_fast(
 
 
 def _problem(role: str, value: Any) -> str | None:
-    """Say what is wrong with the type of an id, or return None."""
-    is_whole = isinstance(value, float) and value.is_integer()  # 17.0, as pandas writes 17
+    """Return a sentence on the wrong type of an id, or None if the type is right."""
+    is_whole = isinstance(value, float) and value.is_integer()  # pandas writes 17 as 17.0
     if role not in ("user", "item") or is_whole or type(value) in (int, str, type(None)):
         return None
     return f"{role} id {json.dumps(value)[:40]} is neither integer nor string."
 
 
 def _series(role: str, values: list[Any]) -> pl.Series:
-    """Return values as one column, of their type if it is the same for all, else of strings."""
+    """Return values as a column of their common type, or of strings if types differ."""
     if role in ("user", "item"):
         values = [int(each) if isinstance(each, float) else each for each in values]
         values = [None if each in MISSING_IDS else each for each in values]
@@ -323,9 +323,9 @@ def _series(role: str, values: list[Any]) -> pl.Series:
 
 
 def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) -> Rows:
-    """Read lines of a user and the user's items, integers all; some users may have no items.
+    """Read lines of integers: a user and the user's items, of which there may be none.
 
-    Where items are `counted`, each line begins with their number, and users are numbered from 0.
+    With `counted`, each line begins with the number of items, and users are numbered from 0.
     """
     lines, bad = _lines(data, "LightGCN lines"), BadRows(request.rules.bad_rows)
     tokens = lines["line"].str.replace_all(r"\s+", " ").str.split(" ")
@@ -372,19 +372,19 @@ def read_netflix(data: DataFile, request: Request) -> Rows:
 
 
 def _lines(data: DataFile, form: str) -> pl.DataFrame:
-    """Return the lines that are not blank, stripped, with their numbers: columns row and line."""
+    """Return the stripped lines that are not blank, with their numbers, as columns row and line."""
     settings: dict[str, Any] = {"has_header": False, "separator": _NO_SEPARATOR, "quote_char": None}
     try:
         frame = pl.read_csv(data.path, **settings, schema={"line": pl.String}, glob=False)
     except pl.exceptions.PolarsError:
-        deque(data.lines(), maxlen=0)  # names the line of a byte that is not UTF-8
+        deque(data.lines(), maxlen=0)  # raises with the line of a byte that is not UTF-8
         raise DataError(f"{data.name} cannot be read as {form}.") from None
     stripped = frame.with_row_index("row", 1).with_columns(pl.col("line").str.strip_chars())
     return stripped.filter(pl.col("line").str.len_bytes() > 0)
 
 
 def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
-    """Return the rows of several files, which are named, as one table.
+    """Concatenate the rows of several files, given with their names.
 
     Raises
     ------
@@ -405,7 +405,7 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
     in_seconds = {rows.in_seconds for rows in every}
     for rows in every:
         columns = rows.decode().columns
-        if len(in_seconds) > 1:  # dates in some files only: all are texts again
+        if len(in_seconds) > 1:  # dates in only some files: convert all to texts
             times = columns["timestamp"]
             if rows.in_seconds:
                 exact = (times.cast(pl.Float64) * 10**6).round().cast(pl.Int64)

@@ -32,7 +32,7 @@ def read_ids(path: str, kind: str, column: str | None = None) -> list[int] | lis
     Raises
     ------
     DataError
-        If the file is missing or not text, or has no ids or no such column.
+        If the file is missing or not text, or has no ids or no column for them.
     """
     with open_data(path) as data:
         return _listed_ids(data, kind, column)
@@ -82,11 +82,10 @@ def _ids_of(data: DataFile, kind: str, requested: str | None) -> list[Any]:
 
 
 def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
-    """Read interactions of new users: columns item, possibly rating, and user.
+    """Read interactions of new users as columns item, optionally rating, and user.
 
-    The file has ratings, or those of one user: then it is a list of items, or a table without a
-    column of users, and there is no column user. A first line that is one of the known `items` is
-    not a header.
+    A list of items, or a table without a column of users, is the history of one user, and the
+    result has no column user. A first line that is one of the known `items` is not a header.
     """
     with open_data(path, request.encoding) as data:
         files = data.parts or (data,)
@@ -107,7 +106,7 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
         else:
             return pl.DataFrame({"item": _listed_ids(data, "item", request.item)})
         columns = raw.columns
-        if request.rules != RowRules():  # each pair once, with the sum of its weights
+        if request.rules != RowRules():  # merge repeated pairs, with summed weights
             has_users = "user" in columns
             if not has_users:
                 columns["user"] = pl.Series(["new"]).new_from_index(0, len(columns["item"]))
@@ -119,7 +118,7 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
 
 
 def _first_row(data: DataFile) -> tuple[Layout, str]:
-    """Return the layout of a list by its first row that is not blank, and that row."""
+    """Return the first row of a list that is not blank, preceded by the layout it implies."""
     if data.is_parquet:
         return Layout("parquet", names=tuple(parquet_columns(data))), ""
     lines = enumerate(data.lines(), 1)
@@ -130,9 +129,10 @@ def _first_row(data: DataFile) -> tuple[Layout, str]:
 
 
 def _column_of(names: Sequence[str], kind: str, requested: str | None = None) -> str | None:
-    """Find the column of the "user" or "item": the requested one, else by usual names.
+    """Find the column of "user" or "item" ids, as requested or else by usual names.
 
-    A single name is a header only if it is very plain: it might be the first id of a list.
+    A single name is a header only if it is one of the most usual names, because it may also be the
+    first id of a list.
     """
     if requested is not None:
         return requested if requested in names else None

@@ -1,4 +1,4 @@
-"""Sources: the files of a path, folder, zip, URL or database that have the data."""
+"""Sources of data: files, folders, zips, URLs and databases, opened as local files."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from recsys.readers.copies import (
     write_sheet,
 )
 
-csv.field_size_limit(2**31 - 1)  # a review in a table may be longer than 128 kB
+csv.field_size_limit(2**31 - 1)  # reviews may be longer than 128 kB
 
 SourceLike: TypeAlias = "str | PathLike[str] | Sequence[str | PathLike[str]]"
-"""Where data are: a path, URL, pattern or database, or several of them."""
+"""Source of data: a path, URL, pattern or database, or several of them."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|$)")
@@ -79,7 +79,7 @@ _TABLE_FORMATS = {
 }
 _OLD_EXCEL = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
-# In order of preference, where one folder holds several.
+# In order of preference, for folders with several of them.
 _RATING_FILES = (
     *("ratings.csv", "ratings.dat", "u.data", "ratings.parquet", "ratings.tsv"),
     *("ratings.jsonl", "ratings.ndjson", "train.txt"),
@@ -97,21 +97,21 @@ _TABLE_SUFFIXES = (
 )
 _NOT_RATINGS = ("links.csv", "tags.csv", "tags.dat")
 _OF_A_SPLIT = re.compile(r"(^|[_.-])(train|test|valid|validation|history|base)([_.-]|\d*$)")
-_LISTED = 5  # names of files in messages
+_LISTED = 5  # maximum number of file names in messages
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*")
 _OF_NETFLIX = re.compile(r"\d+,[\d.]+,[\d-]+")
 _OBJECT = "{"
-_LINE = 1 << 16  # bytes of a line that are looked at
+_LINE = 1 << 16  # bytes of a line to inspect
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """The files of a directory, hidden ones left out."""
+    """Files of a directory, without hidden files."""
 
     path: Path
 
     def names(self, *, below: bool = False) -> list[str]:
-        """Return the names of the files in the directory itself, or of those below it as well."""
+        """Return the names of the files in the directory, with `below` also in subdirectories."""
         paths = self.path.rglob("*") if below else self.path.iterdir()
         names = [each.relative_to(self.path).as_posix() for each in paths if each.is_file()]
         return sorted(name for name in names if not f"/{name}".count("/."))
@@ -123,18 +123,18 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A plain local file with data, unpacked and in UTF-8; or several, its `parts`.
+    """Plain local file with data, unpacked and in UTF-8; or several files, its `parts`.
 
-    An open `table` of a database stands for a file, too.
+    An open database `table` may take the place of a file.
     """
 
-    name: str  # in messages
-    path: Path  # of the first file, where there are several
-    folder: Directory | Zip | None = None  # with the files next to it
+    name: str  # name in messages
+    path: Path  # path of the (first) file
+    folder: Directory | Zip | None = None  # folder with the files next to it
     is_parquet: bool = False
-    form: str = "Parquet"  # of what Parquet was before, such as "Excel" or "PostgreSQL"
-    columns: tuple[str, ...] = ()  # all of a table of which the file has only the needed ones
-    unit: str = "line"  # of text, in messages
+    form: str = "Parquet"  # original format of Parquet copies, such as "Excel" or "PostgreSQL"
+    columns: tuple[str, ...] = ()  # all columns of a table, if the file has only the needed ones
+    unit: str = "line"  # unit of text in messages
     parts: tuple[DataFile, ...] = ()
     on_rows: OnRows | None = None  # reports the progress of reading
     table: TableRows | None = None
@@ -142,23 +142,23 @@ class DataFile:
 
     @property
     def suffix(self) -> str:
-        """Suffix of the name, without that of a packer: ".csv" for "ratings.csv.gz"."""
+        """Suffix of the name without that of the compression: ".csv" for "ratings.csv.gz"."""
         return data_suffix(self.name)
 
     def check_text(self, head: bytes) -> None:
-        """Check that a file that begins like this is a text.
+        """Check that a file with these first bytes is text.
 
         Raises
         ------
         DataError
-            If it is binary, or of a known foreign format.
+            If the file is binary, or of a known unsupported format.
         """
         for beginning, description in _FOREIGN.items():
             if head.lstrip()[:40].lower().startswith(beginning.lower()):
                 raise DataError(f"{self.name} is {description}")
         if b"\r" in head and b"\n" not in head:
             raise DataError(
-                f"{self.name} ends its lines with carriage returns alone; write them as newlines."
+                f"{self.name} ends its lines with carriage returns only; write them as newlines."
             )
         if b"\0" in head:
             raise DataError(
@@ -172,7 +172,7 @@ class DataFile:
         return Spot((number,), f"{self.name}, {self.unit} {number}")
 
     def lines(self, bad: BadRows = STRICT) -> Iterator[str]:
-        """Yield the lines of a text, with their ends.
+        """Yield the lines of a text file with their line ends.
 
         Raises
         ------
@@ -195,11 +195,11 @@ class DataFile:
 
 
 class NoRowsError(DataError):
-    """A file that is empty, or has a header alone: an error unless others have the rows."""
+    """Error for a file without rows, which is ignored if other files of the source have rows."""
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text names data that are not just a local path: a URL, table or pattern."""
+    """Return whether a text is a URL, database table or pattern and not just a local path."""
     return "://" in text or "::" in text or glob.has_magic(text)
 
 
@@ -215,22 +215,22 @@ def open_data(
     on_rows: OnRows | None = None,
     stream: bool = False,
 ) -> Iterator[DataFile]:
-    """Open data, wherever they are, as one or several local files.
+    """Open data from any source as one or several local files.
 
     Unpacked, decoded and downloaded copies, and the rows of databases and workbooks (as Parquet),
-    are in a temporary directory that is removed at the end. Of a zip only the members that are read
-    are unpacked, under names of our own.
+    are in a temporary directory that is removed at the end. Only the needed members of a zip are
+    unpacked, under generated names.
 
     `source`, `table`, `query` and `on_rows` are those of `recsys.read_ratings`. With `guess`, the
-    encoding is told by the text: UTF-8 or UTF-16, else the one given, or Latin-1. `pick` chooses
-    the columns that are read from a database. With `stream`, its tables are given open, not as
-    files.
+    encoding is detected: UTF-8 or UTF-16, else the given one, or Latin-1. `pick` chooses the
+    columns to read from a database. With `stream`, tables of databases are yielded open instead of
+    as files.
 
     Raises
     ------
     DataError
-        If there is no such file, it cannot be read, unpacked or decoded, a directory or zip holds
-        no ratings file that can be told from the others, or as `recsys.database.open_table`.
+        If the file does not exist or cannot be read, unpacked or decoded, if a directory or zip has
+        no unambiguous ratings file, or as `recsys.database.open_table`.
     """
     sources = [source] if isinstance(source, str | PathLike) else list(source)
     if not sources:
@@ -254,7 +254,7 @@ def open_data(
 
 @dataclass
 class _Opener:
-    """Settings and temporary files of one call."""
+    """Settings and temporary files of one call of `open_data`."""
 
     stack: ExitStack
     encoding: str | None
@@ -291,7 +291,7 @@ class _Opener:
         # Hidden files, and marks such as Spark's _SUCCESS, are not data.
         found = (Path(each) for each in sorted(glob.glob(source, recursive=True)))  # noqa: PTH207
         paths = [each for each in found if not each.name.startswith("_")]
-        if "**" in source:  # matches directories as well as the files in them
+        if "**" in source:  # matches directories and also the files in them
             paths = [each for each in paths if each.is_file()]
         if not paths:
             raise DataError(f"No file matches the pattern {source}.")
@@ -304,8 +304,8 @@ class _Opener:
                 for marker, noun in _TABLE_FORMATS.items():
                     if any(path.glob(marker)):
                         raise DataError(
-                            f"{name} is {noun}, and only programs that know of it can tell which "
-                            "of its rows count; write them as Parquet, such as with DuckDB."
+                            f"{name} is {noun}, whose current rows only programs that support it "
+                            "can determine; write them as Parquet, such as with DuckDB."
                         )
                 names = folder.names()
                 if not any(data_suffix(each) in (*_TABLE_SUFFIXES, ".txt") for each in names):
@@ -315,7 +315,7 @@ class _Opener:
                 return self._opened(path, name, Directory(path.parent))
             if not path.exists():
                 raise DataError(nothing_at(path))
-            with path.open("rb") as stream:  # a pipe, as in <(command): it can be read only once
+            with path.open("rb") as stream:  # a pipe, as in <(command), can be read only once
                 return self._opened(self.scratch.copy(stream), name, None)
         except OSError as error:
             raise unreadable(error, name) from None
@@ -343,7 +343,7 @@ class _Opener:
         return found
 
     def _opened(self, path: Path, name: str, folder: Directory | Zip | None) -> list[DataFile]:
-        """Return a local file without its packing, or the members of a zip."""
+        """Return a local file after unpacking it, or the members of a zip."""
         head = head_of(path)
         if MAGIC.match(head) and isinstance(folder, Directory):
             address = parse_address(str(path), self.table, self.query)
@@ -378,7 +378,7 @@ class _Opener:
                 path.read_bytes().decode()
                 encoding = None
             except UnicodeDecodeError:
-                encoding = encoding or "latin-1"  # as the older MovieLens sets
+                encoding = encoding or "latin-1"  # as in older MovieLens datasets
         if encoding is not None:
             data = replace(data, path=self.scratch.decoded(path, name, encoding))
             head = head_of(data.path)
@@ -389,13 +389,13 @@ class _Opener:
         return [data]
 
     def _rewritten(self, path: Path, name: str, form: str) -> DataFile:
-        """Return the rows of an Arrow file, or the entries of a sparse matrix, as a file."""
+        """Return the rows of an Arrow file, or the entries of a sparse matrix, as Parquet."""
         target = self.scratch.new()
         write_rows(path, name, form, target)
         return DataFile(name, target, is_parquet=True, form=form, on_rows=self.on_rows)
 
     def _fetched(self, address: Address) -> DataFile:
-        """Return the open table, or its rows as a file."""
+        """Return the open table, or its rows as a Parquet file."""
         self.has_tables = True
         with ExitStack() as stack:
             table = stack.enter_context(open_table(address, self.pick))
@@ -409,7 +409,7 @@ class _Opener:
             return DataFile(name, target, is_parquet=True, form=form, columns=table.names)
 
     def _sheet(self, path: Path, name: str, sheet: str | None) -> DataFile:
-        """Return the rows of a workbook's sheet as a file."""
+        """Return the rows of a sheet of a workbook as a Parquet file."""
         self.has_tables = True
         target = self.scratch.new()
         sheet = write_sheet(path, name, sheet, target)
@@ -423,7 +423,7 @@ def head_of(path: Path, size: int = 1 << 12) -> bytes:
 
 
 def _candidates(names: list[str], place: str) -> list[str]:
-    """Return the files of a directory or zip that may be the ratings, by their names."""
+    """Return the files of a directory or zip whose names suggest ratings."""
     if any(re.search(r"(^|/)arrays/\w+\.npy$", name) for name in names):
         raise DataError(f"{place} has the arrays of a saved model, but no model.json.")
     names = [name for name in names if not plain_name(name).startswith("_")]
@@ -448,10 +448,10 @@ def _candidates(names: list[str], place: str) -> list[str]:
 
 
 def _are_parts(files: Sequence[DataFile]) -> bool:
-    """Return whether files are parts of one table, by the names of their columns.
+    """Return whether files are parts of one table, according to the names of their columns.
 
-    Later parts may have a few more columns. Of text without a header the number of fields counts.
-    Those of a split are not parts.
+    Later parts may have a few more columns. Text without a header is compared by the number of
+    fields. The files of a split are not parts.
     """
     names = [plain_name(each.name) for each in files]
     is_split = any(_OF_A_SPLIT.search(PurePosixPath(name).stem) for name in names)
@@ -470,7 +470,7 @@ def _are_parts(files: Sequence[DataFile]) -> bool:
 
 
 def _has_ratings(path: Path, pick: Pick) -> bool | None:
-    """Return whether a file has columns of users and items, None if it seems to have no header."""
+    """Return whether a file has columns of users and items, or None if it seems without header."""
     fields = _first_fields(path)
     is_one = len(fields) < 2 and not "".join(fields).endswith(":")
     if is_one or any(map(_NUMBER.fullmatch, fields)):
@@ -482,10 +482,10 @@ def _has_ratings(path: Path, pick: Pick) -> bool | None:
 
 
 def _first_fields(path: Path) -> list[str]:
-    """Return the fields of the first line; of an object the keys, after a mark."""
+    """Return the fields of the first line, or a mark and the keys of a JSON object."""
     with path.open("rb") as stream:
         if stream.read(4) == b"PAR1":
-            with suppress(pl.exceptions.PolarsError):  # a damaged one is an error of its own
+            with suppress(pl.exceptions.PolarsError):  # damaged files raise later
                 return list(pl.read_parquet_schema(path))
             return []
         stream.seek(0)
@@ -503,7 +503,7 @@ def _first_fields(path: Path) -> list[str]:
 
 
 def table_files(names: list[str], kind: str) -> list[str]:
-    """Return the names of tables of "item" or "user" kind among those of a folder, best first."""
+    """Return the files of a folder that may be a table of the kind "item" or "user", best first."""
     suffixes = [*_TABLE_SUFFIXES, f".{kind}"]
     ranked = []
     for name in names:
@@ -515,12 +515,12 @@ def table_files(names: list[str], kind: str) -> list[str]:
 
 
 def data_suffix(name: str) -> str:
-    """Return the suffix of a file name in lower case, without that of a packer."""
+    """Return the suffix of a file name in lower case, ignoring the suffix of a compression."""
     return PurePosixPath(plain_name(name)).suffix
 
 
 def plain_name(name: str) -> str:
-    """Return a file name in lower case, without folders and packers."""
+    """Return a file name in lower case, without folders and suffixes of compression."""
     plain = name.rpartition("/")[2].lower()
     for packer in _PACKERS:
         plain = plain.removesuffix(packer)

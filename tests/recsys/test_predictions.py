@@ -149,9 +149,9 @@ def test_predicts_one_pair(recommender):
     [expected] = recommender.predict(FRAME.head(1))["prediction"]
     assert recommender.predict(1, "a") == expected
     assert recommender.predict([(1, "a")])["prediction"].to_list() == [expected]
-    with pytest.raises(DataError, match="or a list of pairs of a user and an item"):
+    with pytest.raises(DataError, match=r"or a list of \(user, item\) pairs"):
         recommender.predict([(1, "a", 3)])
-    with pytest.raises(DataError, match="or a list of pairs of a user and an item"):
+    with pytest.raises(DataError, match=r"or a list of \(user, item\) pairs"):
         recommender.predict([1, 2], ["a", "b"])
     assert isinstance(recommender.predict(9, "a", cold_start="bias"), float)
     with pytest.raises(UnknownIdError, match="Unknown user 9"):

@@ -95,7 +95,7 @@ def test_a_table_has_the_rows_and_types_of_the_frames(place):
 
 def test_a_table_that_exists_is_an_error_unless_it_may_be_replaced_or_grow(place):
     place.write(FIRST)
-    with pytest.raises(DataError, match=r"::recs exists already; add --if-exists append, or re"):
+    with pytest.raises(DataError, match=r"::recs exists already; use --if-exists append, or --"):
         place.write(SECOND)
     assert place.rows() == FIRST.rows()
     place.write(SECOND, "append")

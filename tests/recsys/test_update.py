@@ -296,7 +296,7 @@ def test_a_new_fit_has_a_reason():
         {"user": np.arange(150) + 1000, "item": rng.integers(100, 130, 150)}
     ).with_columns(rating=pl.Series(rng.choice([1.0, 2.0, 3.0, 4.0, 5.0], 150)))
     said = before.update(Ratings.from_frame(many)).training["update"]
-    assert "ratings that came or went are " in said
+    assert "added and removed ratings are " in said
     same = many.head(60).with_columns(rating=pl.lit(1.0))
     said = before.update(Ratings.from_frame(same)).training["update"]
     assert "the distribution of ratings has shifted (stability index" in said

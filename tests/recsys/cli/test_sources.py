@@ -83,7 +83,7 @@ def test_every_verb_takes_them(run: Run, source: list[str], tmp_path: Path) -> N
         (["events/p1.csv", "--table", "t"], "--table applies to databases, and p1.csv is a file."),
         (["events/p1.csv", "nope.csv"], "There is no file or directory nope.csv."),
         (["postgresql://u:s3cret@127.0.0.1:1/d"], "//u:***@127.0.0.1:1/d cannot be opened: no s"),
-        (["mysql://u:s3cret@h/d"], "mysql:// databases are not read; PostgreSQL, SQLite and"),
+        (["mysql://u:s3cret@h/d"], "mysql:// databases are not supported; use PostgreSQL, SQLite"),
     ],
 )
 @pytest.mark.usefixtures("events")

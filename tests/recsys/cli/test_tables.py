@@ -43,7 +43,7 @@ def test_a_table_is_replaced_only_when_that_is_wanted(run, model):
 
     assert "Wrote 80 rows" in recommend().stderr
     again = recommend(code=1)
-    assert "Error: shop.db::recs exists already; add --if-exists append, or replace" in again.stderr
+    assert "Error: shop.db::recs exists already; use --if-exists append, or --if" in again.stderr
     assert rows("SELECT count(*) FROM recs") == [(80,)]
     recommend("--if-exists", "append")
     assert rows("SELECT count(*) FROM recs") == [(160,)]

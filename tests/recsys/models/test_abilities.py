@@ -225,7 +225,7 @@ def test_uncertainty_is_positive_and_finite(name, fitted):
         (
             HasUncertainty,
             lambda r: r.predict(pl.DataFrame({"user": [1], "item": [1]}), std=True),
-            "tell how uncertain it is",
+            "estimate its uncertainty",
         ),
     ],
 )

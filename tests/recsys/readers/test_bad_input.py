@@ -64,7 +64,7 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         (
             "ann,tea\nbob,rye\n",
             "has no user and no item column; its columns are 'ann', 'tea'. Name them with "
-            "--user-col and --item-col. If these are values of the first row: by number, such",
+            "--user-col and --item-col. If these are values of the first row, use column numbers, such",
         ),
         (
             "%%MatrixMarket matrix coordinate\n1 1 1\n1 1 5\n",
@@ -265,7 +265,7 @@ def test_json_of_absurd_depth_or_length(read: Read, value: str) -> None:
 
 
 def test_lines_that_end_in_carriage_returns_alone(read: Read) -> None:
-    with pytest.raises(DataError, match="ends its lines with carriage returns alone; write them"):
+    with pytest.raises(DataError, match="ends its lines with carriage returns only; write them"):
         read("user,item,rating\r1,10,4\r2,20,3\r")
 
 
