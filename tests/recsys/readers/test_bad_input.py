@@ -64,7 +64,8 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         (
             "ann,tea\nbob,rye\n",
             "has no user and no item column; its columns are 'ann', 'tea'. Name them with "
-            "--user-col and --item-col. If these are values of the first row, use column numbers, such",
+            "--user-col and --item-col. If these are values of the first row, use column "
+            "numbers, such",
         ),
         (
             "%%MatrixMarket matrix coordinate\n1 1 1\n1 1 5\n",

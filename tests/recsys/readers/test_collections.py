@@ -146,7 +146,7 @@ def test_forms_of_judgements(tmp_path, text, pairs, form):
 def test_judgements_that_cannot_be_read_are_named(tmp_path):
     path = tmp_path / "qrels"
     for text, message in (
-        ("1 2 1\n1 2\n", "qrels, line 2: a judgement has 2 to 4 fields"),
+        ("1 2 1\n1 2\n", "qrels, line 2: each judgement must have the same 2 to 4 fields"),
         ("1 2 x\n", "qrels, line 1: the relevance must be a number; got 'x'"),
         ("\n", "qrels has no judgements"),
     ):
