@@ -215,7 +215,9 @@ def test_what_is_missing_for_texts_is_named(als, ratings):
     with pytest.raises(DataError, match="No word of the query is in the index: opera"):
         als.similar_items(text="opera")
     bare = Recommender("als", factors=4).fit(with_features(ratings, ["genres"]))
-    with pytest.raises(DataError, match="the model has none; fit one that uses features, such as"):
+    with pytest.raises(
+        DataError, match="this model has none; fit a model that uses features, such"
+    ):
         bare.similar_items(text="robots")
     for arguments in ({}, {"items": "i1", "text": "robots"}):
         with pytest.raises(DataError, match="either items or a text"):

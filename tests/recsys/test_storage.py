@@ -657,8 +657,8 @@ def test_arrays_of_text_or_of_another_type(saved):
         ("ratings/indptr.npy", np.zeros(0, np.int64), "ratings/indptr does not rise from 0"),
         ("ratings/indptr.npy", np.array([0, 5]), "indptr must be int64 of shape"),
         ("ratings/data.npy", np.zeros(5), "data must be uint8 or float32 of shape"),
-        ("ratings/data.npy", np.zeros(5, np.float32), "values have none"),
-        ("ratings/levels.npy", np.ones(9), "levels must be float32"),
+        ("ratings/data.npy", np.zeros(5, np.float32), "levels must be given if"),
+        ("ratings/levels.npy", np.ones(9), "levels must be a one-dimensional float32"),
         ("ratings/indices.npy", np.zeros(4, np.int32), "ratings/indptr does not end at"),
     ],
 )
