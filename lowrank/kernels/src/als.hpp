@@ -1,5 +1,5 @@
-// The explicit ALS half-sweep: rows with many entries by their normal equations (normal.hpp), others by as
-// many equations as they have entries (dual.hpp).
+// The explicit ALS half-sweep: rows with many entries by their normal equations (normal.hpp), others by the dual
+// system, with one equation per entry (dual.hpp).
 
 #pragma once
 

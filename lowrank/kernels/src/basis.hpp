@@ -1,7 +1,7 @@
 // Products of a tall basis V (n x c, rows of any stride) with a block W (n x width, contiguous):
-// the coefficients V' W, the projection W - V H that orthogonalisation is made of, and V H itself.
+// the coefficients V' W, the projection W - V H of an orthogonalisation, and V H itself.
 //
-// The rows are walked in blocks that stay in the second-level cache: V is read from memory once.
+// Rows are processed in blocks that stay in the second-level cache, so that V is read from memory once.
 
 #pragma once
 
@@ -10,13 +10,13 @@
 namespace lowrank::LOWRANK_ISA {
 
 inline constexpr std::int64_t basis_block_rows = 60;  // divisible by basis_rows
-inline constexpr int basis_columns = many_registers ? 4 : 2;  // vectors of W in registers at a time
-// Columns of V whose coefficients, or rows whose products, are summed at a time: no more than there are registers for
-// the sums, and for the addresses of the rows.
+inline constexpr int basis_columns = many_registers ? 4 : 2;  // vectors of W in registers at once
+// Columns of V whose coefficients, or rows whose products, are summed at once, limited by the registers for the sums
+// and for the addresses of the rows.
 template <int Cols>
 inline constexpr int basis_rows = many_registers && Cols == 4 ? 4 : 6;
 
-// Numbers in a cache line. Rows of V are far apart, where hardware does not prefetch by itself.
+// Numbers in a cache line, for prefetching: rows of V are too far apart for the hardware prefetcher.
 template <class T>
 inline constexpr int line_length = 64 / static_cast<int>(sizeof(T));
 
@@ -94,8 +94,8 @@ inline void product_chunk(const Basis<T>& V, const T* H, std::int64_t width, T* 
     for (; row < end; ++row) product_block<Add, T, N, Cols, 1>(V, H, width, W, row);
 }
 
-// Calls chunk.operator()<N, Cols>(first_column, first_row, end_row) for all columns of a block of rows, then of the
-// next: all columns find V in the cache.
+// Calls chunk.operator()<N, Cols>(first_column, first_row, end_row) for all columns of one block of rows after the
+// other, so that V is in the cache for all columns.
 template <class T, class Chunk>
 inline void for_each_tile(std::int64_t width, std::int64_t begin, std::int64_t end, const Chunk& chunk) {
     for (std::int64_t start = begin; start < end; start += basis_block_rows) {
@@ -115,7 +115,7 @@ void coefficient_rows(const T* V, std::int64_t stride, std::int64_t size, const 
     });
 }
 
-// The factor times H, of shape c x width, with the columns that product_rows takes at a time next to each other.
+// The factor times H, of shape c x width; columns that product_rows processes at once are next to each other.
 template <class T>
 void pack_columns(const T* H, std::int64_t size, std::int64_t width, T factor, T* packed) {
     for_each_chunk<T, basis_columns>(width, [&]<int N, int Cols>(std::int64_t j) {

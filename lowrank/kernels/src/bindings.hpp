@@ -1,4 +1,4 @@
-// Arrays of Python as arguments, the checks that all entry points share, and the kernels in use.
+// Python arrays as arguments, the checks that all entry points share, and the active kernels.
 
 #pragma once
 
@@ -43,7 +43,7 @@ inline void check_offsets(const In1<std::int64_t>& indptr, std::size_t n_entries
             "indptr must run from 0 to the number of stored entries");
 }
 
-// noconvert: a silent copy of an output would lose the result, of an input the time.
+// noconvert: a silent copy of an output would lose the result; of an input, it would cost time.
 inline auto argument(const char* name) { return nb::arg(name).noconvert(); }
 inline nb::arg_v argument(const nb::arg_v& with_default) { return with_default; }
 
@@ -61,7 +61,7 @@ const Kernels<T>& kernels() {
     else return active->f64;
 }
 
-// Values of the entries: numbers; or codes, their 256 levels, and shifts of rows and columns (or none).
+// Values of the entries: numbers; or codes with their 256 levels and, if any, shifts of rows and columns.
 template <class T>
 using Coded = std::tuple<In1<std::uint8_t>, In1<T>, In1<T>, In1<T>>;
 template <class T>

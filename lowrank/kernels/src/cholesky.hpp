@@ -1,8 +1,8 @@
-// Cholesky solves of many small systems at once: lane l of every vector belongs to system l, so
-// the code below is the scalar algorithm and runs at full vector width whatever the size k.
+// Cholesky solves of many small systems at once. Lane l of every vector belongs to system l, so that
+// the scalar algorithm below runs at full vector width for any size k.
 //
 // The upper triangle G = R' R is stored in panels of four columns, one after the other, followed by
-// two right-hand sides; eliminating them together with the rest is the forward substitution.
+// two right-hand sides. Eliminating these together with G is the forward substitution.
 
 #pragma once
 
@@ -21,7 +21,7 @@ struct LaneSystems {
     V* inverse_diagonal;  // size numbers: 1 / R[i][i]
     std::int64_t size;    // a multiple of `panel`
 
-    // The columns j : j + panel, in rows of `panel` numbers from 0 to j + panel. Below the diagonal is room.
+    // The columns j : j + panel, as rows 0 to j + panel of `panel` numbers; those below the diagonal are not used.
     V* columns(std::int64_t j) const { return cells + j * (j + panel) / 2; }
     V& at(std::int64_t i, std::int64_t j) const { return columns(j / panel * panel)[i * panel + j % panel]; }
     // The right-hand sides of row i.

@@ -6,9 +6,9 @@
 
 namespace lowrank::LOWRANK_ISA {
 
-inline constexpr std::int64_t log_every = 16;  // observations whose variance ratios are multiplied up first
+inline constexpr std::int64_t log_every = 16;  // variance ratios that are multiplied before taking a logarithm
 
-// The process between two observations: its correlation, and the variance that it takes up on the way.
+// The process between two observations: its correlation, and the variance added in between.
 template <class T>
 struct DriftStep {
     double decay, gained;
@@ -17,7 +17,7 @@ struct DriftStep {
           gained(problem.variance * (1 - decay * decay)) {}
 };
 
-// Filters forwards; returns log p(observations) with the noise's own term left out.
+// Filters forwards; returns log p(observations) without the constant term of the noise.
 template <class T>
 inline double filter_drift(const DriftProblem<T>& problem, std::int64_t begin, std::int64_t end) {
     double mean = 0, variance = problem.variance, ratios = 1, evidence = 0;
@@ -44,7 +44,7 @@ inline double filter_drift(const DriftProblem<T>& problem, std::int64_t begin, s
     return 0.5 * (evidence - __builtin_log(ratios));
 }
 
-// From what the observations up to each one say to what all of them say.
+// Smooths backwards: from posteriors given the observations so far to those given all observations.
 template <class T>
 inline void smooth_drift(const DriftProblem<T>& problem, std::int64_t begin, std::int64_t end) {
     for (std::int64_t p = end - 1; p-- > begin;) {

@@ -1,9 +1,9 @@
-// Rows with fewer entries than factors, in as many unknowns as they have entries. With a diagonal penalty
-// D, the entries' factors as the rows of B and their targets t, the least squares have the solution
+// Rows with fewer entries than factors, solved in one unknown per entry. With a diagonal penalty D, the
+// factors of the entries as rows of B, and their targets t, the least squares problem has the solution
 //
 //   a = (D + B'B)^-1 B't = D^-1 B'y   where   (I + B D^-1 B') y = t
 //
-// and the minimum t'y; y is what is left of the targets.
+// and the minimum t'y; y is the residual of the targets.
 
 #pragma once
 
@@ -11,10 +11,10 @@
 
 namespace lowrank::LOWRANK_ISA {
 
-inline constexpr std::int64_t dual_step = 8;  // rows whose systems are of one size are solved together
+inline constexpr std::int64_t dual_step = 8;  // sizes of systems are rounded up to it, to solve rows together
 
-// Unknowns of the dual system of a row with n entries, or 0 where k unknowns take less time: from two thirds of them on
-// with AVX-512, whose registers solve more systems at once, from three quarters on otherwise.
+// Unknowns of the dual system of a row with n entries, or 0 if the normal equations in k unknowns are faster. They are
+// from n = 2/3 k on with AVX-512, whose registers solve more systems at once, otherwise from 3/4 k on.
 inline std::int64_t dual_size(std::int64_t n, std::int64_t k) {
     const std::int64_t size = round_up(n, dual_step);
     return 12 * size <= (many_registers ? 8 : 9) * k ? size : 0;
@@ -53,7 +53,7 @@ inline void dual_system(const Csr<T>& entries, std::int64_t row, const T* other,
     gram_update(Tile<T>{work.turned, k + with_bias, width}, width, gram, gram, ahead);
 }
 
-// Factors the systems of a batch, and leaves y of each lane in work.solution.
+// Solves the systems of a batch, and writes y of each lane to work.solution.
 template <class T>
 inline void solve_dual(const Workspace<T>& work, int count, std::int64_t size, std::int64_t width) {
     LaneSystems<T> systems = work.systems;

@@ -17,8 +17,8 @@ namespace lowrank::entries {
 
 inline constexpr int most_levels = 256;
 
-// Writes the code of each value: its place in `levels`, which is extended by new values, told by their
-// bits. Returns the number of levels, or -1 where there are more than 256.
+// Writes the code of each value: its index in `levels`, to which new values are appended. Values are compared by their
+// bits. Returns the number of levels, or -1 if there are more than 256.
 inline int code_levels(const float* values, std::int64_t n, std::uint8_t* codes, float* levels, int count) {
     constexpr std::uint32_t slots = 1024;
     std::int16_t place[slots];
@@ -44,9 +44,9 @@ inline int code_levels(const float* values, std::int64_t n, std::uint8_t* codes,
     return count;
 }
 
-// Writes the code of each key: its place among the `distinct` ones, in the order in which they came, which new keys
-// extend. The `slots`, twice as many as there is room for keys, a power of two, hold codes, or -1. Stops where there is
-// no room for a new key. Returns how many keys are done, and how many are distinct.
+// Writes the code of each key: its index among the `distinct` keys, to which new keys are appended. `slots` is a hash
+// table of codes, -1 if empty; its size is a power of two, twice the room for keys. Stops if there is no room for a new
+// key. Returns the number of keys that are done, and the number of distinct ones.
 template <class T>
 std::pair<std::int64_t, std::int64_t> code_keys(const T* keys, std::int64_t n, std::int32_t* codes,
                                                 std::int64_t* distinct, std::int64_t room, std::int64_t count,
@@ -54,7 +54,7 @@ std::pair<std::int64_t, std::int64_t> code_keys(const T* keys, std::int64_t n, s
     const int shift = std::countl_zero(static_cast<std::uint64_t>(room));
     for (std::int64_t p = 0; p < n; ++p) {
         const std::int64_t key = keys[p];
-        if (p > 0 && key == keys[p - 1]) {  // as those of one user, in a table that is in order
+        if (p > 0 && key == keys[p - 1]) {  // as for ratings that are sorted by user
             codes[p] = codes[p - 1];
             continue;
         }
@@ -78,7 +78,7 @@ inline void look_up(const std::int32_t* keys, std::int64_t n, const std::int32_t
     });
 }
 
-// indptr of rows that are given for each entry, in any order; returns whether they are sorted.
+// Writes the indptr of entries with the given rows, in any order; returns whether the rows are sorted.
 inline bool row_offsets(const std::int32_t* rows, std::int64_t n, std::int64_t* indptr, std::int64_t n_rows) {
     std::fill(indptr, indptr + n_rows + 1, 0);
     bool sorted = true;
@@ -90,7 +90,7 @@ inline bool row_offsets(const std::int32_t* rows, std::int64_t n, std::int64_t* 
     return sorted;
 }
 
-// The first of equal shares of the entries' rows (or of columns), number `share` of `shares`.
+// The first row (or column) of number `share` of `shares` with about equal numbers of entries.
 inline std::int64_t first_of_share(const std::int64_t* indptr, std::int64_t n_rows, int share, int shares) {
     if (share == 0 || n_rows == 0) return 0;
     if (share == shares) return n_rows;
@@ -111,11 +111,11 @@ void as_numbers(std::int64_t size, char* from, char* to, const Body& body) {
     else body(reinterpret_cast<std::uint64_t*>(from), reinterpret_cast<std::uint64_t*>(to));
 }
 
-// Puts arrays of one number for each entry in the order of its rows; entries of a row keep theirs. Each thread
-// takes a part of the entries, and knows how many of each row are in the parts before it.
+// Sorts arrays of one number per entry by row, stably. Each thread takes a part of the entries, and counts how many of
+// each row are in the parts before.
 inline void scatter(const std::int32_t* rows, std::int64_t n, const std::int64_t* indptr, std::int64_t n_rows,
                     const std::vector<Numbers>& sources, const std::vector<Numbers>& targets, int threads) {
-    constexpr std::int64_t block = 2048;  // entries whose places fit in a cache
+    constexpr std::int64_t block = 2048;  // entries whose positions fit in a cache
     const int parts = static_cast<int>(std::clamp<std::int64_t>(n / (8 * n_rows + 1), 1, threads));
     std::vector<std::vector<std::int64_t>> next(parts);
     on_threads(parts, [&](int part) {
@@ -142,7 +142,7 @@ inline void scatter(const std::int32_t* rows, std::int64_t n, const std::int64_t
     });
 }
 
-// The transpose of a CSR matrix with sorted indices; indptr of the result is given.
+// Writes the transpose of a CSR matrix with sorted indices, given the indptr of the result.
 template <class T>
 void transpose(const std::int64_t* indptr, const std::int32_t* indices, const T* data, std::int64_t n_rows,
                const std::int64_t* to_indptr, std::int64_t n_columns, std::int32_t* to_indices, T* to_data,
@@ -164,8 +164,8 @@ void transpose(const std::int64_t* indptr, const std::int32_t* indices, const T*
     });
 }
 
-// Sorts keys, of which no two are equal, by their upper halves, and equal ones of these by the lower ones,
-// which must be in order.
+// Sorts distinct keys by their upper halves, stably; keys with equal upper halves must be in the order of their lower
+// halves before.
 inline void sort_keys(std::vector<std::uint64_t>& keys, std::vector<std::uint64_t>& spare) {
     constexpr std::size_t digits = 256;
     if (keys.size() < digits / 4) return std::sort(keys.begin(), keys.end());
@@ -180,7 +180,7 @@ inline void sort_keys(std::vector<std::uint64_t>& keys, std::vector<std::uint64_
     }
 }
 
-// Puts each row's entries in the order of their indices, and those of equal ones as they are.
+// Sorts the entries of each row by index, stably.
 inline void sort_rows(const std::int64_t* indptr, std::int64_t n_rows, std::int32_t* indices,
                       const std::vector<Numbers>& columns, int threads) {
     on_rows(indptr, n_rows, 1, threads, 0, [&](auto begin, auto end, void*) {

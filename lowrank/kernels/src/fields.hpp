@@ -1,4 +1,4 @@
-// Numbers in delimited text, where it is as plain as a program prints it.
+// Numbers in delimited text in the plain form that programs write.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace lowrank::fields {
 
-// A column that is read, counted from 0: into one of the arrays.
+// A column to read, counted from 0, and the array to read it into.
 struct Column {
     int place;
     std::int64_t* integers;
@@ -17,7 +17,7 @@ struct Column {
 
 inline bool is_digit(char letter) { return static_cast<unsigned char>(letter - '0') < 10; }
 
-// Reads an integer as it is printed, of up to 18 digits: 7, not 007, +7 or -0.
+// Reads an integer of up to 18 digits in canonical form: 7, not 007, +7 or -0.
 inline bool read(const char*& p, const char* end, std::int64_t& value) {
     const bool is_negative = p < end && *p == '-';
     const char* first = p += is_negative;
@@ -27,8 +27,8 @@ inline bool read(const char*& p, const char* end, std::int64_t& value) {
     return p > first && p - first < 19 && (*first != '0' || (p - first == 1 && !is_negative));
 }
 
-// Reads a number without an exponent, of up to 15 digits, exactly rounded: they and a power of ten are doubles,
-// whose quotient is rounded once, and once more unless it is half-way between two floats.
+// Reads a number of up to 15 digits without an exponent, correctly rounded: the digits and a power of ten are exact
+// doubles, whose quotient is rounded once. Rounding it to a float is correct unless it is half-way between two floats.
 inline bool read(const char*& p, const char* end, float& value) {
     static constexpr double powers[] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14};
     const bool is_negative = p < end && *p == '-';
@@ -45,8 +45,8 @@ inline bool read(const char*& p, const char* end, float& value) {
     return (std::bit_cast<std::uint64_t>(wide) & (2 * half - 1)) != half;
 }
 
-// Reads rows of `width` fields, between which there are `step` marks; blank rows are left out. Returns how many rows
-// there are, or -1 in doubt: where a number is not plain, a row has another width, or is quoted or not in ASCII.
+// Reads rows of `width` fields, separated by `step` marks; skips blank rows. Returns the number of rows, or -1 if the
+// text is not plain: a number has another form, a row another width, or the text quotes or characters outside ASCII.
 inline std::int64_t read_rows(const char* p, const char* end, char mark, int step, int width,
                               const std::vector<Column>& columns, std::int64_t room) {
     std::int64_t row = 0;

@@ -13,7 +13,7 @@ namespace lowrank::LOWRANK_ISA {
 // with AVX2, 8 of 16 where a multiply-add needs a temporary.
 inline constexpr int block_rows = many_registers ? 8 : 4;
 inline constexpr int block_cols = many_registers || LOWRANK_VECTOR_BYTES > 16 ? 3 : 2;
-inline constexpr int rows_at_once = many_registers ? 1 : 4;  // of a tile, in a turn of the inner loop
+inline constexpr int rows_at_once = many_registers ? 1 : 4;  // rows of a tile per iteration of the inner loop
 
 template <class T>
 struct Tile {
@@ -22,8 +22,8 @@ struct Tile {
     std::int64_t stride;
 };
 
-// n vectors that are gathered next, at most as many as the tile has rows. Each block fetches a line of each, one per
-// row: all at once would be more than a processor waits for at a time.
+// The n vectors to gather next, at most as many as the tile has rows. Each block prefetches a line of each, one per
+// row, because a processor has only a limited number of outstanding loads.
 template <class T>
 struct Ahead {
     static constexpr int line = 64 / sizeof(T);
@@ -61,8 +61,8 @@ template <class T, int Rows, int Cols>
     });
 }
 
-// The lower right quarters of `count` blocks on the diagonal, each of a vector's size, from column `first` on. Two of
-// them share a vector, which times itself in `turns` rotations has each pair of numbers.
+// The lower right quarters of `count` vector-sized blocks on the diagonal, from column `first` on. Two of them share a
+// vector; the products of this vector with its rotations include each pair of numbers.
 template <class T, int Vectors>
 [[gnu::always_inline]] inline void gram_corners(const Tile<T>& tile, std::int64_t first, std::int64_t count,
                                                 const T* start, T* g, std::int64_t width) {

@@ -1,6 +1,6 @@
-// The half-sweep of implicit ALS: as als.hpp without biases, with a weight for each interaction and
-// the Gram matrix of all columns, which stands for the pairs without one. Of many factors, the same for a block
-// of them, next to what the others leave of the targets.
+// The half-sweep of implicit ALS: as als.hpp without biases, with a weight for each interaction and the Gram matrix of
+// all columns for the pairs without an interaction. For many factors, the same for one block of factors, given the
+// residuals of the others.
 
 #pragma once
 
@@ -40,7 +40,7 @@ inline void on_products(const ImplicitProblem<T>& problem, std::int64_t row, con
     }
 }
 
-// As `accumulate`, of what other blocks leave of the targets: the residuals plus the products of this one.
+// As `accumulate`, for the targets less the products of other blocks: the residuals plus the products of this block.
 template <class T>
 inline double accumulate_block(const ImplicitProblem<T>& problem, std::int64_t row, const Workspace<T>& work, T* gram) {
     constexpr int W = lanes<T>;

@@ -1,7 +1,7 @@
 // The problems that the kernels solve, as plain structs, and a table of functions.
 //
 // Each isa_*.cpp compiles the same templates for one instruction set and exports one KernelTable;
-// module.cpp picks a table when it is imported, and the entry points deal the rows out to threads.
+// module.cpp chooses a table when it is imported, and the entry points distribute the rows over threads.
 // The kernels themselves are single-threaded, allocate nothing and use no standard-library templates,
 // so that no AVX instruction can reach a machine without AVX through a function the linker has merged.
 
@@ -12,8 +12,8 @@
 
 namespace lowrank {
 
-// A compressed sparse row matrix. Indices are sorted within each row. Its values are `data`; or, where that
-// is null, levels[codes[p]], minus the shifts of row and column, if any.
+// A compressed sparse row matrix with indices sorted within each row. Its values are `data` or, if that is null,
+// levels[codes[p]] minus the shifts of row and column, if any.
 template <class T>
 struct Csr {
     const std::int64_t* indptr;
@@ -22,7 +22,7 @@ struct Csr {
     std::int64_t n_rows;
     std::int64_t n_cols;
     const std::uint8_t* codes = nullptr;
-    const T* levels = nullptr;  // 256, so that any code is one of them
+    const T* levels = nullptr;  // 256 numbers, so that all codes are valid
     const T* row_shift = nullptr;
     const T* column_shift = nullptr;
 
@@ -58,8 +58,8 @@ struct AlsProblem {
 //
 //   minimise  sum_i v_ui (1 - a_u . m_i)^2 + a_u' gram a_u + penalty_u |a_u|^2 - 2 right_u . a_u
 //
-// With residuals root(v_ui) (t_ui - a_u . m_i) of the factors that are there, t_ui takes the place of 1, and the
-// residuals become those of the new ones.
+// With residuals root(v_ui) (t_ui - a_u . m_i) of the given factors, t_ui replaces 1, and the residuals become those of
+// the new factors.
 template <class T>
 struct ImplicitProblem {
     Csr<T> weights;
@@ -73,9 +73,8 @@ struct ImplicitProblem {
     T* residual;  // one for each entry, in and out; or null
 };
 
-// The n best items of each query by score = ((offset + bias_i) + x . y_i) + the sum over the query's history
-// of value_j S_ji, of those in `order` that are not seen items. NaN and minus infinity are never among them;
-// of equal scores the lower item is better.
+// The n best unseen items in `order` for each query, by score = ((offset + bias_i) + x . y_i) + the sum over the
+// history of the query of value_j S_ji. NaN and minus infinity are left out; ties are broken by the lower item.
 struct TopKProblem {
     const float* users;   // n_queries x k, the vectors x
     const float* offset;  // n_queries
@@ -92,8 +91,8 @@ struct TopKProblem {
     const float* user_size;  // n_queries
     const float* size;       // n_order
     const float* lift;       // n_order
-    // Products are computed up to stops[0], stops[1], ... k; what follows stops[s] is no more than
-    // user_rest * item_rest, by which most items can be left out before the end.
+    // Products are computed up to stops[0], stops[1], ... k. The remainder after stops[s] is at most
+    // user_rest * item_rest, by which most items can be skipped before the end.
     const std::int64_t* stops;
     std::int64_t n_stops;
     const float* user_rest;  // n_stops x n_queries
@@ -108,8 +107,8 @@ struct TopKProblem {
     std::int64_t* counts;  // n_queries, out: items found
 };
 
-// The largest entries of rows of X' diag(weight) X for a CSR matrix X, given with its transpose: of row j,
-// times scale_j out_i, the `most` largest in size, by column.
+// The largest entries of rows of X' diag(weight) X for a CSR matrix X, given with its transpose: of row j, times
+// scale_j out_i, the `most` entries with the largest absolute values, sorted by column.
 struct GramProblem {
     Csr<float> by_row;     // X: its columns are numbered as those of the result
     Csr<float> by_column;  // X', with columns of X in any order
@@ -167,9 +166,8 @@ struct RetrievalKernels {
 //
 //   A = sum_i z_i z_i' + C_mm + weight_u prior,   r = sum_i z_i (x_ui - shift - c_i) - C_mc + prior_right_u
 //
-// where C is what `covariance` holds for the row: the sum of the covariances of its columns' vectors
-// (m_i, c_i), as an upper triangle by rows. With `invert` it is replaced by noise_variance A^-1, packed the
-// same way.
+// where C is the row of `covariance`: the sum of the covariances of the vectors (m_i, c_i) of its columns, as an upper
+// triangle by rows. With `invert` it is replaced by noise_variance A^-1, packed the same way.
 template <class T>
 struct PosteriorProblem {
     Csr<T> ratings;
@@ -195,7 +193,7 @@ struct PosteriorProblem {
 template <class T>
 struct DriftProblem {
     const std::int64_t* indptr;
-    const T* gaps;  // time since the observation before; of no account for the first of a row
+    const T* gaps;  // time since the previous observation; not used for the first of a row
     const T* data;
     double noise;     // variance of an observation around the process
     double variance;  // of the process
@@ -213,8 +211,8 @@ struct Kernels {
     void (*implicit_rows)(const ImplicitProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
     void (*posterior_rows)(const PosteriorProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
     void (*drift_rows)(const DriftProblem<T>&, std::int64_t begin, std::int64_t end);
-    // out_p = sum_j<k w_uj z_ij + w_uk + z_ik for the entries p = (u, i) of the rows begin:end of A, whose data
-    // are not looked at, and vectors w and z of k factors and a bias.
+    // out_p = sum_j<k w_uj z_ij + w_uk + z_ik for the entries p = (u, i) of the rows begin:end of A, whose data are not
+    // used, and vectors w and z of k factors and a bias.
     void (*entry_rows)(const Csr<T>&, const T* left, const T* right, std::int64_t k, T* out, std::int64_t begin,
                        std::int64_t end);
     // Y[begin:end] = A[begin:end] X, with X of shape n_cols x columns; rows of X and Y are `width` numbers apart.

@@ -1,5 +1,5 @@
-// The normal equations of rows: gather each row's factors into packed tiles, build their Gram matrix
-// (gram.hpp), and lay out as many systems as a register has lanes for one solution (cholesky.hpp).
+// The normal equations of rows: gather the factors of each row into packed tiles, compute their Gram matrix (gram.hpp),
+// and transpose as many systems as a register has lanes for one solution (cholesky.hpp).
 
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace lowrank::LOWRANK_ISA {
 
-inline constexpr std::int64_t tile_bytes = 28 * 1024;  // stays in a first-level cache, with some of what it is added to
-inline constexpr std::int64_t prefetch_bytes = 32 * 1024;  // of rows to gather next, fetched while others are summed
+inline constexpr std::int64_t tile_bytes = 28 * 1024;  // fits in a first-level cache, with a part of the Gram matrix
+inline constexpr std::int64_t prefetch_bytes = 32 * 1024;  // of the rows to gather next, prefetched during sums
 
 // One thread's scratch memory, in pieces that start on a cache line.
 struct Scratch {
@@ -23,8 +23,8 @@ struct Scratch {
     }
 };
 
-// A tile of gathered rows, one row's normal equations for each lane, and the systems solved from them, of k
-// unknowns or one more.
+// A tile of gathered rows, the normal equations of one row for each lane, and the transposed systems, of k or k + 1
+// unknowns.
 template <class T>
 struct Workspace {
     using V = Vec<T, lanes<T>>;
@@ -68,7 +68,7 @@ struct Workspace {
         bytes = reinterpret_cast<std::size_t>(scratch.next);  // of a layout that starts at null
     }
 
-    // Clears the tile; lets Gram matrices start from `gram`, of size k, or from zeros. Ones keep the padding solvable.
+    // Clears the tile; Gram matrices start from `gram`, of size k, or from zeros. Ones keep the padding solvable.
     void prepare(std::int64_t k, const T* gram) const {
         __builtin_memset(tile, 0, room * width * sizeof(T));
         for (std::int64_t i = 0; i < width; ++i)

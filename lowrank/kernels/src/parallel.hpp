@@ -1,4 +1,4 @@
-// Threads of our own: spawned for one call, joined before it returns, no state between calls.
+// Threads that are started for one call and joined before it returns, without state between calls.
 
 #pragma once
 
@@ -15,8 +15,8 @@
 
 namespace lowrank {
 
-// Runs body(thread_number) on `threads` threads, the caller's included; rethrows what one throws. Where
-// the system gives no more threads, the caller does the work of those that are missing.
+// Runs body(thread_number) on `threads` threads, including the caller's; rethrows an exception of any of them. If the
+// system cannot start all threads, the caller does the work of the others.
 template <class Body>
 void on_threads(int threads, const Body& body) {
     std::exception_ptr failure;
@@ -42,8 +42,8 @@ void on_threads(int threads, const Body& body) {
     if (failure) std::rethrow_exception(failure);
 }
 
-// Deals out ranges of rows with about the same number of non-zeros: rows of real data are far
-// from equal. A range is a multiple of `step` rows, except the last.
+// A queue of ranges of rows with about equal numbers of non-zeros, which differ widely between rows of real data. Each
+// range is a multiple of `step` rows, except the last.
 class RowQueue {
 public:
     RowQueue(const std::int64_t* indptr, std::int64_t n_rows, std::int64_t step, int threads)
@@ -83,8 +83,8 @@ inline std::unique_ptr<void, AlignedDelete> aligned_memory(std::size_t bytes) {
     return std::unique_ptr<void, AlignedDelete>(::operator new(bytes, std::align_val_t{64}));
 }
 
-// Calls body(begin, end, scratch memory of the thread) on ranges of rows from a RowQueue. Little work is left to
-// the caller's thread, which has done it before another one runs, on a busy machine long before.
+// Calls body(begin, end, scratch memory of the thread) on ranges of rows from a RowQueue. A little work is done by the
+// caller's thread alone, because it takes less time than starting another thread, above all on a busy machine.
 template <class Body>
 void on_rows(const std::int64_t* indptr, std::int64_t n_rows, std::int64_t step, int threads, std::size_t scratch,
              const Body& body) {
@@ -96,7 +96,7 @@ void on_rows(const std::int64_t* indptr, std::int64_t n_rows, std::int64_t step,
     });
 }
 
-// Calls the same on ranges of `step` of the numbers 0 ... n - 1, on no more threads than there are ranges.
+// Does the same for ranges of `step` of the numbers 0 ... n - 1, on at most as many threads as there are ranges.
 template <class Body>
 void on_ranges(std::int64_t n, std::int64_t step, int threads, std::size_t scratch, const Body& body) {
     std::atomic<std::int64_t> next{0};

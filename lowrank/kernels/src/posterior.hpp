@@ -1,7 +1,7 @@
 // Posteriors of Gaussian rows: as als.hpp, with a full prior, the covariances of the other side
 // added to the Gram matrix, and the covariance of each row (or a draw from it) as a result.
 //
-// The bias is the last unknown here, not eliminated by hand, since its covariances are wanted.
+// The bias is the last unknown here, not eliminated by hand, since its covariances are needed.
 
 #pragma once
 

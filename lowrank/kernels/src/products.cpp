@@ -32,7 +32,7 @@ void csr_matmat(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> d
     require(X.shape(1) == Y.shape(1), "X and Y must have the same number of columns");
     const std::int64_t width = X.shape(1), panel = 128 / sizeof(T);
     const nb::gil_scoped_release release;
-    // Two cache lines of each row of X at a time: rows of the next entries are more likely to be in a cache.
+    // Two cache lines of each row of X at once, so that rows of the next entries are more likely to be in a cache.
     for (std::int64_t j = 0; j < width; j += panel)
         on_rows(A.indptr, A.n_rows, 16, threads, 0, [&](auto begin, auto end, void*) {
             kernels<T>().matmat_rows(A, X.data() + j, width, std::min(panel, width - j), Y.data() + j, begin, end);
@@ -81,8 +81,8 @@ void check_basis(const InRows<T>& V, std::int64_t n) {
     require(static_cast<std::int64_t>(V.shape(0)) == n, "V and W must have the same number of rows");
 }
 
-// `cells` sums over n rows: add(sum, begin, end) adds those of some rows. The rows are always cut into the same
-// parts, whose sums are added in order: the number of threads changes no bit.
+// `cells` sums over n rows, where add(sum, begin, end) adds those of some rows. The rows are always cut into the same
+// parts, whose sums are added in order, so that results do not depend on the number of threads.
 template <class T, class Add>
 std::vector<double> sums_over_rows(std::int64_t n, std::int64_t cells, int threads, const Add& add) {
     const std::int64_t parts = std::clamp<std::int64_t>(n / 1024, 1, 32);
@@ -116,8 +116,8 @@ std::unique_ptr<T[]> packed_columns(const T* H, std::int64_t size, std::int64_t 
     return packed;
 }
 
-// W -= V V' W with the columns of V from `first` on, then with all of them once more if `again`; `inside` receives
-// what V was multiplied by, and `gram` the W' W of what is left. Each pass sums for the next one while the rows are
+// W -= V V' W with the columns of V from `first` on and, with `again`, once more with all columns. `inside` receives
+// the coefficients of V, and `gram` the resulting W' W. Each pass computes the sums of the next one while the rows are
 // in the cache.
 template <class T>
 void project(InRows<T> V, std::int64_t first, bool again, Out2<T> W, Out2<double> inside, Out2<double> gram,

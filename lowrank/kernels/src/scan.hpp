@@ -41,7 +41,7 @@ inline void block_maxima(const float* scores, std::int64_t size, std::int64_t co
     }
 }
 
-// The first place from `i` on whose score is at least `bar`, or n.
+// The first position from `i` on whose score is at least `bar`, or n.
 inline std::int64_t next_at_least(const float* scores, std::int64_t i, std::int64_t n, float bar) {
     const Scores bars = broadcast<float, score_lanes>(bar);
     for (; i + score_lanes <= n; i += score_lanes)

@@ -23,8 +23,8 @@ std::int64_t topk_block(std::int64_t n_queries, std::int64_t n, int threads) {
     return (std::max<std::int64_t>(block, 1) + 7) / 8 * 8;
 }
 
-// A CSR matrix whose row starts are checked, so that no file can make a kernel leave its arrays. The columns of
-// S are not looked at where the kernel looks at each of them itself.
+// A CSR matrix with checked row starts, so that no file can make a kernel leave its arrays. The columns of S are not
+// checked if the kernel checks them.
 Csr<float> checked_rows(const In1<std::int64_t>& indptr, const In1<std::int32_t>& indices, const In1<float>& data,
                         std::int64_t n_cols) {
     require(indptr.size() > 0, "indptr must have one entry more than rows");
@@ -167,7 +167,7 @@ void pair_dots(In2<float> left, In2<float> right, In1<std::int64_t> rows, In1<st
               [&](auto begin, auto end, void*) { active->retrieval.pair_dots(problem, begin, end); });
 }
 
-// Adds up rows of a CSR matrix, each times its factor, into `out`; only these rows are looked at.
+// Adds rows of a CSR matrix, each times its factor, to `out`; only these rows are read.
 void sum_rows(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<float> data, In1<std::int64_t> rows,
               In1<float> factors, Out1<float> out) {
     require(rows.size() == factors.size(), "rows and factors must have the same length");
@@ -204,7 +204,7 @@ void scan_codes(In2<std::uint8_t> codes, In1<float> scale, In1<float> error, In1
               [&](auto begin, auto end, void*) { active->retrieval.scan_codes(scan, begin, end); });
 }
 
-// Writes the places of the largest scores, best first, of equal ones the lower; returns how many there are.
+// Writes the positions of the largest scores, best first, ties by lower position; returns their number.
 std::int64_t largest(In1<float> scores, Out1<std::int64_t> found) {
     using Entry = std::pair<float, std::int64_t>;
     const auto better = [](const Entry& a, const Entry& b) {
@@ -216,7 +216,7 @@ std::int64_t largest(In1<float> scores, Out1<std::int64_t> found) {
     kept.reserve(2 * most + 1);
     float bar = std::numeric_limits<float>::lowest();  // minus infinity is never found, nor is NaN
     if (constexpr std::int64_t least = 64; most && n >= 2 * least * most) {
-        // As many blocks have a score that reaches the bar from the start: few others are looked at twice.
+        // As many blocks have a score that reaches this bar, so that few other scores are compared twice.
         const std::int64_t size = n / (4 * most) < least ? least : n / (4 * most) / least * least;
         std::vector<float> maxima(n / size);
         active->retrieval.block_maxima(scores.data(), size, n / size, maxima.data());

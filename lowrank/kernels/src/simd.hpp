@@ -41,7 +41,7 @@ template <class T, int N>
     return v;
 }
 
-// v, loaded once: the compiler would load it again for each use.
+// v, loaded once, since the compiler would load it again for each use.
 template <class V>
 [[gnu::always_inline]] inline V in_register(V v) {
 #ifdef __x86_64__
@@ -60,7 +60,7 @@ template <class T, int N>
     return x - Vec<T, N>{};
 }
 
-// acc + a b, rounded once where the instruction set has that. Of single numbers the compiler makes now this, now that.
+// acc + a b, rounded once if the instruction set can. For scalars, the compiler would fuse some expressions only.
 template <class T, int N>
 [[gnu::always_inline]] inline Vec<T, N> add_product(Vec<T, N> acc, Vec<T, N> a, Vec<T, N> b) {
 #if defined(__FMA__) || defined(__aarch64__)
@@ -97,7 +97,7 @@ template <class T, int N>
     }
 }
 
-// Calls use(0), use(1) ... with constants, in a line of code each: what a loop indexes stays in registers.
+// Calls use(0), use(1) ... with constants, unrolled, so that arrays indexed by them stay in registers.
 template <int N, class Use>
 [[gnu::always_inline]] inline void unrolled(const Use& use) {
     [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {

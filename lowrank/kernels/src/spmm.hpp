@@ -1,5 +1,5 @@
-// Sparse times dense block, Y = A X and Y = A' X, for a CSR matrix A and row-major X and Y; and entries of a
-// product of two blocks where A has some.
+// Sparse times dense block, Y = A X and Y = A' X, for a CSR matrix A and row-major X and Y; and entries of a product of
+// two blocks at the positions of the entries of A.
 //
 // The block's columns are taken in chunks of a few vectors, which stay in registers while a row
 // of A is read; a width that is not a multiple of the vector length ends with shorter vectors.
@@ -18,7 +18,7 @@ inline void matmat_chunk(const Csr<T> A, const T* X, std::int64_t width, T* Y, s
     constexpr int line = 64 / static_cast<int>(sizeof(T));
     const std::int64_t last = A.indptr[end] - spmm_prefetch_distance - 2;
     for (std::int64_t row = begin; row < end; ++row) {
-        Vec<T, N> acc[Cols] = {}, odd[Cols] = {};  // two sums: each addition waits for the one before it
+        Vec<T, N> acc[Cols] = {}, odd[Cols] = {};  // two sums, since each addition waits for the previous one
         const auto add = [&](std::int64_t p, Vec<T, N>(&sum)[Cols]) __attribute__((always_inline)) {
             const T* x = X + A.indices[p] * width;
             const Vec<T, N> a = broadcast<T, N>(A.value(row, p));

@@ -48,10 +48,10 @@ void implicit_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Va
             [&](auto begin, auto end, void* memory) { kernel.implicit_rows(problem, begin, end, memory); });
 }
 
-// Times that a vector is read from which its factors are copied, apart from its bias: they straddle fewer cache lines.
+// Mean number of reads of a vector from which on its factors are copied without the bias, to span fewer cache lines.
 inline constexpr std::size_t often = 8;
 
-// Empty arrays stand for no covariance and no draws.
+// Empty arrays mean no covariance and no draws.
 template <class T>
 void posterior_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> data, In2<T> other,
                           double shift, In2<T> prior, In1<T> weight, In2<T> prior_right, double noise_variance,

@@ -1,15 +1,15 @@
 // The n best items of each user by score_ui = ((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji,
 // without storing the scores; or, with weights, by a weighted cosine.
 //
-// Items are packed a panel at a time; each tile of users times the panel is one register block,
-// compared with the users' n-th best so far before it leaves the registers. A dot product is one
-// chain of multiply-adds over k from zero, whatever the tile: the same bits in any company, and
-// in pair_dots. Items come in an order for which size and lift bound all later scores (Cauchy and
-// Schwarz), so a user is done as soon as nothing to come can reach its n-th best. Long products stop
-// on the way to leave out the users whom no item of the panel can reach with the rest.
+// Items are packed one panel at a time. The product of a tile of users and the panel is one register
+// block, which is compared with the users' n-th best scores so far before it leaves the registers. A
+// dot product is one chain of multiply-adds over k from zero in every tile, so that it has the same
+// bits in any batch, and in pair_dots. Items are in an order in which size and lift bound all later
+// scores (Cauchy-Schwarz), so a user is done as soon as no later item can reach its n-th best. Long
+// products stop on the way to skip users for whom no item of the panel can reach it.
 //
-// The sparse part is added up before the products, for as many places of the order at a time as
-// leave the sums of a block of users in the cache: each user's entries in the order of the history.
+// The sparse part is summed before the products, for as many positions of the order at once as keep
+// the sums of a block of users in the cache, for each user in the order of the history.
 //
 // A candidate is one integer: the score, order-preserving, above the complement of the item.
 // The larger integer is the better score or, in a tie, the lower item.
@@ -125,7 +125,7 @@ inline std::int32_t candidate_item(std::uint64_t key) {
     return static_cast<std::int32_t>(0xffffffffu - static_cast<std::uint32_t>(key));
 }
 
-// Puts `key` at or below `place` of a heap whose smallest is on top.
+// Puts `key` at or below `place` of a heap with the smallest key on top.
 inline void sift(std::uint64_t* heap, std::int64_t size, std::int64_t place, std::uint64_t key) {
     for (std::int64_t child; (child = 2 * place + 1) < size; place = child) {
         child += child + 1 < size && heap[child + 1] < heap[child];
@@ -245,7 +245,7 @@ inline const float* sums_of(const TopKBlock& block, std::int64_t start, std::int
     return block.places ? block.sums + user * block.places + start % block.places : nullptr;
 }
 
-// Offers the scores of a panel that are good enough to one user.
+// Adds the scores of a panel that are good enough to the candidates of one user.
 [[gnu::always_inline]] inline void select_row(const TopKBlock& block, std::int64_t start, std::int32_t user,
                                               Scores (&dots)[block_cols]) {
     constexpr int W = score_lanes;
@@ -378,7 +378,7 @@ inline std::uint64_t near_enough(const TopKBlock& block, std::int64_t start, std
     return good;
 }
 
-// Scores one user on a panel that is not packed: for a single user that would take longer.
+// Scores one user on a panel without packing it, which would take longer for a single user.
 inline void score_alone(const TopKBlock& block, std::int64_t start, std::int32_t user) {
     constexpr int W = score_lanes;
     const TopKProblem& problem = block.problem;

@@ -7,7 +7,7 @@
 
 namespace lowrank::LOWRANK_ISA {
 
-// A row of sums that is zero but for some blocks of a vector's length.
+// A row of sums that is zero except for some vector-sized blocks.
 struct SparseSums {
     float* sums;
     std::uint8_t* touched;  // per block
@@ -45,7 +45,7 @@ inline void add_gram_row(const GramProblem& problem, std::int64_t row, const Spa
     }
 }
 
-// Calls use(i) for the entries that are at least `least()` in size, in order; `least` may rise on the way.
+// Calls use(i) in order for the entries with absolute values of at least `least()`, which may rise on the way.
 template <class Least, class Use>
 [[gnu::always_inline]] inline void for_each_large(const SparseSums& found, const Least& least, const Use& use) {
     constexpr int W = score_lanes;
