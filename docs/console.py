@@ -1,11 +1,11 @@
 """Run the console examples of the pages: `python docs/console.py` writes what they print now.
 
-A page shows `$ command` and its output in ```console blocks, and is read from the top: a file that
-`cat` shows is there for the commands that follow. Commands are `recsys`, `cat`, `ls`, `psql`,
-`curl` and `sh`, and data are shown as on a terminal. On a page with `psql`, a private server has
-the address `postgresql://shop@localhost/shop`; `recsys serve MODEL &` runs until the page ends, on
-another port than the page says. `tests/test_docs.py` compares; `python docs/console.py PAGE`
-refreshes one page.
+A page shows `$ command` and its output in ```console blocks, which run from top to bottom: a file
+shown by `cat` exists for the commands below. Commands are `recsys`, `cat`, `ls`, `psql`, `curl` and
+`sh`; data are shown as on a terminal. On a page with `psql`, a private server has the address
+`postgresql://shop@localhost/shop`. `recsys serve MODEL &` runs to the end of the page, on another
+port than shown. `tests/test_docs.py` compares the outputs; `python docs/console.py PAGE` refreshes
+one page.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def needs_postgres(page: Path) -> bool:
 
 
 def printed(example: Example) -> str:
-    """Run an example in the current directory; what it prints."""
+    """Run an example in the current directory; return its output."""
     from recsys.cli.main import cli
 
     program, *arguments = shlex.split(example.command)
@@ -85,7 +85,7 @@ def printed(example: Example) -> str:
         return "".join(f"{path.name}\n" for path in sorted(Path(arguments[0]).iterdir()))
     if program != "recsys":
         raise ValueError(
-            f"An example is recsys, cat, ls, psql, curl or sh; got {example.command!r}."
+            f"An example must be recsys, cat, ls, psql, curl or sh; got {example.command!r}."
         )
     settings = {"COLUMNS": "100"}
     if not set(_NOT_TABLES).intersection(arguments):
@@ -93,11 +93,11 @@ def printed(example: Example) -> str:
     return CliRunner().invoke(cli, arguments, env=settings).output
 
 
-_services: dict[str, tuple[subprocess.Popen[str], str]] = {}  # by the port that the page says
+_services: dict[str, tuple[subprocess.Popen[str], str]] = {}  # by the port on the page
 
 
 def _start_service(arguments: list[str]) -> str:
-    """Start `recsys serve` on a free port; what it prints until it is ready."""
+    """Start `recsys serve` on a free port; return its output until it is ready."""
     shown = arguments[arguments.index("--port") + 1] if "--port" in arguments else "8000"
     words = [sys.executable, "-m", "recsys", *arguments, "--port", "0"]
     service = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
@@ -113,7 +113,7 @@ def _start_service(arguments: list[str]) -> str:
 
 
 def _answer(arguments: list[str]) -> str:
-    """Ask a service as `curl [-s] [-H NAME:VALUE] [-d BODY] URL [| jq]` does."""
+    """Do the request of `curl [-s] [-H NAME:VALUE] [-d BODY] URL [| jq]`; return the output."""
     given = {each: arguments[place] for place, each in enumerate(arguments[:-1], 1)}
     address = next(each for each in arguments if each.startswith("localhost:"))
     _, text = _fetch(address, given.get("-d"), given.get("-H", _OF_CURL))
@@ -137,7 +137,7 @@ def _fetch(address: str, body: str | None = None, header: str = _OF_CURL) -> tup
 
 
 def end_services() -> None:
-    """End the services that the examples of a page have started."""
+    """Stop the services that the examples of a page have started."""
     for service, _ in _services.values():
         service.terminate()
         service.communicate()
@@ -145,7 +145,7 @@ def end_services() -> None:
 
 
 def refresh(page: Path) -> None:
-    """Write what the examples of a page print now into it."""
+    """Replace the outputs of the examples of a page by the present ones."""
     outputs = iter([printed(example) for example in examples(page)])
 
     def block(match: re.Match[str]) -> str:
@@ -158,7 +158,7 @@ def refresh(page: Path) -> None:
 
 
 def main() -> None:
-    """Refresh the pages that are named, or all but the README."""
+    """Refresh the named pages, by default all except the README."""
     for name in [name for name in os.environ if name.startswith("RECSYS_")]:
         del os.environ[name]
     named = [Path(name).resolve() for name in sys.argv[1:]]

@@ -28,7 +28,7 @@ REFERENCE = {
 _FORMULA = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL
 )
-# A line of a page that stands for the section of RESULTS.md with that heading.
+# A line that is replaced by the section of RESULTS.md with this heading.
 _SECTION = re.compile(r"^\[Results: (?P<heading>[^\]]+)\]\([./]*benchmarks/RESULTS\.md\)$", re.M)
 
 
@@ -50,7 +50,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put sections of the results where a page names them."""
+    """Insert sections of the results in place of the lines that name them."""
     return _SECTION.sub(lambda match: section(match["heading"]), markdown)
 
 
@@ -83,7 +83,7 @@ def _mathml(match: re.Match[str]) -> str:
 
 
 def _reference_page(package: str, modules: tuple[str, ...]) -> str:
-    """Return a page with every public name of some modules, as their `__all__` says."""
+    """Return a page with all public names of some modules, which are in their `__all__`."""
     lines = [f"# {package}\n"]
     seen: set[int] = set()
     for name in modules:
@@ -99,7 +99,7 @@ def _reference_page(package: str, modules: tuple[str, ...]) -> str:
     return "\n".join(lines)
 
 
-# What most programs begin with; then functions and classes, constants, and errors.
+# Names that most programs use first; then come functions and classes, constants, and errors.
 _FIRST = (
     *("Recommender", "read_ratings", "Ratings", "evaluate", "tune", "LSI"),
     *("truncated_svd", "SVD", "PCA", "complete"),
@@ -107,7 +107,7 @@ _FIRST = (
 
 
 def _place(module: ModuleType, name: str) -> tuple[int, int, str]:
-    """Return the place of a public name on the page of its module."""
+    """Return the sort key of a public name on the page of its module."""
     value = getattr(module, name)
     if name in _FIRST:
         return 0, _FIRST.index(name), name
@@ -126,7 +126,7 @@ def _constant(value: Any) -> str:
 
 
 def _notebook_files(path: Path) -> dict[str, bytes | str]:
-    """Return the page and the pictures of a notebook; its outputs are made again if need be."""
+    """Return the page and the pictures of a notebook; run it again if it or a package changed."""
     notebooks.refresh(path)
     pictures: dict[str, bytes | str] = {}
     parts = [

@@ -1,8 +1,8 @@
 """Run the notebooks and keep their outputs in them: `python docs/notebooks.py [NAME...]`.
 
-The outputs are those that a reader needs, the same on every run: texts, tables and small pictures,
-without counts of executions, times and paths of this machine. An output that only differs by a few
-pixels is left as it is, so that a notebook changes in git when its results do.
+Outputs are texts, tables and small pictures, without execution counts, times and paths of this
+machine, so that they are the same on every run. An output that differs only by a few pixels is
+kept, so that a notebook changes in git only if its results do.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["paths", "read", "refresh", "run"]
 
 ROOT = Path(__file__).resolve().parents[1]
 STAMPS = ROOT / "build" / "notebooks"
-COLOURS = 64  # of a picture: enough for a plot, and a third of the bytes
-NEAR = 0.1  # mean difference of two pictures, of 255, that is not seen
+COLOURS = 64  # number of colours of a picture: enough for a plot, at a third of the size
+NEAR = 0.1  # maximum mean difference of pictures (of 255) that is invisible
 _KINDS = ("image/png", "text/html", "text/plain")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -54,7 +54,7 @@ def run(path: Path) -> None:
 
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        # Through socket files: a kernel on TCP ports warns that its messages are not encrypted.
+        # Use socket files, because a kernel on TCP ports warns of unencrypted messages.
         settings = Config(KernelManager={"transport": "ipc", "ip": f"{folder}/kernel"})
         place = {"metadata": {"path": folder}}
         NotebookClient(notebook, config=settings, timeout=300, resources=place).execute()
@@ -77,12 +77,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def sources(notebook: dict[str, Any]) -> list[str]:
-    """Return the texts of the cells."""
+    """Return the sources of the cells."""
     return ["".join(cell["source"]) for cell in notebook["cells"]]
 
 
 def without_noise(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return outputs as they are kept: of each, the kinds that are shown."""
+    """Return outputs reduced to the kinds of data that are shown."""
     kept: list[dict[str, Any]] = []
     for output in outputs:
         if output["output_type"] == "stream":
@@ -103,7 +103,7 @@ def without_noise(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def smaller(picture: str) -> str:
-    """Return a PNG in base64 with fewer colours, and without the versions of its program."""
+    """Return a PNG in base64 with fewer colours, and without the version of its program."""
     from PIL import Image
 
     with Image.open(io.BytesIO(base64.b64decode(picture))) as image:
@@ -115,7 +115,7 @@ def smaller(picture: str) -> str:
 
 
 def alike(new: list[dict[str, Any]], old: list[dict[str, Any]]) -> bool:
-    """Return whether outputs are the same to a reader."""
+    """Return whether outputs look the same to a reader."""
 
     def texts(outputs: list[dict[str, Any]]) -> list[Any]:
         return [

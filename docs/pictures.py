@@ -25,7 +25,7 @@ MARKERS = "osD^vP*X"
 
 
 def item_map(vectors: np.ndarray) -> np.ndarray:
-    """Place unit item vectors in the plane: t-SNE keeps neighbours together."""
+    """Return positions of unit item vectors in the plane, by t-SNE."""
     from sklearn.manifold import TSNE
 
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -41,7 +41,7 @@ def main_genres(ratings: Ratings) -> np.ndarray:
 
 
 def draw(places: np.ndarray, genres: np.ndarray) -> None:
-    """Write films.png: one point for each film, marked by its main genre."""
+    """Write films.png, with one point for each film, marked by its main genre."""
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     others = ~np.isin(genres, GENRES)
     axes.scatter(*places[others].T, s=14, color="0.8", label="other genres")
@@ -54,7 +54,7 @@ def draw(places: np.ndarray, genres: np.ndarray) -> None:
 
 
 def photograph(recommender: Recommender) -> None:
-    """Write explore.png, the page after a few likes, and map.png, its map, in Chromium."""
+    """Write screenshots from Chromium: explore.png, the page after a few likes, and map.png."""
     from PIL import Image
 
     sys.path.append(str(HERE.parent / "tests"))

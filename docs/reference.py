@@ -15,8 +15,8 @@ PAGE = Path(__file__).resolve().parent / "reference" / "command.md"
 WIDTH = 80
 HEAD = """# The command
 
-What `recsys --help` and the help of each verb print. Made by `python docs/reference.py`; a test
-compares. The exit code is 0 for success, 1 for bad data, unknown ids and bad model files, 2 for
+The output of `recsys --help` and of the help of each verb, written by `python docs/reference.py`. A
+test compares. The exit code is 0 for success, 1 for bad data, unknown ids and bad model files, 2 for
 bad usage, and 130 after an interrupt.
 """
 

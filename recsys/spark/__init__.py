@@ -1,7 +1,7 @@
-"""Models fitted, evaluated and used on Apache Spark, for ratings that outgrow one machine.
+"""Models on Apache Spark, for ratings that are too large for one machine.
 
-`fit` writes a model as partitioned Parquet; `recommend` makes top-N lists for all users, and
-`evaluate` measures it. They need PySpark, the extra ``spark``, and Java 17 or newer.
+`fit` writes a model as partitioned Parquet, `recommend` computes top-N lists for all users, and
+`evaluate` measures the accuracy. They need PySpark (the extra ``spark``), and Java 17 or newer.
 """
 
 from recsys.spark.evaluation import Metric, SparkEvaluation, evaluate

@@ -23,7 +23,7 @@ _NORMAL_95 = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A mean over users with its 95% interval, which a single user or an error has not."""
+    """A mean over users with its 95% interval, None for errors and for a single user."""
 
     value: float
     interval: tuple[float, float] | None
@@ -39,7 +39,7 @@ class SparkEvaluation:
     metrics : dict of str to Metric
         rmse, mae (unless the feedback is implicit), precision@n, recall@n, ndcg@n.
     counts : dict of str to int
-        test_ratings, users_evaluated, unknown_ratings (of users or items that the model lacks).
+        test_ratings, users_evaluated, unknown_ratings (of users or items not in the model).
     """
 
     metrics: dict[str, Metric]
@@ -58,10 +58,10 @@ def evaluate(
     broadcast_limit: int = BROADCAST_LIMIT,
     say: Callable[[str], None] | None = None,
 ) -> SparkEvaluation:
-    """Measure a model of the Spark engine on ratings that it was not fitted to.
+    """Evaluate a model of the Spark engine on test ratings.
 
-    Predictions are clipped to the range of the training ratings. Every user with relevant test
-    items gets n recommendations out of all items that are not among the user's training ratings.
+    Predictions are clipped to the range of the training ratings. For each user with relevant test
+    items, n items are recommended out of all that the user has not rated in the training data.
 
     Parameters
     ----------
@@ -77,8 +77,8 @@ def evaluate(
     Raises
     ------
     DataError
-        If n is below 1, no test rating has a known user and item, one is also a training rating,
-        or none is relevant.
+        If n is below 1, no test rating has a known user and item, some test ratings are also
+        training ratings, or none is relevant.
     EngineError
         If Spark is missing, cannot be reached or fails.
     """
@@ -115,7 +115,7 @@ def evaluate(
 
 
 def _known_pairs(test: DataFrame, users: DataFrame, items: DataFrame) -> tuple[DataFrame, int]:
-    """Return test ratings by index, repeated ones as their mean, and how many are unknown."""
+    """Return test ratings by index, duplicates as their mean, and the number of unknown ones."""
     from pyspark.sql import functions as sql
 
     coded = test
@@ -129,7 +129,7 @@ def _known_pairs(test: DataFrame, users: DataFrame, items: DataFrame) -> tuple[D
 
 
 def _checked_count(pairs: DataFrame, users: DataFrame) -> int:
-    """Check that there are test ratings, none of them used for training; return their number."""
+    """Check that there are test ratings, and none are training ratings; return their number."""
     from pyspark.sql import functions as sql
 
     count: int = pairs.count()
@@ -150,7 +150,7 @@ def rating_errors(
     mean: float,
     limits: tuple[float, float] | None = None,
 ) -> tuple[float, float]:
-    """Return RMSE and MAE of predicted ratings, where a missing user or item counts as zeros."""
+    """Return RMSE and MAE of predicted ratings; vectors of missing users and items are zero."""
     from pyspark.sql import functions as sql
 
     known = pairs

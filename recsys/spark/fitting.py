@@ -1,7 +1,7 @@
-"""Models fitted on a cluster: `als` for ratings and `ials` for implicit feedback.
+"""Fit of models on a cluster: `als` for ratings and `ials` for implicit feedback.
 
-Each half-sweep solves every user (or item) by the kernel of the local engine, so that a fitted user
-has the vector that folding in gives.
+Each half-sweep solves for all users (or items) by the kernel of the local engine, so that folding
+in a fitted user gives the same vector.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
     Vectors = tuple[Floats, Floats]  # factors of shape (n, k) and biases of shape (n,)
     Solver = Callable[..., Vectors]
-    # Vectors of users and items, numbers of the model, and the rest of the summary.
+    # Vectors of users and items, scalars of the model, and further items of the summary.
     Fit = tuple[tuple[DataFrame, DataFrame], dict[str, float], dict[str, Any]]
 
 _ITERATIONS = 15  # default of `als` on Spark
-_START_WIDTH = 0.35  # of the random numbers at the start: a standard deviation of 0.1
-_STEPS = 1 << 20  # of these numbers
+_START_WIDTH = 0.35  # range of the random starting factors: a standard deviation of 0.1
+_STEPS = 1 << 20  # number of distinct values in this range
 
 SOLVED = "index int, count int, bias float, factors array<float>"
 """Schema of the vectors of users or items."""
@@ -73,35 +73,40 @@ def fit(
     Parameters
     ----------
     ratings : str or DataFrame
-        Parquet, CSV or TSV on any file system that Spark can read, or a table of Spark.
+        Parquet, CSV or TSV on any file system that Spark can read, or a Spark table.
     out : str
-        Folder for the result, which appears when it is complete. `recsys.Recommender.load` opens it
-        on a local disk.
+        Folder for the result, which is created when the fit is complete. On a local disk,
+        `recsys.Recommender.load` opens it.
     model : {"als", "ials"}, optional
         By default `als` for ratings and `ials` for implicit feedback.
-    master, conf, columns
-        As for `spark_session`; names of columns that are not the usual ones.
+    master, conf
+        As for `spark_session`.
+    columns : Request, optional
+        Names of columns, if they are not the usual ones.
     duplicates : {"last", "first", "mean", "sum", "error"}
-        Which rating of a repeated pair counts; the first two need timestamps.
+        Rating of a repeated pair of user and item; "last" and "first" need timestamps.
     test_fraction : float, optional
-        Share of the ratings to hold out of the fit and to measure it on.
+        Share of the ratings to hold out and to evaluate the model on.
     overwrite : bool
-        Replace a result of the Spark engine at `out`.
+        Whether to replace a result of the Spark engine at `out`.
     broadcast_limit : int
-        Bytes up to which the vectors of all items (or users) are sent to every Python worker; more
-        are joined block by block.
-    on_step, say : callable, optional
-        Called with a `Step` after each sweep of `als`; with a short text as each step begins, and
-        twice a second with the number of its tasks that are done.
+        Maximum size in bytes of the vectors of all items (or users) that are sent to every Python
+        worker. Larger vectors are joined block by block.
+    on_step : callable, optional
+        Called with a `Step` after each sweep of `als`.
+    say : callable, optional
+        Called with a short text when a step begins, and twice a second with the number of its
+        finished tasks.
     **parameters
-        Of the model, such as factors, regularization, count_power, iterations, random_state.
+        Parameters of the model, such as factors, regularization, count_power, iterations or
+        random_state.
 
     Raises
     ------
     DataError
         If the ratings cannot be used, or a parameter is out of range.
     EngineError
-        If Spark is missing, cannot be reached or fails. Nothing is written then.
+        If Spark is missing, cannot be reached or fails; nothing is written.
     ModelFileError
         If `out` exists and is not replaced.
     """
@@ -164,7 +169,7 @@ def _chosen_model(
         )
     settings = make_model(name, **{"iterations": _ITERATIONS, **given}).get_params()
     if settings.get("linked"):
-        raise DataError("The als model is not linked on Spark; leave linked out.")
+        raise DataError("The als model has no links on Spark; leave out linked.")
     return name, settings
 
 
@@ -185,7 +190,7 @@ def _swept(
     after_items: Callable[[DataFrame], None] = lambda _: None,
     error: Callable[[DataFrame, DataFrame], float | None] = lambda *_: None,
 ) -> tuple[tuple[DataFrame, DataFrame], float | None]:
-    """Sweep over users and items from random item vectors; the users are solved last.
+    """Sweep over users and items from random item vectors; solve for the users last.
 
     Returns the vectors of both and their `error` on held-out ratings.
     """
@@ -215,7 +220,7 @@ def _swept(
 
 
 def _fit_als(task: _Task) -> Fit:
-    """Sweep as `als` does, with the mean of the ratings corrected after each sweep."""
+    """Sweep as `als` does, and correct the mean of the ratings after each sweep."""
     coded, settings, *_ = task
     mean = coded.mean
 
@@ -236,7 +241,7 @@ def _fit_als(task: _Task) -> Fit:
 
 
 def _start(coded: Encoded, settings: dict[str, Any]) -> DataFrame:
-    """Return random vectors of items, which follow from the seed and the item."""
+    """Return random vectors of items, which depend only on the seed and the item."""
     from pyspark.sql import functions as sql
 
     def draw(place: Any) -> Any:
@@ -249,14 +254,14 @@ def _start(coded: Encoded, settings: dict[str, Any]) -> DataFrame:
 
 
 def _mean_residual(parameters: dict[str, Any], solved: DataFrame, n_ratings: int) -> float:
-    """Return the error of the mean: each bias has sum e = penalty * b (see `als_sweeps`)."""
+    """Return the mean residual, where a row's residuals sum to penalty * b (see `als_sweeps`)."""
     from pyspark.sql import functions as sql
 
     count = sql.greatest("count", sql.lit(1)).cast("double")
     weight = sql.pow(count, sql.lit(float(parameters["count_power"])))
     total = solved.agg(sql.sum(weight * sql.col("bias"))).first()[0]
     residual = float(parameters["regularization"] * total / n_ratings)
-    if not math.isfinite(residual):  # the sweep broke down in single precision
+    if not math.isfinite(residual):  # the sweep failed in single precision
         raise breakdown(ALS(**parameters), "regularization", "count_power")
     return residual
 
@@ -289,7 +294,7 @@ def half_sweep(
         return solved
     block = sql.pmod(sql.hash("index"), blocks).alias("block")
     numbered = rows.select(block, "index", "others", "values")
-    # Each block is sent the vectors that it needs, and no others.
+    # Each block receives only the vectors that it needs.
     needed = numbered.select("block", sql.explode("others").alias("index")).distinct()
     to = sql.col("block").alias("to")
     sent = needed.join(others, "index").select(to, "index", "bias", "factors")
@@ -356,7 +361,7 @@ def _fit_ials(task: _Task) -> Fit:
 
 
 def _penalties(coded: Encoded, unfitted: IALS, unit: float) -> Penalties:
-    """Return the penalties given, or those that suit a sample of the users best."""
+    """Return the given penalties, or the best ones for a sample of the users."""
     from pyspark.sql import functions as sql
     from scipy.sparse import csr_array
 
@@ -405,7 +410,7 @@ def _gram(vectors: DataFrame, k: int) -> NDArray[np.float64]:
 def _solve_interactions(
     rows: CsrArrays, factors: Floats, bias: Floats, *, unit: float, **options: Any
 ) -> Vectors:
-    """Solve rows of interactions as `ials` does, on one thread as `row_solver`."""
+    """Solve for rows of interactions as `ials` does, on one thread like `row_solver`."""
     weights = rows._replace(data=_weights(rows.data, unit))
     solved = solve_interactions(weights, factors, threads=1, **options)
     return solved, np.zeros(len(solved), np.float32)
@@ -414,7 +419,7 @@ def _solve_interactions(
 def _write_tables(
     folder: Place, coded: Encoded, sides: tuple[DataFrame, DataFrame], factors: int
 ) -> dict[str, int]:
-    """Write users and items, zeros where there are no training ratings; return sizes of files."""
+    """Write users and items, with zeros if they have no training ratings; return file sizes."""
     from pyspark.sql import functions as sql
 
     zero, files = sql.lit(0.0).cast("float"), dict[str, int]()

@@ -1,4 +1,4 @@
-"""Ratings on a cluster: columns, types, ids to indices, repeated pairs."""
+"""Ratings on a cluster: columns, types, indices of ids, and duplicates."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 _TEXT = re.compile(r"\.(csv|tsv|txt)(\.(gz|bz2|zst|lz4|snappy|deflate))?$", re.IGNORECASE)
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
-MOST_IDS = 2**31 - 1  # MLlib's ids and our indices are signed 32-bit integers
+MOST_IDS = 2**31 - 1  # maximum number of ids: indices are signed 32-bit integers
 
 _ROW_BITS = (1 << 33) - 1  # monotonically_increasing_id is partition * 2**33 + row
-_STEPS = 1 << 20  # of the share that is held out
+_STEPS = 1 << 20  # resolution of the held-out share
 _RATINGS_PER_BLOCK = 1_000_000
 
 
 class RatingsTable(NamedTuple):
-    """Columns user and item (bigint or string), value (float; ones if implicit), perhaps time."""
+    """Columns user, item (bigint or string), value (float; 1 if implicit) and optionally time."""
 
     frame: DataFrame
     implicit: bool
 
 
 def read_ratings(spark: SparkSession, path: str | DataFrame, request: Request) -> RatingsTable:
-    """Read ratings, or take a table of Spark, and check them in one pass.
+    """Read ratings from files or a Spark table, and check them in one pass.
 
-    Files are CSV or TSV with a header, plain or compressed, by the suffix of the file or of one in
-    the folder; else Parquet.
+    The suffix of the file, or of one in the folder, determines the format: CSV or TSV with a
+    header, plain or compressed, else Parquet.
 
     Raises
     ------
     DataError
-        If there is nothing at `path`, or the table is not one that `checked_ratings` takes.
+        If there is nothing at `path`, or `checked_ratings` rejects the table.
     """
     if not isinstance(path, str):
         return checked_ratings(path, request, "the table")
@@ -60,19 +60,19 @@ def read_ratings(spark: SparkSession, path: str | DataFrame, request: Request) -
 
 
 def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTable:
-    """Choose and check the columns of a table of ratings, whose `path` is for messages.
+    """Select and check the columns of a table of ratings; `path` is for messages.
 
     Raises
     ------
     DataError
-        If a column or an id is missing or unsuitable, a rating not finite, or there are no rows.
+        If a column or an id is missing or invalid, a rating is not finite, or there are no rows.
     """
     from pyspark.sql import functions as sql
 
     roles = choose_columns(frame.columns, request, path)
     names = {role: frame.columns[place] for role, place in roles.items()}
     kinds = {role: frame.dtypes[place][1] for role, place in roles.items()}
-    # Names of our own, since a dot in a name would mean a field of a struct.
+    # Rename columns, since a dot in a name would mean a field of a struct.
     named = frame.toDF(*map(str, range(len(frame.columns))))
     given = {role: sql.col(str(place)) for role, place in roles.items()}
     chosen: dict[str, Column] = {"value": sql.lit(1.0).cast("float")}
@@ -107,11 +107,11 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Ratings by index: of ids, 0, 1, ... in their sorted order.
+    """Ratings by index: 0, 1, ... in the sorted order of ids.
 
-    `users` and `items` have the columns id and index; `by_user` and `by_item` index, others
-    (ascending) and values; `held` user, item and value of held-out ratings, which all others leave
-    out.
+    `users` and `items` have the columns id and index. `by_user` and `by_item` have the columns
+    index, others (ascending) and values. `held` has user, item and value of held-out ratings, which
+    are not in the other tables.
     """
 
     users: DataFrame
@@ -131,14 +131,15 @@ class Encoded:
 def encode(
     table: DataFrame, scratch: Place, *, duplicates: str, test_fraction: float, random_state: int
 ) -> Encoded:
-    """Index users and items, merge repeated pairs, and set the held-out ratings apart.
+    """Index users and items, merge duplicates, and hold out ratings.
 
-    Which ratings are held out depends on user, item and `random_state` alone.
+    The choice of held-out ratings depends only on user, item and `random_state`.
 
     Raises
     ------
     DataError
-        If there are too many ids, no rating is left, or nothing decides between repeated ratings.
+        If there are too many ids, all ratings are held out, or the choice between duplicates is
+        undecided.
     """
     from pyspark.sql import functions as sql
 
@@ -157,11 +158,11 @@ def encode(
     if undecided := sum(row[1] for row in found.values()):
         raise DataError(
             f"{undecided:,} pairs of user and item are repeated, and rows on a cluster have no "
-            "order that decides which one counts; choose mean or sum, or last or first if there "
+            "order that decides which one to use; choose mean or sum, or last or first if there "
             "is a column of timestamps."
         )
     if False not in found:
-        raise DataError("No rating is left to fit to: all are held out; lower test_fraction.")
+        raise DataError("No ratings remain to fit to: all are held out; lower test_fraction.")
     count, _, mean, std, low, high = found[False]
     cores = pairs.sparkSession.sparkContext.defaultParallelism
     blocks = max(cores, -(-count // _RATINGS_PER_BLOCK))
@@ -183,7 +184,7 @@ def encode(
 
 
 def _merged(coded: DataFrame, duplicates: str) -> DataFrame:
-    """Return one row per pair with its value, and whether it is undecided which one counts."""
+    """Return one row per pair with its value, and whether its choice is undecided."""
     from pyspark.sql import functions as sql
 
     value, undecided = sql.col("value"), sql.lit(False)
@@ -211,7 +212,7 @@ def _number(ids: DataFrame, place: Place) -> tuple[DataFrame, int]:
     counts = sorted(rows.groupBy("part").count().collect())
     *starts, total = accumulate((count for _, count in counts), initial=0)
     if total > MOST_IDS:
-        raise DataError(f"There may be at most {MOST_IDS:,} users, or items; got {total:,}.")
+        raise DataError(f"There may be at most {MOST_IDS:,} users or items; got {total:,}.")
     first = [(part, start) for (part, _), start in zip(counts, starts, strict=True)]
     offsets = ids.sparkSession.createDataFrame(first, "part int, start bigint")
     index = (sql.col("start") + sql.col("row")).cast("int").alias("index")

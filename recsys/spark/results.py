@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from recsys.models.base import Model
 
 VERSION = 1
-"""Of the format that `fit` writes."""
+"""Version of the format that `fit` writes."""
 MODELS = ("als", "ials")
 """Models that can be fitted on Spark: for ratings, and for implicit feedback."""
 
@@ -53,8 +53,8 @@ _BYTES_PER_ID = 100  # an id as a string, with room to sort it
 class SparkModel(Struct, frozen=True, omit_defaults=True, tag_field="format", tag=SPARK_FORMAT):
     """A model fitted on Spark, as its model.json describes it.
 
-    `training` is the summary of the fit, `fitted` has the numbers that belong to no user or item
-    (global_mean, rating_std), `files` the bytes of each file; `path` is not in model.json.
+    `training` is the summary of the fit. `fitted` has the scalars of the model (global_mean,
+    rating_std), `files` the size of each file in bytes. `path` is not in model.json.
     """
 
     format_version: int
@@ -74,7 +74,7 @@ class SparkModel(Struct, frozen=True, omit_defaults=True, tag_field="format", ta
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total size of the files in bytes."""
         return sum(self.files.values())
 
     def table(self, spark: SparkSession, side: str) -> DataFrame:
@@ -94,13 +94,13 @@ class SparkModel(Struct, frozen=True, omit_defaults=True, tag_field="format", ta
         if not place.exists():
             raise ModelFileError(
                 f"There is no model of the Spark engine in {path}; "
-                "`recsys fit --engine spark` makes one."
+                "`recsys fit --engine spark` creates one."
             )
         return _parsed(place.read_text(), path)
 
 
 def is_result(place: Place) -> bool:
-    """Return whether a folder has a result of the Spark engine, of any version."""
+    """Return whether a folder contains a result of the Spark engine, of any version."""
     manifest = place.child(MANIFEST)
     return manifest.exists() and f'"{SPARK_FORMAT}"' in manifest.read_text()
 
@@ -205,7 +205,7 @@ def _opened(result: SparkModel) -> tuple[Model, Ratings]:
 
 
 def _flat(lists: pl.Series, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return the values of all lists of a column, one after another."""
+    """Return the concatenated values of all lists of a column."""
     return lists.explode().drop_nulls().to_numpy().astype(dtype, copy=False)
 
 
@@ -213,7 +213,7 @@ _WITH_FOLDERS = ("file", "hdfs", "viewfs")  # object stores have no folders that
 
 
 class Place:
-    """A file or folder by its path or URI; without a scheme, of the default file system."""
+    """A file or folder, given by a path or URI; without a scheme on the default file system."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
@@ -229,7 +229,7 @@ class Place:
 
     @property
     def parent(self) -> Place:
-        """Folder that it is in."""
+        """Parent folder."""
         return Place(self._spark, self._path.getParent().toString())
 
     def exists(self) -> bool:
@@ -241,7 +241,7 @@ class Place:
         return self.exists() and bool(self._files.getFileStatus(self._path).isDirectory())
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of all entries of the folder that Spark would read, by sorted name."""
+        """Return the sizes in bytes of all entries that Spark would read, sorted by name."""
         listed = self._files.listStatus(self._path)
         found = sorted((str(each.getPath().getName()), int(each.getLen())) for each in listed)
         return {name: size for name, size in found if not name.startswith((".", "_SUCCESS"))}
@@ -272,7 +272,7 @@ class Place:
 
 
 def written(frame: DataFrame, place: Place) -> DataFrame:
-    """Write a table as Parquet and return it as read from there, with the schema that it has."""
+    """Write a table as Parquet, and return the table that reads it, with the same schema."""
     frame.write.parquet(place.uri)
     return frame.sparkSession.read.schema(frame.schema).parquet(place.uri)
 
@@ -281,9 +281,9 @@ def written(frame: DataFrame, place: Place) -> DataFrame:
 def staged(
     spark: SparkSession, out: str, replaceable: Callable[[Place], bool], *, overwrite: bool
 ) -> Iterator[Place]:
-    """Yield a new hidden folder that is renamed to `out`, or deleted after an exception.
+    """Yield a new hidden folder; rename it to `out` at the end, or delete it after an exception.
 
-    `replaceable` tells whether an existing folder is of a kind that `overwrite` may replace.
+    `replaceable` returns whether `overwrite` may replace an existing folder.
 
     Raises
     ------
@@ -301,7 +301,7 @@ def staged(
         )
     elif not overwrite:
         raise ModelFileError(
-            f"{out} is a result of the Spark engine already; choose another path or overwrite it."
+            f"{out} is already a result of the Spark engine; choose another path or overwrite it."
         )
     mark = os.urandom(4).hex()
     folder, old = (target.parent.child(f".{target.name}.{mark}.{end}") for end in ("tmp", "old"))
@@ -315,7 +315,7 @@ def staged(
 
 
 def put_in_place(new: Place, target: Place, old: Place) -> None:
-    """Rename `new` to `target`; an existing target is renamed to `old` first, back on failure."""
+    """Rename `new` to `target`, and before that an existing target to `old`; undo it on failure."""
     replaces = target.exists()
     if replaces:
         target.move_to(old)

@@ -1,4 +1,4 @@
-"""Spark sessions: start, and failures in one sentence."""
+"""Spark sessions: start, and short messages for failures."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 BROADCAST_LIMIT = 2**29
-"""Bytes of vectors that are sent to each worker whole."""
+"""Maximum size in bytes of vectors that are sent to every worker."""
 
 _CONNECT_SECONDS = 5.0
 _REPORT_SECONDS = 0.5
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\s*\d+)?\])?|spark://\S+|yarn|k8s://\S+")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
-# No log messages of Spark in a command, and room on the driver for vectors up to the limit above.
+# No log messages of Spark in a command, and memory on the driver for vectors up to this limit.
 _CONF = {
     "spark.app.name": "recsys",
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
@@ -40,11 +40,11 @@ _LOCAL_CONF = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "32",  # 200, as for a cluster, are slow on a few cores
+    "spark.sql.shuffle.partitions": "32",  # the default for clusters, 200, is slow on a few cores
 }
 
-_LONGEST = 300  # characters of a reason
-# Sentences by a pattern of the failure; they quote its group, or else the first line.
+_LONGEST = 300  # maximum number of characters of a reason
+# Messages by a pattern of the failure; they quote its group, or else the first line.
 _FAILURES = {
     r"ExecutorLostFailure \(.*?\) Reason: (.*)": "An executor of Spark died, again after every "
     "retry, so the job failed and nothing was written ({}); more memory per executor "
@@ -66,13 +66,13 @@ _FAILURES = {
 def spark_session(
     master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Yield a Spark session; a new one is stopped at the end.
+    """Yield a Spark session; stop it at the end if it is new.
 
     Parameters
     ----------
     master : str, optional
         ``local[N]``, ``local[*]``, ``spark://HOST:PORT``, ``yarn`` or ``k8s://URL``. By default
-        that of `spark-submit`, if it started the program, and ``local[*]`` otherwise.
+        that of `spark-submit` if it started the program, otherwise ``local[*]``.
     conf : mapping of str to str, optional
         Settings of Spark.
 
@@ -104,7 +104,7 @@ def spark_session(
 
 @contextmanager
 def reported(spark: SparkSession, say: Say | None) -> Iterator[Say]:
-    """Yield a function to call as each step begins; `say` is told its tasks that are done, too."""
+    """Yield a function to call when a step begins; `say` also gets the number of finished tasks."""
     if say is None:
         yield lambda step: None
         return
@@ -136,7 +136,7 @@ def reported(spark: SparkSession, say: Say | None) -> Iterator[Say]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn an exception of PySpark into an `EngineError` of one sentence; pass others on.
+    """Turn exceptions of PySpark into an `EngineError` with a short message; pass on others.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def explained() -> Iterator[None]:
         raise
     except Exception as error:
         package = type(error).__module__.partition(".")[0]
-        # A JVM that is gone shows itself as a failed connection to it.
+        # If the JVM has ended, connections to it fail.
         if package in ("pyspark", "py4j") or isinstance(error, ConnectionError):
             raise EngineError(_sentence(f"{type(error).__name__}: {error}")) from error
         raise
@@ -186,7 +186,7 @@ def _start(master: str | None, conf: dict[str, str]) -> SparkSession:
 
 
 def _require_listener(master: str) -> None:
-    """Check that a standalone master answers, since Spark would wait for it for a minute."""
+    """Check that a standalone master answers, because Spark would wait for a minute."""
     reason = ""
     for place in master.removeprefix("spark://").split(","):
         host, _, port = place.rpartition(":")

@@ -1,6 +1,6 @@
-"""Top-N for all users on the cluster, by the kernel of `recsys.topn` in every worker.
+"""Top-N lists for all users on a cluster, by the kernel of `recsys.topn` in every worker.
 
-Items above the broadcast limit are split into blocks, whose lists are merged.
+Items above the broadcast limit are split into blocks, and the lists of all blocks are merged.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     IdsLike = Sequence[int | str]
 
-_LEAST_BLOCK = 1000  # items
-_NAMED = 3  # unknown ids in a message
+_LEAST_BLOCK = 1000  # minimum number of items in a block
+_NAMED = 3  # maximum number of unknown ids in a message
 _WRITTEN = ["user", "item", "rank", "score"]
 
 
@@ -51,14 +51,14 @@ def recommend(
     model : str
         Path of a model that `fit` wrote.
     out : str
-        Folder for Parquet files with the columns user, item, rank and score; it appears when it is
-        complete, and replaces other recommendations only.
+        Folder for Parquet files with the columns user, item, rank and score. It is created when the
+        lists are complete, and may replace only other recommendations.
     n : int
-        Largest number of items per user.
+        Maximum number of items per user.
     exclude_seen : bool
-        Leave out the items that the user has rated.
+        Whether to leave out the items that the user has rated.
     items, block : sequence of item ids, optional
-        Recommend only these items; never recommend these.
+        The only items to recommend, and items never to recommend.
     master, conf, overwrite, broadcast_limit, say
         As for `fit`.
 
@@ -101,8 +101,8 @@ def top_items(
 ) -> DataFrame:
     """Return the n best items of each user, as `recommend` writes them.
 
-    The columns are user_index, item_index, user, item, rank and score; `users` are some rows of
-    the table of the users, by default all.
+    The columns are user_index, item_index, user, item, rank and score. `users` are rows of the
+    table of users, by default all.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def top_items(
 
 
 def _marked(candidates: DataFrame, listed: IdsLike, *, wanted: bool) -> DataFrame:
-    """Allow only the listed items if they are wanted, and only the others if not."""
+    """Allow only the listed items if `wanted`, otherwise only the others."""
     from pyspark.sql import functions as sql
 
     rows = [(name,) for name in sorted({str(each) for each in listed})]

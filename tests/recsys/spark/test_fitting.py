@@ -145,7 +145,7 @@ def test_implicit_feedback_is_fitted_by_ials_as_on_one_machine(
     [
         ({"model": "bayes"}, "On Spark the models are als and ials; got 'bayes'"),
         ({"factors": 0}, "factors must be at least 1; got 0"),
-        ({"linked": True}, "The als model is not linked on Spark"),
+        ({"linked": True}, "The als model has no links on Spark"),
         ({"nonsense": 1}, "The als model has no parameter 'nonsense'; it has factors, "),
         ({"test_fraction": 1.5}, "test_fraction must be between 0 and 1; got 1.5"),
         ({"columns": Request(implicit=True), "model": "als"}, "needs ratings with values, but"),
@@ -173,7 +173,7 @@ def test_all_ratings_held_out(spark, tmp_path):
     from recsys.spark import fit
 
     one = spark.createDataFrame([(1, 2, 3.0)], "user int, item int, rating double")
-    with pytest.raises(DataError, match="No rating is left to fit to: all are held out; lower"):
+    with pytest.raises(DataError, match="No ratings remain to fit to: all are held out; lower"):
         fit(one, str(tmp_path / "model"), test_fraction=0.999999)
 
 
@@ -183,7 +183,7 @@ def test_what_is_in_the_way_stays(spark, case, tmp_path):
     (tmp_path / "mine").mkdir()
     with pytest.raises(ModelFileError, match="mine exists and was not written by the Spark engine"):
         fit(str(case.train_file), str(tmp_path / "mine"), overwrite=True)
-    with pytest.raises(ModelFileError, match="is a result of the Spark engine already"):
+    with pytest.raises(ModelFileError, match="is already a result of the Spark engine"):
         fit(str(case.train_file), str(case.path))
     with pytest.raises(ModelFileError, match="its parent folder does not exist"):
         fit(str(case.train_file), str(tmp_path / "no" / "model"))

@@ -70,7 +70,7 @@ def test_more_ids_than_an_index_has_room_for(spark, tmp_path, monkeypatch):
 
     monkeypatch.setattr(reading, "MOST_IDS", 2)
     ids = spark.createDataFrame([(1,), (2,), (3,)], "id bigint")
-    with pytest.raises(DataError, match="at most 2 users, or items; got 3"):
+    with pytest.raises(DataError, match="at most 2 users or items; got 3"):
         reading._number(ids, Place(spark, str(tmp_path / "ids")))
 
 
