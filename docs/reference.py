@@ -16,8 +16,8 @@ WIDTH = 80
 HEAD = """# The command
 
 The output of `recsys --help` and of the help of each verb, written by `python docs/reference.py`. A
-test compares. The exit code is 0 for success, 1 for bad data, unknown ids and bad model files, 2 for
-bad usage, and 130 after an interrupt.
+test compares. The exit code is 0 for success, 1 for bad data, unknown ids and bad model files, 2
+for bad usage, and 130 after an interrupt.
 """
 
 

@@ -226,8 +226,8 @@ def _by_als(
     fitted = _fitted_als(X, k, regularization, biases, seed)
     if fitted is None:
         raise ArgumentError(
-            f"regularization must be larger than {regularization:g} for k={k}; with it the least "
-            f"squares problem is singular in {X.dtype}."
+            f"regularization must be larger than {regularization:g} for k={k} columns: with it the "
+            f"least squares problem is singular in {X.dtype}."
         )
     return Completion(
         mean=fitted.mean,
