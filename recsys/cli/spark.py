@@ -165,7 +165,7 @@ def _columns(reader: ReaderOptions) -> Any:
     for flag in given_in(reader):
         if flag not in _READ:
             is_table = flag in _TABLES
-            advice = "fit with them on one machine" if is_table else "prepare the data beforehand"
+            advice = "fit with them on one machine" if is_table else "prepare the data before"
             raise CommandError(f"{flag} does not apply to --engine spark; {advice}.")
     roles = ("user", "item", "rating", "timestamp")
     names = {role: getattr(reader, f"{role}_col") for role in roles}
