@@ -173,7 +173,7 @@ class LowRank:
     __rmul__ = __mul__
 
     def __truediv__(self, divisor: Any) -> LowRank:
-        return self * (1 / divisor)
+        return self.__mul__(1 / divisor)
 
     def compress(self, tol: float | None = None) -> LowRank:
         """Return the approximation of smallest rank within a tolerance.
