@@ -116,6 +116,12 @@ class RowBlocks(MatrixOperator):
         """Read a CSR matrix from the files indptr.npy, indices.npy and data.npy in a folder.
 
         The default of `n_columns` is the largest column index plus one.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If `n_columns` is not a positive integer, or an index is not below it (when the blocks are
+            read).
         """
         names = ("indptr", "indices", "data")
         indptr, indices, data = (np.load(Path(folder) / f"{n}.npy", mmap_mode="r") for n in names)

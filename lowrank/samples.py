@@ -317,6 +317,11 @@ class GaussianDensityMixin:
         """Draw samples from the probabilistic model, shape (n_samples, n_features).
 
         The default of `random_state` is that of the estimator.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If `n_samples` is not an integer, or is negative.
         """
         self._require_fit()
         if checked_integer(n_samples, "n_samples") < 0:
