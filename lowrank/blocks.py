@@ -120,8 +120,7 @@ class RowBlocks(MatrixOperator):
         Raises
         ------
         ArgumentError, ArgumentTypeError
-            If `n_columns` is not a positive integer, or an index is not below it (when the blocks are
-            read).
+            If `n_columns` is not a positive integer, or is too small, when the blocks are read.
         """
         names = ("indptr", "indices", "data")
         indptr, indices, data = (np.load(Path(folder) / f"{n}.npy", mmap_mode="r") for n in names)
