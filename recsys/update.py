@@ -144,7 +144,7 @@ def reason_to_refit(
     folded_before = recommender.training.get("folded", 0)
     share = (folded_before + change.n_added + change.n_removed) / change.before.n_ratings
     if share > _SHARE:
-        return f"ratings that came or went are {share:.0%} of those of the last fit"
+        return f"added and removed ratings are {share:.0%} of those of the last fit"
     if aged >= _HALVINGS:
         return f"weights have halved {aged:.3g} times since the last fit"
     if new is None:

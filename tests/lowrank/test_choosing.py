@@ -165,7 +165,7 @@ def test_rules_of_blocks_of_rows():
     assert optimal_threshold(blocks) == pytest.approx(optimal_threshold(A))
     wide, stored = RowBlocks([A.T]), RowBlocks([sparse.csr_array(A)])
     for given, rule in ((blocks, "parallel"), (blocks, "cv"), (wide, "energy"), (stored, "mle")):
-        with pytest.raises(TypeError, match=r"got RowBlocks, .*: choose the rule 'elbow'"):
+        with pytest.raises(TypeError, match=r"got RowBlocks .*: choose the rule 'elbow'"):
             choose_rank(given, rule)
 
 
