@@ -443,8 +443,8 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
     if len(unnamed) and ANY_EVENT not in weights:
         listed = enumerated(unnamed.rows(), 5, lambda row: f"{shortened(row[0])} ({row[1]:,})")
         raise DataError(
-            f"There are events without a weight: {listed}; give each one, 0 to leave it out, "
-            f"or all others one, such as {ANY_EVENT}=0."
+            f"There are events without a weight: {listed}; give each a weight (0 leaves "
+            f"it out), or one weight to all others, such as {ANY_EVENT}=0."
         )
     rest = weights.get(ANY_EVENT, 0.0)
     given = {kind: float(weights.get(kind, rest)) for kind in table["kind"]}
