@@ -45,7 +45,8 @@ def test_events_without_weights_are_listed_and_count_the_same():
 
 def test_every_kind_of_event_needs_a_weight():
     with pytest.raises(
-        DataError, match=r"events without a weight: cart \(1\); give each a weight \(0 leaves it out\)"
+        DataError,
+        match=r"events without a weight: cart \(1\); give each a weight \(0 leaves it out\)",
     ):
         of(event_weights={"purchase": 5, "view": 1})
     left = of(event_weights={"purchase": 5, "view": 1, "cart": 0})
