@@ -259,7 +259,14 @@ class _LanczosSpace:
         """Reduce the basis to the best Ritz vectors, and keep the next block."""
         keep = min(k + max((self._limit - k) // 5, 1), self._size)
         V = self._V[:, : self._size]
-        kernels.multiply(V, self._vectors[:, :keep], out=self._V[:, :keep])
+        kept = self._V[:, :keep]
+        kernels.multiply(V, self._vectors[:, :keep], out=kept)
+        if self.is_restarted:
+            # The loss of orthogonality grows with each restart if eigenvalues decay slowly.
+            gram = kernels.coefficients(kept, np.ascontiguousarray(kept)).astype(np.float64)
+            if np.abs(gram - np.eye(keep)).max() > self._largest_loss / 100:
+                kernels.multiply(kept, np.linalg.inv(np.linalg.cholesky(gram)).T, out=kept)
+                self._block, _, _ = extend_basis(kept, self._block, 1.0, self._rng)
         kernels.place(self._block, self._V[:, keep : keep + self._width])
         self._H[:] = 0.0
         np.fill_diagonal(self._H[:keep, :keep], self._values[:keep])

@@ -235,3 +235,12 @@ def test_lanczos_vectors_are_orthonormal_to_a_hundredth_of_the_tolerance(dtype, 
     V, converged = lanczos.leading_eigenvectors(values.__mul__, *given, rng, 200, block=8)
     assert converged
     assert np.abs(V.T @ V - np.eye(40)).max() < max(tol / 100, 100 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("shape", [(3000, 700), (700, 3000)])
+def test_many_restarts_keep_the_basis_of_lanczos_orthonormal(shape):
+    """Eigenvalues that hardly decay: each restart multiplied the loss of orthogonality by seven."""
+    A = np.random.default_rng(0).normal(size=shape)
+    svd = truncated_svd(A, 5, method="lanczos", random_state=0)
+    np.testing.assert_allclose(svd.s, np.linalg.svd(A, compute_uv=False)[:5], rtol=1e-10)
+    assert svd.passes < 400
