@@ -26,6 +26,7 @@ _BLOCK = 64  # number of factors solved for at once, if there are more
 # Minimum ratio of multiplications, exact to blocks, for blocks: they run at a lower rate, and need
 # more sweeps.
 _BLOCK_GAIN = 3.6
+_ROUNDING = 30  # an entry of a Gram matrix below this number of epsilons of the largest is zero
 
 FEATURE_PENALTY = 30.0
 """Ridge penalty of a feature's coefficients: with this many rows, they are shrunk by half."""
@@ -126,9 +127,7 @@ def implicit_sweeps(
         if given.ndim != 2 or len(given) != m:
             raise ArgumentError(f"start must have {m} rows; got shape {given.shape}.")
         if given.shape[1] > k:  # all turns are alike: keep the strongest directions
-            with kernels.one_blas_thread():
-                axes = np.linalg.eigh(_gram(given, 1.0).astype(np.float64))[1]
-            given = kernels.multiply(given, axes[:, -k:])
+            given = in_principal_axes(given)[:, -k:]
         start[:, : given.shape[1]] = given  # columns of zeros would stay so
     both = kernels.csr_arrays(W), kernels.csr_arrays(W.T.tocsr())
     features = row_features, column_features
@@ -183,9 +182,7 @@ class _Side:
         if self.ridge is None and other.ridge is None:
             # Rotated factors are equivalent. Rows with few entries are faster to solve with a
             # diagonal Gram matrix.
-            with kernels.one_blas_thread():
-                values, axes = np.linalg.eigh(gram.astype(np.float64))
-            values = np.maximum(values, 0)
+            values, axes = _principal_axes(gram)
             known[:] = kernels.multiply(known, axes)
             if self.in_blocks:
                 self.factors[:] = kernels.multiply(self.factors, axes)
@@ -266,7 +263,9 @@ def solve_interactions(
     """Solve for rows against fixed columns: a half-sweep of `implicit_sweeps`, or a fold-in.
 
     Takes column factors of shape (m, k) and returns row factors of shape (n, k). The result of a
-    row is the same to the bit whichever rows are solved with it, on any number of threads. `points`
+    row is the same to the bit whichever rows are solved with it, on any number of threads. With
+    many factors, rows with few entries are solved much faster if the column factors are
+    `in_principal_axes`. `points`
     are the prior means of the rows, shape (n, k), by default zero. Columns that are not `known`,
     shape (m,), are left out of the pairs. If the columns given are a subset, `whole` has the Gram
     matrix of the factors of all columns, and their number.
@@ -281,12 +280,31 @@ def solve_interactions(
         else:
             gram = used.dtype.type(unobserved_weight) * whole[0].astype(used.dtype)
             others = whole[1]
+        diagonal = np.diag(np.diag(gram))
+        if np.abs(gram - diagonal).max() <= _ROUNDING * np.finfo(gram.dtype).eps * diagonal.max():
+            gram = diagonal
         penalty = _penalties(weights, m, others, regularization, unobserved_weight, count_power)
         factors = kernels.aligned_zeros((len(weights.indptr) - 1, k), used.dtype)
         right = None if points is None else penalty[:, None] * points
         given: dict[str, Any] = {"gram": gram, "penalty": penalty, "factors": factors}
         kernels.implicit_half_sweep(weights, used, right=right, **given)
     return factors
+
+
+def in_principal_axes(factors: Floats) -> Floats:
+    """Rotate factors, shape (n, k), to a diagonal Gram matrix with ascending entries.
+
+    Scores don't change if the factors of the other side are solved for again. `solve_interactions`
+    is faster with a diagonal Gram matrix.
+    """
+    return kernels.multiply(factors, _principal_axes(_gram(factors, 1.0))[1])
+
+
+def _principal_axes(gram: Floats) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the eigenvalues in ascending order, none negative, and the eigenvectors."""
+    with kernels.one_blas_thread():
+        values, axes = np.linalg.eigh(gram.astype(np.float64))
+    return np.maximum(values, 0), axes
 
 
 def _gram(factors: Floats, weight: float) -> Floats:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
-from lowrank.completion.implicit import implicit_sweeps, solve_interactions
+from lowrank.completion.implicit import implicit_sweeps, in_principal_axes, solve_interactions
 from lowrank.completion.links import Terms
 from lowrank.kernels import CsrArrays
 from lowrank.kernels.retrieval import top_k
@@ -44,7 +44,8 @@ _FIRST_WEIGHT, _FIRST_PENALTY = 0.03, 2.0  # starting point
 _STEP = 10**0.25  # factor between neighbouring values
 _TRIALS = 30  # maximum number of fits
 
-_MOST_OF_MANY = 3_000_000  # interactions above which fits with 256 factors take too long
+_MANY_INTERACTIONS = 3_000_000  # number above which fits with 256 factors take too long
+_MANY_ROWS, _SHORT = 10_000, 50  # numbers of users and items, and interactions, for 512 factors
 
 Place = tuple[int, int]  # grid position: steps of unobserved_weight and of regularization
 
@@ -97,9 +98,10 @@ class IALS(PriorModel):
 
     factors: int | None = parameter(
         None,
-        "Number of latent factors; by default 256, and 128 for more than 3 million interactions.",
+        "Number of latent factors; by default 256, 128 for more than 3 million interactions, and "
+        "512 for many users and items with few interactions each.",
         low=16,
-        high=256,
+        high=512,
         log=True,
     )
     regularization: float | None = parameter(
@@ -144,7 +146,8 @@ class IALS(PriorModel):
         options["row_features"], options["column_features"] = (
             None if rows[side] is None else each for side, each in features.items()
         )
-        k = self.factors or default_factors(*ratings.shape, ratings.n_ratings)
+        plain = all(each is None for each in rows.values())
+        k = self.factors or default_factors(*ratings.shape, ratings.n_ratings, dual=plain)
         if not (self.unobserved_weight and self.regularization):
             found = f"unobserved_weight={penalties[0]:.4g}, regularization={penalties[1]:.4g}"
             vars(self)["remarks"] = (f"penalties: {found}",)
@@ -168,6 +171,8 @@ class IALS(PriorModel):
                 sweep.column_prior.of(rows["item"], ratings.n_items),
             )
             vars(self).update(self._completed("item", self.item_factors, counts, points))
+        if plain:  # so that users are fast to fold in
+            self.item_factors = in_principal_axes(self.item_factors)
         # Solve the users again, so that folding in a training user returns the same vector.
         vars(self).update(self._solved(Histories.of(ratings), rows["user"], of_users=True))
 
@@ -288,21 +293,33 @@ class IALS(PriorModel):
             return Penalties(weight, given.regularization or mean / (density + weight))
 
         steps = [(0, 1), (0, -1)] * (not given[1]) + [(1, 0), (-1, 0)] * (not given[0])
-        k = self.factors or default_factors(n, m, weights.nnz)
-        most, best = min(k, n, m), (0, 0)  # more factors than rows or columns change nothing
-        few = min(_FACTORS, most)
-        heights: dict[Place, float] = {}
+        k = min(self.factors or _FACTORS, _FACTORS, n, m)
+        best, heights = (0, 0), dict[Place, float]()
         for size in (2, 1):
             taken = [(size * i, size * j) for i, j in steps]
-            best = _climbed(best, taken, lambda each: trial.ndcg(penalties(each), few), heights)
-        if few < most and not given[1]:  # more factors need a larger penalty
-            best = _climbed(best, steps[:1], lambda each: trial.ndcg(penalties(each), most), {})
+            best = _climbed(best, taken, lambda each: trial.ndcg(penalties(each), k), heights)
         return penalties(best)
 
 
-def default_factors(n_users: int, n_items: int, n_interactions: int) -> int:
-    """Return the number of factors for data of this size."""
-    return min(n_users, n_items, 256 if n_interactions <= _MOST_OF_MANY else 128)
+def default_factors(n_users: int, n_items: int, n_interactions: int, *, dual: bool = False) -> int:
+    """Return the number of factors for data of this size.
+
+    Many users and items need many factors. They take little time with short histories if these are
+    solved in the `dual` form, with one equation per interaction.
+
+    Examples
+    --------
+    >>> default_factors(610, 9724, 100_000), default_factors(162541, 59047, 25_000_000)
+    (256, 128)
+    >>> default_factors(29858, 40981, 810_128, dual=True)
+    512
+    """
+    rows, k = min(n_users, n_items), 256
+    if n_interactions > _MANY_INTERACTIONS:
+        k = 128
+    elif dual and rows >= _MANY_ROWS and n_interactions <= _SHORT * rows:
+        k = 512
+    return min(rows, k)
 
 
 def _climbed(
