@@ -313,7 +313,7 @@ def judge(words: list[str], result: Result) -> str:
     assert len(errors) == (result.exit_code != 0), said
     if errors:
         assert said.endswith("\n"), said
-    return ("done", "refused", "bad usage")[result.exit_code]
+    return ("done", "rejected", "bad usage")[result.exit_code]
 
 
 JUNK = [b"\xff\xfe", b"\x1b[31m", b"a\nb", b"\xc3\x28.csv", b"\xe2\x80\xae", b"9" * 100_000, b"%s"]
@@ -356,7 +356,7 @@ def test_pipes_are_not_waited_for(playground, tmp_path, monkeypatch):
         ["data", "sample", "--out", "pipe", "--force"],
     ):
         result = CliRunner().invoke(cli, words)
-        assert judge(words, result) in ("refused", "bad usage")
+        assert judge(words, result) in ("rejected", "bad usage")
 
 
 def test_any_command_line(playground, tmp_path, monkeypatch, budget, fuzz_count):

@@ -146,7 +146,7 @@ def test_arrays_that_lie(wholes, tmp_path, budget, fuzz_count):
             fuzz_count["used"] += 1
         except RecsysError as error:
             assert "\n" not in str(error)  # noqa: PT017
-            fuzz_count["refused"] += 1
+            fuzz_count["rejected"] += 1
         except LinAlgError:  # the command says that the numbers are damaged
             fuzz_count["not computed"] += 1
         finally:
@@ -155,7 +155,7 @@ def test_arrays_that_lie(wholes, tmp_path, budget, fuzz_count):
     check()
 
 
-def refused(saved, message):
+def rejected(saved, message):
     load = LSI.load if saved.name == "lsi" else Recommender.load
     with pytest.raises(ModelFileError, match=message) as caught:
         load(saved)
@@ -196,7 +196,7 @@ def test_headers_that_lie(saved, text, shape):
     name = "arrays/item_factors.npy" if saved.name == "als" else "arrays/components.npy"
     (saved / name).write_bytes(header(text))
     enter_file(saved, name, dtype="<f4", shape=shape)
-    refused(saved, "is damaged: ")
+    rejected(saved, "is damaged: ")
 
 
 @pytest.mark.parametrize("name", ["../out.npy", "/etc/passwd", "arrays/../x.npy", "arrays/a/b.npy"])
@@ -204,7 +204,7 @@ def test_names_that_lead_out(saved, name):
     enter(
         saved, lambda document: document["files"].update({name: {"sha256": "0" * 64, "bytes": 1}})
     )
-    refused(saved, r"is damaged: model.json: Expected `str` matching")
+    rejected(saved, r"is damaged: model.json: Expected `str` matching")
 
 
 @pytest.mark.parametrize(
@@ -223,19 +223,19 @@ def test_names_that_lead_out(saved, name):
 )
 def test_model_json_that_is_strange(saved, text):
     (saved / "model.json").write_bytes(text.replace(b"-model", b"-lsi" * (saved.name == "lsi")))
-    refused(saved, "is damaged|is not a saved")
+    rejected(saved, "is damaged|is not a saved")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, "5", None, True])
 def test_a_range_of_ratings_that_is_none(wholes, tmp_path, value):
     saved = shutil.copytree(wholes / "als", tmp_path / "als")
     enter(saved, lambda document: document["training"].update(rating_max=value))
-    refused(saved, "is damaged: .*rating_max|is damaged: model.json is not valid JSON")
+    rejected(saved, "is damaged: .*rating_max|is damaged: model.json is not valid JSON")
 
 
 def test_model_json_without_end(saved, monkeypatch):
     monkeypatch.setattr(recsys.schema, "LONGEST", 100)
-    refused(saved, "model.json has more than 100 bytes")
+    rejected(saved, "model.json has more than 100 bytes")
 
 
 OTHERS = {
@@ -254,7 +254,7 @@ def test_what_is_no_file_is_not_opened(saved, name, other):
     path = saved / (table if name == "a table" else name)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     OTHERS[other](path)
-    refused(saved, "is missing|has no model.json|cannot be read|is not a file")
+    rejected(saved, "is missing|has no model.json|cannot be read|is not a file")
 
 
 def test_studies_that_were_changed(tmp_path, budget, fuzz_count):
@@ -271,7 +271,7 @@ def test_studies_that_were_changed(tmp_path, budget, fuzz_count):
             fuzz_count["went on"] += 1
         except RecsysError as error:
             assert "study" in str(error)  # noqa: PT017
-            fuzz_count["refused"] += 1
+            fuzz_count["rejected"] += 1
 
     check()
 

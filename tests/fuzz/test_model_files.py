@@ -1,4 +1,4 @@
-"""Saved models with damaged files: refused in one sentence, even if the checksums fit."""
+"""Saved models with damaged files: rejected in one sentence, even if the checksums fit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_damaged_models(tmp_path, budget, fuzz_count):
             Recommender.load(model).recommend(1, n=2)
             fuzz_count["loaded"] += 1
         except (ModelFileError, UnknownIdError):  # an id may have become another
-            fuzz_count["refused"] += 1
+            fuzz_count["rejected"] += 1
         finally:
             shutil.rmtree(model)
 

@@ -91,13 +91,13 @@ def damaged(draw: st.DrawFn) -> tuple[str, bytes]:
     return name, bytes(content)
 
 
-def read_or_refuse(path: Path) -> str:
+def read_or_reject(path: Path) -> str:
     """Return what came of reading; anything but ratings or a sentence is raised."""
     try:
         read_ratings(path)
     except DataError as error:
         assert "\n" not in str(error)  # noqa: PT017
-        return "refused"
+        return "rejected"
     return "read"
 
 
@@ -111,7 +111,7 @@ def test_damaged_files(tmp_path: Path, budget, fuzz_count) -> None:
         path = folder / name
         path.write_bytes(content)
         try:
-            fuzz_count[read_or_refuse(path)] += 1
+            fuzz_count[read_or_reject(path)] += 1
             assert [p.name for p in tmp_path.iterdir()] == ["in"]
             assert [p.name for p in folder.iterdir()] == [name]
         finally:
@@ -128,7 +128,7 @@ def test_damaged_titles(tmp_path: Path, budget, fuzz_count) -> None:
     def check(name: str, other: tuple[str, bytes]) -> None:
         path = tmp_path / name
         path.write_bytes(other[1] if len(other[1]) % 2 else TITLES + other[1])
-        fuzz_count[read_or_refuse(tmp_path / "ratings.csv")] += 1
+        fuzz_count[read_or_reject(tmp_path / "ratings.csv")] += 1
         path.unlink()
 
     check()
@@ -144,7 +144,7 @@ def test_random_json_lines(tmp_path: Path, budget, fuzz_count) -> None:
     def check(given_rows: list[dict[str, object]]) -> None:
         path = tmp_path / "r.jsonl"
         path.write_text("\n".join(map(json.dumps, given_rows)))
-        fuzz_count[read_or_refuse(path)] += 1
+        fuzz_count[read_or_reject(path)] += 1
 
     check()
 
@@ -156,5 +156,5 @@ def test_a_zip_writes_nothing_outside(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "deep" / "er"
     folder.mkdir(parents=True)
     (folder / "set.zip").write_bytes(_zip({name: CSV}))
-    read_or_refuse(folder / "set.zip")
+    read_or_reject(folder / "set.zip")
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["deep", "er", "set.zip"]

@@ -291,12 +291,12 @@ def test_kernels_with_other_arguments_are_one_clear_error():
         backends.check_same(other)
 
 
-def test_unknown_kernels_are_refused():
+def test_unknown_kernels_raise():
     with pytest.raises(ValueError, match=r"kernels must be one of reference.*; got 'avx9000'"):
         kernels.use("avx9000")
 
 
-def test_threads_below_one_are_refused():
+def test_threads_below_one_raise():
     with pytest.raises(
         ValueError, match="threads must be at least 1, or None for all cores; got 0"
     ):

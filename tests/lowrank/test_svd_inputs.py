@@ -1,4 +1,4 @@
-"""What `truncated_svd` accepts and refuses: containers, dtypes, centring, arguments, messages."""
+"""What `truncated_svd` accepts and rejects: containers, dtypes, centring, arguments, messages."""
 
 import tracemalloc
 

@@ -272,13 +272,13 @@ def test_no_items_to_choose_from():
     assert found.counts.tolist() == [0, 0, 0]
 
 
-def test_n_below_one_is_refused():
+def test_n_below_one_raises():
     users, items, _, _ = problem(3, 5, 2, seed=1)
     with pytest.raises(ValueError, match="n must be at least 1; got 0"):
         top_k(users, items, 0)
 
 
-def test_a_mask_of_other_items_is_refused():
+def test_a_mask_of_other_items_raises():
     users, items, _, _ = problem(3, 5, 2, seed=1)
     with pytest.raises(ValueError, match=r"allowed must have shape \(5,\); got \(4,\)"):
         top_k(users, items, 2, allowed=np.ones(4, bool))

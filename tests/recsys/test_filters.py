@@ -163,7 +163,7 @@ def test_nothing_but_the_metadata_can_be_read(ratings, condition, tmp_path):
 
 
 def test_columns_with_the_names_of_keywords_open_no_doors(tmp_path):
-    """Every word is a column here, so that only the keywords themselves can be refused."""
+    """Every word is a column here, so that only the keywords themselves can be rejected."""
     secret = tmp_path / "secret.csv"
     secret.write_text("hidden\n1\n")
     names = ["year", "select", "hidden", "from", "read_csv", "e"]
@@ -214,7 +214,7 @@ def test_conditions_go_with_lists(ratings):
 
 
 @pytest.mark.parametrize(("part", "times"), [("year = 1 or ", 20_000), ("(", 401), ("not ", 401)])
-def test_a_condition_of_absurd_length_is_refused_before_it_is_parsed(part, times, ratings):
+def test_a_condition_of_absurd_length_is_rejected_before_it_is_parsed(part, times, ratings):
     with pytest.raises(DataError, match="has more than 400 words and signs"):
         rows_where(part * times + "true", ratings)
     assert met(f"item in ({','.join(['3'] * 5000)})", ratings) == [3]

@@ -70,7 +70,7 @@ def test_nobody_to_impute_for_is_an_empty_frame(recommender):
     assert found.schema == pl.concat(recommender.impute()).schema
 
 
-def test_impute_refuses_at_once(recommender):
+def test_impute_rejects_at_once(recommender):
     with pytest.raises(UnknownIdError, match="Unknown user 4"):
         recommender.impute([4])
     with pytest.raises(UnknownIdError, match="Unknown item 'e'"):
@@ -123,7 +123,7 @@ def test_an_explanation_of_contacts_has_no_ratings():
     assert frame["contribution"].to_list() == [2.0, 0.0, 0.0]
 
 
-def test_explain_refuses(recommender):
+def test_explain_rejects(recommender):
     with pytest.raises(UnknownIdError, match="Unknown user 4"):
         recommender.explain(4, "a")
     with pytest.raises(UnknownIdError, match="Unknown item 'e'"):

@@ -151,14 +151,14 @@ def test_more_items_than_there_are(recommender):
 
 
 @pytest.mark.parametrize("n", [0, -3])
-def test_n_below_one_is_refused(recommender, n):
+def test_n_below_one_raises(recommender, n):
     with pytest.raises(ValueError, match=f"n must be at least 1; got {n}"):
         recommender.recommend(10, n)
     with pytest.raises(DataError, match=f"n must be at least 1; got {n}"):
         recommender.similar_items("a", n)
 
 
-def test_unknown_ids_are_refused_with_the_nearest(recommender):
+def test_unknown_ids_are_rejected_with_the_nearest(recommender):
     with pytest.raises(UnknownIdError, match="Unknown user 31; the nearest ids are 30, 20, 10"):
         recommender.recommend([10, 31])
     with pytest.raises(UnknownIdError, match="Unknown user -1"):
@@ -233,7 +233,7 @@ def test_one_user_gets_the_same_alone_before_and_after_items_are_ordered(monkeyp
     assert fitted._known_users._searches == len(users)
 
 
-def test_other_cold_starts_are_refused(recommender):
+def test_other_cold_starts_raise(recommender):
     with pytest.raises(DataError, match="cold_start must be one of error, popular; got 'bias'"):
         recommender.recommend(10, cold_start="bias")
     with pytest.raises(DataError, match="cold_start must be one of error, bias, popular; got 'no'"):
@@ -310,7 +310,7 @@ def test_predict_takes_no_rows(recommender):
         ({"user": [10], "item": ["z"]}, UnknownIdError, "Unknown item 'z'"),
     ],
 )
-def test_bad_pairs_are_refused(recommender, pairs, error, message):
+def test_bad_pairs_raise(recommender, pairs, error, message):
     with pytest.raises(error, match=message):
         recommender.predict(pl.DataFrame(pairs))
 
@@ -388,7 +388,7 @@ def test_before_fit_every_question_says_so():
             ask(Recommender("popular"))
 
 
-def test_fit_refuses_no_ratings_and_foreign_validation(ratings):
+def test_fit_rejects_no_ratings_and_foreign_validation(ratings):
     with pytest.raises(DataError, match="There are no ratings to fit a model to"):
         Recommender("popular").fit(ratings.take(np.zeros(5, bool)))
     with pytest.raises(DataError, match=r"validation must have the users and items of the ratings"):
@@ -540,7 +540,7 @@ def test_parameters_are_of_the_right_type(params, message):
         ("spectral", {"popularity": 1000.0}, "item_output has values that are not finite"),
     ],
 )
-def test_a_fit_that_breaks_down_is_refused(name, params, message):
+def test_a_fit_that_breaks_down_raises(name, params, message):
     rng = np.random.default_rng(0)
     table = rng.integers(1, 6, (50, 40)).astype(float)
     table[rng.random(table.shape) > 0.15] = np.nan

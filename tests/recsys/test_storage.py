@@ -1,4 +1,4 @@
-"""Saved models: what is written comes back, and what was damaged is refused in one sentence."""
+"""Saved models: what is written comes back, and what was damaged is rejected in one sentence."""
 
 import errno
 import hashlib
@@ -365,7 +365,7 @@ def test_a_model_that_could_not_be_loaded_is_not_saved(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_parameter_that_json_cannot_hold_is_refused(tmp_path):
+def test_a_parameter_that_json_cannot_hold_raises(tmp_path):
     recommender = Recommender("popular").fit(make_ratings())
     recommender.model.damping = object()
     with pytest.raises(
@@ -378,7 +378,7 @@ def test_a_parameter_that_json_cannot_hold_is_refused(tmp_path):
 # Refusals
 
 
-def refused(path, message, **load):
+def rejected(path, message, **load):
     with pytest.raises(ModelFileError, match=message) as caught:
         Recommender.load(path, **load)
     text = str(caught.value)
@@ -387,11 +387,11 @@ def refused(path, message, **load):
 
 
 def test_a_missing_model(saved):
-    refused(
+    rejected(
         saved.parent / "nothing", r"There is no saved model .*nothing; `recsys fit` makes one\."
     )
-    refused(saved.parent / "modle", r"There is no saved model .*modle; did you mean .*model\?")
-    refused(saved.parent / "not" / "there", "There is no saved model")
+    rejected(saved.parent / "modle", r"There is no saved model .*modle; did you mean .*model\?")
+    rejected(saved.parent / "not" / "there", "There is no saved model")
 
 
 def test_whole_numbers_are_a_range_as_well(saved, recommender):
@@ -409,12 +409,12 @@ def test_whole_numbers_are_a_range_as_well(saved, recommender):
 
 def test_what_is_no_model(saved, tmp_path):
     (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", r"empty is not a saved model: it has no model\.json\.")
-    refused(
+    rejected(tmp_path / "empty", r"empty is not a saved model: it has no model\.json\.")
+    rejected(
         saved / "model.json", "model.json is not a saved model: it is a file, and a saved model is"
     )
     (tmp_path / "empty" / "model.json").write_text('{"format": "keras"}')
-    refused(tmp_path / "empty", "empty is not a saved model: its model.json does not have")
+    rejected(tmp_path / "empty", "empty is not a saved model: its model.json does not have")
     assert format_of(tmp_path / "empty") == "keras"
     assert format_of(saved) == MODEL_FORMAT
 
@@ -425,12 +425,12 @@ def test_what_is_no_model(saved, tmp_path):
 )
 def test_model_json_that_is_no_json(saved, text):
     (saved / "model.json").write_text(text, encoding="latin-1")
-    refused(saved, r"model is damaged: model.json is not valid JSON\.")
+    rejected(saved, r"model is damaged: model.json is not valid JSON\.")
 
 
 def test_model_json_that_is_no_object(saved):
     (saved / "model.json").write_text("[1]")
-    refused(saved, r"is damaged: model.json is not a JSON object\.")
+    rejected(saved, r"is damaged: model.json is not a JSON object\.")
 
 
 def test_a_newer_format_says_which_version_reads_it(saved):
@@ -440,7 +440,7 @@ def test_a_newer_format_says_which_version_reads_it(saved):
         "files": "of another kind",
     }
     edit_manifest(saved, lambda document: document.update(newer))
-    refused(
+    rejected(
         saved,
         r"has format version 3, and this version of recsys reads 2; "
         r"install lowrank-recsys 9\.1\.0 or newer\.",
@@ -449,7 +449,7 @@ def test_a_newer_format_says_which_version_reads_it(saved):
 
 def test_an_unknown_model(saved):
     edit_manifest(saved, lambda document: document.update(model="quantum"))
-    refused(
+    rejected(
         saved, "is of the kind 'quantum', which this version of recsys does not know; it knows als,"
     )
 
@@ -466,7 +466,7 @@ def test_entries_of_the_wrong_type(saved, key, value):
             del document[key]
 
     edit_manifest(saved, change)
-    refused(
+    rejected(
         saved,
         r"is damaged: model.json: |is damaged: the checksum|format version|of the kind 'missing'",
     )
@@ -477,7 +477,7 @@ def test_entries_of_the_wrong_type(saved, key, value):
 )
 def test_the_range_of_the_ratings_must_be_numbers(saved, key, value):
     edit_manifest(saved, lambda document: document["training"].update({key: value}))
-    refused(saved, f"is damaged: .*{key}")
+    rejected(saved, f"is damaged: .*{key}")
 
 
 @pytest.mark.parametrize(
@@ -501,7 +501,7 @@ def test_names_that_lead_elsewhere(saved, name):
         document["files"][name] = document["files"]["arrays/user_bias.npy"]
 
     edit_manifest(saved, change)
-    refused(saved, "is damaged: model.json: Expected `str` matching")
+    rejected(saved, "is damaged: model.json: Expected `str` matching")
 
 
 @pytest.mark.parametrize(
@@ -520,33 +520,33 @@ def test_names_that_lead_elsewhere(saved, name):
 )
 def test_entries_of_files_that_are_wrong(saved, change, message):
     edit_manifest(saved, lambda document: document["files"]["arrays/user_bias.npy"].update(change))
-    refused(saved, message)
+    rejected(saved, message)
 
 
 def test_a_change_of_model_json_by_hand(saved):
     file = saved / "model.json"
     file.write_text(file.read_text().replace('"rating_max": 5.0', '"rating_max": 6.0'))
-    refused(saved, r"is damaged: the checksum of model.json is wrong\.")
+    rejected(saved, r"is damaged: the checksum of model.json is wrong\.")
 
 
 @pytest.mark.parametrize("name", ARRAYS + TABLES)
 def test_files_that_are_missing_or_of_another_size(saved, name):
     contents = (saved / name).read_bytes()
     (saved / name).write_bytes(contents[:-1])
-    refused(saved, f"is damaged: {name} has .* bytes instead of {len(contents):,}")
+    rejected(saved, f"is damaged: {name} has .* bytes instead of {len(contents):,}")
     (saved / name).write_bytes(contents + b"x")
-    refused(saved, f"is damaged: {name} has .* bytes instead of {len(contents):,}")
+    rejected(saved, f"is damaged: {name} has .* bytes instead of {len(contents):,}")
     (saved / name).unlink()
-    refused(saved, f"is damaged: {name} is missing")
+    rejected(saved, f"is damaged: {name} is missing")
     (saved / name).mkdir()
-    refused(saved, f"is damaged: {name} is missing")
+    rejected(saved, f"is damaged: {name} is missing")
 
 
 @pytest.mark.parametrize("name", ARRAYS + TABLES)
 def test_files_that_model_json_does_not_list(saved, name):
     edit_manifest(saved, lambda document: document["files"].pop(name))
     short = name.removeprefix("arrays/").removesuffix(".npy")
-    refused(
+    rejected(
         saved, f"is damaged: (model.json does not list {name}|.* needs an array '{short}'|.*values)"
     )
 
@@ -565,7 +565,7 @@ def test_a_flipped_bit_anywhere_is_found(saved, data):
         if file.name == "model.json" and _same_json(contents, flipped):
             Recommender.load(saved)
         else:
-            refused(saved, "damaged|is not a saved model|format version")
+            rejected(saved, "damaged|is not a saved model|format version")
     finally:
         file.write_bytes(contents)
 
@@ -583,7 +583,7 @@ def test_small_models_are_verified_wholly(saved, monkeypatch):
     contents = bytearray(file.read_bytes())
     contents[-1] ^= 1
     file.write_bytes(contents)
-    refused(saved, "the contents of ratings/data.npy have changed since it was saved")
+    rejected(saved, "the contents of ratings/data.npy have changed since it was saved")
 
 
 def test_large_models_are_verified_in_part_and_wholly_on_request(saved, monkeypatch):
@@ -594,12 +594,12 @@ def test_large_models_are_verified_in_part_and_wholly_on_request(saved, monkeypa
     contents[-1] ^= 1
     file.write_bytes(contents)
     Recommender.load(saved)
-    refused(saved, "the contents of arrays/item_factors.npy have changed since", verify=True)
+    rejected(saved, "the contents of arrays/item_factors.npy have changed since", verify=True)
     small = saved / "arrays" / "user_bias.npy"
     contents = bytearray(small.read_bytes())
     contents[-1] ^= 1
     small.write_bytes(contents)
-    refused(saved, "the contents of arrays/user_bias.npy have changed since it was saved")
+    rejected(saved, "the contents of arrays/user_bias.npy have changed since it was saved")
 
 
 def test_objects_are_never_unpickled(saved, tmp_path):
@@ -613,9 +613,9 @@ def test_objects_are_never_unpickled(saved, tmp_path):
     np.save(saved / "arrays" / "user_bias.npy", bomb, allow_pickle=True)
     contents = (saved / "arrays" / "user_bias.npy").read_bytes()
     replace_file(saved, "arrays/user_bias.npy", contents, shape=[4])
-    refused(saved, "is damaged: arrays/user_bias.npy is not an array of numbers")
+    rejected(saved, "is damaged: arrays/user_bias.npy is not an array of numbers")
     replace_file(saved, "arrays/user_bias.npy", pickle.dumps(Bomb()))
-    refused(saved, "is damaged: arrays/user_bias.npy is not an array of numbers")
+    rejected(saved, "is damaged: arrays/user_bias.npy is not an array of numbers")
     assert not mark.exists()
 
 
@@ -625,14 +625,14 @@ def test_objects_are_never_unpickled(saved, tmp_path):
 )
 def test_arrays_that_are_no_arrays(saved, contents):
     replace_file(saved, "arrays/user_bias.npy", contents)
-    refused(saved, "is damaged: arrays/user_bias.npy is not an array of numbers")
+    rejected(saved, "is damaged: arrays/user_bias.npy is not an array of numbers")
 
 
 def test_arrays_of_text_or_of_another_type(saved):
     replace_array(saved, "arrays/user_bias.npy", np.array(["a", "b", "c", "d"]))
-    refused(saved, "is damaged: model.json: Expected `str` matching")
+    rejected(saved, "is damaged: model.json: Expected `str` matching")
     replace_array(saved, "arrays/user_bias.npy", np.zeros(4), as_said=np.zeros(4, np.float32))
-    refused(saved, r"must be of type <f4 and shape \(4,\), not <f8 and \(4,\)")
+    rejected(saved, r"must be of type <f4 and shape \(4,\), not <f8 and \(4,\)")
 
 
 @pytest.mark.parametrize(
@@ -664,7 +664,7 @@ def test_arrays_of_text_or_of_another_type(saved):
 )
 def test_arrays_that_do_not_agree(saved, name, array, message):
     replace_array(saved, name, array)
-    refused(saved, f"is damaged: .*{message}")
+    rejected(saved, f"is damaged: .*{message}")
 
 
 @pytest.mark.parametrize(
@@ -680,7 +680,7 @@ def test_arrays_that_do_not_agree(saved, name, array, message):
 )
 def test_ids_that_are_no_ids(saved, array, message):
     replace_array(saved, "items/0.npy", array)
-    refused(saved, f"is damaged: {message}")
+    rejected(saved, f"is damaged: {message}")
 
 
 @pytest.mark.parametrize(
@@ -696,7 +696,7 @@ def test_ids_that_are_no_ids(saved, array, message):
 )
 def test_texts_that_would_lead_out_of_memory(saved, name, array, message):
     replace_array(saved, f"{name}.npy", array)
-    refused(saved, f"is damaged: .*{message}")
+    rejected(saved, f"is damaged: .*{message}")
 
 
 def test_metadata_of_every_type_come_back(tmp_path):
@@ -738,7 +738,7 @@ def test_metadata_of_every_type_come_back(tmp_path):
 )
 def test_columns_of_tables_that_are_not_of_their_kind(saved, change, message):
     edit_manifest(saved, lambda document: document["columns"]["item_table"][2].update(change))
-    refused(saved, f"is damaged: .*{message}")
+    rejected(saved, f"is damaged: .*{message}")
 
 
 @pytest.mark.parametrize(
@@ -759,18 +759,18 @@ def test_tables_that_are_not_of_items(frame, kinds, message):
 
 def test_ids_of_tables_that_are_there_twice(saved):
     replace_array(saved, "item_table/0.npy", np.array([50, 50]))
-    refused(saved, "is damaged: a table of items needs distinct ids")
+    rejected(saved, "is damaged: a table of items needs distinct ids")
 
 
 def test_parameters_that_the_model_does_not_have(tmp_path):
     for model in (Bias(), Popular()):
         Recommender(model).fit(make_ratings()).save(tmp_path / model.name)
     edit_manifest(tmp_path / "bias", lambda document: document["parameters"].update(evil=1))
-    refused(tmp_path / "bias", "is damaged: .*unexpected keyword argument 'evil'")
+    rejected(tmp_path / "bias", "is damaged: .*unexpected keyword argument 'evil'")
     edit_manifest(tmp_path / "popular", lambda document: document["parameters"].update(damping=-1))
-    refused(tmp_path / "popular", "is damaged: damping must be at least 0; got -1")
+    rejected(tmp_path / "popular", "is damaged: damping must be at least 0; got -1")
     edit_manifest(tmp_path / "popular", lambda document: document["parameters"].update(damping="2"))
-    refused(tmp_path / "popular", "is damaged: damping must be a number; got '2'")
+    rejected(tmp_path / "popular", "is damaged: damping must be a number; got '2'")
 
 
 @pytest.mark.parametrize(
@@ -825,10 +825,10 @@ def test_a_file_that_cannot_be_read_is_said(saved, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr("recsys.saved_arrays.open_memmap", fail)
-    refused(saved, r"The saved model .*model cannot be read: Permission denied\.")
+    rejected(saved, r"The saved model .*model cannot be read: Permission denied\.")
 
 
-def test_all_refusals_are_errors_of_this_package():
+def test_all_rejections_are_errors_of_this_package():
     assert issubclass(ModelFileError, RecsysError)
     assert issubclass(ModelFileError, ValueError)
 
@@ -923,7 +923,7 @@ def with_blocks(featured, tmp_path):
 )
 def test_blocks_of_features_that_do_not_agree(with_blocks, change, message):
     edit_manifest(with_blocks, lambda document: document["features"]["item"][1].update(change))
-    refused(with_blocks, f"is damaged: .*({message})")
+    rejected(with_blocks, f"is damaged: .*({message})")
 
 
 @pytest.mark.parametrize(
@@ -946,7 +946,7 @@ def test_blocks_of_features_that_do_not_agree(with_blocks, change, message):
 def test_arrays_of_features_that_do_not_agree(with_blocks, name, array, message):
     changed = array(np.load(with_blocks / f"{name}.npy"))
     replace_array(with_blocks, f"{name}.npy", changed)
-    refused(with_blocks, f"is damaged: .*({message})")
+    rejected(with_blocks, f"is damaged: .*({message})")
 
 
 @pytest.mark.parametrize(
@@ -963,7 +963,7 @@ def test_arrays_of_features_that_do_not_agree(with_blocks, name, array, message)
         ("items/0", lambda array: array.astype(np.float64)),
     ],
 )
-def test_shortlists_of_arrays_that_do_not_agree_are_refused(tmp_path, name, change):
+def test_shortlists_of_arrays_that_do_not_agree_raise(tmp_path, name, change):
     saved = tmp_path / "model"
     Recommender("als", factors=2, iterations=2).fit(make_ratings()).save(saved)
     assert shortlist(saved, ["ann"], 3) is not None
@@ -973,9 +973,9 @@ def test_shortlists_of_arrays_that_do_not_agree_are_refused(tmp_path, name, chan
         Recommender.load(saved)
 
 
-def test_positions_of_users_that_are_not_those_of_the_histories_are_refused(featured, tmp_path):
+def test_positions_of_users_that_are_not_those_of_the_histories_raise(featured, tmp_path):
     ratings = with_features(featured, texts="vectors")
     Recommender("spectral", factors=3).fit(ratings).save(tmp_path / "m")
     positions = np.load(tmp_path / "m" / "arrays" / "user_positions.npy")
     replace_array(tmp_path / "m", "arrays/user_positions.npy", positions[:-1])
-    refused(tmp_path / "m", r"is damaged: The array 'user_positions' must have shape \(n_users, ")
+    rejected(tmp_path / "m", r"is damaged: The array 'user_positions' must have shape \(n_users, ")

@@ -236,7 +236,7 @@ def test_no_users_one_empty_block(random_model):
 
 
 @pytest.mark.parametrize("n", [0, -1])
-def test_n_below_one_is_refused_at_once(random_model, n):
+def test_n_below_one_is_rejected_at_once(random_model, n):
     with pytest.raises(DataError, match=f"n must be at least 1; got {n}"):
         top_n(random_model, np.arange(3), n)
 

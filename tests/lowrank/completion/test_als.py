@@ -183,18 +183,18 @@ def test_more_factors_than_the_matrix_has_rows(shape):
         ({"regularization": np.inf}, "regularization must be positive and finite; got inf"),
     ],
 )
-def test_bad_parameters_are_refused(arguments, message):
+def test_bad_parameters_raise(arguments, message):
     X, _ = observed()
     with pytest.raises(ValueError, match=message):
         next(als_sweeps(X, **{"k": 2, "regularization": 0.1, **arguments}))
 
 
-def test_nothing_known_is_refused():
+def test_nothing_known_raises():
     with pytest.raises(ValueError, match="X must have at least one stored entry; got none"):
         next(als_sweeps(sp.csr_array((3, 3)), 1, regularization=0.1))
 
 
-def test_a_start_of_another_shape_is_refused():
+def test_a_start_of_another_shape_raises():
     X, _ = observed()
     start = next(als_sweeps(X, 2, regularization=0.4)).factors
     with pytest.raises(ValueError, match=r"column factors of shape \(30, 3\); got \(30, 2\)"):

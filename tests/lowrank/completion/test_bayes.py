@@ -248,7 +248,7 @@ def test_small_tools():
         ({"X": sp.csr_array((3, 3))}, "X must have at least one stored entry; got none"),
     ],
 )
-def test_bad_arguments_are_refused(options, message):
+def test_bad_arguments_raise(options, message):
     arguments = {"X": observed()[0], "k": 2} | options
     with pytest.raises(ValueError, match=message):
         next(variational_sweeps(**arguments))

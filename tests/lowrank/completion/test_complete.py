@@ -62,7 +62,7 @@ def test_every_scale_is_completed_in_the_same_way(method, size, dtype, penalty):
         assert scaled.held_out_rmse / size == pytest.approx(plain.held_out_rmse, rel=1e-2)
 
 
-def test_a_penalty_that_is_lost_in_rounding_is_refused():
+def test_a_penalty_that_is_lost_in_rounding_raises():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 30)).astype(np.float32)
     X[rng.random(X.shape) < 0.85] = np.nan
@@ -318,7 +318,7 @@ def test_nothing_dense_is_made_of_a_large_matrix():
         ({"regularization": 0}, ValueError, "regularization must be positive and finite; got 0"),
     ],
 )
-def test_bad_arguments_are_refused(arguments, error, message):
+def test_bad_arguments_raise(arguments, error, message):
     with pytest.raises(error, match=message):
         complete(**{"X": table()[0], **arguments})
 

@@ -117,7 +117,7 @@ def test_draws_of_the_links_have_their_posterior_covariance():
         ({"X": sp.csr_array((3, 3))}, "X must have at least one stored entry; got none"),
     ],
 )
-def test_bad_arguments_are_refused(options, message):
+def test_bad_arguments_raise(options, message):
     defaults = {"X": random_ratings(), "k": 2, "regularization": 1.0, "link_penalty": 1.0}
     with pytest.raises(ValueError, match=message):
         next(linked_als_sweeps(**(defaults | options)))

@@ -340,17 +340,17 @@ def test_a_gap_that_is_not_reached_is_said():
         ({"max_iter": 0}, ValueError, "max_iter must be at least 1; got 0"),
     ],
 )
-def test_bad_arguments_are_refused(arguments, error, message):
+def test_bad_arguments_raise(arguments, error, message):
     with pytest.raises(error, match=message):
         soft_impute(table(), **{"regularization": 1.0, **arguments})
 
 
-def test_a_start_of_another_shape_is_refused():
+def test_a_start_of_another_shape_raises():
     with pytest.raises(ValueError, match=r"start must have shape \(30, 20\); got \(20, 30\)"):
         soft_impute(table(), 1.0, start=soft_impute(table().T, 1.0))
 
 
-def test_bad_grids_are_refused():
+def test_bad_grids_raise():
     with pytest.raises(ValueError, match="regularizations must be a non-empty list; got shape"):
         soft_impute_path(table(), [])
     with pytest.raises(ValueError, match=r"regularizations must be positive and finite; got -1\.0"):

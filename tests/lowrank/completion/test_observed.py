@@ -89,7 +89,7 @@ def test_unsorted_entries_are_sorted_and_the_input_is_left_alone():
         ),
     ],
 )
-def test_bad_input_is_refused(given, error, message):
+def test_bad_input_raises(given, error, message):
     with pytest.raises(error, match=message):
         observed_entries(given)
 

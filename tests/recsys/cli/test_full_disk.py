@@ -74,7 +74,7 @@ def snapshot(folder):
     }
 
 
-def refused(run, name, places, to):
+def rejected(run, name, places, to):
     result = run(*COMMANDS[name].format(**places, to=to).split(), "--quiet", code=1)
     assert result.stderr.startswith("Error: ")
     assert result.stderr.count("\n") == 1
@@ -92,7 +92,7 @@ def test_a_full_disk(run, name, places, model, tmp_path):
     before = snapshot(tmp_path)
     for n_bytes in (20, 200):
         with room_for(n_bytes):
-            said = refused(run, name, places, to)
+            said = rejected(run, name, places, to)
         assert "ile too large" in said or "disk is full" in said or "disk I/O error" in said
         assert f"{to}/" in said or "study" in name
         assert ".tmp" not in said
@@ -112,7 +112,7 @@ def test_a_folder_that_is_read_only(run, name, places, tmp_path):
     to.mkdir(exist_ok=True)
     if os.geteuid():
         to.chmod(0o500)
-    said = refused(run, name, places, to)
+    said = rejected(run, name, places, to)
     reasons = "ermission denied", "not permitted", "ead-only", "unable to open"
     assert any(reason in said for reason in reasons)
     assert ".tmp" not in said

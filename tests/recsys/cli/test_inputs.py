@@ -177,7 +177,7 @@ def test_a_ragged_history_is_said_in_one_line(run, model):
 
 
 @pytest.mark.parametrize("name", ["h.parquet", "h.csv"])
-def test_a_history_that_is_no_table_is_refused(run, model, name):
+def test_a_history_that_is_no_table_raises(run, model, name):
     Path(name).write_bytes(b"\xff\xfe\x00\xd8 no text")
     said = run("recommend", model, "--history", name, code=1).stderr
     assert said.startswith("Error: ")
@@ -313,7 +313,7 @@ def test_explain_is_the_librarys_answer(run, model, loaded):
     assert found["contribution"].to_list() == pytest.approx(expected["contribution"].to_list())
 
 
-def test_explain_refuses(run, model):
+def test_explain_rejects(run, model):
     assert (
         "Choose the item: --item or --title." in run("explain", model, "--user", 1, code=2).stderr
     )
@@ -373,7 +373,7 @@ def test_update_of_a_model_of_contacts_ignores_ratings(run, contacts):
     assert updated.n_users == 41
 
 
-def test_update_refuses(run, model, ratings):
+def test_update_rejects(run, model, ratings):
     assert "saved model" in run("update", ratings, "x.csv", "--out", "m", code=1).stderr
     assert "There is no file" in run("update", model, "none.csv", "--out", "m", code=1).stderr
     Path("bad.csv").write_text("user,item,rating\n1,101,good\n")
@@ -404,7 +404,7 @@ def test_impute_some(run, model, loaded):
     assert "u.txt: 1 of 3 users are not in the data, ignored" in result.stderr
 
 
-def test_impute_refuses_and_leaves_nothing_behind(run, contacts):
+def test_impute_rejects_and_leaves_nothing_behind(run, contacts):
     said = run("impute", contacts, "--output", "all.csv", code=1).stderr
     assert "Only ratings can be imputed, and the data are implicit feedback" in said
     assert list(Path.cwd().iterdir()) == []

@@ -98,7 +98,7 @@ def test_format_wins_over_the_suffix():
     assert Path("a.csv").read_text().startswith("{")
 
 
-def test_unknown_suffix_is_refused():
+def test_unknown_suffix_raises():
     with pytest.raises(click.UsageError, match=r"Cannot infer the format from 'a\.foo'"):
         Output(Path("a.foo")).check()
 
@@ -132,7 +132,7 @@ def test_terminal_gets_a_table_and_a_pipe_csv(monkeypatch):
     assert Output().resolved_format == "csv"
 
 
-def test_parquet_is_refused_on_a_terminal(monkeypatch):
+def test_parquet_is_rejected_on_a_terminal(monkeypatch):
     on_terminal(monkeypatch)
     with pytest.raises(click.UsageError, match="Parquet cannot be shown on a terminal"):
         Output(format="parquet").check()

@@ -218,7 +218,7 @@ def test_what_is_no_range(run, ratings, text):
         (["--train", "x", "--factors", 3, "--range", "factors=1:4"], 1, "no file or directory x"),
     ],
 )
-def test_refusals(run, args, code, message):
+def test_rejections(run, args, code, message):
     assert message in run("tune", *args, code=code).stderr
 
 

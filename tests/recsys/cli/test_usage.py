@@ -40,7 +40,7 @@ def test_usage_errors_say_what_would_be_right(run, args, message):
     assert message in run(*args, code=2).stderr
 
 
-def test_another_model_than_the_saved_one_is_refused(run, model, monkeypatch):
+def test_another_model_than_the_saved_one_raises(run, model, monkeypatch):
     said = run("recommend", model, "--user", 7, "--model", "bayes", code=1).stderr
     assert "is a saved als model, and --model bayes needs a file of ratings; leave it out" in said
     assert run("recommend", model, "--user", 7, "--model", "als").stderr == ""

@@ -87,7 +87,7 @@ def test_fit_never_replaces_other_things(run, ratings):
     assert "there is no directory" in run("fit", ratings, "--out", "no/m", code=1).stderr
 
 
-def test_fit_refuses_options_of_other_models(run, ratings):
+def test_fit_rejects_options_of_other_models(run, ratings):
     args = ["fit", ratings, "--out", "m", "--model", "popular", "--factors", 3]
     said = run(*args, code=2).stderr
     assert "--factors does not apply to popular; leave it out. It is for als, bayes, " in said
@@ -101,7 +101,7 @@ def test_a_setting_that_the_model_does_not_have_is_for_others(run, ratings, monk
     assert Recommender.load("m2").model.get_params()["factors"] == 3
 
 
-def test_fit_refuses_a_model(run, model):
+def test_fit_rejects_a_model(run, model):
     said = run("fit", model, "--out", "m", code=1).stderr
     assert "is a saved model; a file of ratings is needed here." in said
 
@@ -293,7 +293,7 @@ def test_damaged_and_missing_models(run, ratings, verb):
         assert "unexpected" not in result.stderr
 
 
-def test_info_refuses_a_file(run, ratings):
+def test_info_rejects_a_file(run, ratings):
     said = run("info", ratings / "ratings.csv", code=1).stderr
     assert "it is a file, and a saved model is a directory" in said
     assert "Error: " in run("info", ratings, code=1).stderr

@@ -118,7 +118,7 @@ def test_what_pandas_calls_missing_is_null(missing: Any) -> None:
     assert to_polars(nullable, ["user"]).to_series().to_list() == [1, None, 3]
 
 
-def test_more_ids_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ids_than_can_be_counted_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recsys.data.csr._MOST_IDS", 2)
     ids, codes = encode(pl.Series([7, 5, 7]), "user")
     assert (ids.values.to_list(), codes.tolist()) == ([5, 7], [1, 0, 1])
@@ -132,14 +132,14 @@ def test_a_column_in_the_index_of_pandas_is_pointed_to() -> None:
         to_polars(frame, ["user"]).to_series()
 
 
-def test_a_column_that_is_there_twice_is_refused() -> None:
+def test_a_column_that_is_there_twice_raises() -> None:
     frame = pd.DataFrame([[1, 2, 3]], columns=["user", "item", "user"])
     with pytest.raises(DataError, match="The frame has several columns 'user'; rename all but"):
         to_polars(frame, ["user"]).to_series()
 
 
 @pytest.mark.parametrize("value", [pd.Series([1]), pl.Series([1]), [1], "ratings.csv"])
-def test_what_is_no_frame_is_refused(value: object) -> None:
+def test_what_is_no_frame_raises(value: object) -> None:
     with pytest.raises(
         DataError, match=r"Expected a polars or pandas frame, .*; got (Series|list|str)"
     ):

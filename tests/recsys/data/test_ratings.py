@@ -424,7 +424,7 @@ def test_arrays_cannot_be_written_to() -> None:
         ratings.implicit = True  # type: ignore[misc]
 
 
-def test_arrays_of_the_wrong_type_or_length_are_refused() -> None:
+def test_arrays_of_the_wrong_type_or_length_raise() -> None:
     ids = Ids([1], "user"), Ids([1], "item")
     indptr, one = np.array([0, 1]), np.ones(1, dtype=np.float32)
     with pytest.raises(DataError, match=r"indices must be int32 of shape \(1,\); got int64"):

@@ -234,7 +234,7 @@ def test_steps_are_reported_with_their_model(split):
     assert {label for label, _ in steps} == {"b"}
 
 
-def test_bad_questions_are_refused(split):
+def test_bad_questions_raise(split):
     with pytest.raises(DataError, match="n must be at least 1; got 0"):
         evaluate(["popular"], split, n=0)
     with pytest.raises(DataError, match="n must be a whole number; got '5'"):
@@ -441,7 +441,7 @@ def test_chance_orders_cold_items_of_which_a_model_knows_nothing():
     assert found.table["precision@1"][0] == pytest.approx(n_relevant / by_chance, abs=0.05)
 
 
-def test_models_that_cannot_fold_users_in_are_refused(split):
+def test_models_that_cannot_fold_users_in_raise(split):
     with pytest.raises(DataError, match=r"The rigid model cannot fold in .*: als, .*bias"):
         evaluate([Rigid()], held_out_users(split.train, 0.3))
 
@@ -505,7 +505,7 @@ def test_an_evaluation_says_what_it_is(split):
 
 
 @pytest.mark.parametrize("given", [None, Ratings.from_matrix([[1.0, 2.0]]), [5]])
-def test_what_is_no_split_is_refused(given):
+def test_what_is_no_split_raises(given):
     with pytest.raises(DataError, match=r"split must be a Split or several; got (None|Rat|int)"):
         evaluate(["popular"], given)
 
@@ -561,7 +561,7 @@ def test_a_recommender_must_be_fitted(split):
 
 
 @pytest.mark.parametrize("model", [Popular, 5])
-def test_what_is_no_model_is_refused(split, model):
+def test_what_is_no_model_raises(split, model):
     with pytest.raises(DataError, match="A model must be a name or a model object; got"):
         evaluate([model], split)
 

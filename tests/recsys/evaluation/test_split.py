@@ -98,7 +98,7 @@ def test_random_split_depends_on_the_seed_alone(ratings):
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, 1e-9, 1 - 1e-9, float("nan")])
-def test_empty_parts_are_refused(ratings, fraction):
+def test_empty_parts_raise(ratings, fraction):
     with pytest.raises(
         DataError, match=f"leave both parts non-empty; got {fraction} of 180 ratings"
     ):
@@ -160,7 +160,7 @@ def test_times_and_kind_of_feedback_come_along():
     assert aligned.implicit
 
 
-def test_a_planted_overlap_is_refused_with_its_first_pair():
+def test_a_planted_overlap_is_rejected_with_its_first_pair():
     train = frame([("ann", "x", 5.0), ("bob", "y", 4.0), ("cy", "z", 3.0)])
     test = frame([("bob", "y", 1.0), ("cy", "z", 2.0), ("ann", "y", 2.0)])
     message = (
@@ -170,7 +170,7 @@ def test_a_planted_overlap_is_refused_with_its_first_pair():
         split_from_pair(train, test)
 
 
-def test_a_planted_overlap_is_refused_where_models_are_measured(ratings):
+def test_a_planted_overlap_is_rejected_where_models_are_measured(ratings):
     test = random_split(ratings).test
     leaky = np.zeros(ratings.n_ratings, bool)
     leaky[: ratings.n_ratings // 2] = True
@@ -178,12 +178,12 @@ def test_a_planted_overlap_is_refused_where_models_are_measured(ratings):
         evaluate(["popular"], Split(ratings.take(leaky), test))
 
 
-def test_nothing_in_common_is_refused():
+def test_nothing_in_common_raises():
     with pytest.raises(DataError, match="No test rating has both a user and an item with training"):
         split_from_pair(frame([(1, 1, 5.0)]), frame([(2, 1, 5.0), (1, 2, 5.0)]))
 
 
-def test_parts_with_different_indices_are_refused(ratings):
+def test_parts_with_different_indices_raise(ratings):
     with pytest.raises(DataError, match=r"got \(30, 20\) and \(1, 1\) of them. split_from_pair"):
         Split(ratings, frame([(1, 1, 5.0)]))
 
@@ -273,7 +273,7 @@ def test_planted_future_ratings_are_caught(timed):
     train[3] = split.parameters["cut"] + 7
     leaky = replace(split, train=replace(split.train, seconds=train))
     message = (
-        rf"^The training part has 1 ratings on the wrong side of the cut at "
+        rf"^The training part has 1 rating on the wrong side of the cut at "
         rf"{split.parameters['cut']}, the first at {train[3]}; they must be older"
     )
     with pytest.raises(DataError, match=message):
@@ -282,7 +282,7 @@ def test_planted_future_ratings_are_caught(timed):
         evaluate(["popular"], leaky)
     test = split.test.timestamps.copy()
     test[0] = 0
-    with pytest.raises(DataError, match="The test part has 1 ratings on the wrong side"):
+    with pytest.raises(DataError, match="The test part has 1 rating on the wrong side"):
         replace(split, test=replace(split.test, seconds=test)).check()
 
 
@@ -292,7 +292,7 @@ def test_times_are_needed(ratings, method):
         method(ratings)
 
 
-def test_bad_requests_by_time_are_refused(timed):
+def test_bad_requests_by_time_raise(timed):
     with pytest.raises(DataError, match="k must be at least 1; got 0"):
         leave_last_split(timed, 0)
     with pytest.raises(DataError, match=r"k must be a whole number; got 1\.5"):
@@ -378,7 +378,7 @@ def test_held_out_users_with_training_ratings_are_caught(ratings):
 
 
 @pytest.mark.parametrize(("users", "tested"), [(0, 0.2), (1, 0.2), (0.2, 0), (0.2, 1)])
-def test_bad_shares_of_users_are_refused(ratings, users, tested):
+def test_bad_shares_of_users_raise(ratings, users, tested):
     name = "user_fraction" if users in (0, 1) else "test_fraction"
     with pytest.raises(DataError, match=f"{name} must be between 0 and 1"):
         held_out_users(ratings, users, tested)

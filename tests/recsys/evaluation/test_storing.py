@@ -136,7 +136,7 @@ def test_changed_files_are_noticed(ratings, tmp_path):
     assert read_split(tmp_path / "s").method == "given"
 
 
-def test_what_is_no_split_is_refused(tmp_path):
+def test_what_is_no_split_raises(tmp_path):
     with pytest.raises(DataError, match="is not a split: it needs a train and a test file"):
         read_split(tmp_path)
     (tmp_path / "train.csv").write_text("user,item\n1,2\n")

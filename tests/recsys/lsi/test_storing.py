@@ -100,18 +100,18 @@ def test_what_is_in_the_way_is_not_replaced(index, saved, tmp_path):
         index.save(tmp_path / "none" / "index")
 
 
-def refused(path, message):
+def rejected(path, message):
     with pytest.raises(ModelFileError, match=message):
         LSI.load(path)
 
 
 def test_what_is_no_index_is_said(saved, tmp_path):
-    refused(tmp_path / "indx", "There is no saved index .*; did you mean .*index")
-    refused(tmp_path, "is not a saved index: it has no model.json")
+    rejected(tmp_path / "indx", "There is no saved index .*; did you mean .*index")
+    rejected(tmp_path, "is not a saved index: it has no model.json")
     document = json.loads((saved / "model.json").read_text())
     document["format"] = "recsys-model"
     (saved / "model.json").write_text(json.dumps(document))
-    refused(saved, "is not a saved index: it is a saved model of ratings; see `recsys info`")
+    rejected(saved, "is not a saved index: it is a saved model of ratings; see `recsys info`")
 
 
 def test_damage_is_said(saved):
@@ -119,9 +119,9 @@ def test_damage_is_said(saved):
     contents = bytearray(file.read_bytes())
     contents[-1] ^= 1
     file.write_bytes(contents)
-    refused(saved, "saved index .* is damaged: the contents of part_0/embedding.npy have changed")
+    rejected(saved, "saved index .* is damaged: the contents of part_0/embedding.npy have changed")
     file.unlink()
-    refused(saved, "is damaged: part_0/embedding.npy is missing")
+    rejected(saved, "is damaged: part_0/embedding.npy is missing")
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (16, 0), (16, 3, 2)])
@@ -129,7 +129,7 @@ def test_codes_of_another_shape_are_damage(index, tmp_path, shape):
     part = index.documents_.parts[0]
     vars(part)["arrays"] = {**part.arrays, "codes": np.zeros(shape, np.uint8)}
     index.save(tmp_path / "index")
-    refused(tmp_path / "index", r"is damaged: code(s|_scale) must have shape")
+    rejected(tmp_path / "index", r"is damaged: code(s|_scale) must have shape")
 
 
 def edited(path, change):
@@ -141,18 +141,18 @@ def edited(path, change):
 
 def test_a_manifest_with_foreign_entries_is_rejected(saved):
     edited(saved, lambda d: d["parameters"].update(nonsense=1))
-    refused(saved, "is damaged: .*unexpected keyword argument 'nonsense'")
+    rejected(saved, "is damaged: .*unexpected keyword argument 'nonsense'")
 
 
 def test_a_manifest_without_the_counts_is_rejected(saved):
     edited(saved, lambda d: d["training"].pop("words"))
-    refused(saved, "is damaged: training in model.json: Object missing required field `words`")
+    rejected(saved, "is damaged: training in model.json: Object missing required field `words`")
 
 
 def test_arrays_that_do_not_fit_together_are_rejected(index, tmp_path):
     index.singular_values_ = index.singular_values_[:-1]
     index.save(tmp_path / "i")
-    refused(tmp_path / "i", r"is damaged: components must have shape \(4, \d+\), not \(5, \d+\)")
+    rejected(tmp_path / "i", r"is damaged: components must have shape \(4, \d+\), not \(5, \d+\)")
 
 
 @pytest.mark.parametrize(
@@ -187,4 +187,4 @@ def test_arrays_that_would_lead_out_of_memory(saved, name, change, message):
         "shape": list(array.shape),
     }
     edited(saved, lambda document: document["files"][f"{folder}/{name}.npy"].update(entry))
-    refused(saved, f"is damaged: {message}")
+    rejected(saved, f"is damaged: {message}")

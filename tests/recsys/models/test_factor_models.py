@@ -128,7 +128,7 @@ def test_the_same_seed_gives_the_same_bits_on_any_number_of_threads(kind):
 
 
 @every_kind
-def test_a_history_with_an_item_out_of_range_is_refused(kind):
+def test_a_history_with_an_item_out_of_range_raises(kind):
     model = make(kind).fit(make_ratings())
     bad = Histories(np.array([0, 1]), np.array([50], np.int32), np.ones(1, np.float32))
     with pytest.raises(IndexError, match="item indices must be between 0 and 49; got 50"):
@@ -243,7 +243,7 @@ def test_many_factors_are_solved_exactly(factors):
         ({"inference": "exact"}, "inference must be one of variational, gibbs; got 'exact'"),
     ],
 )
-def test_parameters_of_bayes_out_of_range_are_refused(params, message):
+def test_parameters_of_bayes_out_of_range_raise(params, message):
     with pytest.raises(DataError, match=message):
         make_model("bayes", **params)
 
@@ -262,6 +262,6 @@ def test_a_link_penalty_of_als_must_be_positive():
         ({"regularization": 0.0}, r"regularization must be positive; got 0\.0"),
     ],
 )
-def test_parameters_of_als_out_of_range_are_refused(params, message):
+def test_parameters_of_als_out_of_range_raise(params, message):
     with pytest.raises(DataError, match=message):
         make_model("als", **params)

@@ -190,7 +190,7 @@ def test_steps_are_those_on_the_way_to_the_penalty(ratings):
         ({"user_damping": -1.0}, r"user_damping must be at least 0; got -1\.0"),
     ],
 )
-def test_bad_parameters_are_refused(params, message):
+def test_bad_parameters_raise(params, message):
     with pytest.raises(DataError, match=message):
         make_model("softimpute", **params)
 

@@ -30,7 +30,7 @@ def read(path, **settings):
 RECBOLE = "item_id:token\tmovie_title:token_seq\tclass:token_seq\n"
 
 
-def refused(path, message, **settings):
+def rejected(path, message, **settings):
     with pytest.raises(DataError, match=message):
         list(Documents(path, **settings))
 
@@ -97,8 +97,8 @@ def test_columns_can_be_named(tmp_path):
         ['Salt\nmelts "ice"', "Tea"],
     )
     assert read(path, text_col="what")[0] == [2, 4]
-    refused(path, "has no column that is evidently the text; it has number, what, who. Name it ")
-    refused(path, "has no column 'wath'; it has number, what, who", text_col="wath")
+    rejected(path, "has no column that is evidently the text; it has number, what, who. Name it ")
+    rejected(path, "has no column 'wath'; it has number, what, who", text_col="wath")
 
 
 def test_a_text_longer_than_csv_expects(tmp_path):
@@ -112,7 +112,7 @@ def test_missing_texts_are_empty_and_missing_ids_an_error(tmp_path):
     path.write_text('{"id": 1, "text": null}\n{"id": 2, "text": 5}\n')
     assert read(path)[:2] == ([1, 2], ["", "5"])
     path.write_text('{"id": 1, "text": "a"}\n{"text": "b"}\n')
-    refused(path, "notes.jsonl, line 2: the id is missing")
+    rejected(path, "notes.jsonl, line 2: the id is missing")
 
 
 def test_many_documents_come_in_batches(tmp_path):
@@ -157,7 +157,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path, name, contents, message):
     path.write_bytes(contents)
     if name == "a.txt" and not contents:
         message = "has no documents"
-    refused(path, message)
+    rejected(path, message)
 
 
 @pytest.mark.parametrize("separator", [";", "|", "\t"])
@@ -173,9 +173,9 @@ def test_the_separator_is_that_of_the_header(tmp_path, separator):
 def test_rows_of_parquet_are_named_as_rows(tmp_path):
     path = tmp_path / "a.parquet"
     pl.DataFrame({"id": [1, None], "text": ["a", "b"]}).write_parquet(path)
-    refused(path, "a.parquet, row 2: the id is missing")
+    rejected(path, "a.parquet, row 2: the id is missing")
     pl.DataFrame({"text": [b"tea"]}).write_parquet(path)
-    refused(path, "a.parquet, row 1: the text must be a text; got bytes")
+    rejected(path, "a.parquet, row 1: the text must be a text; got bytes")
 
 
 def archive(path, *names):
@@ -187,7 +187,7 @@ def archive(path, *names):
 
 def test_archives(tmp_path):
     """A document of an office program is one; it is no text, and no ratings file is missed."""
-    refused(archive(tmp_path / "a.docx", "one.xml", "two.xml"), "a.docx is an archive of 2 files")
+    rejected(archive(tmp_path / "a.docx", "one.xml", "two.xml"), "a.docx is an archive of 2 files")
     assert read(archive(tmp_path / "a.zip", "one.txt"))[1] == ["salt melts ice"]
     (tmp_path / "b.txt").write_text("tea")
     ids, _, decision = read(tmp_path)
@@ -202,12 +202,12 @@ def test_a_text_in_utf_16_among_others_says_so_itself(tmp_path):
 
 
 def test_directories_without_texts(tmp_path):
-    refused(tmp_path, "has no documents")
+    rejected(tmp_path, "has no documents")
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "notes").write_text("hidden")
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
     (tmp_path / "round").symlink_to(tmp_path)
-    refused(tmp_path, "has no documents")
+    rejected(tmp_path, "has no documents")
 
 
 def test_another_encoding(tmp_path):
@@ -218,13 +218,13 @@ def test_another_encoding(tmp_path):
 
 def test_a_directory_with_a_broken_text_names_it(tmp_path):
     (tmp_path / "b.txt").write_bytes(b"caf\xe9")
-    refused(tmp_path, r"/b\.txt, line 1: byte 0xe9")
+    rejected(tmp_path, r"/b\.txt, line 1: byte 0xe9")
 
 
 def test_columns_of_what_has_none_are_rejected(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("tea\n")
-    refused(path, "one document per line: it begins without a column 'text'", text_col="text")
+    rejected(path, "one document per line: it begins without a column 'text'", text_col="text")
 
 
 def test_memory_does_not_grow_with_the_text():
@@ -244,7 +244,7 @@ def test_memory_does_not_grow_with_the_text():
 def test_an_archive_that_is_damaged_is_said_to_be(tmp_path):
     path = tmp_path / "x.zip"
     path.write_bytes(b"PK\x03\x04 and nothing that follows")
-    refused(path, r"^x\.zip is damaged: file is not a zip file\.$")
+    rejected(path, r"^x\.zip is damaged: file is not a zip file\.$")
 
 
 def test_blank_rows_are_passed_over_and_counted(tmp_path):
@@ -252,7 +252,7 @@ def test_blank_rows_are_passed_over_and_counted(tmp_path):
     path.write_text("id,text\na,Salt\n,\n\nb,Ice\n")
     assert read(path)[:2] == (["a", "b"], ["Salt", "Ice"])
     path.write_text("id,text\na,Salt\n,\n\nb\n")
-    refused(path, "line 5: 1 fields, and the header has 2")
+    rejected(path, "line 5: 1 fields, and the header has 2")
     path = tmp_path / "x.jsonl"
     path.write_text('{"text": "Salt"}\n\n  \n{"text": "Ice"}\n')
     assert read(path)[:2] == ([1, 4], ["Salt", "Ice"])
@@ -261,9 +261,9 @@ def test_blank_rows_are_passed_over_and_counted(tmp_path):
 def test_an_empty_table(tmp_path):
     path = tmp_path / "x.csv"
     path.touch()
-    refused(path, r"^x\.csv is empty\.$")
+    rejected(path, r"^x\.csv is empty\.$")
     (tmp_path / "x.jsonl").write_text("\n")
-    refused(tmp_path / "x.jsonl", r"^x\.jsonl is empty\.$")
+    rejected(tmp_path / "x.jsonl", r"^x\.jsonl is empty\.$")
 
 
 def test_parquet_that_is_damaged_within(tmp_path):
@@ -272,7 +272,7 @@ def test_parquet_that_is_damaged_within(tmp_path):
     raw = bytearray(path.read_bytes())
     raw[4:60] = b"\xff" * 56
     path.write_bytes(raw)
-    refused(path, "x.parquet is a damaged Parquet file: ")
+    rejected(path, "x.parquet is a damaged Parquet file: ")
 
 
 def test_a_batch_is_not_longer_than_it_may_be(monkeypatch):
@@ -310,7 +310,7 @@ def test_a_table_of_recbole(tmp_path, column):
     ids, texts, decision = read(path, text_col=column)
     assert (ids, texts) == (["7", "9"], ["Toy Story", "Heat"])
     assert decision == "films.item: tab-separated, text = movie_title, id = item_id"
-    refused(path, "no column that is evidently the text; it has item_id, movie_title, class")
+    rejected(path, "no column that is evidently the text; it has item_id, movie_title, class")
 
 
 def test_columns_that_are_named_are_those_of_a_file_of_any_suffix(tmp_path):
@@ -318,4 +318,4 @@ def test_columns_that_are_named_are_those_of_a_file_of_any_suffix(tmp_path):
     path.write_text("\nnr|plot|genre\n7|Toys, alive, quarrel.|Animation\n")
     assert read(path, text_col="plot", id_col="nr")[:2] == (["7"], ["Toys, alive, quarrel."])
     assert read(path)[2] == "films.txt: one document per line, ids are line numbers"
-    refused(path, "one document per line: it begins without a column 'story'", text_col="story")
+    rejected(path, "one document per line: it begins without a column 'story'", text_col="story")

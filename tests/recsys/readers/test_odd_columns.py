@@ -34,7 +34,7 @@ def test_documents_with_times_of_far_years(tmp_path: Path, times: pl.Series, rol
         list(Documents(path, **{"text_col": "text"} | {role: "far"}))
 
 
-def test_documents_in_lists_are_refused_before_they_are_objects(tmp_path: Path) -> None:
+def test_documents_in_lists_are_rejected_before_they_are_objects(tmp_path: Path) -> None:
     path = tmp_path / "d.parquet"
     pl.DataFrame({"text": [["a"], ["b"]]}).write_parquet(path)
     with pytest.raises(DataError, match=r"column text must be of texts; got List\(String\) values"):

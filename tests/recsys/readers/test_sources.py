@@ -197,10 +197,10 @@ def test_the_only_table_is_taken_whatever_its_name(tmp_path: Path) -> None:
 def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "r.csv").write_bytes(CSV)
 
-    def refuse(*_: object, **__: object) -> None:
+    def reject(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "open", reject)
     with pytest.raises(DataError, match=r"r\.csv cannot be read: permission denied\."):
         read_ratings(tmp_path / "r.csv")
 
