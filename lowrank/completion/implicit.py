@@ -26,7 +26,7 @@ _BLOCK = 64  # number of factors solved for at once, if there are more
 # Minimum ratio of multiplications, exact to blocks, for blocks: they run at a lower rate, and need
 # more sweeps.
 _BLOCK_GAIN = 3.6
-_ROUNDING = 30  # an entry of a Gram matrix below this number of epsilons of the largest is zero
+_ROUNDING = 10  # entries of a Gram matrix below this many epsilons of the largest are zero
 
 FEATURE_PENALTY = 30.0
 """Ridge penalty of a feature's coefficients: with this many rows, they are shrunk by half."""
@@ -263,12 +263,11 @@ def solve_interactions(
     """Solve for rows against fixed columns: a half-sweep of `implicit_sweeps`, or a fold-in.
 
     Takes column factors of shape (m, k) and returns row factors of shape (n, k). The result of a
-    row is the same to the bit whichever rows are solved with it, on any number of threads. With
-    many factors, rows with few entries are solved much faster if the column factors are
-    `in_principal_axes`. `points`
-    are the prior means of the rows, shape (n, k), by default zero. Columns that are not `known`,
-    shape (m,), are left out of the pairs. If the columns given are a subset, `whole` has the Gram
-    matrix of the factors of all columns, and their number.
+    row is the same to the bit whichever rows are solved with it, on any number of threads. Rows
+    with fewer entries than factors are solved faster if the column factors are
+    `in_principal_axes`. `points` are the prior means of the rows, shape (n, k), by default zero.
+    Columns that are not `known`, shape (m,), are left out of the pairs. If the columns given are a
+    subset, `whole` has the Gram matrix of the factors of all columns, and their number.
     """
     (m, k), used = column_factors.shape, np.ascontiguousarray(column_factors)
     others = m

@@ -15,6 +15,7 @@ from lowrank.completion.implicit import (
     FEATURE_PENALTY,
     blocks_are_faster,
     implicit_sweeps,
+    in_principal_axes,
     solve_interactions,
 )
 from lowrank.errors import ArgumentError
@@ -93,15 +94,40 @@ def test_a_solved_row_is_the_minimum_over_all_pairs():
         assert objective(W, moved, columns, 0.2, weight, power) > least
 
 
-def test_a_row_has_the_same_bits_alone_and_on_any_threads():
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_row_has_the_same_bits_alone_and_on_any_threads(turned):
     W = interactions(300, 50, dtype=np.float32)
-    columns = np.random.default_rng(0).normal(size=(50, 17)).astype(np.float32)
+    columns = np.random.default_rng(0).normal(size=(50, 40)).astype(np.float32)
+    columns = in_principal_axes(columns) if turned else columns
     options = {"regularization": 0.1, "unobserved_weight": 0.01}
     together = solve_interactions(kernels.csr_arrays(W), columns, **options, threads=1)
     threaded = solve_interactions(kernels.csr_arrays(W), columns, **options, threads=3)
     alone = solve_interactions(kernels.csr_arrays(W[[7]]), columns, **options)
     np.testing.assert_array_equal(threaded, together)
     np.testing.assert_array_equal(alone[0], together[7])
+
+
+@pytest.mark.parametrize(("dtype", "tol"), [(np.float32, 1e-4), (np.float64, 1e-11)])
+def test_principal_axes_make_the_gram_matrix_diagonal_and_keep_the_scores(dtype, tol, monkeypatch):
+    W = interactions(300, 50, dtype=dtype)
+    columns = np.random.default_rng(0).normal(size=(50, 40)).astype(dtype)
+    turned, grams, half_sweep = in_principal_axes(columns), [], kernels.implicit_half_sweep
+
+    def noted(*args, gram, **options):
+        grams.append(gram)
+        return half_sweep(*args, gram=gram, **options)
+
+    monkeypatch.setattr(kernels, "implicit_half_sweep", noted)
+    options = {"regularization": 0.1, "unobserved_weight": 0.01}
+    rows, same = (
+        solve_interactions(kernels.csr_arrays(W), each, **options) for each in (columns, turned)
+    )
+    np.testing.assert_allclose(same @ turned.T, rows @ columns.T, atol=tol)
+    full, diagonal = grams
+    assert np.count_nonzero(full) == full.size
+    np.testing.assert_array_equal(diagonal, np.diag(np.diag(diagonal)))
+    assert (np.diff(np.diag(diagonal)) > 0).all()
+    np.testing.assert_allclose(np.diag(diagonal), np.linalg.eigvalsh(full), rtol=tol)
 
 
 def test_rows_without_interactions_are_zero():
