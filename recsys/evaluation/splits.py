@@ -148,8 +148,8 @@ class Split:
             both = np.flatnonzero((places >= 0) & has_ratings(self.train)[places])
             if len(both):
                 raise DataError(
-                    f"The training part has ratings of {counted(len(both), 'held-out user')}, the first "
-                    f"{test.users.take(both[:1])[0]!r}; users that are folded in must be new."
+                    f"The training part has ratings of {counted(len(both), 'held-out user')}, the "
+                    f"first {test.users.take(both[:1])[0]!r}; users that are folded in must be new."
                 )
         cut = self.parameters.get("cut")
         for name, part, side in (("training", self.train, "older"), ("test", test, "newer")):
@@ -159,8 +159,8 @@ class Split:
             wrong = times[times >= cut if name == "training" else times < cut]
             if len(wrong):
                 raise DataError(
-                    f"The {name} part has {counted(len(wrong), 'rating')} on the wrong side of the cut at "
-                    f"{cut}, the first at {wrong[0]}; they must be {side}."
+                    f"The {name} part has {counted(len(wrong), 'rating')} on the wrong side of the "
+                    f"cut at {cut}, the first at {wrong[0]}; they must be {side}."
                 )
 
     def without_new(self) -> Split:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
-from lowrank.completion.implicit import implicit_sweeps, in_principal_axes, solve_interactions
+from lowrank.completion.implicit import (
+    ImplicitSweep,
+    implicit_sweeps,
+    in_principal_axes,
+    solve_interactions,
+)
 from lowrank.completion.links import Terms
 from lowrank.kernels import CsrArrays
 from lowrank.kernels.retrieval import top_k
@@ -132,26 +137,52 @@ class IALS(PriorModel):
         start: PriorModel | None = None,
     ) -> None:
         self.unit = weight_unit(ratings)
-        weights = self._weights(Histories.of(ratings), ratings.n_items)
-        given = Penalties(self.unobserved_weight or 0.0, self.regularization or 0.0)
-        if isinstance(start, IALS) and not all(given):  # an update does not search again
-            given = Penalties(given[0] or start.pair_weight, given[1] or start.penalty)
-        self.pair_weight, self.penalty = penalties = self.chosen_penalties(weights, given)
+        histories = Histories.of(ratings)
+        weights = self._weights(histories, ratings.n_items)
+        self._set_penalties(weights, start)
         self.global_mean = 0.0
         self.user_bias, self.item_bias = (np.zeros(n, np.float32) for n in ratings.shape)
-        options = self._options(penalties) | {"random_state": self.random_state}
-        options["start"] = None if start is None else start.item_factors
-        features = {"user": ratings.user_features, "item": ratings.item_features}
-        rows = {side: csr_rows(each) for side, each in features.items()}
-        options["row_features"], options["column_features"] = (
-            None if rows[side] is None else each for side, each in features.items()
-        )
-        plain = all(each is None for each in rows.values())
+        features = ratings.user_features, ratings.item_features
+        users, items = map(csr_rows, features)
+        plain = users is None and items is None
         k = self.factors or default_factors(*ratings.shape, ratings.n_ratings, dual=plain)
-        if not (self.unobserved_weight and self.regularization):
-            found = f"unobserved_weight={penalties[0]:.4g}, regularization={penalties[1]:.4g}"
-            vars(self)["remarks"] = (f"penalties: {found}",)
-        sweeps, previous = implicit_sweeps(weights, k, **options), math.inf
+        sweeps = implicit_sweeps(
+            weights,
+            k,
+            start=None if start is None else start.item_factors,
+            row_features=None if users is None else features[0],
+            column_features=None if items is None else features[1],
+            random_state=self.random_state,
+            **self._options(),
+        )
+        sweep = self._last(sweeps, on_step)
+        if sweep.row_prior is not None:
+            self._set_prior("user", sweep.row_prior, users, sweep.row_factors)
+        if sweep.column_prior is not None:
+            self._set_prior("item", sweep.column_prior, items, sweep.column_factors)
+            counts = np.bincount(ratings.indices, minlength=ratings.n_items)
+            points = sweep.column_prior.of(items, ratings.n_items)
+            vars(self).update(self._completed("item", self.item_factors, counts, points))
+        if plain:  # so that users are fast to fold in
+            self.item_factors = in_principal_axes(self.item_factors)
+        # Solve the users again, so that folding in a training user returns the same vector.
+        vars(self).update(self._solved(histories, users, of_users=True))
+
+    def _set_penalties(self, weights: csr_array[np.float32], start: PriorModel | None) -> None:
+        """Set the penalties to those given, those of a model to start from, or the best."""
+        given = Penalties(self.unobserved_weight or 0.0, self.regularization or 0.0)
+        searched = not all(given)
+        if searched and isinstance(start, IALS):  # an update does not search again
+            given = Penalties(given[0] or start.pair_weight, given[1] or start.penalty)
+        self.pair_weight, self.penalty = self.chosen_penalties(weights, given)
+        if searched:
+            found = self._found_params().items()
+            shown = ", ".join(f"{name}={value:.4g}" for name, value in found)
+            vars(self)["remarks"] = (f"penalties: {shown}",)
+
+    def _last(self, sweeps: Iterator[ImplicitSweep], on_step: OnStep) -> ImplicitSweep:
+        """Set the factors sweep by sweep until the objective settles; return the last sweep."""
+        previous = math.inf
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):
                 raise breakdown(self, "count_power")
@@ -162,19 +193,7 @@ class IALS(PriorModel):
             if abs(previous - sweep.objective) <= self.tol * sweep.objective:
                 break
             previous = sweep.objective
-        if sweep.row_prior is not None:
-            self._set_prior("user", sweep.row_prior, rows["user"], sweep.row_factors)
-        if sweep.column_prior is not None:
-            self._set_prior("item", sweep.column_prior, rows["item"], sweep.column_factors)
-            counts, points = (
-                np.bincount(ratings.indices, minlength=ratings.n_items),
-                sweep.column_prior.of(rows["item"], ratings.n_items),
-            )
-            vars(self).update(self._completed("item", self.item_factors, counts, points))
-        if plain:  # so that users are fast to fold in
-            self.item_factors = in_principal_axes(self.item_factors)
-        # Solve the users again, so that folding in a training user returns the same vector.
-        vars(self).update(self._solved(Histories.of(ratings), rows["user"], of_users=True))
+        return sweep
 
     def _found_params(self) -> dict[str, Any]:
         """Return the penalties."""
@@ -236,7 +255,7 @@ class IALS(PriorModel):
         side, other = ("user", "item") if of_users else ("item", "user")
         others, *whole = self._pairs(other)
         entries = kernels.csr_arrays(self._weights(histories, len(others)))
-        options = self._options(Penalties(self.pair_weight, self.penalty)) | {"whole": tuple(whole)}
+        options = self._options() | {"whole": tuple(whole)}
         points = self._prior_of(side).of(features, histories.n_rows) if self.knows(side) else None
         factors = solve_interactions(entries, others, points=points, **options)
         arrays = {f"{side}_factors": factors}
@@ -265,10 +284,10 @@ class IALS(PriorModel):
         np.maximum(weights.data, 0, out=weights.data)
         return weights
 
-    def _options(self, penalties: Penalties) -> dict[str, Any]:
+    def _options(self, penalties: Penalties | None = None) -> dict[str, Any]:
         """Return the keyword arguments that fits and fold-ins share."""
         others = {"count_power": self.count_power, "threads": self.threads}
-        return penalties._asdict() | others
+        return (penalties or Penalties(self.pair_weight, self.penalty))._asdict() | others
 
     def chosen_penalties(
         self,
