@@ -90,7 +90,7 @@ $(VENV)/peers/%/.installed: $(BIN)/python $(BUILD_INPUTS)
 	@touch $@
 
 $(VENV)/peers/ours/.installed: $(shell find lowrank recsys -name '*.py')
-ours := '.[spark]' gensim bm25s
+ours := '.[plot,serve,spark,sql]' gensim bm25s
 surprise := 'numpy<2' scikit-surprise
 lenskit := lenskit ranx
 features := cmfrec lightfm-next myfm

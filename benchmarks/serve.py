@@ -67,10 +67,11 @@ def als_factors(ratings: Ratings, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 def factor_model(X: np.ndarray, Y: np.ndarray) -> ALS:
     """Return a fitted model whose scores are the products of these factors."""
-    model = ALS(factors=X.shape[1])
+    model = ALS(factors=X.shape[1], popularity=0)
     model.global_mean, model.user_factors, model.item_factors = 0.0, X, Y
     model.user_bias, model.item_bias = (np.zeros(len(side), np.float32) for side in (X, Y))
-    model.rating_std = 1.0
+    model.item_obscurity = np.zeros(len(Y), np.float32)
+    model.rating_std, model.most_ratings = 1.0, 1
     return model
 
 
