@@ -45,6 +45,7 @@ _FOLDS = 5  # one fold is held out
 _REPEATED = 30_000  # below this number of interactions, several folds are held out in turn
 _TOP = 20  # length of the ranked lists
 _FACTORS, _SWEEPS = 32, 6  # size of each fit
+_MORE_FACTORS = 128  # number of factors of the last fits, enough to see what still more would need
 _FIRST_WEIGHT, _FIRST_PENALTY = 0.03, 2.0  # starting point
 _STEP = 10**0.25  # factor between neighbouring values
 _TRIALS = 30  # maximum number of fits
@@ -312,11 +313,13 @@ class IALS(PriorModel):
             return Penalties(weight, given.regularization or mean / (density + weight))
 
         steps = [(0, 1), (0, -1)] * (not given[1]) + [(1, 0), (-1, 0)] * (not given[0])
-        k = min(self.factors or _FACTORS, _FACTORS, n, m)
-        best, heights = (0, 0), dict[Place, float]()
+        more = min(self.factors or _MORE_FACTORS, _MORE_FACTORS, n, m)
+        few, best, heights = min(_FACTORS, more), (0, 0), dict[Place, float]()
         for size in (2, 1):
             taken = [(size * i, size * j) for i, j in steps]
-            best = _climbed(best, taken, lambda each: trial.ndcg(penalties(each), k), heights)
+            best = _climbed(best, taken, lambda each: trial.ndcg(penalties(each), few), heights)
+        if few < more and not given[1]:  # more factors may need a larger penalty
+            best = _climbed(best, steps[:1], lambda each: trial.ndcg(penalties(each), more), {})
         return penalties(best)
 
 
