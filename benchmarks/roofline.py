@@ -158,12 +158,18 @@ def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
         for flops, size, seconds in one["kernels"].values():
             axes.plot(flops / size, flops / seconds / 1e9, "o", color=COLOURS[name])
     last = list(found.values())[-1]
-    for kernel, (flops, size, _) in last["kernels"].items():
-        rates = [flops / one["kernels"][kernel][2] for one in found.values()]
-        above = max(rates) > roof(last, flops / size)  # where the label does not cross the line
-        place = {"xytext": (0, 7 if above else -14), "textcoords": "offset points", "ha": "center"}
-        at = flops / size, (max(rates) if above else min(rates)) / 1e9
-        axes.annotate(kernel, at, fontsize=8, **place)
+    spots = {
+        kernel: (flops / size, [flops / one["kernels"][kernel][2] for one in found.values()])
+        for kernel, (flops, size, _) in last["kernels"].items()
+    }
+    for kernel, (intensity, rates) in spots.items():
+        at = intensity, float(np.mean(rates)) / 1e9
+        followed = any(  # by another point, where the label would be
+            intensity < x < 4 * intensity and 0.9 < max(y) / max(rates) < 1.1
+            for x, y in spots.values()
+        )
+        place = {"xytext": (-8, -20)} if followed else {"xytext": (8, -8)}
+        axes.annotate(kernel, at, fontsize=8, textcoords="offset points", **place)
     axes.set(xscale="log", yscale="log", ylim=(1, 400))
     axes.set(xlabel="operations per byte of the arrays", ylabel="Gflop/s on one core")
     axes.legend(loc="lower right", frameon=False)
