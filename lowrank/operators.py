@@ -316,8 +316,8 @@ class ProductOperator(MatrixOperator):
         return self._checked(self.operator.matmat(X), "A @ X")
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
-        # Without an adjoint, SciPy raises NotImplementedError for a subclass, and TypeError for an
-        # operator made of functions. Both become the same error here.
+        # SciPy raises the first error for a subclass without an adjoint, and the second for an
+        # operator made of functions. Both become one error here.
         try:
             product = self.operator.rmatmat(Y)
         except (NotImplementedError, TypeError) as error:

@@ -343,7 +343,7 @@ def test_a_linear_operator_that_gives_nan():
 
 
 class FirstRows(LinearOperator):
-    """The first 20 of 50 numbers, without an adjoint: SciPy raises NotImplementedError for it."""
+    """The first 20 of 50 numbers, as a subclass without an adjoint."""
 
     def __init__(self) -> None:
         super().__init__(np.dtype(np.float64), (20, 50))
@@ -356,7 +356,7 @@ class FirstRows(LinearOperator):
 @pytest.mark.parametrize(
     "operator",
     [
-        # With a function for the products alone, it raises TypeError.
+        # SciPy's errors differ between an operator made of functions and a subclass.
         LinearOperator((20, 50), matvec=lambda x: x[:20], dtype=np.float64),
         FirstRows(),
     ],
