@@ -1,18 +1,21 @@
-"""Memory-mapped arrays of saved models, checked against model.json.
+"""Files of saved models: directories that are opened once, and arrays checked before they are used.
 
-Any mismatch raises a `DamageError`.
+Any mismatch with model.json raises a `DamageError`.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
+import stat
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
-from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 MANIFEST = "model.json"
@@ -25,8 +28,32 @@ LONGEST = 64 * 2**20
 VERIFIED_TOGETHER = 64 * 2**20
 """Total size of files up to which all checksums are verified, in bytes."""
 
+DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
+"""Types of saved arrays."""
+
+MARK_PATTERN = r"[0-9a-f]{8}"
+"""Pattern of the mark in the header of an array, by which a file of another model is found."""
+
 _ALWAYS_VERIFIED = 2**20  # size up to which the checksum of a file is verified, in bytes
 _LONGEST_NAME = 255  # maximum length of a file name, in bytes
+_LONGEST_HEADER = 4096
+_MOST_AXES = 8
+
+_NAME = re.compile(r"(?:([A-Za-z0-9_]+)/)?([A-Za-z0-9_]+\.[a-z]+)")
+_MAGIC = b"\x93NUMPY"
+_BYTES_OF_LENGTH = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
+_SIZE = rb"(?:0|[1-9][0-9]{0,18})"
+# The literal that `numpy.save` writes, which `numpy.load` evaluates.
+_HEADER = re.compile(
+    rb"\{'descr': '([<>|][biuf][0-9]{1,2})', 'fortran_order': (False|True), "
+    rb"'shape': \((|" + _SIZE + rb",|" + _SIZE + rb"(?:, " + _SIZE + rb")+)\), \} *"
+    rb"(?:#(" + MARK_PATTERN.encode() + rb"))?\n"
+)
+
+_HAS_DESCRIPTORS = os.open in os.supports_dir_fd and hasattr(os, "O_DIRECTORY")
+_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+_READ |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # pipes do not block
+_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 
 
 class DamageError(ValueError):
@@ -47,42 +74,243 @@ def resolved(path: str | Path) -> Path:
     return place
 
 
+class SavedDirectory:
+    """A saved directory that is opened once, so that all files are from the same directory.
+
+    Files are opened relative to its descriptor, wherever links to it are moved meanwhile. Links in
+    it are not followed. Windows, which has no such descriptors, does not move directories with open
+    files; there the path is resolved once.
+
+    Attributes
+    ----------
+    path : Path
+        Path that was given, for messages.
+    real : Path
+        Path of the directory, without links.
+
+    Raises
+    ------
+    OSError
+        If there is no directory at the path.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.real = Path(os.path.realpath(resolved(path)))
+        self._manifest: tuple[int, ...] | None = None
+        self._descriptor: int | None = None
+        if _HAS_DESCRIPTORS:
+            self._descriptor = os.open(self.real, _DIRECTORY)
+            self._identity = _identity(os.fstat(self._descriptor))
+        else:
+            self._identity = _identity((self.real / ".").stat())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def open(self, name: str) -> BufferedReader:
+        """Open a file, such as "model.json" or "arrays/item_bias.npy", for reading.
+
+        Raises
+        ------
+        DamageError
+            If there is no such file, or a link or something else in its place.
+        """
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise DamageError(f"{name} is not the name of a file in a saved directory")
+        folder, file = match.groups()
+        try:
+            descriptor = self._opened(folder, file)
+        except FileNotFoundError:
+            raise DamageError(f"{name} is missing") from None
+        except NotADirectoryError:
+            raise DamageError(f"{name} is missing, since {folder} is not a directory") from None
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise DamageError(f"{name} is not a file; links are not followed") from None
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(descriptor)
+            raise DamageError(f"{name} is missing, since it is not a file")
+        if name == MANIFEST:
+            self._manifest = _signature(found)
+        return os.fdopen(descriptor, "rb")
+
+    def _opened(self, folder: str | None, file: str) -> int:
+        """Return a descriptor of a file."""
+        if self._descriptor is None:
+            path = self.real / (folder or "") / file
+            if path.is_symlink() or path.parent.is_symlink():
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            return os.open(path, _READ)
+        if folder is None:
+            return os.open(file, _READ, dir_fd=self._descriptor)
+        parent = os.open(folder, _READ | _DIRECTORY, dir_fd=self._descriptor)
+        try:
+            return os.open(file, _READ, dir_fd=parent)
+        finally:
+            os.close(parent)
+
+    def link(self, name: str, path: Path) -> None:
+        """Make a hard link to a file."""
+        if self._descriptor is None:
+            os.link(self.real / name, path)
+        else:
+            os.link(name, path, src_dir_fd=self._descriptor)
+
+    def was_replaced(self) -> bool:
+        """Return whether the path leads to another directory or model.json by now."""
+        try:
+            path = resolved(self.path)
+            if _identity(path.stat()) != self._identity:
+                return True
+            if self._manifest is None:
+                return False
+            return _signature((path / MANIFEST).lstat()) != self._manifest
+        except OSError:
+            return True
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _signature(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def mapped(directory: Path, name: str, entry: Mapping[str, Any], *, verify: bool) -> NDArray[Any]:
+class Header(NamedTuple):
+    """Header of an array file: type, shape, order of the axes, first byte of the data, mark."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    order: Literal["C", "F"]
+    start: int
+    mark: str
+
+
+def read_header(stream: BufferedReader) -> Header | None:
+    """Return the header of an array file, or None if `numpy.save` has not written it.
+
+    `numpy.load` takes much more: objects, structures, types of zero bytes, negative shapes.
+    """
+    start = stream.read(len(_MAGIC) + 2)
+    if start[:-2] != _MAGIC or (start[-2], start[-1]) not in _BYTES_OF_LENGTH:
+        return None
+    counted = stream.read(_BYTES_OF_LENGTH[start[-2], start[-1]])
+    length = int.from_bytes(counted, "little")
+    if not 0 < length <= _LONGEST_HEADER:
+        return None
+    match = _HEADER.fullmatch(stream.read(length))
+    if match is None:
+        return None
+    dtype, is_fortran, sizes, mark = match.groups(default=b"")
+    shape = tuple(int(size) for size in sizes.split(b",") if size)
+    order: Literal["C", "F"] = "F" if is_fortran == b"True" else "C"
+    n_bytes = len(start) + len(counted) + length
+    return Header(dtype.decode("latin-1"), shape, order, n_bytes, mark.decode())
+
+
+def write_mark(path: Path, mark: str) -> None:
+    """Put a mark in the spaces at the end of the header of a new array file."""
+    with path.open("rb") as stream:
+        header = read_header(stream)
+    end = f"#{mark}\n".encode()
+    if header is None:
+        raise ValueError(f"numpy.save has not written a known header to {path.name}")
+    with path.open("r+b") as file:
+        file.seek(header.start - len(end))
+        if file.read(len(end)).strip(b" ") != b"\n":
+            raise ValueError(f"the header of {path.name} has no space for a mark")
+        file.seek(header.start - len(end))
+        file.write(end)
+
+
+def mapped(
+    directory: SavedDirectory, name: str, entry: Mapping[str, Any], *, verify: bool
+) -> NDArray[Any]:
     """Map an array into memory after checking it against the fields of a `schema.FileEntry`.
 
-    The checksum of a file larger than 1 MB is only verified if `verify` is set.
+    The checksum of a file larger than 1 MB is only verified if `verify` is set; otherwise, its
+    mark is compared.
 
     Raises
     ------
     DamageError
     """
-    path = directory / name
-    if not path.is_file():
-        raise DamageError(f"{name} is missing")
-    if (size := path.stat().st_size) != (expected := entry["bytes"]):
-        raise DamageError(f"{name} has {size:,} bytes instead of {expected:,}")
-    if (verify or size <= _ALWAYS_VERIFIED) and sha256_of(path) != entry["sha256"]:
-        raise DamageError(f"the contents of {name} have changed since it was saved")
-    try:
-        array = open_memmap(path, mode="r")  # neither unpickles nor opens zip files
-    except OSError:
-        raise
-    except Exception:  # invalid headers raise many types of errors
-        raise DamageError(f"{name} is not an array of numbers") from None
+    with directory.open(name) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size != (expected := entry["bytes"]):
+            raise DamageError(f"{name} has {size:,} bytes instead of {expected:,}")
+        is_verified = verify or size <= _ALWAYS_VERIFIED
+        if is_verified and hashlib.file_digest(stream, "sha256").hexdigest() != entry["sha256"]:
+            raise DamageError(f"the contents of {name} have changed since it was saved")
+        stream.seek(0)
+        header = read_header(stream)
+        if header is None:
+            raise DamageError(f"{name} is not an array of numbers")
+        _check_header(name, header, entry, size)
+        if not is_verified and header.mark != entry.get("mark", ""):
+            raise DamageError(f"{name} belongs to another model")
+        try:
+            return open_memmap(stream, header)
+        except (OverflowError, ValueError):  # empty, with an axis that is too long
+            raise DamageError(f"{name} cannot have the shape {header.shape}") from None
+
+
+def _check_header(name: str, header: Header, entry: Mapping[str, Any], size: int) -> None:
+    """Check that a header is as model.json declares it, and agrees with the size of the file."""
     dtype, shape = entry["dtype"], tuple(entry["shape"])
-    if (array.dtype.str, array.shape) != (dtype, shape):
+    if (header.dtype, header.shape) != (dtype, shape):
         raise DamageError(
             f"{name} must be of type {dtype} and shape {shape}, "
-            f"not {array.dtype.str} and {array.shape}"
+            f"not {header.dtype} and {header.shape}"
         )
-    # Copy on Windows, which cannot replace a directory with mapped files.
+    if header.dtype not in DTYPES or len(shape) > _MOST_AXES:
+        raise DamageError(f"{name} cannot be of type {dtype} and shape {shape}")
+    n_bytes = np.dtype(header.dtype).itemsize
+    for length in header.shape:  # integers of Python do not overflow
+        n_bytes *= length
+    if header.start + n_bytes != size:
+        raise DamageError(f"{name} has {size:,} bytes, too few or too many for the shape {shape}")
+
+
+def open_memmap(stream: BufferedReader, header: Header) -> NDArray[Any]:
+    """Map the array of an open file; Windows, which cannot replace mapped files, copies it."""
+    array = np.memmap(
+        stream,
+        dtype=header.dtype,
+        mode="r",
+        offset=header.start,
+        shape=header.shape,
+        order=header.order,
+    )
     return np.array(array) if os.name == "nt" else np.asarray(array)
+
+
+def check_finite(arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Check that all values of arrays are finite.
+
+    Raises
+    ------
+    DamageError
+    """
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise DamageError(f"{name} has values that are not finite")
 
 
 def check_rows(

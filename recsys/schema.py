@@ -7,14 +7,26 @@ Functions that check contents raise a `DamageError`. Functions that open a direc
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    BinaryIO,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    cast,
+)
 
 import msgspec
 import numpy as np
@@ -35,9 +47,12 @@ from recsys.saved_arrays import (
     FORMAT_VERSION,
     LONGEST,
     MANIFEST,
+    MARK_PATTERN,
     MODEL_FORMAT,
     VERIFIED_TOGETHER,
     DamageError,
+    SavedDirectory,
+    check_finite,
     check_rows,
     mapped,
     resolved,
@@ -53,6 +68,8 @@ MEASURED = "metrics.json"
 SPLIT_MANIFEST = "split.json"
 SPLIT_FORMAT: Literal["recsys-split"] = "recsys-split"
 _FEW_TEXTS = 2**16  # maximum number of texts that Python slices faster than polars
+_ATTEMPTS = 20  # maximum number of times to open a directory that is replaced again and again
+_PAUSE = 0.02  # seconds before the second attempt, and one more of them before each further one
 
 Scalar: TypeAlias = bool | int | float | str | None
 ColumnType: TypeAlias = Literal["number", "text", "list", "date", "datetime"]
@@ -87,15 +104,21 @@ _OTHER_FORMS = {
 _ROWS = ("indptr", "indices", "data")
 
 S = TypeVar("S")
+T = TypeVar("T")
 
 
 class FileEntry(Struct, frozen=True):
-    """Description of an array file: checksum, size, type (``<f4`` is float32) and shape."""
+    """Description of an array file: checksum, size, type (``<f4`` is float32) and shape.
+
+    The header of the file has the `mark`, by which a large file of another model is found without
+    reading it.
+    """
 
     sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     bytes: Count
-    dtype: Annotated[str, Meta(pattern=r"\A[<|][biuf][1248]\Z")]
+    dtype: Annotated[str, Meta(pattern=r"\A(\|b1|\|[iu]1|<[iuf][248])\Z")]
     shape: tuple[Count, ...]
+    mark: Annotated[str, Meta(pattern=rf"\A({MARK_PATTERN})?\Z")] = ""
 
 
 class ColumnEntry(Struct, frozen=True):
@@ -233,15 +256,20 @@ def read_document(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise DamageError(f"{file.name} is not a file")
     with file.open("rb") as stream:
-        text = stream.read(LONGEST + 1)
+        return _json_object(stream, file.name)
+
+
+def _json_object(stream: BinaryIO, name: str) -> dict[str, Any]:
+    """Return the JSON object in a stream of at most 64 MB; `name` is for messages."""
+    text = stream.read(LONGEST + 1)
     if len(text) > LONGEST:
-        raise DamageError(f"{file.name} has more than {LONGEST:,} bytes")
+        raise DamageError(f"{name} has more than {LONGEST:,} bytes")
     try:
         document = msgspec.json.decode(text)
     except (ValueError, RecursionError):
-        raise DamageError(f"{file.name} is not valid JSON") from None
+        raise DamageError(f"{name} is not valid JSON") from None
     if not isinstance(document, dict):
-        raise DamageError(f"{file.name} is not a JSON object")
+        raise DamageError(f"{name} is not a JSON object")
     return document
 
 
@@ -434,35 +462,94 @@ def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
     ------
     ModelFileError
     """
-    directory = resolved(path)
-    with reading_directory(path, form):
-        if directory.exists() and not (directory / MANIFEST).is_file():
-            reason = f"it has no {MANIFEST}."
-            if not directory.is_dir():
-                reason = f"it is a file, and a {form.noun} is a directory."
-            raise ModelFileError(f"{directory} is not a {form.noun}: {reason}")
-        if not directory.exists():
-            around = directory.parent.iterdir() if directory.parent.is_dir() else ()
-            models = [each.name for each in around if (each / MANIFEST).is_file()]
-            near = get_close_matches(directory.name, models, n=1, cutoff=0.5)
-            hint = f"did you mean {directory.with_name(near[0])}?" if near else ""
-            hint = hint or f"`{form.command}` makes one."
-            raise ModelFileError(f"There is no {form.noun} {directory}; {hint}")
-        document = read_document(directory / MANIFEST)
-        found, number = document.get("format"), document.get("format_version")
-        if found != form.format:
-            expected = f"its {MANIFEST} does not have the format {form.format!r}"
-            reason = _OTHER_FORMS.get(str(found), expected)
-            raise ModelFileError(f"{path} is not a {form.noun}: {reason}.")
-        if type(number) is int and number != FORMAT_VERSION:
-            remedy = f"`{form.command}` writes a new one"
-            if number > FORMAT_VERSION:
-                remedy = f"install lowrank-recsys {document.get('package_version')} or newer"
-            raise ModelFileError(
-                f"The {form.noun} {path} has format version {number}, and this version of recsys "
-                f"reads {FORMAT_VERSION}; {remedy}."
-            )
-        return parse(document, form.training)
+    return read_directory(path, form, partial(checked_manifest, form=form))
+
+
+def read_directory(path: str | Path, form: Form, read: Callable[[SavedDirectory], T]) -> T:
+    """Open a saved directory, and return what `read` reads there.
+
+    If another directory has taken its place meanwhile, a failure says nothing about the new one,
+    and `read` is called again.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        with _opened(path, form) as directory:
+            try:
+                with reading_directory(path, form):
+                    return read(directory)
+            except ModelFileError:
+                if attempt == _ATTEMPTS or not directory.was_replaced():
+                    raise
+        time.sleep(attempt * _PAUSE)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _opened(path: str | Path, form: Form) -> SavedDirectory:
+    """Open a saved directory; an error says what is at the path instead.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    place = resolved(path)
+    try:
+        return SavedDirectory(path)
+    except NotADirectoryError:
+        raise ModelFileError(
+            f"{place} is not a {form.noun}: it is a file, and a {form.noun} is a directory."
+        ) from None
+    except FileNotFoundError:
+        around = place.parent.iterdir() if place.parent.is_dir() else ()
+        models = [entry.name for entry in around if (entry / MANIFEST).is_file()]
+        near = get_close_matches(place.name, models, n=1, cutoff=0.5)
+        hint = f"`{form.command}` makes one."
+        if near:
+            hint = f"did you mean {place.with_name(near[0])}?"
+        raise ModelFileError(f"There is no {form.noun} {place}; {hint}") from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ModelFileError(f"The {form.noun} {path} cannot be read: {reason}.") from error
+
+
+def read_document_of(directory: SavedDirectory) -> dict[str, Any]:
+    """Read the model.json of a saved directory.
+
+    Raises
+    ------
+    DamageError
+    """
+    with directory.open(MANIFEST) as stream:
+        return _json_object(stream, MANIFEST)
+
+
+def checked_manifest(directory: SavedDirectory, form: Form) -> Manifest:
+    """Read and check the model.json of a saved directory of some form.
+
+    Raises
+    ------
+    DamageError, ModelFileError
+    """
+    path = directory.path
+    if not (directory.real / MANIFEST).is_file() and not directory.was_replaced():
+        raise ModelFileError(f"{path} is not a {form.noun}: it has no {MANIFEST}.")
+    document = read_document_of(directory)
+    format_name, number = document.get("format"), document.get("format_version")
+    if format_name != form.format:
+        expected = f"its {MANIFEST} does not have the format {form.format!r}"
+        reason = _OTHER_FORMS.get(str(format_name), expected)
+        raise ModelFileError(f"{path} is not a {form.noun}: {reason}.")
+    if type(number) is int and number != FORMAT_VERSION:
+        remedy = f"`{form.command}` writes a new one"
+        if number > FORMAT_VERSION:
+            remedy = f"install lowrank-recsys {document.get('package_version')} or newer"
+        raise ModelFileError(
+            f"The {form.noun} {path} has format version {number}, and this version of recsys "
+            f"reads {FORMAT_VERSION}; {remedy}."
+        )
+    return parse(document, form.training)
 
 
 def format_of(path: str | Path) -> str | None:
@@ -488,6 +575,8 @@ def reading_directory(path: str | Path, form: Form) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ModelFileError(f"The {form.noun} {path} cannot be read: {reason}.") from error
+    except MemoryError as error:
+        raise ModelFileError(f"The {form.noun} {path} needs more memory than there is.") from error
     except (RecsysError, TypeError, ValueError, PolarsError, PanicException) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ModelFileError(f"The {form.noun} {path} is damaged: {reason}.") from None
@@ -500,53 +589,97 @@ def load_model(path: str | Path, *, verify: bool = False) -> Saved:
     ------
     ModelFileError
     """
-    path = resolved(path)
-    if format_of(path) == SPARK_FORMAT:
-        return Saved(*resolve_name("recsys.spark.results:load_result")(path))
-    manifest = read_manifest(path)
+    return read_directory(path, MODEL, partial(_loaded_model, verify=verify))
+
+
+def _loaded_model(directory: SavedDirectory, verify: bool) -> Saved:
+    """Load the model in a saved directory.
+
+    Raises
+    ------
+    DamageError, ModelFileError
+    """
+    if format_of(directory.real) == SPARK_FORMAT:
+        return _loaded_spark_model(directory)
+    manifest = checked_manifest(directory, MODEL)
     if manifest.model not in MODELS:
         raise ModelFileError(
-            f"The saved model {path} is of the kind {manifest.model!r}, which this version of "
-            f"recsys does not know; it knows {', '.join(sorted(MODELS))}."
+            f"The saved model {directory.path} is of the kind {manifest.model!r}, which this "
+            f"version of recsys does not know; it knows {', '.join(sorted(MODELS))}."
         )
-    with reading_directory(path, MODEL):
-        training = manifest.training
-        if not training["implicit"] and None in (training["rating_min"], training["rating_max"]):
-            raise DamageError(f"rating_min and rating_max in {MANIFEST} must be numbers")
-        everything = verify or manifest.size <= VERIFIED_TOGETHER
-        found = mapped_arrays(Path(path), manifest, everything)
-        users, items = (_saved_ids(found, manifest, kind) for kind in ("user", "item"))
-        arrays = {
-            name.removeprefix("arrays/"): np.require(array, requirements="C")
-            for name, array in found.items()
-            if name.startswith("arrays/")
-        }
-        model = resolve_name(MODELS[manifest.model])._from_arrays(manifest.parameters, arrays)
-        indptr, indices, data = (listed(found, f"ratings/{name}") for name in _ROWS)
-        levels = found.get("ratings/levels")
-        if (shape := (model.n_users, model.n_items)) != (len(users), len(items)):
-            raise DamageError(f"the model is of shape {shape}, not {(len(users), len(items))}")
-        check_rows("ratings/indptr", indptr, indices, len(items))
-        ratings = Ratings(
-            *(users, items, indptr, indices, data, found.get("ratings/seconds")),
-            implicit=bool(training["implicit"]),
-            item_table=_saved_features(found, manifest, "item"),
-            user_table=_saved_features(found, manifest, "user"),
-            item_features=_blocks(found, manifest, items, everything),
-            user_features=_blocks(found, manifest, users, everything),
-            levels=levels,
-        )
-        if levels is not None and data.max(initial=0) >= len(levels):
-            raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")
-        if everything and not np.isfinite(data if levels is None else levels).all():
-            raise DamageError("ratings has values that are not finite")
-        if everything and ratings.seconds is not None and not np.isfinite(ratings.seconds).all():
-            raise DamageError("ratings has times that are not finite")
-    origin = {each.name: getattr(manifest, each.name) for each in fields(Provenance)}
+    training = manifest.training
+    if not training["implicit"] and None in (training["rating_min"], training["rating_max"]):
+        raise DamageError(f"rating_min and rating_max in {MANIFEST} must be numbers")
+    everything = verify or manifest.size <= VERIFIED_TOGETHER
+    arrays = mapped_arrays(directory, manifest, everything)
+    model = _saved_model(arrays, manifest, everything)
+    users, items = (_saved_ids(arrays, manifest, kind) for kind in ("user", "item"))
+    if (shape := (model.n_users, model.n_items)) != (len(users), len(items)):
+        raise DamageError(f"the model is of shape {shape}, not {(len(users), len(items))}")
+    ratings = _saved_ratings(arrays, manifest, users, items, everything)
+    origin = {f.name: getattr(manifest, f.name) for f in fields(Provenance)}
     return Saved(model, ratings, training, Provenance(**origin))
 
 
-def mapped_arrays(directory: Path, manifest: Manifest, everything: bool) -> dict[str, NDArray[Any]]:
+def _loaded_spark_model(directory: SavedDirectory) -> Saved:
+    """Load a model of the Spark engine, whose Parquet files are read by their paths."""
+    saved = Saved(*resolve_name("recsys.spark.results:load_result")(directory.real))
+    if directory.was_replaced():
+        raise DamageError("it was replaced while it was read")
+    return saved
+
+
+def _saved_model(found: Mapping[str, NDArray[Any]], manifest: Manifest, everything: bool) -> Model:
+    """Return the fitted model of the saved arrays."""
+    folder = "arrays/"
+    arrays = {
+        name.removeprefix(folder): np.require(array, requirements="C")
+        for name, array in found.items()
+        if name.startswith(folder)
+    }
+    if everything:
+        check_finite(arrays)
+    model: Model = resolve_name(MODELS[manifest.model])._from_arrays(manifest.parameters, arrays)
+    return model
+
+
+def _saved_ratings(
+    found: Mapping[str, NDArray[Any]],
+    manifest: Manifest,
+    users: Ids,
+    items: Ids,
+    everything: bool,
+) -> Ratings:
+    """Return the training ratings of a saved model, with its tables and features."""
+    indptr, indices, data = (listed(found, f"ratings/{name}") for name in _ROWS)
+    levels, seconds = found.get("ratings/levels"), found.get("ratings/seconds")
+    check_rows("ratings/indptr", indptr, indices, len(items))
+    ratings = Ratings(
+        users,
+        items,
+        indptr,
+        indices,
+        data,
+        seconds,
+        implicit=bool(manifest.training["implicit"]),
+        item_table=_saved_features(found, manifest, "item"),
+        user_table=_saved_features(found, manifest, "user"),
+        item_features=_blocks(found, manifest, items, everything),
+        user_features=_blocks(found, manifest, users, everything),
+        levels=levels,
+    )
+    if levels is not None and data.max(initial=0) >= len(levels):
+        raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")
+    if everything and not np.isfinite(data if levels is None else levels).all():
+        raise DamageError("ratings has values that are not finite")
+    if everything and seconds is not None and not np.isfinite(seconds).all():
+        raise DamageError("ratings has times that are not finite")
+    return ratings
+
+
+def mapped_arrays(
+    directory: SavedDirectory, manifest: Manifest, everything: bool
+) -> dict[str, NDArray[Any]]:
     """Map all arrays into memory, by names without suffix, after checking sizes and checksums."""
     return {
         name.removesuffix(".npy"): mapped(directory, name, as_dict(entry), verify=everything)

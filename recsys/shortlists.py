@@ -28,8 +28,8 @@ from recsys.saved_arrays import (
     MODEL_FORMAT,
     VERIFIED_TOGETHER,
     DamageError,
+    SavedDirectory,
     mapped,
-    resolved,
 )
 
 # Models that score as `FactorModel`, and models whose class is imported.
@@ -83,7 +83,8 @@ def shortlist(path: str | Path, users: Sequence[str], n: int) -> Shortlist | Non
     try:
         if backend().name != "compiled":
             return None
-        return _Model(resolved(path)).best(users, n)
+        with SavedDirectory(path) as directory:
+            return _Model(directory).best(users, n)
     except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError):
         return None
 
@@ -91,8 +92,8 @@ def shortlist(path: str | Path, users: Sequence[str], n: int) -> Shortlist | Non
 class _Model:
     """The files of a saved model; unexpected contents raise errors of any kind."""
 
-    def __init__(self, directory: Path) -> None:
-        with (directory / MANIFEST).open("rb") as file:
+    def __init__(self, directory: SavedDirectory) -> None:
+        with directory.open(MANIFEST) as file:
             about = json.loads(file.read(LONGEST))
         if (about["format"], about["format_version"]) != (MODEL_FORMAT, FORMAT_VERSION):
             raise DamageError("it is not a model")

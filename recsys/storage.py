@@ -30,9 +30,10 @@ from __future__ import annotations
 import os
 import platform
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from numbers import Real
@@ -54,7 +55,15 @@ from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.messages import system_reason
 from recsys.models.registry import MODELS, model_class
 from recsys.provenance import fingerprint, period_of
-from recsys.saved_arrays import FORMAT_VERSION, MANIFEST, DamageError, resolved, sha256_of
+from recsys.saved_arrays import (
+    FORMAT_VERSION,
+    MANIFEST,
+    DamageError,
+    SavedDirectory,
+    resolved,
+    sha256_of,
+    write_mark,
+)
 from recsys.schema import INDEX, MODEL, Form, Manifest, Saved, format_of
 
 if TYPE_CHECKING:
@@ -96,6 +105,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             f"A saved {type(saved.model).__name__} could not be loaded again, since "
             f"recsys.models.registry.MODELS does not have it as {name!r}; enter it there first."
         )
+    saved.model._check_finite()
     arrays = {f"arrays/{key}": array for key, array in saved.model._arrays().items()}
     rows = {key: getattr(ratings, key) for key in (*_ROWS, "levels", "seconds")}
     arrays |= {f"ratings/{key}": array for key, array in rows.items() if array is not None}
@@ -210,26 +220,28 @@ def write_directory(
 
     Files that are unchanged since `origin` are linked.
     """
-    links = {} if origin is None else _links(arrays, tables, origin)
-    columns, of_tables = _columns(tables, kinds, links, origin)
-    everything = {**arrays, **of_tables}
-    for folder in {name.partition("/")[0] for name in everything}:
-        (directory / folder).mkdir()
+    with _linkable(origin) as source:
+        links = {}
+        if origin is not None and source is not None:
+            links = _links(arrays, tables, origin)
+        columns, of_tables = _columns(tables, kinds, links, origin)
+        everything = {**arrays, **of_tables}
+        for folder in {name.partition("/")[0] for name in everything}:
+            (directory / folder).mkdir()
 
-    def saved(name: str) -> schema.FileEntry:
-        path, array = directory / f"{name}.npy", everything[name]
-        if origin is not None and name in links:
-            os.link(origin.directory / f"{links[name]}.npy", path)
-            return origin.manifest.files[f"{links[name]}.npy"]
-        np.save(path, array, allow_pickle=False)
-        return schema.FileEntry(sha256_of(path), path.stat().st_size, array.dtype.str, array.shape)
+        def saved(name: str) -> schema.FileEntry:
+            path = directory / f"{name}.npy"
+            if origin is not None and source is not None and name in links:
+                source.link(f"{links[name]}.npy", path)
+                return origin.manifest.files[f"{links[name]}.npy"]
+            return _written(path, everything[name])
 
-    with ThreadPoolExecutor(kernels.available_cores()) as pool:  # for the checksums
-        mark = None if ratings is None else pool.submit(fingerprint, ratings)
-        entries = {
-            f"{name}.npy": each
-            for name, each in zip(everything, pool.map(saved, everything), strict=True)
-        }
+        with ThreadPoolExecutor(kernels.available_cores()) as pool:  # for the checksums
+            mark = None if ratings is None else pool.submit(fingerprint, ratings)
+            entries = {
+                f"{name}.npy": entry
+                for name, entry in zip(everything, pool.map(saved, everything), strict=True)
+            }
     versions = {"python": platform.python_version(), "kernels": str(kernels.backend())}
     versions |= {"numpy": np.__version__, "polars": pl.__version__}
     manifest = Manifest(
@@ -246,6 +258,15 @@ def write_directory(
     )
     (directory / MANIFEST).write_bytes(schema.to_json(manifest))
     return manifest
+
+
+def _written(path: Path, array: NDArray[Any]) -> schema.FileEntry:
+    """Write an array, with a mark of its contents in the header."""
+    np.save(path, array, allow_pickle=False)
+    mark = f"{zlib.crc32(np.ascontiguousarray(array).data):08x}"
+    write_mark(path, mark)
+    n_bytes = path.stat().st_size
+    return schema.FileEntry(sha256_of(path), n_bytes, array.dtype.str, array.shape, mark)
 
 
 def _columns(
@@ -272,28 +293,38 @@ def _columns(
     return columns, arrays
 
 
+@contextmanager
+def _linkable(origin: Origin | None) -> Iterator[SavedDirectory | None]:
+    """Yield the directory of `origin` to link files from.
+
+    It is None if it has been replaced, or if the file system has no hard links.
+    """
+    with ExitStack() as stack:
+        source = None
+        try:
+            if origin is not None:
+                source = stack.enter_context(SavedDirectory(origin.directory))
+                if schema.checked_manifest(source, INDEX).files != origin.manifest.files:
+                    source = None
+            if source is not None:
+                with unfinished_directory(source.real) as trial:
+                    source.link(MANIFEST, trial / MANIFEST)
+        except (OSError, DamageError, ModelFileError):
+            source = None
+        yield source
+
+
 def _links(
     arrays: Mapping[str, NDArray[Any]], tables: Mapping[str, pl.DataFrame], origin: Origin
 ) -> dict[str, str]:
-    """Return the names of arrays and table columns to link, with their names in `origin`.
-
-    Nothing is linked if `origin` has been replaced, or if the file system has no hard links.
-    """
+    """Return the names of arrays and table columns to link, with their names in `origin`."""
     by_identity = {id(array): name for name, array in origin.arrays.items()}
     links = {name: by_identity[id(a)] for name, a in arrays.items() if id(a) in by_identity}
     for name, frame in tables.items():
-        for theirs in [key for key, each in origin.tables.items() if each is frame]:
+        for theirs in [key for key, table in origin.tables.items() if table is frame]:
             files = [file for file in origin.manifest.files if file.startswith(f"{theirs}/")]
-            for file in (each.removesuffix(".npy") for each in files):
+            for file in (file.removesuffix(".npy") for file in files):
                 links[f"{name}/{file.partition('/')[2]}"] = file
-    try:
-        document = schema.read_document(origin.directory / MANIFEST)
-        if schema.parse(document, INDEX.training).files != origin.manifest.files:
-            return {}
-        with unfinished_directory(origin.directory) as trial:
-            os.link(origin.directory / MANIFEST, trial / MANIFEST)
-    except (OSError, DamageError):
-        return {}
     return links
 
 

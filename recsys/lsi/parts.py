@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -18,8 +18,15 @@ from lowrank.kernels.retrieval import scan_codes
 from recsys import schema
 from recsys.data.ids import Ids
 from recsys.lsi.bm25 import Postings
-from recsys.saved_arrays import MANIFEST, VERIFIED_TOGETHER, DamageError, check_rows, resolved
-from recsys.schema import INDEX, mapped_arrays, read_manifest, reading_directory
+from recsys.saved_arrays import (
+    MANIFEST,
+    VERIFIED_TOGETHER,
+    DamageError,
+    SavedDirectory,
+    check_rows,
+    resolved,
+)
+from recsys.schema import INDEX, checked_manifest, mapped_arrays, read_directory
 from recsys.storage import Origin, target_directory, write_directory
 from recsys.topn import inverse_lengths
 
@@ -381,34 +388,42 @@ def load_index(path: str | Path, *, verify: bool = False) -> tuple[SavedIndex, O
     ------
     ModelFileError
     """
-    path = resolved(path)
-    manifest = read_manifest(path, INDEX)
-    with reading_directory(path, INDEX):
-        everything = verify or manifest.size <= VERIFIED_TOGETHER
-        found = mapped_arrays(Path(path), manifest, everything)
-        tables = {name: schema.saved_table(found, manifest, name) for name in manifest.columns}
-        arrays = {name: schema.listed(found, f"arrays/{name}") for name in _ARRAYS}
-        for name, column in (("terms", "term"), ("stop_words", "word")):
-            if tables.get(name, pl.DataFrame()).columns != [column]:
-                raise DamageError(f"{MANIFEST} does not name the column of {name}")
-        terms, stop_words = tables["terms"]["term"], tables["stop_words"]["word"].to_list()
-        sizes = {"terms": len(terms), "terms + 1": len(terms) + 1}
-        sizes |= {"k": (k := arrays["singular_values"].size), "2 k + 1": 2 * k + 1}
-        sizes["removed"] = arrays["removed"].size
-        _check_arrays(arrays, _ARRAYS, sizes, everything)
-        parts = list[tuple[Mapping[str, NDArray[Any]], pl.DataFrame]]()
-        for number in range(len(tables) - 2):
-            folder, table = f"part_{number}", tables.get(f"documents_{number}", pl.DataFrame())
-            own = {name: schema.listed(found, f"{folder}/{name}") for name in _PART_ARRAYS}
-            if "document" not in table.columns:
-                raise DamageError(f"{MANIFEST} does not name the columns of documents_{number}")
-            _check_part(own, len(table), sizes, everything)
-            parts.append((own, table))
-        n, removed = sum(len(table) for _, table in parts), arrays["removed"]
-        if (np.diff(removed, prepend=-1, append=n) < 1).any() or len(removed) == n:
-            raise DamageError("removed must be ascending places of documents, but not all")
+    return read_directory(path, INDEX, partial(_loaded_index, verify=verify))
+
+
+def _loaded_index(directory: SavedDirectory, verify: bool) -> tuple[SavedIndex, Origin]:
+    """Load the index in a saved directory.
+
+    Raises
+    ------
+    DamageError, ModelFileError
+    """
+    manifest = checked_manifest(directory, INDEX)
+    everything = verify or manifest.size <= VERIFIED_TOGETHER
+    found = mapped_arrays(directory, manifest, everything)
+    tables = {name: schema.saved_table(found, manifest, name) for name in manifest.columns}
+    arrays = {name: schema.listed(found, f"arrays/{name}") for name in _ARRAYS}
+    for name, column in (("terms", "term"), ("stop_words", "word")):
+        if tables.get(name, pl.DataFrame()).columns != [column]:
+            raise DamageError(f"{MANIFEST} does not name the column of {name}")
+    terms, stop_words = tables["terms"]["term"], tables["stop_words"]["word"].to_list()
+    k = arrays["singular_values"].size
+    sizes = {"terms": len(terms), "terms + 1": len(terms) + 1, "k": k, "2 k + 1": 2 * k + 1}
+    sizes["removed"] = arrays["removed"].size
+    _check_arrays(arrays, _ARRAYS, sizes, everything)
+    parts = list[tuple[Mapping[str, NDArray[Any]], pl.DataFrame]]()
+    for number in range(len(tables) - 2):
+        folder, table = f"part_{number}", tables.get(f"documents_{number}", pl.DataFrame())
+        own = {name: schema.listed(found, f"{folder}/{name}") for name in _PART_ARRAYS}
+        if "document" not in table.columns:
+            raise DamageError(f"{MANIFEST} does not name the columns of documents_{number}")
+        _check_part(own, len(table), sizes, everything)
+        parts.append((own, table))
+    n, removed = sum(len(table) for _, table in parts), arrays["removed"]
+    if (np.diff(removed, prepend=-1, append=n) < 1).any() or len(removed) == n:
+        raise DamageError("removed must be ascending places of documents, but not all")
     saved = SavedIndex(manifest.parameters, manifest.training, arrays, terms, stop_words, parts)
-    return saved, Origin(Path(path), manifest, found, tables)
+    return saved, Origin(directory.real, manifest, found, tables)
 
 
 def _check_part(

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -17,7 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import recsys.schema
 from lowrank.kernels import backend
+from recsys.atomic import move_link
 from recsys.data.encoder import with_features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
@@ -600,6 +603,97 @@ def test_large_models_are_verified_in_part_and_wholly_on_request(saved, monkeypa
     contents[-1] ^= 1
     small.write_bytes(contents)
     rejected(saved, "the contents of arrays/user_bias.npy have changed since it was saved")
+
+
+def test_a_large_file_of_another_model_is_found_by_its_mark(recommender, saved, monkeypatch):
+    other = Recommender(Tiny()).fit(make_ratings())
+    other.model.item_factors = other.model.item_factors + 1
+    other.save(saved.parent / "other")
+    monkeypatch.setattr("recsys.schema.VERIFIED_TOGETHER", 0)
+    monkeypatch.setattr("recsys.saved_arrays._ALWAYS_VERIFIED", 150)
+    name = "arrays/item_factors.npy"
+    (saved / name).write_bytes((saved.parent / "other" / name).read_bytes())
+    rejected(saved, f"{name} belongs to another model")
+
+
+def replaced_at(monkeypatch, number, replace):
+    """Call `replace` once, just before the array of this number is mapped."""
+    mapped, count = recsys.schema.mapped, [0]
+
+    def mapped_later(*args, **kwargs):
+        count[0] += 1
+        if count[0] == number:
+            replace()
+        return mapped(*args, **kwargs)
+
+    monkeypatch.setattr("recsys.schema.mapped", mapped_later)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two models of the same shape, told by their mean."""
+    for name, mean in (("a", 1.0), ("b", 2.0)):
+        recommender = Recommender(Tiny()).fit(make_ratings())
+        recommender.model.global_mean = mean
+        recommender.model.item_bias = np.full(5, mean, np.float32)
+        recommender.save(tmp_path / name)
+    return tmp_path
+
+
+def mean_of(model):
+    assert (model.item_bias == model.global_mean).all()
+    return model.global_mean
+
+
+@pytest.mark.parametrize("number", [1, 3, 8])
+def test_a_load_is_of_one_model_while_the_link_moves(two, monkeypatch, number):
+    move_link(two / "latest", "a")
+    replaced_at(monkeypatch, number, lambda: move_link(two / "latest", "b"))
+    assert mean_of(Recommender.load(two / "latest").model) == 1.0
+    assert mean_of(Recommender.load(two / "latest").model) == 2.0
+
+
+@pytest.mark.parametrize("number", [1, 3, 8])
+def test_a_load_is_of_one_model_while_the_directory_is_replaced(two, monkeypatch, number):
+    newer = Recommender.load(two / "b")
+    replaced_at(monkeypatch, number, lambda: newer.save(two / "a", overwrite=True))
+    assert mean_of(Recommender.load(two / "a").model) == 2.0  # the old files are gone
+
+
+@pytest.mark.parametrize("number", [1, 3, 8])
+def test_a_load_is_of_one_model_while_files_are_replaced(two, monkeypatch, number):
+    replaced_at(
+        monkeypatch, number, lambda: shutil.copytree(two / "b", two / "a", dirs_exist_ok=True)
+    )
+    assert mean_of(Recommender.load(two / "a").model) == 2.0
+
+
+def test_a_model_that_never_stays_the_same_is_an_error(two, monkeypatch):
+    def fail(*args, **kwargs):
+        shutil.copytree(two / "b", two / "a", dirs_exist_ok=True, copy_function=shutil.copyfile)
+        raise DamageError("one array is of another model")
+
+    monkeypatch.setattr("recsys.schema.mapped", fail)
+    monkeypatch.setattr("recsys.schema._PAUSE", 0)
+    rejected(two / "a", "is damaged: one array is of another model")
+
+
+@pytest.mark.parametrize("name", ["arrays", "arrays/item_bias.npy", "model.json"])
+def test_links_in_a_model_are_not_followed(saved, tmp_path, name):
+    elsewhere = tmp_path / "elsewhere"
+    (saved / name).rename(elsewhere)
+    (saved / name).symlink_to(elsewhere)
+    rejected(saved, "links are not followed|arrays is not a directory")
+    assert shortlist(saved, ["ann"], 2) is None
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_arrays_that_are_not_finite(saved, recommender, value):
+    replace_array(saved, "arrays/item_bias.npy", np.full(5, value, np.float32))
+    rejected(saved, "is damaged: item_bias has values that are not finite")
+    recommender.model.item_bias[2] = value
+    with pytest.raises(DataError, match="item_bias has values that are not finite"):
+        recommender.save(saved, overwrite=True)
 
 
 def test_objects_are_never_unpickled(saved, tmp_path):
