@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +13,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from recsys.data.csr import Values, in_common
+from recsys.data.csr import Entries, Values
+from recsys.data.events import EventRule, collect, joined_entries, with_common_kinds
 from recsys.data.features import Features
 from recsys.data.ids import Ids, IdsLike
-from recsys.data.ratings import Ratings, has_items, has_ratings, restricted, table_of
+from recsys.data.ratings import Ratings, restricted, table_of, with_collected
 from recsys.data.times import duration
 from recsys.errors import DataError
 from recsys.models.base import Indices
@@ -44,8 +45,10 @@ class Change:
         New indices, in increasing order, of users and items whose ratings differ.
     touches : int64 ndarray of shape (n_changed_items,)
         Number of added and removed ratings of each changed item.
-    n_added, n_replaced, n_removed : int
-        Numbers of ratings. Replaced or summed ratings are also included in `n_added`.
+    n_added, n_removed : int
+        Number of new events, and of old events that were removed.
+    n_repeated : int
+        Number of new rows left out because their events are known already.
     """
 
     before: Ratings
@@ -55,21 +58,15 @@ class Change:
     changed_users: Indices
     changed_items: Indices
     touches: Indices
-    n_added: int
-    n_replaced: int
-    n_removed: int
+    n_added: int = 0
+    n_removed: int = 0
+    n_repeated: int = 0
 
     @property
     def n_new(self) -> tuple[int, int]:
         """Numbers of new users and new items."""
         known = (self.users >= 0).sum(), (self.items >= 0).sum()
         return self.after.n_users - int(known[0]), self.after.n_items - int(known[1])
-
-    def of_all(self) -> Change:
-        """Return the change as one of all users and items."""
-        counts = np.bincount(self.after.indices, minlength=self.after.n_items)
-        users, items = (np.arange(n) for n in self.after.shape)
-        return replace(self, changed_users=users, changed_items=items, touches=counts)
 
     @cached_property
     def outdated(self) -> Indices:
@@ -146,13 +143,13 @@ def change_of(
 ) -> Change:
     """Return the change of the ratings by an update.
 
-    A new rating of a pair replaces the old one; weights of interactions are added. A new rating
-    with the same value and time as the old one is ignored. Timestamps are kept if both have them.
-    Tables are merged: all columns are kept, and new rows replace old ones.
+    The ratings afterwards are those of one reading of all events: the old ones, then the new ones
+    that are not known yet, by the rule of the old ratings. Times are kept if both have them. Tables
+    are merged: all columns are kept, and new rows replace old ones.
 
-    Ratings older than the `window`, such as "180d", before the last one are removed, and so are
-    users and items without remaining ratings, unless they have features. The users to `forget` are
-    removed with their ratings and their rows of the table.
+    Events older than the `window`, such as "180d", before the newest one are removed, and so are
+    users and items without remaining events, unless they have features. The users to `forget` are
+    removed with their events and their rows of the table.
 
     Raises
     ------
@@ -161,187 +158,238 @@ def change_of(
     UnknownIdError
         If a user to forget is unknown.
     """
-    length = 0 if window is None else int(duration(window, "window"))
-    if new is not None and not adds_up(old, new):
-        new = _news(old, new)
-    kept, removed = old, np.zeros(0, np.int64)
-    lost = np.zeros(old.n_users, np.bool_)
+    length = None if window is None else int(duration(window, "window"))
+    whole, newer = old, new
     if forget is not None:
-        kept, new, lost = _forgotten(old, new, forget)
-        removed = np.flatnonzero(lost[old.user_index_of_nonzeros()])
-    if window is not None:
-        times = [each.seconds for each in (old, new) if each is not None]
-        if old.seconds is None or any(each is None for each in times):
-            which = "the model's" if old.seconds is None else "the new"
-            raise DataError(f"A window needs timestamps, and {which} ratings have none.")
-        last = max(int(each.max()) for each in times if each is not None and len(each))
-        first = last - length
-        removed = np.union1d(removed, np.flatnonzero(old.seconds < first))
-        if new is not None and new.seconds is not None and (new.seconds < first).any():
-            new = _rated(new, new.seconds >= first)
-    items_lost = np.zeros(old.n_items, np.bool_)
-    if len(removed):  # with features, users and items without ratings stay
-        mask = np.ones(kept.n_ratings, np.bool_)
-        mask[removed] = False
-        fewer = kept.take(mask)
-        if kept.user_features is None:
-            lost = lost | (has_ratings(kept) & ~has_ratings(fewer))
-        if kept.item_features is None:
-            items_lost = has_items(kept) & ~has_items(fewer)
-        kept = fewer
-    after, n_replaced = restricted(kept, ~lost, ~items_lost), 0
-    if new is not None:
-        after, n_replaced = merge_ratings(after, new)
-    return _compared(old, after, new, removed, n_replaced)
+        forgotten = Ids(forget, "user")
+        _check_known(forgotten, old, new)
+        whole = _without_rows(old, forgotten)
+        newer = None if new is None else _without_rows(new, forgotten)
+    n_old = old.n_ratings if old.events is None else len(old.events)
+    parts = [whole]
+    if newer is not None:
+        whole = _with_ids_of(whole, newer)
+        parts = [whole, newer.renumbered(whole.users, whole.items)]
+    entries, rule = joined_events(parts)
+    selected = np.ones(len(entries.rows), np.bool_)
+    if forget is not None:
+        selected &= (forgotten.find(whole.users.values) < 0)[entries.rows]
+    if length is not None:
+        _check_times(old, new)
+        times = cast("npt.NDArray[Any]", entries.seconds)
+        newest = int(times[selected].max(initial=0))
+        selected &= times >= newest - length
+    lost_users = _lost(entries.rows, selected, whole.n_users, whole.user_features)
+    lost_items = _lost(entries.columns, selected, whole.n_items, whole.item_features)
+    if forget is not None:
+        lost_users |= forgotten.find(whole.users.values) >= 0
+    n_removed = int(np.count_nonzero(~selected[:n_old]))
+    if not selected.all():
+        entries = entries.take(selected)
+    n_selected = len(entries.rows)
+    if rule.half_life is not None and entries.seconds is None:
+        raise DataError(
+            "The weights of the model's interactions depend on their age, and the new ones have "
+            "no times; name their column with --timestamp-col (timestamp=)."
+        )
+    collected = collect(entries, whole.shape, rule, implicit=old.implicit)
+    n_added = n_selected - collected.n_same - (n_old - n_removed)
+    after = whole
+    if n_added or n_removed or not _is_same_rule(old.rule, rule):
+        after = with_collected(whole, collected)
+    if new is not None and new.source is not None:
+        name = f"{new.source.name} and earlier ratings"
+        after = replace(after, source=replace(new.source, name=name, options={}))
+    after = restricted(after, ~lost_users, ~lost_items)
+    change = _compared(old, after)
+    return replace(change, n_added=n_added, n_removed=n_removed, n_repeated=collected.n_same)
 
 
-def _compared(
-    old: Ratings, after: Ratings, new: Ratings | None, removed: Indices, n_replaced: int
-) -> Change:
-    """Return the change to `after`, given the positions of the removed ratings and the new ones."""
-    users, items = after.users.find(old.users.values), after.items.find(old.items.values)
-    touches = np.zeros(after.n_items, np.int64)
-    of_items = np.bincount(old.indices[removed], minlength=old.n_items)
-    touches[items[items >= 0]] = of_items[items >= 0]
-    fewer = np.unique(np.searchsorted(old.indptr, removed, side="right") - 1)
-    changed = [users[fewer], np.setdiff1d(np.arange(after.n_users), users)]
-    if new is not None:
-        changed.append(after.users.find(new.users.values)[has_ratings(new)])
-        counts = np.bincount(new.indices, minlength=new.n_items)
-        touches[after.items.find(new.items.values)] += counts
-    everyone = np.unique(np.concatenate(changed))
-    fresh = np.setdiff1d(np.arange(after.n_items), items)
-    touched = np.union1d(np.flatnonzero(touches), fresh)
-    n_added = 0 if new is None else new.n_ratings
-    return Change(
-        *(old, after, users, items, everyone[everyone >= 0], touched, touches[touched]),
-        *(n_added, n_replaced, len(removed)),
+def _is_same_rule(one: EventRule, other: EventRule) -> bool:
+    """Return whether two rules make the same ratings of the events that the first one knows."""
+    weights = dict(zip(other.kinds, other.weights, strict=True))
+    same_kinds = all(
+        weights[kind] == weight for kind, weight in zip(one.kinds, one.weights, strict=True)
     )
+    return same_kinds and (one.policy, one.half_life) == (other.policy, other.half_life)
 
 
-def adds_up(old: Ratings, new: Ratings) -> bool:
-    """Return whether the values of repeated pairs are added up."""
-    return old.implicit and (old.weighted or new.weighted)
+def joined_events(parts: Sequence[Ratings]) -> tuple[Entries, EventRule]:
+    """Return the events of ratings with the same ids, one after the other, and their rule.
+
+    Options that were given with the last ratings decide, and otherwise the first rule.
+    """
+    logs = [_entries_of(part) for part in parts]
+    kinds_rule = with_common_kinds(logs, [part.rule for part in parts])
+    first, last = parts[0].rule, parts[-1].rule
+    options: Mapping[str, Any] = {}
+    if parts[-1].source is not None:
+        options = parts[-1].source.options
+    policy = last.policy if "duplicates" in options else first.policy
+    if "sum" in (first.policy, last.policy) and "duplicates" not in options:
+        policy = "sum" if parts[0].implicit else policy
+    rule = EventRule(
+        policy,
+        last.half_life if "half_life" in options else first.half_life,
+        kinds_rule.kinds,
+        kinds_rule.weights,
+        in_time_order=all(part.rule.in_time_order for part in parts),
+    )
+    return joined_entries(logs), rule
 
 
-def pairs_in_both(old: Ratings, new: Ratings) -> tuple[Indices, Indices]:
-    """Return the places, in the old and in the new ratings, of the pairs that both have."""
-    users = old.users.find(new.users.values)[new.user_index_of_nonzeros()]
-    items = old.items.find(new.items.values)[new.indices]
-    pairs = np.flatnonzero((users >= 0) & (items >= 0))
-    at, known = _located(old.indptr, old.indices, users[pairs], items[pairs])
-    return at[known], pairs[known]
+def _entries_of(ratings: Ratings) -> Entries:
+    """Return the events of ratings as entries; by item if their order in time does not matter."""
+    if ratings.events is not None or ratings.rule.in_time_order:
+        return ratings.log.entries()
+    values = Values(ratings.data.copy(), ratings.levels)
+    seconds = None if ratings.seconds is None else ratings.seconds.copy()
+    return Entries(ratings.user_index_of_nonzeros(), ratings.indices.copy(), values, seconds)
 
 
-def _news(old: Ratings, new: Ratings) -> Ratings | None:
-    """Return new ratings without those that are there already; None if all are."""
-    at, pairs = pairs_in_both(old, new)
-    same = old.values_at(at) == new.values_at(pairs)
-    if old.seconds is not None and new.seconds is not None:
-        same &= old.seconds[at] == new.seconds[pairs]
-    kept = np.ones(new.n_ratings, np.bool_)
-    kept[pairs[same]] = False
-    return new if kept.all() else _rated(new, kept)
+def _lost(
+    indices: npt.NDArray[np.int32],
+    selected: npt.NDArray[np.bool_],
+    n: int,
+    features: GroupedFeatures | None,
+) -> npt.NDArray[np.bool_]:
+    """Mark the users (or items) all of whose events are removed; with features, they stay."""
+    if features is not None or selected.all():
+        return np.zeros(n, np.bool_)
+    before = np.bincount(indices, minlength=n)
+    after = np.bincount(indices[selected], minlength=n)
+    return np.asarray((before > 0) & (after == 0))
 
 
-def _rated(ratings: Ratings, kept: npt.NDArray[np.bool_]) -> Ratings | None:
-    """Return the kept ratings without idle users and items; None if no rating is left."""
-    some = ratings.take(kept)
-    rated = restricted(some, has_ratings(some), has_items(some))
-    return replace(rated, source=ratings.source) if some.n_ratings else None
+def _check_times(old: Ratings, new: Ratings | None) -> None:
+    """Check that all ratings have times.
+
+    Raises
+    ------
+    DataError
+    """
+    which = None
+    if old.seconds is None:
+        which = "the model's"
+    elif new is not None and new.seconds is None:
+        which = "the new"
+    if which is not None:
+        raise DataError(f"A window needs timestamps, and {which} ratings have none.")
 
 
-def _forgotten(
-    old: Ratings, new: Ratings | None, users: IdsLike
-) -> tuple[Ratings, Ratings | None, npt.NDArray[np.bool_]]:
-    """Return both ratings without the given users' table rows, and a mask of them in `old`."""
-    wanted, both = Ids(users, "user"), [each for each in (old, new) if each is not None]
-    places = [wanted.find(each.users.values) for each in both]
-    known = are_known(wanted, *both)
+def _compared(old: Ratings, after: Ratings) -> Change:
+    """Return the change from old ratings to new ones; new ids include the remaining old ones."""
+    users = after.users.find(old.users.values)
+    items = after.items.find(old.items.values)
+    counts = np.diff(after.indptr)
+    old_counts = np.zeros(after.n_users, np.int64)
+    old_counts[users[users >= 0]] = np.diff(old.indptr)[users >= 0]
+    is_old = np.zeros(after.n_users, np.bool_)
+    is_old[users[users >= 0]] = True
+    same_count = is_old & (counts == old_counts)
+    changed = ~same_count
+    stays = np.zeros(old.n_users, np.bool_)
+    stays[users >= 0] = same_count[users[users >= 0]]
+    mine = np.flatnonzero(np.repeat(stays, np.diff(old.indptr)))
+    theirs = np.flatnonzero(np.repeat(same_count, counts))
+    differs = items[old.indices[mine]] != after.indices[theirs]
+    differs |= old.values_at(mine) != after.values_at(theirs)
+    if old.seconds is not None and after.seconds is not None:
+        differs |= old.seconds[mine] != after.seconds[theirs]
+    rows = np.searchsorted(after.indptr, theirs[differs], side="right") - 1
+    changed[rows] = True
+    touches = _touches(old, after, users, items, changed)
+    is_new_item = np.ones(after.n_items, np.bool_)
+    is_new_item[items[items >= 0]] = False
+    touched = np.flatnonzero((touches > 0) | is_new_item)
+    return Change(old, after, users, items, np.flatnonzero(changed), touched, touches[touched])
+
+
+def _touches(
+    old: Ratings, after: Ratings, users: Indices, items: Indices, changed: npt.NDArray[np.bool_]
+) -> Indices:
+    """Return how many ratings of each item were added, removed or changed."""
+    was_changed = users < 0
+    was_changed[users >= 0] = changed[users[users >= 0]]
+    mine = np.flatnonzero(np.repeat(was_changed, np.diff(old.indptr)))
+    theirs = np.flatnonzero(np.repeat(changed, np.diff(after.indptr)))
+    n_items = np.int64(max(after.n_items, 1))
+    old_rows = users[np.searchsorted(old.indptr, mine, side="right") - 1]
+    old_items = items[old.indices[mine]]
+    rows = np.searchsorted(after.indptr, theirs, side="right") - 1
+    pairs = rows * n_items + after.indices[theirs]
+    old_pairs = np.where((old_rows < 0) | (old_items < 0), -1, old_rows * n_items + old_items)
+    touches = np.bincount(after.indices[theirs], minlength=after.n_items)
+    # An unchanged rating of a changed user does not touch its item; a removed one does.
+    positions = np.minimum(np.searchsorted(pairs, old_pairs), max(len(pairs) - 1, 0))
+    remains = np.zeros(len(old_pairs), np.bool_)
+    if len(pairs):
+        remains = pairs[positions] == old_pairs
+    is_same = remains.copy()
+    is_same[remains] = _are_equal(old, mine[remains], after, theirs[positions[remains]])
+    touches -= np.bincount(old_items[is_same], minlength=after.n_items)
+    removed = old_items[~remains]
+    touches += np.bincount(removed[removed >= 0], minlength=after.n_items)
+    return np.asarray(touches)
+
+
+def _are_equal(
+    old: Ratings, positions: Indices, after: Ratings, others: Indices
+) -> npt.NDArray[np.bool_]:
+    """Return which ratings have the same value, and the same time if both have times."""
+    equal = old.values_at(positions) == after.values_at(others)
+    if old.seconds is not None and after.seconds is not None:
+        equal &= old.seconds[positions] == after.seconds[others]
+    return np.asarray(equal)
+
+
+def _check_known(users: Ids, old: Ratings, new: Ratings | None) -> None:
+    """Check that users are in some of the ratings, or in their tables.
+
+    Raises
+    ------
+    UnknownIdError
+        The message names the closest ids.
+    """
+    known = are_known(users, *(part for part in (old, new) if part is not None))
     if not known.all():
-        old.users.index(wanted.values.filter(~known))  # raises an error that names the closest ids
+        old.users.index(users.values.filter(~known))
 
-    def without(ratings: Ratings) -> Ratings:
-        if (table := ratings.user_table) is None:
-            return ratings
-        rest = table.frame.filter(wanted.find(table.frame["user"]) < 0)
-        return replace(ratings, user_table=replace(table, frame=rest))
 
-    if new is not None:
-        kept = (places[1] < 0)[new.user_index_of_nonzeros()]
-        new = _rated(without(new), kept)
-    return without(old), new, places[0] >= 0
+def _without_rows(ratings: Ratings, users: Ids) -> Ratings:
+    """Return ratings without the rows of users in their table."""
+    if (table := ratings.user_table) is None:
+        return ratings
+    others = table.frame.filter(users.find(table.frame["user"]) < 0)
+    return replace(ratings, user_table=replace(table, frame=others))
 
 
 def are_known(users: Ids, *parts: Ratings) -> npt.NDArray[np.bool_]:
     """Return which users are in some of the ratings, or in their tables of users."""
-    tables = [each.user_table.frame["user"] for each in parts if each.user_table is not None]
-    places = [users.find(each) for each in (*(each.users.values for each in parts), *tables)]
-    return np.isin(np.arange(len(users)), np.concatenate(places))
+    known = np.zeros(len(users), np.bool_)
+    for part in parts:
+        tables = [part.users.values]
+        if part.user_table is not None:
+            tables.append(part.user_table.frame["user"])
+        for ids in tables:
+            indices = users.find(ids)
+            known[indices[indices >= 0]] = True
+    return known
 
 
-def merge_ratings(old: Ratings, new: Ratings) -> tuple[Ratings, int]:
-    """Merge old and new ratings; return them and the number of old ones replaced or added to.
-
-    For a pair in both, the new rating is used, except that weights of interactions are added.
-    """
-    users, items = _united(old.users, new.users), _united(old.items, new.items)
-    adds = adds_up(old, new)
-    own, others = (Values(each.data, each.levels) for each in (old, new))
-    own, others = (Values(own.at()), Values(others.at())) if adds else in_common(own, others)
-    counts = np.zeros(len(users), np.int64)
-    counts[users.find(old.users.values)] = np.diff(old.indptr)
-    indptr, indices = np.append(0, np.cumsum(counts)), old.indices
-    if items is not old.items:
-        indices = items.find(old.items.values)[indices].astype(np.int32)
-    rows = users.find(new.users.values)[new.user_index_of_nonzeros()]
-    columns = items.find(new.items.values)[new.indices].astype(np.int32)
-    order = np.lexsort((columns, rows))
-    rows, columns = rows[order], columns[order]
-    at, there = _located(indptr, indices, rows, columns)
-
-    def merged(earlier: Any, later: Any, both: np.ufunc) -> npt.NDArray[Any]:
-        whole, later = earlier.astype(np.result_type(earlier, later)), later[order]
-        whole[at[there]] = both(whole[at[there]], later[there]) if adds else later[there]
-        return np.insert(whole, at[~there], later[~there])
-
-    data, seconds = merged(own.data, others.data, np.add), None
-    if old.seconds is not None and new.seconds is not None:
-        seconds = merged(old.seconds, new.seconds, np.maximum)
-    values = Values.of(data) if own.levels is None else Values(data, own.levels)
+def _with_ids_of(old: Ratings, new: Ratings) -> Ratings:
+    """Return the old ratings with the ids, tables and features of both."""
+    users = _united(old.users, new.users)
+    items = _united(old.items, new.items)
     tables: dict[str, Any] = {}
     for side, ids in (("user", users), ("item", items)):
-        known, newer = (getattr(each, f"{side}_table") for each in (old, new))
-        both = table_of(newer if known is None else known.updated(newer), ids)
+        table: Features | None = getattr(old, f"{side}_table")
+        newer: Features | None = getattr(new, f"{side}_table")
+        both = table_of(newer if table is None else table.updated(newer), ids)
         features, before = getattr(old, f"{side}_features"), getattr(old, f"{side}s")
+        tables[f"{side}_table"] = both
         tables[f"{side}_features"] = encoded_rows(features, both, newer, before, ids)
-        tables |= {f"{side}_table": both, f"{side}s": ids}
-    if (source := new.source) is not None:
-        source = replace(source, name=f"{source.name} and earlier ratings", options={})
-    counts += np.bincount(rows[~there], minlength=len(users))
-    fields: dict[str, Any] = {"indptr": np.append(0, np.cumsum(counts)), **tables}
-    fields |= {"indices": np.insert(indices, at[~there], columns[~there]), "seconds": seconds}
-    fields |= {"data": values.data, "levels": values.levels, "source": source}
-    return replace(old, **fields, n_duplicates=0), int(there.sum())
-
-
-def _located(
-    indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], rows: Indices, columns: Any
-) -> tuple[Indices, npt.NDArray[np.bool_]]:
-    """Return positions of entries in CSR arrays (or insertion points), and a mask of those found.
-
-    All entries are searched simultaneously, each by bisection of its row.
-    """
-    low, high = indptr[rows], indptr[rows + 1]
-    ends = high.copy()
-    while len(left := np.flatnonzero(low < high)):
-        middle = (low[left] + high[left]) // 2
-        below = indices[middle] < columns[left]
-        low[left[below]] = middle[below] + 1
-        high[left[~below]] = middle[~below]
-    known = low < ends
-    known[known] = indices[low[known]] == columns[known]
-    return low, known
+    return replace(old.renumbered(users, items), **tables)
 
 
 def _united(known: Ids, others: Ids) -> Ids:

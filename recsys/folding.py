@@ -13,6 +13,7 @@ import polars as pl
 from recsys.changes import check_range, encoded_rows
 from recsys.data.columns import of_roles
 from recsys.data.csr import CSR, Entries, Values, compact_times, encode, to_csr
+from recsys.data.events import EventRule
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, as_frame
 from recsys.data.ids import Ids, as_id_series
@@ -175,6 +176,7 @@ def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike 
     changes: dict[str, Any] = {f"{side}s": ids, f"{side}_table": own, f"{side}_features": features}
     (data, levels), count = csr.values, csr.n_duplicates
     changes |= {"data": data, "levels": levels, "seconds": csr.seconds, "n_duplicates": count}
+    changes |= {"events": None, "rule": EventRule()}
     return replace(known, **changes, indptr=csr.indptr, indices=csr.indices)
 
 

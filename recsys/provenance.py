@@ -12,21 +12,18 @@ import numpy as np
 import polars as pl
 
 from lowrank.kernels import pieces
-from recsys.data.times import duration
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 REMEMBERED = (
-    *("user", "item", "rating", "timestamp", "event"),
+    *("user", "item", "rating", "timestamp", "event", "event_id"),
     *("table", "item_table", "user_table", "encoding", "time_format", "missing"),
     *("duplicates", "event_weights", "half_life"),
 )
 """Options of `recsys.read_ratings` that are saved with a model, for updates."""
 
 _BLOCK = 1 << 22  # ratings hashed at a time
-WEIGHTED_AT = "weighted_at"
-"""Saved option: the time, in seconds, at which an interaction has its full weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ class Provenance:
     tag : str or None
         Free text.
     reading : dict
-        Reading options that updates reuse: those in `REMEMBERED`, "window" and `WEIGHTED_AT`.
+        Reading options that updates reuse: those in `REMEMBERED`, and "window".
     """
 
     version: str | None = None
@@ -67,17 +64,6 @@ class Provenance:
         options = {**self.reading, **reading}
         return Provenance(source=self.source, parent=self.version, reading=options)
 
-    def decay(self, newer: Mapping[str, Any]) -> float:
-        """Return the number of half-lives between the reference times of known and newer ratings.
-
-        It is negative if the newer reference time is earlier, and 0 without a half-life.
-        """
-        half_life, before = self.reading.get("half_life"), self.reading.get(WEIGHTED_AT)
-        now = newer.get(WEIGHTED_AT)
-        if half_life is None or before is None or now is None:
-            return 0.0
-        return float(now - before) / duration(half_life, "half_life")
-
 
 def without_weights(reading: Mapping[str, Any]) -> dict[str, Any]:
     """Return the reading options without those of weights and tables, for test ratings.
@@ -87,7 +73,7 @@ def without_weights(reading: Mapping[str, Any]) -> dict[str, Any]:
     >>> without_weights({"user": "who", "half_life": "30d"})
     {'user': 'who'}
     """
-    left_out = ("half_life", "item_table", "user_table", "window", WEIGHTED_AT)
+    left_out = ("half_life", "item_table", "user_table", "window")
     return {name: value for name, value in reading.items() if name not in left_out}
 
 

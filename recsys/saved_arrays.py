@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 MANIFEST = "model.json"
 MODEL_FORMAT = "recsys-model"
-FORMAT_VERSION: Literal[2] = 2
+FORMAT_VERSION: Literal[3] = 3
 
 LONGEST = 64 * 2**20
 """Maximum size of a JSON document, in bytes."""

@@ -36,9 +36,12 @@ from msgspec.structs import asdict as as_dict
 from numpy.typing import NDArray
 from polars.exceptions import PanicException, PolarsError
 
+from recsys.data.csr import Values
+from recsys.data.events import EventRule, Events
 from recsys.data.features import FeatureKind, Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
+from recsys.data.rows import Policy
 from recsys.errors import ModelFileError, RecsysError
 from recsys.models.base import Model
 from recsys.models.registry import MODELS
@@ -80,7 +83,7 @@ Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 # Patterns end in \Z, since $ also matches before a final line feed.
 _TABLES = r"users|items|(item|user)_(table|levels)|terms|stop_words|documents_[0-9]{1,6}"
 TableName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({_TABLES})\Z")]
-FOLDER = rf"(arrays|part_[0-9]{{1,6}}|ratings|(item|user)_features|{_TABLES})"
+FOLDER = rf"(arrays|part_[0-9]{{1,6}}|ratings|events|(item|user)_features|{_TABLES})"
 """Pattern of the directories of a saved model or index."""
 FileName: TypeAlias = Annotated[str, Meta(pattern=rf"\A{FOLDER}/[A-Za-z0-9_]{{1,100}}\.npy\Z")]
 FoldName: TypeAlias = Annotated[str, Meta(pattern=r"\Afold-[0-9]{1,9}\Z")]
@@ -131,6 +134,39 @@ class ColumnEntry(Struct, frozen=True):
     name: str
     type: ColumnType
     kind: FeatureKind | None = None
+
+
+class RuleEntry(Struct, frozen=True):
+    """Rule by which events become ratings; fields as in `EventRule`."""
+
+    policy: Policy = "last"
+    half_life: Positive | None = None
+    kinds: list[str] = []
+    weights: list[float] = []
+    in_time_order: bool = False
+
+    @classmethod
+    def from_rule(cls, rule: EventRule) -> RuleEntry:
+        """Describe a rule."""
+        kinds, weights = list(rule.kinds), list(rule.weights)
+        return cls(rule.policy, rule.half_life, kinds, weights, rule.in_time_order)
+
+    def to_rule(self) -> EventRule:
+        """Return the rule.
+
+        Raises
+        ------
+        DamageError
+        """
+        if len(self.kinds) != len(self.weights) or not np.isfinite(self.weights).all():
+            raise DamageError(f"the kinds of events in {MANIFEST} need a weight each")
+        return EventRule(
+            self.policy,
+            self.half_life,
+            tuple(self.kinds),
+            tuple(self.weights),
+            self.in_time_order,
+        )
 
 
 class BlockEntry(Struct, frozen=True):
@@ -194,6 +230,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
         Blocks of the encoded features of users and of items.
     title : str or None
         Column of the item table with titles.
+    rule : RuleEntry
+        Rule by which the ratings were made of events.
     checksum : str
         SHA-256 of all other fields.
     created, source, fingerprint, period, parent, tag, reading
@@ -217,6 +255,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     parent: str | None = None
     tag: str | None = None
     title: str | None = None
+    rule: RuleEntry = RuleEntry()
     reading: dict[str, Scalar | dict[str, float]] = {}
     checksum: str = ""
 
@@ -235,7 +274,7 @@ class SplitManifest(Struct, frozen=True, kw_only=True):
     """Contents of split.json; `folds` are the subdirectories of a split into folds."""
 
     format: Literal["recsys-split"] = SPLIT_FORMAT
-    format_version: Literal[2] = FORMAT_VERSION
+    format_version: Literal[3] = FORMAT_VERSION
     package_version: str = ""
     method: str = "k-fold"
     parameters: dict[str, Number] = {}
@@ -667,6 +706,8 @@ def _saved_ratings(
         item_features=_blocks(found, manifest, items, everything),
         user_features=_blocks(found, manifest, users, everything),
         levels=levels,
+        events=_saved_events(found, manifest, len(users), len(items), everything),
+        rule=manifest.rule.to_rule(),
     )
     if levels is not None and data.max(initial=0) >= len(levels):
         raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")
@@ -675,6 +716,56 @@ def _saved_ratings(
     if everything and seconds is not None and not np.isfinite(seconds).all():
         raise DamageError("ratings has times that are not finite")
     return ratings
+
+
+def _saved_events(
+    found: Mapping[str, NDArray[Any]],
+    manifest: Manifest,
+    n_users: int,
+    n_items: int,
+    everything: bool,
+) -> Events | None:
+    """Return the saved events, or None if the ratings tell everything.
+
+    Raises
+    ------
+    DamageError
+    """
+    if "events/indptr" not in found:
+        return None
+    indptr, items = found["events/indptr"], listed(found, "events/items")
+    check_rows("events/indptr", indptr, items, n_items, n_users)
+    seconds, kinds, keys, data = (
+        found.get(f"events/{name}") for name in ("seconds", "kinds", "keys", "data")
+    )
+    levels = found.get("events/levels")
+    dtypes: dict[str, tuple[type, ...]] = {
+        "indptr": (np.int64,),
+        "items": (np.int32,),
+        "seconds": (np.int32, np.int64, np.float64),
+        "kinds": (np.uint8,),
+        "keys": (np.uint64,),
+        "data": (np.float32,) if levels is None else (np.uint8,),
+    }
+    for name, types in dtypes.items():
+        array = found.get(f"events/{name}")
+        if array is None:
+            continue
+        if array.dtype not in types or (name != "indptr" and array.shape != items.shape):
+            raise DamageError(f"events/{name} is not an array of {len(items)} events")
+    if kinds is not None and kinds.max(initial=0) >= len(manifest.rule.kinds):
+        raise DamageError(f"events/kinds has codes beyond {len(manifest.rule.kinds)} kinds")
+    values = None
+    if data is not None:
+        if levels is not None and data.max(initial=0) >= len(levels):
+            raise DamageError(f"events/data has codes beyond the {len(levels)} levels")
+        numbers = data if levels is None else levels
+        if everything and not np.isfinite(numbers).all():
+            raise DamageError("events has values that are not finite")
+        values = Values(cast(Any, data), levels)
+    if everything and seconds is not None and not np.isfinite(seconds).all():
+        raise DamageError("events has times that are not finite")
+    return Events(indptr, items, values, cast(Any, seconds), kinds, keys)
 
 
 def mapped_arrays(

@@ -6,6 +6,7 @@
         model.json                                    model.json
         arrays/NAME.npy    fitted arrays              arrays/NAME.npy    of the decomposition
         ratings/...        indptr, indices, data      terms/...          terms in index order
+        events/...         the events behind ratings
         users/..., items/...  ids                     part_0/NAME.npy    documents added together
                                                       documents_0/...    ids, titles, snippets
         user_table/..., item_table/...  tables of users and items, if any
@@ -109,6 +110,8 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
     arrays = {f"arrays/{key}": array for key, array in saved.model._arrays().items()}
     rows = {key: getattr(ratings, key) for key in (*_ROWS, "levels", "seconds")}
     arrays |= {f"ratings/{key}": array for key, array in rows.items() if array is not None}
+    if ratings.events is not None:
+        arrays |= {f"events/{key}": array for key, array in ratings.events.arrays().items()}
     tables = {"users": ratings.users.values.to_frame(), "items": ratings.items.values.to_frame()}
     kinds: dict[str, Mapping[str, FeatureKind]] = {}
     blocks: dict[schema.Side, list[schema.BlockEntry]] = {}
@@ -130,6 +133,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
         "source": known.source if source is None else str(source),
         "features": blocks,
         "title": None if ratings.item_table is None else ratings.item_table.title,
+        "rule": schema.RuleEntry.from_rule(ratings.rule),
         "reading": {**known.reading, **({} if source is None else source.options)},
         "period": period_of(ratings),
         "parent": known.parent,

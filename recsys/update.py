@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -35,13 +35,69 @@ R = TypeVar("R", bound="Recommender")
 
 _SHARE = 0.2  # of the ratings of a fit, after as many new ones all are fitted again
 _HALVINGS = 1.0  # of weights since a fit, after which all are fitted again
-_LEAST_WEIGHT = 1e-12
 
 
 def reading_of(recommender: Recommender) -> dict[str, Any]:
     """Return what `recsys.read_ratings` is to know of a model when it reads ratings for it."""
     ratings = recommender.ratings
     return {**recommender.provenance.reading, "users": ratings.users, "items": ratings.items}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Plan of an update.
+
+    Attributes
+    ----------
+    change : Change
+    reading : dict
+        Reading options that the update changes.
+    aged : float
+        Number of half-lives since the last fit.
+    reason : str or None
+        Reason for a fit to all ratings; None if the change can be folded in.
+    """
+
+    change: Change
+    reading: dict[str, Any]
+    aged: float
+    reason: str | None
+
+    @property
+    def description(self) -> str:
+        """What changes, in words."""
+        change = self.change
+        parts = [counted(change.n_added, "new event")]
+        if change.n_repeated:
+            parts.append(f"{change.n_repeated:,} known already")
+        if change.n_removed:
+            parts.append(f"{change.n_removed:,} removed")
+        after = change.after
+        if change.n_added and after.rule.policy in ("mean", "sum") and after.seconds is None:
+            parts.append("without times, a repeated event counts as a new one")
+        return ", ".join(parts)
+
+
+def planned(
+    recommender: Recommender,
+    new: Ratings | None,
+    *,
+    window: str | float | None = None,
+    forget: IdsLike | None = None,
+    refit: bool | None = None,
+) -> Plan:
+    """Return the plan of an update without carrying it out; see `Recommender.update`."""
+    old, origin = recommender.ratings, recommender.provenance
+    if window is None:
+        window = origin.reading.get("window")
+    reading: dict[str, Any] = {} if window is None else {"window": window}
+    if new is not None:
+        check_scale(new, old, recommender.training)
+        reading |= {} if new.source is None else new.source.options
+    change = change_of(old, new, window=window, forget=forget)
+    aged = recommender.training.get("aged", 0.0) + _half_lives(old, change.after)
+    reason = reason_to_refit(recommender, change, new, refit, aged)
+    return Plan(change, reading, aged, reason)
 
 
 def updated(
@@ -54,22 +110,9 @@ def updated(
     on_step: Callable[[Step], None] | None,
 ) -> R:
     """Return a recommender with changed ratings; see `Recommender.update`."""
-    start, old, origin = time.perf_counter(), recommender.ratings, recommender.provenance
-    window = origin.reading.get("window") if window is None else window
-    reading: dict[str, Any] = {} if window is None else {"window": window}
-    decay = 0.0
-    if new is not None:
-        check_scale(new, old, recommender.training)
-        options = {} if new.source is None else new.source.options
-        decay = origin.decay(options) if old.implicit else 0.0
-        later = decay >= 0 or "weighted_at" not in origin.reading
-        reading |= {k: value for k, value in options.items() if k != "weighted_at" or later}
-        old, new = _aged(old, decay), _aged(new, -decay)
-    change = change_of(old, new, window=window, forget=forget)
-    if decay > 0:  # the penalties do not age: next to them, all weights have changed
-        change = change.of_all()
-    aged = recommender.training.get("aged", 0.0) + max(decay, 0.0)
-    reason = reason_to_refit(recommender, change, new, refit, aged)
+    start, origin = time.perf_counter(), recommender.provenance
+    plan = planned(recommender, new, window=window, forget=forget, refit=refit)
+    change, reading, aged, reason = plan.change, plan.reading, plan.aged, plan.reason
     if reason is None:
         result = type(recommender)(folded(recommender.model, change))
         counts = _counts(recommender, change) | ({"aged": round(aged, 6)} if aged else {})
@@ -89,17 +132,19 @@ def updated(
         result = type(recommender)(unfitted)._fit(whole, on_step, **start_from)
         finding = f"fitted again: {reason}"
     kept = {name: value for name, value in recommender.training.items() if name == "choice"}
-    result.training |= kept | {"update": finding}
+    result.training |= kept | {"update": f"{plan.description}; {finding}"}
     result._is_named, result.provenance = recommender._is_named, origin.child(reading)
     return result
 
 
-def _aged(ratings: Ratings, decay: float) -> Ratings:
-    """Return interactions with weights as of another time, so many half-lives later."""
-    if decay <= 0:
-        return ratings
-    values = ratings.values * np.float64(2.0**-decay)
-    return ratings.with_values(np.maximum(values, _LEAST_WEIGHT).astype(np.float32))
+def _half_lives(old: Ratings, after: Ratings) -> float:
+    """Return the number of half-lives between the newest old event and the newest one now."""
+    half_life = after.rule.half_life
+    if half_life is None or old.seconds is None or after.seconds is None:
+        return 0.0
+    if not (len(old.seconds) and len(after.seconds)):
+        return 0.0
+    return max(0.0, float(after.seconds.max() - old.seconds.max()) / half_life)
 
 
 def _counts(recommender: Recommender, change: Change) -> dict[str, Any]:
@@ -141,6 +186,8 @@ def reason_to_refit(
         return None
     if unable:
         return unable
+    if not (change.n_added or change.n_removed):
+        return None
     folded_before = recommender.training.get("folded", 0)
     share = (folded_before + change.n_added + change.n_removed) / change.before.n_ratings
     if share > _SHARE:

@@ -120,6 +120,7 @@ class _Changes:
         multiple=True,
     )
     tag: str | None = cli.declared("TEXT", "Free text to store in the model.")
+    dry_run: bool = cli.declared("", "Say what would change, and save nothing.", is_flag=True)
 
 
 @cli.command(
@@ -147,8 +148,10 @@ def update(
     """Add new ratings to a model, or remove old ones or users.
 
     By default, RATINGS are read like those of the model: with the same columns, tables, weights of
-    events and half-life. Users and items may be new. A rating of a known pair replaces the old one;
-    weights of interactions are summed.
+    events and half-life. Users and items may be new. The ratings are then those of one reading of
+    all events: an event that is known already is left out, so that an update may be repeated, and
+    may overlap an earlier one. An event is known by its id (--event-id-col), else by its user,
+    item, time, kind and value.
 
     New and changed users and items are folded in, which takes time in proportion to the new
     ratings. The model is fitted to all ratings again if it cannot fold in, if a fifth of the
@@ -165,6 +168,9 @@ def update(
     something = ratings or changes.window or changes.forget_user or changes.refit
     require(something, "Give RATINGS, --window, --forget-user or --refit.")
     require(not changes.log or changes.forget_user, "--log requires --forget-user.")
+    if changes.dry_run:
+        _say_plan(model, ratings, changes, reader)
+        return
     require(out or force, "Add --out MODEL2 for a new model, or --force to replace MODEL.")
     target = out or str(resolved(model))
     check_target(target, MODEL, overwrite=force)
@@ -173,19 +179,45 @@ def update(
         _update(model, ratings, target, changes, reader)
 
 
+def _say_plan(
+    model: str, ratings: tuple[str, ...], changes: _Changes, reader: cli.ReaderOptions
+) -> None:
+    """Say what an update would change."""
+    from recsys.update import planned
+
+    old = inputs.load_model(model)
+    new = _new_ratings(old, ratings, reader)
+    forget = _in_model(old, new, changes)
+    plan = planned(
+        old,
+        new,
+        window=changes.window,
+        forget=forget or None,
+        refit=changes.refit or None,
+    )
+    note(plan.description)
+    note("it would be folded in" if plan.reason is None else f"it would be fitted: {plan.reason}")
+    note(f"{old.model.name} would be updated from {old.ratings} to {plan.change.after}")
+
+
+def _new_ratings(
+    old: Recommender, ratings: tuple[str, ...], reader: cli.ReaderOptions
+) -> Ratings | None:
+    """Read new ratings as those of a model were read."""
+    from recsys.update import reading_of
+
+    if not ratings:
+        return None
+    is_implicit = reader.implicit or old.ratings.implicit
+    return inputs.load_ratings(ratings, replace(reader, implicit=is_implicit), reading_of(old))
+
+
 def _update(
     model: str, ratings: tuple[str, ...], target: str, changes: _Changes, reader: cli.ReaderOptions
 ) -> None:
-    from recsys.changes import adds_up, pairs_in_both
-    from recsys.update import reading_of
-
     old = inputs.load_model(model)
-    start, new = time.perf_counter(), None
-    if ratings:
-        is_implicit = reader.implicit or old.ratings.implicit
-        like = reading_of(old)
-        new = inputs.load_ratings(ratings, replace(reader, implicit=is_implicit), like)
-        start = time.perf_counter()
+    new = _new_ratings(old, ratings, reader)
+    start = time.perf_counter()
     forget = _in_model(old, new, changes)
     with Activity(f"Updating {old.model.name}") as activity:
         updated = old.update(
@@ -197,10 +229,6 @@ def _update(
         )
         updated.save(target, overwrite=True, tag=changes.tag)  # the target is already checked
     seconds = time.perf_counter() - start
-    if new is not None:
-        known = f"{len(pairs_in_both(old.ratings, new)[1]):,} of them"
-        how = "added to" if adds_up(old.ratings, new) else "in place of"
-        note(f"{counted(new.n_ratings, 'new rating')}, {known} {how} old ones")
     note(updated.training["update"])
     note(f"updated {old.model.name} to {updated.ratings} in {seconds:.1f} s, saved in {target}")
     if changes.forget_user:

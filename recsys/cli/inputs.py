@@ -78,6 +78,7 @@ def load_pairs(
 
     `like` has options of an earlier reading, which count where none are given.
     """
+    from recsys.data.rows import OPTIONAL_ROLES
     from recsys.data.times import unix_seconds
     from recsys.readers import read_raw
     from recsys.readers.sources import open_data
@@ -88,7 +89,9 @@ def load_pairs(
     form = reader.time_format or (like or {}).get("time_format")
     if "timestamp" in columns and form is not None:
         columns["timestamp"] = unix_seconds(columns["timestamp"], form=form)
-    return {role: each.alias(role) for role, each in columns.items() if role != "event"}
+    return {
+        role: column.alias(role) for role, column in columns.items() if role not in OPTIONAL_ROLES
+    }
 
 
 def _request(
@@ -499,7 +502,10 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     from recsys.readers.id_lists import read_history
 
     items = recommender.ratings.items
-    names = {role: getattr(reader, f"{role}_col") for role in ("rating", "timestamp", "event")}
+    names = {
+        role: getattr(reader, f"{role}_col")
+        for role in ("rating", "timestamp", "event", "event_id")
+    }
     options = {name: getattr(reader, name) for name in RowOptions.__annotations__}
     rules = RowRules.of(**options)
     like = recommender.provenance.reading

@@ -186,6 +186,7 @@ class ReaderOptions:
         is_flag=True,
     )
     event_col: str | None = declared("NAME", "Column of the kinds of events.")
+    event_id_col: str | None = declared("NAME", "Column of the ids of events.")
     event_weights: Mapping[str, float] | None = declared(
         "KIND=W,...",
         "Weights by kind of event, such as purchase=5,view=1; 0 drops a kind, * is any other.",

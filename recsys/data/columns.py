@@ -45,7 +45,7 @@ _LISTED = 20
 _UNIT = re.compile(r"\(.*\)|\[.*\]")  # as in "Rating (1-5)"
 _DIGITS = re.compile(r"\s*\d{1,18}\s*")
 _NAMED = 5  # maximum number of unused columns in a description
-_OPTIONS = {role: f"--{role}-col" for role in (*BY_PLACE, "event")}
+_OPTIONS = {role: f"--{role}-col" for role in (*BY_PLACE, "event")} | {"event_id": "--event-id-col"}
 
 # Names in tiers: an earlier tier takes precedence, and two names of the same tier are ambiguous.
 # Names are compared in lower case, reduced to letters and digits, and with "id" in place of other
@@ -87,6 +87,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "action actiontype behavior behaviour behaviortype interaction",
         "type",
     ),
+    "event_id": ("eventid eventuuid eventkey",),
     "title": (
         "title",
         "name movietitle booktitle itemname producttitle productname filmtitle displayname label",
@@ -106,6 +107,7 @@ class Request:
     rating: str | None = None
     timestamp: str | None = None
     event: str | None = None
+    event_id: str | None = None
     sep: str | None = None
     encoding: str | None = None
     implicit: bool = False
@@ -168,6 +170,8 @@ def choose_columns(
             except DataError:  # ambiguous names matter only if weights are given
                 if request.rules.event_weights is not None:
                     raise
+    if "event_id" not in chosen:
+        chosen["event_id"] = usual_column(names, "event_id", where, set(chosen.values()))
     return {role: place for role in _OPTIONS if (place := chosen[role]) is not None}
 
 
@@ -423,8 +427,8 @@ def by_number(rows: Sequence[Sequence[str]]) -> str:
     kinds = where(_KIND.fullmatch, taken) * (not rated)
     events = [n for n in kinds if len({*columns[n]}) <= _LISTED]
     found = (ids, ids[1:], rated, times, events)
-    options = zip(_OPTIONS.values(), found, strict=True)
-    return " ".join(f"{option} {places[0]}" for option, places in options if places)
+    roles = zip((*BY_PLACE, "event"), found, strict=True)
+    return " ".join(f"{_OPTIONS[role]} {places[0]}" for role, places in roles if places)
 
 
 def _is_counter(texts: Sequence[str]) -> bool:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from lowrank.kernels import N_CODES, backends, default_threads
-from recsys.data.ids import Ids
+from lowrank.kernels import N_CODES, backends, default_threads, level_counts
+from recsys.data.ids import MISSING_IDS, Ids
 from recsys.data.rows import Policy, Rows
 from recsys.data.times import epoch_seconds
 from recsys.errors import DataError
@@ -110,6 +110,17 @@ class Values(NamedTuple):
     def ones(cls, n: int) -> Values:
         """Return `n` values of 1."""
         return cls(np.zeros(n, np.uint8), np.ones(1, np.float32))
+
+    def compact(self) -> Values:
+        """Return the values as codes of the levels that occur, if these are at most 256."""
+        if self.levels is None:
+            return Values.of(cast("npt.NDArray[np.float32]", self.data))
+        counts = level_counts(cast("npt.NDArray[np.uint8]", self.data))[: len(self.levels)]
+        occurs = counts > 0
+        if occurs.all():
+            return self
+        codes = (np.cumsum(occurs) - 1).astype(np.uint8)
+        return Values(codes[self.data], self.levels[occurs])
 
     def at(self, which: Any = slice(None)) -> npt.NDArray[np.float32]:
         """Return the values, or some of them, as numbers."""
@@ -301,6 +312,21 @@ class Entries:
     columns: npt.NDArray[np.int32]
     values: Values | None = None  # None if all are 1
     seconds: Times | None = None
+    kinds: npt.NDArray[np.uint8] | None = None
+    keys: npt.NDArray[np.uint64] | None = None  # hashes of the ids of events; 0 if missing
+    positions: npt.NDArray[np.integer[Any]] | None = None  # in the data that were read
+
+    def take(self, selected: npt.NDArray[np.bool_]) -> Entries:
+        """Return the entries selected by a mask."""
+        values = self.values
+        if values is not None:
+            values = Values(cast(Any, values.data[selected]), values.levels)
+        others = {
+            name: array[selected]
+            for name in ("seconds", "kinds", "keys", "positions")
+            if (array := getattr(self, name)) is not None
+        }
+        return Entries(self.rows[selected], self.columns[selected], values, **others)
 
 
 def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
@@ -321,9 +347,14 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
             text = ids.values[int(codes[row])]
             raise DataError(f"{rows.place(row)}: the {ids.kind} id is missing ({text!r}).")
     times, given = columns.pop("timestamp", None), columns.pop("rating", None)
+    kinds: pl.Series | None = columns.pop("event", None)
     if isinstance(times, pl.Series):
         times = compact_times(times.to_numpy())
     entries = Entries(user_codes, item_codes, seconds=times)
+    if kinds is not None:
+        entries.kinds = kinds.to_numpy(writable=True)
+    if "event_id" in columns:
+        entries.keys = event_keys(columns.pop("event_id"))
     if given is not None and rows.levels is not None:
         data: Any = given.to_numpy(writable=True) if isinstance(given, pl.Series) else given
         entries.values = Values.ordered(data, rows.levels)
@@ -332,6 +363,18 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
             Values(given) if isinstance(given, np.ndarray) else Values.of(given.to_numpy())
         )
     return users, items, entries
+
+
+def event_keys(ids: pl.Series) -> npt.NDArray[np.uint64]:
+    """Return a hash of the text of each id of an event, 0 where the id is missing."""
+    from pandas.util import hash_array  # the same on every machine, and in every version
+
+    texts = ids.cast(pl.String)
+    is_missing = texts.is_null() | texts.is_in(MISSING_IDS)
+    keys = hash_array(texts.fill_null("").to_numpy().astype(object), categorize=False)
+    keys = np.maximum(keys, 1)
+    keys[is_missing.to_numpy()] = 0
+    return np.asarray(keys, np.uint64)
 
 
 def encode(
@@ -405,96 +448,184 @@ class CSR:
 
 
 def to_csr(entries: Entries, shape: tuple[int, int], policy: Policy = "last") -> CSR:
-    """Return entries in canonical CSR form.
+    """Return entries in canonical CSR form; the arrays of the entries are reused.
 
     First and last of a repeated pair refer to the times; ties, and data without times, are resolved
     by the order of the entries. "mean" and "sum" keep the latest time. With "error" nothing is
     merged, and the caller checks `repeat`.
-
-    Entries are counted by row, moved to their rows, and then sorted within each row.
     """
+    if policy == "error":
+        entries.positions = np.arange(len(entries.rows), dtype=np.int64)
+    grouped = group_rows(entries, shape[0])
+    sort_rows(grouped)
+    return merged(grouped, shape, policy)
+
+
+@dataclass(slots=True)
+class Grouped:
+    """Entries of a matrix grouped by row: arrays by name, each with one number per entry.
+
+    The names are "columns" and, where they are known, "data" (with `levels`), "seconds", "kinds",
+    "keys" and "positions".
+    """
+
+    indptr: npt.NDArray[np.int64]
+    arrays: dict[str, npt.NDArray[Any]]
+    levels: npt.NDArray[np.float32] | None = None
+
+    @property
+    def n_entries(self) -> int:
+        """Number of entries."""
+        return len(self.arrays["columns"])
+
+    @property
+    def rows(self) -> npt.NDArray[np.int32]:
+        """Row of each entry, a new array."""
+        counts = np.diff(self.indptr)
+        return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+
+    @property
+    def values(self) -> Values | None:
+        """Values of the entries; None if all are 1."""
+        return Values(self.arrays["data"], self.levels) if "data" in self.arrays else None
+
+    def take(self, selected: npt.NDArray[Any]) -> Grouped:
+        """Return the entries at increasing positions, or selected by a mask."""
+        rows = self.rows[selected]
+        arrays = {name: array[selected] for name, array in self.arrays.items()}
+        indptr = np.zeros_like(self.indptr)
+        np.cumsum(np.bincount(rows, minlength=len(indptr) - 1), out=indptr[1:])
+        return Grouped(indptr, arrays, self.levels)
+
+    def reordered(self, order: npt.NDArray[np.int64]) -> Grouped:
+        """Return the entries in another order, which must keep them within their rows."""
+        arrays = {name: array[order] for name, array in self.arrays.items()}
+        return Grouped(self.indptr, arrays, self.levels)
+
+
+def group_rows(entries: Entries, n_rows: int) -> Grouped:
+    """Move entries to their rows, in which they keep their order; the entries are released."""
     threads, kernels = default_threads.get(), backends.active
-    rows, n, indptr = entries.rows, len(entries.rows), np.empty(shape[0] + 1, np.int64)
+    rows, indptr = entries.rows, np.empty(n_rows + 1, np.int64)
     is_grouped = kernels.row_offsets(rows, indptr)
     arrays: dict[str, npt.NDArray[Any]] = {"columns": entries.columns}
     levels = None
     if entries.values is not None:
         arrays["data"], levels = entries.values
-    if entries.seconds is not None:
-        arrays["seconds"] = entries.seconds
-    if policy == "error":
-        arrays["place"] = np.arange(n, dtype=np.int64)
-    # No reference to an unsorted array is kept, so that each is freed before the next is sorted.
-    entries.values = entries.seconds = None
+    for name in ("seconds", "kinds", "keys", "positions"):
+        array = getattr(entries, name)
+        if array is not None:
+            arrays[name] = array
+    # No reference to an array is kept, so that each is freed before the next is moved.
+    entries.values = entries.seconds = entries.kinds = entries.keys = entries.positions = None
     entries.rows = entries.columns = np.empty(0, np.int32)
     if is_grouped:
-        arrays = {n: each if each.flags.writeable else each.copy() for n, each in arrays.items()}
-    else:
-        for some in (arrays.keys() & {"columns", "data"}, arrays.keys() & {"seconds", "place"}):
-            sources = [arrays.pop(name) for name in some]
-            targets: list[npt.NDArray[Any]] = [np.empty_like(source) for source in sources]
-            kernels.scatter(rows, indptr, sources, targets, threads)
-            del sources
-            arrays |= dict(zip(some, targets, strict=True))
-    del rows
-    others = [array for name, array in arrays.items() if name != "columns"]
-    kernels.sort_rows(indptr, arrays["columns"], others, threads)
-    return _merged(arrays, indptr, shape, levels, policy)
+        for name, array in arrays.items():
+            arrays[name] = array if array.flags.writeable else array.copy()
+        return Grouped(indptr, arrays, levels)
+    for names in (("columns", "data"), ("seconds", "kinds"), ("keys", "positions")):
+        moved = [name for name in names if name in arrays]
+        sources = [arrays.pop(name) for name in moved]
+        targets: list[npt.NDArray[Any]] = [np.empty_like(source) for source in sources]
+        kernels.scatter(rows, indptr, sources, targets, threads)
+        del sources
+        arrays |= dict(zip(moved, targets, strict=True))
+    return Grouped(indptr, arrays, levels)
 
 
-def _merged(
-    arrays: dict[str, npt.NDArray[Any]],
-    indptr: npt.NDArray[np.int64],
-    shape: tuple[int, int],
-    levels: npt.NDArray[np.float32] | None,
-    policy: Policy,
-) -> CSR:
-    """Merge sorted entries to one per pair."""
-    columns = arrays["columns"]
+def sort_rows(grouped: Grouped) -> None:
+    """Sort the entries of each row by column in place; repeated columns keep their order."""
+    others = [array for name, array in grouped.arrays.items() if name != "columns"]
+    columns = grouped.arrays["columns"]
+    backends.active.sort_rows(grouped.indptr, columns, others, default_threads.get())
+
+
+def are_repeats(grouped: Grouped) -> npt.NDArray[np.bool_]:
+    """Return which entries, of rows sorted by column, have the column of the next entry."""
+    columns, indptr = grouped.arrays["columns"], grouped.indptr
     repeats = columns[1:] == columns[:-1]
     starts = indptr[1:-1]
     repeats[starts[(starts > 0) & (starts < len(columns))] - 1] = False
-    n_duplicates, repeat = int(np.count_nonzero(repeats)), None
-    if n_duplicates and policy == "error":  # the pair whose second entry comes first
-        place, at = arrays["place"], np.flatnonzero(repeats)
-        first = int(at[np.argmin(place[at + 1])])
-        repeat = int(place[first]), int(place[first + 1]), first
-    elif n_duplicates:
-        is_first, is_last = np.append(True, ~repeats), np.append(~repeats, True)
-        if "seconds" in arrays:
-            members = np.flatnonzero(~(is_first & is_last))
-            order = members[_by_time(np.cumsum(is_first[members]), arrays["seconds"][members])]
-            for name in arrays.keys() & {"data", "seconds"}:
-                arrays[name][members] = arrays[name][order]
-        if policy in ("mean", "sum"):
-            firsts = np.flatnonzero(is_first)
-            ones = np.broadcast_to(np.float32(1), len(columns))  # takes no memory
-            given = Values(arrays["data"], levels).at() if "data" in arrays else ones
-            totals = np.add.reduceat(given, firsts, dtype=np.float64)
-            totals /= np.diff(firsts, append=len(columns)) if policy == "mean" else 1
-        kept = is_first if policy == "first" else is_last
+    return np.asarray(repeats)
+
+
+def merged(grouped: Grouped, shape: tuple[int, int], policy: Policy) -> CSR:
+    """Merge sorted entries to one per pair, in place."""
+    repeats = are_repeats(grouped)
+    n_repeats = int(np.count_nonzero(repeats))
+    if not n_repeats:
+        return _as_csr(grouped, shape)
+    if policy == "error":
+        repeat = _first_repeat(grouped, repeats)
+        return replace(_as_csr(grouped, shape), n_duplicates=n_repeats, repeat=repeat)
+    is_first = np.append(True, ~repeats)
+    is_last = np.append(~repeats, True)
+    arrays = grouped.arrays
+    if "seconds" in arrays:
+        members = np.flatnonzero(~(is_first & is_last))
+        pairs = np.cumsum(is_first[members])
+        order = members[_by_time(pairs, arrays["seconds"][members])]
         for name in arrays:
-            arrays[name] = _kept_in_place(arrays[name], kept)
-        indptr -= np.searchsorted(np.flatnonzero(~kept), indptr)
-        if policy in ("mean", "sum"):
-            arrays["data"], levels = Values.of(totals.astype(np.float32))
-    n = len(arrays["columns"])
-    values = Values(arrays["data"], levels) if "data" in arrays else Values.ones(n)
-    if values.levels is None:
-        values = Values.of(values.data)  # type: ignore[arg-type]
-    seconds = arrays.get("seconds")
-    return CSR(shape, indptr, arrays["columns"], values, seconds, n_duplicates, repeat)
+            arrays[name][members] = arrays[name][order]
+    totals = _totals(grouped, np.flatnonzero(is_first), policy)
+    selected = is_first if policy == "first" else is_last
+    for name in arrays:
+        arrays[name] = _moved_to_front(arrays[name], selected)
+    grouped.indptr -= np.searchsorted(np.flatnonzero(~selected), grouped.indptr)
+    if totals is not None:
+        arrays["data"], grouped.levels = Values.of(totals.astype(np.float32))
+    return replace(_as_csr(grouped, shape), n_duplicates=n_repeats)
+
+
+def _as_csr(grouped: Grouped, shape: tuple[int, int]) -> CSR:
+    """Return sorted entries, of which none is repeated, with values as codes if they are few."""
+    arrays = grouped.arrays
+    values = Values.ones(grouped.n_entries)
+    if grouped.values is not None:
+        values = grouped.values.compact()
+    seconds: Any = arrays.get("seconds")
+    if seconds is not None:
+        seconds = compact_times(seconds)
+    return CSR(shape, grouped.indptr, arrays["columns"], values, seconds)
+
+
+def _first_repeat(grouped: Grouped, repeats: npt.NDArray[np.bool_]) -> tuple[int, int, int]:
+    """Return the first repeated pair in the order of the data, as in `CSR.repeat`."""
+    positions = grouped.arrays["positions"]
+    entries = np.flatnonzero(repeats)
+    entry = int(entries[np.argmin(positions[entries + 1])])
+    return int(positions[entry]), int(positions[entry + 1]), entry
+
+
+def _totals(
+    grouped: Grouped, firsts: npt.NDArray[np.int64], policy: Policy
+) -> npt.NDArray[np.float64] | None:
+    """Return the sum or mean of each pair, whose first entries are given; else None."""
+    if policy not in ("mean", "sum"):
+        return None
+    n_entries = grouped.n_entries
+    ones = np.broadcast_to(np.float32(1), n_entries)  # takes no memory
+    numbers = ones if grouped.values is None else grouped.values.at()
+    totals: npt.NDArray[np.float64] = np.add.reduceat(numbers, firsts, dtype=np.float64)
+    if policy == "mean":
+        totals /= np.diff(firsts, append=n_entries)
+    return totals
 
 
 def compact_times(seconds: npt.NDArray[Any]) -> Times:
     """Return times in four bytes each if they fit, as whole seconds from 1902 to 2037 do."""
-    if seconds.dtype == np.float64:
+    if seconds.dtype == np.int32:
         return seconds
+    if seconds.dtype == np.float64:
+        whole = np.floor(seconds)
+        if not np.array_equal(whole, seconds):
+            return seconds
+        seconds = whole.astype(np.int64)
     fits = not len(seconds) or (seconds.min() >= _INT32.min and seconds.max() <= _INT32.max)
     return seconds.astype(np.int32) if fits else seconds
 
 
-def _kept_in_place(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+def _moved_to_front(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
     """Move the entries selected by a mask to the front of the array, and return a view of them."""
     end = 0
     for start in range(0, len(array), _CHUNK):

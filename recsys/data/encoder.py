@@ -492,12 +492,9 @@ def with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:
     wider = ids.union(ids.like(table.frame[table.kind]).drop_nulls())  # "x" is not an integer
     if wider is ids:
         return ratings
-    places = wider.find(ids.values)  # ascending, so that rows stay in order
     if table.kind == "item":
-        return replace(ratings, items=wider, indices=places[ratings.indices].astype(np.int32))
-    counts = np.zeros(len(wider), dtype=np.int64)
-    counts[places] = np.diff(ratings.indptr)
-    return replace(ratings, users=wider, indptr=np.append(0, np.cumsum(counts)))
+        return ratings.renumbered(ratings.users, wider)
+    return ratings.renumbered(wider, ratings.items)
 
 
 def _parsed(text: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -14,6 +14,14 @@ import polars as pl
 from lowrank.kernels import CodedMatrix, level_counts, padded
 from recsys.data.columns import FRAME, SAMPLE, Request, assign_roles
 from recsys.data.csr import CSR, Entries, Times, Values, encoded, to_csr
+from recsys.data.events import (
+    Collected,
+    EventRule,
+    Events,
+    aggregate,
+    collect,
+    implied_events,
+)
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import (
     FrameLike,
@@ -23,7 +31,7 @@ from recsys.data.frames import (
     matrix_arrays,
     to_polars,
 )
-from recsys.data.ids import Ids, IdsLike, as_id_series
+from recsys.data.ids import Ids, IdsLike, Place, as_id_series
 from recsys.data.rows import (
     BadRows,
     Policy,
@@ -84,6 +92,10 @@ class Ratings:
         Source of the ratings, and how it was read.
     levels : float32 ndarray of shape (n_levels,), or None
         Distinct values in increasing order; None if `data` has the values themselves.
+    events : Events or None
+        Events from which the ratings were made by the `rule`; None if each rating is one event,
+        whose value and time it has. `log` has the events in either case.
+    rule : EventRule
 
     Examples
     --------
@@ -106,6 +118,8 @@ class Ratings:
     item_features: GroupedFeatures | None = None
     user_features: GroupedFeatures | None = None
     levels: npt.NDArray[np.float32] | None = None
+    events: Events | None = None
+    rule: EventRule = field(default_factory=EventRule)
 
     def __post_init__(self) -> None:
         nnz = int(self.indptr[-1])
@@ -124,6 +138,10 @@ class Ratings:
             object.__setattr__(self, name, view)
         if (self.data.dtype == np.uint8) != (self.levels is not None):
             raise DataError("levels must be given if data is uint8, and only then.")
+        if self.events is not None and len(self.events.indptr) != len(self.users) + 1:
+            raise DataError(
+                f"events must be of {len(self.users)} users; got {len(self.events.indptr) - 1}."
+            )
         table = self.levels
         if table is not None and (table.dtype != np.float32 or table.shape != (len(table),)):
             raise DataError(
@@ -141,6 +159,7 @@ class Ratings:
         rating: str | None = None,
         timestamp: str | None = None,
         event: str | None = None,
+        event_id: str | None = None,
         duplicates: str | None = None,
         implicit: bool = False,
         item_table: TableLike | None = None,
@@ -162,6 +181,9 @@ class Ratings:
             Column of times, in a form that `recsys.data.times.unix_seconds` reads.
         event : str, optional
             Column of the kinds of events, for `event_weights`.
+        event_id : str, optional
+            Column of the ids of events. Of several rows with the same id, the first one counts.
+            Rows without an id are known by their user, item, time, kind and value.
         duplicates : {"last", "first", "mean", "sum", "error"}, optional
             Treatment of repeated (user, item) pairs. First and last refer to the time if known, and
             otherwise (and on ties) to the order of rows. By default the last row is kept, but
@@ -198,7 +220,9 @@ class Ratings:
         policy, rules = check_policy(duplicates), RowRules.of(**options)
         frame = as_frame(frame)
         names = column_names(frame)
-        request = Request(user, item, rating, timestamp, event, implicit=implicit, rules=rules)
+        request = Request(
+            user, item, rating, timestamp, event, event_id, implicit=implicit, rules=rules
+        )
 
         def sample(place: int) -> list[Any]:
             return to_polars(frame.head(SAMPLE), [names[place]]).to_series().to_list()
@@ -260,7 +284,9 @@ class Ratings:
             columns = csr.indices if column_codes is None else column_codes[csr.indices]
             csr = to_csr(Entries(rows, np.array(columns), csr.values), shape)
         tables = table_of(item_table, column_ids), table_of(user_table, row_ids)
-        ratings = _of_csr(row_ids, column_ids, csr, implicit)
+        policy: Policy = "sum" if implicit else "last"
+        collected = Collected(csr, None, EventRule(policy))
+        ratings = _of_collected(row_ids, column_ids, collected, implicit)
         return replace(ratings, item_table=tables[0], user_table=tables[1])
 
     @property
@@ -357,8 +383,9 @@ class Ratings:
             If the number of values differs from the number of ratings.
         """
         values = np.broadcast_to(np.asarray(values, np.float32), (self.nnz,))
-        data, levels = Values.of(values) if np.ndim(values) else Values.ones(self.nnz)
-        return replace(self, data=data, levels=levels)
+        data, levels = Values.of(values)
+        rule = EventRule(self.rule.policy)
+        return replace(self, data=data, levels=levels, events=None, rule=rule)
 
     @property
     def matrix(self) -> sp.csr_array[np.float32]:
@@ -383,7 +410,7 @@ class Ratings:
         return np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.indptr))
 
     def take(self, which: npt.NDArray[Any]) -> Ratings:
-        """Return the selected ratings, with the same users and items.
+        """Return the selected ratings, with the same users and items, but without their events.
 
         Parameters
         ----------
@@ -410,7 +437,108 @@ class Ratings:
             seconds=None if self.seconds is None else self.seconds[mask],
             n_duplicates=0,
             source=None,
+            events=None,
+            rule=EventRule(self.rule.policy),
         )
+
+    @property
+    def log(self) -> Events:
+        """The events behind the ratings, by user in the order of time."""
+        if self.events is not None:
+            return self.events
+        values = Values(self.data, self.levels)
+        return implied_events(CSR(self.shape, self.indptr, self.indices, values, self.seconds))
+
+    def with_events_of(self, which: npt.NDArray[np.bool_]) -> Ratings:
+        """Return the selected ratings as `take` does, with their events.
+
+        Parameters
+        ----------
+        which : bool ndarray of shape (nnz,)
+        """
+        part = self.take(which)
+        if self.events is None:
+            return replace(part, rule=self.rule)
+        positions = self._ratings_of_events()
+        selected = (positions >= 0) & which[positions]
+        return replace(part, events=self.events.take(selected), rule=self.rule)
+
+    def of_events(self, which: npt.NDArray[np.bool_], *, aged: bool = True) -> Ratings:
+        """Return ratings made of the selected events by the same rule, of the same users and items.
+
+        Parameters
+        ----------
+        which : bool ndarray of shape (n_events,)
+            Mask of events in the order of `log`.
+        aged : bool
+            Whether the weight of an event depends on its age, if it does in these ratings.
+
+        Raises
+        ------
+        DataError
+            If the mask has the wrong length.
+        """
+        log = self.log
+        if which.shape != (len(log),):
+            raise DataError(f"The mask must be of {len(log):,} events; got shape {which.shape}.")
+        events = log.take(which)
+        rule = self.rule if aged else self.rule.without_age()
+        csr, _ = aggregate(events, self.shape, rule, implicit=self.implicit)
+        collected = Collected(csr, None if self.events is None else events, rule)
+        return replace(with_collected(self, collected), source=None)
+
+    def _ratings_of_events(self) -> npt.NDArray[np.int64]:
+        """Return the position of the rating to which each event belongs; -1 for a returned pair."""
+        assert self.events is not None
+        n_items = np.int64(self.n_items)
+        pairs = self.user_index_of_nonzeros() * n_items + self.indices
+        wanted = self.events.users * n_items + self.events.items
+        positions = np.searchsorted(pairs, wanted)
+        positions[positions == len(pairs)] = 0
+        return np.where(pairs[positions] == wanted, positions, -1) if len(pairs) else wanted * 0 - 1
+
+    def renumbered(self, users: Ids, items: Ids) -> Ratings:
+        """Return the ratings with the indices of other ids, which must include all that are rated.
+
+        Features are not changed.
+        """
+        user_indices = users.find(self.users.values)
+        item_indices = items.find(self.items.values)
+        if not (_is_increasing(user_indices) and _is_increasing(item_indices)):
+            return self._reordered(users, items, user_indices, item_indices)
+        counts = np.zeros(len(users), np.int64)
+        remaining = user_indices >= 0
+        counts[user_indices[remaining]] = np.diff(self.indptr)[remaining]
+        events = self.events
+        if events is not None:
+            events = events.renumbered(user_indices, len(users), item_indices)
+        return replace(
+            self,
+            users=users,
+            items=items,
+            indptr=np.append(0, np.cumsum(counts)),
+            indices=item_indices[self.indices].astype(np.int32),
+            events=events,
+        )
+
+    def _reordered(
+        self,
+        users: Ids,
+        items: Ids,
+        user_indices: npt.NDArray[np.int64],
+        item_indices: npt.NDArray[np.int64],
+    ) -> Ratings:
+        """Return the ratings with other indices in another order, as of texts and numbers."""
+        entries = self.log.entries()
+        entries.rows = user_indices[entries.rows].astype(np.int32)
+        entries.columns = item_indices[entries.columns].astype(np.int32)
+        shape = len(users), len(items)
+        collected = collect(entries, shape, self.rule, implicit=self.implicit)
+        empty = np.zeros(len(users) + 1, np.int64)
+        renamed = replace(
+            self.take(np.zeros(self.nnz, np.bool_)), users=users, items=items, indptr=empty
+        )
+        return replace(with_collected(renamed, collected), source=self.source)
 
     def to_frame(self) -> pl.DataFrame:
         """Return a long frame with the columns user, item, rating and timestamp, in CSR order.
@@ -467,30 +595,85 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
     DataError
         As `Ratings.from_frame`.
     """
-    place, has_values = rows.place, "rating" in rows.columns
-    policy = duplicates or ("sum" if rows.implicit and has_values else "last")
+    policy = duplicates or _usual_policy(rows)
+    kinds = tuple(rows.kind_weights)
+    weights = tuple(rows.kind_weights.values())
+    rule = EventRule(policy, rows.half_life, kinds, weights, in_time_order=True)
     users, items, entries = encoded(rows)
-    csr = to_csr(entries, (len(users), len(items)), policy)
-    if policy == "error" and csr.repeat is not None:
-        first, second, at = csr.repeat
-        user = users.values[int(np.searchsorted(csr.indptr, at, side="right")) - 1]
-        item = items.values[int(csr.indices[at])]
-        raise DataError(
-            f"{place(second)}: user {user!r} has rated item {item!r} already "
-            f"(first: {place(first)}); set duplicates to last, first, mean or sum."
-        )
-    if len(users) and users.values[int(np.diff(csr.indptr).argmax())] == "NA":
+    shape = len(users), len(items)
+    if policy == "error":
+        _check_unrepeated(users, items, entries, rows.place)
+    collected = collect(entries, shape, rule, implicit=rows.implicit)
+    counts = np.diff(collected.csr.indptr)
+    if len(users) and users.values[int(counts.argmax())] == "NA":
         rows.remarks.append("the user 'NA' has the most items, and may stand for none")
-    source = Source.of(name, rows, csr.n_duplicates, policy)
-    return _of_csr(users, items, csr, rows.implicit, source)
+    if collected.n_same:
+        rows.remarks.append(_repeated_rows(collected))
+    if collected.n_returned:
+        pairs = counted(collected.n_returned, "pair")
+        rows.remarks.append(f"{pairs} left out whose weights add up to zero or less")
+    source = Source.of(name, rows, collected.csr.n_duplicates, policy)
+    return _of_collected(users, items, collected, rows.implicit, source)
 
 
-def _of_csr(
-    users: Ids, items: Ids, csr: CSR, implicit: bool, source: Source | None = None
+def _usual_policy(rows: Rows) -> Policy:
+    """Return how repeated pairs are treated unless the caller decides."""
+    has_weights = "rating" in rows.columns or "rating" in rows.arrays
+    has_weights = has_weights or bool(rows.kind_weights) or rows.half_life is not None
+    return "sum" if rows.implicit and has_weights else "last"
+
+
+def _repeated_rows(collected: Collected) -> str:
+    """Describe the rows that were left out because they repeat an event."""
+    count = counted(collected.n_same, "repeated row")
+    if collected.events is not None and collected.events.keys is not None:
+        return f"{count} left out (the same event id)"
+    alike = "user, item, time and value"
+    if collected.rule.kinds:
+        alike = "user, item, time and kind"
+    return f"{count} left out (the same {alike}; --event-id-col tells them apart)"
+
+
+def _check_unrepeated(users: Ids, items: Ids, entries: Entries, place: Place) -> None:
+    """Check that no pair of user and item is repeated."""
+    pairs = Entries(entries.rows.copy(), entries.columns.copy())
+    csr = to_csr(pairs, (len(users), len(items)), "error")
+    if csr.repeat is None:
+        return
+    first, second, at = csr.repeat
+    user = users.values[int(np.searchsorted(csr.indptr, at, side="right")) - 1]
+    item = items.values[int(csr.indices[at])]
+    raise DataError(
+        f"{place(second)}: user {user!r} has rated item {item!r} already "
+        f"(first: {place(first)}); set duplicates to last, first, mean or sum."
+    )
+
+
+def _of_collected(
+    users: Ids, items: Ids, collected: Collected, implicit: bool, source: Source | None = None
 ) -> Ratings:
-    (data, levels), about = csr.values, {"n_duplicates": csr.n_duplicates, "source": source}
+    """Return ratings with the arrays that were made of events."""
+    csr = collected.csr
+    data, levels = csr.values
     arrays = (csr.indptr, csr.indices, data, csr.seconds)
-    return Ratings(users, items, *arrays, implicit, levels=levels, **cast(Any, about))
+    ratings = Ratings(users, items, *arrays, implicit, source=source, levels=levels)
+    return with_collected(ratings, collected)
+
+
+def with_collected(ratings: Ratings, collected: Collected) -> Ratings:
+    """Return ratings of the same users and items with the arrays that were made of events."""
+    csr = collected.csr
+    return replace(
+        ratings,
+        indptr=csr.indptr,
+        indices=csr.indices,
+        data=csr.values.data,
+        levels=csr.values.levels,
+        seconds=csr.seconds,
+        n_duplicates=csr.n_duplicates + collected.n_same,
+        events=collected.events,
+        rule=collected.rule,
+    )
 
 
 def check_process() -> None:
@@ -512,6 +695,11 @@ def adopt_polars() -> None:
     _polars_process["id"] = os.getpid()
 
 
+def _is_increasing(indices: npt.NDArray[np.int64]) -> bool:
+    """Return whether the indices that are not -1 are increasing."""
+    return bool((np.diff(indices[indices >= 0]) > 0).all())
+
+
 def has_ratings(ratings: Ratings) -> npt.NDArray[np.bool_]:
     """Return which users have ratings, shape (n_users,)."""
     return np.diff(ratings.indptr) > 0
@@ -529,19 +717,17 @@ def restricted(
     if users.all() and items.all():
         return ratings
     part = ratings.take(users[ratings.user_index_of_nonzeros()] & items[ratings.indices])
-    index = np.cumsum(items, dtype=np.int32) - np.int32(1)
-    own = {}
+    events = ratings.events
+    if events is not None:
+        events = events.take(users[events.users] & items[events.items])
+    part = replace(part, events=events, rule=ratings.rule, source=ratings.source)
+    features = {}
     for name, mask in (("user_features", users), ("item_features", items)):
-        if (features := getattr(ratings, name)) is not None:
-            own[name] = replace(features, matrix=features.matrix[np.flatnonzero(mask)])
-    return replace(
-        part,
-        **own,
-        users=Ids(ratings.users.values.filter(users), ratings.users.kind),
-        items=Ids(ratings.items.values.filter(items), ratings.items.kind),
-        indptr=np.append(part.indptr[:1], part.indptr[1:][users]),
-        indices=index[part.indices],
-    )
+        if (rows := getattr(ratings, name)) is not None:
+            features[name] = replace(rows, matrix=rows.matrix[np.flatnonzero(mask)])
+    remaining_users = Ids(ratings.users.values.filter(users), ratings.users.kind)
+    remaining_items = Ids(ratings.items.values.filter(items), ratings.items.kind)
+    return replace(part.renumbered(remaining_users, remaining_items), **features)
 
 
 def table_of(table: TableLike | None, ids: Ids, column: str | None = None) -> Features | None:

@@ -35,7 +35,10 @@ Policy = Literal["last", "first", "mean", "sum", "error"]
 
 _FEW_LEVELS = 4  # minimum number of levels that are more than yes, no and unknown
 
-_COLUMNS = ("user", "item", "rating", "timestamp", "event", "item_table", "user_table")
+OPTIONAL_ROLES = ("event", "event_id")
+"""Columns whose values may be missing."""
+
+_COLUMNS = ("user", "item", "rating", "timestamp", *OPTIONAL_ROLES, "item_table", "user_table")
 ANY_EVENT = "*"  # stands for all kinds of events that are not named
 NO_EVENT = "(none)"  # stands for a missing kind
 _MOST_KINDS = 20  # a column with more different values is not of kinds of events
@@ -44,7 +47,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 _THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _TRUTHS = {"true": True, "false": False, "t": True, "f": False, "yes": True, "no": False}
-_LEAST_WEIGHT = 1e-12  # minimum weight of old interactions, so that float32 does not underflow
+_MOST_CODES = 256
 
 
 class RowOptions(TypedDict, total=False):
@@ -173,7 +176,7 @@ STRICT = BadRows()
 
 @dataclass(slots=True)
 class Rows:
-    """Columns user, item, rating, timestamp and event, as far as they are known.
+    """Columns user, item, rating, timestamp, event and event_id, as far as they are known.
 
     Before `prepared`, columns have the types of the source, or the compact types of `Batches`:
     categories for ids, codes of `levels` for ratings, seconds for dates (`in_seconds`). Columns
@@ -182,6 +185,8 @@ class Rows:
     `layout` describes the format and the columns. `place` gives the place of a row (counted from
     0), such as "ratings.csv, line 17". Idle users have no items. `bad` counts the rows that are
     left out. If `implicit` is true, ratings are weights. `remarks` describe changes to the rows.
+    `kind_weights` has the weight of each kind of event, and `half_life` the age in seconds at which
+    a weight is halved.
     """
 
     columns: dict[str, pl.Series]
@@ -195,6 +200,8 @@ class Rows:
     in_seconds: bool = False
     arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     distinct: dict[str, pl.Series] = field(default_factory=dict)
+    kind_weights: dict[str, float] = field(default_factory=dict)
+    half_life: float | None = None
 
     def spread(self) -> Self:
         """Convert arrays to columns in place, and return the rows."""
@@ -320,7 +327,7 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if not len(columns["user"]):
         raise DataError(f"No rows are left: {'; '.join(rows.remarks)}.")
     if rules.half_life is not None:
-        _decay(rows, rules.half_life)
+        _check_half_life(rows, rules.half_life)
     return rows
 
 
@@ -448,18 +455,35 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
         )
     rest = weights.get(ANY_EVENT, 0.0)
     given = {kind: float(weights.get(kind, rest)) for kind in table["kind"]}
-    values = kinds.replace_strict(list(given), list(given.values()), return_dtype=pl.Float32)
-    rows.columns["rating"] = values
+    codes = dict(zip(sorted(given), range(len(given)), strict=True))
+    check_kinds(len(codes))
+    rows.columns["event"] = kinds.replace_strict(codes, return_dtype=pl.UInt8)
+    rows.kind_weights = {kind: given[kind] for kind in codes}
     parts = [f"{kind} {n:,} x {given[kind]:g}" for kind, n in table.head(_MOST_KINDS).rows()]
     absent = [kind for kind in weights if kind not in given and kind != ANY_EVENT]
     parts += [f"no {kind}" for kind in absent]
     rows.remarks.append(f"events: {', '.join(parts)}")
     rows.implicit = True
-    rows.keep(values > 0)
+    counted_kinds = [codes[kind] for kind, weight in given.items() if weight > 0]
+    rows.keep(rows.columns["event"].is_in(counted_kinds))
 
 
-def _decay(rows: Rows, half_life: float) -> None:
-    """Halve the weight of an interaction for every half-life between it and the last one."""
+def check_kinds(n_kinds: int) -> None:
+    """Check the number of kinds of events, whose codes are bytes.
+
+    Raises
+    ------
+    DataError
+    """
+    if n_kinds > _MOST_CODES:
+        raise DataError(
+            f"There may be at most {_MOST_CODES} kinds of events; got {n_kinds:,}. Name the column "
+            "of kinds, such as view and purchase, with --event-col (event=)."
+        )
+
+
+def _check_half_life(rows: Rows, half_life: float) -> None:
+    """Check that the weights of the rows can depend on their age."""
     if not rows.implicit:
         raise DataError(
             "half_life applies to implicit feedback, and these data have ratings; --implicit "
@@ -469,13 +493,10 @@ def _decay(rows: Rows, half_life: float) -> None:
         raise DataError(
             "half_life needs timestamps; name their column with --timestamp-col (timestamp=)."
         )
-    times = rows.columns["timestamp"].cast(pl.Float64).to_numpy()
-    decay = np.exp2((times - times.max()) / half_life)
-    weights = rows.columns.get("rating")
-    values = decay if weights is None else decay * weights.to_numpy()
-    rows.columns["rating"] = pl.Series(np.maximum(values, _LEAST_WEIGHT).astype(np.float32))
+    rows.half_life = half_life
     days = half_life / 86400
-    rows.remarks.append(f"weights halve every {days:g} day{'s' * (days != 1)}")
+    unit = "day" if days == 1 else "days"
+    rows.remarks.append(f"weights halve every {days:g} {unit}")
 
 
 def rating_values(series: pl.Series, place: Place = row_place) -> pl.Series:

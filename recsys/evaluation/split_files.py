@@ -142,22 +142,10 @@ def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
     """Return the ratings with the indices of `users` and `items`."""
     if part.users == users and part.items == items:
         return replace(part, users=users, items=items)
-    rows = users.find(part.users.values)[part.user_index_of_nonzeros()]
-    columns = items.find(part.items.values)[part.indices]
-    keys = rows * np.int64(len(items)) + columns
-    order = np.arange(len(keys)) if np.all(np.diff(keys) > 0) else np.argsort(keys)
-    indptr = np.zeros(len(users) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(rows, minlength=len(users)), out=indptr[1:])
     return replace(
-        part,
-        users=users,
-        items=items,
+        part.renumbered(users, items),
         user_features=_features_of(part.user_features, part.users, users),
         item_features=_features_of(part.item_features, part.items, items),
-        indptr=indptr,
-        indices=columns[order].astype(np.int32),
-        data=part.data[order],
-        seconds=None if part.seconds is None else part.seconds[order],
     )
 
 

@@ -32,7 +32,7 @@ from recsys.data.times import seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
 from recsys.messages import counted, redacted
-from recsys.provenance import REMEMBERED, WEIGHTED_AT
+from recsys.provenance import REMEMBERED
 from recsys.readers.delimited import Layout, detect, parse, read_carefully, read_delimited
 from recsys.readers.formats import (
     joined,
@@ -91,6 +91,7 @@ def read_ratings(
     rating: str | int | None = None,
     timestamp: str | int | None = None,
     event: str | int | None = None,
+    event_id: str | int | None = None,
     sep: str | None = None,
     encoding: str | None = None,
     duplicates: str | None = None,
@@ -125,7 +126,7 @@ def read_ratings(
     table, query : str, optional
         Table (or sheet of a workbook) to read, or a query in SQL. Only the needed columns of a
         table are read.
-    user, item, rating, timestamp, event : str or int, optional
+    user, item, rating, timestamp, event, event_id : str or int, optional
         Names of columns, needed if the usual names (userId, movieId, asin, stars, timestamp, ...)
         are missing or ambiguous. In a file without header, column numbers from 1.
     sep : str, optional
@@ -152,6 +153,7 @@ def read_ratings(
         and text). Also if a database cannot be reached, or lacks the table or a column.
     """
     named = {"user": user, "item": item, "rating": rating, "timestamp": timestamp, "event": event}
+    named["event_id"] = event_id
     every: dict[str, Any] = {"table": table, "encoding": encoding, "duplicates": duplicates}
     every |= {"item_table": item_table, "user_table": user_table, **named, **options}
     given = {name: value for name, value in every.items() if value is not None}
@@ -194,7 +196,7 @@ def read_ratings(
             tables[f"{ids.kind}_table"] = known
             remarks += [remark] if remark else []
     assert ratings.source is not None
-    kept = remembered({"table": (like or {}).get("table"), **chosen}, ratings)
+    kept = remembered({"table": (like or {}).get("table"), **chosen})
     origin = replace(ratings.source, tables="; ".join(remarks), options=kept)
     return replace(ratings, **tables, source=origin)
 
@@ -224,7 +226,7 @@ def _with_earlier(
     return earlier | given
 
 
-def remembered(options: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
+def remembered(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a reading to save with a model, without passwords.
 
     Tables are saved by name only; tables given as frames are not.
@@ -240,8 +242,6 @@ def remembered(options: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
         file, mark, of_database = kept[name].partition("::")
         if "://" not in file and Path(file).exists():
             kept[name] = f"{Path(file).absolute()}{mark}{of_database}"
-    if "half_life" in kept and ratings.seconds is not None:
-        kept[WEIGHTED_AT] = int(ratings.seconds.max())
     if "event_weights" in kept:
         kept["event_weights"] = {k: float(v) for k, v in kept["event_weights"].items()}
     return kept

@@ -35,7 +35,7 @@ from recsys.data.columns import (
 )
 from recsys.data.csr import Batches, Column
 from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, Spot, integers_if_canonical
-from recsys.data.rows import STRICT, BadRows, Rows, is_truth, rating_problem
+from recsys.data.rows import OPTIONAL_ROLES, STRICT, BadRows, Rows, is_truth, rating_problem
 from recsys.data.times import YEAR_1000, iso_format
 from recsys.errors import DataError
 from recsys.messages import counted
@@ -323,7 +323,9 @@ def read_fast(
     if others:
         kinds |= others
         rows = read()
-    if rows is None or any(c.null_count() for role, c in rows.columns.items() if role != "event"):
+    if rows is None or any(
+        c.null_count() for role, c in rows.columns.items() if role not in OPTIONAL_ROLES
+    ):
         return None
     if kinds.get("rating") == "float":
         numbers: Any = rows.arrays.get("rating", rows.columns.get("rating"))
@@ -343,7 +345,7 @@ def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kin
         return time_format if "%" in time_format else "text"
     if role == "timestamp":
         return "integer" if all(map(_INTEGER.fullmatch, texts)) else iso_format(texts) or "text"
-    if role == "event":
+    if role in OPTIONAL_ROLES:
         return "text"
     return "id" if all(map(CANONICAL_INTEGER.match, texts)) else "name"
 

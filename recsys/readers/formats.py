@@ -17,7 +17,7 @@ import polars as pl
 from recsys.data.columns import SAMPLE, Request, Roles, assign_roles, choose_columns
 from recsys.data.csr import Batches, concatenated
 from recsys.data.ids import MISSING_IDS, Spot, integers_if_canonical
-from recsys.data.rows import SHOWN, STRICT, BadRows, Rows
+from recsys.data.rows import OPTIONAL_ROLES, SHOWN, STRICT, BadRows, Rows
 from recsys.database import TableRows
 from recsys.errors import DataError
 from recsys.readers.sources import DataFile, NoRowsError
@@ -282,7 +282,7 @@ def _read_fast(
             schema[names[place]] = pl.Boolean()
         elif role == "rating" and types <= {int, float}:
             schema[names[place]] = pl.Float64()
-        elif role == "event" and types <= {str, type(None)}:
+        elif role in OPTIONAL_ROLES and types <= {str, type(None)}:
             schema[names[place]] = pl.String()
         elif role != "rating" and types in ({int}, {str}):
             schema[names[place]] = pl.Int64() if types == {int} else pl.String()
@@ -297,7 +297,7 @@ def _read_fast(
     except pl.exceptions.PolarsError:
         return None
     rows = batches.rows().spread()
-    needed = [column for role, column in rows.columns.items() if role != "event"]
+    needed = [column for role, column in rows.columns.items() if role not in OPTIONAL_ROLES]
     return None if any(column.null_count() for column in needed) else rows
 
 

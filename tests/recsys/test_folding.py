@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.changes import merge_ratings
+from recsys.changes import change_of
 from recsys.data.encoder import with_features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
@@ -256,14 +256,15 @@ def test_ids_that_look_alike_are_the_same(als):
         als.update(Ratings.from_frame(zeros))
 
 
-def test_times_are_kept_if_both_have_them_and_do_not_decide():
+def test_the_last_rating_in_time_counts_in_whichever_order_they_arrive():
     old = pl.DataFrame({"user": [1, 2], "item": [1, 1], "rating": [1.0, 5.0], "timestamp": [9, 9]})
     new = old.head(1).with_columns(rating=pl.lit(5.0), timestamp=pl.lit(3))
     recommender = Recommender("popular").fit(Ratings.from_frame(old))
-    assert recommender.update(Ratings.from_frame(new)).ratings.to_frame().rows() == [
-        (1, 1, 5.0, 3),
-        (2, 1, 5.0, 9),
-    ]
+    updated = recommender.update(Ratings.from_frame(new)).ratings
+    assert updated.to_frame().rows() == [(1, 1, 1.0, 9), (2, 1, 5.0, 9)]
+    later = new.with_columns(timestamp=pl.lit(10))
+    updated = recommender.update(Ratings.from_frame(later)).ratings
+    assert updated.to_frame().rows() == [(1, 1, 5.0, 10), (2, 1, 5.0, 9)]
     timeless = recommender.update(Ratings.from_frame(new.drop("timestamp"))).ratings
     assert timeless.timestamps is None
 
@@ -309,7 +310,7 @@ def test_new_ratings_overrule_old_ones_whatever_they_are(old, new):
         frame = pl.DataFrame(rows, schema=["user", "item", "rating"], orient="row")
         return Ratings.from_frame(frame)
 
-    whole, _ = merge_ratings(ratings(old), ratings(new))
+    whole = change_of(ratings(old), ratings(new)).after
     found = {(user, item): value for user, item, value in whole.to_frame().iter_rows()}
     assert found == old | new
     assert whole.users.values.to_list() == sorted({user for user, _ in old | new})

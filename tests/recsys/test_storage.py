@@ -445,7 +445,7 @@ def test_a_newer_format_says_which_version_reads_it(saved):
     edit_manifest(saved, lambda document: document.update(newer))
     rejected(
         saved,
-        r"has format version 3, and this version of recsys reads 2; "
+        rf"has format version {FORMAT_VERSION + 1}, and this version of recsys reads {FORMAT_VERSION}; "
         r"install lowrank-recsys 9\.1\.0 or newer\.",
     )
 

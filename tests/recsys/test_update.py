@@ -393,8 +393,7 @@ def test_old_weights_age_with_a_half_life_and_all_are_solved_again(tmp_path):
     for file in files:
         updated = updated.update(file)
         assert updated.training["update"].startswith("folded in 40 users and 100 items")
-    np.testing.assert_allclose(updated.ratings.values, whole.ratings.values, rtol=1e-5)
-    assert updated.provenance.reading["weighted_at"] == 104 * DAY
+    np.testing.assert_array_equal(updated.ratings.values, whole.ratings.values)
     assert updated.training["aged"] == pytest.approx(0.5, abs=0.1)
     found, stale, expected = (
         each.recommend(n=10)["item"].to_numpy().reshape(40, 10) for each in (updated, before, whole)
@@ -404,17 +403,15 @@ def test_old_weights_age_with_a_half_life_and_all_are_solved_again(tmp_path):
         for each in (found, stale)
     ]
     assert shared[0] > 8 > shared[1]
-    # Late arrivals count less, and do not age the others.
-    late = updated.update(tmp_path / "day99.csv")
-    assert late.provenance.reading["weighted_at"] == 104 * DAY
-    assert late.ratings.values.max() < 2 * updated.ratings.values.max()
+    again = updated.update(tmp_path / "day99.csv")  # these events are known
+    np.testing.assert_array_equal(again.ratings.values, updated.ratings.values)
 
 
 def test_everything_is_fitted_again_after_a_half_life(tmp_path):
     updated, whole, files = aging(tmp_path, 3, "2d")
     said = [(updated := updated.update(file)).training["update"] for file in files]
     assert [text.startswith("fitted again: weights have halved 1") for text in said] == [0, 1, 0]
-    np.testing.assert_allclose(updated.ratings.values, whole.ratings.values, atol=1e-6)
+    np.testing.assert_array_equal(updated.ratings.values, whole.ratings.values)
     again = updated.update(files[0], refit=False)
     assert again.training["update"].startswith("folded in")
 
@@ -423,4 +420,4 @@ def test_a_password_is_not_remembered():
     from recsys.readers import remembered
 
     options = {"user": "who", "item_table": "postgresql://me:secret@db/shop::items"}
-    assert remembered(options, OLD) == {"user": "who"}
+    assert remembered(options) == {"user": "who"}

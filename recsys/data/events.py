@@ -1,0 +1,449 @@
+"""Events: the log behind ratings, and the rule by which a pair's events become its rating."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from recsys.data.csr import (
+    CSR,
+    Entries,
+    Grouped,
+    Times,
+    Values,
+    are_repeats,
+    compact_times,
+    group_rows,
+    in_common,
+    merged,
+    sort_rows,
+    to_csr,
+)
+from recsys.data.rows import NO_EVENT, Policy, check_kinds
+
+_LEAST_WEIGHT = np.float32(1e-12)  # of an old interaction, so that it does not underflow
+
+Mask = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class EventRule:
+    """Rule by which the events of a pair of user and item become its rating.
+
+    Attributes
+    ----------
+    policy : {"last", "first", "mean", "sum", "error"}
+        Rating of a pair with several events.
+    half_life : float or None
+        Age, in seconds before the newest event, at which the weight of an event is halved.
+    kinds : tuple of str
+        Kinds of events. A code of `Events.kinds` is a position in it.
+    weights : tuple of float
+        Weight of each kind.
+    in_time_order : bool
+        Whether no event of a user was read before an older one. The order of the rows then decides
+        between events of the same time; otherwise it says nothing.
+    """
+
+    policy: Policy = "last"
+    half_life: float | None = None
+    kinds: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
+    in_time_order: bool = False
+
+    def without_age(self) -> EventRule:
+        """Return the rule by which an event counts the same at any age."""
+        return replace(self, half_life=None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Events:
+    """Events by user, in the order of time; without times, by item.
+
+    Events of the same time are in the order of the rows if `EventRule.in_time_order`, and
+    otherwise ordered by item. The arrays are read-only.
+
+    Attributes
+    ----------
+    indptr : int64 ndarray of shape (n_users + 1,)
+        User u's events are at positions indptr[u]:indptr[u + 1].
+    items : int32 ndarray of shape (n_events,)
+    values : Values or None
+        Grades, or weights before the kind and the age count; None if all are 1.
+    seconds : int32, int64 or float64 ndarray of shape (n_events,), or None
+        Seconds since 1970-01-01 UTC.
+    kinds : uint8 ndarray of shape (n_events,), or None
+        Codes of the kinds in `EventRule.kinds`.
+    keys : uint64 ndarray of shape (n_events,), or None
+        Hashes of the ids of events; 0 where an event has none.
+    """
+
+    indptr: npt.NDArray[np.int64]
+    items: npt.NDArray[np.int32]
+    values: Values | None = None
+    seconds: Times | None = None
+    kinds: npt.NDArray[np.uint8] | None = None
+    keys: npt.NDArray[np.uint64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def users(self) -> npt.NDArray[np.int32]:
+        """User of each event, a new array."""
+        counts = np.diff(self.indptr)
+        return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays by name, as they are saved."""
+        arrays: dict[str, npt.NDArray[Any]] = {"indptr": self.indptr, "items": self.items}
+        if self.values is not None:
+            arrays["data"] = self.values.data
+            if self.values.levels is not None:
+                arrays["levels"] = self.values.levels
+        for name in ("seconds", "kinds", "keys"):
+            if (array := getattr(self, name)) is not None:
+                arrays[name] = array
+        return arrays
+
+    def take(self, selected: Mask) -> Events:
+        """Return the events selected by a mask."""
+        return _as_events(_grouped(self).take(selected))
+
+    def renumbered(self, users: Indices, n_users: int, items: Indices) -> Events:
+        """Return the events with other indices; increasing, so that their order stays.
+
+        `users` and `items` have the new index of each old one. Those without events may be -1.
+        """
+        counts = np.zeros(n_users, np.int64)
+        remaining = users >= 0
+        counts[users[remaining]] = np.diff(self.indptr)[remaining]
+        indptr = np.append(0, np.cumsum(counts))
+        return replace(self, indptr=indptr, items=items[self.items].astype(np.int32))
+
+    def entries(self) -> Entries:
+        """Return copies of the arrays as entries, which may be moved and merged."""
+        values = self.values
+        if values is not None:
+            values = Values(values.data.copy(), values.levels)
+        copies = {
+            name: array.copy()
+            for name in ("seconds", "kinds", "keys")
+            if (array := getattr(self, name)) is not None
+        }
+        return Entries(self.users, self.items.copy(), values, **copies)
+
+
+class Collected(NamedTuple):
+    """Ratings made of events.
+
+    `events` is None if the ratings tell everything: each pair has one event, and its value and
+    time are those of the rating. `n_same` events were left out as repetitions of others, and
+    `n_returned` pairs because their weight is not positive.
+    """
+
+    csr: CSR
+    events: Events | None
+    rule: EventRule
+    n_same: int = 0
+    n_returned: int = 0
+
+
+def collect(
+    entries: Entries, shape: tuple[int, int], rule: EventRule, *, implicit: bool
+) -> Collected:
+    """Make ratings of events, given as entries in the order of their rows.
+
+    An event is known by its id where it has one, and otherwise by its user, item, time, kind and
+    value. A repetition of a known event is left out. Without times, a repetition cannot be told.
+    The order of rows is used only if `rule.in_time_order` allows it.
+    """
+    entries, n_same = _without_known_keys(entries)
+    grouped = group_rows(entries, shape[0])
+    order = _order_of_time(grouped)
+    has_details = bool({"kinds", "keys"} & grouped.arrays.keys()) or rule.half_life is not None
+    if not has_details and not (rule.in_time_order and order.is_chronological and order.has_ties):
+        csr, grouped = _if_plain(grouped, shape, rule, implicit=implicit)
+        if csr is not None:
+            in_order = rule.in_time_order and order.is_chronological
+            return Collected(csr, None, replace(rule, in_time_order=in_order), n_same)
+    if "seconds" in grouped.arrays:
+        repeated = _repeated(grouped)
+        n_same += int(repeated.sum())
+        if repeated.any():
+            grouped = grouped.take(~repeated)
+            order = _order_of_time(grouped)
+    rule = replace(rule, in_time_order=rule.in_time_order and order.is_chronological)
+    rule = _with_used_kinds(grouped, rule)
+    events = _as_events(_in_time_order(grouped, rule))
+    csr, n_returned = aggregate(events, shape, rule, implicit=implicit)
+    has_several = csr.n_duplicates > 0 or n_returned > 0
+    tells_more = (
+        has_details
+        or (rule.in_time_order and order.has_ties)
+        or (has_several and ("seconds" in grouped.arrays or rule.policy in ("mean", "sum")))
+    )
+    return Collected(csr, events if tells_more else None, rule, n_same, n_returned)
+
+
+def aggregate(
+    events: Events, shape: tuple[int, int], rule: EventRule, *, implicit: bool
+) -> tuple[CSR, int]:
+    """Return one rating per pair, and the number of pairs left out with no positive weight."""
+    entries = events.entries()
+    entries.kinds = entries.keys = None
+    if rule.half_life is not None or events.kinds is not None:
+        entries.values = Values.of(event_weights(events, rule))
+    csr = to_csr(entries, shape, rule.policy)
+    return _without_returned(csr, implicit=implicit)
+
+
+def event_weights(events: Events, rule: EventRule) -> npt.NDArray[np.float32]:
+    """Return the weight of each event: its own weight times that of its kind and of its age."""
+    weights = np.ones(len(events))
+    if events.values is not None:
+        weights *= events.values.at()
+    if events.kinds is not None:
+        weights *= np.asarray(rule.weights)[events.kinds]
+    if rule.half_life is not None and events.seconds is not None and len(events):
+        ages = events.seconds.max() - events.seconds.astype(np.float64)
+        weights *= np.exp2(-ages / rule.half_life)
+        positive = weights > 0
+        weights[positive] = np.maximum(weights[positive], _LEAST_WEIGHT)
+    return weights.astype(np.float32)
+
+
+def implied_events(csr: CSR) -> Events:
+    """Return the events behind ratings that tell everything, in the order of time."""
+    arrays: dict[str, npt.NDArray[Any]] = {"columns": csr.indices, "data": csr.values.data}
+    if csr.seconds is not None:
+        arrays["seconds"] = csr.seconds
+    grouped = Grouped(csr.indptr, arrays, csr.values.levels)
+    return _as_events(_in_time_order(grouped, EventRule()))
+
+
+def is_all_ones(values: Values) -> bool:
+    """Return whether every value is 1."""
+    return values.levels is not None and values.levels.tolist() == [1.0]
+
+
+def joined_entries(parts: Sequence[Entries]) -> Entries:
+    """Concatenate entries; times are kept if all parts have them."""
+    if len(parts) == 1:
+        return parts[0]
+    values = None
+    if any(part.values is not None for part in parts):
+        every = [part.values or Values.ones(len(part.rows)) for part in parts]
+        one, other = in_common(*every)
+        values = Values(np.concatenate([one.data, other.data]), one.levels)
+    seconds = None
+    times = [part.seconds for part in parts if part.seconds is not None]
+    if len(times) == len(parts):
+        seconds = compact_times(np.concatenate(times))
+    return Entries(
+        np.concatenate([part.rows for part in parts]),
+        np.concatenate([part.columns for part in parts]),
+        values,
+        seconds,
+        _joined(parts, "kinds", np.uint8),
+        _joined(parts, "keys", np.uint64),
+    )
+
+
+def with_common_kinds(parts: Sequence[Entries], rules: Sequence[EventRule]) -> EventRule:
+    """Give entries common codes of kinds in place, and return the last rule with these kinds.
+
+    The weight of a kind is that of the last rule with it; an event without a kind weighs 1.
+
+    Raises
+    ------
+    DataError
+        If there are more than 256 kinds.
+    """
+    if all(part.kinds is None for part in parts):
+        return replace(rules[-1], kinds=(), weights=())
+    weights: dict[str, float] = {}
+    for part, rule in zip(parts, rules, strict=True):
+        if part.kinds is None:
+            weights.setdefault(NO_EVENT, 1.0)
+        weights |= dict(zip(rule.kinds, rule.weights, strict=True))
+    check_kinds(len(weights))
+    kinds = tuple(sorted(weights))
+    for part, rule in zip(parts, rules, strict=True):
+        if part.kinds is None:
+            part.kinds = np.full(len(part.rows), kinds.index(NO_EVENT), np.uint8)
+        else:
+            part.kinds = np.array([kinds.index(name) for name in rule.kinds], np.uint8)[part.kinds]
+    return replace(rules[-1], kinds=kinds, weights=tuple(weights[kind] for kind in kinds))
+
+
+def _joined(parts: Sequence[Entries], name: str, dtype: Any) -> npt.NDArray[Any] | None:
+    """Concatenate an array of several parts, with zeros for a part without it."""
+    if all(getattr(part, name) is None for part in parts):
+        return None
+    arrays = []
+    for part in parts:
+        array = getattr(part, name)
+        arrays.append(np.zeros(len(part.rows), dtype) if array is None else array)
+    return np.concatenate(arrays)
+
+
+def _without_known_keys(entries: Entries) -> tuple[Entries, int]:
+    """Leave out entries whose id occurred before, and return their number."""
+    if entries.keys is None:
+        return entries, 0
+    keys = entries.keys
+    first = np.zeros(len(keys), np.bool_)
+    first[np.unique(keys, return_index=True)[1]] = True
+    first |= keys == 0
+    n_same = int(np.count_nonzero(~first))
+    return (entries.take(first) if n_same else entries), n_same
+
+
+class _Order(NamedTuple):
+    """Whether the rows of each user are in the order of time, and some have the same time."""
+
+    is_chronological: bool
+    has_ties: bool
+
+
+def _order_of_time(grouped: Grouped) -> _Order:
+    """Compare the time of each row with the next one of the same user."""
+    seconds = grouped.arrays.get("seconds")
+    if seconds is None:
+        return _Order(False, False)
+    same_user = np.ones(max(len(seconds) - 1, 0), np.bool_)
+    starts = grouped.indptr[1:-1]
+    same_user[starts[(starts > 0) & (starts < len(seconds))] - 1] = False
+    falls = (seconds[1:] < seconds[:-1]) & same_user
+    ties = (seconds[1:] == seconds[:-1]) & same_user
+    return _Order(not falls.any(), bool(ties.any()))
+
+
+def _if_plain(
+    grouped: Grouped, shape: tuple[int, int], rule: EventRule, *, implicit: bool
+) -> tuple[CSR | None, Grouped]:
+    """Return the ratings if they tell everything; else None, and the entries as they were."""
+    needs_events = "seconds" in grouped.arrays or rule.policy in ("mean", "sum")
+    if needs_events:
+        fits = grouped.n_entries < np.iinfo(np.int32).max
+        dtype = np.int32 if fits else np.int64
+        grouped.arrays["positions"] = np.arange(grouped.n_entries, dtype=dtype)
+    sort_rows(grouped)
+    has_several = needs_events and bool(are_repeats(grouped).any())
+    if not has_several and not (implicit and _has_returns(grouped.values)):
+        grouped.arrays.pop("positions", None)
+        return merged(grouped, shape, rule.policy), grouped
+    positions = grouped.arrays.pop("positions", None)
+    if positions is None:
+        return None, grouped
+    before = np.empty_like(positions)
+    before[positions] = np.arange(len(positions), dtype=positions.dtype)
+    return None, grouped.reordered(before)
+
+
+def _has_returns(values: Values | None) -> bool:
+    """Return whether some weight is not positive."""
+    if values is None:
+        return False
+    numbers = values.data if values.levels is None else values.levels
+    return bool(float(numbers.min(initial=np.inf)) <= 0)
+
+
+def _repeated(grouped: Grouped) -> Mask:
+    """Mark the events that an earlier row of the same user has told already."""
+    hashes = _mixed(grouped.rows.astype(np.uint64))
+    for name in sorted(grouped.arrays):
+        numbers = np.asarray(grouped.arrays[name])
+        if numbers.dtype.kind == "f":
+            numbers = numbers.astype(np.float64).view(np.uint64)
+        hashes = _mixed(hashes ^ numbers.astype(np.int64, copy=False).view(np.uint64))
+    order = np.argsort(hashes, kind="stable")
+    same = hashes[order[1:]] == hashes[order[:-1]]
+    pairs = np.flatnonzero(same)
+    for array in (grouped.rows, *grouped.arrays.values()):
+        pairs = pairs[array[order[pairs + 1]] == array[order[pairs]]]
+    repeated = np.zeros(grouped.n_entries, np.bool_)
+    repeated[order[pairs + 1]] = True
+    return repeated
+
+
+def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Mix the bits of numbers (the finaliser of splitmix64)."""
+    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(numbers ^ (numbers >> np.uint64(31)))
+
+
+def _with_used_kinds(grouped: Grouped, rule: EventRule) -> EventRule:
+    """Renumber the kinds of events without those that do not occur."""
+    codes = grouped.arrays.get("kinds")
+    if codes is None:
+        return rule
+    used = np.flatnonzero(np.bincount(codes, minlength=len(rule.kinds)))
+    table = np.zeros(len(rule.kinds), np.uint8)
+    table[used] = np.arange(len(used))
+    grouped.arrays["kinds"] = table[codes]
+    kinds = tuple(rule.kinds[code] for code in used)
+    return replace(rule, kinds=kinds, weights=tuple(rule.weights[code] for code in used))
+
+
+def _in_time_order(grouped: Grouped, rule: EventRule) -> Grouped:
+    """Sort the events of each user by time, and ties by item unless their order is known."""
+    if rule.in_time_order:
+        return grouped  # the rows are
+    columns = grouped.arrays["columns"]
+    seconds = grouped.arrays.get("seconds")
+    if seconds is None:
+        return grouped.reordered(np.lexsort((columns, grouped.rows)))
+    return grouped.reordered(np.lexsort((columns, seconds, grouped.rows)))
+
+
+def _without_returned(csr: CSR, *, implicit: bool) -> tuple[CSR, int]:
+    """Leave out interactions with no positive weight, such as returned purchases."""
+    if not (implicit and _has_returns(csr.values)):
+        return csr, 0
+    positive = csr.values.at() > 0
+    before = np.append(0, np.cumsum(positive))
+    purchased = replace(
+        csr,
+        indptr=before[csr.indptr],
+        indices=csr.indices[positive],
+        values=Values.of(csr.values.at(positive)),
+        seconds=None if csr.seconds is None else csr.seconds[positive],
+    )
+    return purchased, int(np.count_nonzero(~positive))
+
+
+def _grouped(events: Events) -> Grouped:
+    """Return the arrays of events as grouped entries."""
+    arrays: dict[str, npt.NDArray[Any]] = {"columns": events.items}
+    levels = None
+    if events.values is not None:
+        arrays["data"], levels = events.values
+    for name in ("seconds", "kinds", "keys"):
+        if (array := getattr(events, name)) is not None:
+            arrays[name] = array
+    return Grouped(events.indptr, arrays, levels)
+
+
+def _as_events(grouped: Grouped) -> Events:
+    """Return grouped entries in the order of time as events with read-only arrays."""
+    arrays = grouped.arrays
+    if "seconds" in arrays:
+        arrays["seconds"] = compact_times(arrays["seconds"])
+    seconds: Any = arrays.get("seconds")
+    values = None if grouped.values is None else grouped.values.compact()
+    if values is not None and is_all_ones(values):
+        values = None
+    for array in (grouped.indptr, *arrays.values()):
+        array.flags.writeable = False
+    return Events(
+        grouped.indptr, arrays["columns"], values, seconds, arrays.get("kinds"), arrays.get("keys")
+    )
