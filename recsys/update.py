@@ -132,7 +132,7 @@ def updated(
         result = type(recommender)(unfitted)._fit(whole, on_step, **start_from)
         finding = f"fitted again: {reason}"
     kept = {name: value for name, value in recommender.training.items() if name == "choice"}
-    result.training |= kept | {"update": f"{plan.description}; {finding}"}
+    result.training |= kept | {"changes": plan.description, "update": finding}
     result._is_named, result.provenance = recommender._is_named, origin.child(reading)
     return result
 

@@ -229,6 +229,7 @@ def _update(
         )
         updated.save(target, overwrite=True, tag=changes.tag)  # the target is already checked
     seconds = time.perf_counter() - start
+    note(updated.training["changes"])
     note(updated.training["update"])
     note(f"updated {old.model.name} to {updated.ratings} in {seconds:.1f} s, saved in {target}")
     if changes.forget_user:

@@ -83,15 +83,17 @@ def test_no_file_of_a_model_and_no_log_knows_a_forgotten_user(run, shop, model, 
     assert "Unknown user" in run("update", "m", "--forget-user", SECRET, "--force", code=1).stderr
 
 
-def test_the_output_says_whether_ratings_replace_old_ones_or_add_to_them(run, shop):
+def test_an_update_may_be_repeated_and_says_what_is_known_already(run, shop):
     data, columns = shop
     new = "customer,sku,stars,at\nuser-1,item-99,5,2025-01-11\nuser-2,item-99,5,2025-01-11\n"
     Path("new.csv").write_text(new)
     update = ["update", "m", "new.csv", "--force", "--window", "30d"]
-    for options, how in (([], "in place of"), (["--implicit", "--half-life", "30d"], "added to")):
+    for options in ([], ["--implicit", "--half-life", "30d"]):
         run("fit", data, *columns, *options, "--model", "popular", "--out", "m", "--force")
-        assert f"2 new ratings, 0 of them {how} old ones" in run(*update).stderr
-        assert f"2 new ratings, 2 of them {how} old ones" in run(*update).stderr
+        dry = run("update", "m", "new.csv", "--dry-run", "--window", "30d").stderr
+        assert "2 new events" in dry
+        assert "2 new events" in run(*update).stderr
+        assert "0 new events, 2 known already" in run(*update).stderr
 
 
 @pytest.mark.parametrize("column", [(), ("--timestamp-col", "at")])
