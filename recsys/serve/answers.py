@@ -23,7 +23,7 @@ from recsys.models.histories import Histories
 from recsys.predictions import clip_to_range, unsupported, user_contributions
 from recsys.recommender import Recommender
 from recsys.reranking import Request
-from recsys.serve.facts import Facts, Id, Json, numbers, short
+from recsys.serve.facts import Facts, Id, Json, id_texts, numbers, short
 from recsys.topn import Cosine, CsrPairs, TopN, top_n
 
 History: TypeAlias = tuple[NDArray[np.int32], Floats]
@@ -98,7 +98,7 @@ class Answers:
         places = np.asarray(users, np.int64)
         shown = self.recommender if explain else None
         lists = self._lists(self.recommender.model, places, n, self._seen, shown)
-        ids = self.ratings.users.take(places).to_list()
+        ids = id_texts(self.ratings.users, places)
         return [self._answer(user, rows, "personal") for user, rows in zip(ids, lists, strict=True)]
 
     def history(self, rated: Iterable[tuple[Id, float | None]]) -> History | None:
@@ -173,17 +173,18 @@ class Answers:
 
         A rating of None is replaced by the best one.
         """
+        label = None if user is None else str(user)
         if request.keys() == {"cold_start"} and not explain and features is None:
-            given = self.history(history.items())
-            if given is not None:
-                return self.for_strangers([given], n)[0] | {"user": user}
+            rated_items = self.history(history.items())
+            if rated_items is not None:
+                return self.for_strangers([rated_items], n)[0] | {"user": label}
         rated = {item: self._best if value is None else value for item, value in history.items()}
         folded = self.recommender.fold_in(
             rated if rated or features is None else None, user_features=features
         )
         policy = "history" if rated else "popular" if features is None else "features"
         known = folded.ratings.users.values.to_list()
-        return self._listed(folded, known, n, request, explain, policy)[0] | {"user": user}
+        return self._listed(folded, known, n, request, explain, policy)[0] | {"user": label}
 
     def similar(self, item: Id, n: int) -> Json:
         """Return the n items most similar to an item."""
@@ -198,7 +199,7 @@ class Answers:
         shown = sum(reason["contribution"] for reason in reasons)
         total = float(terms.sum(dtype=np.float64))
         return {
-            "user": self.ratings.users.values[row],
+            "user": str(self.ratings.users.values[row]),
             **self.facts.named(place),
             "score": short(base + popularity + total),
             "base": short(base),
@@ -232,7 +233,7 @@ class Answers:
             raise unsupported(model, abilities.HasUncertainty, "give intervals")
         frame = self.recommender.predict(list(pairs), cold_start=unknown, std=uncertain)
         predictions: list[Json] = [
-            {"user": user, "item": item, "prediction": short(value)}
+            {"user": str(user), "item": str(item), "prediction": short(value)}
             for (user, item), value in zip(pairs, frame["prediction"], strict=True)
         ]
         if uncertain:
@@ -287,8 +288,8 @@ class Answers:
         blocks = dict(zip(labels, zip(starts.tolist(), ends.tolist(), strict=True), strict=True))
         answers = []
         for user, row in zip(users, known.tolist(), strict=True):
-            label = user if row < 0 else ids.values[row]
-            start, end = blocks.get(str(label), (0, 0))
+            label = str(user if row < 0 else ids.values[row])
+            start, end = blocks.get(label, (0, 0))
             own = rows[start:end]
             if explain and row >= 0:
                 self._explain(recommender, row, own, places[start:end])
@@ -336,12 +337,12 @@ class Answers:
         return answers
 
     def _rows(self, items: Indices, ranks: NDArray[Any], scores: Floats) -> list[Json]:
-        ids = self.ratings.items.take(items).to_list()
-        columns = {"item": ids, "rank": ranks.tolist(), "score": numbers(scores)}
+        ids = id_texts(self.ratings.items, items)
+        columns: Json = {"item": ids, "rank": ranks.tolist(), "score": numbers(scores)}
         columns["title"] = self.facts.titles(items)
         if self._new is not None:
             columns["new"] = self._new[items].tolist()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _answer(self, user: Id | None, items: list[Json], policy: str) -> Json:
+    def _answer(self, user: str | None, items: list[Json], policy: str) -> Json:
         return {"user": user, "items": items, "model": self.name, "policy": policy}

@@ -11,8 +11,14 @@ from recsys.serve.settings import LENGTH
 
 IdBody = Annotated[
     StrictInt | Annotated[StrictStr, Field(max_length=500)],
-    Field(description="Id of a user or an item: an integer, or text.", examples=[42]),
+    Field(description="Id of a user or an item: text, or an integer.", examples=["42"]),
 ]
+"""Id in a request."""
+IdText = Annotated[
+    str,
+    Field(description="Id as text, also if the data have integers.", examples=["42"]),
+]
+"""Id in an answer; a browser would round large numbers."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Place = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -36,14 +42,14 @@ class ProblemBody(_Body):
 class NamedItem(_Body):
     """Item with its title, if titles are known."""
 
-    item: IdBody
+    item: IdText
     title: str | None = Field(examples=["Nosferatu"])
 
 
 class ReasonBody(_Body):
     """Rating of the user, or feature, and its contribution to the score."""
 
-    item: IdBody | None = None
+    item: IdText | None = None
     title: str | None = None
     value: Finite | None = None
     feature: str | None = None
@@ -64,7 +70,7 @@ class RankedItem(NamedItem):
 class ListBody(_Body):
     """Recommendations to a user."""
 
-    user: IdBody | None = Field(description="Id of the user; null for a new user without a name.")
+    user: IdText | None = Field(description="Id of the user; null for a new user without a name.")
     items: list[RankedItem]
     model: str = Field(examples=["als@3f2a9c1b"], description="Name and checksum of the model.")
     policy: Literal["personal", "history", "features", "popular"] = Field(
@@ -90,7 +96,7 @@ class SimilarBody(NamedItem):
 class ExplanationBody(NamedItem):
     """Score as a sum: base, popularity, the terms in `because`, and the sum of the others."""
 
-    user: IdBody
+    user: IdText
     score: Finite
     base: Finite
     popularity: Finite = Field(description="Discount for an item with few ratings; at most 0.")
@@ -102,8 +108,8 @@ class ExplanationBody(NamedItem):
 class PredictionBody(_Body):
     """Predicted rating, with standard deviation and interval if the model has them."""
 
-    user: IdBody
-    item: IdBody
+    user: IdText
+    item: IdText
     prediction: Finite
     std: Finite | None = None
     low: Finite | None = None
@@ -148,7 +154,7 @@ class RatedItem(NamedItem):
 class UsersBody(_Body):
     """Users with the most ratings, and the number of all users."""
 
-    users: list[IdBody]
+    users: list[IdText]
     total: Count
     model: str
 
@@ -156,7 +162,7 @@ class UsersBody(_Body):
 class UserBody(_Body):
     """Facts about a user; the history has the highest ratings first."""
 
-    user: IdBody
+    user: IdText
     count: Count
     history: list[RatedItem]
     features: dict[str, Any]
@@ -214,7 +220,7 @@ class ModelBody(_Body):
 class FoundDocument(_Body):
     """Document that matches a query."""
 
-    document: IdBody
+    document: IdText
     rank: Place
     score: Finite
     title: str | None = None
@@ -245,8 +251,8 @@ class RecommendRequest(_Body):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
-                {"users": [42, 43], "n": 3},
-                {"history": [{"item": 3, "value": 5}, {"item": 9}], "n": 3, "explain": True},
+                {"users": ["42", "43"], "n": 3},
+                {"history": [{"item": "3", "value": 5}, {"item": "9"}], "n": 3, "explain": True},
             ]
         },
     )
@@ -284,7 +290,7 @@ class PairBody(_Body):
 class PredictRequest(_Body):
     """Pairs to predict ratings of."""
 
-    pairs: list[PairBody] = Field(examples=[[{"user": 42, "item": 3}]])
+    pairs: list[PairBody] = Field(examples=[[{"user": "42", "item": "3"}]])
     unknown: Literal["error", "bias", "popular"] = "error"
     confidence: float | None = Field(
         None, gt=0, lt=1, description="Also return intervals of this coverage."

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.changes import has_grades
-from recsys.data.ids import CANONICAL_INTEGER, as_id_series
+from recsys.data.ids import CANONICAL_INTEGER, Ids, as_id_series
 from recsys.data.rows import ANY_EVENT, NO_EVENT
 from recsys.errors import DataError
 from recsys.models.abilities import HasItemVectors
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from recsys.models.base import Model
 
 Id: TypeAlias = int | str
+"""Id in a request: a number, or text. Answers have ids as text (see `id_texts`)."""
 Json: TypeAlias = dict[str, Any]
 """JSON object of strings, Python numbers, lists and objects."""
 
+_EXACT = 2**53  # from here on, a browser rounds integers
 _DIGITS = 7  # significant digits of a number in single precision
 _LONGEST_SEARCH = 200  # maximum number of characters of a query
 _ENDS = 3  # number of items named at each end of an axis
@@ -41,7 +43,7 @@ class Facts:
 
     def names(self, items: NDArray[Any]) -> list[Json]:
         """Return ids and titles of items, given by index."""
-        ids = self.ratings.items.take(items).to_list()
+        ids = id_texts(self.ratings.items, items)
         titles = self.titles(items)
         return [{"item": id, "title": title} for id, title in zip(ids, titles, strict=True)]
 
@@ -102,7 +104,7 @@ class Facts:
         """Return the n users with the most ratings, and the number of all users."""
         counts = np.diff(self.ratings.indptr)
         order = np.argsort(-counts, kind="stable")[:n]
-        ids = self.ratings.users.take(order).to_list()
+        ids = id_texts(self.ratings.users, order)
         return {"users": ids, "total": len(counts), "model": self.name}
 
     def user(self, user: Id, n: int) -> Json:
@@ -117,7 +119,7 @@ class Facts:
             for named, value in zip(self.names(places[order]), numbers(values[order]), strict=True)
         ]
         return {
-            "user": ratings.users.values[row],
+            "user": str(ratings.users.values[row]),
             "count": len(places),
             "history": history,
             "features": self.features("user", row),
@@ -194,7 +196,7 @@ class Facts:
             return {}
         table = getattr(self.ratings, f"{side}_table")
         return {
-            name: value if isinstance(value, int | float | str | list) else str(value)
+            name: _shown(value)
             for name, value in table.frame.row(int(row), named=True).items()
             if name in table.kinds and value is not None
         }
@@ -254,6 +256,27 @@ class Facts:
             raise ProblemError("not-available", reason)
         kept = np.sort(values.astype(np.float64))[::-1].tolist()
         return {"values": kept, "rank": len(kept), "model": self.name}
+
+
+def id_texts(ids: Ids, indices: NDArray[Any]) -> list[str]:
+    """Return ids as texts, because a browser rounds integers above 2^53.
+
+    Examples
+    --------
+    >>> from recsys.data.ids import Ids
+    >>> id_texts(Ids([2**53 + 1, 7], "item"), np.array([1, 0]))
+    ['9007199254740993', '7']
+    """
+    return [str(id) for id in ids.take(indices).to_list()]
+
+
+def _shown(value: Any) -> Any:
+    """Return a value of a table for JSON: text, if it is of another type or a browser rounds it."""
+    if isinstance(value, list):
+        return [_shown(element) for element in value]
+    if isinstance(value, int) and not -_EXACT < value < _EXACT:
+        return str(value)
+    return value if isinstance(value, int | float | str | None) else str(value)
 
 
 def short(value: float) -> float:

@@ -416,5 +416,8 @@ class IndexAnswers:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             frame = self.index.query(query, n)
-        notes = [str(each.message) for each in caught]
-        return {"query": query, "documents": frame.to_dicts(), "notes": notes, "model": self.name}
+        notes = [str(warning.message) for warning in caught]
+        documents = frame.to_dicts()
+        for row in documents:
+            row["document"] = str(row["document"])
+        return {"query": query, "documents": documents, "notes": notes, "model": self.name}

@@ -20,7 +20,7 @@ from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
 from recsys.serve.closed_forms import Form, closed_form, form_size, scores_new
-from recsys.serve.facts import Facts
+from recsys.serve.facts import Facts, id_texts
 from recsys.serve.problems import ProblemError
 from recsys.topn import Cosine, top_n
 
@@ -133,7 +133,7 @@ def _check_size(recommender: Recommender, n: int) -> None:
 def _items(facts: Facts, items: Indices) -> Form:
     ratings, titles = facts.ratings, facts.ratings.titles
     found: Form = {
-        "ids": ratings.items.take(items).to_list(),
+        "ids": id_texts(ratings.items, items),
         "titles": None if titles is None else titles[items].to_list(),
         "counts": facts.counts[items].astype(np.int32),
     }
@@ -148,7 +148,7 @@ def _users(recommender: Recommender, items: Indices, users: Indices) -> Form:
     """Return the users' ratings of items in the page, as rows of a CSR matrix."""
     rows = recommender.ratings.matrix[users][:, items]
     return {
-        "ids": recommender.ratings.users.take(users).to_list(),
+        "ids": id_texts(recommender.ratings.users, users),
         "starts": rows.indptr.astype(np.int32),
         "places": rows.indices.astype(np.int32),
         "values": rows.data,

@@ -1,4 +1,5 @@
-// The page: the model, the views, and the history that they share.
+// The page: the model, the views, and the history that they share. Ids are texts everywhere, since
+// numbers are exact up to 2^53 only.
 "use strict";
 
 const POPULAR = 40; // number of popular items to start from
@@ -15,7 +16,7 @@ const app = {
 
   get implicit() { return Boolean(this.card.training.implicit); },
 
-  entry(item) { return this.history.find((each) => String(each.item) === String(item)); },
+  entry(item) { return this.history.find((each) => each.item === item); },
 
   changed() { this.listeners.forEach((listener) => listener()); },
 
@@ -95,7 +96,7 @@ const app = {
     this.popular = popular.items;
     this.users = users.users;
     $("user-ids").replaceChildren(...this.users.map((user) => h("option", { value: user })));
-    $("choose-user").classList.toggle("long", this.users.some((user) => String(user).length > 10));
+    $("choose-user").classList.toggle("long", this.users.some((user) => user.length > 10));
     $("whose").hidden = !this.users.length; // of a page without users
     recommendView.start();
     await mapView.start();

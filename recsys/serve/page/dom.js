@@ -28,7 +28,7 @@ const icon = (name) => svg("svg", { "aria-hidden": "true" }, svg("use", { href: 
 // A text for screen readers only.
 const spoken = (text) => h("span", { class: "hidden" }, text);
 
-const titleOf = (item) => item.title ?? String(item.item);
+const titleOf = (item) => item.title ?? item.item;
 const countText = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
 
 // A number with about three significant digits.

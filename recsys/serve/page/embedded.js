@@ -16,9 +16,9 @@ class Embedded {
 
   constructor(data) {
     this.data = data;
-    this.places = new Map(data.items.ids.map((id, place) => [String(id), place]));
-    this.userPlaces = new Map(data.users.ids.map((id, place) => [String(id), place]));
-    this.titles = data.items.ids.map((id, place) => plain(String(data.items.titles?.[place] ?? id)));
+    this.places = new Map(data.items.ids.map((id, place) => [id, place]));
+    this.userPlaces = new Map(data.users.ids.map((id, place) => [id, place]));
+    this.titles = data.items.ids.map((id, place) => plain(data.items.titles?.[place] ?? id));
     for (const [variant, { form, ...others }] of Object.entries(data.models)) {
       const found = Object.keys(others).filter((name) => name !== "scores_new" && others[name]);
       data.card.models[variant].abilities = ["history", "explain", ...found];
@@ -33,7 +33,7 @@ class Embedded {
   }
 
   place(item) {
-    const place = this.places.get(String(item));
+    const place = this.places.get(item);
     if (place === undefined) throw new Error(`The page has no item ${item}.`);
     return place;
   }
@@ -45,7 +45,7 @@ class Embedded {
   async items(q, n) {
     const { counts, ids } = this.data.items, wanted = plain(q.trim()), words = wanted.split(/\s+/), found = [];
     this.titles.forEach((title, place) => {
-      if (!wanted || String(ids[place]) === q.trim()) found.push([0, place]);
+      if (!wanted || ids[place] === q.trim()) found.push([0, place]);
       else if (title.startsWith(wanted)) found.push([1, place]);
       else if (title.includes(` ${wanted}`)) found.push([2, place]);
       else if (title.includes(wanted)) found.push([3, place]);
@@ -65,7 +65,7 @@ class Embedded {
   async users(n) { return { users: this.data.users.ids.slice(0, n) }; }
 
   async user(user) {
-    const { ids, starts, places, values } = this.data.users, at = this.userPlaces.get(String(user));
+    const { ids, starts, places, values } = this.data.users, at = this.userPlaces.get(user);
     if (at === undefined) {
       const some = ids.slice(0, 3).join(", ");
       throw new Error(`The page has no user ${user}; it has ${countText(ids.length, "user")}${some && `, such as ${some}`}.`);
@@ -80,7 +80,7 @@ class Embedded {
 
   async recommendTo(user, n, variant) {
     const known = await this.user(user);
-    return this.folded(known.history, n, variant, this.userPlaces.get(String(user)));
+    return this.folded(known.history, n, variant, this.userPlaces.get(user));
   }
 
   async recommend(history, n, variant) { return this.folded(history, n, variant, -1); }

@@ -31,7 +31,7 @@ const itemPanel = {
     }
     add(app.implicit ? "interactions" : "ratings", item.count.toLocaleString("en"));
     if (typeof item.mean === "number") add("mean", digits(item.mean));
-    add("id", String(item.item));
+    add("id", item.item);
     const like = h("button", { class: "primary", "aria-pressed": String(Boolean(entry && !entry.out)) }, icon("heart"), entry ? "In the history" : "Like");
     like.addEventListener("click", () => {
       if (app.entry(item.item)) app.drop(item.item);

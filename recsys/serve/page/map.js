@@ -24,7 +24,7 @@ const mapView = {
       $("places").replaceChildren(h("li", { class: "muted" }, "Nothing to show."));
       return;
     }
-    this.places = new Map(this.items.map((item) => [String(item.item), item]));
+    this.places = new Map(this.items.map((item) => [item.item, item]));
     const canvas = $("canvas");
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     canvas.addEventListener("pointerdown", (event) => this.down(event));
@@ -40,7 +40,7 @@ const mapView = {
     this.list();
   },
 
-  has(item) { return Boolean(this.places?.has(String(item))); },
+  has(item) { return Boolean(this.places?.has(item)); },
 
   describe({ axes, share }) {
     const shown = share ? ` They explain ${Math.round(100 * share)}% of the variance between the items.` : "";
@@ -241,7 +241,7 @@ const mapView = {
 
   // Centre the map on an item.
   find(id) {
-    const item = this.places.get(String(id));
+    const item = this.places.get(id);
     this.zoom = Math.max(this.zoom, 4);
     this.centre = [item.x, item.y];
     this.clamp();

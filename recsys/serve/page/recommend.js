@@ -126,7 +126,7 @@ const recommendView = {
   get whose() { return document.querySelector("input[name=whose]:checked").value; },
 
   another() {
-    const at = app.users.map(String).indexOf(String(app.user));
+    const at = app.users.indexOf(app.user);
     const next = app.users[(at + 1) % app.users.length];
     if (next !== undefined) this.showUser(next);
   },
@@ -175,7 +175,7 @@ const recommendView = {
   },
 
   historyRow(entry) {
-    const title = titleOf(entry), key = String(entry.item);
+    const title = titleOf(entry), key = entry.item;
     const name = h("button", { class: "title", onclick: () => itemPanel.open(entry.item) }, title);
     const row = h("li", { "data-key": key, class: entry.out ? "out" : "" }, name);
     if (!app.can("history")) return row;

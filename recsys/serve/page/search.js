@@ -17,7 +17,7 @@ const searchView = {
       const answer = await app.source.search(text, 20);
       const top = Math.max(...answer.documents.map((each) => each.score), 1e-12);
       const rows = answer.documents.map((each, at) => {
-        const name = each.title ?? String(each.document);
+        const name = each.title ?? each.document;
         const score = setLength(h("span", { class: "score" }, spoken("score "), digits(each.score)), each.score / top);
         return h("li", {}, h("span", { class: "rank" }, String(at + 1)),
           h("div", { class: "what" }, h("span", { class: "name" }, name), each.snippet ? h("p", { class: "muted note" }, each.snippet) : null), score);

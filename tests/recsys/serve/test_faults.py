@@ -271,7 +271,7 @@ def test_requests_in_flight_are_answered_before_the_end(bounded):
     connection.send(b'5],"n":2}')
     reply = connection.getresponse()
     assert reply.status == 200
-    assert b'"user":105' in reply.read()
+    assert b'"user":"105"' in reply.read()
     connection.close()
     assert bounded.stop()[0] == 0
 

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -178,9 +178,9 @@ def test_recommends_what_the_model_recommends(name, calculator):
             else rng.choice([1.5, 3.0, 5.0], size)
         )
         histories.append(dict(zip(chosen.tolist(), values.tolist(), strict=True)))
-    sent = [[{"item": k, "value": v} for k, v in each.items()] for each in histories]
+    sent = [[{"item": str(k), "value": v} for k, v in each.items()] for each in histories]
     data = re.search('id="data">([^<]*)<', static_page(recommender).html)[1]
-    found = calculator.evaluate(ANSWERS, [data, sent, [1, 7]])
+    found = calculator.evaluate(ANSWERS, [data, sent, ["1", "7"]])
     expected = [recommender.fold_in(each) for each in histories]
     for answer, folded in zip(found["new"], expected, strict=True):
         listed = folded.recommend("new", n=100)
@@ -188,7 +188,7 @@ def test_recommends_what_the_model_recommends(name, calculator):
             listed = listed.filter(~pl.col("new")).with_columns(rank=pl.int_range(1, pl.len() + 1))
         check_list(answer["items"], listed)
         first = answer["items"][0]
-        check_reasons(first["because"], folded.explain("new", first["item"]))
+        check_reasons(first["because"], folded.explain("new", int(first["item"])))
     for answer, user in zip(found["known"], (1, 7), strict=True):
         listed = recommender.recommend(user, n=100)
         if model == "als" and "new" in listed.columns:
@@ -204,8 +204,8 @@ def check_reasons(because: list[dict[str, Any]], expected: pl.DataFrame) -> None
         values[key] = values.get(key, 0) + row["contribution"]
     scale = max(map(abs, values.values()))
     for reason in because:
-        known = values[reason.get("item") or reason["feature"]]
-        assert abs(reason["contribution"] - known) <= 2e-3 * scale + 1e-6
+        key = int(reason["item"]) if "item" in reason else reason["feature"]
+        assert abs(reason["contribution"] - values[key]) <= 2e-3 * scale + 1e-6
     largest = sorted(map(abs, values.values()), reverse=True)[: len(because)]
     found = [abs(reason["contribution"]) for reason in because]
     np.testing.assert_allclose(found, largest, atol=2e-3 * scale + 1e-6)
@@ -216,10 +216,11 @@ def check_list(items: list[dict[str, Any]], expected: pl.DataFrame) -> None:
     scores = np.array([each["score"] for each in items])
     known = dict(zip(expected["item"], expected["score"], strict=True))
     tolerance = 2e-4 * max(1e-3, np.abs(scores).max(initial=0))
-    assert {each["item"] for each in items} == set(known)
+    ids = [int(row["item"]) for row in items]
+    assert {*ids} == set(known)
     new = set(expected.filter(pl.col("new"))["item"]) if "new" in expected.columns else set()
-    assert {each["item"] for each in items if each["new"]} == new
-    np.testing.assert_allclose(scores, [known[each["item"]] for each in items], atol=tolerance)
+    assert {id for id, row in zip(ids, items, strict=True) if row["new"]} == new
+    np.testing.assert_allclose(scores, [known[id] for id in ids], atol=tolerance)
     np.testing.assert_allclose(scores, expected["score"].to_numpy(), atol=tolerance)
     assert [each["rank"] for each in items] == list(range(1, len(items) + 1))
 
@@ -255,7 +256,7 @@ def like(page: Any, text: str) -> None:
 
 def listed(page: Any) -> list[str]:
     page.locator("#results[aria-busy=false]").wait_for()
-    return page.locator(".ranked .title").all_inner_texts()
+    return page.locator("#results .ranked .title").all_inner_texts()
 
 
 def test_a_newcomer_marks_titles_and_the_recommendations_follow(visit, static, fitted):
@@ -464,6 +465,54 @@ def test_everything_can_be_read_at_any_size(size, scheme, visit, static, fitted)
     page.keyboard.press("ArrowLeft")
     outline = "getComputedStyle(document.activeElement).outlineStyle"
     assert page.evaluate(outline) == "solid"
+
+
+USER_19, ITEM_19 = 1_234_567_890_123_456_780, 1_234_567_890_128_456_780
+
+
+@pytest.fixture(scope="module")
+def of_large_ids() -> Recommender:
+    """Fit a model with ids of 19 digits, of which a browser's numbers round many to one."""
+    rng = np.random.default_rng(4)
+    users = np.repeat(np.arange(40), 8)
+    items = np.concatenate([rng.permutation(25)[:8] for _ in range(40)])
+    frame = pl.DataFrame({"user": USER_19 + users, "item": ITEM_19 + items})
+    frame = frame.with_columns(rating=1.0 + (users * 3 + items * 5) % 5)
+    titles = [f"Film {place}" for place in range(25)]
+    films = pl.DataFrame({"item": range(ITEM_19, ITEM_19 + 25), "title": titles})
+    ratings = Ratings.from_frame(frame, item_table=films)
+    return Recommender("als", factors=3).fit(ratings)
+
+
+@pytest.mark.parametrize("door", ["explore", "serve"])
+def test_ids_of_19_digits_are_exact(door, visit, static, of_large_ids, tmp_path):
+    with ExitStack() as stack:
+        if door == "explore":
+            page = visit(static(of_large_ids))
+        else:
+            of_large_ids.save(tmp_path / "model")
+            page = visit(stack.enter_context(serving(tmp_path / "model")))
+        like(page, "film 21")
+        assert page.locator("#history .title").all_inner_texts() == ["Film 21"]
+        expected = of_large_ids.recommend(history={ITEM_19 + 21: 5})["title"].to_list()
+        assert listed(page) == expected
+        page.locator("#history .title").click()
+        facts = page.get_by_role("dialog")
+        facts.locator(".near .title").first.wait_for()
+        assert facts.get_by_role("heading", level=2).inner_text() == "Film 21"
+        assert str(ITEM_19 + 21) in facts.inner_text()
+        near = of_large_ids.similar_items([ITEM_19 + 21], 10)["title"].to_list()
+        assert facts.locator(".near .title").all_inner_texts() == near
+        page.keyboard.press("Escape")
+        page.get_by_text("A user of the data").click()
+        shown = page.locator("datalist option").evaluate_all("(all) => all.map((o) => o.value)")
+        assert len({*shown}) == 40
+        assert {*map(int, shown)} == {*range(USER_19, USER_19 + 40)}
+        for user in (USER_19 + 5, USER_19 + 6):
+            page.get_by_label("User", exact=True).fill(str(user))
+            page.get_by_role("button", name="Show", exact=True).click()
+            page.get_by_role("heading", name=f"History of user {user}").wait_for()
+            assert listed(page) == of_large_ids.recommend(user)["title"].to_list()
 
 
 @contextmanager
