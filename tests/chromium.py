@@ -30,12 +30,12 @@ def why_no_chromium() -> str | None:
 
 
 @contextmanager
-def browser() -> Iterator[Browser]:
-    """Start a browser, and end it."""
+def browser(*arguments: str) -> Iterator[Browser]:
+    """Start a browser with some arguments, and end it."""
     from playwright.sync_api import sync_playwright
 
     # Chromium's own sandbox does not work for root and in containers; pages here are our own.
-    settings = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    settings = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *arguments]
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=program(), args=settings)
         try:

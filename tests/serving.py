@@ -136,7 +136,7 @@ class Command:
         self.lines: list[str] = []
         for line in self.process.stderr:
             self.lines.append(line)
-            if found := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
+            if found := re.search(r"http://[\w.\[\]:]+:(\d+)/", line):
                 self.port = int(found[1])
                 break
         else:
@@ -181,16 +181,23 @@ class Command:
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
 
-    def get(self, target: str) -> Reply:
-        return self.call("GET", target)
+    def get(self, target: str, headers: Mapping[str, str] | None = None) -> Reply:
+        return self.call("GET", target, headers=headers)
 
-    def post(self, target: str, body: Any) -> Reply:
-        return self.call("POST", target, encoded(body))
+    def post(self, target: str, body: Any, headers: Mapping[str, str] | None = None) -> Reply:
+        return self.call("POST", target, encoded(body), headers)
 
-    def call(self, method: str, target: str, body: bytes | None = None) -> Reply:
+    def call(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
         connection = self.connection()
         try:
-            connection.request(method, target, body, {"content-type": "application/json"})
+            named = {"content-type": "application/json", **(headers or {})}
+            connection.request(method, target, body, named)
             found = connection.getresponse()
             return Reply(found.status, {k.lower(): v for k, v in found.getheaders()}, found.read())
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pkgutil
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -22,6 +23,9 @@ _MANY, _FEW = 16, 4  # of more than 16 options described elsewhere, only 4 are n
 
 FILE_NAME = "recsys.toml"
 PREFIX = "RECSYS"
+
+_HIDDEN = "hidden"
+_SECRETS = re.compile("KEY|PASS|SECRET|TOKEN")  # in names of variables, such as of --api-key-env
 
 
 @dataclass
@@ -70,7 +74,8 @@ class Option(click.Option):
     """Option in a section of the help; with `details`, the help only names it under that title.
 
     With `commas`, a value may be a list separated by commas. `setting` is the name of the option in
-    the environment and in recsys.toml, by default the name of the parameter.
+    the environment and in recsys.toml, by default the name of the parameter. `recsys info` hides
+    the value of a `secret` option.
     """
 
     def __init__(
@@ -80,9 +85,11 @@ class Option(click.Option):
         details: str = "",
         commas: bool = False,
         setting: str = "",
+        secret: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(*names, **{"show_default": True, **settings})
+        self.secret = secret
         self.section, self.details, self.commas = section, details, commas
         self.setting = setting or str(self.name)
 
@@ -95,6 +102,13 @@ class Option(click.Option):
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return the value in the environment for this verb, or for all verbs."""
         return next(filter(None, map(os.environ.get, variables(self, ctx))), None)
+
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        """Return the value in the environment; a secret may contain spaces."""
+        if self.secret:
+            value = self.resolve_envvar_value(ctx)
+            return None if value is None else [value]
+        return super().value_from_envvar(ctx)
 
     def handle_parse_result(self, ctx: click.Context, opts: Any, args: list[str]) -> Any:
         """Parse the value; an error names its source, if that is not the command line."""
@@ -277,12 +291,18 @@ def settings(ctx: click.Context) -> dict[str, str]:
             names = variables(option, each)
             known.update(names)
             shown = f"{each.command_path.partition(' ')[2]} --{_setting(option).replace('_', '-')}"
+            is_secret = getattr(option, "secret", False)
             if setting := next(filter(os.environ.get, names), None):
-                found[shown] = f"{os.environ[setting]} ({setting})"
+                value = _HIDDEN if is_secret else os.environ[setting]
+                found[shown] = f"{value} ({setting})"
             elif option.name in defaults:
-                found[shown] = f"{defaults[option.name]} ({FILE_NAME})"
-    others = sorted(v for v in os.environ if v.startswith(f"{PREFIX}_") and v not in known)
-    return found | {name: f"{os.environ[name]} (sets no option)" for name in others}
+                value = _HIDDEN if is_secret else defaults[option.name]
+                found[shown] = f"{value} ({FILE_NAME})"
+    for name in sorted(os.environ):
+        if name.startswith(f"{PREFIX}_") and name not in known:
+            value = _HIDDEN if _SECRETS.search(name) else os.environ[name]
+            found[name] = f"{value} (sets no option)"
+    return found
 
 
 def _setting(option: click.Parameter) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,9 +15,11 @@ from click.core import ParameterSource
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
+from recsys.cli.group import variables as setting_variables
 from recsys.cli.output import atomic_file, check_file, note
 from recsys.cli.recommend import Source, source_options
 from recsys.messages import counted, missing_extra
+from recsys.serve.access import is_loopback
 from recsys.serve.server import listening
 from recsys.serve.server import serve as run
 from recsys.serve.settings import LENGTH, Limits, Settings
@@ -23,7 +27,9 @@ from recsys.serve.settings import LENGTH, Limits, Settings
 _EVENTS = ".events.jsonl"
 MANIFEST = "model.json"  # as in `recsys.schema`, which needs NumPy
 
+_access = functools.partial(cli.declared, section="Access")
 _limit = functools.partial(cli.declared, section="Limits")
+_key = functools.partial(_access, "KEY,...", multiple=True, commas=True, secret=True)
 
 
 @cli.command(
@@ -32,7 +38,7 @@ _limit = functools.partial(cli.declared, section="Limits")
         "recsys serve model",
         "recsys serve models/latest --host 0.0.0.0 --workers 2",
         "recsys serve model --model-b other --share 0.1 --log requests.jsonl",
-        "recsys serve model --index documents --api-key-env RECSYS_KEY",
+        "recsys serve model --host 0.0.0.0 --api-key @/run/secrets/recsys-key",
     ],
 )
 @click.argument("model", metavar="MODEL|INDEX")
@@ -56,10 +62,17 @@ def serve(
     log: str | None = cli.declared(
         "FILE", "Log of recommendations, for `recsys compare --online`."
     ),
-    api_key_env: str | None = cli.declared(
-        "NAME", "Environment variable with the key that requests must send."
+    api_key: tuple[str, ...] = _key(
+        "Key that requests must send, or @FILE with one per line; two during a change of keys."
     ),
-    cors: tuple[str, ...] = cli.declared(
+    list_key: tuple[str, ...] = _key("Key that may only ask for lists of items, or @FILE."),
+    api_key_env: tuple[str, ...] = _access(
+        "NAME", "Environment variable with an --api-key; repeatable.", multiple=True
+    ),
+    allowed_host: tuple[str, ...] = _access(
+        "NAME", "Name of the service in addresses, next to localhost; repeatable.", multiple=True
+    ),
+    cors: tuple[str, ...] = _access(
         "ORIGIN", "Site whose pages may send requests; repeatable.", multiple=True
     ),
     max_body: int = _limit("BYTES", "Maximum size of a request.", default=2**20, type=cli.COUNT),
@@ -78,17 +91,17 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with a page to explore it.
 
-    The page is at /, the description of the API at /docs. When the model is replaced, as by `recsys
-    fit --force` or by moving a link, the new one is loaded without interruption; if it is damaged,
-    the service keeps the old one. SIGTERM and Ctrl-C end the service after requests in progress are
+    The page is at /, the description of the API at /docs. Data of users, such as their histories,
+    are answered on a loopback address, or with a key. When the model is replaced, as by `recsys fit
+    --force` or by moving a link, the new one is loaded without interruption; if it is damaged, the
+    service keeps the old one. SIGTERM and Ctrl-C end the service after requests in progress are
     answered.
     """
     for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
         missing = f"`recsys serve` {missing_extra(name, 'serve')}"
         require(find_spec(name) is not None, missing, CommandError)
-    key = None if api_key_env is None else os.environ.get(api_key_env, "")
-    unset = f"The environment variable {api_key_env} (--api-key-env) is not set."
-    require(key != "", unset, CommandError)
+    api_keys = _keys("api_key", api_key, api_key_env)
+    list_keys = _keys("list_key", list_key)
     source = click.get_current_context().get_parameter_source("share")
     is_given = source is ParameterSource.COMMANDLINE
     require(model_b or not is_given, "--share is the share of users of --model-b; give both.")
@@ -100,11 +113,60 @@ def serve(
     place = Path(model).absolute()  # of a link itself, whose target may change
     stored = events or str(place.with_name(f"{place.name}{_EVENTS}"))
     limits = Limits(body=max_body, items=max_items, batch=max_batch, seconds=timeout)
-    settings = Settings(model, model_b, share, index, stored, log, key, cors, limits)
+    settings = Settings(
+        model,
+        model_b=model_b,
+        share=share,
+        index=index,
+        events=stored,
+        log=log,
+        api_key=api_keys,
+        list_key=list_keys,
+        allowed_hosts=allowed_host,
+        cors=cors,
+        limits=limits,
+    )
     listener = listening(host, port)
+    settings = replace(settings, host=str(listener.getsockname()[0]))
     shown = f"[{host}]" if ":" in host else host
+    if api_keys is None and not is_loopback(str(settings.host)):
+        note(
+            "without --api-key (RECSYS_API_KEY), nobody gets data of users: histories, reasons, ids"
+        )
     note(f"serving {model} at http://{shown}:{listener.getsockname()[1]}/ (the API is at /docs)")
     run(settings, listener, workers)
+
+
+def _keys(
+    name: str, values: Sequence[str], variables: Sequence[str] = ()
+) -> tuple[str, ...] | None:
+    """Return the keys of an option, of files (@FILE) and of environment variables; None if unset.
+
+    A variable or a file without a key is an error, because the service would be open to everybody.
+    """
+    context = click.get_current_context()
+    option = next(param for param in context.command.params if param.name == name)
+    own = [each for each in setting_variables(option, context) if each in os.environ]
+    for variable in (*own, *variables):
+        text = os.environ.get(variable, "")
+        reason = f"The environment variable {variable} has no key; set it, or leave it out."
+        require(text.strip(), reason, CommandError)
+    keys = [os.environ[variable] for variable in variables]
+    for value in values:
+        keys += _keys_in_file(value[1:]) if value.startswith("@") else [value]
+    return tuple(keys) or None
+
+
+def _keys_in_file(path: str) -> list[str]:
+    """Return the keys in the lines of a file."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not a text file"
+        raise CommandError(f"The keys in {path} cannot be read: {reason.lower()}.") from None
+    keys = [line.strip() for line in lines if line.strip()]
+    require(keys, f"{path} has no key; write one per line.", CommandError)
+    return keys
 
 
 @cli.command(

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, PlainTextResponse
@@ -24,8 +24,8 @@ from recsys import __version__
 from recsys.errors import RecsysError
 from recsys.serve.bodies import ProblemBody
 from recsys.serve.gate import Gate
-from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError, problem_of
-from recsys.serve.routes import Answer, health, metrics, routes
+from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError, problem_of, without_hint
+from recsys.serve.routes import Answer, health, metrics, routes, with_the_api_key
 from recsys.serve.service import Service
 from recsys.serve.settings import Settings
 
@@ -101,10 +101,21 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
     app.state.service = service
     app.entry = app.state.gate = Gate(super(_Application, app).__call__, service)
     if chosen.cors:
-        app.entry = CORSMiddleware(app.entry, allow_origins=chosen.cors, allow_headers=_HEADERS)
+        app.entry = CORSMiddleware(
+            app.entry,
+            allow_origins=chosen.cors,
+            allow_methods=("GET", "POST"),
+            allow_headers=_HEADERS,
+        )
     app.include_router(routes)
     app.include_router(health)
-    app.add_api_route("/metrics", metrics, response_class=PlainTextResponse, tags=["health"])
+    app.add_api_route(
+        "/metrics",
+        metrics,
+        response_class=PlainTextResponse,
+        tags=["health"],
+        dependencies=[Depends(with_the_api_key)],
+    )
     app.mount("/page", StaticFiles(directory=PAGE, check_dir=False), name="page")
     app.add_api_route("/", shown("index.html"), include_in_schema=False)
     app.add_api_route("/docs", shown("reference.html"), include_in_schema=False)
@@ -127,7 +138,8 @@ def _described(app: FastAPI) -> dict[str, Any]:
         for methods in document["paths"].values():
             for operation in methods.values():
                 operation["responses"].pop("422", None)
-        if app.state.service.settings.api_key is not None:
+        settings = app.state.service.settings
+        if settings.api_key or settings.list_key:
             scheme = {"key": {"type": "http", "scheme": "bearer"}}
             document["components"]["securitySchemes"] = scheme
             document["security"] = [{"key": []}]
@@ -151,6 +163,9 @@ async def _problem(request: Request, error: Exception) -> Answer:
     else:
         problem = problem_of(error)
     if problem.kind == "unknown-id" and str(problem).startswith("Unknown user"):
-        request.app.state.service.counters.unknown_users.inc()
+        service = request.app.state.service
+        service.counters.unknown_users.inc()
+        if service.access.objection(request.state.level, request.scope) is not None:
+            problem = without_hint(problem)  # the nearest ids are those of other users
     headers = getattr(error, "headers", None)
     return Answer(problem.document(), problem.status, headers, media_type=MEDIA_TYPE)

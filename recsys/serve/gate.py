@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import re
 import time
@@ -16,8 +15,9 @@ from urllib.parse import unquote
 import msgspec
 
 from lowrank import kernels
+from recsys.serve.access import Headers
 from recsys.serve.facts import Json
-from recsys.serve.problems import MEDIA_TYPE, ProblemError, problem_of
+from recsys.serve.problems import MEDIA_TYPE, ProblemError, problem_of, unauthorized
 from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 
@@ -39,7 +39,6 @@ _KNOWN = 100  # maximum number of stored mean times
 
 _log = logging.getLogger("recsys.serve")
 
-Headers = Sequence[tuple[bytes, bytes]]
 Answer = Callable[[list[Any], int], list[Json]]
 """Function that returns a list of n items for each query, such as a user or an item."""
 Done = Callable[["bytes | Exception"], None]
@@ -72,8 +71,6 @@ class Gate:
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service, self.counters = app, service, service.counters
         self._batches = Batches(service.run)
-        key = service.settings.api_key
-        self._key = None if key is None else key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or pass on the start and end of the application."""
@@ -85,9 +82,10 @@ class Gate:
         route = ""
         found: bytes | Exception | None = None
         try:
-            if not self.admits(scope["headers"], scope["path"]):
-                way = "send it as the header `Authorization: Bearer KEY`"
-                raise ProblemError("unauthorized", f"The service needs an API key; {way}.")
+            level = self.service.access.level(scope["headers"])
+            if level is None and scope["path"].startswith(_GUARDED):
+                raise unauthorized()
+            scope.setdefault("state", {})["level"] = level  # the routes check it, too
             if scope["method"] == "GET":
                 future, done = _expected()
                 if route := self.make_list(path, scope["query_string"], done):
@@ -192,18 +190,6 @@ class Gate:
         if scope["path"].startswith("/v1/"):  # ids stay escaped, since they may contain a slash
             scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
         await self.app(scope, receive, counting)
-
-    def admits(self, headers: Headers, path: str) -> bool:
-        """Return whether a request has the key, if its path requires one."""
-        if self._key is None or not path.startswith(_GUARDED):
-            return True
-        for name, value in headers:
-            given = value if name == b"x-api-key" else b""
-            if name == b"authorization" and value[:7].lower() == b"bearer ":
-                given = value[7:].strip()
-            if hmac.compare_digest(given, self._key):
-                return True
-        return False
 
     async def _whole(self, headers: Headers, receive: Receive) -> tuple[Receive, bytes]:
         """Read the body in bounded time and space; return a function that replays it, and it."""

@@ -23,6 +23,9 @@ class Kind:
 KINDS = {
     "invalid-request": Kind(400, "Invalid request", "A parameter or the body cannot be used."),
     "unauthorized": Kind(401, "Unauthorized", "The API key is missing or wrong."),
+    "forbidden": Kind(
+        403, "Forbidden", "Data of users need the API key, or a service on a loopback address."
+    ),
     "unknown-id": Kind(404, "Unknown id", "A user or an item is not in the data of the model."),
     "not-found": Kind(404, "Not found", "There is no such path."),
     "not-available": Kind(
@@ -57,6 +60,24 @@ class ProblemError(RecsysError):
         known = KINDS[self.kind]
         found = {"type": f"/docs#{self.kind}", "title": known.title, "status": known.status}
         return found | {"detail": str(self)}
+
+
+def unauthorized() -> ProblemError:
+    """Return the problem of a request without a key, or with a wrong one."""
+    way = "send it as the header `Authorization: Bearer KEY`"
+    return ProblemError("unauthorized", f"The service needs an API key; {way}.")
+
+
+def without_hint(problem: ProblemError) -> ProblemError:
+    """Return a problem without the hint of its sentence, such as the nearest ids.
+
+    Examples
+    --------
+    >>> print(without_hint(ProblemError("unknown-id", "Unknown user 7; the nearest id is 8.")))
+    Unknown user 7.
+    """
+    sentence = str(problem).partition(";")[0].rstrip(".")
+    return ProblemError(problem.kind, f"{sentence}.")
 
 
 def problem_of(error: Exception) -> ProblemError:

@@ -104,7 +104,7 @@ class BoundedProtocol(HttpToolsProtocol):
             or len(self.connections) >= self.limits.connections
             or any(name in _APART for name, _ in self.headers)
             or not self.url.isascii()
-            or not self.gate.admits(self.headers, path.decode())
+            or self.gate.service.access.level(self.headers) is None
         ):
             return False
         found = _List(self.parser.should_keep_alive())

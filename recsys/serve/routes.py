@@ -14,7 +14,7 @@ from pydantic import AfterValidator
 from recsys.serve import bodies
 from recsys.serve.answers import request_of
 from recsys.serve.facts import Id, Json
-from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError
+from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError, unauthorized
 from recsys.serve.service import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
 from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
@@ -79,16 +79,55 @@ def _only_known(request: Request) -> None:
             raise ProblemError("invalid-request", f"There is no parameter {name!r} here; {listed}.")
 
 
+def _with_a_key(request: Request) -> None:
+    """Reject a request without a key, if the service has keys."""
+    if request.state.level is None:
+        raise unauthorized()
+
+
+def with_the_api_key(request: Request) -> None:
+    """Reject a key for lists, because the route answers something else."""
+    _with_a_key(request)
+    if request.state.level == "lists":
+        reason = "This key is for lists of items only; this request needs the API key."
+        raise ProblemError("forbidden", reason)
+
+
+def sees_users(request: Request) -> None:
+    """Reject a request that may not have data of users."""
+    _with_a_key(request)
+    objection = _service(request).access.objection(request.state.level, request.scope)
+    if objection is not None:
+        raise ProblemError("forbidden", objection)
+
+
 health = APIRouter(prefix="/health", tags=["health"])
-routes = APIRouter(prefix="/v1", responses=_problems(), dependencies=[Depends(_only_known)])
+routes = APIRouter(
+    prefix="/v1",
+    responses=_problems(),
+    dependencies=[Depends(_with_a_key), Depends(_only_known)],
+)
 
 
 def _route(
-    method: str, path: str, body: Any, tag: str, *problems: str, **options: Any
+    method: str,
+    path: str,
+    body: Any,
+    tag: str,
+    *problems: str,
+    check: Callable[[Request], None] = with_the_api_key,
+    **options: Any,
 ) -> Callable[[T], T]:
-    """Declare a route with the body of its answer and its possible problems."""
-    described: Any = {"response_model": body, "responses": _problems(*problems), "tags": [tag]}
-    declared: Any = routes.api_route(path, methods=[method], **described, **options)
+    """Declare a route with the body of its answer, its possible problems and a check of access."""
+    declared: Any = routes.api_route(
+        path,
+        methods=[method],
+        response_model=body,
+        responses=_problems("forbidden", *problems),
+        tags=[tag],
+        dependencies=[Depends(check)],
+        **options,
+    )
     return cast(Callable[[T], T], declared)
 
 
@@ -110,9 +149,11 @@ async def ready(service: Served) -> Answer:
     bodies.ListBody,
     "recommendations",
     "unknown-id",
+    check=_with_a_key,
     response_model_exclude_unset=True,
 )
 async def recommend(
+    request: Request,
     service: Served,
     user: PathId,
     n: N = LENGTH,
@@ -123,7 +164,12 @@ async def recommend(
     include_seen: bool = False,
     variant: OfVariant = None,
 ) -> Answer:
-    """Recommend items to a known user."""
+    """Recommend items to a known user.
+
+    Reasons (`explain`) and items of the history (`include_seen`) are data of the user.
+    """
+    if explain or include_seen:
+        sees_users(request)
     answers = service.answers(variant, user)
     known = answers.ratings.items
     parts = [  # split at commas, except within an id that contains one
@@ -132,9 +178,9 @@ async def recommend(
         for each in ([text] if known.place(text) >= 0 else text.split(","))
     ]
     excluded = [each for each in parts if each]
-    request = request_of(where=where, exclude=excluded, include_seen=include_seen, unknown=unknown)
-    found = await service.run(answers.recommend, [user], service.check_n(n), request, explain)
-    return Answer(service.recorded(found, variant)[0])
+    options = request_of(where=where, exclude=excluded, include_seen=include_seen, unknown=unknown)
+    lists = await service.run(answers.recommend, [user], service.check_n(n), options, explain)
+    return Answer(service.recorded(lists, variant)[0])
 
 
 @_route(
@@ -144,9 +190,10 @@ async def recommend(
     "recommendations",
     "unknown-id",
     "too-large",
+    check=_with_a_key,
 )
 async def recommend_to(
-    service: Served, body: bodies.RecommendRequest, variant: OfVariant = None
+    request: Request, service: Served, body: bodies.RecommendRequest, variant: OfVariant = None
 ) -> Answer:
     """Recommend items to several users, or to a new user.
 
@@ -156,6 +203,8 @@ async def recommend_to(
     own = {"users", "history", "features", "user", "n", "explain"}
     options = service.check_n(body.n), request_of(**body.model_dump(exclude=own)), body.explain
     if body.users is not None:
+        if body.explain or body.include_seen:
+            sees_users(request)
         service.check_batch(len(body.users), "users", body.n)
         groups: dict[Variant | None, list[Id]] = {}
         for user in dict.fromkeys(body.users):
@@ -176,7 +225,7 @@ async def recommend_to(
     return Answer(service.recorded([found], variant)[0])
 
 
-@_route("GET", "/similar/{item}", bodies.SimilarBody, "items", "unknown-id")
+@_route("GET", "/similar/{item}", bodies.SimilarBody, "items", "unknown-id", check=_with_a_key)
 async def similar(
     service: Served, item: PathId, n: N = LENGTH, variant: OfVariant = None
 ) -> Answer:
@@ -184,7 +233,14 @@ async def similar(
     return Answer(await service.run(service.answers(variant).similar, item, service.check_n(n)))
 
 
-@_route("GET", "/explain/{user}/{item}", bodies.ExplanationBody, "recommendations", "unknown-id")
+@_route(
+    "GET",
+    "/explain/{user}/{item}",
+    bodies.ExplanationBody,
+    "recommendations",
+    "unknown-id",
+    check=sees_users,
+)
 async def explain(
     service: Served, user: PathId, item: PathId, n: N = LENGTH, variant: OfVariant = None
 ) -> Answer:
@@ -204,7 +260,7 @@ async def predict(
     return Answer(await service.run(answers.predict, pairs, body.unknown, body.confidence))
 
 
-@_route("GET", "/items", bodies.ItemsBody, "items")
+@_route("GET", "/items", bodies.ItemsBody, "items", check=_with_a_key)
 async def items(
     service: Served, q: Annotated[str, Query(max_length=200)] = "", n: N = LENGTH
 ) -> Answer:
@@ -218,13 +274,13 @@ async def item(service: Served, item: PathId) -> Answer:
     return Answer(await service.run(service.answers().facts.item, item))
 
 
-@_route("GET", "/users", bodies.UsersBody, "users")
+@_route("GET", "/users", bodies.UsersBody, "users", check=sees_users)
 async def users(service: Served, n: N = LENGTH) -> Answer:
     """List the users with the most ratings."""
     return Answer(await service.run(service.answers().facts.users, service.check_n(n)))
 
 
-@_route("GET", "/users/{user}", bodies.UserBody, "users", "unknown-id")
+@_route("GET", "/users/{user}", bodies.UserBody, "users", "unknown-id", check=sees_users)
 async def user(service: Served, user: PathId, n: N = 100) -> Answer:
     """Return facts about a user, with the highest ratings."""
     return Answer(await service.run(service.answers().facts.user, user, service.check_n(n)))
@@ -252,7 +308,7 @@ async def model(service: Served, variant: OfVariant = None) -> Answer:
     return Answer(found)
 
 
-@_route("GET", "/search", bodies.SearchBody, "search", "not-available")
+@_route("GET", "/search", bodies.SearchBody, "search", "not-available", check=_with_a_key)
 async def search(
     service: Served, q: Annotated[str, Query(max_length=2000, min_length=1)], n: N = LENGTH
 ) -> Answer:

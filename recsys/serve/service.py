@@ -26,6 +26,7 @@ from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.recommender import Recommender
 from recsys.saved_arrays import MANIFEST, DamageError, resolved
 from recsys.schema import INDEX_FORMAT, format_of
+from recsys.serve.access import Access
 from recsys.serve.answers import Answers
 from recsys.serve.facts import Id, Json
 from recsys.serve.journals import EventLog, RequestLog
@@ -54,6 +55,7 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.limits = settings, settings.limits
+        self.access = Access(settings)
         is_index = format_of(settings.model) == INDEX_FORMAT
         if is_index and (settings.index or settings.model_b):
             others = "leave out the other index and the other model, or name a model first"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,8 +69,16 @@ class Settings:
         Path of a saved index of documents.
     events, log : str, optional
         Files to which events, and recommendations, are appended.
-    api_key : str, optional
-        Key that requests must send.
+    api_key : str or sequence of str, optional
+        Key that requests must send, or several, such as the old and the new one during a change.
+    list_key : str or sequence of str, optional
+        Key, or several, of clients that may only ask for lists of items.
+    host : str, optional
+        Address on which the service listens; by default that of each connection. On a loopback
+        address, data of users are answered without a key.
+    allowed_hosts : tuple of str
+        Names of the service in addresses, with or without a port, next to those of the loopback
+        address.
     cors : tuple of str
         Sites whose pages may use the service.
     limits : Limits
@@ -81,8 +90,8 @@ class Settings:
     Raises
     ------
     DataError
-        If the share is not between 0 and 1, the directory of a log does not exist, or a site is
-        not an origin, such as "https://shop.example".
+        If the share is not between 0 and 1, the directory of a log does not exist, a key is empty,
+        or a site is not an origin, such as "https://shop.example".
     """
 
     model: str
@@ -91,7 +100,10 @@ class Settings:
     index: str | None = None
     events: str | None = None
     log: str | None = None
-    api_key: str | None = field(default=None, repr=False)
+    api_key: str | tuple[str, ...] | None = field(default=None, repr=False)
+    list_key: str | tuple[str, ...] | None = field(default=None, repr=False)
+    host: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
     cors: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     check_seconds: float = 1.0
@@ -100,6 +112,10 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise DataError(f"share must be between 0 and 1; got {self.share}.")
+        for name in ("api_key", "list_key"):
+            object.__setattr__(self, name, _checked_keys(name, getattr(self, name)))
+        if set(self.api_key or ()) & set(self.list_key or ()):
+            raise DataError("api_key and list_key must differ; one of them is in both.")
         for path in (self.events, self.log):
             if path is not None and Path(path).is_dir():
                 raise DataError(f"{path} cannot be written: it is a directory.")
@@ -109,3 +125,18 @@ class Settings:
             if not _ORIGIN.fullmatch(site):
                 expected = "cors takes origins such as https://shop.example"
                 raise DataError(f"{expected}, with a scheme and without a path; got {site!r}.")
+
+
+def _checked_keys(name: str, keys: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return keys as a tuple; an empty key would admit everybody, or nobody."""
+    if keys is None:
+        return None
+    listed = (keys,) if isinstance(keys, str) else tuple(keys)
+    for key in listed or ("",):
+        is_text = isinstance(key, str) and key.isascii() and key.isprintable()
+        if not is_text or not key or key != key.strip():
+            raise DataError(
+                f"{name} must be of ASCII characters, at least one, without spaces around them; "
+                "leave it out for a service without a key."
+            )
+    return listed

@@ -98,6 +98,8 @@ const app = {
     $("user-ids").replaceChildren(...this.users.map((user) => h("option", { value: user })));
     $("choose-user").classList.toggle("long", this.users.some((user) => user.length > 10));
     $("whose").hidden = !this.users.length; // of a page without users
+    $("users-note").textContent = users.note ?? "";
+    $("users-note").hidden = !users.note;
     recommendView.start();
     await mapView.start();
     this.changed();

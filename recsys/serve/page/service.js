@@ -2,6 +2,7 @@
 "use strict";
 
 const KEY = "recsys-key"; // storage name of the API key, kept while the page is open
+const NEEDED = "This service answers requests with its key only.", WRONG = "That is not the key of this service; try again.";
 
 class Service {
   static async open() {
@@ -10,7 +11,7 @@ class Service {
     return service;
   }
 
-  // The model, after it is loaded and the key is accepted; without a model, the index.
+  // The model, after it is loaded; without a model, the index. A key for lists is not enough.
   async described() {
     for (;;) {
       try {
@@ -20,7 +21,7 @@ class Service {
         return { ...cards[0], models: Object.fromEntries(variants.map((variant, at) => [variant, cards[at]])) };
       } catch (error) {
         if (error.status === 404) return { name: "documents", models: {}, training: null, abilities: ["search"] };
-        if (error.status === 401) sessionStorage.setItem(KEY, await askForKey(sessionStorage.getItem(KEY)));
+        if (error.status === 403) await this.askForKey(error.message);
         else if (error.status === 503) await new Promise((done) => setTimeout(done, 1000));
         else throw error;
       }
@@ -36,19 +37,33 @@ class Service {
     return this.fetched(`${path}${query(parameters)}`, { method: "POST", headers, body: JSON.stringify(body) });
   }
 
+  // The answer to a request; if the service needs another key, after the visitor has entered it.
   async fetched(address, options) {
-    let response;
     const key = sessionStorage.getItem(KEY), authorization = key && { authorization: `Bearer ${key}` };
+    let response;
     try {
       response = await fetch(address, { ...options, headers: { accept: "application/json", ...options.headers, ...authorization } });
     } catch {
       throw new Error("The service does not answer; is it still running?");
+    }
+    if (response.status === 401) {
+      if (sessionStorage.getItem(KEY) === key) await this.askForKey(key ? WRONG : NEEDED);
+      return this.fetched(address, options);
     }
     const answer = await response.json().catch(() => null);
     if (response.ok && answer !== null) return answer;
     const problem = new Error(answer?.detail ?? answer?.title ?? `The service answered with status ${response.status}.`);
     problem.status = response.status;
     throw problem;
+  }
+
+  // Ask for the key, once for all requests that need it.
+  async askForKey(message) {
+    this.asking ??= enteredKey(message).then((key) => {
+      sessionStorage.setItem(KEY, key);
+      this.asking = null;
+    });
+    return this.asking;
   }
 
   about() { return h("a", { href: "docs" }, "The API of this service"); }
@@ -59,7 +74,15 @@ class Service {
 
   async item(item) { return this.get(`v1/items/${encodeURIComponent(item)}`); }
 
-  async users(n) { return this.get("v1/users", { n }); }
+  // The users with the most ratings; none, and the reason, for a visitor who may not see them.
+  async users(n) {
+    try {
+      return await this.get("v1/users", { n });
+    } catch (error) {
+      if (error.status !== 403) throw error;
+      return { users: [], note: error.message };
+    }
+  }
 
   async user(user) { return this.get(`v1/users/${encodeURIComponent(user)}`, { n: 1000 }); }
 
@@ -88,9 +111,8 @@ function query(parameters) {
   return given.length ? `?${new URLSearchParams(given)}` : "";
 }
 
-// Ask for the key in a form that replaces the page.
-function askForKey(wrong) {
-  const message = wrong ? "That is not the key of this service; try again." : "This service answers to those who have its key.";
+// The key that a visitor enters in a form above the page.
+function enteredKey(message) {
   return new Promise((done) => {
     const field = h("input", { id: "key", type: "password", autocomplete: "current-password", required: true });
     const form = h("form", { class: "panel key" }, h("h2", {}, "A key is needed"), h("p", { class: "muted", role: "alert" }, message),

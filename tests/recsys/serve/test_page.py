@@ -88,7 +88,8 @@ def fitted(films: Ratings) -> Recommender:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with chromium.browser() as started:
+    # A site whose owner resolves its name to this computer, after the browser has loaded it.
+    with chromium.browser("--host-resolver-rules=MAP evil.example 127.0.0.1") as started:
         yield started
 
 
@@ -593,6 +594,74 @@ def test_a_service_with_a_key_of_a_model_that_knows_its_own_users(browser, films
         assert not page.get_by_role("button", name="Leave out").count()
         page.get_by_role("tab", name="Map").click()
         assert "no vectors of items" in page.locator("#map-note").inner_text()
+        page.close()
+
+
+def test_the_page_asks_for_another_key_if_one_is_for_lists_or_has_changed(
+    browser, fitted, tmp_path
+):
+    fitted.save(tmp_path / "model")
+    with serving(tmp_path / "model", api_key=("old", "new"), list_key="shop") as address:
+        page = browser.new_page()
+        page.goto(address)
+        page.get_by_label("API key").fill("shop")
+        page.get_by_role("button", name="Open").click()
+        page.get_by_text("This key is for lists of items only").wait_for()
+        page.get_by_label("API key").fill("old")
+        page.get_by_role("button", name="Open").click()
+        page.get_by_text("A user of the data").click()
+        assert len(listed(page)) == 10
+        page.evaluate("sessionStorage.setItem('recsys-key', 'revoked')")
+        page.get_by_role("button", name="Another").click()
+        page.get_by_text("That is not the key of this service").wait_for()
+        page.get_by_label("API key").fill("new")
+        page.get_by_role("button", name="Open").click()
+        page.get_by_role("heading", name="History of user 2", exact=True).wait_for()
+        assert page.locator("form.key").count() == 0
+        page.close()
+
+
+def test_without_a_key_others_see_the_page_for_somebody_new(browser, fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    with serving(tmp_path / "model", host="0.0.0.0") as address:
+        page = browser.new_page()
+        page.goto(address)
+        page.wait_for_selector("html[data-ready]")
+        assert not page.get_by_text("A user of the data").is_visible()
+        note = page.locator("#users-note")
+        assert note.inner_text().startswith("Data of users need an API key, and there is none")
+        like(page, "film 3, ")
+        assert listed(page) == fitted.recommend(history={103: 5})["title"].to_list()
+        page.close()
+
+
+READ = """async (address) => {
+  const answers = [];
+  for (const mode of ["cors", "no-cors"]) {
+    const answer = await fetch(`${address}v1/users`, { mode }).catch(() => null);
+    answers.push(answer ? await answer.text() : "");
+  }
+  return answers.join();
+}"""
+
+
+def test_no_other_site_reads_data_of_users_through_a_browser(browser, fitted, saved, tmp_path):
+    fitted.save(tmp_path / "model")
+    with ExitStack() as stack:
+        address = stack.enter_context(serving(tmp_path / "model"))
+        elsewhere = stack.enter_context(serving(saved["index"]))
+        page = browser.new_page()
+        page.goto(address)
+        assert '"users":["' in page.evaluate(READ, address)
+        rebound = address.replace("127.0.0.1", "evil.example")
+        page.goto(rebound)  # the service itself, under a name of somebody else
+        page.wait_for_selector("html[data-ready]")
+        assert "loopback name in the address" in page.locator("#users-note").inner_text()
+        assert '"users"' not in page.evaluate(READ, rebound)
+        page.goto(f"{elsewhere}docs")  # a site on another port, and of another name
+        for name in ("127.0.0.1", "localhost"):
+            target = address.replace("127.0.0.1", name)
+            assert '"users"' not in page.evaluate(READ, target)
         page.close()
 
 
