@@ -6,13 +6,17 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from recsys.atomic import flush
+from recsys.errors import DataError
 from recsys.serve.problems import ProblemError
 
 try:
@@ -20,7 +24,7 @@ try:
 except ImportError:  # missing on Windows, where a single process writes
     fcntl = None  # type: ignore[assignment]
 
-_TAIL = 2**20  # bytes searched for the start of a torn line
+_PIECE = 2**16  # bytes to read at a time in search of the last line
 _LATER = 0.5  # seconds after which recommendations are written to the log
 _KEPT = 2**26  # bytes that may wait for a slow disk; further lines are lost
 
@@ -31,7 +35,8 @@ def append_lines(path: Path, lines: bytes, *, durable: bool) -> None:
     """Append whole lines to a file, all of them or none.
 
     The file is locked during the write, so that several processes can write to it, and another one
-    can replace it. A torn last line, left by a killed process, is removed: it was not acknowledged.
+    can replace it. A last line without a line end gets one. If it is torn, as by a killed process,
+    it is moved to a file with the suffix ".torn", because `recsys update` could not read it.
 
     Raises
     ------
@@ -39,7 +44,7 @@ def append_lines(path: Path, lines: bytes, *, durable: bool) -> None:
         If the lines cannot be written; the file is as before.
     """
     with _locked(path) as descriptor:
-        size = _whole_size(descriptor)
+        size = _end_last_line(descriptor, path)
         try:
             rest = memoryview(lines)
             while rest:
@@ -77,17 +82,69 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _whole_size(descriptor: int) -> int:
-    """Truncate a torn last line, and return the size of the file."""
+def _end_last_line(descriptor: int, path: Path) -> int:
+    """Add a missing line end, or move a torn last line to a file of its own; return the size."""
     size = os.fstat(descriptor).st_size
-    start = max(0, size - _TAIL)
-    os.lseek(descriptor, start, os.SEEK_SET)
-    tail = os.read(descriptor, size - start)
-    whole = start + tail.rfind(b"\n") + 1
-    if whole < size and (start == 0 or whole > start):
-        os.ftruncate(descriptor, whole)
-        return whole
-    return size
+    last = _unended_line(descriptor, size)
+    if not last:
+        return size
+    if not last.strip() or _object(last) is not None:
+        os.write(descriptor, b"\n")
+        return size + 1
+    torn = path.with_name(f"{path.name}.torn")
+    with torn.open("ab") as stream:
+        stream.write(last + b"\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.ftruncate(descriptor, size - len(last))
+    _log.warning("%s ended in a part of a line, which is now in %s", path, torn)
+    return size - len(last)
+
+
+def _unended_line(descriptor: int, size: int) -> bytes:
+    """Return the bytes after the last line end."""
+    last, start = b"", size
+    while start and b"\n" not in last:
+        length = min(start, max(_PIECE, len(last)))
+        start -= length
+        os.lseek(descriptor, start, os.SEEK_SET)
+        last = os.read(descriptor, length) + last
+    return last[last.rfind(b"\n") + 1 :]
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in a line, or None."""
+    try:
+        return msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def check_journal(path: Path, keys: Sequence[str], noun: str) -> None:
+    """Check that lines can be appended to a file: it is new or empty, or has such lines already.
+
+    `keys` are those of each line, and `noun` names the lines. Blank lines are of erased users.
+
+    Raises
+    ------
+    DataError
+        If the file is something else, or cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            first = next((line for line in iter(stream.readline, b"") if line.strip()), b"")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {(error.strerror or '').lower()}.") from None
+    beginning = b'{"%s":' % keys[0].encode()
+    if not first.endswith(b"\n") and beginning.startswith(first[: len(beginning)]):
+        return  # empty, or with a torn line only
+    if not (_object(first) or {}).keys() >= {*keys}:
+        lines = f"JSON lines with the keys {' and '.join(keys)}"
+        raise DataError(
+            f"{path} is not a log of {noun}, which has {lines}; name another file, or a new one."
+        )
 
 
 class EventLog:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import time
 import warnings
 from collections.abc import Callable
@@ -47,6 +48,7 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _ROWS = 100_000  # maximum number of items in all lists of a request: some 20 MB
 _THREADS = 2  # few suffice, since most of the work is compiled code
+_FOLDERS = re.compile(r"(?<![^\s'\"(=])/(?:[^\s'\"/]+/)*(?=[^\s'\"/])")  # of an absolute path
 _log = logging.getLogger("recsys.serve")
 
 
@@ -321,7 +323,7 @@ class Slot(Generic[T]):
     current : object or None
         Served object; None before the first success.
     rejected : str or None
-        Reason for which the model at the path is not served.
+        Reason for which the model at the path is not served, without folders: anybody may read it.
     """
 
     def __init__(self, path: str, load: Callable[[Path], T]) -> None:
@@ -362,13 +364,29 @@ class Slot(Generic[T]):
                     time.sleep(0.1)  # the path may be missing for a moment between two renames
                 if _signature(self.path) != found:  # replaced meanwhile
                     continue
-                self._seen, self.rejected = found, str(error)
+                self._seen, self.rejected = found, without_folders(str(error), self.path)
                 served = "is not served" if self.current is None else "is served as before"
                 _log.error("%s %s %s until it is replaced.", error, self.path, served)
                 return False
             self._seen, self.current, self.rejected = found, loaded, None
             return True
         return None
+
+
+def without_folders(sentence: str, path: str) -> str:
+    """Return a sentence with the names of files and folders, but not where they are.
+
+    Examples
+    --------
+    >>> without_folders("There is no saved model in /srv/my shop/latest.", "/srv/my shop/latest")
+    'There is no saved model in latest.'
+    >>> without_folders("Permission denied: '/srv/model.json'", "models/latest")
+    "Permission denied: 'model.json'"
+    """
+    real = os.path.realpath(resolved(path))
+    for place in sorted({path, str(Path(path).absolute()), real}, key=len, reverse=True):
+        sentence = sentence.replace(place, Path(place).name or place)
+    return _FOLDERS.sub("", sentence)
 
 
 def _signature(path: str) -> Signature | None:

@@ -116,15 +116,25 @@ class Settings:
             object.__setattr__(self, name, _checked_keys(name, getattr(self, name)))
         if set(self.api_key or ()) & set(self.list_key or ()):
             raise DataError("api_key and list_key must differ; one of them is in both.")
-        for path in (self.events, self.log):
-            if path is not None and Path(path).is_dir():
-                raise DataError(f"{path} cannot be written: it is a directory.")
-            if path is not None and not (folder := Path(path).parent).is_dir():
-                raise DataError(f"{path} cannot be written: there is no directory {folder}.")
+        if self.events is not None:
+            _check_log(Path(self.events), ("user", "item"), "events")
+        if self.log is not None:
+            _check_log(Path(self.log), ("time", "items"), "recommendations")
         for site in self.cors:
             if not _ORIGIN.fullmatch(site):
                 expected = "cors takes origins such as https://shop.example"
                 raise DataError(f"{expected}, with a scheme and without a path; got {site!r}.")
+
+
+def _check_log(path: Path, keys: Sequence[str], noun: str) -> None:
+    """Check that a log can be written, and that an existing file is such a log."""
+    if path.is_dir():
+        raise DataError(f"{path} cannot be written: it is a directory.")
+    if not path.parent.is_dir():
+        raise DataError(f"{path} cannot be written: there is no directory {path.parent}.")
+    from recsys.serve.journals import check_journal  # with imports that the help does not need
+
+    check_journal(path, keys, noun)
 
 
 def _checked_keys(name: str, keys: str | Sequence[str] | None) -> tuple[str, ...] | None:

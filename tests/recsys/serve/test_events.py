@@ -7,9 +7,12 @@ import threading
 
 import polars as pl
 import pytest
+from click.testing import CliRunner
 from serving import Application, Command, limited_file_size
 
 from recsys import Recommender, read_ratings
+from recsys.cli.main import cli
+from recsys.errors import DataError
 from recsys.serve import create_app, journals
 from recsys.serve.journals import append_lines
 
@@ -106,14 +109,87 @@ def test_writers_do_not_mix_their_lines(tmp_path):
     assert {len(line) for line in lines} == {502}
 
 
-def test_a_torn_last_line_is_removed_before_the_next(tmp_path):
+LINE = b'{"user":1,"item":2,"value":4,"timestamp":"2026-01-30T12:00:00Z"}'
+NEXT = b'{"user":3,"item":4,"value":5}\n'
+
+
+@pytest.mark.parametrize("before", [b"", LINE + b"\n", b"  \n" + LINE + b"\n", b"   \n\n"])
+@pytest.mark.parametrize(
+    "last", [LINE, LINE + b" ", b"{}", b"    ", b'{"user":"' + b"x" * 200_000 + b'"}']
+)
+def test_a_complete_last_line_without_a_line_end_is_kept(before, last, tmp_path):
     path = tmp_path / "log"
-    path.write_bytes(b'{"a":1}\n{"b":')
-    append_lines(path, b'{"c":3}\n', durable=True)
-    assert path.read_bytes() == b'{"a":1}\n{"c":3}\n'
-    path.write_bytes(b'{"torn')
-    append_lines(path, b'{"c":3}\n', durable=True)
-    assert path.read_bytes() == b'{"c":3}\n'
+    path.write_bytes(before + last)
+    append_lines(path, NEXT, durable=True)
+    assert path.read_bytes() == before + last + b"\n" + NEXT
+    assert [file.name for file in tmp_path.iterdir()] == ["log"]
+
+
+@pytest.mark.parametrize("before", [b"", LINE + b"\n"])
+@pytest.mark.parametrize(
+    "torn",
+    [LINE[:10], LINE[:-1], b"\0" * 4096, b"{" * 100_000, LINE + b"\0", b"\xff", b"x" * 3_000_000],
+)
+def test_a_torn_last_line_is_moved_aside(before, torn, tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(before + torn)
+    append_lines(path, NEXT, durable=True)
+    append_lines(path, NEXT, durable=True)
+    assert path.read_bytes() == before + NEXT + NEXT
+    assert (tmp_path / "log.torn").read_bytes() == torn + b"\n"
+
+
+def test_nothing_is_lost_if_a_torn_line_cannot_be_moved(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(LINE[:10])
+    (tmp_path / "log.torn").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        append_lines(path, NEXT, durable=True)
+    assert path.read_bytes() == LINE[:10]
+
+
+NO_JOURNALS = {
+    "settings": b'{"shop": "settings", "port": 80}',
+    "pretty": b'{\n  "user": 1,\n  "item": 2\n}\n',
+    "array": b'[{"user": 1, "item": 2}]\n',
+    "csv": b"user,item,rating\n1,2,3\n4,5,1",
+    "number": b"17\n",
+    "binary": bytes(range(256)) * 20,
+    "zeros": b"\0" * 4096,
+    "log": b'{"time":"2026-01-31T12:00:00.000Z","user":1,"items":[]}\n',
+    "torn": b'{"users": [1, 2',
+}
+
+
+@pytest.mark.parametrize("name", NO_JOURNALS)
+def test_a_file_that_is_not_a_log_of_events_is_an_error_at_the_start(name, saved, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(NO_JOURNALS[name])
+    sentence = "file is not a log of events, which has JSON lines with the keys user and item; name"
+    with pytest.raises(DataError, match=sentence):
+        create_app(str(saved["als"]), events=str(path))
+    words = ["serve", str(saved["als"]), "--events", str(path), "--port", "0", "--workers", "2"]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 1
+    assert result.output.startswith(f"Error: {path} is not a log of events")
+    assert path.read_bytes() == NO_JOURNALS[name]
+
+
+def test_a_log_of_events_is_not_a_log_of_recommendations(saved, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(LINE)
+    with pytest.raises(DataError, match="with the keys time and items; name another"):
+        create_app(str(saved["als"]), log=str(path))
+
+
+@pytest.mark.parametrize("before", [b"", b"\n", b"    \n" + LINE + b"\n", LINE, LINE[:10], b'{"us'])
+def test_a_log_of_events_is_continued(before, saved, tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(before)
+    with Application(create_app(str(saved["als"]), events=str(path))) as service:
+        assert service.ready().post("/v1/events", {"events": [EVENT]}).status == 201
+    ratings = read_ratings(path)
+    assert ratings.n_ratings == 1 + before.strip().endswith(b"}")
 
 
 def test_a_log_that_was_moved_away_is_begun_anew(saved, tmp_path):

@@ -91,6 +91,7 @@ def test_models_are_replaced_damaged_and_deleted_under_load(saved, model):
             ready = service.get("/health/ready")
             assert ready.status == 200
             assert "arrays/item_factors.npy" in ready.json["rejected"]["model_a"]
+            assert str(model.parent) not in ready.body.decode()
             seen = count[200, b"als"]
             shutil.rmtree(model)
             eventually(
@@ -140,6 +141,7 @@ def test_before_the_first_model_there_are_no_answers(saved, tmp_path):
         reply = service.get("/v1/recommend/105")
         assert (reply.status, reply.json["type"]) == (503, "/docs#not-ready")
         assert "There is no saved model" in reply.json["detail"]
+        assert str(tmp_path) not in (reply.body + service.get("/health/ready").body).decode()
         assert service.post("/v1/recommend", {"history": [{"item": 5}]}).status == 503
         lines = service.get("/metrics").body.decode().splitlines()
         counted = [line for line in lines if 'status="503"' in line]
