@@ -127,9 +127,9 @@ def _fetch(address: str, body: str | None = None, header: str = _OF_CURL) -> tup
     connection = http.client.HTTPConnection("127.0.0.1", int(_services[port][1]))
     try:
         name, _, value = header.partition(":")
-        method, headers = ("GET", {}) if body is None else ("POST", {name: value.strip()})
+        method = "GET" if body is None else "POST"
         content = None if body is None else body.encode()
-        connection.request(method, f"/{path}", content, headers)
+        connection.request(method, f"/{path}", content, {name: value.strip()})
         reply = connection.getresponse()
         return reply.status, reply.read().decode()
     finally:
