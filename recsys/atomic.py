@@ -1,12 +1,20 @@
-"""Atomic changes of files and directories: temporary ones that are renamed, locks and links."""
+"""Atomic changes of files and directories: temporary ones that are renamed, locks and links.
+
+A process may be killed at any moment. What it leaves is hidden and has a name that only this module
+gives, so the next process that writes to the same target removes it: nobody holds its lock.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
 
@@ -20,79 +28,286 @@ except ImportError:  # on Windows only
     msvcrt = None  # type: ignore[assignment]
 
 _PAUSE = 0.1  # seconds between attempts to lock a file
+_ATTEMPTS = 10
+_ABANDONED = 24 * 3600.0  # age in seconds of remains of others, where locks do not work
+_BETWEEN_RENAMES = 60.0  # age in seconds of a directory that was put aside, likewise
+_AT_FDCWD = -100  # of renameat2: paths are relative to the current directory
+_EXCHANGE = 2  # RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS
+_UNABLE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+_mine = threading.local()  # identities of what this thread has locked
 
 
 @contextmanager
 def unfinished_directory(target: Path) -> Iterator[Path]:
     """Yield a new directory next to `target`, and remove it at the end unless it was renamed."""
-    path = _hidden(target)
-    try:  # includes mkdir, because an interrupt may come directly after it
-        path.mkdir()
-        yield path
-    finally:
-        _remove(path)
+    remove_remains(target)
+    while True:
+        path = _hidden(target)
+        try:  # includes mkdir, because an interrupt may come directly after it
+            path.mkdir()
+            with _claimed(path) as is_mine:
+                if is_mine:
+                    yield path
+                    return
+        finally:
+            _remove(path)
 
 
 @contextmanager
 def unfinished_file(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
     """Yield the path and stream of a new file next to `target`; remove it unless renamed."""
-    path = _hidden(target)
-    try:
-        with path.open("xb") as stream:
-            yield path, stream
-    finally:
-        path.unlink(missing_ok=True)
+    remove_remains(target)
+    while True:
+        path = _hidden(target)
+        try:
+            with path.open("xb") as stream, _claimed(path) as is_mine:
+                if is_mine:
+                    yield path, stream
+                    return
+        finally:
+            path.unlink(missing_ok=True)
 
 
-def put_in_place(new: Path, target: Path) -> None:
-    """Flush the directory `new` to the disk, and rename it to `target`, which it replaces."""
+def put_in_place(new: Path, target: Path, *, replace: bool = True) -> None:
+    """Flush the directory `new` to the disk, and rename it to `target`.
+
+    With `replace`, an existing target is exchanged for the new one in one step, and is then at
+    `new`. Where the system cannot do that, it is missing for a moment; if the process is killed
+    then, `recover` brings it back.
+
+    Raises
+    ------
+    FileExistsError
+        If there is a target, and it is not to be replaced.
+    """
     from concurrent.futures import ThreadPoolExecutor  # slow to import, and rarely needed
 
     with ThreadPoolExecutor() as pool:  # the threads mostly wait
-        list(pool.map(flush, [*(each for each in new.rglob("*") if not each.is_symlink()), new]))
-    if target.exists():
-        aside = _hidden(target)
-        try:
-            target.rename(aside)
-            new.rename(target)
-        finally:
-            if not target.exists():
-                aside.rename(target)
-            _remove(aside)
+        list(pool.map(flush, [*(path for path in new.rglob("*") if not path.is_symlink()), new]))
+    if not replace or not target.exists():
+        _rename_to_free_name(new, target)
     else:
-        new.rename(target)
+        with exclusive(target, lambda: None):  # after an update in progress has ended
+            if not _exchange(new, target):
+                _replace_in_two_steps(new, target)
     flush(target.parent)
 
 
-@contextmanager
-def exclusive(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Lock a directory against changes by other processes that use this lock.
+def _rename_to_free_name(new: Path, target: Path) -> None:
+    """Rename a directory.
 
-    `on_wait` is called before waiting for another process. The lock (`flock`) ends with the
-    process. Windows cannot lock directories, so a hidden file next to the directory is locked.
+    Raises
+    ------
+    FileExistsError
     """
-    if fcntl is None and msvcrt is not None:
-        with _locked_file(directory.with_name(f".{directory.name}.lock"), on_wait):
-            yield
+    try:
+        new.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two directories in one step; return False if the system cannot."""
+    import ctypes  # slow to import, and rarely needed
+
+    if os.name == "nt":
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    paths = os.fsencode(one), os.fsencode(other)
+    if sys.platform == "darwin":
+        failed = libc.renamex_np(*paths, _EXCHANGE)
+    elif hasattr(libc, "renameat2"):
+        failed = libc.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _EXCHANGE)
+    else:
+        return False
+    number = ctypes.get_errno() if failed else 0
+    if number and number not in _UNABLE:
+        raise OSError(number, os.strerror(number), str(other))
+    return not failed
+
+
+def _replace_in_two_steps(new: Path, target: Path) -> None:
+    """Put a directory aside and rename another one to its name; undo it on failure."""
+    aside = _hidden(target).with_suffix(".old")
+    try:
+        target.rename(aside)
+        new.rename(target)
+    finally:
+        if not target.exists():
+            aside.rename(target)
+        _remove(aside)
+
+
+def recover(target: Path) -> bool:
+    """Bring a directory back that a killed process has put aside; return whether there was one."""
+    if target.exists():
+        return False
+    for path in _remains(target, "old"):
+        with _unused(path, _BETWEEN_RENAMES) as is_unused:
+            if is_unused and not target.exists():
+                path.rename(target)
+                return True
+    return False
+
+
+def remove_remains(target: Path) -> None:
+    """Remove what killed processes have left of unfinished writes to a target."""
+    recover(target)
+    for path in [*_remains(target, "tmp"), *_remains(target, "old")]:
+        if path.is_symlink():
+            continue  # see `move_link`
+        with suppress(OSError), _unused(path, _ABANDONED) as is_unused:
+            if is_unused and path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif is_unused:
+                path.unlink()
+
+
+def _remains(target: Path, suffix: str) -> list[Path]:
+    """Return the temporary files and directories of a target, by their names."""
+    pattern = re.compile(hidden_names(target.name, suffix))
+    try:
+        return sorted(path for path in target.parent.iterdir() if pattern.fullmatch(path.name))
+    except OSError:  # not readable, or missing, which is reported where it is used
+        return []
+
+
+def hidden_names(name: str, suffix: str = "tmp") -> str:
+    """Return a pattern of the temporary names of a target."""
+    return rf"\.{re.escape(name)}\.[0-9a-f]{{8}}\.{suffix}"
+
+
+@contextmanager
+def _claimed(path: Path) -> Iterator[bool]:
+    """Lock a new temporary file or directory, which is in use while it is locked.
+
+    Yield False if another process took it for remains just before.
+    """
+    if fcntl is None:
+        yield True
         return
-    with ExitStack() as held:
-        while fcntl is not None:
-            descriptor = os.open(directory, os.O_RDONLY)
-            held.callback(os.close, descriptor)
-            try:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield _is_at(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open file or directory is still the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _unused(path: Path, age: float) -> Iterator[bool]:
+    """Lock a temporary file or directory if nobody uses it; yield whether nobody does.
+
+    Where locks do not work, nobody uses what has not changed for `age` seconds.
+    """
+    with ExitStack() as stack:
+        is_unused = False
+        try:
+            if fcntl is None:
+                is_unused = _is_old(path, age)
+            else:
+                descriptor = os.open(path, os.O_RDONLY)
+                stack.callback(os.close, descriptor)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    is_unused = True
                 except BlockingIOError:
-                    on_wait()
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
-                # The previous holder of the lock may have replaced the directory.
-                if os.path.samestat(os.fstat(descriptor), directory.stat()):
-                    break
-            except FileNotFoundError:  # the directory is being replaced
-                continue
-            except OSError:  # a file system without locks
-                break
-        yield
+                    is_unused = False
+                except OSError:  # a file system without locks
+                    is_unused = _is_old(path, age)
+        except OSError:  # gone, or of somebody else
+            is_unused = False
+        yield is_unused
+
+
+def _is_old(path: Path, age: float) -> bool:
+    """Return whether a file or directory has not changed for `age` seconds."""
+    return time.time() - path.lstat().st_mtime > age
+
+
+@contextmanager
+def exclusive(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Lock a directory or file against changes by other processes that use this lock.
+
+    `on_wait` is called before waiting for another process. The lock (`flock`) ends with the
+    process. A thread may lock again what it has locked. Windows cannot lock directories, so a
+    hidden file next to the directory is locked.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing at the path.
+    """
+    with ExitStack() as stack:
+        if fcntl is not None:
+            key: object = _locked(path, on_wait, stack)
+        elif msvcrt is not None:
+            key = os.path.realpath(path)
+            if key not in _locked_here():
+                hidden = path.with_name(f".{path.name}.lock")
+                stack.enter_context(_locked_file(hidden, on_wait))
+        else:
+            key = None
+        if key in _locked_here():
+            yield
+            return
+        _locked_here().add(key)
+        try:
+            yield
+        finally:
+            _locked_here().discard(key)
+
+
+def _locked_here() -> set[object]:
+    """Return the keys of what this thread has locked."""
+    keys: set[object] | None = getattr(_mine, "keys", None)
+    if keys is None:
+        keys = _mine.keys = set()
+    return keys
+
+
+def _locked(path: Path, on_wait: Callable[[], None], stack: ExitStack) -> object:
+    """Lock what is at a path until `stack` is closed, and return its identity."""
+    attempt = 0
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # being replaced, in two steps
+            attempt += 1
+            if attempt == _ATTEMPTS:
+                raise
+            time.sleep(_PAUSE)
+            continue
+        stack.callback(os.close, descriptor)
+        status = os.fstat(descriptor)
+        identity = status.st_dev, status.st_ino
+        if identity in _locked_here():
+            return identity
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait()
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks
+            return identity
+        if _is_at(descriptor, path):  # the last holder of the lock may have replaced it
+            return identity
 
 
 @contextmanager
@@ -126,18 +341,29 @@ def move_link(link: Path, name: str) -> None:
     The link is relative. If links are not allowed, as for most users of Windows, a text file with
     the name is written instead, which `recsys.resolved` follows.
     """
+    directory = exclusive(link.parent, lambda: None) if fcntl is not None else nullcontext()
+    with directory:
+        for path in _remains(link, "tmp"):
+            if fcntl is not None or _is_old(path, _ABANDONED):
+                path.unlink(missing_ok=True)
+        try:
+            _move_link(link, name)
+        except FileNotFoundError:  # taken for remains by another process, without locks
+            _move_link(link, name)
+    flush(link.parent)
+
+
+def _move_link(link: Path, name: str) -> None:
     new = _hidden(link)
     try:
-        new.symlink_to(name, target_is_directory=True)
-    except OSError:
-        new.write_text(f"{name}\n", encoding="utf-8")
-        flush(new)
-    try:
+        try:
+            new.symlink_to(name, target_is_directory=True)
+        except OSError:
+            new.write_text(f"{name}\n", encoding="utf-8")
+            flush(new)
         new.replace(link)
     finally:
-        with suppress(FileNotFoundError):
-            new.unlink()
-    flush(link.parent)
+        new.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:

@@ -7,6 +7,7 @@ Functions that check contents raise a `DamageError`. Functions that open a direc
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from msgspec.structs import asdict as as_dict
 from numpy.typing import NDArray
 from polars.exceptions import PanicException, PolarsError
 
+from recsys.atomic import recover
 from recsys.data.csr import Values
 from recsys.data.events import EventRule, Events
 from recsys.data.features import FeatureKind, Features
@@ -535,14 +537,23 @@ def _opened(path: str | Path, form: Form) -> SavedDirectory:
     """
     place = resolved(path)
     try:
-        return SavedDirectory(path)
+        try:
+            return SavedDirectory(path)
+        except FileNotFoundError:
+            if not recover(Path(os.path.realpath(place))):
+                raise
+            return SavedDirectory(path)
     except NotADirectoryError:
         raise ModelFileError(
             f"{place} is not a {form.noun}: it is a file, and a {form.noun} is a directory."
         ) from None
     except FileNotFoundError:
         around = place.parent.iterdir() if place.parent.is_dir() else ()
-        models = [entry.name for entry in around if (entry / MANIFEST).is_file()]
+        models = [
+            entry.name
+            for entry in around
+            if (entry / MANIFEST).is_file() and not entry.name.startswith(".")
+        ]
         near = get_close_matches(place.name, models, n=1, cutoff=0.5)
         hint = f"`{form.command}` makes one."
         if near:

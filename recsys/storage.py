@@ -49,7 +49,7 @@ from polars.exceptions import PolarsError
 import recsys
 from lowrank import kernels
 from recsys import schema
-from recsys.atomic import put_in_place, unfinished_directory
+from recsys.atomic import hidden_names, put_in_place, recover, unfinished_directory
 from recsys.data.features import FeatureKind
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
@@ -71,7 +71,10 @@ if TYPE_CHECKING:
     from recsys.evaluation.splits import Split
 
 _SIDES: tuple[schema.Side, ...] = ("user", "item")
-_OWN = re.compile(rf"{re.escape(MANIFEST)}|{re.escape(schema.MEASURED)}|{schema.FOLDER}")
+_OWN = re.compile(
+    rf"{re.escape(MANIFEST)}|{re.escape(schema.MEASURED)}|{hidden_names(schema.MEASURED)}|"
+    rf"{schema.FOLDER}"
+)
 _ROWS = ("indptr", "indices", "data")
 _PARTS = ("train", "test", "history")
 _TOO_LARGE = 2**63
@@ -153,7 +156,7 @@ def target_directory(path: str | Path, form: Form, overwrite: bool) -> Iterator[
     """
     path, noun = check_target(path, form, overwrite=overwrite), form.noun.rpartition(" ")[2]
     try:
-        with _complete(path, noun, ModelFileError) as directory:
+        with _complete(path, noun, ModelFileError, overwrite=overwrite) as directory:
             yield directory
     except TypeError as error:
         raise DataError(f"The {noun} cannot be saved: {error}.") from error
@@ -168,6 +171,7 @@ def check_target(path: str | Path, form: Form, *, overwrite: bool) -> Path:
     """
     path = resolved(path)
     target, noun = Path(os.path.realpath(path)), form.noun.rpartition(" ")[2]
+    recover(target)
     is_ours = target.is_dir() and format_of(target) == form.format
     if problem := _obstacle(target, form.noun, is_ours, _OWN, overwrite):
         raise ModelFileError(f"The {noun} cannot be saved in {path}: {problem}")
@@ -175,12 +179,20 @@ def check_target(path: str | Path, form: Form, *, overwrite: bool) -> Path:
 
 
 @contextmanager
-def _complete(path: str | Path, noun: str, failure: type[RecsysError]) -> Iterator[Path]:
+def _complete(
+    path: str | Path, noun: str, failure: type[RecsysError], *, overwrite: bool
+) -> Iterator[Path]:
+    """Yield a new directory that is moved to `path` at the end."""
     target = Path(os.path.realpath(path))
     try:
         with unfinished_directory(target) as directory:
             yield directory
-            put_in_place(directory, target)
+            put_in_place(directory, target, replace=overwrite)
+    except FileExistsError as error:
+        raise failure(
+            f"The {noun} cannot be saved in {path}: another process has saved one there in the "
+            "meantime; choose another path, or overwrite it (--force)."
+        ) from error
     except (OSError, PolarsError) as error:
         reason = system_reason(error) or str(error)
         if "requested and" in reason:  # NumPy's message for a short write
@@ -381,7 +393,7 @@ def save_split(
     finds them.
     """
     check_split_target(path, overwrite=overwrite)
-    with _complete(path, "split", DataError) as folder:
+    with _complete(path, "split", DataError, overwrite=overwrite) as folder:
         if hasattr(splits, "train"):
             _write_split(splits, folder, form)
             return

@@ -20,7 +20,7 @@ import polars as pl
 from msgspec import Struct
 
 from recsys import schema
-from recsys.atomic import flush, move_link, unfinished_file
+from recsys.atomic import exclusive, flush, move_link, unfinished_file
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.evaluation.results import Evaluation
@@ -86,11 +86,7 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
     place = Path(directory)
     if not place.is_dir():
         raise DataError(f"There is no directory {place}.")
-    names = sorted(
-        each.name
-        for each in place.iterdir()
-        if each.name != LATEST and each.is_dir() and (each / MANIFEST).is_file()
-    )
+    names = [path.name for path in _saved_in(place) if path.name != LATEST]
     if not names:
         raise DataError(f"{place} has no saved models; `recsys fit --out {place}/NAME` makes one.")
     link = _latest(place)
@@ -118,6 +114,15 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
         )
     metrics = dict.fromkeys(key for row in rows for key in row if key not in _FACTS)
     return pl.DataFrame(rows, schema=_FACTS | dict.fromkeys(metrics, pl.Float64))
+
+
+def _saved_in(directory: Path) -> list[Path]:
+    """Return the saved models in a directory, without those that are not finished."""
+    return sorted(
+        path
+        for path in directory.iterdir()
+        if not path.name.startswith(".") and (path / MANIFEST).is_file()
+    )
 
 
 def _latest(directory: Path) -> str | None:
@@ -194,10 +199,11 @@ def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
         users=found.counts["users_evaluated"],
         metrics={row["metric"]: (row["value"], row["low"], row["high"]) for row in rows},
     )
-    target = Path(os.path.realpath(resolved(model))) / schema.MEASURED
-    everything = MeasuredFile(measured=[*measured(model), entry][-_KEPT:])
+    directory = Path(os.path.realpath(resolved(model)))
+    target = directory / schema.MEASURED
     try:
-        with unfinished_file(target) as (new, stream):
+        with exclusive(directory, lambda: None), unfinished_file(target) as (new, stream):
+            everything = MeasuredFile(measured=[*measured(directory), entry][-_KEPT:])
             stream.write(schema.to_json(everything))
             stream.close()
             flush(new)
@@ -210,8 +216,8 @@ def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
 def models_with(directory: str | Path, users: Iterable[str]) -> list[Path]:
     """Return the saved models in a directory that have ratings or a table row of some users."""
     found, wanted = [], Ids(list(users), "user")
-    for each in sorted(Path(directory).iterdir()):
-        if each.is_symlink() or not (each / MANIFEST).is_file():
+    for each in _saved_in(Path(directory)):
+        if each.is_symlink():
             continue
         try:
             ratings = load_model(each).ratings

@@ -63,7 +63,7 @@ def guarded(command: Callable[[], object], state: State) -> int:
 
 
 def unwind_when_stopped() -> None:
-    """Let SIGTERM and SIGINT unwind the stack, so that half-written files are removed."""
+    """Let SIGTERM, SIGHUP and SIGINT unwind the stack, so that half-written files are removed."""
     import signal
 
     def leave(_signal: int, _frame: object) -> NoReturn:
@@ -74,6 +74,9 @@ def unwind_when_stopped() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, leave)
+    # Windows has no SIGHUP, and nohup ignores it.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, leave)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by nohup
         signal.signal(signal.SIGINT, interrupt)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,7 +90,8 @@ def fit(
         train, test = random_split(used, test_fraction, random_state=fitting.seed)
         fitted = inputs.fit_recommender(planned, train, test, lambda step: note(describe(step)))
     seconds = time.perf_counter() - start
-    fitted.save(out, overwrite=force, tag=tag)
+    with _alone(out):
+        fitted.save(out, overwrite=force, tag=tag)
     if findings := fitted.training.get("choice"):
         for line in findings.split("; ")[1:]:  # the first one is already reported
             note(line)
@@ -160,7 +162,6 @@ def update(
     result is written to a temporary directory and moved into place when complete. Simultaneous
     updates of a model wait for each other.
     """
-    from recsys.atomic import exclusive
     from recsys.saved_arrays import resolved
     from recsys.schema import MODEL
     from recsys.storage import check_target
@@ -174,9 +175,21 @@ def update(
     require(out or force, "Add --out MODEL2 for a new model, or --force to replace MODEL.")
     target = out or str(resolved(model))
     check_target(target, MODEL, overwrite=force)
+    with _alone(target):
+        _update(model, ratings, target, changes, reader, force=force)
+
+
+@contextmanager
+def _alone(target: str) -> Iterator[None]:
+    """Wait until no other process updates the model at a path, if there is one."""
+    from recsys.atomic import exclusive
+
+    if not Path(target).exists():
+        yield
+        return
     waiting = f"waiting for another update of {target} to end"
-    with exclusive(Path(target), lambda: note(waiting)) if Path(target).exists() else nullcontext():
-        _update(model, ratings, target, changes, reader)
+    with exclusive(Path(target), lambda: note(waiting)):
+        yield
 
 
 def _say_plan(
@@ -213,7 +226,13 @@ def _new_ratings(
 
 
 def _update(
-    model: str, ratings: tuple[str, ...], target: str, changes: _Changes, reader: cli.ReaderOptions
+    model: str,
+    ratings: tuple[str, ...],
+    target: str,
+    changes: _Changes,
+    reader: cli.ReaderOptions,
+    *,
+    force: bool,
 ) -> None:
     old = inputs.load_model(model)
     new = _new_ratings(old, ratings, reader)
@@ -227,7 +246,7 @@ def _update(
             refit=changes.refit or None,
             on_step=activity.step,
         )
-        updated.save(target, overwrite=True, tag=changes.tag)  # the target is already checked
+        updated.save(target, overwrite=force, tag=changes.tag)
     seconds = time.perf_counter() - start
     note(updated.training["changes"])
     note(updated.training["update"])

@@ -1,5 +1,6 @@
 """Temporary files and directories next to their place."""
 
+import os
 import shutil
 import threading
 import time
@@ -48,6 +49,71 @@ def test_two_can_work_on_one_target(tmp_path):
     with unfinished_directory(tmp_path / "m") as first, unfinished_file(tmp_path / "m") as second:
         assert names(tmp_path) == sorted([first.name, second[0].name])
     assert names(tmp_path) == []
+
+
+def test_remains_of_killed_processes_are_removed_by_the_next_one(tmp_path):
+    target, remains = tmp_path / "m.tmp", tmp_path / ".m.tmp.01234567.tmp"
+    others = [".m.tmp.0123456.tmp", ".m.01234567.tmp", "m.tmp.01234567.tmp"]
+    for name in others:
+        (tmp_path / name).touch()
+    for begin in (unfinished_directory, unfinished_file):
+        remains.mkdir()
+        (remains / "file").touch()
+        with begin(target):
+            assert not remains.exists()
+        remains.touch()
+        with begin(target):
+            assert not remains.exists()
+    assert names(tmp_path) == sorted(others)
+
+
+def test_remains_in_use_are_left_alone(tmp_path):
+    target = tmp_path / "m"
+    with unfinished_directory(target) as first, unfinished_file(target) as second:
+        atomic.remove_remains(target)
+        assert first.is_dir()
+        assert second[0].is_file()
+
+
+def test_without_locks_old_remains_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(atomic, "fcntl", None)
+    new, old = tmp_path / ".m.01234567.tmp", tmp_path / ".m.89abcdef.tmp"
+    new.touch()
+    old.touch()
+    os.utime(old, (0, 0))
+    with unfinished_directory(tmp_path / "m"):
+        assert new.exists()
+        assert not old.exists()
+
+
+def test_a_link_is_moved_after_a_killed_process(tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / ".latest.01234567.tmp").symlink_to("one")
+    atomic.move_link(tmp_path / "latest", "one")
+    assert names(tmp_path) == ["latest", "one"]
+
+
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_a_directory_is_moved_to_a_free_name_only_unless_it_replaces(
+    tmp_path, monkeypatch, exchanged
+):
+    if not exchanged:
+        monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
+    for name in ("new", "target"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    with pytest.raises(FileExistsError):
+        put_in_place(tmp_path / "new", tmp_path / "target", replace=False)
+    assert names(tmp_path / "target") == ["target"]
+    put_in_place(tmp_path / "new", tmp_path / "target")
+    assert names(tmp_path / "target") == ["new"]
+
+
+def test_a_thread_may_lock_again_what_it_has_locked(tmp_path):
+    with atomic.exclusive(tmp_path, lambda: None), atomic.exclusive(tmp_path, lambda: None):
+        pass
+    with atomic.exclusive(tmp_path, lambda: None):
+        pass
 
 
 def test_a_directory_takes_the_place_of_another(tmp_path):

@@ -7,9 +7,12 @@ import os
 import pickle
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import threading
+import time
 from datetime import date, datetime
 
 import numpy as np
@@ -20,7 +23,7 @@ from hypothesis import strategies as st
 
 import recsys.schema
 from lowrank.kernels import backend
-from recsys.atomic import move_link
+from recsys.atomic import exclusive, move_link
 from recsys.data.encoder import with_features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
@@ -32,6 +35,7 @@ from recsys.recommender import Recommender
 from recsys.saved_arrays import FORMAT_VERSION, MODEL_FORMAT, DamageError
 from recsys.schema import check_features, checksum, format_of, read_manifest
 from recsys.shortlists import shortlist
+from recsys.versions import list_versions
 
 N_ITEMS = 6
 ARRAYS = [
@@ -344,7 +348,9 @@ def test_a_full_disk_is_said(recommender, tmp_path, monkeypatch):
 def test_a_failing_rename_brings_the_old_model_back(
     recommender, saved, monkeypatch, failing_rename
 ):
+    """Where directories cannot be exchanged in one step."""
     before, rename, count = snapshot(saved.parent), os.rename, [0]
+    monkeypatch.setattr("recsys.atomic._exchange", lambda one, other: False)
 
     def flaky(self, target):
         count[0] += 1
@@ -357,6 +363,77 @@ def test_a_failing_rename_brings_the_old_model_back(
     with pytest.raises(KeyboardInterrupt):
         recommender.save(saved, overwrite=True)
     assert snapshot(saved.parent) == before
+
+
+def killed(code, folder):
+    """Run code that saves the model, and is killed by `die()`."""
+    start = (
+        "import os, signal; from pathlib import Path; from recsys import Recommender, atomic\n"
+        "def die(*args): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "model = Recommender.load('old')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", start + code], cwd=folder)
+    assert done.returncode == -signal.SIGKILL
+
+
+KILLS = {
+    "before": "atomic.put_in_place.__globals__['_exchange'] = die",
+    "after": "atomic.put_in_place.__globals__['_remove'] = die",
+    "put aside": "exchange = atomic.put_in_place.__globals__['_exchange'] = lambda *paths: False\n"
+    "rename = Path.rename\n"
+    "Path.rename = lambda path, to: rename(path, to) if to.suffix == '.old' else die()",
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGKILL")
+@pytest.mark.parametrize("moment", KILLS)
+def test_a_killed_save_leaves_the_old_or_the_new_model(tmp_path, moment):
+    Recommender("popular").fit(make_ratings()).save(tmp_path / "old")
+    shutil.copytree(tmp_path / "old", tmp_path / "model")
+    killed(f"{KILLS[moment]}\nmodel.save('model', overwrite=True)", tmp_path)
+    assert len(list(tmp_path.iterdir())) > 2
+    assert {*list_versions(tmp_path)["version"]} <= {"old", "model"}  # no hidden ones
+    model = Recommender.load(tmp_path / "model", verify=True)
+    model.save(tmp_path / "model", overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "old"]
+
+
+def test_remains_of_a_measurement_do_not_block_the_next_save(recommender, saved):
+    (saved / ".metrics.json.01234567.tmp").write_text("{")
+    recommender.save(saved, overwrite=True)
+    assert not (saved / ".metrics.json.01234567.tmp").exists()
+
+
+def test_of_two_saves_at_once_the_second_is_an_error(recommender, tmp_path, monkeypatch):
+    other, to_json = Recommender(Popular()).fit(make_ratings()), recsys.schema.to_json
+
+    def save_other_first(manifest):
+        monkeypatch.setattr("recsys.schema.to_json", to_json)
+        other.save(tmp_path / "model")
+        return to_json(manifest)
+
+    monkeypatch.setattr("recsys.schema.to_json", save_other_first)
+    with pytest.raises(ModelFileError, match="another process has saved one there"):
+        recommender.save(tmp_path / "model")
+    assert Recommender.load(tmp_path / "model").model.name == "popular"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_save_waits_for_an_update_in_progress(recommender, saved):
+    order = []
+
+    def save():
+        recommender.save(saved, overwrite=True)
+        order.append("saved")
+
+    with exclusive(saved, lambda: None):
+        thread = threading.Thread(target=save)
+        thread.start()
+        time.sleep(0.3)
+        recommender.save(saved, overwrite=True)  # the update itself does not wait
+        order.append("updated")
+    thread.join()
+    assert order == ["updated", "saved"]
 
 
 def test_a_model_that_could_not_be_loaded_is_not_saved(tmp_path):
