@@ -13,15 +13,18 @@ from numpy.typing import ArrayLike
 from recsys.data.ratings import Ratings
 from recsys.errors import NotFittedError
 from recsys.messages import counted
-from recsys.models.abilities import FoldsInUsers, takes_start
+from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import Floats, Model, OnStep
-from recsys.models.blend import Blend
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories, are_counts
 from recsys.models.linear_filter import default_factors
 from recsys.models.parameters import model, random_state_parameter, threads_parameter
 from recsys.models.registry import make_model, model_class, parameters
 from recsys.models.validation import TOP, HeldOut, Lists, growing_blends
+from recsys.provenance import FitRequest
+
+CANDIDATES = "als", "bayes", "spectral", "ials", "ease", "sparse-ease"
+"""Names of the models that may be candidates, of ratings and of interactions."""
 
 _ENOUGH = 2_000  # minimum number of ratings for a comparison
 _FEW_ITEMS = 2_000  # maximum number of items for `ease`, whose fit is cubic in it
@@ -78,21 +81,22 @@ class Choice:
         Only candidates that have all given parameters remain. If there are none, all candidates
         remain, each with the parameters that it has.
         """
-        most = {name for own in params.values() for name in own}
-        able = [each for each in self.candidates if params[each.model].keys() >= most]
-        found: list[Candidate] = []
+        of_candidates = {each.model: params.get(each.model, {}) for each in self.candidates}
+        names = {name for own in of_candidates.values() for name in own}
+        able = [each for each in self.candidates if of_candidates[each.model].keys() >= names]
+        candidates: list[Candidate] = []
         for each in able or self.candidates:
-            with_them = Candidate(each.model, each.params | dict(params[each.model]))
-            if with_them not in found:
-                found.append(with_them)
-        return replace(self, candidates=tuple(found))
+            with_them = Candidate(each.model, each.params | dict(of_candidates[each.model]))
+            if with_them not in candidates:
+                candidates.append(with_them)
+        return replace(self, candidates=tuple(candidates))
 
 
 class _Verdict(NamedTuple):
-    """Result of a comparison: the winner, a fitted model to start from, and the report."""
+    """Result of a comparison: the winner, the models of the last trial, and the report."""
 
     candidate: Candidate
-    start: Model | None
+    trials: list[Model]
     metric: str
     shown: list[str]
     verdict: str
@@ -195,6 +199,36 @@ class Auto(Model):
     uses_features = True
     _choice: ClassVar[Choice | None] = None
     _blends: ClassVar[bool] = True
+    _candidate_params: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    _is_compared: ClassVar[bool] = True
+
+    @property
+    def _request(self) -> FitRequest:
+        """The request for a choice, with the parameters of the candidates."""
+        candidates = {name: dict(own) for name, own in self._candidate_params.items()}
+        return replace(super()._request, candidates=candidates, is_compared=self._is_compared)
+
+    def _with_request(self, request: FitRequest) -> Self:
+        return self.requested(request.candidates, is_compared=request.is_compared)
+
+    def requested(
+        self, candidates: Mapping[str, Mapping[str, Any]], *, is_compared: bool = True
+    ) -> Self:
+        """Set parameters of the candidates, by model, and whether the candidates are compared."""
+        vars(self).update(_candidate_params=candidates, _is_compared=is_compared)
+        return self
+
+    def choose(self, ratings: Ratings) -> Choice:
+        """Return the candidates that suit the ratings, with the requested parameters."""
+        choice = choose_model(ratings).given(self._candidate_params)
+        if self._is_compared:
+            return choice
+        return replace(choice, candidates=choice.candidates[:1])
+
+    def _plan(self, ratings: Ratings) -> Ratings:
+        choice = self.choose(ratings)
+        self.among(choice)
+        return choice.ratings
 
     def among(self, choice: Choice, *, blends: bool = True) -> Self:
         """Set the candidates, and whether blends of them are tried."""
@@ -211,10 +245,13 @@ class Auto(Model):
 
     def compare(self, ratings: Ratings) -> Candidate:
         """Compare the candidates on held-out ratings, and set `findings` to the results."""
-        choice = self._choice or choose_model(ratings)
-        self.ratings = ratings if self._choice else choice.ratings
+        choice = self._choice
+        if choice is None:
+            choice = self.choose(ratings)
+            ratings = choice.ratings
+        self.ratings = ratings
         self.findings: list[str] = []
-        self._start: Model | None = None
+        self._compared: list[Model] = []
         if self.ratings.n_items > _FEW_ITEMS:  # may include items without ratings
             found = tuple(
                 Candidate("sparse-ease", each.params) if each.model == "ease" else each
@@ -224,7 +261,7 @@ class Auto(Model):
         self.candidate = choice.candidates[0]
         if choice.is_open and (folds := HeldOut.folds(self.ratings, self.random_state)):
             compare = self._by_lists if self.ratings.implicit else self._by_error
-            self.candidate, self._start, metric, shown, verdict = compare(choice, folds)
+            self.candidate, self._compared, metric, shown, verdict = compare(choice, folds)
             held_out = sum(fold.test.n_ratings for fold in folds)
             what = "interaction" if self.ratings.implicit else "rating"
             where = f" of {len(folds)} splits" if len(folds) > 1 else ""
@@ -239,9 +276,8 @@ class Auto(Model):
         winner = self.compare(ratings)
         self._report(f"fitting {winner}")
         fitted = winner.unfitted(self.random_state, self.threads)
-        start = self._start if takes_start(fitted) else None
-        more = {} if start is None else {"start": start}
-        fitted.fit(self.ratings, on_step=on_step, validation=validation, **more)
+        trials = {each.name: each for each in self._compared}
+        fitted._fit_like(trials, self.ratings, on_step=on_step, validation=validation)
         vars(self)["_winner"] = fitted
 
     def _trials(
@@ -268,7 +304,7 @@ class Auto(Model):
         shown = [f"{c} {error:.4f}" for c, error in zip(choice.candidates, errors, strict=True)]
         verdict = f"{abs(gain):.1%} {'better' if gain >= 0 else 'worse'} than the next"
         found = choice.candidates[best]
-        return _Verdict(found, None, "RMSE", shown, f"{found}, {verdict}")
+        return _Verdict(found, models, "RMSE", shown, f"{found}, {verdict}")
 
     def _by_lists(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
         """Choose the model of interactions, or blend, with the highest NDCG."""
@@ -278,7 +314,7 @@ class Auto(Model):
         means = [float(each.mean()) for each in heights]
         shown = [f"{c} {x:.4f}" for c, x in zip(choice.candidates, means, strict=True)]
         best = int(np.argmax(means))
-        found, start, height = choice.candidates[best], trials[best], heights[best]
+        found, height = choice.candidates[best], heights[best]
         next_best = max(means[:best] + means[best + 1 :])
         verdict = f"{found}, {means[best] / max(next_best, 1e-9) - 1:.1%} better than the next"
         least = _GAIN_OF_MANY if self.ratings.n_ratings > _MANY else _GAIN
@@ -300,8 +336,7 @@ class Auto(Model):
             )
             params = {"members": ",".join(names), "weights": ",".join(shares)}
             found = Candidate("blend", params)
-            start = Blend.of([trials[member] for member in members], **params)
-        return _Verdict(found, start, f"NDCG@{TOP}", shown, verdict)
+        return _Verdict(found, trials, f"NDCG@{TOP}", shown, verdict)
 
     def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:
         return self.chosen, self.ratings, "; ".join(self.findings) or None

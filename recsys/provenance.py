@@ -27,8 +27,30 @@ _BLOCK = 1 << 22  # ratings hashed at a time
 
 
 @dataclass(frozen=True, slots=True)
+class FitRequest:
+    """Model as it was requested, before the data decided anything; a refit repeats the request.
+
+    Attributes
+    ----------
+    model : str
+        A name in `recsys.MODELS`, or "auto".
+    parameters : dict
+        Parameters of the model that are not the defaults.
+    candidates : dict of str to dict
+        For auto, the requested parameters of each model that it may choose.
+    is_compared : bool
+        For auto, whether candidates are compared; otherwise the first one is fitted.
+    """
+
+    model: str
+    parameters: dict[str, bool | int | float | str | None] = field(default_factory=dict)
+    candidates: dict[str, dict[str, bool | int | float | str | None]] = field(default_factory=dict)
+    is_compared: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Provenance:
-    """Origin of a saved model; all fields are empty before it is saved.
+    """Origin of a model; the identity, time and fingerprint are None before it is saved.
 
     Attributes
     ----------
@@ -48,6 +70,8 @@ class Provenance:
         Free text.
     reading : dict
         Reading options that updates reuse: those in `REMEMBERED`, and "window".
+    request : FitRequest or None
+        Model that was requested; None if it is not in `recsys.MODELS`.
     """
 
     version: str | None = None
@@ -58,11 +82,17 @@ class Provenance:
     parent: str | None = None
     tag: str | None = None
     reading: dict[str, Any] = field(default_factory=dict)
+    request: FitRequest | None = None
 
     def child(self, reading: Mapping[str, Any]) -> Provenance:
         """Return the provenance of an update of this model, with some reading options changed."""
         options = {**self.reading, **reading}
-        return Provenance(source=self.source, parent=self.version, reading=options)
+        return Provenance(
+            source=self.source,
+            parent=self.version,
+            reading=options,
+            request=self.request,
+        )
 
 
 def without_weights(reading: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,14 +17,14 @@ from recsys import folding, predictions
 from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
-from recsys.data.ratings import Ratings, check_process
+from recsys.data.ratings import Ratings, check_process, compact
 from recsys.errors import DataError, NotFittedError, check_choice
 from recsys.filters import BlockLike
 from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import html_table
 from recsys.models.base import Model, OnStep, Step
 from recsys.models.baselines import Popular
-from recsys.models.registry import fitted_model, make_model
+from recsys.models.registry import fitted_model, make_model, request_of
 from recsys.predictions import PairsLike, ranked
 from recsys.provenance import Provenance
 from recsys.readers import as_ratings
@@ -172,8 +172,11 @@ class Recommender:
         return self._fit(data, on_step, validation=validation)
 
     def _fit(self, ratings: Ratings, on_step: OnStep, **settings: Any) -> Self:
+        request = request_of(self.model)
+        options = {} if ratings.source is None else dict(ratings.source.options)
+        ratings = compact(ratings)
         self.model, ratings, training = fitted_model(self.model, ratings, on_step, **settings)
-        self.provenance = _UNSAVED
+        self.provenance = Provenance(reading=options, request=request)
         return self._restored(ratings, training)
 
     def _restored(self, ratings: Ratings, training: dict[str, Any], **counts_from: Ratings) -> Self:
@@ -232,7 +235,7 @@ class Recommender:
         tables, learns = (item_table, user_table), not self._counts_from
         model, changed = folding.with_tables(self.model, self.ratings, *tables, learns=learns)
         other = type(self)(model)
-        other._is_named = self._is_named
+        other._is_named, other.provenance = self._is_named, self.provenance
         counts = {"users": changed.n_users, "items": changed.n_items}
         return other._restored(changed, self.training | counts, **self._counts_from)
 
@@ -312,7 +315,8 @@ class Recommender:
         forget : id or sequence of ids, optional
             Users to remove with all their data.
         refit : bool, optional
-            True always refits, False never does; by default as described above.
+            True always refits, as if no fit had come before; False never does. By default as
+            described above.
 
         Raises
         ------

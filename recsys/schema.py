@@ -40,14 +40,14 @@ from polars.exceptions import PanicException, PolarsError
 from recsys.atomic import recover
 from recsys.data.csr import Values
 from recsys.data.events import EventRule, Events
-from recsys.data.features import FeatureKind, Features
+from recsys.data.features import FeatureKind, FeatureRequest, Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.data.rows import Policy
 from recsys.errors import ModelFileError, RecsysError
 from recsys.models.base import Model
 from recsys.models.registry import MODELS
-from recsys.provenance import Provenance
+from recsys.provenance import FitRequest, Provenance
 from recsys.saved_arrays import (
     FORMAT_VERSION,
     LONGEST,
@@ -230,13 +230,15 @@ class Manifest(Struct, frozen=True, kw_only=True):
         A name in `recsys.MODELS`, or "lsi".
     features : dict
         Blocks of the encoded features of users and of items.
+    feature_request : FeatureRequest or None
+        As in `Ratings`.
     title : str or None
         Column of the item table with titles.
     rule : RuleEntry
         Rule by which the ratings were made of events.
     checksum : str
         SHA-256 of all other fields.
-    created, source, fingerprint, period, parent, tag, reading
+    created, source, fingerprint, period, parent, tag, reading, request
         As in `Provenance`.
     """
 
@@ -253,12 +255,14 @@ class Manifest(Struct, frozen=True, kw_only=True):
     columns: dict[TableName, list[ColumnEntry]]
     files: dict[FileName, FileEntry]
     features: dict[Side, list[BlockEntry]] = {}
+    feature_request: FeatureRequest | None = None
     period: tuple[str, str] | None = None
     parent: str | None = None
     tag: str | None = None
     title: str | None = None
     rule: RuleEntry = RuleEntry()
     reading: dict[str, Scalar | dict[str, float]] = {}
+    request: FitRequest | None = None
     checksum: str = ""
 
     @property
@@ -719,6 +723,7 @@ def _saved_ratings(
         levels=levels,
         events=_saved_events(found, manifest, len(users), len(items), everything),
         rule=manifest.rule.to_rule(),
+        feature_request=manifest.feature_request,
     )
     if levels is not None and data.max(initial=0) >= len(levels):
         raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")

@@ -21,14 +21,14 @@ from recsys.data.ratings import Ratings
 from recsys.drift import popularity_stability, rating_stability
 from recsys.errors import DataError
 from recsys.messages import counted
-from recsys.models.abilities import folded_in, takes_start
+from recsys.models.abilities import folded_in
 from recsys.models.base import FactorModel, FoldingModel, Indices, Model, Step
 from recsys.models.blend import Blend
 from recsys.models.histories import Histories
 from recsys.models.item_item import HistoryModel
+from recsys.refit import refitted
 
 if TYPE_CHECKING:
-    from recsys.data.encoder import FeatureEncoder
     from recsys.recommender import Recommender
 
 R = TypeVar("R", bound="Recommender")
@@ -126,13 +126,9 @@ def updated(
         ] or ["nothing"]
         finding = f"folded in {' and '.join(parts)}, without a new fit"
     else:
-        whole = _refeatured(change.after)
-        unfitted = type(recommender.model)(**recommender.model.get_params())
-        start_from = warm_start(recommender.model, change)
-        result = type(recommender)(unfitted)._fit(whole, on_step, **start_from)
+        result = refitted(recommender, change, on_step)
         finding = f"fitted again: {reason}"
-    kept = {name: value for name, value in recommender.training.items() if name == "choice"}
-    result.training |= kept | {"changes": plan.description, "update": finding}
+    result.training |= {"changes": plan.description, "update": finding}
     result._is_named, result.provenance = recommender._is_named, origin.child(reading)
     return result
 
@@ -279,27 +275,3 @@ def _moved(model: Model, change: Change) -> Model:
         rows[side] = np.full(size, -1)
         rows[side][places[places >= 0]] = np.flatnonzero(places >= 0)
     return type(model)._from_arrays(model.get_params(), model._rearranged(**rows))
-
-
-def warm_start(model: Model, change: Change) -> dict[str, Any]:
-    """Return the options for a fit to the changed ratings that starts from the last solution."""
-    if not takes_start(model):
-        return {}
-    if isinstance(model, Blend):
-        parts = [_moved(part, change) if takes_start(part) else part for part in model.parts]
-        return {"start": model.with_parts(parts)}
-    return {"start": _moved(model, change)}
-
-
-def _refeatured(ratings: Ratings) -> Ratings:
-    """Return ratings with their features encoded again from the same columns of their tables."""
-    found: dict[str, Any] = {}
-    for side in ("user", "item"):
-        features, table = getattr(ratings, f"{side}_features"), getattr(ratings, f"{side}_table")
-        encoder: FeatureEncoder | None = getattr(features, "encoder", None)
-        if encoder is None or table is None:
-            continue
-        ids = getattr(ratings, f"{side}s")
-        encoder = encoder.refitted(table, ids)
-        found[f"{side}_features"] = encoder.transform(table, ids) if encoder.blocks else None
-    return replace(ratings, **found) if found else ratings

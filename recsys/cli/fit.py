@@ -104,7 +104,9 @@ def fit(
 class _Changes:
     """Options of an update, other than its data."""
 
-    refit: bool = cli.declared("", "Fit the model to all ratings again.", is_flag=True)
+    refit: bool = cli.declared(
+        "", "Fit the model to all ratings again, which takes as long as `fit`.", is_flag=True
+    )
     window: str | None = cli.declared(
         "TIME",
         "Age before the last rating at which ratings are dropped, such as 180d (s, h, d, w, y).",
@@ -158,9 +160,10 @@ def update(
     New and changed users and items are folded in, which takes time in proportion to the new
     ratings. The model is fitted to all ratings again if it cannot fold in, if a fifth of the
     ratings is newer than the last fit, if weights have halved since, or if the distribution of the
-    ratings has shifted (see `recsys monitor`); als and ials then start from their factors. The
-    result is written to a temporary directory and moved into place when complete. Simultaneous
-    updates of a model wait for each other.
+    ratings has shifted (see `recsys monitor`). It is then fitted as it was requested, with nothing
+    of the last fit: what `fit` has chosen by the data is chosen again. The result is written to a
+    temporary directory and moved into place when complete. Simultaneous updates of a model wait
+    for each other.
     """
     from recsys.saved_arrays import resolved
     from recsys.schema import MODEL

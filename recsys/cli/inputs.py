@@ -171,7 +171,7 @@ def plan_fit(
     The ratings have features if the model uses them and there are tables. Without `compare`, the
     first of several candidates is chosen, which is faster.
     """
-    from recsys.auto import Auto, choose_model
+    from recsys.auto import CANDIDATES, Auto, choose_model
     from recsys.recommender import Recommender
 
     if (name := fitting.model) is not None:
@@ -179,17 +179,15 @@ def plan_fit(
         note_weights([recommender.model], ratings)
         used = featured(ratings, reader, [recommender.model], unrated=True)
         return recommender, used, None
-    choice = choose_model(ratings)
-    names = dict.fromkeys(each.model for each in choice.candidates)
-    choice = choice.given(parameters_for(names, fitting, shared=False))
-    if not compare:
-        choice = replace(choice, candidates=choice.candidates[:1])
+    names = dict.fromkeys(each.model for each in choose_model(ratings).candidates)
+    parameters_for(names, fitting, shared=False)  # raises if they do not apply
+    auto = Auto(random_state=fitting.seed, threads=fitting.threads)
+    auto.requested(parameters_for(CANDIDATES, fitting, shared=False), is_compared=compare)
+    choice = auto.choose(ratings)
     models = [each.unfitted(fitting.seed, fitting.threads) for each in choice.candidates]
     used = featured(choice.ratings, reader, models, unrated=True)
-    if not choice.is_open:
-        return Recommender(models[0]), used, f"chose {choice}"
-    auto = Auto(random_state=fitting.seed, threads=fitting.threads).among(choice)
-    return Recommender(auto), used, f"comparing {choice}"
+    verb = "comparing" if choice.is_open else "chose"
+    return Recommender(auto.among(choice)), used, f"{verb} {choice}"
 
 
 def featured(

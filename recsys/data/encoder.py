@@ -28,7 +28,7 @@ from recsys.data.blocks import (
     NumberBlock,
     TextBlock,
 )
-from recsys.data.features import FeatureKind, Features
+from recsys.data.features import FeatureKind, FeatureRequest, Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
@@ -180,7 +180,8 @@ class FeatureEncoder:
         if columns is None:
             columns = [name for name in features.kinds if name != features.title]
         chosen, blocks = features.select(columns), []
-        known = chosen.frame[np.sort(chosen.rows_of(ids)[chosen.rows_of(ids) >= 0])]
+        rows = chosen.rows_of(ids)
+        known = chosen.frame[rows[rows >= 0]]  # by id, whatever the order of the table
         for name, kind in chosen.kinds.items():
             values = known[name]
             if values.null_count() == len(values):
@@ -262,14 +263,6 @@ class FeatureEncoder:
         frame = pl.DataFrame({self.kind: ["new"], **{name: [text] for name, text in given.items()}})
         kinds: dict[str, FeatureKind] = dict.fromkeys(given, "category")
         return self.transform(Features(frame, kinds), Ids(["new"], self.kind))
-
-    def refitted(self, features: Features, ids: Ids) -> FeatureEncoder:
-        """Learn the same columns again, if the table has them, from the rows of these ids."""
-        columns = [block.column for block in self.blocks if block.column in features.kinds]
-        texts: Texts = "terms"
-        if any(isinstance(each, TextBlock) and each.components is not None for each in self.blocks):
-            texts = "vectors"
-        return self.fit(features, ids, columns, texts=texts)
 
     def unknown(self, features: Features) -> dict[str, list[str]]:
         """Return the categories of a table that were unknown when this was fitted, by column."""
@@ -430,7 +423,14 @@ def with_features(
             ratings = with_ids(ratings, ids, table)
             ids = ratings.items if table.kind == "item" else ratings.users
         found.append(encoder.transform(table, ids) if encoder.blocks else None)
-    return replace(ratings, item_features=found[0], user_features=found[1])
+    names = None if columns is None else tuple(columns)
+    request = FeatureRequest(names, texts, unrated, random_state)
+    return replace(
+        ratings,
+        item_features=found[0],
+        user_features=found[1],
+        feature_request=request,
+    )
 
 
 def _more_telling(

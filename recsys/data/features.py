@@ -43,6 +43,16 @@ _MANY_WORDS = 12
 _NOTHING = "(no genres listed)"  # empty list in MovieLens
 
 
+@dataclass(frozen=True, slots=True)
+class FeatureRequest:
+    """Request to encode the tables of ratings, with the arguments of `with_features`."""
+
+    columns: tuple[str, ...] | None = None
+    texts: Literal["auto", "terms", "vectors"] = "auto"
+    unrated: bool = False
+    random_state: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Features:
     """Table of features of items or users, with one row per id.

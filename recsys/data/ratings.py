@@ -13,7 +13,15 @@ import polars as pl
 
 from lowrank.kernels import CodedMatrix, level_counts, padded
 from recsys.data.columns import FRAME, SAMPLE, Request, assign_roles
-from recsys.data.csr import CSR, Entries, Times, Values, encoded, to_csr
+from recsys.data.csr import (
+    CSR,
+    Entries,
+    Times,
+    Values,
+    compact_times,
+    encoded,
+    to_csr,
+)
 from recsys.data.events import (
     Collected,
     EventRule,
@@ -22,7 +30,7 @@ from recsys.data.events import (
     collect,
     implied_events,
 )
-from recsys.data.features import Features, TableLike
+from recsys.data.features import FeatureRequest, Features, TableLike
 from recsys.data.frames import (
     FrameLike,
     as_frame,
@@ -96,6 +104,8 @@ class Ratings:
         Events from which the ratings were made by the `rule`; None if each rating is one event,
         whose value and time it has. `log` has the events in either case.
     rule : EventRule
+    feature_request : FeatureRequest or None
+        How the features were encoded; a refit encodes them again in the same way.
 
     Examples
     --------
@@ -120,6 +130,7 @@ class Ratings:
     levels: npt.NDArray[np.float32] | None = None
     events: Events | None = None
     rule: EventRule = field(default_factory=EventRule)
+    feature_request: FeatureRequest | None = None
 
     def __post_init__(self) -> None:
         nnz = int(self.indptr[-1])
@@ -698,6 +709,20 @@ def adopt_polars() -> None:
 def _is_increasing(indices: npt.NDArray[np.int64]) -> bool:
     """Return whether the indices that are not -1 are increasing."""
     return bool((np.diff(indices[indices >= 0]) > 0).all())
+
+
+def compact(ratings: Ratings) -> Ratings:
+    """Return ratings with their values and times in the form that a reading gives them.
+
+    Ratings that have been removed leave no trace, such as a value that no other rating has.
+    """
+    values = Values(ratings.data, ratings.levels)
+    seconds, compact_values = ratings.seconds, values.compact()
+    if seconds is not None:
+        seconds = compact_times(seconds)
+    if compact_values is values and seconds is ratings.seconds:
+        return ratings
+    return replace(ratings, data=compact_values.data, levels=compact_values.levels, seconds=seconds)
 
 
 def has_ratings(ratings: Ratings) -> npt.NDArray[np.bool_]:

@@ -5,7 +5,6 @@ A model has an ability if it has its methods: ``isinstance(model, FoldsInUsers)`
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
@@ -101,8 +100,3 @@ def folded_in(
     known = (features,) if model.uses_features else ()
     folded: Model = getattr(model, f"with_{side}s")(histories, *known)
     return folded
-
-
-def takes_start(model: Model) -> bool:
-    """Return whether `model.fit` can start from a fitted model."""
-    return "start" in inspect.signature(model._fit).parameters

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.completion import linked_als, links
-from lowrank.completion.als import AlsSweep, BiasedFactors, als_sweeps, solve_rows
+from lowrank.completion.als import AlsSweep, als_sweeps, solve_rows
 from lowrank.completion.cold import mean_covariance
 from lowrank.kernels import CsrArrays, Stored, at_most
-from recsys.models.base import FactorModel, Floats, OnStep, Step, ValidationWatch, validation_rmse
+from recsys.models.base import Floats, OnStep, Step, ValidationWatch, validation_rmse
 from recsys.models.content import ContentModel
 from recsys.models.histories import Histories
 from recsys.models.parameters import (
@@ -90,11 +90,10 @@ class ALS(ContentModel):
         ratings: Ratings,
         on_step: OnStep,
         validation: Ratings | None,
-        start: FactorModel | None = None,
     ) -> None:
         # The best sweep is kept without users, which follow from the items and the mean.
         kept = {"global_mean", "item_bias", "item_factors", *_PRIOR_ARRAYS}
-        previous, watch, sweeps = math.inf, ValidationWatch(), self._sweeps(ratings, start)
+        previous, watch, sweeps = math.inf, ValidationWatch(), self._sweeps(ratings)
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):
                 raise breakdown(self, "regularization", "count_power")
@@ -126,15 +125,9 @@ class ALS(ContentModel):
             with at_most(self.threads):
                 self._fit_content(ratings)
 
-    def _sweeps(self, ratings: Ratings, start: FactorModel | None) -> Generator[AlsSweep]:
+    def _sweeps(self, ratings: Ratings) -> Generator[AlsSweep]:
         names = "regularization", "count_power", "random_state", "threads"
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        if start is not None:
-            k = self.factors
-            of_users, of_items = start.user_factors[:, :k], start.item_factors[:, :k]
-            options["start"] = BiasedFactors(
-                start.global_mean, start.user_bias, start.item_bias, of_users, of_items
-            )
         features, matrix = (ratings.user_features, ratings.item_features), ratings.coded
         if not self.linked and not any(features):
             return als_sweeps(matrix or ratings.matrix, self.factors, **options)

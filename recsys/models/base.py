@@ -30,6 +30,7 @@ from recsys.errors import DataError, NotFittedError
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Explanation, Histories
 from recsys.models.parameters import Parameter, fitted, model, parameter
+from recsys.provenance import FitRequest
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -204,6 +205,21 @@ class Model:
         """Return the values of the parameters by name; `deep` is ignored."""
         return {declared.name: getattr(self, declared.name) for declared in self.parameters()}
 
+    @property
+    def _request(self) -> FitRequest:
+        """The model's name, and its parameters that are not the defaults."""
+        values = self.get_params()
+        changed = {p.name: values[p.name] for p in self.parameters() if values[p.name] != p.default}
+        return FitRequest(self.name, changed)
+
+    def _plan(self, ratings: Ratings) -> Ratings:
+        """Decide from the ratings what to fit, and return them in the form that is fitted."""
+        return ratings
+
+    def _with_request(self, request: FitRequest) -> Self:
+        """Set what a request has in addition to the parameters of the model."""
+        return self
+
     def _found_params(self) -> dict[str, Any]:
         """Return the parameters that the fit has chosen on held-out interactions."""
         return {}
@@ -232,7 +248,6 @@ class Model:
         *,
         on_step: OnStep = None,
         validation: Ratings | None = None,
-        **options: Any,
     ) -> Self:
         """Fit to `ratings`.
 
@@ -245,8 +260,6 @@ class Model:
         validation : Ratings, optional
             Held-out ratings of the same users and items, for the RMSE in each `Step`. Fits of
             als and variational bayes stop when it no longer falls, and keep their best sweep.
-        **options
-            ``start``, for als, ials and blend: a fitted model of the same items to begin from.
 
         Raises
         ------
@@ -268,8 +281,26 @@ class Model:
             if f.metadata.get("group"):
                 vars(self).pop(f.name, None)
         self._prepare(ratings)
-        self._fit(ratings, on_step, validation, **options)
+        self._fit(ratings, on_step, validation)
         return self
+
+    def _fit_like(
+        self,
+        trials: Mapping[str, Model],
+        ratings: Ratings,
+        *,
+        on_step: OnStep = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Fit with what `trials`, by name, have chosen for a part of the same ratings.
+
+        The parameters stay as they are requested, so that another fit chooses again.
+        """
+        requested = self.get_params()
+        if self.name in trials:
+            self.set_params(**trials[self.name]._found_params())
+        self.fit(ratings, on_step=on_step, validation=validation)
+        return self.set_params(**requested)
 
     def _prepare(self, ratings: Ratings) -> None:
         """Compute statistics of the ratings before the fit."""

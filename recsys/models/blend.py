@@ -166,19 +166,24 @@ class Blend(Model):
         shares: NDArray[np.float64] = found / found.sum()
         return shares
 
-    def _fit(
+    def _fit_like(
         self,
+        trials: Mapping[str, Model],
         ratings: Ratings,
-        on_step: OnStep,
-        validation: Ratings | None,
-        start: Model | None = None,
-    ) -> None:
+        *,
+        on_step: OnStep = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Fit the models with what `trials` of them have chosen; see `Model`."""
+        vars(self)["_trials"] = trials
+        self.fit(ratings, on_step=on_step, validation=validation)
+        del vars(self)["_trials"]
+        return self
+
+    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         models = self._unfitted()
         shares = self._given_shares(len(models))
-        began: dict[str, Model] = {}
-        if isinstance(start, Blend) and start.members == self.members:  # an update keeps weights
-            began = {part.name: part for part in start.parts}
-            shares = start.shares.astype(np.float64) if shares is None else shares
+        trials: Mapping[str, Model] = vars(self).get("_trials", {})
         folds = HeldOut.folds(ratings, self.random_state) if shares is None else []
         fits, n_fits = count(1), len(models) * (1 + len(folds))
 
@@ -188,17 +193,15 @@ class Blend(Model):
 
         if shares is None:
             shares, lists = np.full(len(models), 1 / len(models)), []
-            for held_out, trials in HeldOut.trials(folds, models, on_fit):
-                lists.append(held_out.lists(trials))
-                began = {each.name: each for each in trials}
+            for held_out, fitted_parts in HeldOut.trials(folds, models, on_fit):
+                lists.append(held_out.lists(fitted_parts))
+                trials = {each.name: each for each in fitted_parts}
             if lists:
                 shares, _ = best_weights(Lists.joined(lists))
         parts = [each for each, share in zip(models, shares, strict=True) if share > 0]
         for each in parts:
             on_fit(each)
-            origin = began.get(each.name) if abilities.takes_start(each) else None
-            options: dict[str, Any] = {} if origin is None else {"start": origin}
-            each.fit(ratings, **options)
+            each._fit_like(trials, ratings)
         scales = np.ones(len(models))
         scales[shares > 0] = [score_scale(each) for each in parts]
         self._set(shares, scales, parts)

@@ -135,12 +135,11 @@ class IALS(PriorModel):
         ratings: Ratings,
         on_step: OnStep,
         validation: Ratings | None,
-        start: PriorModel | None = None,
     ) -> None:
         self.unit = weight_unit(ratings)
         histories = Histories.of(ratings)
         weights = self._weights(histories, ratings.n_items)
-        self._set_penalties(weights, start)
+        self._set_penalties(weights)
         self.global_mean = 0.0
         self.user_bias, self.item_bias = (np.zeros(n, np.float32) for n in ratings.shape)
         features = ratings.user_features, ratings.item_features
@@ -150,7 +149,6 @@ class IALS(PriorModel):
         sweeps = implicit_sweeps(
             weights,
             k,
-            start=None if start is None else start.item_factors,
             row_features=None if users is None else features[0],
             column_features=None if items is None else features[1],
             random_state=self.random_state,
@@ -169,17 +167,10 @@ class IALS(PriorModel):
         # Solve the users again, so that folding in a training user returns the same vector.
         vars(self).update(self._solved(histories, users, of_users=True))
 
-    def _set_penalties(self, weights: csr_array[np.float32], start: PriorModel | None) -> None:
-        """Set the penalties to those given, those of a model to start from, or the best."""
-        given = Penalties(self.unobserved_weight or 0.0, self.regularization or 0.0)
-        searched = not all(given)
-        if searched and isinstance(start, IALS):  # an update does not search again
-            given = Penalties(given[0] or start.pair_weight, given[1] or start.penalty)
-        self.pair_weight, self.penalty = self.chosen_penalties(weights, given)
-        if searched:
-            found = self._found_params().items()
-            shown = ", ".join(f"{name}={value:.4g}" for name, value in found)
-            vars(self)["remarks"] = (f"penalties: {shown}",)
+    def _set_penalties(self, weights: csr_array[np.float32]) -> None:
+        """Set the penalties to the parameters, or to the best ones where these are None."""
+        fixed = Penalties(self.unobserved_weight or 0.0, self.regularization or 0.0)
+        self.pair_weight, self.penalty = self.chosen_penalties(weights, fixed)
 
     def _last(self, sweeps: Iterator[ImplicitSweep], on_step: OnStep) -> ImplicitSweep:
         """Set the factors sweep by sweep until the objective settles; return the last sweep."""
@@ -195,6 +186,15 @@ class IALS(PriorModel):
                 break
             previous = sweep.objective
         return sweep
+
+    @property
+    def remarks(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The penalties that the fit has chosen."""
+        if self.unobserved_weight and self.regularization:
+            return ()
+        penalties = self._found_params().items()
+        shown = ", ".join(f"{name}={value:.4g}" for name, value in penalties)
+        return (f"penalties: {shown}",)
 
     def _found_params(self) -> dict[str, Any]:
         """Return the penalties."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.models.base import Model, OnStep, Step
     from recsys.models.parameters import Parameter
+    from recsys.provenance import FitRequest
 
 MODELS: dict[str, str] = {
     "als": "recsys.models.als:ALS",
@@ -90,6 +91,25 @@ def make_model(name: str, **params: Any) -> Model:
     Popular(damping=5)
     """
     return model_class(name)().set_params(**params)
+
+
+def request_of(model: Model) -> FitRequest | None:
+    """Return the request for a model with its parameters; None if it cannot be made by name."""
+    if model.name not in MODELS | _CHOICE or model_class(model.name) is not type(model):
+        return None
+    return model._request
+
+
+def requested_model(request: FitRequest) -> Model:
+    """Return the unfitted model of a request.
+
+    Raises
+    ------
+    DataError
+        If the model or a parameter does not exist, or a value is out of range.
+    """
+    model = make_model(request.model, **request.parameters)
+    return model._with_request(request)
 
 
 def fitted_model(

@@ -309,7 +309,7 @@ def test_a_new_fit_has_a_reason():
 
 
 @pytest.mark.parametrize("name", ["ials", "blend"])
-def test_a_new_fit_begins_with_the_old_factors_if_there_are_more_or_fewer_items(name):
+def test_a_new_fit_may_have_more_or_fewer_items(name):
     before = Recommender(name).fit(OLD)
     more = before.update(NEW, refit=True)
     assert more.model.n_items == before.model.n_items + 1

@@ -93,12 +93,3 @@ def test_a_heavier_interaction_counts_more():
     item = ratings.indices[0]
     before, after = (IALS(**options).fit(each).scores([0])[0, item] for each in (ratings, heavier))
     assert after > before
-
-
-def test_an_update_keeps_the_penalties_and_starts_from_the_items():
-    ratings = two_tastes()
-    old = IALS(factors=6).fit(ratings)
-    steps = []
-    new = IALS(factors=6).fit(ratings, start=old, on_step=steps.append)
-    assert (new.penalty, new.pair_weight) == (old.penalty, old.pair_weight)
-    assert len(steps) <= 3

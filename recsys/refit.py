@@ -1,0 +1,100 @@
+"""Refits: a model made again from ratings and the request for it, as if no fit had come before.
+
+Nothing of an earlier fit is used: the data decide again about the model (with `auto`), penalties,
+weights of blends, and the encoding of features. A refit costs as much as a fit, and has its result,
+bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from recsys.data.features import FeatureRequest, Features
+from recsys.data.ids import Ids
+from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
+from recsys.models.base import Step
+from recsys.models.registry import requested_model
+
+if TYPE_CHECKING:
+    from recsys.changes import Change
+    from recsys.recommender import Recommender
+
+R = TypeVar("R", bound="Recommender")
+
+
+def refitted(recommender: R, change: Change, on_step: Callable[[Step], None] | None) -> R:
+    """Return a recommender with the requested model, fitted to the ratings after a change."""
+    request = recommender.provenance.request
+    if request is not None:
+        model = requested_model(request)
+    else:
+        model = type(recommender.model)(**recommender.model.get_params())
+    ratings = model._plan(without_unrated(change))
+    return type(recommender)(model)._fit(encoded_again(ratings), on_step)
+
+
+def without_unrated(change: Change) -> Ratings:
+    """Return the ratings after a change without the ids that a reading of them would not have.
+
+    These are users and items without ratings that the tables of features add, and those that
+    have lost their ratings.
+    """
+    before, after = change.before, change.after
+    idle_users = _idle(before.users, has_ratings(before), after.users, _adding_table(after, "user"))
+    idle_items = _idle(before.items, has_items(before), after.items, _adding_table(after, "item"))
+    return restricted(after, has_ratings(after) | idle_users, has_items(after) | idle_items)
+
+
+def _idle(
+    before: Ids, had_ratings: npt.NDArray[np.bool_], after: Ids, table: Features | None
+) -> npt.NDArray[np.bool_]:
+    """Return which ids have never had ratings, and are not from a table of features."""
+    indices = before.find(after.values)
+    idle = (indices >= 0) & ~had_ratings[indices]
+    if table is not None:
+        idle &= table.rows_of(after) < 0
+    return idle
+
+
+def _adding_table(ratings: Ratings, side: str) -> Features | None:
+    """Return the table whose ids without ratings were requested as well, or None."""
+    request = ratings.feature_request
+    table: Features | None = getattr(ratings, f"{side}_table")
+    return table if request is not None and request.unrated else None
+
+
+def encoded_again(ratings: Ratings) -> Ratings:
+    """Return ratings with their features encoded again, in the way that was requested."""
+    request = ratings.feature_request or _implied_request(ratings)
+    if request is None:
+        return ratings
+    from recsys.data.encoder import with_features
+
+    tables = (ratings.item_table, ratings.user_table)
+    names = {name for table in tables if table is not None for name in table.kinds}
+    if request.columns is not None:
+        request = replace(request, columns=tuple(n for n in request.columns if n in names))
+    if not names or request.columns == ():
+        return replace(ratings, item_features=None, user_features=None)
+    return with_features(ratings, **asdict(request))
+
+
+def _implied_request(ratings: Ratings) -> FeatureRequest | None:
+    """Return the request that suits features with an encoder that were not requested as such."""
+    from recsys.data.blocks import TextBlock
+
+    features: list[Any] = [ratings.item_features, ratings.user_features]
+    encoders = [each.encoder for each in features if hasattr(each, "encoder")]
+    blocks = [block for encoder in encoders for block in encoder.blocks]
+    if not blocks:
+        return None
+    are_vectors = any(
+        isinstance(block, TextBlock) and block.components is not None for block in blocks
+    )
+    columns = tuple(dict.fromkeys(block.column for block in blocks))
+    return FeatureRequest(columns, "vectors" if are_vectors else "terms")

@@ -1,0 +1,129 @@
+"""Forgetting with a refit: the bits of a fit that has never seen the person."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from recsys import MODELS, Ratings, Recommender, with_features
+
+PERSON = 5
+DAY = 86400
+NAMES = ["auto", *MODELS]
+OPTIONS = {
+    "als": {"factors": 4},
+    "bayes": {"factors": 3},
+    "implicit-als": {"factors": 4},
+    "implicit-bpr": {"factors": 4},
+    "implicit-lmf": {"factors": 4},
+    "spectral": {"factors": 8},
+    "softimpute": {"factors": 4},
+}
+
+
+def frame(n_users=60, n_items=40, n=1200, seed=0):
+    """Ratings with times; the person decides extremes: a grade, the last time, an item."""
+    rng = np.random.default_rng(seed)
+    rows = {"user": rng.integers(0, n_users, n), "item": 100 + rng.integers(0, n_items, n)}
+    table = pl.DataFrame({**rows, "rating": rng.choice([2.0, 3.0, 4.0], n)})
+    table = table.with_columns(timestamp=np.arange(n) * DAY)
+    own = pl.DataFrame(
+        {
+            "user": [PERSON] * 6,
+            "item": [100, 101, 102, 103, 777, 778],
+            "rating": [1.0, 5.0, 0.5, 1.0, 5.0, 1.0],
+            "timestamp": [n * DAY] * 6,
+        }
+    )
+    return pl.concat([table, own.cast(table.schema)])
+
+
+def people():
+    """A table of users; the person decides the vocabulary, the range and who is missing."""
+    users = [*range(61), 900]
+    ages = [20 + user % 40 for user in users]
+    ages[PERSON] = 99
+    jobs = [["nurse", "smith", "baker"][user % 3] for user in users]
+    jobs[PERSON] = jobs[-1] = "spy"
+    return pl.DataFrame({"user": users, "age": ages, "job": jobs})
+
+
+def films():
+    items = [*range(100, 140), 500, 777]
+    genres = [["war", "love", "art"][item % 3] for item in items]
+    return pl.DataFrame({"item": items, "genre": genres})
+
+
+def without(table, *users):
+    return table.filter(~pl.col("user").is_in(users))
+
+
+def assert_same(found, expected):
+    """Compare everything that a saved model has, but its identity and times."""
+    assert type(found.model) is type(expected.model)
+    assert found.model.get_params() == expected.model.get_params()
+    arrays, others = found.model._arrays(), expected.model._arrays()
+    assert arrays.keys() == others.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, others[name], err_msg=name, strict=True)
+    for name in ("indptr", "indices", "data", "levels", "seconds"):
+        array, other = (getattr(each.ratings, name) for each in (found, expected))
+        assert (array is None) == (other is None), name
+        if array is not None:
+            np.testing.assert_array_equal(array, other, err_msg=name, strict=True)
+    for name in ("users", "items", "implicit"):
+        assert getattr(found.ratings, name) == getattr(expected.ratings, name), name
+    for side in ("user", "item"):
+        tables = [getattr(each.ratings, f"{side}_table") for each in (found, expected)]
+        assert (tables[0] is None) == (tables[1] is None)
+        if tables[0] is not None:
+            assert tables[0].frame.equals(tables[1].frame)
+            assert tables[0].kinds == tables[1].kinds
+        features = [getattr(each.ratings, f"{side}_features") for each in (found, expected)]
+        assert (features[0] is None) == (features[1] is None)
+        if features[0] is not None:
+            assert features[0].names == features[1].names
+            matrices = [each.matrix.toarray() for each in features]
+            np.testing.assert_array_equal(*matrices, strict=True)
+    summaries = [dict(each.training) for each in (found, expected)]
+    for summary in summaries:
+        summary.pop("seconds")
+        summary.pop("update", None)
+    assert summaries[0] == summaries[1]
+
+
+def fitted(name, table, **options):
+    rated = table.drop("rating") if not Recommender(name).model.predicts_ratings else table
+    return Recommender(name, **OPTIONS.get(name, {})).fit(Ratings.from_frame(rated, **options))
+
+
+@pytest.mark.parametrize("is_saved", [False, True], ids=["in memory", "saved"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_refit_without_a_person_is_a_fit_that_never_saw_the_person(name, is_saved, tmp_path):
+    before = fitted(name, frame())
+    if is_saved:
+        before.save(tmp_path / "m")
+        before = Recommender.load(tmp_path / "m")
+    after = before.update(forget=[PERSON], refit=True)
+    assert_same(after, fitted(name, without(frame(), PERSON)))
+    assert after.training["update"].startswith("fitted again")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_refit_of_a_window_is_a_fit_of_the_window(name):
+    after = fitted(name, frame()).update(window="400d", refit=True)
+    assert_same(after, fitted(name, frame().filter(pl.col("timestamp") >= 800 * DAY)))
+
+
+@pytest.mark.parametrize("unrated", [False, True])
+@pytest.mark.parametrize("name", ["als", "bayes", "ials", "spectral", "ease", "blend", "auto"])
+def test_the_encoding_of_features_never_saw_the_person(name, unrated):
+    def fit(table, users):
+        rated = table.drop("rating") if name not in ("als", "bayes", "auto") else table
+        ratings = Ratings.from_frame(rated, item_table=films(), user_table=users)
+        model = Recommender(name, **OPTIONS.get(name, {}))
+        return model.fit(with_features(ratings, unrated=unrated))
+
+    after = fit(frame(), people()).update(forget=[PERSON, 900], refit=True)
+    expected = fit(without(frame(), PERSON), without(people(), PERSON, 900))
+    assert_same(after, expected)
+    assert "job = spy" not in after.ratings.user_features.names
