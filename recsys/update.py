@@ -56,12 +56,16 @@ class Plan:
         Number of half-lives since the last fit.
     reason : str or None
         Reason for a fit to all ratings; None if the change can be folded in.
+    forgets : bool
+        Whether users are forgotten. The number of their events is not told, since it stays with
+        the model.
     """
 
     change: Change
     reading: dict[str, Any]
     aged: float
     reason: str | None
+    forgets: bool
 
     @property
     def description(self) -> str:
@@ -70,7 +74,9 @@ class Plan:
         parts = [counted(change.n_added, "new event")]
         if change.n_repeated:
             parts.append(f"{change.n_repeated:,} known already")
-        if change.n_removed:
+        if self.forgets:
+            parts.append("users forgotten")
+        elif change.n_removed:
             parts.append(f"{change.n_removed:,} removed")
         after = change.after
         if change.n_added and after.rule.policy in ("mean", "sum") and after.seconds is None:
@@ -97,7 +103,7 @@ def planned(
     change = change_of(old, new, window=window, forget=forget)
     aged = recommender.training.get("aged", 0.0) + _half_lives(old, change.after)
     reason = reason_to_refit(recommender, change, new, refit, aged)
-    return Plan(change, reading, aged, reason)
+    return Plan(change, reading, aged, reason, forgets=forget is not None)
 
 
 def updated(

@@ -180,8 +180,8 @@ class FeatureEncoder:
         if columns is None:
             columns = [name for name in features.kinds if name != features.title]
         chosen, blocks = features.select(columns), []
-        rows = chosen.rows_of(ids)
-        known = chosen.frame[rows[rows >= 0]]  # by id, whatever the order of the table
+        by_id = chosen.rows_of(ids)
+        known = chosen.frame[by_id[by_id >= 0]]  # whatever the order of the table
         for name, kind in chosen.kinds.items():
             values = known[name]
             if values.null_count() == len(values):
