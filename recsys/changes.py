@@ -192,7 +192,9 @@ def change_of(
             "The weights of the model's interactions depend on their age, and the new ones have "
             "no times; name their column with --timestamp-col (timestamp=)."
         )
-    collected = collect(entries, whole.shape, rule, implicit=old.implicit)
+    collected = collect(
+        entries, whole.shape, rule, implicit=old.implicit, known_order=_common_order(parts)
+    )
     n_added = n_selected - collected.n_same - (n_old - n_removed)
     after = whole
     if n_added or n_removed or not _is_same_rule(old.rule, rule):
@@ -233,14 +235,22 @@ def joined_events(parts: Sequence[Ratings]) -> tuple[Entries, EventRule]:
         last.half_life if "half_life" in options else first.half_life,
         kinds_rule.kinds,
         kinds_rule.weights,
-        in_time_order=all(part.rule.in_time_order for part in parts),
     )
     return joined_entries(logs), rule
 
 
+def _common_order(parts: Sequence[Ratings]) -> npt.NDArray[np.bool_] | None:
+    """Return the users whose rows were in the order of time in all ratings."""
+    orders = [part.in_time_order for part in parts if part.in_time_order is not None]
+    if len(orders) < len(parts):
+        return None
+    return np.asarray(np.all(orders, axis=0), np.bool_)
+
+
 def _entries_of(ratings: Ratings) -> Entries:
     """Return the events of ratings as entries; by item if their order in time does not matter."""
-    if ratings.events is not None or ratings.rule.in_time_order:
+    in_order = ratings.in_time_order
+    if ratings.events is not None or (in_order is not None and in_order.any()):
         return ratings.log.entries()
     values = Values(ratings.data.copy(), ratings.levels)
     seconds = None if ratings.seconds is None else ratings.seconds.copy()

@@ -176,7 +176,7 @@ def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike 
     changes: dict[str, Any] = {f"{side}s": ids, f"{side}_table": own, f"{side}_features": features}
     (data, levels), count = csr.values, csr.n_duplicates
     changes |= {"data": data, "levels": levels, "seconds": csr.seconds, "n_duplicates": count}
-    changes |= {"events": None, "rule": EventRule()}
+    changes |= {"events": None, "rule": EventRule(), "in_time_order": None}
     return replace(known, **changes, indptr=csr.indptr, indices=csr.indices)
 
 

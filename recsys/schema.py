@@ -145,13 +145,11 @@ class RuleEntry(Struct, frozen=True):
     half_life: Positive | None = None
     kinds: list[str] = []
     weights: list[float] = []
-    in_time_order: bool = False
 
     @classmethod
     def from_rule(cls, rule: EventRule) -> RuleEntry:
         """Describe a rule."""
-        kinds, weights = list(rule.kinds), list(rule.weights)
-        return cls(rule.policy, rule.half_life, kinds, weights, rule.in_time_order)
+        return cls(rule.policy, rule.half_life, list(rule.kinds), list(rule.weights))
 
     def to_rule(self) -> EventRule:
         """Return the rule.
@@ -162,13 +160,7 @@ class RuleEntry(Struct, frozen=True):
         """
         if len(self.kinds) != len(self.weights) or not np.isfinite(self.weights).all():
             raise DamageError(f"the kinds of events in {MANIFEST} need a weight each")
-        return EventRule(
-            self.policy,
-            self.half_life,
-            tuple(self.kinds),
-            tuple(self.weights),
-            self.in_time_order,
-        )
+        return EventRule(self.policy, self.half_life, tuple(self.kinds), tuple(self.weights))
 
 
 class BlockEntry(Struct, frozen=True):
@@ -284,6 +276,7 @@ class SplitManifest(Struct, frozen=True, kw_only=True):
     package_version: str = ""
     method: str = "k-fold"
     parameters: dict[str, Number] = {}
+    repeats: Literal["drop", "keep"] = "drop"
     description: str = ""
     fingerprint: str = ""
     counts: dict[str, int] = {}
@@ -724,6 +717,7 @@ def _saved_ratings(
         events=_saved_events(found, manifest, len(users), len(items), everything),
         rule=manifest.rule.to_rule(),
         feature_request=manifest.feature_request,
+        in_time_order=found.get("ratings/in_time_order"),
     )
     if levels is not None and data.max(initial=0) >= len(levels):
         raise DamageError(f"ratings/data has codes beyond the {len(levels)} levels")

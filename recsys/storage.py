@@ -111,7 +111,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
         )
     saved.model._check_finite()
     arrays = {f"arrays/{key}": array for key, array in saved.model._arrays().items()}
-    rows = {key: getattr(ratings, key) for key in (*_ROWS, "levels", "seconds")}
+    rows = {key: getattr(ratings, key) for key in (*_ROWS, "levels", "seconds", "in_time_order")}
     arrays |= {f"ratings/{key}": array for key, array in rows.items() if array is not None}
     if ratings.events is not None:
         arrays |= {f"events/{key}": array for key, array in ratings.events.arrays().items()}
@@ -431,6 +431,7 @@ def _write_split(split: Any, folder: Path, form: str) -> None:
         package_version=recsys.__version__,
         method=split.method,
         parameters=split.parameters,
+        repeats=split.repeats,
         description=split.description,
         fingerprint=fingerprint(*split.parts),
         counts=counts,

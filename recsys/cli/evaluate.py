@@ -217,7 +217,8 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     reader = replace(request.reader, implicit=first.ratings.implicit)
     test = inputs.load_ratings(request.test, reader, without_weights(first.provenance.reading))
     saved = dict(zip(_labels(places, loaded, request.model), loaded, strict=True))
-    shared = evaluation.shared_test({label: each.ratings for label, each in saved.items()}, test)
+    trainings = {label: loaded_model.ratings for label, loaded_model in saved.items()}
+    shared = evaluation.shared_test(trainings, test, repeats=request.splitting.repeats)
     for count, reason in (
         (shared.n_unknown, "of users or items without training ratings"),
         (shared.n_known, "that a model was fitted to"),
@@ -273,6 +274,9 @@ def _report_counts(found: Evaluation, method: str | None) -> None:
     together = f" ({folds} folds together)" if folds > 1 else ""
     trained = f"trained on {counts['train_ratings']:,} and tested on {tested}"
     note(f"{trained}; recommended to {counted(users, 'user')}{together}")
+    if counts["known_pairs"]:
+        known = counted(counts["known_pairs"], "test pair")
+        note(f"{known} left out that the training part has (--repeats keep tests them)")
     if counts["new_ratings"]:
         done = "left out" if found.settings.new == "drop" else "kept"
         new = f"{counted(counts['new_users'], 'user')} and {counted(counts['new_items'], 'item')}"
@@ -319,6 +323,7 @@ def _document(command: str, models: dict[str, Model], found: Evaluation) -> dict
             "parameters": first.parameters,
             "description": found.held_out,
             "folds": len(found.splits),
+            "repeats": first.repeats,
             "new": found.settings.new,
         },
         "settings": asdict(found.settings),

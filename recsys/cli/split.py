@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -24,7 +24,7 @@ SPLITS = {
     "time": ("time_split", "test_fraction", False),
     "random": ("random_split", "test_fraction", True),
     "per-user": ("per_user_split", "test_fraction", True),
-    "leave-last": ("leave_last_split", "last", False),
+    "leave-last": ("leave_last_split", "last", True),
     "k-fold": ("k_fold", "folds", True),
     "users": ("held_out_users", "test_fraction", True),
     "items": ("held_out_items", "test_fraction", True),
@@ -65,10 +65,17 @@ class SplitOptions:
         show_default=str(_DEFAULTS["folds"]),
     )
 
+    repeats: Literal["drop", "keep"] = cli.declared(
+        "",
+        "Test pairs that the training part has, too: leave them out or test them.",
+        type=click.Choice(["drop", "keep"]),
+        default="drop",
+    )
+
     @property
     def given(self) -> list[str]:
-        """Names of the options that are set, as on the command line."""
-        return [*cli.given_in(self)]
+        """Names of the options that are set, as on the command line, except --repeats."""
+        return [name for name in cli.given_in(self) if name != "--repeats"]
 
     def check(self) -> None:
         """Check that all options apply to the method.
@@ -99,11 +106,13 @@ def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split |
     splitting.check()
     if splitting.method is None:
         fraction = splitting.test_fraction or _DEFAULTS["test_fraction"]
-        return default_split(ratings, fraction, seed)
+        return default_split(ratings, fraction, seed, repeats=splitting.repeats)
     function, option, is_random = SPLITS[splitting.method]
     size = getattr(splitting, option) or _DEFAULTS[option]
-    drawn = {"random_state": seed} if is_random else {}
-    parts: Split | Sequence[Split] = getattr(evaluation, function)(ratings, size, **drawn)
+    options: dict[str, Any] = {"random_state": seed} if is_random else {}
+    if splitting.method in ("time", "leave-last"):
+        options["repeats"] = splitting.repeats
+    parts: Split | Sequence[Split] = getattr(evaluation, function)(ratings, size, **options)
     return parts
 
 
@@ -133,7 +142,9 @@ def load_splits(
     if not sources:
         if splitting.given:
             raise click.UsageError(f"{splitting.given[0]} applies to RATINGS, not to --train.")
-        found: Split | list[Split] = read_pair(str(train), str(test), read)
+        found: Split | list[Split] = read_pair(
+            str(train), str(test), read, repeats=splitting.repeats
+        )
     elif len(sources) > 1 or sources[0] == "-" or not is_split(sources[0]):
         return make_splits(inputs.load_ratings(sources, reader), splitting, seed)
     else:
@@ -199,5 +210,7 @@ def split(
     if first.new_ratings:
         new = f"{counted(first.new_users, 'user')} and {counted(first.new_items, 'item')}"
         sizes += f" ({first.new_ratings:,} of them of {new} without training ratings)"
+    if first.n_known:
+        sizes += f", {counted(first.n_known, 'test pair')} left out that the training part has"
     note(f"held out: {first.description}; {sizes}")
     note(f"saved in {out}")

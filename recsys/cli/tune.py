@@ -217,8 +217,10 @@ def _training_data(
     if split.method == "given":  # by an unknown method
         return split.train, SplitOptions()
     if split.method == "leave-last":
-        return split.train, SplitOptions("leave-last", last=split.parameters["k"])
-    return split.train, SplitOptions("random" if split.method == "k-fold" else split.method)
+        inner = SplitOptions("leave-last", last=split.parameters["k"], repeats=split.repeats)
+        return split.train, inner
+    method = "random" if split.method == "k-fold" else split.method
+    return split.train, SplitOptions(method, repeats=split.repeats)
 
 
 _FOLDS = "Folds have no training ratings in common; choose another --method."

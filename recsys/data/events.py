@@ -45,16 +45,12 @@ class EventRule:
         Kinds of events. A code of `Events.kinds` is a position in it.
     weights : tuple of float
         Weight of each kind.
-    in_time_order : bool
-        Whether no event of a user was read before an older one. The order of the rows then decides
-        between events of the same time; otherwise it says nothing.
     """
 
     policy: Policy = "last"
     half_life: float | None = None
     kinds: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()
-    in_time_order: bool = False
 
     def without_age(self) -> EventRule:
         """Return the rule by which an event counts the same at any age."""
@@ -65,8 +61,8 @@ class EventRule:
 class Events:
     """Events by user, in the order of time; without times, by item.
 
-    Events of the same time are in the order of the rows if `EventRule.in_time_order`, and
-    otherwise ordered by item. The arrays are read-only.
+    Events of a user at the same time are in the order of the rows if these were in the order of
+    time (see `Ratings.in_time_order`), and otherwise ordered by item. The arrays are read-only.
 
     Attributes
     ----------
@@ -143,52 +139,58 @@ class Collected(NamedTuple):
     """Ratings made of events.
 
     `events` is None if the ratings tell everything: each pair has one event, and its value and
-    time are those of the rating. `n_same` events were left out as repetitions of others, and
+    time are those of the rating. `in_time_order` tells for each user whether the rows were in the
+    order of time; None without times. `n_same` events were left out as repetitions of others, and
     `n_returned` pairs because their weight is not positive.
     """
 
     csr: CSR
     events: Events | None
     rule: EventRule
+    in_time_order: Mask | None = None
     n_same: int = 0
     n_returned: int = 0
 
 
 def collect(
-    entries: Entries, shape: tuple[int, int], rule: EventRule, *, implicit: bool
+    entries: Entries,
+    shape: tuple[int, int],
+    rule: EventRule,
+    *,
+    implicit: bool,
+    known_order: Mask | None = None,
 ) -> Collected:
     """Make ratings of events, given as entries in the order of their rows.
 
     An event is known by its id where it has one, and otherwise by its user, item, time, kind and
     value. A repetition of a known event is left out. Without times, a repetition cannot be told.
-    The order of rows is used only if `rule.in_time_order` allows it.
+    `known_order` marks the users whose earlier rows were in the order of time; by default, all.
     """
     entries, n_same = _without_known_keys(entries)
     grouped = group_rows(entries, shape[0])
-    order = _order_of_time(grouped)
+    order = _order_of_time(grouped, known_order)
     has_details = bool({"kinds", "keys"} & grouped.arrays.keys()) or rule.half_life is not None
-    if not has_details and not (rule.in_time_order and order.is_chronological and order.has_ties):
+    if not has_details and not order.has_ties:
         csr, grouped = _if_plain(grouped, shape, rule, implicit=implicit)
         if csr is not None:
-            in_order = rule.in_time_order and order.is_chronological
-            return Collected(csr, None, replace(rule, in_time_order=in_order), n_same)
+            return Collected(csr, None, rule, order.in_time_order, n_same)
     if "seconds" in grouped.arrays:
         repeated = _repeated(grouped)
         n_same += int(repeated.sum())
         if repeated.any():
             grouped = grouped.take(~repeated)
-            order = _order_of_time(grouped)
-    rule = replace(rule, in_time_order=rule.in_time_order and order.is_chronological)
+            order = _order_of_time(grouped, known_order)
     rule = _with_used_kinds(grouped, rule)
-    events = _as_events(_in_time_order(grouped, rule))
+    events = _as_events(_sorted_by_time(grouped, order.in_time_order))
     csr, n_returned = aggregate(events, shape, rule, implicit=implicit)
     has_several = csr.n_duplicates > 0 or n_returned > 0
     tells_more = (
         has_details
-        or (rule.in_time_order and order.has_ties)
+        or order.has_ties
         or (has_several and ("seconds" in grouped.arrays or rule.policy in ("mean", "sum")))
     )
-    return Collected(csr, events if tells_more else None, rule, n_same, n_returned)
+    stored = events if tells_more else None
+    return Collected(csr, stored, rule, order.in_time_order, n_same, n_returned)
 
 
 def aggregate(
@@ -224,7 +226,7 @@ def implied_events(csr: CSR) -> Events:
     if csr.seconds is not None:
         arrays["seconds"] = csr.seconds
     grouped = Grouped(csr.indptr, arrays, csr.values.levels)
-    return _as_events(_in_time_order(grouped, EventRule()))
+    return _as_events(_sorted_by_time(grouped, None))
 
 
 def is_all_ones(values: Values) -> bool:
@@ -306,23 +308,29 @@ def _without_known_keys(entries: Entries) -> tuple[Entries, int]:
 
 
 class _Order(NamedTuple):
-    """Whether the rows of each user are in the order of time, and some have the same time."""
+    """Users whose rows are in the order of time, and whether some of these have equal times."""
 
-    is_chronological: bool
+    in_time_order: Mask | None
     has_ties: bool
 
 
-def _order_of_time(grouped: Grouped) -> _Order:
+def _order_of_time(grouped: Grouped, known_order: Mask | None) -> _Order:
     """Compare the time of each row with the next one of the same user."""
     seconds = grouped.arrays.get("seconds")
     if seconds is None:
-        return _Order(False, False)
+        return _Order(None, False)
+    indptr = grouped.indptr
     same_user = np.ones(max(len(seconds) - 1, 0), np.bool_)
-    starts = grouped.indptr[1:-1]
+    starts = indptr[1:-1]
     same_user[starts[(starts > 0) & (starts < len(seconds))] - 1] = False
-    falls = (seconds[1:] < seconds[:-1]) & same_user
-    ties = (seconds[1:] == seconds[:-1]) & same_user
-    return _Order(not falls.any(), bool(ties.any()))
+    falls = np.flatnonzero((seconds[1:] < seconds[:-1]) & same_user)
+    in_order = np.ones(len(indptr) - 1, np.bool_)
+    in_order[np.searchsorted(indptr, falls, side="right") - 1] = False
+    if known_order is not None:
+        in_order &= known_order
+    ties = np.flatnonzero((seconds[1:] == seconds[:-1]) & same_user)
+    users = np.searchsorted(indptr, ties, side="right") - 1
+    return _Order(in_order, bool(in_order[users].any()))
 
 
 def _if_plain(
@@ -394,15 +402,18 @@ def _with_used_kinds(grouped: Grouped, rule: EventRule) -> EventRule:
     return replace(rule, kinds=kinds, weights=tuple(rule.weights[code] for code in used))
 
 
-def _in_time_order(grouped: Grouped, rule: EventRule) -> Grouped:
-    """Sort the events of each user by time, and ties by item unless their order is known."""
-    if rule.in_time_order:
-        return grouped  # the rows are
+def _sorted_by_time(grouped: Grouped, in_time_order: Mask | None) -> Grouped:
+    """Sort the events of each user by time, and ties by item unless the rows are in order."""
+    rows = grouped.rows
     columns = grouped.arrays["columns"]
     seconds = grouped.arrays.get("seconds")
     if seconds is None:
-        return grouped.reordered(np.lexsort((columns, grouped.rows)))
-    return grouped.reordered(np.lexsort((columns, seconds, grouped.rows)))
+        return grouped.reordered(np.lexsort((columns, rows)))
+    if in_time_order is not None:
+        if in_time_order.all():
+            return grouped
+        columns = np.where(in_time_order[rows], np.int32(0), columns)
+    return grouped.reordered(np.lexsort((columns, seconds, rows)))
 
 
 def _without_returned(csr: CSR, *, implicit: bool) -> tuple[CSR, int]:

@@ -66,6 +66,7 @@ _DTYPES = {
     "indices": (np.int32,),
     "data": (np.uint8, np.float32),
     "seconds": (np.int32, np.int64, np.float64),
+    "in_time_order": (np.bool_,),
 }
 
 
@@ -106,6 +107,9 @@ class Ratings:
     rule : EventRule
     feature_request : FeatureRequest or None
         How the features were encoded; a refit encodes them again in the same way.
+    in_time_order : bool ndarray of shape (n_users,), or None
+        Users of whom no row was read before an older one; None without times. If these are all
+        users, the order of rows decides between events of the same time.
 
     Examples
     --------
@@ -131,13 +135,15 @@ class Ratings:
     events: Events | None = None
     rule: EventRule = field(default_factory=EventRule)
     feature_request: FeatureRequest | None = None
+    in_time_order: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         nnz = int(self.indptr[-1])
         lengths = {"indptr": len(self.users) + 1, "indices": nnz, "data": nnz, "seconds": nnz}
+        lengths["in_time_order"] = len(self.users)
         for name, length in lengths.items():
             array, dtypes = getattr(self, name), _DTYPES[name]
-            if array is None and name == "seconds":
+            if array is None and name in ("seconds", "in_time_order"):
                 continue
             if array.dtype not in dtypes or array.shape != (length,):
                 raise DataError(
@@ -495,7 +501,8 @@ class Ratings:
         events = log.take(which)
         rule = self.rule if aged else self.rule.without_age()
         csr, _ = aggregate(events, self.shape, rule, implicit=self.implicit)
-        collected = Collected(csr, None if self.events is None else events, rule)
+        log_of_part = None if self.events is None else events
+        collected = Collected(csr, log_of_part, rule, self.in_time_order)
         return replace(with_collected(self, collected), source=None)
 
     def _ratings_of_events(self) -> npt.NDArray[np.int64]:
@@ -523,6 +530,10 @@ class Ratings:
         events = self.events
         if events is not None:
             events = events.renumbered(user_indices, len(users), item_indices)
+        in_time_order = self.in_time_order
+        if in_time_order is not None:
+            in_time_order = np.ones(len(users), np.bool_)
+            in_time_order[user_indices[remaining]] = self.in_time_order[remaining]  # type: ignore
         return replace(
             self,
             users=users,
@@ -530,6 +541,7 @@ class Ratings:
             indptr=np.append(0, np.cumsum(counts)),
             indices=item_indices[self.indices].astype(np.int32),
             events=events,
+            in_time_order=in_time_order,
         )
 
     def _reordered(
@@ -609,7 +621,7 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
     policy = duplicates or _usual_policy(rows)
     kinds = tuple(rows.kind_weights)
     weights = tuple(rows.kind_weights.values())
-    rule = EventRule(policy, rows.half_life, kinds, weights, in_time_order=True)
+    rule = EventRule(policy, rows.half_life, kinds, weights)
     users, items, entries = encoded(rows)
     shape = len(users), len(items)
     if policy == "error":
@@ -684,6 +696,7 @@ def with_collected(ratings: Ratings, collected: Collected) -> Ratings:
         n_duplicates=csr.n_duplicates + collected.n_same,
         events=collected.events,
         rule=collected.rule,
+        in_time_order=collected.in_time_order,
     )
 
 

@@ -88,7 +88,8 @@ def evaluate(
 
     Predict a rating for every test pair, clipped to the range of the training ratings. Recommend
     items to every user with relevant test items, among all items that the user has not rated in
-    the training part. If the split holds out whole items, recommend only these.
+    the training part, or among all if the split keeps repeated pairs. If the split holds out whole
+    items, recommend only these.
 
     Parameters
     ----------
@@ -302,7 +303,9 @@ class RankingTask:
         lists = np.full((len(self.users), self.n), -1, dtype=np.int32)
         search: Callable[[Indices, int], Iterator[TopN]]
         if self.candidates is None and self.split.method != "items":
-            seen = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
+            seen = None
+            if self.split.repeats == "drop":
+                seen = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
             search = partial(top_n, model, exclude=seen, allowed=self.allowed)
         else:
             search = _Drawn(model, self.candidates, self.allowed, self.random_state).search
@@ -346,7 +349,9 @@ def sample_candidates(
     counts = np.diff(relevant.indptr)
     rows = [relevant.indices[:0]] * relevant.n_users
     for user in np.flatnonzero(counts).tolist():
-        rated = np.concatenate([row(split.seen, user), row(split.test, user), never])
+        rated = np.concatenate([row(split.test, user), never])
+        if split.repeats == "drop":
+            rated = np.concatenate([row(split.seen, user), rated])
         drawn = draw_items(np.random.default_rng([random_state, user]), relevant.n_items, n, rated)
         rows[user] = np.concatenate([row(relevant, user), drawn])
     indptr = np.cumsum([0, *map(len, rows)], dtype=np.int64)
@@ -443,8 +448,9 @@ def _prepare(
         "new_users": split.new_users,
         "new_items": split.new_items,
         "new_ratings": split.new_ratings,
+        "known_pairs": split.n_known,
     }
-    return task, SplitInfo(split.method, split.parameters, split.description, counts)
+    return task, SplitInfo(split.method, split.parameters, split.description, counts, split.repeats)
 
 
 def check_folding(model: Model, split: Split) -> None:

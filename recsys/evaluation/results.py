@@ -81,6 +81,7 @@ class SplitInfo:
     parameters: dict[str, Any]
     description: str
     counts: dict[str, int]
+    repeats: str = "drop"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from string import Formatter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings, has_items, has_ratings
-from recsys.errors import DataError
+from recsys.errors import DataError, check_choice
 from recsys.evaluation.splits import (
     DESCRIPTIONS,
     NOTHING_KNOWN,
     Mask,
     RatingsLike,
+    Repeats,
     Split,
     has_pairs,
+    without_pairs_of,
 )
 from recsys.provenance import fingerprint as fingerprint  # re-exported by the package
 from recsys.readers import as_ratings, read_ratings
@@ -35,10 +37,12 @@ def split_from_pair(
     history: RatingsLike | None = None,
     method: str = "given",
     parameters: dict[str, Any] | None = None,
+    repeats: Repeats = "drop",
 ) -> Split:
     """Make a split of separate training and test data sets.
 
-    The parts get the same indices. Users and items that occur only in the test data are kept until
+    The parts get the same indices. Test pairs that the training data (or the history) have are left
+    out (see `Split.n_known`). Users and items that occur only in the test data are kept until
     `Split.without_new` drops them.
 
     Parameters
@@ -48,13 +52,16 @@ def split_from_pair(
         Other ratings of the users in `test`, if these are not in `train`.
     method, parameters
         As in `Split`.
+    repeats : {"drop", "keep"}
+        Whether to leave out test pairs that the training data have.
 
     Raises
     ------
     DataError
-        If a pair of user and item is in both parts, or no test rating has both a known user and a
-        known item.
+        If all pairs of the test data are in the training data, or no test rating has both a known
+        user and a known item.
     """
+    check_choice("repeats", repeats, get_args(Repeats))
     train, test = as_ratings(train), as_ratings(test)
     history = None if history is None else as_ratings(history)
     users = (train if history is None else history).users.union(test.users.values)
@@ -63,7 +70,12 @@ def split_from_pair(
         items = items.union(history.items.values)
         history = _aligned(history, users, items)
     train = _aligned(train, users if history is None else train.users, items)
-    split = Split(train, _aligned(test, users, items), history, method, dict(parameters or {}))
+    test = _aligned(test, users, items)
+    n_known = 0
+    if repeats == "drop":
+        test, n_known = without_pairs_of(train if history is None else history, test)
+    about = dict(parameters or {})
+    split = Split(train, test, history, method, about, repeats, n_known)
     if split.new_ratings == split.test.n_ratings:
         raise DataError(NOTHING_KNOWN)
     split.check()
@@ -88,7 +100,9 @@ class SharedTest(NamedTuple):
     n_known: int
 
 
-def shared_test(trainings: Mapping[str, Ratings], test: Ratings) -> SharedTest:
+def shared_test(
+    trainings: Mapping[str, Ratings], test: Ratings, *, repeats: Repeats = "drop"
+) -> SharedTest:
     """Make a split for each of several training parts, with test ratings that are new to all.
 
     Saved models that were fitted to different ratings can then be compared. Each model excludes the
@@ -100,6 +114,8 @@ def shared_test(trainings: Mapping[str, Ratings], test: Ratings) -> SharedTest:
     test : Ratings
         Candidates for test ratings. Kept are those whose user and item have ratings in all
         training parts, and that no training part contains.
+    repeats : {"drop", "keep"}
+        Whether to leave out the ratings that a training part contains.
 
     Raises
     ------
@@ -116,6 +132,8 @@ def shared_test(trainings: Mapping[str, Ratings], test: Ratings) -> SharedTest:
                 )
     masks = [unknown_and_known(train, test) for train in trainings.values()]
     unknown, known = (np.any(each, axis=0) for each in zip(*masks, strict=True))
+    if repeats == "keep":
+        known = np.zeros_like(known)
     if (unknown | known).all():
         found = (
             f"{name} was fitted to {np.sum(seen):,}, and lacks the user or item of {np.sum(new):,}"
@@ -124,7 +142,7 @@ def shared_test(trainings: Mapping[str, Ratings], test: Ratings) -> SharedTest:
         raise DataError(f"None of {len(unknown):,} test ratings can be used: {'; '.join(found)}.")
     kept = test.take(~(unknown | known))
     splits = {
-        label: Split(train, _aligned(kept, train.users, train.items))
+        label: Split(train, _aligned(kept, train.users, train.items), repeats=repeats)
         for label, train in trainings.items()
     }
     return SharedTest(splits, int(unknown.sum()), int((known & ~unknown).sum()))
@@ -191,6 +209,7 @@ def read_pair(
     test: str | Path,
     read: Callable[[str | Path], Ratings] | None = None,
     history: Path | None = None,
+    repeats: Repeats = "drop",
 ) -> Split:
     """Read a split from two files, and a history; check that a saved split is unchanged.
 
@@ -212,7 +231,9 @@ def read_pair(
     names = ("method", "parameters") if manifest else ()
     described: dict[str, Any] = {name: getattr(manifest, name) for name in names}
     earlier = None if history is None else read(history)
-    split = split_from_pair(read(train), read(test), history=earlier, **described)
+    if manifest is not None:
+        repeats = manifest.repeats
+    split = split_from_pair(read(train), read(test), history=earlier, repeats=repeats, **described)
     if manifest is not None and manifest.fingerprint != fingerprint(*split.parts):
         raise DataError(
             f"The files in {folder} are not those that its {SPLIT_MANIFEST} describes; make the "

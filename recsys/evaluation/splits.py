@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from recsys.data.frames import FrameLike
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
 from recsys.data.times import Moment, moment, shown_time
-from recsys.errors import DataError, check_whole
+from recsys.errors import DataError, check_choice, check_whole
 from recsys.messages import counted
 from recsys.readers import as_ratings
 
@@ -39,6 +39,9 @@ DESCRIPTIONS = {
     "users-cold": "all ratings of {user_fraction:.0%} of the users, and {test_fraction:.0%} of the "
     "other ratings (seed {random_state})",
 }
+Repeats = Literal["drop", "keep"]
+"""Treatment of test pairs of user and item that the training part has, too."""
+
 COLD = ("items", "users-cold")  # methods that hold out all ratings of items or users
 
 Mask = NDArray[np.bool_]
@@ -62,6 +65,11 @@ class Split:
         "given" for two given data sets.
     parameters : dict
         Parameters of the method, as JSON values; the `cut` of "time" is in seconds since 1970.
+    repeats : {"drop", "keep"}
+        Whether test pairs that the training part has, too, were left out, or are tested. If kept,
+        items are recommended to users who have had them.
+    n_known : int
+        Number of test pairs that were left out because the training part has them.
 
     Raises
     ------
@@ -74,6 +82,8 @@ class Split:
     history: Ratings | None = None
     method: str = "given"
     parameters: dict[str, Any] = field(default_factory=dict)
+    repeats: Repeats = "drop"
+    n_known: int = 0
 
     def __post_init__(self) -> None:
         items = {part.n_items for part in self.parts}
@@ -136,7 +146,7 @@ class Split:
         """
         test = self.test
         common = np.flatnonzero(has_pairs(self.seen, pair_keys(test)))
-        if len(common):
+        if len(common) and self.repeats == "drop":
             user = test.users.take(test.user_index_of_nonzeros()[common[:1]])[0]
             item = test.items.take(test.indices[common[:1]])[0]
             raise DataError(
@@ -214,11 +224,18 @@ def per_user_split(
     return _split(data, held_out, "per-user", **shares)
 
 
-def leave_last_split(ratings: RatingsLike, k: int = 1) -> Split:
-    """Hold out the last k ratings of each user by time, but never all.
+def leave_last_split(
+    ratings: RatingsLike, k: int = 1, random_state: int = 0, *, repeats: Repeats = "drop"
+) -> Split:
+    """Hold out the last k new items of each user by time, but never all.
 
-    Equal timestamps are ordered by item index. Training ratings of other users may be newer than a
-    user's test ratings; only `time_split` trains on the past alone.
+    A user's events are cut before the k-th last event whose item is new to the user: the older ones
+    are for training, the others are tested, without the items that the training part has. With
+    ``repeats="keep"``, the last k events are held out, new or not.
+
+    Events at the same time are in the order of the rows if the rows are in the order of time, and
+    otherwise in a random order. Training ratings of other users may be newer than a user's test
+    ratings; only `time_split` trains on the past alone.
 
     Raises
     ------
@@ -232,32 +249,71 @@ def leave_last_split(ratings: RatingsLike, k: int = 1) -> Split:
     """
     check_whole("k", k, 1)
     data = as_ratings(ratings)
-    times = data.seconds  # with fractions
-    if times is None:
-        times = _timestamps(data, "leave_last_split")
-    counts = np.diff(data.indptr)
-    place = _place_in_row(data, np.lexsort((times, data.user_index_of_nonzeros())))
-    held_out = place >= np.repeat(np.maximum(counts - k, 1), counts)
+    _timestamps(data, "leave_last_split")
+    order = _order_of_events(data, _rng(random_state))
+    log = data.log
+    is_counted = np.ones(len(log), np.bool_)
+    if repeats == "drop":
+        is_counted = _is_new_pair(log.users, log.items, order, data.n_items)
+    # Number of counted events of the same user up to each event, in the order of time.
+    running = np.cumsum(is_counted[order])
+    before = np.append(0, running)[log.indptr[:-1]]
+    counts = np.append(0, running)[log.indptr[1:]] - before
+    position = running - np.repeat(before, np.diff(log.indptr))
+    remaining = np.repeat(np.maximum(counts - k, 1), np.diff(log.indptr))
+    held_out = np.zeros(len(log), np.bool_)
+    held_out[order] = position > remaining
     if not held_out.any():
         raise DataError("No user has two ratings, so none can be held out.")
-    return _split(data, held_out, "leave-last", k=k)
+    parameters = {"k": k, "random_state": random_state}
+    return _split_events(data, held_out, "leave-last", parameters, repeats)
+
+
+def _order_of_events(ratings: Ratings, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return the order of each user's events by time, with ties at random unless it is known."""
+    log = ratings.log
+    seconds = log.seconds
+    assert seconds is not None
+    in_order = ratings.in_time_order
+    if in_order is not None and in_order.all() and (np.diff(seconds) > 0).any():
+        return np.arange(len(log))
+    draws = generator.random(len(log))
+    return np.lexsort((draws, seconds, log.users))
+
+
+def _is_new_pair(
+    users: NDArray[np.int32], items: NDArray[np.int32], order: NDArray[np.int64], n_items: int
+) -> Mask:
+    """Mark the first event of each pair of user and item, for events in an order of time."""
+    pairs = users[order] * np.int64(n_items) + items[order]
+    first = np.unique(pairs, return_index=True)[1]
+    return _mask(len(order), order[first])
 
 
 def time_split(
-    ratings: RatingsLike, test_fraction: float = FRACTION, *, cut: Moment | None = None
+    ratings: RatingsLike,
+    test_fraction: float = FRACTION,
+    *,
+    cut: Moment | None = None,
+    repeats: Repeats = "drop",
 ) -> Split:
-    """Hold out the newest ratings, so that models learn from the past only.
+    """Hold out the newest events, so that models learn from the past only.
+
+    The ratings of each part are made of its own events, by the rule of the given ratings. Pairs of
+    user and item in both parts are then left out of the test part (see `Split.n_known`).
 
     Parameters
     ----------
     ratings : Ratings, frame or path
         Ratings with timestamps.
     test_fraction : float
-        Share of the newest ratings. All ratings at the timestamp of the cut are held out, unless
-        it is the oldest one and the training part would be empty.
+        Share of the newest events. All events at the timestamp of the cut are held out, unless it
+        is the oldest one and the training part would be empty.
     cut : int, str, date or datetime, optional
-        Point in time from which ratings are held out, instead of a share: seconds since 1970-01-01
+        Point in time from which events are held out, instead of a share: seconds since 1970-01-01
         UTC, or a date or time such as "2015-01-01".
+    repeats : {"drop", "keep"}
+        Whether to leave out test pairs that the training part has.
 
     Raises
     ------
@@ -273,7 +329,8 @@ def time_split(
     ([(1, 8, 40), (2, 7, 30)], 'the ratings since 1970-01-01 00:00:30 UTC')
     """
     data = as_ratings(ratings)
-    times = _timestamps(data, "time_split")
+    _timestamps(data, "time_split")
+    times = np.floor(np.asarray(data.log.seconds)).astype(np.int64)
     if cut is None:
         n_test = _n_test(len(times), test_fraction)
         cut = int(np.partition(times, len(times) - n_test)[len(times) - n_test])
@@ -287,18 +344,60 @@ def time_split(
             f"A cut at {cut} leaves one part empty: the timestamps are between "
             f"{times.min()} and {times.max()}."
         )
-    return _split(data, held_out, "time", test_fraction=test_fraction, cut=cut)
+    parameters = {"test_fraction": test_fraction, "cut": cut}
+    return _split_events(data, held_out, "time", parameters, repeats)
+
+
+def _split_events(
+    ratings: Ratings, held_out: Mask, method: str, parameters: dict[str, Any], repeats: Repeats
+) -> Split:
+    """Return the split that holds out the marked events.
+
+    Raises
+    ------
+    DataError
+        If the training part has all pairs of the test part.
+    """
+    check_choice("repeats", repeats, get_args(Repeats))
+    train = ratings.of_events(~held_out)
+    test = ratings.of_events(held_out, aged=False)
+    n_known = 0
+    if repeats == "drop":
+        test, n_known = without_pairs_of(train, test)
+    return Split(train, test, None, method, parameters, repeats, n_known)
+
+
+def without_pairs_of(train: Ratings, test: Ratings) -> tuple[Ratings, int]:
+    """Leave out the test pairs that the training part has, and return their number.
+
+    Raises
+    ------
+    DataError
+        If no test pair remains.
+    """
+    known = has_pairs(train, pair_keys(test))
+    n_known = int(np.count_nonzero(known))
+    if n_known and n_known == test.n_ratings:
+        raise DataError(
+            f"The training part has all {counted(n_known, 'pair')} of the test part, so that "
+            "nothing new is tested; --repeats keep (repeats='keep') tests repeated pairs, too."
+        )
+    return (test.take(~known) if n_known else test), n_known
 
 
 def default_split(
-    ratings: RatingsLike, test_fraction: float = FRACTION, random_state: int = 0
+    ratings: RatingsLike,
+    test_fraction: float = FRACTION,
+    random_state: int = 0,
+    *,
+    repeats: Repeats = "drop",
 ) -> Split:
     """Hold out the newest ratings if timestamps differ, otherwise random ones."""
     data = as_ratings(ratings)
     times = data.timestamps
     if times is None or not len(times) or times.min() == times.max():
         return random_split(data, test_fraction, random_state)
-    return time_split(data, test_fraction)
+    return time_split(data, test_fraction, repeats=repeats)
 
 
 def held_out_users(
@@ -438,6 +537,7 @@ def _cold_split(
 
 
 def _timestamps(ratings: Ratings, what: str) -> NDArray[np.int64]:
+    """Return the timestamps of ratings, which must have some."""
     if ratings.timestamps is None:
         raise DataError(
             f"{what} requires timestamps, but the ratings have none; use random_split or "
@@ -461,7 +561,8 @@ def _mask(n: int, chosen: NDArray[np.int64]) -> Mask:
 
 def _split(ratings: Ratings, held_out: Mask, method: str, **parameters: Any) -> Split:
     """Return the split that holds out the marked ratings."""
-    return Split(ratings.take(~held_out), ratings.take(held_out), None, method, parameters)
+    train = ratings.with_events_of(~held_out)
+    return Split(train, ratings.take(held_out), None, method, parameters)
 
 
 def _n_test(n: int, fraction: float, n_test: int | None = None) -> int:

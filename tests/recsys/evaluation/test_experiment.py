@@ -27,6 +27,7 @@ from recsys.evaluation import (
     sample_candidates,
     shared_test,
     split_from_pair,
+    time_split,
 )
 from recsys.evaluation.experiment import draw_items
 from recsys.evaluation.statistics import holm, sign_flip
@@ -159,7 +160,7 @@ def test_what_is_new_is_dropped_or_kept_and_counted():
     whole = Ratings.from_matrix(np.array([[5, nan, 1], [4, 3, nan], [nan, nan, 2.0]]))
     held_out = np.array([False, True, True, False, True])
     split = Split(whole.take(~held_out), whole.take(held_out))
-    new = {"new_users": 1, "new_items": 1, "new_ratings": 2}
+    new = {"new_users": 1, "new_items": 1, "new_ratings": 2, "known_pairs": 0}
     kept = evaluate(["popular"], split, n=1, new="keep")
     assert kept.counts == {
         "train_ratings": 2,
@@ -177,6 +178,18 @@ def test_what_is_new_is_dropped_or_kept_and_counted():
     liked = evaluate(["popular"], split, n=1, relevant_from=2, new="keep")
     assert liked.counts["users_without_test_items"] == 1
     assert liked.per_user.drop_nulls("ndcg@1")["user"].to_list() == [1, 2]
+
+
+def test_repeated_pairs_can_be_kept_and_are_then_recommended():
+    rows = {"user": [1, 1, 1, 2, 2], "item": [7, 7, 8, 8, 7], "timestamp": [1, 5, 2, 1, 6]}
+    split = time_split(Ratings.from_frame(pl.DataFrame(rows)), cut=5, repeats="keep")
+    assert split.test.n_ratings == 2
+    kept = evaluate(["popular"], split, n=2, metrics=["recall"], resamples=0)
+    assert kept.table["recall@2"].to_list() == [1.0]
+    assert kept.splits[0].repeats == "keep"
+    dropped = time_split(Ratings.from_frame(pl.DataFrame(rows)), cut=5)
+    found = evaluate(["popular"], dropped, n=2, metrics=["recall"], resamples=0)
+    assert (found.counts["test_ratings"], found.counts["known_pairs"]) == (1, 1)
 
 
 def test_what_is_new_plays_no_part_where_it_is_dropped(split):

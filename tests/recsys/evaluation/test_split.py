@@ -160,14 +160,18 @@ def test_times_and_kind_of_feedback_come_along():
     assert aligned.implicit
 
 
-def test_a_planted_overlap_is_rejected_with_its_first_pair():
+def test_pairs_of_the_training_part_are_left_out_of_the_test_part_and_counted():
     train = frame([("ann", "x", 5.0), ("bob", "y", 4.0), ("cy", "z", 3.0)])
     test = frame([("bob", "y", 1.0), ("cy", "z", 2.0), ("ann", "y", 2.0)])
-    message = (
-        "^The training part contains 2 of the test ratings, the first of user 'bob' for item 'y'"
-    )
-    with pytest.raises(DataError, match=message):
-        split_from_pair(train, test)
+    split = split_from_pair(train, test)
+    assert (pairs(split.test), split.n_known) == ({("ann", "y")}, 2)
+    both = split_from_pair(train, test, repeats="keep")
+    assert (both.test.n_ratings, both.n_known) == (3, 0)
+    both.check()
+    with pytest.raises(DataError, match="training part has all 2 pairs of the test part"):
+        split_from_pair(train, frame([("bob", "y", 1.0), ("cy", "z", 2.0)]))
+    with pytest.raises(DataError, match="repeats must be"):
+        split_from_pair(train, test, repeats="both")
 
 
 def test_a_planted_overlap_is_rejected_where_models_are_measured(ratings):
@@ -220,10 +224,70 @@ def test_the_last_ratings_of_each_user(timed):
         assert split.test.to_frame().filter(user=user[0])["item"].sort().to_list() == sorted(last)
 
 
-def test_of_ratings_at_the_same_time_the_later_item_is_the_last():
-    rows = [(1, 7, 1.0, 5), (1, 9, 1.0, 5), (1, 8, 1.0, 5), (2, 7, 1.0, 5)]
-    split = leave_last_split(frame_with_times(rows))
-    assert pairs(split.test) == {(1, 9)}
+def test_rows_in_the_order_of_time_decide_between_equal_times():
+    rows = [(1, 7, 1.0, 4), (1, 9, 1.0, 5), (1, 8, 1.0, 5), (2, 7, 1.0, 5)]
+    for seed in range(5):
+        split = leave_last_split(frame_with_times(rows), random_state=seed)
+        assert pairs(split.test) == {(1, 8)}
+
+
+def test_chance_decides_between_equal_times_if_rows_are_in_another_order():
+    rows = [(1, 9, 1.0, 5), (1, 7, 1.0, 4), (1, 8, 1.0, 5), (2, 7, 1.0, 5)]
+    draws = [leave_last_split(frame_with_times(rows), random_state=seed) for seed in range(40)]
+    items = [item for split in draws for _, item in pairs(split.test)]
+    assert {*items} == {8, 9}
+    assert 10 <= items.count(9) <= 30
+    again = leave_last_split(frame_with_times(rows), random_state=3)
+    assert pairs(again.test) == pairs(draws[3].test)
+
+
+def test_the_last_new_item_is_held_out_and_what_follows_is_not_trained_on():
+    rows = [(1, 7, 1), (1, 8, 2), (1, 9, 3), (1, 7, 4), (2, 5, 1), (2, 5, 9)]
+    events = interactions(rows)
+    split = leave_last_split(events)
+    assert split.train.to_frame().rows() == [(1, 7, 1), (1, 8, 2), (2, 5, 9)]
+    assert split.test.to_frame().rows() == [(1, 9, 3)]
+    kept = leave_last_split(events, repeats="keep")
+    assert kept.train.to_frame().rows() == [(1, 7, 1), (1, 8, 2), (1, 9, 3), (2, 5, 1)]
+    assert kept.test.to_frame().rows() == [(1, 7, 4), (2, 5, 9)]
+
+
+def interactions(rows, **options):
+    frame = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+    return Ratings.from_frame(frame, **options)
+
+
+@pytest.mark.parametrize("policy", ["last", "first", "mean", "sum"])
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 5), st.integers(0, 30)),
+        min_size=2,
+        unique_by=lambda row: (row[0], row[1], row[3]),
+    ),
+    cut=st.integers(1, 29),
+)
+def test_a_split_by_time_is_that_of_two_readings(policy, rows, cut):
+    names = ["user", "item", "rating", "timestamp"]
+    parts = [[row for row in rows if (row[3] < cut) is side] for side in (True, False)]
+    known = {row[:2] for row in parts[0]}
+    if not parts[0] or not {row[:2] for row in parts[1]} - known:
+        return
+    frames = [pl.DataFrame(part, schema=names, orient="row") for part in (rows, *parts)]
+    whole, train, test = (Ratings.from_frame(each, duplicates=policy) for each in frames)
+    split = time_split(whole, cut=cut)
+    assert split.train.to_frame().rows() == train.to_frame().rows()
+    fresh = [row for row in test.to_frame().rows() if row[:2] not in known]
+    assert split.test.to_frame().rows() == fresh
+    assert split.n_known == test.n_ratings - len(fresh)
+    kept = time_split(whole, cut=cut, repeats="keep")
+    assert kept.test.to_frame().rows() == test.to_frame().rows()
+
+
+def test_training_weights_age_from_the_newest_training_event():
+    rows = [(1, 7, 0), (1, 8, 100), (1, 9, 200), (1, 7, 300)]
+    split = time_split(interactions(rows, half_life=100), cut=150)
+    assert split.train.to_frame().rows() == [(1, 7, 0.5, 0), (1, 8, 1.0, 100)]
+    assert split.test.to_frame().rows() == [(1, 9, 200)]
 
 
 def test_what_is_learnt_is_older_than_what_is_tested(timed):
