@@ -148,8 +148,9 @@ def change_of(
     are merged: all columns are kept, and new rows replace old ones.
 
     Events older than the `window`, such as "180d", before the newest one are removed, and so are
-    users and items without remaining events, unless they have features. The users to `forget` are
-    removed with their events and their rows of the table.
+    users and items without remaining events, unless their table describes them and those without
+    ratings were requested as well. The users to `forget` are removed with their events and their
+    rows of the table.
 
     Raises
     ------
@@ -179,8 +180,8 @@ def change_of(
         times = cast("npt.NDArray[Any]", entries.seconds)
         newest = int(times[selected].max(initial=0))
         selected &= times >= newest - length
-    lost_users = _lost(entries.rows, selected, whole.n_users, whole.user_features)
-    lost_items = _lost(entries.columns, selected, whole.n_items, whole.item_features)
+    lost_users = _lost(entries.rows, selected, whole.n_users) & ~described(whole, "user")
+    lost_items = _lost(entries.columns, selected, whole.n_items) & ~described(whole, "item")
     if forget is not None:
         lost_users |= forgotten.find(whole.users.values) >= 0
     n_removed = int(np.count_nonzero(~selected[:n_old]))
@@ -257,14 +258,21 @@ def _entries_of(ratings: Ratings) -> Entries:
     return Entries(ratings.user_index_of_nonzeros(), ratings.indices.copy(), values, seconds)
 
 
+def described(ratings: Ratings, side: str) -> npt.NDArray[np.bool_]:
+    """Mark the users (or items) that the ratings have even without a rating, for their features."""
+    request = ratings.feature_request
+    table: Features | None = getattr(ratings, f"{side}_table")
+    ids: Ids = getattr(ratings, f"{side}s")
+    if table is None or request is None or not request.unrated:
+        return np.zeros(len(ids), np.bool_)
+    return table.rows_of(ids) >= 0
+
+
 def _lost(
-    indices: npt.NDArray[np.int32],
-    selected: npt.NDArray[np.bool_],
-    n: int,
-    features: GroupedFeatures | None,
+    indices: npt.NDArray[np.int32], selected: npt.NDArray[np.bool_], n: int
 ) -> npt.NDArray[np.bool_]:
-    """Mark the users (or items) all of whose events are removed; with features, they stay."""
-    if features is not None or selected.all():
+    """Mark the users (or items) all of whose events are removed."""
+    if selected.all():
         return np.zeros(n, np.bool_)
     before = np.bincount(indices, minlength=n)
     after = np.bincount(indices[selected], minlength=n)

@@ -11,61 +11,34 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
-from recsys.data.features import FeatureRequest, Features
-from recsys.data.ids import Ids
+from recsys.changes import described
+from recsys.data.features import FeatureRequest
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
 from recsys.models.base import Step
 from recsys.models.registry import requested_model
 
 if TYPE_CHECKING:
-    from recsys.changes import Change
     from recsys.recommender import Recommender
 
 R = TypeVar("R", bound="Recommender")
 
 
-def refitted(recommender: R, change: Change, on_step: Callable[[Step], None] | None) -> R:
-    """Return a recommender with the requested model, fitted to the ratings after a change."""
+def refitted(recommender: R, ratings: Ratings, on_step: Callable[[Step], None] | None) -> R:
+    """Return a recommender with the model that was requested for another, fitted to ratings."""
     request = recommender.provenance.request
     if request is not None:
         model = requested_model(request)
     else:
         model = type(recommender.model)(**recommender.model.get_params())
-    ratings = model._plan(without_unrated(change))
+    ratings = model._plan(without_unrated(ratings))
     return type(recommender)(model)._fit(encoded_again(ratings), on_step)
 
 
-def without_unrated(change: Change) -> Ratings:
-    """Return the ratings after a change without the ids that a reading of them would not have.
-
-    These are users and items without ratings that the tables of features add, and those that
-    have lost their ratings.
-    """
-    before, after = change.before, change.after
-    idle_users = _idle(before.users, has_ratings(before), after.users, _adding_table(after, "user"))
-    idle_items = _idle(before.items, has_items(before), after.items, _adding_table(after, "item"))
-    return restricted(after, has_ratings(after) | idle_users, has_items(after) | idle_items)
-
-
-def _idle(
-    before: Ids, had_ratings: npt.NDArray[np.bool_], after: Ids, table: Features | None
-) -> npt.NDArray[np.bool_]:
-    """Return which ids have never had ratings, and are not from a table of features."""
-    indices = before.find(after.values)
-    idle = (indices >= 0) & ~had_ratings[indices]
-    if table is not None:
-        idle &= table.rows_of(after) < 0
-    return idle
-
-
-def _adding_table(ratings: Ratings, side: str) -> Features | None:
-    """Return the table whose ids without ratings were requested as well, or None."""
-    request = ratings.feature_request
-    table: Features | None = getattr(ratings, f"{side}_table")
-    return table if request is not None and request.unrated else None
+def without_unrated(ratings: Ratings) -> Ratings:
+    """Return ratings without the users and items that the encoding of their tables has added."""
+    users = has_ratings(ratings) | ~described(ratings, "user")
+    items = has_items(ratings) | ~described(ratings, "item")
+    return restricted(ratings, users, items)
 
 
 def encoded_again(ratings: Ratings) -> Ratings:

@@ -29,6 +29,7 @@ from recsys.models.item_item import HistoryModel
 from recsys.refit import refitted
 
 if TYPE_CHECKING:
+    from recsys.provenance import Provenance
     from recsys.recommender import Recommender
 
 R = TypeVar("R", bound="Recommender")
@@ -56,6 +57,9 @@ class Plan:
         Number of half-lives since the last fit.
     reason : str or None
         Reason for a fit to all ratings; None if the change can be folded in.
+    source : str or None
+        Source of the ratings, in words. If users are forgotten, the name only: the rest may have
+        numbers of their rows.
     forgets : bool
         Whether users are forgotten. The number of their events is not told, since it stays with
         the model.
@@ -65,6 +69,7 @@ class Plan:
     reading: dict[str, Any]
     aged: float
     reason: str | None
+    source: str | None
     forgets: bool
 
     @property
@@ -103,7 +108,20 @@ def planned(
     change = change_of(old, new, window=window, forget=forget)
     aged = recommender.training.get("aged", 0.0) + _half_lives(old, change.after)
     reason = reason_to_refit(recommender, change, new, refit, aged)
-    return Plan(change, reading, aged, reason, forgets=forget is not None)
+    if forget is None:
+        return Plan(change, reading, aged, reason, origin.source, forgets=False)
+    source = f"{_source_name(change.after, origin)}, without forgotten users"
+    change = replace(change, after=replace(change.after, source=None))
+    return Plan(change, reading, aged, reason, source, forgets=True)
+
+
+def _source_name(ratings: Ratings, origin: Provenance) -> str:
+    """Return the name of the source of ratings, or of the model from which they come."""
+    if ratings.source is not None:
+        return ratings.source.name
+    if origin.source is not None:
+        return origin.source.partition(": ")[0].removesuffix(", without forgotten users")
+    return "ratings"
 
 
 def updated(
@@ -132,10 +150,11 @@ def updated(
         ] or ["nothing"]
         finding = f"folded in {' and '.join(parts)}, without a new fit"
     else:
-        result = refitted(recommender, change, on_step)
+        result = refitted(recommender, change.after, on_step)
         finding = f"fitted again: {reason}"
     result.training |= {"changes": plan.description, "update": finding}
-    result._is_named, result.provenance = recommender._is_named, origin.child(reading)
+    result._is_named = recommender._is_named
+    result.provenance = replace(origin.child(reading), source=plan.source)
     return result
 
 

@@ -88,6 +88,8 @@ class Ids:
     __slots__ = ("_numbers", "_order", "_sorted", "kind", "values")
 
     def __init__(self, values: IdsLike, kind: str, *, sort: bool = True) -> None:
+        if isinstance(values, int | str):
+            values = [values]
         series = as_id_series(values if sort else _uniform(values, kind), kind).rechunk()
         self.kind = kind
         self._order: npt.NDArray[np.int64] | None = None  # index of each id in sorted order

@@ -104,7 +104,7 @@ def test_a_refit_without_a_person_is_a_fit_that_never_saw_the_person(name, is_sa
     if is_saved:
         before.save(tmp_path / "m")
         before = Recommender.load(tmp_path / "m")
-    after = before.update(forget=[PERSON], refit=True)
+    after = before.update(forget=PERSON, refit=True)
     assert_same(after, fitted(name, without(frame(), PERSON)))
     assert after.training["update"].startswith("fitted again")
     assert after.training["changes"] == "0 new events, users forgotten"

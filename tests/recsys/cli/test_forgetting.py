@@ -1,0 +1,127 @@
+"""Forgetting by the command: every saved file is that of a model that never saw the person."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+DAY = 86400
+START = 1_600_000_000
+SECRET = "quite-a-secret-person"
+# Of model.json, what tells one fit from another fit to the same ratings.
+IDENTITY = {"created", "checksum", "parent", "source"}
+EVENTS = ["--event-col", "did", "--event-weight", "buy=5,view=1,*=0.5", "--half-life", "40d"]
+
+
+def ratings(seed=0, n=1500):
+    """Ratings of 60 people; one of them decides what others do not."""
+    rng = np.random.default_rng(seed)
+    users = [f"user-{number}" for number in rng.integers(0, 60, n)]
+    items = [f"item-{number}" for number in rng.integers(0, 40, n)]
+    rows = pl.DataFrame({"user": users, "item": items})
+    rows = rows.with_columns(
+        stars=rng.choice([2.0, 3.0, 4.0], n),
+        timestamp=START + rng.permutation(n) * DAY // 8,
+        did=rng.choice(["view", "buy"], n),
+    )
+    own = {"user": SECRET, "item": [f"item-{n}" for n in (1, 2, 3, 777)]}
+    own |= {"stars": [0.5, 1.0, 5.0, 4.5], "timestamp": START + n * DAY, "did": "haggle"}
+    return pl.concat([rows, pl.DataFrame(own).cast(rows.schema)])
+
+
+def people():
+    names = [f"user-{number}" for number in range(61)]
+    rows = {"user": names, "age": [20 + number % 40 for number in range(61)]}
+    rows |= {"job": [["nurse", "smith", "baker"][number % 3] for number in range(61)]}
+    own = {"user": [SECRET, "only-in-the-table"], "age": [99, 1], "job": ["spy", "spy"]}
+    return pl.concat([pl.DataFrame(rows), pl.DataFrame(own)])
+
+
+def written(folder, rows, users):
+    """Write a table of ratings, items and users to a folder, and return the folder."""
+    folder.mkdir()
+    rows.write_csv(folder / "ratings.csv")
+    users.write_csv(folder / "users.csv")
+    numbers = range(45)
+    kinds = [["war", "love", "art"][number % 3] for number in numbers]
+    items = pl.DataFrame({"item": [f"item-{number}" for number in numbers], "genre": kinds})
+    items.write_csv(folder / "items.csv")
+    return folder
+
+
+@pytest.fixture
+def folders():
+    forgotten = [SECRET, "only-in-the-table"]
+    rest = [frame.filter(~pl.col("user").is_in(forgotten)) for frame in (ratings(), people())]
+    return written(Path("with"), ratings(), people()), written(Path("without"), *rest)
+
+
+def assert_same_files(one, other):
+    """Compare the arrays, and all of model.json but the identity and the summary of the update."""
+    names = {path.relative_to(one) for path in Path(one).rglob("*.npy")}
+    assert names == {path.relative_to(other) for path in Path(other).rglob("*.npy")}
+    different = [n for n in names if (Path(one) / n).read_bytes() != (Path(other) / n).read_bytes()]
+    assert different == []
+    manifests = [json.loads((Path(place) / "model.json").read_text()) for place in (one, other)]
+    for manifest in manifests:
+        for name in ("seconds", "update", "changes"):
+            manifest["training"].pop(name, None)
+    found, expected = ({k: v for k, v in m.items() if k not in IDENTITY} for m in manifests)
+    assert found == expected
+
+
+MODELS = {
+    "chosen": [],
+    "als": ["--model", "als", "--factors", "4"],
+    "linked": ["--model", "als", "--factors", "4", "-p", "linked=true"],
+    "bayes": ["--model", "bayes", "--factors", "3"],
+    "without features": ["--model", "als", "--no-features"],
+    "some features": ["--features", "job,genre", "--model", "als"],
+    "interactions": ["--implicit"],
+    "ials": ["--model", "ials", "--implicit", "--factors", "8"],
+    "blend": ["--model", "blend", "--implicit", "-p", "members=ials,ease", "--seed", "3"],
+    "events": ["--model", "ials", *EVENTS],
+    "popular": ["--model", "popular", *EVENTS],
+}
+
+
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+def test_a_refit_leaves_no_trace_of_a_person_in_any_file(run, folders, options):
+    everyone, others = folders
+    run("fit", everyone / "ratings.csv", *options, "--out", "m", "--threads", "2")
+    run("fit", others / "ratings.csv", *options, "--out", "expected", "--threads", "2")
+    forget = ["--forget-user", SECRET, "--forget-user", "only-in-the-table", "--refit"]
+    said = run("update", "m", *forget, "--out", "found", "--tag", "").stderr
+    assert "fitted again: as requested" in said
+    assert_same_files("found", "expected")
+    manifest = json.loads(Path("found/model.json").read_text())
+    assert manifest["source"].endswith("ratings.csv, without forgotten users")
+    assert manifest["training"]["changes"] == "0 new events, users forgotten"
+
+
+@pytest.mark.parametrize("name", ["chosen", "als", "interactions", "events"])
+def test_a_refit_of_a_window_has_the_files_of_a_fit_since_then(run, folders, name):
+    options = MODELS[name]
+    run("fit", folders[1] / "ratings.csv", *options, "--out", "m")
+    newest = pl.read_csv(folders[1] / "ratings.csv")["timestamp"].max()
+    run("fit", folders[1] / "ratings.csv", *options, "--since", newest - 90 * DAY, "--out", "n")
+    run("update", "m", "--window", "90d", "--refit", "--out", "found")
+    for place in ("n", "found"):
+        manifest = json.loads(Path(place, "model.json").read_text())
+        manifest["reading"].pop("window", None)
+        Path(place, "model.json").write_text(json.dumps(manifest))
+    assert_same_files("found", "n")
+
+
+@pytest.mark.parametrize("name", ["chosen", "als", "interactions", "events"])
+def test_a_refit_with_new_ratings_has_the_files_of_one_fit(run, folders, name):
+    options, rows = MODELS[name], pl.read_csv(folders[1] / "ratings.csv")
+    is_new = pl.Series(np.arange(len(rows)) % 5 == 0)
+    for place, part in (("old", rows.filter(~is_new)), ("new", rows.filter(is_new))):
+        written(Path(place), part, people().head(61))
+    run("fit", folders[1] / "ratings.csv", *options, "--out", "expected")
+    run("fit", "old/ratings.csv", *options, "--out", "m")
+    run("update", "m", "new/ratings.csv", "--refit", "--out", "found")
+    assert_same_files("found", "expected")
