@@ -63,6 +63,12 @@ class Change:
     n_repeated: int = 0
 
     @property
+    def is_empty(self) -> bool:
+        """Whether the ratings are the same as before."""
+        has_changed = len(self.changed_users) or len(self.changed_items)
+        return not (self.n_added or self.n_removed or has_changed)
+
+    @property
     def n_new(self) -> tuple[int, int]:
         """Numbers of new users and new items."""
         known = (self.users >= 0).sum(), (self.items >= 0).sum()

@@ -200,6 +200,8 @@ def reason_to_refit(
         raise DataError("No rating would be left.")
     if refit:
         return "as requested"
+    if change.is_empty:
+        return None
     unable = _inability(recommender.model, change)
     if refit is False:
         if unable:
@@ -207,8 +209,6 @@ def reason_to_refit(
         return None
     if unable:
         return unable
-    if not (change.n_added or change.n_removed):
-        return None
     folded_before = recommender.training.get("folded", 0)
     share = (folded_before + change.n_added + change.n_removed) / change.before.n_ratings
     if share > _SHARE:
@@ -244,6 +244,8 @@ def folded(model: Model, change: Change) -> Model:
     Users come first, then items, and once more the users, with all whose items have moved: a user
     folded in later with the same ratings gets the very same vector, which `explain` explains.
     """
+    if change.is_empty:
+        return model
     if isinstance(model, Blend):
         return model.with_parts([folded(part, change) for part in model.parts])
     if isinstance(model, HistoryModel):

@@ -189,6 +189,8 @@ def _merged(coded: DataFrame, duplicates: str) -> DataFrame:
 
     value, undecided = sql.col("value"), sql.lit(False)
     merged: Any = sql.max(value)
+    if "time" in coded.columns:  # an event that is repeated, as in overlapping files, counts once
+        coded = coded.dropDuplicates(["user", "item", "time", "value"])
     if duplicates in ("mean", "sum"):
         merged = (sql.avg if duplicates == "mean" else sql.sum)(value.cast("double"))
     elif duplicates == "error":

@@ -331,6 +331,16 @@ def test_small_updates_add_up_to_a_new_fit():
 # What is remembered
 
 
+@pytest.mark.parametrize("name", ["als", "ease", "popular", "spectral", "blend"])
+def test_an_update_without_news_keeps_the_model(name):
+    before = Recommender(name).fit(OLD)
+    again = before.update(OLD.take(np.arange(60)))
+    assert again.training["changes"] == "0 new events, 60 known already"
+    assert again.training["update"] == "folded in nothing, without a new fit"
+    for key, array in before.model._arrays().items():
+        np.testing.assert_array_equal(again.model._arrays()[key], array)
+
+
 def test_an_update_reads_as_the_model_was_read(tmp_path):
     events = pl.DataFrame(
         {
