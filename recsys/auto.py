@@ -10,13 +10,14 @@ from typing import Any, ClassVar, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from recsys.data.feedback import Feedback, judge_values
 from recsys.data.ratings import Ratings
 from recsys.errors import NotFittedError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
 from recsys.models.base import Floats, Model, OnStep
 from recsys.models.factor_form import FactorForm
-from recsys.models.histories import Histories, are_counts
+from recsys.models.histories import Histories
 from recsys.models.linear_filter import default_factors
 from recsys.models.parameters import model, random_state_parameter, threads_parameter
 from recsys.models.registry import make_model, model_class, parameters
@@ -111,8 +112,8 @@ def choose_model(ratings: Ratings) -> Choice:
     no ratings, or equal ratings (more than      implicit feedback: `spectral`, `ials`, and `ease`
     one)                                         (`sparse-ease` for more than 2,000 items), or a
                                                  blend of them
-    counts or amounts: positive, with a long     the same; the amounts are not used
-    tail
+    counts or amounts (see                       the same; the amounts are not used
+    `recsys.data.feedback.judge`)
     ratings of different values                  `als`, `als` with `linked` for up to 20 million
                                                  ratings, and `bayes` for up to 2 million
     ===========================================  ==================================================
@@ -128,17 +129,13 @@ def choose_model(ratings: Ratings) -> Choice:
     >>> str(choice), choice.ratings.implicit
     ('spectral, 1 factor: all ratings are 1, which makes them implicit feedback', True)
     """
-    if ratings.implicit:
-        weighted = ratings.weighted
-        kind = "weighted interactions" if weighted else "interactions"
+    feedback = feedback_of(ratings)
+    if ratings.implicit and feedback.kind != "counts":
+        kind = "weighted interactions" if ratings.weighted else "interactions"
         return _for_interactions(ratings, f"there are no ratings, only {kind}")
+    if feedback.kind != "grades":
+        return _for_interactions(as_implicit(ratings), feedback.reason)
     low, high = ratings.value_range()
-    if low == high and ratings.n_ratings > 1:
-        reason = f"all ratings are {low:g}, which makes them implicit feedback"
-        return _for_interactions(as_implicit(ratings), reason)
-    if are_counts(ratings.values):
-        reason = f"the ratings look like counts or amounts, from {low:g} to {high:g}"
-        return _for_interactions(as_implicit(ratings), f"{reason}: implicit feedback")
     reason = f"the ratings are between {low:g} and {high:g}"
     if ratings.n_ratings < _ENOUGH:
         factors = min(model_class("als")().get_params()["factors"], *ratings.shape)
@@ -388,6 +385,23 @@ class Auto(Model):
         return self.chosen._factor_form(users)
 
 
+def feedback_of(ratings: Ratings) -> Feedback:
+    """Return the decision on the values of ratings: that of the reader, or of the values."""
+    if ratings.feedback is not None:
+        return ratings.feedback
+    if ratings.scale is not None or ratings.implicit:
+        return Feedback("grades", *ratings.value_range())
+    return judge_values(ratings.values)
+
+
 def as_implicit(ratings: Ratings) -> Ratings:
-    """Return the ratings as implicit feedback, with all values 1."""
+    """Return the ratings as implicit feedback, with all values 1.
+
+    If nearly all are the same, lower ones are left out, because they are no likes.
+    """
+    if not ratings.implicit and feedback_of(ratings).kind == "equal":
+        values, counts = ratings.distribution()
+        common = values[counts.argmax()]
+        if values[0] < common:
+            ratings = ratings.take(ratings.values >= common)
     return replace(ratings.with_values(1), implicit=True)

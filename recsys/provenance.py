@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 REMEMBERED = (
-    *("user", "item", "rating", "timestamp", "event", "event_id"),
+    *("user", "item", "rating", "timestamp", "event", "event_id", "weight"),
     *("table", "item_table", "user_table", "encoding", "time_format", "missing"),
-    *("duplicates", "event_weights", "half_life"),
+    *("duplicates", "event_weights", "half_life", "scale", "feedback"),
 )
 """Options of `recsys.read_ratings` that are saved with a model, for updates."""
 

@@ -253,7 +253,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     tag: str | None = None
     title: str | None = None
     rule: RuleEntry = RuleEntry()
-    reading: dict[str, Scalar | dict[str, float]] = {}
+    reading: dict[str, Scalar | list[float] | dict[str, float]] = {}
     request: FitRequest | None = None
     checksum: str = ""
 
@@ -282,6 +282,7 @@ class SplitManifest(Struct, frozen=True, kw_only=True):
     counts: dict[str, int] = {}
     files: list[PartName] = []
     folds: list[FoldName] = []
+    weighted: bool = False  # the files have a column "weight"
 
 
 def read_document(file: Path) -> dict[str, Any]:

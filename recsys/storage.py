@@ -417,8 +417,11 @@ def _write_split(split: Any, folder: Path, form: str) -> None:
                 f"got {value!r}."
             )
     names = [f"{name}.{form}" for name in _PARTS[: len(split.parts)]]
+    weighted = split.train.implicit and split.train.as_interactions().weighted
     for name, ratings in zip(names, split.parts, strict=True):
         frame = ratings.to_frame()
+        if ratings.implicit:  # so that they are read as what they are
+            frame = frame.rename({"rating": "weight" if weighted else "count"}, strict=False)
         frame.write_csv(folder / name) if form == "csv" else frame.write_parquet(folder / name)
     for side in _SIDES:  # under names that `read_ratings` looks for next to ratings
         table = getattr(split.train, f"{side}_table")
@@ -436,6 +439,7 @@ def _write_split(split: Any, folder: Path, form: str) -> None:
         fingerprint=fingerprint(*split.parts),
         counts=counts,
         files=names,
+        weighted=weighted,
     )
     (folder / schema.SPLIT_MANIFEST).write_bytes(schema.to_json(manifest))
 

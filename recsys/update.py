@@ -41,7 +41,8 @@ _HALVINGS = 1.0  # of weights since a fit, after which all are fitted again
 def reading_of(recommender: Recommender) -> dict[str, Any]:
     """Return what `recsys.read_ratings` is to know of a model when it reads ratings for it."""
     ratings = recommender.ratings
-    return {**recommender.provenance.reading, "users": ratings.users, "items": ratings.items}
+    ids = {"users": ratings.users, "items": ratings.items}
+    return {**recommender.provenance.reading, **ids, "implicit": ratings.implicit}
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def planned(
         window = origin.reading.get("window")
     reading: dict[str, Any] = {} if window is None else {"window": window}
     if new is not None:
+        new = new.as_interactions()
         check_scale(new, old, recommender.training)
         reading |= {} if new.source is None else new.source.options
     change = change_of(old, new, window=window, forget=forget)

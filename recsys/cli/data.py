@@ -197,7 +197,7 @@ def scree(
     from recsys.models.registry import make_model
 
     check_plot(plot)
-    data = inputs.load_ratings(ratings, reader)
+    data = inputs.load_ratings(ratings, reader).as_interactions()
     with Activity("Decomposing"):
         matrix, decomposed = data.matrix, "implicit data"
         if not data.implicit:

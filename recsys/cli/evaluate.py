@@ -214,8 +214,9 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
         raise click.UsageError(f"Give at least two models to compare: {hint}.")
     loaded = [inputs.load_model(place) for place in places]
     first = loaded[0]
-    reader = replace(request.reader, implicit=first.ratings.implicit)
-    test = inputs.load_ratings(request.test, reader, without_weights(first.provenance.reading))
+    reading = without_weights(first.provenance.reading)
+    like = reading | {"implicit": first.ratings.implicit}
+    test = inputs.load_ratings(request.test, request.reader, like)
     saved = dict(zip(_labels(places, loaded, request.model), loaded, strict=True))
     trainings = {label: loaded_model.ratings for label, loaded_model in saved.items()}
     shared = evaluation.shared_test(trainings, test, repeats=request.splitting.repeats)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -224,8 +224,7 @@ def _new_ratings(
 
     if not ratings:
         return None
-    is_implicit = reader.implicit or old.ratings.implicit
-    return inputs.load_ratings(ratings, replace(reader, implicit=is_implicit), reading_of(old))
+    return inputs.load_ratings(ratings, reader, reading_of(old)).as_interactions()
 
 
 def _update(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,7 @@ def load_pairs(
     from recsys.readers import read_raw
     from recsys.readers.sources import open_data
 
+    require_columns(reader, ("user", "item", "timestamp"), f"{path} is read for pairs only")
     request = _request(reader, like, timestamp=reader.timestamp_col, implicit=True)
     with open_data(path, request.encoding) as data:
         columns = read_raw(data, request).plain().columns
@@ -106,6 +107,22 @@ def _request(
     return Request(**(given | earlier), sep=reader.sep, optional=frozenset(earlier) - {"encoding"})
 
 
+def require_columns(reader: ReaderOptions, used: Collection[str], reason: str) -> None:
+    """Check that the command line names columns of these roles only.
+
+    Raises
+    ------
+    UsageError
+        If it names another one, which would have no effect, for this reason.
+    """
+    context = click.get_current_context()
+    for role in ("user", "item", "rating", "timestamp", "event", "weight"):
+        name, option = getattr(reader, f"{role}_col"), f"{role}_col"
+        is_typed = context.get_parameter_source(option) is ParameterSource.COMMANDLINE
+        if name is not None and role not in used and is_typed:
+            raise click.UsageError(f"--{role}-col {name} has no effect: {reason}; leave it out.")
+
+
 def load_model(path: str) -> Recommender:
     """Load a saved model."""
     from recsys.recommender import Recommender
@@ -113,8 +130,12 @@ def load_model(path: str) -> Recommender:
     return Recommender.load(path)
 
 
-def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> Recommender:
+def open_recommender(
+    path: str, reader: ReaderOptions, fitting: FitOptions, roles: Collection[str] = ()
+) -> Recommender:
     """Load the saved model at `path`, or fit one to the ratings there.
+
+    With a saved model, the options may name columns of these roles, of another file.
 
     Raises
     ------
@@ -128,6 +149,9 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
         if fitting.model not in (None, name) and source is ParameterSource.COMMANDLINE:
             other = f"--model {fitting.model} needs a file of ratings; leave it out"
             raise CommandError(f"{path} is a saved {name} model, and {other}.")
+        if reader.item_table is not None or reader.user_table is not None:
+            roles = {*roles, "user", "item"}
+        require_columns(reader, roles, f"{path} is a saved model")
         from recsys.readers import read_table
 
         request, tables = _request(reader, recommender.provenance.reading), {}
@@ -144,7 +168,8 @@ def open_recommender(path: str, reader: ReaderOptions, fitting: FitOptions) -> R
     ratings = load_ratings(path, reader)
     is_given = source is not ParameterSource.DEFAULT
     planned, used, reason = plan_fit(fitting, ratings, reader, compare=is_given)
-    if reason is not None and used.implicit != ratings.implicit:
+    before, after = ((each.implicit, each.weighted) for each in (ratings, used))
+    if reason is not None and before != after:
         note(reason)
     fitted = fit_recommender(planned, used)
     where = "standard input" if path == "-" else path
@@ -228,7 +253,7 @@ def featured(
 def note_weights(models: Iterable[Model], ratings: Ratings) -> None:
     """Report which models ignore the weights of interactions."""
     names = [model.name for model in models if not model.uses_weights]
-    if names and ratings.implicit and ratings.weighted:
+    if names and ratings.implicit and ratings.as_interactions().weighted:
         verb = "does" if len(names) == 1 else "do"
         listed = ", ".join(names)
         note(f"{listed} {verb} not use the weights of interactions: all count the same")

@@ -164,6 +164,21 @@ class _Weights(click.ParamType[dict[str, float]]):
         return weights
 
 
+class _Scale(click.ParamType[tuple[float, float]]):
+    """Two numbers, with a comma between them."""
+
+    name = "scale"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from recsys.data.rows import check_scale
+        from recsys.errors import DataError
+
+        try:
+            return check_scale(value.split(",") if isinstance(value, str) else value)
+        except DataError:
+            self.fail(f"must be LOW,HIGH, such as 1,5, with LOW below HIGH; got {value!r}.")
+
+
 @dataclass(frozen=True)
 class ReaderOptions:
     """Options for reading ratings; with None, the reader decides."""
@@ -184,6 +199,15 @@ class ReaderOptions:
         "",
         "Ignore the rating column and treat every row as implicit feedback.",
         is_flag=True,
+    )
+    weight_col: str | None = declared(
+        "NAME", "Column of quantities, which weight interactions; a negative one is a return."
+    )
+    scale: tuple[float, float] | None = declared(
+        "LOW,HIGH",
+        "Lowest and highest grade, such as 1,5; by default those of the data.",
+        type=_Scale(),
+        default=None,
     )
     event_col: str | None = declared("NAME", "Column of the kinds of events.")
     event_id_col: str | None = declared("NAME", "Column of the ids of events.")

@@ -17,7 +17,7 @@ from recsys.cli.output import SUFFIXES, Activity, Output, note
 from recsys.errors import UnknownIdError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from recsys.data.ids import Ids
     from recsys.recommender import ColdPair, Recommender
@@ -44,9 +44,12 @@ class Source:
         others = {str(each.name) for each in context.command.params} - _ALONE
         return {*map(context.get_parameter_source, others)} <= {None, ParameterSource.DEFAULT}
 
-    def open(self) -> Recommender:
-        """Load the model, or fit one to the ratings."""
-        return inputs.open_recommender(self.path, self.reader, self.fitting)
+    def open(self, roles: Collection[str] = ()) -> Recommender:
+        """Load the model, or fit one to the ratings.
+
+        A verb that reads another file uses columns of these `roles`, with a saved model, too.
+        """
+        return inputs.open_recommender(self.path, self.reader, self.fitting, roles)
 
 
 source_options = cli.bundle(
@@ -205,7 +208,10 @@ def recommend(
             return
     from recsys.readers.id_lists import read_ids
 
-    recommender = source.open()
+    roles: tuple[str, ...] = () if block is None else ("user", "item")
+    if history is not None:
+        roles = ("user", "item", "rating", "timestamp", "event", "weight")
+    recommender = source.open(roles)
     if history is not None:
         recommender = recommender.fold_in(inputs.load_history(history, source.reader, recommender))
     elif described:
@@ -402,7 +408,7 @@ def predict(
     require(fits, "--user-features requires --item, and excludes --user and PAIRS.")
     fits = bool(pairs is not None or (item and (user or user_features)))
     require(fits, "--user and --item require each other; give both.")
-    recommender = source.open()
+    recommender = source.open(() if pairs is None else ("user", "item", "timestamp"))
     if user_features is not None:
         recommender, user = recommender.fold_in(user_features=user_features), (NEW_USER,)
     if pairs is None:

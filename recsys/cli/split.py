@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -133,8 +133,11 @@ def load_splits(
     from recsys.evaluation.split_files import read_pair, read_split
     from recsys.storage import is_split, split_files
 
-    def read(path: str | Path) -> Ratings:
-        return inputs.load_ratings(str(path), reader)
+    def read(
+        path: str | Path, *, weight: str | None = None, like: Mapping[str, Any] | None = None
+    ) -> Ratings:
+        own = reader if weight is None else replace(reader, weight_col=weight)
+        return inputs.load_ratings(str(path), own, like)
 
     train, test = pair
     if bool(sources) == (train is not None) or (train is None) != (test is None):

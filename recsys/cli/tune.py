@@ -318,5 +318,7 @@ def _words(options: cli.ReaderOptions | SplitOptions) -> list[str]:
     for flag, value in cli.given_in(options).items():
         if isinstance(value, dict):  # weights of events
             value = ",".join(f"{kind}={weight}" for kind, weight in value.items())
+        elif isinstance(value, tuple):  # the scale
+            value = ",".join(f"{end:g}" for end in value)
         words += [flag] if value is True else [flag, str(value)]
     return words

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -147,9 +146,9 @@ def monitor(
     check_file(report, "--report", (".html",))
     gates = parsed_gates(fail_if, [*_NAMES, *(f"{name}@{n}" for name in _OF_LISTS)])
     loaded = inputs.load_model(model)
-    is_implicit = reader.implicit or loaded.ratings.implicit
-    like = without_weights(loaded.provenance.reading)
-    new = inputs.load_ratings(ratings, replace(reader, implicit=is_implicit), like)
+    reading = without_weights(loaded.provenance.reading)
+    like = reading | {"implicit": loaded.ratings.implicit}
+    new = inputs.load_ratings(ratings, reader, like).as_interactions()
     before = next(reversed(measured(model)), None)
     reference = {name: value for name, (value, *_) in before.metrics.items()} if before else {}
     with Activity("Measuring"):

@@ -18,7 +18,7 @@ from recsys.errors import DataError
 from recsys.messages import enumerated, shortened
 
 Roles = dict[str, int]
-"""Positions of the columns by role: "user", "item", "rating", "timestamp", "event"."""
+"""Positions of the columns by role: "user", "item", "rating" (or weights), "timestamp", "event"."""
 
 FRAME = "The frame"
 """Name of a frame in messages."""
@@ -40,12 +40,15 @@ _COUNTED = 10
 BY_PLACE = ("user", "item", "rating", "timestamp")
 """Roles of the columns of a file without header."""
 
+_ROLES = (*BY_PLACE, "event", "event_id")
+
 _ID_WORD = re.compile("(uuid|guid|uid|key|code|sku|number|nr|no|num|idx|index|hash)$")
 _LISTED = 20
 _UNIT = re.compile(r"\(.*\)|\[.*\]")  # as in "Rating (1-5)"
 _DIGITS = re.compile(r"\s*\d{1,18}\s*")
 _NAMED = 5  # maximum number of unused columns in a description
-_OPTIONS = {role: f"--{role}-col" for role in (*BY_PLACE, "event")} | {"event_id": "--event-id-col"}
+_OPTIONS = {role: f"--{role}-col" for role in (*BY_PLACE, "event", "weight")}
+_OPTIONS["event_id"] = "--event-id-col"
 
 # Names in tiers: an earlier tier takes precedence, and two names of the same tier are ambiguous.
 # Names are compared in lower case, reduced to letters and digits, and with "id" in place of other
@@ -113,11 +116,44 @@ class Request:
     implicit: bool = False
     rules: RowRules = field(default_factory=RowRules)
     optional: frozenset[str] = frozenset()
+    weight: str | None = None
 
     @property
     def columns(self) -> dict[str, str]:
         """Requested columns by role."""
         return {r: name for r in _OPTIONS if (name := getattr(self, r)) is not None}
+
+    @property
+    def needed(self) -> dict[str, str]:
+        """Requested columns that may not be missing, by role."""
+        return {role: name for role, name in self.columns.items() if role not in self.optional}
+
+    def check(self, where: str) -> None:
+        """Check that each column that is requested by name is used.
+
+        Raises
+        ------
+        DataError
+            If another option leaves one unused. The message begins with `where`.
+        """
+        rating = self.needed.get("rating")
+        if rating is None:
+            return
+        weight = self.needed.get("weight")
+        others = {
+            "weight": weight is not None,
+            "implicit": self.implicit,
+            "event_weights": self.rules.event_weights is not None,
+            "half_life": self.rules.half_life is not None,
+        }
+        other = next((name for name, is_given in others.items() if is_given), None)
+        if other is not None:
+            option = _option_for(other, where, weight if other == "weight" else None)
+            raise DataError(
+                f"{where}: {option} is for interactions, which have no ratings, but "
+                f"{_option_for('rating', where, rating)} names ratings; leave out one of them. "
+                f"Quantities are weights of interactions: {_option_for('weight', where, rating)}."
+            )
 
 
 def choose_columns(
@@ -135,6 +171,7 @@ def choose_columns(
         the same column, or no column matches a `required` role. The message begins with `where`,
         the name of the file.
     """
+    request.check(where)
     chosen: dict[str, int | None] = {}
     for role, wanted in request.columns.items():
         found = [place for place, name in enumerate(names) if name == wanted]
@@ -160,8 +197,15 @@ def choose_columns(
     missing = [role for role in required if chosen[role] is None]
     if missing:
         raise DataError(_missing_columns(missing, chosen["rating"] is None, names, where))
-    if request.implicit or request.rules.event_weights is not None:
+    weight = chosen.pop("weight", None)
+    if weight is not None or request.implicit or request.rules.event_weights is not None:
         chosen["rating"] = None
+    if chosen["rating"] is not None and "event" in request.needed:
+        event = _option_for("event", where, request.event)
+        raise DataError(
+            f"{where}: kinds of events have no effect on ratings; leave out {event}, or give the "
+            f"kinds weights with {_option_for('event_weights', where)}."
+        )
     if "event" not in chosen:
         chosen["event"] = None
         if chosen["rating"] is None:
@@ -172,7 +216,9 @@ def choose_columns(
                     raise
     if "event_id" not in chosen:
         chosen["event_id"] = usual_column(names, "event_id", where, set(chosen.values()))
-    return {role: place for role in _OPTIONS if (place := chosen[role]) is not None}
+    if weight is not None:
+        chosen["rating"] = weight
+    return {role: place for role in _ROLES if (place := chosen[role]) is not None}
 
 
 def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], where: str) -> str:
@@ -195,6 +241,15 @@ def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], 
 def _option(role: str, where: str) -> str:
     """Return the option that names the column of a role; for a Python frame, the argument."""
     return f"{role}=" if where == FRAME else _OPTIONS.get(role, "")
+
+
+def _option_for(name: str, where: str, column: str | None = None) -> str:
+    """Return an option for reading, perhaps with its column; for a Python frame, the argument."""
+    if column is not None:
+        return f"{name}={column!r}" if where == FRAME else f"{_OPTIONS[name]} {column}"
+    if where == FRAME:
+        return name
+    return "--event-weight" if name == "event_weights" else f"--{name.replace('_', '-')}"
 
 
 def wide_hint(width: int) -> str:
@@ -332,6 +387,8 @@ def assign_roles(
                 "event_weights=); 0 leaves a kind out."
             )
     parts = {role: f"{role} = {names[place]}" for role, place in roles.items()}
+    if (place := roles.get("rating")) is not None and _holds_weights(place, names, request):
+        parts["rating"] = f"weight = {names[place]}"
     used, form = set(roles.values()), request.rules.time_format
     if "timestamp" in roles and request.timestamp is None:
         times = sample(roles["timestamp"])
@@ -348,6 +405,12 @@ def assign_roles(
     if unused and ("rating" not in roles or "timestamp" not in roles):
         parts["unused"] = f"not used: {enumerated(unused, _NAMED)}"
     return roles, ", ".join(parts.values())
+
+
+def _holds_weights(place: int, names: Sequence[str], request: Request) -> bool:
+    """Return whether the column in the role of ratings is the one that is requested for weights."""
+    weight = request.weight
+    return weight is not None and plain_name(names[place]) == plain_name(weight)
 
 
 def names_without_header(

@@ -25,6 +25,7 @@ _MOST_IDS = 2**31 - 1
 _FEWEST = 1 << 16  # minimum number of rows to allocate
 _FEWEST_KEYS = 1 << 12  # minimum number of keys to allocate
 _LARGEST = float(np.finfo(np.float32).max)
+_ROUNDING = 1e-6  # share of the sum of absolute weights that is a rounding error
 
 Data = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 Times = npt.NDArray[np.int32] | npt.NDArray[np.int64] | npt.NDArray[np.float64]
@@ -607,6 +608,9 @@ def _totals(
     ones = np.broadcast_to(np.float32(1), n_entries)  # takes no memory
     numbers = ones if grouped.values is None else grouped.values.at()
     totals: npt.NDArray[np.float64] = np.add.reduceat(numbers, firsts, dtype=np.float64)
+    if numbers.min(initial=0) < 0:  # what is returned as a whole leaves no rounding error
+        sizes = np.add.reduceat(np.abs(numbers), firsts, dtype=np.float64)
+        totals[np.abs(totals) <= _ROUNDING * sizes] = 0
     if policy == "mean":
         totals /= np.diff(firsts, append=n_entries)
     return totals

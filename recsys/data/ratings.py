@@ -31,6 +31,7 @@ from recsys.data.events import (
     implied_events,
 )
 from recsys.data.features import FeatureRequest, Features, TableLike
+from recsys.data.feedback import Feedback
 from recsys.data.frames import (
     FrameLike,
     as_frame,
@@ -90,7 +91,8 @@ class Ratings:
         Seconds since 1970-01-01 UTC, float64 if some have a fraction; `timestamps` are int64.
     implicit : bool
         True for implicit feedback: interactions without ratings. `values` are then ones, or weights
-        from the kind or age of events, or counts of summed pairs.
+        from quantities, the kind or the age of events, or counts. Models use weights, but not
+        counts that were not named as weights (see `as_interactions`).
     item_table, user_table : Features or None
         Tables of items and users. They may have rows for ids without ratings.
     n_duplicates : int
@@ -110,6 +112,10 @@ class Ratings:
     in_time_order : bool ndarray of shape (n_users,), or None
         Users of whom no row was read before an older one; None without times. If these are all
         users, the order of rows decides between events of the same time.
+    feedback : Feedback or None
+        Decision of the reader on the values: grades, counts of interactions, ...
+    scale : tuple of float, or None
+        Lowest and highest grade, if they were given.
 
     Examples
     --------
@@ -136,6 +142,8 @@ class Ratings:
     rule: EventRule = field(default_factory=EventRule)
     feature_request: FeatureRequest | None = None
     in_time_order: npt.NDArray[np.bool_] | None = None
+    feedback: Feedback | None = None
+    scale: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         nnz = int(self.indptr[-1])
@@ -177,6 +185,7 @@ class Ratings:
         timestamp: str | None = None,
         event: str | None = None,
         event_id: str | None = None,
+        weight: str | None = None,
         duplicates: str | None = None,
         implicit: bool = False,
         item_table: TableLike | None = None,
@@ -193,7 +202,9 @@ class Ratings:
             by their usual names (user_id, movieId, stars, time, ...); see `Ratings.source`.
         rating : str, optional
             Column of numbers; without one the rows are implicit feedback. In a Boolean column, true
-            rows are interactions and false rows are left out.
+            rows are interactions and false rows are left out. So are counts: each pair with a
+            positive count is an interaction. `recsys.data.feedback.judge` tells counts from grades
+            by the name of the column and the bulk of the values; `scale` and `weight` decide it.
         timestamp : str, optional
             Column of times, in a form that `recsys.data.times.unix_seconds` reads.
         event : str, optional
@@ -201,6 +212,9 @@ class Ratings:
         event_id : str, optional
             Column of the ids of events. Of several rows with the same id, the first one counts.
             Rows without an id are known by their user, item, time, kind and value.
+        weight : str, optional
+            Column of quantities, the weights of interactions. A negative one, such as a return, is
+            subtracted; pairs whose sum is 0 or less are left out.
         duplicates : {"last", "first", "mean", "sum", "error"}, optional
             Treatment of repeated (user, item) pairs. First and last refer to the time if known, and
             otherwise (and on ties) to the order of rows. By default the last row is kept, but
@@ -222,6 +236,9 @@ class Ratings:
             Format of the times, such as "%m/%d/%Y", or the unit of numbers: s, ms, us, ns.
         missing : float, optional
             Rating that marks a missing value, such as 0 or 99; its rows are left out.
+        scale : tuple of float, optional
+            Lowest and highest grade, such as (1, 5); by default those of the data. Other ratings
+            are bad rows.
         bad_rows : {"error", "skip"} or float
             Treatment of rows with a missing id or an unreadable rating or time. "error" raises at
             the first one. "skip" leaves them out, and raises if they are more than 1% of all rows;
@@ -237,8 +254,17 @@ class Ratings:
         policy, rules = check_policy(duplicates), RowRules.of(**options)
         frame = as_frame(frame)
         names = column_names(frame)
+        rules = replace(rules, weights=weight is not None)
         request = Request(
-            user, item, rating, timestamp, event, event_id, implicit=implicit, rules=rules
+            user,
+            item,
+            rating,
+            timestamp,
+            event=event,
+            event_id=event_id,
+            weight=weight,
+            implicit=implicit,
+            rules=rules,
         )
 
         def sample(place: int) -> list[Any]:
@@ -248,7 +274,8 @@ class Ratings:
         chosen = to_polars(frame, [names[place] for place in roles.values()])
         columns = {role: chosen[names[place]] for role, place in roles.items()}
         del chosen
-        rows = prepared(Rows(columns, layout, bad=BadRows(rules.bad_rows)), rules)
+        name = names[roles["rating"]] if "rating" in roles else ""
+        rows = prepared(Rows(columns, layout, bad=BadRows(rules.bad_rows), name=name), rules)
         ratings = build_ratings(rows, policy, "frame")
         of_items, of_users = (ratings.items, item), (ratings.users, user)
         tables = table_of(item_table, *of_items), table_of(user_table, *of_users)
@@ -403,6 +430,22 @@ class Ratings:
         data, levels = Values.of(values)
         rule = EventRule(self.rule.policy)
         return replace(self, data=data, levels=levels, events=None, rule=rule)
+
+    def as_interactions(self) -> Ratings:
+        """Return ratings for models: counts that were not named as weights become ones."""
+        if self.feedback is None or self.feedback.kind != "counts" or not self.weighted:
+            return self
+        ratings = self.with_values(1)
+        events = self.events
+        if events is None:
+            return ratings
+        keys = events.users * np.int64(self.n_items) + events.items
+        pairs = self.user_index_of_nonzeros() * np.int64(self.n_items) + self.indices
+        counts = np.isin(keys, pairs)
+        if events.values is not None:
+            counts &= events.values.at() > 0
+        rule = replace(self.rule, policy="last")
+        return replace(ratings, events=replace(events.take(counts), values=None), rule=rule)
 
     @property
     def matrix(self) -> sp.csr_array[np.float32]:
@@ -635,8 +678,11 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
     if collected.n_returned:
         pairs = counted(collected.n_returned, "pair")
         rows.remarks.append(f"{pairs} left out whose weights add up to zero or less")
+        if not len(collected.csr.indices):
+            raise DataError(f"No pair has a positive weight: {'; '.join(rows.remarks)}.")
     source = Source.of(name, rows, collected.csr.n_duplicates, policy)
-    return _of_collected(users, items, collected, rows.implicit, source)
+    ratings = _of_collected(users, items, collected, rows.implicit, source)
+    return replace(ratings, feedback=rows.feedback, scale=rows.scale)
 
 
 def _usual_policy(rows: Rows) -> Policy:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypedDict, get_args
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from lowrank.kernels import level_counts
+from recsys.data.feedback import Feedback, Kind, judge, judge_values
 from recsys.data.ids import MISSING_IDS, Place, Spot, as_id_series, row_place
 from recsys.data.times import (
     SECONDS,
@@ -38,7 +40,10 @@ _FEW_LEVELS = 4  # minimum number of levels that are more than yes, no and unkno
 OPTIONAL_ROLES = ("event", "event_id")
 """Columns whose values may be missing."""
 
-_COLUMNS = ("user", "item", "rating", "timestamp", *OPTIONAL_ROLES, "item_table", "user_table")
+_COLUMNS = (
+    *("user", "item", "rating", "timestamp", "weight"),
+    *(*OPTIONAL_ROLES, "item_table", "user_table"),
+)
 ANY_EVENT = "*"  # stands for all kinds of events that are not named
 NO_EVENT = "(none)"  # stands for a missing kind
 _MOST_KINDS = 20  # a column with more different values is not of kinds of events
@@ -59,12 +64,17 @@ class RowOptions(TypedDict, total=False):
     until: Moment | None
     time_format: str | None
     missing: float | None
+    scale: tuple[float, float] | None
     bad_rows: str | float
 
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """Checked `RowOptions`: times in seconds, and the maximum share of bad rows (None: raise)."""
+    """Checked `RowOptions`: times in seconds, and the maximum share of bad rows (None: raise).
+
+    `weights` tells that the column in the role of ratings has weights, and `feedback` what an
+    earlier reading has decided on it.
+    """
 
     event_weights: EventWeights | None = None
     half_life: float | None = None
@@ -73,6 +83,9 @@ class RowRules:
     time_format: str | None = None
     missing: float | None = None
     bad_rows: float | None = None
+    scale: tuple[float, float] | None = None
+    weights: bool = False
+    feedback: Kind | None = None
 
     @classmethod
     def of(
@@ -84,6 +97,7 @@ class RowRules:
         until: Moment | None = None,
         time_format: str | None = None,
         missing: float | None = None,
+        scale: tuple[float, float] | None = None,
         bad_rows: str | float = "error",
         **unknown: Any,
     ) -> Self:
@@ -121,7 +135,27 @@ class RowRules:
             raise DataError(f"since must be before until; got {since} and {until}.")
         half = None if half_life is None else duration(half_life, "half_life")
         form = None if time_format is None else check_time_format(time_format)
-        return cls(event_weights, half, first, last, form, missing, limit)
+        ends = None if scale is None else check_scale(scale)
+        return cls(event_weights, half, first, last, form, missing, limit, ends)
+
+
+def check_scale(scale: Any) -> tuple[float, float]:
+    """Return the lowest and the highest grade of a scale.
+
+    Raises
+    ------
+    DataError
+        If they are not two finite numbers in increasing order.
+    """
+    try:
+        low, high = (math.nan, math.nan) if isinstance(scale, str) else map(float, scale)
+    except (TypeError, ValueError):
+        low, high = math.nan, math.nan
+    if not -_LARGEST <= low < high <= _LARGEST:
+        raise DataError(
+            f"scale must be the lowest and the highest grade, such as (1, 5); got {scale!r}."
+        )
+    return low, high
 
 
 @dataclass(slots=True)
@@ -185,8 +219,9 @@ class Rows:
     `layout` describes the format and the columns. `place` gives the place of a row (counted from
     0), such as "ratings.csv, line 17". Idle users have no items. `bad` counts the rows that are
     left out. If `implicit` is true, ratings are weights. `remarks` describe changes to the rows.
-    `kind_weights` has the weight of each kind of event, and `half_life` the age in seconds at which
-    a weight is halved.
+    `name` is that of the column of ratings in the header, and `feedback` the decision on it, next
+    to the `scale` of grades if it was given. `kind_weights` has the weight of each kind of event,
+    and `half_life` the age in seconds at which a weight is halved.
     """
 
     columns: dict[str, pl.Series]
@@ -198,6 +233,9 @@ class Rows:
     remarks: list[str] = field(default_factory=list)
     levels: npt.NDArray[np.float32] | None = None
     in_seconds: bool = False
+    name: str = ""
+    feedback: Feedback | None = None
+    scale: tuple[float, float] | None = None
     arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     distinct: dict[str, pl.Series] = field(default_factory=dict)
     kind_weights: dict[str, float] = field(default_factory=dict)
@@ -281,23 +319,22 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     """Select the rows to use, and convert ratings, weights and times to numbers.
 
     Bad rows raise or are left out first. The next steps are rows without a rating or like, the
-    range of times, the weights of events, and the half-life.
+    decision between grades and counts, the range of times, the weights of events, and the
+    half-life.
 
     Raises
     ------
     DataError
         If a row is bad, too many rows are bad, no row is left, or a rule does not fit the columns.
     """
-    if rows.levels is not None and rules.missing is None:
-        _judge_levels(rows, np.sort(rows.levels))
     numbers = rows.arrays.get("rating") if rows.levels is None else rows.levels
     if numbers is not None and not np.isfinite(numbers).all():
         rows.decode()
-    given = None if rows.in_seconds else rows.arrays.get("timestamp")
-    is_plain = given is None or (SECONDS[0] <= given.min() and given.max() <= SECONDS[1])
-    if rows.arrays and rules == RowRules() and is_plain:
+    if rows.arrays and _is_plain(rows, rules):
         rows.implicit = "rating" not in rows.arrays
-        return rows
+        _decide(rows, rules)
+        if rows.arrays:
+            return rows
     columns = rows.spread().columns
     if not len(columns["user"]):
         rows.bad.check(0)
@@ -313,7 +350,11 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if rules.missing is not None:
         _leave_out_missing(rows.decode(), rules.missing)
     elif rows.levels is None and "rating" in columns:  # levels are finite numbers
-        _judge_ratings(rows, columns["rating"])
+        _convert_ratings(rows, rules)
+    if rows.feedback is None:
+        _decide(rows, rules)
+    if rules.scale is not None and rows.implicit:
+        raise DataError("scale applies to ratings, and these data have no ratings.")
     if (times := columns.pop("timestamp", None)) is not None:
         columns["timestamp"] = _seconds(rows, times, rules.time_format)
     elif rules.time_format is not None:
@@ -331,6 +372,89 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     return rows
 
 
+def _is_plain(rows: Rows, rules: RowRules) -> bool:
+    """Return whether the rows are used as they are, apart from the decision on their values."""
+    if replace(rules, feedback=None, weights=False, scale=None) != RowRules():
+        return False
+    times = None if rows.in_seconds else rows.arrays.get("timestamp")
+    return times is None or (SECONDS[0] <= times.min() and times.max() <= SECONDS[1])
+
+
+def _decide(rows: Rows, rules: RowRules) -> None:
+    """Decide whether the values are grades, counts or weights; leave out those that are none."""
+    if rows.implicit:
+        return
+    if rules.weights:
+        rows.implicit = True
+        return
+    feedback = _judged(rows, rules)
+    rows.feedback, rows.scale = feedback, rules.scale
+    if rules.scale is not None:
+        _check_scale(rows, rules.scale)
+    elif feedback.kind == "counts":
+        rows.implicit = True
+    elif feedback.kind == "likes":
+        _take_likes(rows)
+    elif rules.missing is None:
+        _judge_levels(rows)
+    if rules.feedback is None and feedback.remark:
+        rows.remarks.append(feedback.remark)
+
+
+def _judged(rows: Rows, rules: RowRules) -> Feedback:
+    """Return the decision on the values, unless it was made before or by an option."""
+    kind = "grades" if rules.scale is not None else rules.feedback
+    found = _distribution(rows)
+    if kind is None and found is not None:
+        return judge(*found, rows.name)
+    if kind is None:
+        return judge_values(_numbers_of(rows), rows.name)
+    values = _numbers_of(rows) if found is None else found[0]
+    return Feedback(kind, float(values.min(initial=np.inf)), float(values.max(initial=-np.inf)))
+
+
+def _distribution(rows: Rows) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None:
+    """Return the levels of coded ratings in increasing order, and their numbers of rows."""
+    if rows.levels is None:
+        return None
+    codes = rows.arrays["rating"] if rows.arrays else rows.columns["rating"].to_numpy()
+    counts = level_counts(codes)[: len(rows.levels)]
+    order = np.argsort(rows.levels, kind="stable")
+    order = order[counts[order] > 0]
+    return rows.levels[order], counts[order]
+
+
+def _numbers_of(rows: Rows) -> npt.NDArray[np.float32]:
+    """Return ratings that are not coded."""
+    array = rows.arrays.get("rating")
+    return rows.columns["rating"].to_numpy() if array is None else array
+
+
+def _take_likes(rows: Rows, noun: str = "rating") -> None:
+    """Take numbers above 0 as likes, and leave out the other rows."""
+    liked = rows.decode().columns.pop("rating") > 0
+    rows.implicit = True
+    if n_left_out := rows.keep(liked):
+        row = counted(n_left_out, "row")
+        rows.remarks.append(f"{row} left out whose {noun} is 0 or less")
+
+
+def _check_scale(rows: Rows, scale: tuple[float, float]) -> None:
+    """Check that all ratings are on the scale, and say it."""
+    low, high = scale
+    numbers = _numbers_of(rows) if rows.levels is None else rows.levels
+    if numbers.min(initial=low) < low or numbers.max(initial=high) > high:
+        ratings = rows.decode().columns["rating"]
+        row = ((ratings < low) | (ratings > high)).arg_max() or 0
+        raise DataError(f"{rows.place(row)}: {_off_scale(ratings[row], scale)}")
+    rows.remarks.append(f"grades from {low:g} to {high:g} (scale)")
+
+
+def _off_scale(value: float, scale: tuple[float, float]) -> str:
+    low, high = scale
+    return f"rating {value:g} is outside of the scale, {low:g} to {high:g}."
+
+
 def _leave_out_missing(rows: Rows, missing: float) -> None:
     """Convert ratings to numbers, and leave out those that mark a missing value."""
     if rows.implicit:
@@ -340,23 +464,31 @@ def _leave_out_missing(rows: Rows, missing: float) -> None:
     rows.remarks.append(f"{left_out} left out whose rating is {missing:g} (missing)")
 
 
-def _judge_ratings(rows: Rows, given: pl.Series) -> None:
+def _convert_ratings(rows: Rows, rules: RowRules) -> None:
     """Convert ratings to numbers; of a column of likes, leave out the rows that are false."""
-    if (liked := _truths(given)) is None:
-        ratings = rows.columns["rating"] = rating_values(given, rows.place)
-        if ratings.min() in (-1, 0):
-            _judge_levels(rows, ratings.unique().sort().to_numpy())
+    given = rows.columns["rating"]
+    liked = None if rules.weights else _truths(given)
+    if liked is None:
+        noun = "weight" if rules.weights else "rating"
+        rows.columns["rating"] = rating_values(given, rows.place, noun)
         return
     if liked.null_count():
         row = liked.is_null().arg_max() or 0
         raise DataError(f"{rows.place(row)}: rating {given[row]!r} is neither true nor false.")
     del rows.columns["rating"]
-    rows.implicit = True
+    rows.implicit, rows.feedback = True, Feedback("likes", 0, 1)
     rows.remarks.append(f"{counted(rows.keep(liked), 'row')} left out whose rating is false")
 
 
-def _judge_levels(rows: Rows, levels: npt.NDArray[np.float32]) -> None:
+def _judge_levels(rows: Rows) -> None:
     """Leave out ratings of -1 if others are from 0 on; remark on zeros among 1, 2, 3, ..."""
+    found = _distribution(rows)
+    if found is not None:
+        levels = found[0]
+    elif rows.arrays or rows.columns["rating"].min() not in (-1, 0):
+        return
+    else:
+        levels = rows.columns["rating"].unique().sort().to_numpy()
     if len(levels) < _FEW_LEVELS or not (levels == np.floor(levels)).all():
         return
     if levels[0] == -1 and levels[1] >= 0:
@@ -394,7 +526,14 @@ def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
             masks[role] = ~(numbers.is_finite() & (numbers.floor() == numbers)).fill_null(False)
     if "rating" in columns:
         liked = _truths(columns["rating"])
-        masks["rating"] = (_numbers(columns["rating"]) if liked is None else liked).is_null()
+        ratings = _numbers(columns["rating"]) if liked is None else liked
+        masks["rating"] = ratings.is_null()
+        if rules.scale is not None and liked is None:
+            low, high = rules.scale
+            outside = (ratings < low) | (ratings > high)
+            if rules.missing is not None:
+                outside &= ratings != rules.missing
+            masks["rating"] |= outside.fill_null(False)
     if "timestamp" in columns:
         times = columns["timestamp"]
         known = times if rows.in_seconds else seconds_or_null(times, rules.time_format)
@@ -407,7 +546,9 @@ def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
         if role == "timestamp":
             problem = time_problem(value, rules.time_format)
         elif role == "rating":
-            problem = str(rating_problem(value))
+            problem = rating_problem(value, "weight" if rules.weights else "rating") or _off_scale(
+                float(value), rules.scale or (0, 0)
+            )
         elif value is None or isinstance(value, str):
             problem = f"the {role} id is missing" + f" ({value!r})" * (value is not None) + "."
         else:
@@ -494,13 +635,16 @@ def _check_half_life(rows: Rows, half_life: float) -> None:
             "half_life needs timestamps; name their column with --timestamp-col (timestamp=)."
         )
     rows.half_life = half_life
+    if rows.feedback is not None and rows.feedback.kind == "counts":
+        _take_likes(rows, "count")
+        rows.feedback = None  # the weights are those of the age
     days = half_life / 86400
     unit = "day" if days == 1 else "days"
     rows.remarks.append(f"weights halve every {days:g} {unit}")
 
 
-def rating_values(series: pl.Series, place: Place = row_place) -> pl.Series:
-    """Convert ratings to a column of Float32.
+def rating_values(series: pl.Series, place: Place = row_place, noun: str = "rating") -> pl.Series:
+    """Convert ratings, or other numbers with this noun, to a column of Float32.
 
     Raises
     ------
@@ -510,26 +654,26 @@ def rating_values(series: pl.Series, place: Place = row_place) -> pl.Series:
     numbers = _numbers(series)
     if numbers.null_count():
         row = numbers.is_null().arg_max() or 0
-        raise DataError(f"{place(row)}: {rating_problem(series[row])}")
+        raise DataError(f"{place(row)}: {rating_problem(series[row], noun)}")
     return numbers
 
 
-def rating_problem(value: object) -> str | None:
-    """Return a sentence on why a value cannot be a rating, or None if it can."""
+def rating_problem(value: object, noun: str = "rating") -> str | None:
+    """Return a sentence on why a value cannot be a rating (or weight), or None if it can."""
     if value is None or value in MISSING_IDS:
-        return "the rating is missing" + f" ({value!r})" * bool(value) + "."
+        return f"the {noun} is missing" + f" ({value!r})" * bool(value) + "."
     text = str(value)
     if _THOUSANDS.fullmatch(text):
         return (
-            f"rating {text!r} is not a number; write it without commas, or decimals with a point."
+            f"{noun} {text!r} is not a number; write it without commas, or decimals with a point."
         )
     number = pl.Series([text]).cast(pl.Float64, strict=False).item()  # as for columns
     if number is None:
         point = "; decimals need a point" if _DECIMAL_COMMA.fullmatch(text) else ""
-        return f"rating {shortened(text)!r} is not a number{point}."
+        return f"{noun} {shortened(text)!r} is not a number{point}."
     if not math.isfinite(number):
-        return f"rating {text} is not a finite number."
-    return f"rating {text} does not fit in float32." if abs(number) > _LARGEST else None
+        return f"{noun} {text} is not a finite number."
+    return f"{noun} {text} does not fit in float32." if abs(number) > _LARGEST else None
 
 
 def _numbers(series: pl.Series) -> pl.Series:

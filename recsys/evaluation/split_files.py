@@ -62,8 +62,9 @@ def split_from_pair(
         user and a known item.
     """
     check_choice("repeats", repeats, get_args(Repeats))
-    train, test = as_ratings(train), as_ratings(test)
-    history = None if history is None else as_ratings(history)
+    train = as_ratings(train)
+    test = as_ratings(test, _like(train))
+    history = None if history is None else as_ratings(history, _like(train))
     users = (train if history is None else history).users.union(test.users.values)
     items = train.items.union(test.items.values)
     if history is not None:
@@ -179,10 +180,14 @@ def _features_of(features: Any, known: Ids, ids: Ids) -> Any:
     return replace(features, matrix=rows)
 
 
-def read_split(
-    path: str | Path, read: Callable[[str | Path], Ratings] | None = None
-) -> Split | list[Split]:
-    """Read the split in a folder, or its folds; `read` reads the ratings of a file.
+def _like(train: Ratings) -> dict[str, Any]:
+    """Return what the reader of test ratings needs to know of the training ratings."""
+    feedback = None if train.feedback is None else train.feedback.kind
+    return {"feedback": feedback, "implicit": train.implicit}
+
+
+def read_split(path: str | Path, read: Callable[..., Ratings] | None = None) -> Split | list[Split]:
+    """Read the split in a folder, or its folds; `read` reads a file as `read_ratings` does.
 
     Raises
     ------
@@ -207,7 +212,7 @@ def read_split(
 def read_pair(
     train: str | Path,
     test: str | Path,
-    read: Callable[[str | Path], Ratings] | None = None,
+    read: Callable[..., Ratings] | None = None,
     history: Path | None = None,
     repeats: Repeats = "drop",
 ) -> Split:
@@ -230,10 +235,13 @@ def read_pair(
             raise DataError(f"{folder / SPLIT_MANIFEST} is damaged: it lacks {', '.join(needed)}.")
     names = ("method", "parameters") if manifest else ()
     described: dict[str, Any] = {name: getattr(manifest, name) for name in names}
-    earlier = None if history is None else read(history)
+    weight = "weight" if manifest is not None and manifest.weighted else None
+    known = read(train, weight=weight)
+    held_out = read(test, weight=weight, like=_like(known))
+    earlier = None if history is None else read(history, weight=weight, like=_like(known))
     if manifest is not None:
         repeats = manifest.repeats
-    split = split_from_pair(read(train), read(test), history=earlier, repeats=repeats, **described)
+    split = split_from_pair(known, held_out, history=earlier, repeats=repeats, **described)
     if manifest is not None and manifest.fingerprint != fingerprint(*split.parts):
         raise DataError(
             f"The files in {folder} are not those that its {SPLIT_MANIFEST} describes; make the "

@@ -272,11 +272,14 @@ class Model:
                 "makes them, and a Recommender around the model takes frames and paths."
             )
         if self._needs_values and ratings.implicit:
+            reason = "these have no rating column (implicit feedback)"
+            if ratings.feedback is not None and ratings.feedback.kind == "counts":
+                reason = "these are counts of interactions (--scale LOW,HIGH reads them as grades)"
             raise DataError(
-                f"The {self.name} model needs ratings with values, but these have no rating column "
-                "(implicit feedback); use a model of implicit feedback such as spectral, ease or "
-                "popular."
+                f"The {self.name} model needs ratings with values, but {reason}; use a model of "
+                "implicit feedback such as spectral, ease or popular."
             )
+        ratings = ratings.as_interactions()
         for f in fields(self):  # remove optional arrays of an earlier fit
             if f.metadata.get("group"):
                 vars(self).pop(f.name, None)

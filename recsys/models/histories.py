@@ -10,15 +10,13 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.kernels import row_places
+from recsys.data.feedback import judge_values
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
-
-_HIGHEST_GRADE = 10
-_TAIL = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,10 +89,7 @@ class Explanation(NamedTuple):
 
 
 def are_counts(values: NDArray[np.floating]) -> bool:
-    """Return whether values are counts or amounts rather than grades: positive, with a long tail.
-
-    Grades concentrate in the upper half of their scale. Most counts are small and a few are much
-    larger: the maximum is above 10, and at least half of them are at most a fifth of the maximum.
+    """Return whether values are counts or amounts rather than grades; see `feedback.judge`.
 
     Examples
     --------
@@ -103,7 +98,4 @@ def are_counts(values: NDArray[np.floating]) -> bool:
     >>> are_counts(np.array([70.0, 85.0, 20.0, 100.0]))
     False
     """
-    highest = values.max(initial=0)
-    if highest <= _HIGHEST_GRADE or values.min(initial=1) <= 0:
-        return False
-    return bool(2 * np.count_nonzero(values <= highest / _TAIL) >= len(values))
+    return judge_values(values).kind == "counts"

@@ -134,6 +134,7 @@ def fitted_model(
         if on_step is not None:
             on_step(step)
 
+    ratings = ratings.as_interactions()
     start = time.perf_counter()
     model.fit(ratings, on_step=each, **settings)
     seconds = round(time.perf_counter() - start, 3)

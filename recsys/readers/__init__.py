@@ -92,6 +92,7 @@ def read_ratings(
     timestamp: str | int | None = None,
     event: str | int | None = None,
     event_id: str | int | None = None,
+    weight: str | int | None = None,
     sep: str | None = None,
     encoding: str | None = None,
     duplicates: str | None = None,
@@ -126,14 +127,16 @@ def read_ratings(
     table, query : str, optional
         Table (or sheet of a workbook) to read, or a query in SQL. Only the needed columns of a
         table are read.
-    user, item, rating, timestamp, event, event_id : str or int, optional
+    user, item, rating, timestamp, event, event_id, weight : str or int, optional
         Names of columns, needed if the usual names (userId, movieId, asin, stars, timestamp, ...)
-        are missing or ambiguous. In a file without header, column numbers from 1.
+        are missing or ambiguous. In a file without header, column numbers from 1. Weights are used
+        only if they are named.
     sep : str, optional
         Separator of the columns: one character, "tab" or "::".
     encoding : str, optional
         Encoding of a text file; UTF-8 if not given.
-    duplicates, implicit, event_weights, half_life, since, until, time_format, missing, bad_rows
+    duplicates, implicit, event_weights, half_life, since, until, time_format, missing, scale, \
+bad_rows
         As in `Ratings.from_frame`. `Ratings.source.skipped` describes the first bad rows.
     item_table, user_table : path, frame or Features, optional
         Tables of items and users, from any of these sources. The column of ids has its usual name
@@ -154,6 +157,7 @@ def read_ratings(
     """
     named = {"user": user, "item": item, "rating": rating, "timestamp": timestamp, "event": event}
     named["event_id"] = event_id
+    named["weight"] = weight
     every: dict[str, Any] = {"table": table, "encoding": encoding, "duplicates": duplicates}
     every |= {"item_table": item_table, "user_table": user_table, **named, **options}
     given = {name: value for name, value in every.items() if value is not None}
@@ -163,6 +167,11 @@ def read_ratings(
     rules = RowRules.of(**{name: value for name, value in chosen.items() if name in of_rows})
     policy, encoding = check_policy(chosen.get("duplicates")), chosen.get("encoding")
     names = {role: str(chosen[role]) for role in named if role in chosen}
+    feedback = chosen.get("feedback")
+    if like is not None and feedback is None:  # grades or interactions, as before
+        feedback = "grades"
+        implicit = implicit or bool(like.get("implicit"))
+    rules = replace(rules, weights="weight" in names, feedback=feedback)
     optional = frozenset(names) - given.keys()
     request = Request(
         **names, sep=sep, encoding=encoding, implicit=implicit, rules=rules, optional=optional
@@ -196,6 +205,8 @@ def read_ratings(
             tables[f"{ids.kind}_table"] = known
             remarks += [remark] if remark else []
     assert ratings.source is not None
+    decided = None if ratings.feedback is None else ratings.feedback.kind
+    chosen["feedback"] = None if decided == "grades" else decided
     kept = remembered({"table": (like or {}).get("table"), **chosen})
     origin = replace(ratings.source, tables="; ".join(remarks), options=kept)
     return replace(ratings, **tables, source=origin)
@@ -221,8 +232,13 @@ def _with_earlier(
         is_file = addresses[:1] == [None] and isinstance(place, str) and not is_address(place)
         if is_file and not Path(str(place)).exists():
             del earlier[name]  # the model has its own copy of the table
-    if "rating" in given and "event" not in given:
-        earlier.pop("event_weights", None)
+    if "rating" in given:  # ratings are not weighted, and a named column counts
+        superseded = {"weight", "feedback"}
+        if "event" not in given:
+            superseded.add("event_weights")
+        earlier = {name: value for name, value in earlier.items() if name not in superseded}
+    if "weight" in given:
+        earlier.pop("feedback", None)
     return earlier | given
 
 
@@ -244,6 +260,8 @@ def remembered(options: Mapping[str, Any]) -> dict[str, Any]:
             kept[name] = f"{Path(file).absolute()}{mark}{of_database}"
     if "event_weights" in kept:
         kept["event_weights"] = {k: float(v) for k, v in kept["event_weights"].items()}
+    if "scale" in kept:
+        kept["scale"] = list(map(float, kept["scale"]))
     return kept
 
 

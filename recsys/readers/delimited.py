@@ -298,7 +298,8 @@ def read_delimited(
         return data.at(lines[row])
 
     form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
-    return replace(rows, layout=f"{form}, {description}", place=place, bad=bad)
+    name = layout.names[roles["rating"]] if layout.has_header and "rating" in roles else ""
+    return replace(rows, layout=f"{form}, {description}", place=place, bad=bad, name=name)
 
 
 def read_fast(

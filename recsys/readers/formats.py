@@ -64,7 +64,13 @@ def read_table_rows(
         )
         for frame in chain((first,), frames):
             batches.add({role: frame[names[place]] for role, place in roles.items()})
-    return _numbered(_with_integers(batches.rows()), data, description, request)
+    rows = replace(_with_integers(batches.rows()), name=_name_of_ratings(names, roles))
+    return _numbered(rows, data, description, request)
+
+
+def _name_of_ratings(names: Sequence[str], roles: Roles) -> str:
+    """Return the name of the column of ratings, "" without one."""
+    return names[roles["rating"]] if "rating" in roles else ""
 
 
 def _with_integers(rows: Rows) -> Rows:
@@ -133,7 +139,7 @@ def read_parquet(
                 n_read += len(frame)
                 if data.on_rows is not None:
                     data.on_rows(min(n_read // len(plans), n_rows), n_rows)
-    rows = batches.rows()
+    rows = replace(batches.rows(), name=_name_of_ratings(names, roles))
     return _numbered(_with_integers(rows) if data.columns else rows, data, description, request)
 
 
@@ -195,7 +201,8 @@ def read_jsonl(
 
     form = f"JSON {'array' if data.unit == 'object' else 'lines'}"
     form += f", a row for each of {nested}" * (nested is not None)
-    return replace(rows, layout=f"{form}, {description}", place=place_of, bad=bad)
+    name = _name_of_ratings(names, roles)
+    return replace(rows, layout=f"{form}, {description}", place=place_of, bad=bad, name=name)
 
 
 def _keys(rows: list[dict[str, Any]]) -> list[str]:
@@ -425,6 +432,7 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
             bad.add(Spot((part, *spot.order), spot.text), problem, 0)
     idle = [rows.idle_users for rows in every if rows.idle_users is not None]
     about: dict[str, Any] = {"layout": first.layout, "place": place, "bad": bad}
+    about["name"] = first.name
     about |= {
         "in_seconds": in_seconds == {True},
         "idle_users": concatenated(idle) if idle else None,

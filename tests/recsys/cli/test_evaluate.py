@@ -46,10 +46,38 @@ def test_evaluate_takes_counts_for_contacts(run, plays, method):
     )
 
 
-def test_evaluate_takes_counts_for_ratings_if_models_are_named(run, plays):
-    result = run("evaluate", plays, "--model", "als", "--method", "random")
+def test_named_models_of_counts_get_interactions_unless_there_is_a_scale(run, plays):
+    how = ("--model", "als,popular", "--method", "random")
+    said = run("evaluate", plays, *how, code=1).stderr
+    assert "als model needs ratings with values, but these are counts of interactions" in said
+    result = run("evaluate", plays, *how, "--scale", "1,40")
     assert table(result)["rmse"][0] > 1
-    assert "counts" not in result.stderr
+    assert "grades from 1 to 40 (scale)" in result.stderr
+
+
+@pytest.mark.parametrize("models", [(), ("--model", "ease,spectral,popular")])
+def test_counts_are_measured_as_interactions_with_any_models(run, plays, models):
+    counts, ones = (table(run("evaluate", plays, *models, *flag)) for flag in ((), ("--implicit",)))
+    assert counts.select(pl.exclude("^.*_seconds$")).equals(ones.select(pl.exclude("^.*_seconds$")))
+
+
+def test_the_kind_of_the_training_ratings_is_that_of_the_test_ratings(run):
+    rows = [f"{u},{i},{(u * i) % 7 + (u + i) % 3 * 30 + 1}" for u in range(30) for i in range(9)]
+    Path("train.csv").write_text("\n".join(["user,item,plays", *rows[::2]]))
+    Path("test.csv").write_text("user,item,plays\n1,0,5\n3,0,4\n5,2,5\n")
+    found = table(run("evaluate", "--train", "train.csv", "--test", "test.csv"))
+    assert "rmse" not in found.columns
+
+
+@pytest.mark.parametrize("option", [(), ("--weight-col", "plays")])
+def test_a_split_of_counts_or_weights_is_read_back_as_such(run, plays, option):
+    run("split", plays, *option, "--out", "parts")
+    names = Path("parts/train.csv").read_text().splitlines()[0].split(",")
+    assert names[2] == ("weight" if option else "count")
+    kinds = ("--model", "ease,spectral")
+    direct, again = run("evaluate", plays, *option, *kinds), run("evaluate", "parts", *kinds)
+    plain = pl.exclude("^.*_seconds$")
+    assert table(direct).select(plain).equals(table(again).select(plain))
 
 
 def test_evaluate_several_lengths(run, ratings):

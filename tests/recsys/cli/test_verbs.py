@@ -121,7 +121,9 @@ def test_fit_reader_options(run):
     assert found == [("ann", "b", 3.0), ("ann", "é", 4.0), ("bob", "b", 1.0)]
     said = run("fit", "x.txt", "--out", "n", *names, "--encoding", "utf-8", code=1).stderr
     assert "x.txt is not in the encoding utf-8" in said
-    run("fit", "x.txt", "--out", "n", *names, *how, "--implicit")
+    said = run("fit", "x.txt", "--out", "n", *names, *how, "--implicit", code=1).stderr
+    assert "--implicit is for interactions, which have no ratings, but --rating-col stars" in said
+    run("fit", "x.txt", "--out", "n", *names[:4], *how, "--implicit")
     assert Recommender.load("n").ratings.implicit
 
 

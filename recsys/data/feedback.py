@@ -1,0 +1,211 @@
+"""Feedback: whether the values of a column are grades, or counts of interactions.
+
+One function, `judge`, decides it for all readers, verbs and models. It looks at the bulk of the
+values and at the name of the column, so that a few odd rows never change the decision.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Kind = Literal["grades", "counts", "equal", "likes"]
+"""Grades, counts (or amounts) of interactions, values that are all the same, true and false."""
+
+_FEW = 3  # rows that may be odd without an effect
+_ROWS_PER_ODD = 10  # minimum number of rows for each odd row
+_PERCENT = 100
+_ODD_SHARE = 1_000  # of so many rows, one may differ from all others
+_HIGHEST_GRADE = 10
+_TAIL = 5  # half of the counts are at most this share of the largest
+_SPREAD = 2.5  # minimum ratio of the 99th percentile to the median of counts,
+_GAP = 5  # or maximum ratio of the largest count to that percentile
+_MOST_NEGATIVE = 0.1  # maximum share of counts that are 0 or less, such as returns
+_FEWEST = 30  # minimum number of values whose shape tells small counts from grades
+_FEWEST_LEVELS = 3
+_ONES = 0.5  # minimum share of ones among small counts
+_NOISE = 3.0  # standard deviations by which a frequency may exceed the one before
+_MOST_SAMPLED = 1 << 20
+
+_COUNTS = (
+    "count counts cnt n num number times freq frequency plays play playcount playcounts listens "
+    "listencount streams clicks click views viewcount visits purchases purchase orders bought sold "
+    "sales downloads impressions occurrences interactions quantity quantities qty units amount "
+    "amounts total sum weight weights confidence hours minutes playtime watchtime anzahl menge "
+    "quantite cantidad"
+)
+_GRADES = "rating ratings rate stars star score scores grade grades review"
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """Decision on the values of a column, with the range of the values.
+
+    `by_name` and `by_values` tell what the name of the column and the values suggest, None for
+    nothing. They agree, or one of them is silent, if the decision is sure.
+    """
+
+    kind: Kind
+    low: float
+    high: float
+    name: str = ""
+    by_name: Kind | None = None
+    by_values: Kind | None = None
+
+    @property
+    def is_sure(self) -> bool:
+        """Return whether neither the name nor the values suggest something else."""
+        return {self.by_name, self.by_values} <= {self.kind, None}
+
+    @property
+    def reason(self) -> str:
+        """Reason for a model of interactions, or of ratings, in words."""
+        if self.kind == "grades":
+            return f"the ratings are between {self.low:g} and {self.high:g}"
+        if self.kind == "counts":
+            ends = f"from {self.low:g} to {self.high:g}"
+            return f"the ratings look like counts or amounts, {ends}: implicit feedback"
+        if self.low < self.high:
+            return "nearly all ratings are the same, which makes them implicit feedback"
+        return f"all ratings are {self.low:g}, which makes them implicit feedback"
+
+    @property
+    def remark(self) -> str:
+        """Remark on the decision and on the options that decide otherwise; "" for plain grades."""
+        weights = f"--weight-col {self.name or 'COLUMN'} (weight=) reads weights"
+        if self.kind == "counts":
+            return f"{self.reason} ({self._certainty}; {weights}, --scale LOW,HIGH (scale=) grades)"
+        if self.kind == "grades" and not self.is_sure:
+            doubt = "grades, although the values look like counts"
+            return f"{doubt} (unsure; {weights}, --implicit (implicit=True) reads none)"
+        return ""
+
+    @property
+    def _certainty(self) -> str:
+        if self.by_name == self.by_values:
+            return "sure, by name and values"
+        if self.by_name is None:
+            return "likely, by the values"
+        if self.by_values is None:
+            return "likely, by the name"
+        if self.by_name == self.kind:
+            return "unsure, the values could be grades"
+        return "unsure, the name is one of grades"
+
+
+def judge(
+    levels: npt.NDArray[np.floating[Any]], counts: npt.NDArray[np.int64], name: str = ""
+) -> Feedback:
+    """Decide whether values are grades, counts, or all the same.
+
+    Parameters
+    ----------
+    levels : float ndarray of shape (n_levels,)
+        Distinct values in increasing order.
+    counts : int64 ndarray of shape (n_levels,)
+        Number of rows with each value.
+    name : str
+        Name of the column, "" if it has none.
+
+    Notes
+    -----
+    Values are counts by their shape if they are positive, apart from a tenth, and have a long tail:
+    the largest is above 10 and half are at most a fifth of it; or if they are 1, 2, 3, ... with
+    falling frequencies, and half of them are 1. The largest three values (at most a tenth of them)
+    do not count, nor do others that are separate from 99% of the values.
+
+    Names that end in a word such as plays, count, quantity or weight mean counts, and names such
+    as stars or score mean grades. A long tail decides against any name, and a name of counts
+    against any positive values.
+
+    Examples
+    --------
+    >>> judge(np.array([1, 2, 3, 4, 5]), np.array([5, 10, 30, 60, 50])).kind
+    'grades'
+    >>> judge(np.array([1, 2, 3]), np.array([400, 60, 10]), "count(*)").kind
+    'counts'
+    """
+    n = int(counts.sum())
+    if not n:
+        return Feedback("grades", np.inf, -np.inf, name)
+    low, high = float(levels[0]), float(levels[-1])
+    n_odd = min(n // _ROWS_PER_ODD, max(_FEW, n // _ODD_SHARE))
+    if n > 1 and n - int(counts.max()) <= n_odd:
+        return Feedback("equal", low, high, name)
+    by_name, is_long = named_kind(name), _has_long_tail(levels, counts)
+    by_values: Kind = "counts" if is_long or _are_small_counts(levels, counts) else "grades"
+    kind = by_values
+    if by_name == "grades" and not is_long:
+        kind = "grades"
+    elif by_name == "counts" and counts[levels <= 0].sum() <= n * _ONES:
+        kind = "counts"
+    is_told = by_values == "counts" or n >= _FEWEST
+    return Feedback(kind, low, high, name, by_name, by_values if is_told else None)
+
+
+def judge_values(values: npt.NDArray[np.floating[Any]], name: str = "") -> Feedback:
+    """Decide as `judge` on an array of values; of a long one, a regular sample is judged."""
+    step = max(1, len(values) // _MOST_SAMPLED)
+    levels, counts = np.unique(values[::step], return_counts=True)
+    return judge(levels, counts, name)
+
+
+def named_kind(name: str) -> Kind | None:
+    """Return what the name of a column means, by its last telling word, or None.
+
+    Examples
+    --------
+    >>> named_kind("PlayCount"), named_kind("number_of_stars"), named_kind("value")
+    ('counts', 'grades', None)
+    """
+    for word in reversed(_WORD.findall(name)):
+        if word.lower() in _COUNTS.split():
+            return "counts"
+        if word.lower() in _GRADES.split():
+            return "grades"
+    return None
+
+
+def _has_long_tail(levels: npt.NDArray[np.floating[Any]], counts: npt.NDArray[np.int64]) -> bool:
+    """Return whether nearly all values are positive, and a few are much larger than most."""
+    positive = levels > 0
+    n, amounts, each = int(counts.sum()), levels[positive], counts[positive]
+    n_positive = int(each.sum())
+    if not n_positive or n - n_positive > _MOST_NEGATIVE * n:
+        return False
+    n_odd = min(n_positive // _ROWS_PER_ODD, _FEW)
+    ends = np.cumsum(each)
+
+    def ranked(rank: int) -> float:
+        return float(amounts[np.searchsorted(ends, rank, side="right")])
+
+    highest = ranked(n_positive - 1 - n_odd)
+    if highest <= _HIGHEST_GRADE:
+        return False
+    percentile = ranked(n_positive - 1 - max(n_odd, n_positive // _PERCENT))
+    is_spread = percentile >= _SPREAD * ranked((n_positive - 1) // 2)
+    is_tail = is_spread or highest <= _GAP * percentile  # not a few typing errors
+    n_small = int(each[amounts <= highest / _TAIL].sum())
+    return is_tail and 2 * n_small >= n_positive
+
+
+def _are_small_counts(levels: npt.NDArray[np.floating[Any]], counts: npt.NDArray[np.int64]) -> bool:
+    """Return whether values are 1, 2, 3, ... with falling frequencies, and half of them are 1."""
+    positive = levels > 0
+    n, numbers, each = int(counts.sum()), levels[positive], counts[positive]
+    n_positive = int(each.sum())
+    if n_positive < _FEWEST or n - n_positive > _MOST_NEGATIVE * n:
+        return False
+    is_odd = numbers != np.floor(numbers)
+    if each[is_odd].sum() > min(n // _ROWS_PER_ODD, _FEW):
+        return False
+    numbers, each = numbers[~is_odd], each[~is_odd]
+    if len(numbers) < _FEWEST_LEVELS or numbers[0] != 1 or each[0] < _ONES * n_positive:
+        return False
+    rises = np.diff(each)
+    return bool((rises <= _NOISE * np.sqrt(each[:-1] + 1)).all())
