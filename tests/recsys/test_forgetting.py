@@ -65,12 +65,16 @@ def assert_same(found, expected):
     assert arrays.keys() == others.keys()
     for name, array in arrays.items():
         np.testing.assert_array_equal(array, others[name], err_msg=name, strict=True)
-    for name in ("indptr", "indices", "data", "levels", "seconds"):
+    for name in ("indptr", "indices", "data", "levels", "seconds", "in_time_order"):
         array, other = (getattr(each.ratings, name) for each in (found, expected))
         assert (array is None) == (other is None), name
         if array is not None:
             np.testing.assert_array_equal(array, other, err_msg=name, strict=True)
-    for name in ("users", "items", "implicit"):
+    logs = [each.ratings.events and each.ratings.events.arrays() for each in (found, expected)]
+    assert (logs[0] is None) == (logs[1] is None)
+    for name in logs[0] or ():
+        np.testing.assert_array_equal(logs[0][name], logs[1][name], err_msg=name, strict=True)
+    for name in ("users", "items", "implicit", "rule"):
         assert getattr(found.ratings, name) == getattr(expected.ratings, name), name
     for side in ("user", "item"):
         tables = [getattr(each.ratings, f"{side}_table") for each in (found, expected)]
