@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 import time
@@ -36,6 +37,7 @@ from recsys.serve.settings import (
     SHARED,  # read by prometheus_client when it is imported
     Settings,
 )
+from recsys.serve.trial import Trial
 
 if TYPE_CHECKING:
     from recsys.lsi.index import Index
@@ -43,10 +45,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Variant: TypeAlias = Literal["a", "b"]
 Signature = tuple[str, int, int, int]
+Contents = tuple[tuple[str, int, int, int, int], ...]
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _ROWS = 100_000  # maximum number of items in all lists of a request: some 20 MB
+_ATTEMPTS = 10  # maximum number of loads of a model that is replaced again and again
+_PATIENCE = 60.0  # seconds until a load that the system has failed is tried again
 _THREADS = 2  # few suffice, since most of the work is compiled code
 _FOLDERS = re.compile(r"(?<![^\s'\"(=])/(?:[^\s'\"/]+/)*(?=[^\s'\"/])")  # of an absolute path
 _log = logging.getLogger("recsys.serve")
@@ -68,11 +73,13 @@ class Service:
             raise DataError(f"{settings.model_b} is an index of documents, not a model.")
         self.models: dict[Variant, Slot[Answers]] = {}
         if not is_index:
-            self.models["a"] = Slot(settings.model, load_answers)
+            self.models["a"] = Slot(settings.model, load_answers, Trial())
         if settings.model_b is not None:
-            self.models["b"] = Slot(settings.model_b, load_answers)
+            self.models["b"] = Slot(settings.model_b, load_answers, Trial())
         index = settings.model if is_index else settings.index
-        self.index: Slot[IndexAnswers] | None = None if index is None else Slot(index, load_search)
+        self.index: Slot[IndexAnswers] | None = None
+        if index is not None:
+            self.index = Slot(index, load_search, Trial())
         self.slots: dict[str, Slot[Any]] = {f"model_{k}": slot for k, slot in self.models.items()}
         if self.index is not None:
             self.slots["index"] = self.index
@@ -99,6 +106,8 @@ class Service:
 
     async def stop(self) -> None:
         """Stop all work, and write the remaining lines of the logs."""
+        for slot in self.slots.values():
+            slot.stop()
         if self._watch is not None:
             self._watch.cancel()
             with suppress(asyncio.CancelledError):
@@ -315,8 +324,9 @@ class Slot(Generic[T]):
 
     `check` loads a directory that was renamed to the path, or that a moved link points to. Requests
     in progress keep the old model. If the new one cannot be loaded, it is rejected and the old one
-    is kept. The path is resolved at every check; `load` takes the real path and returns the object
-    to serve.
+    is kept, until anything in the directory changes. The path is resolved at every check; `load`
+    takes the real path and returns the object to serve. After the first check, a model is loaded in
+    another process before, with `trial`: if it crashes, the model is rejected as well.
 
     Attributes
     ----------
@@ -326,17 +336,16 @@ class Slot(Generic[T]):
         Reason for which the model at the path is not served, without folders: anybody may read it.
     """
 
-    def __init__(self, path: str, load: Callable[[Path], T]) -> None:
+    def __init__(self, path: str, load: Callable[[Path], T], trial: Trial | None = None) -> None:
         self.path = path
         self._load = load
+        self._trial = trial
         self.current: T | None = None
         self.rejected: str | None = None
-        self._seen: Signature | None = (
-            "",
-            0,
-            0,
-            0,
-        )  # differs from None, so that a missing directory is reported
+        self._is_running = False
+        self._signature: Signature | None = None
+        self._contents: Contents = ()
+        self._try_again_at = math.inf
 
     def loaded(self) -> T:
         """Return the served object.
@@ -356,21 +365,52 @@ class Slot(Generic[T]):
 
         Only one thread at a time may call it.
         """
-        while (found := _signature(self.path)) != self._seen:
+        while self._has_changed():
+            signature, contents = _signature(self.path), _contents(self.path)
             try:
-                loaded = self._load(Path(os.path.realpath(resolved(self.path))))
+                loaded = self._loaded_from(Path(os.path.realpath(resolved(self.path))))
             except (RecsysError, OSError, MemoryError) as error:
-                if found is None and self.current is not None and self.rejected is None:
+                if signature is None and self.current is not None and self.rejected is None:
                     time.sleep(0.1)  # the path may be missing for a moment between two renames
-                if _signature(self.path) != found:  # replaced meanwhile
+                if _signature(self.path) != signature:  # replaced meanwhile
                     continue
-                self._seen, self.rejected = found, without_folders(str(error), self.path)
-                served = "is not served" if self.current is None else "is served as before"
-                _log.error("%s %s %s until it is replaced.", error, self.path, served)
+                self._reject(error, signature, contents)
                 return False
-            self._seen, self.current, self.rejected = found, loaded, None
+            self._is_running = True
+            self._signature, self.current, self.rejected = signature, loaded, None
             return True
         return None
+
+    def stop(self) -> None:
+        """End a load in another process."""
+        if self._trial is not None:
+            self._trial.stop()
+
+    def _has_changed(self) -> bool:
+        """Return whether to load what is at the path."""
+        if not self._is_running or _signature(self.path) != self._signature:
+            return True
+        if self.rejected is None:
+            return False
+        return _contents(self.path) != self._contents or time.monotonic() > self._try_again_at
+
+    def _loaded_from(self, path: Path) -> T:
+        trial = self._trial if self._is_running and (path / MANIFEST).is_file() else None
+        if trial is not None and not trial.check(path):
+            _log.warning("%s is loaded without a trial: no other process can be started.", path)
+        return self._load(path)
+
+    def _reject(self, error: Exception, signature: Signature | None, contents: Contents) -> None:
+        """Keep the served model, and remember what was at the path."""
+        reason = without_folders(str(error), self.path)
+        if reason != self.rejected or signature != self._signature:
+            served = "is not served" if self.current is None else "is served as before"
+            _log.error("%s %s %s until it is replaced.", error, self.path, served)
+        # A full memory or a broken mount may be over, though no file has changed.
+        is_of_system = isinstance(error.__cause__ or error, OSError | MemoryError)
+        self._try_again_at = time.monotonic() + _PATIENCE if is_of_system else math.inf
+        self._is_running = True
+        self._signature, self._contents, self.rejected = signature, contents, reason
 
 
 def without_folders(sentence: str, path: str) -> str:
@@ -391,19 +431,36 @@ def without_folders(sentence: str, path: str) -> str:
 
 def _signature(path: str) -> Signature | None:
     """Return a signature that changes when a saved directory is replaced, None if missing."""
-    place = os.path.realpath(resolved(path))
+    real = os.path.realpath(resolved(path))
     try:
-        found = (Path(place) / MANIFEST).stat()
+        status = (Path(real) / MANIFEST).stat()
     except OSError:
         return None
-    return place, found.st_ino, found.st_mtime_ns, found.st_size
+    return real, status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _contents(path: str) -> Contents:
+    """Return a signature that changes with anything in a saved directory, its rights included."""
+    entries: list[tuple[str, int, int, int, int]] = []
+    folders = [os.path.realpath(resolved(path))]
+    for folder in folders:
+        try:
+            with os.scandir(folder) as listed:
+                for entry in listed:
+                    status = entry.stat(follow_symlinks=False)
+                    times = status.st_mtime_ns, status.st_ctime_ns
+                    entries.append((entry.path, status.st_ino, status.st_size, *times))
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+        except OSError:
+            continue
+    return tuple(sorted(entries))
 
 
 def load_answers(path: Path) -> Answers:
     """Load and verify a saved model."""
-    recommender = Recommender.load(path, verify=True)
-    manifest, mark = _manifest(path)
-    answers = Answers(recommender, f"{recommender.model.name}@{mark}", manifest)
+    recommender, manifest = _of_one_directory(path, lambda: Recommender.load(path, verify=True))
+    answers = Answers(recommender, f"{recommender.model.name}@{_mark(manifest)}", manifest)
     answers.warm()
     return answers
 
@@ -412,14 +469,29 @@ def load_search(path: Path) -> IndexAnswers:
     """Load and verify a saved index."""
     from recsys.lsi.index import Index
 
-    return IndexAnswers(Index.load(path, verify=True), f"lsi@{_manifest(path)[1]}")
+    index, manifest = _of_one_directory(path, lambda: Index.load(path, verify=True))
+    return IndexAnswers(index, f"lsi@{_mark(manifest)}")
 
 
-def _manifest(path: Path) -> tuple[Json, str]:
-    """Return the contents of model.json, and the beginning of their checksum."""
+def _of_one_directory(path: Path, load: Callable[[], T]) -> tuple[T, Json]:
+    """Return what `load` loads, and the contents of model.json, which stay the same meanwhile."""
+    for _ in range(_ATTEMPTS):
+        before = _signature(str(path))
+        loaded, manifest = load(), _manifest(path)
+        if before == _signature(str(path)):
+            return loaded, manifest
+    raise ModelFileError(f"{path} cannot be served: it is replaced again and again.")
+
+
+def _mark(manifest: Json) -> str:
+    """Return the beginning of the checksum of model.json."""
+    return str(manifest.get("checksum", ""))[:8]
+
+
+def _manifest(path: Path) -> Json:
+    """Return the contents of model.json."""
     try:
-        document = schema.read_document(path / MANIFEST)
-        return document, str(document.get("checksum", ""))[:8]
+        return schema.read_document(path / MANIFEST)
     except (OSError, DamageError) as error:
         raise ModelFileError(f"{path} cannot be served: {error}.") from None
 

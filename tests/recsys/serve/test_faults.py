@@ -20,6 +20,7 @@ from serving import Application, Command
 
 from recsys.serve import create_app
 from recsys.serve.service import Slot, load_answers
+from recsys.serve.trial import Trial
 
 
 def replace(model: Path, by: Path) -> None:
@@ -129,6 +130,72 @@ def test_a_moved_link_is_followed(saved, tmp_path):
     assert first.recommend(
         [105], 3, {"cold_start": "error"}
     )  # requests in flight finish on the old one
+
+
+def program(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize("text", ["kill -SEGV $$", "kill -FPE $$"])
+def test_a_model_that_ends_the_process_that_loads_it_is_rejected(
+    saved, model, tmp_path, monkeypatch, text
+):
+    slot = Slot(str(model), load_answers, Trial())
+    assert slot.check()
+    first = slot.current
+    monkeypatch.setattr(sys, "executable", program(tmp_path / "python", text))
+    replace(model, saved["ials"])
+    assert slot.check() is False
+    assert slot.current is first
+    assert slot.rejected == (
+        f"model cannot be served: a trial load ended its process (SIG{text.split()[1][1:]})."
+    )
+    assert slot.check() is None
+
+
+@pytest.mark.parametrize("text", ["exit 1", "echo hello"])
+def test_a_model_is_loaded_without_a_trial_where_none_is_possible(
+    saved, model, tmp_path, monkeypatch, text
+):
+    slot = Slot(str(model), load_answers, Trial())
+    assert slot.check()
+    monkeypatch.setattr(sys, "executable", program(tmp_path / "python", text))
+    replace(model, saved["ials"])
+    assert slot.check()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
+    replace(model, saved["als"])
+    assert slot.check()
+
+
+def test_a_rejected_model_is_tried_again_when_any_file_changes(saved, model, tmp_path):
+    slot = Slot(str(model), load_answers, Trial())
+    assert slot.check()
+    new = shutil.copytree(saved["ials"], tmp_path / "new")
+    array = new / "arrays" / "item_factors.npy"
+    array.rename(tmp_path / "array")
+    replace(model, new)
+    assert slot.check() is False
+    assert slot.check() is None
+    shutil.copy(tmp_path / "array", model / "arrays" / "item_factors.npy")
+    assert slot.check()
+    assert slot.current.recommender.model.name == "ials"
+
+
+def test_a_model_that_arrives_file_by_file_is_served_when_it_is_complete(saved, model):
+    slot = Slot(str(model), load_answers)
+    assert slot.check()
+    files = [path for path in saved["ials"].rglob("*") if path.is_file()]
+    for file in sorted(files, key=lambda path: path.name != "model.json"):  # model.json first
+        target = model / file.relative_to(saved["ials"])
+        part = target.with_name(f".{target.name}.part")
+        part.parent.mkdir(exist_ok=True)
+        shutil.copy(file, part)
+        part.rename(target)  # as rsync does
+        slot.check()
+    assert slot.rejected is None
+    assert slot.current.recommender.model.name == "ials"
 
 
 def test_before_the_first_model_there_are_no_answers(saved, tmp_path):
