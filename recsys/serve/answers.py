@@ -231,10 +231,11 @@ class Answers:
         uncertain = isinstance(model, abilities.HasUncertainty)
         if confidence is not None and not uncertain:
             raise unsupported(model, abilities.HasUncertainty, "give intervals")
-        frame = self.recommender.predict(list(pairs), cold_start=unknown, std=uncertain)
+        texts = [(str(user), str(item)) for user, item in pairs]  # of one type, unlike the ids
+        frame = self.recommender.predict(texts, cold_start=unknown, std=uncertain)
         predictions: list[Json] = [
-            {"user": str(user), "item": str(item), "prediction": short(value)}
-            for (user, item), value in zip(pairs, frame["prediction"], strict=True)
+            {"user": user, "item": item, "prediction": short(value)}
+            for (user, item), value in zip(texts, frame["prediction"], strict=True)
         ]
         if uncertain:
             half = NormalDist().inv_cdf((1 + (confidence or 0)) / 2)

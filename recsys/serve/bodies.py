@@ -307,6 +307,9 @@ class EventBody(_Body):
     timestamp: datetime | None = Field(
         None, description="Time of the event, by default of its arrival."
     )
+    id: StrictInt | Annotated[StrictStr, Field(max_length=128)] | None = Field(
+        None, description="Id of the event, by default a new one.", examples=["order-17-3"]
+    )
 
 
 class EventsBody(_Body):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,9 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.changes import has_grades
-from recsys.data.ids import CANONICAL_INTEGER, Ids, as_id_series
-from recsys.data.rows import ANY_EVENT, NO_EVENT
-from recsys.errors import DataError
+from recsys.data.ids import Ids
 from recsys.models.abilities import HasItemVectors
 from recsys.models.base import FactorModel, Indices
 from recsys.predictions import unsupported
@@ -125,34 +122,6 @@ class Facts:
             "features": self.features("user", row),
             "model": self.name,
         }
-
-    def check_events(self, events: Sequence[Json]) -> None:
-        """Check that `recsys update` can add the events to the model.
-
-        Raises
-        ------
-        DataError
-            If an id cannot be one of the model's, the event is of a kind without a weight, or a
-            rating is missing or outside of the range.
-        """
-        ratings = self.ratings
-        weights = self.recommender.provenance.reading.get("event_weights")
-        for number, event in enumerate(events, start=1):
-            for ids, id in ((ratings.users, event["user"]), (ratings.items, event["item"])):
-                is_text = as_id_series([id], ids.kind).dtype == pl.String
-                if ids.dtype == pl.Int64 and is_text and not CANONICAL_INTEGER.fullmatch(id):
-                    expected = f"the model has integer {ids.kind} ids"
-                    raise DataError(f"Event {number}: {expected}; {id!r} cannot be among them.")
-            kind = NO_EVENT if event["event"] is None else event["event"]
-            value = event["value"]
-            if weights is not None and not {kind, ANY_EVENT} & weights.keys():
-                known = f"the model has weights of {', '.join(weights)}"
-                raise DataError(f"Event {number}: {known}; the event is {kind!r}.")
-            if not ratings.implicit and value is None:
-                raise DataError(f"Event {number}: the model needs a rating, as the value.")
-            if self.grades and not self.grades[0] <= value <= self.grades[1]:
-                expected = "the value must be between {:g} and {:g}".format(*self.grades)
-                raise DataError(f"Event {number}: {expected}; got {value:g}.")
 
     @cached_property
     def grades(self) -> tuple[float, float] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ from lowrank.errors import LowRankError
 from recsys.errors import ModelFileError, RecsysError, UnknownIdError
 
 MEDIA_TYPE = "application/problem+json"
+
+_UNKNOWN_USER = re.compile(r"""Unknown users? (-?\d+|'[^']*'|"[^"]*")""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +72,15 @@ def unauthorized() -> ProblemError:
 
 
 def without_hint(problem: ProblemError) -> ProblemError:
-    """Return a problem without the hint of its sentence, such as the nearest ids.
+    """Return the problem of an unknown user with the requested id only, not the nearest ones.
 
     Examples
     --------
     >>> print(without_hint(ProblemError("unknown-id", "Unknown user 7; the nearest id is 8.")))
     Unknown user 7.
     """
-    sentence = str(problem).partition(";")[0].rstrip(".")
-    return ProblemError(problem.kind, f"{sentence}.")
+    named = _UNKNOWN_USER.match(str(problem))
+    return ProblemError(problem.kind, f"Unknown user {named[1]}." if named else "Unknown user.")
 
 
 def problem_of(error: Exception) -> ProblemError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar, cast
 from urllib.parse import unquote
 
@@ -13,6 +12,7 @@ from pydantic import AfterValidator
 
 from recsys.serve import bodies
 from recsys.serve.answers import request_of
+from recsys.serve.events import checked_events, event_records
 from recsys.serve.facts import Id, Json
 from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError, unauthorized
 from recsys.serve.service import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
@@ -327,25 +327,16 @@ async def search(
     status_code=201,
 )
 async def store(service: Served, body: bodies.EventsBody) -> Answer:
-    """Store events for the next `recsys update`; the answer confirms that they are on disk."""
+    """Store events for the next `recsys update`; the answer confirms that they are on disk.
+
+    An event that is sent again with the same `id` is added once.
+    """
     service.check_batch(len(body.events), "events")
-    now = datetime.now(UTC)
-    events = [
-        each.model_dump() | {"timestamp": _moment(each.timestamp or now)} for each in body.events
-    ]
+    events = event_records(body.events)
     if service.models:
-        await service.run(service.answers().facts.check_events, events)
+        events = await service.run(checked_events, events, service.answers().recommender)
     await service.store(events)
     return Answer({"stored": len(events)}, 201)
-
-
-def _moment(time: datetime) -> str:
-    """Return a time as text; without a time zone, it is taken as UTC."""
-    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
-    try:
-        return aware.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    except OverflowError:
-        raise ProblemError("invalid-request", f"The time {time} is out of range.") from None
 
 
 async def metrics(service: Served) -> Response:

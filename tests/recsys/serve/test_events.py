@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner
@@ -85,6 +89,130 @@ def test_kinds_of_events_without_a_weight_are_rejected(others, tmp_path):
                 known = f"Event 1: the model has weights of {', '.join(weights)}"
                 assert reply.json["detail"] == f"{known}; the event is {kind or '(none)'!r}."
     Recommender.load(tmp_path / "model").update(read_ratings(path, event_weights=weights))
+
+
+IDS: list[Any] = [
+    *(1, -1, 0, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 10**30, True, None, 1.5),
+    *("1", "01", " 1", "1.0", "+1", "1e3", "9223372036854775808", "-9999999999999999999"),
+    *("", " ", "NULL", "null", "nan", "NaN", "None", "<NA>", "\\N", "na", "inf", "true", "u1 "),
+    *("\x00", "a\nb", "\u2028", "\ufeffu", "e\u0301", "\N{GRINNING FACE}", '"', "#c", "x" * 500),
+]
+VALUES: list[Any] = [
+    *(None, 1, 3.5, 5, 0, -1, 6, 5.0000001, 1e-300, 1e38, 1e39, -1e39, 1e308, 2**53, "3", True),
+]
+TIMES: list[Any] = [
+    *(None, 0, 1, -1, 1735700000, 1735700000000, 253402300800, -62135596800, "NaN", "2025-02-29"),
+    *("2025-01-01", "2025-01-01T00:00:00+14:00", "1677-01-01", "2300-01-01T00:00:00Z"),
+    *("0001-01-01T00:00:00Z", "0001-01-01T00:00:00+13:59", "9999-12-31T23:59:59-12:00"),
+    *("1970-01-01T00:00:00Z", "2025-01-01 00:00:00.123456789Z", "20250101", "1e9"),
+]
+KINDS: list[Any] = [None, "view", "buy", "VIEW", "view ", "", "purchase", "x" * 101, "null", 1]
+READINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "grades": ("als", {}),
+    "missing": ("als", {"missing": 0}),
+    "text ids": ("als", {}),
+    "interactions": ("popular", {"implicit": True}),
+    "kinds": ("popular", {"event_weights": {"view": 1, "buy": 5}}),
+    "other kinds": ("popular", {"event_weights": {"view": 1, "*": 2}}),
+    "open values": ("als", {}),
+}
+
+
+def saved_with(reading: str, folder: Path) -> None:
+    """Save a model of data that are read with some options."""
+    rng = np.random.default_rng(0)
+    users, items = rng.integers(1, 40, 600), rng.integers(1, 30, 600)
+    prefix = "u" if reading == "text ids" else ""
+    values = rng.random(600) * 40 if reading == "open values" else rng.integers(1, 6, 600)
+    columns = {
+        "user": [f"{prefix}{user}" for user in users],
+        "item": [f"{prefix}{item}" for item in items],
+        "rating": values,
+        "event": rng.choice(["view", "buy"], 600),
+        "timestamp": 1_600_000_000 + rng.integers(0, 10**7, 600),
+    }
+    left_out = "rating" if "kinds" in reading else "event"
+    pl.DataFrame(columns).drop(left_out).write_csv(folder / "data.csv")
+    name, options = READINGS[reading]
+    parameters = {"factors": 2, "iterations": 2} if name == "als" else {}
+    ratings = read_ratings(folder / "data.csv", **options)
+    Recommender(name, **parameters).fit(ratings).save(folder / "model")
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_each_stored_event_can_be_added(reading, tmp_path):
+    saved_with(reading, tmp_path)
+    user = "u3" if reading == "text ids" else 3
+    valid = {"user": user, "item": user, "value": 4, "timestamp": 1_700_000_000}
+    if "kinds" in reading:
+        valid |= {"event": "view"}
+    changes = [{name: id} for name in ("user", "item", "id") for id in IDS]
+    changes += [{"value": value} for value in VALUES]
+    changes += [{"timestamp": time} for time in TIMES]
+    changes += [{"event": kind} for kind in KINDS]
+    log, stored = tmp_path / "events.jsonl", []
+    with Application(create_app(str(tmp_path / "model"), events=str(log))) as service:
+        service.ready()
+        for change in [{}, *changes]:
+            event = valid | change
+            reply = service.post("/v1/events", {"events": [valid, event]})
+            assert reply.status in (201, 400), event
+            if reply.status == 201:
+                stored.append(event)
+            else:
+                assert "vent" in reply.json["detail"]
+    assert len(stored) > 60
+    words = ["update", str(tmp_path / "model"), str(log), "--out", str(tmp_path / "newer")]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0, result.output
+    newer = Recommender.load(tmp_path / "newer").ratings
+    for event in stored:
+        assert newer.users.place(event["user"]) >= 0, event
+        assert newer.items.place(event["item"]) >= 0, event
+
+
+def test_ids_are_stored_in_the_type_of_the_model(saved, tmp_path):
+    log = tmp_path / "events.jsonl"
+    with Application(create_app(str(saved["als"]), events=str(log))) as service:
+        events = [EVENT | {"user": id, "id": n} for n, id in enumerate([17, "17", 2**62, "-5"])]
+        assert service.ready().post("/v1/events", {"events": events}).status == 201
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["user"] for line in lines] == [17, 17, 2**62, -5]
+    assert [line["event_id"] for line in lines] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("known", [{"id": "order-17"}, {"timestamp": "2026-01-31T13:00:00Z"}])
+def test_an_event_that_is_sent_again_counts_once(known, tmp_path):
+    saved_with("interactions", tmp_path)
+    log = tmp_path / "events.jsonl"
+    event = {"user": 500, "item": 3} | known
+    with Application(create_app(str(tmp_path / "model"), events=str(log))) as service:
+        service.ready()
+        for _ in range(2):
+            assert service.post("/v1/events", {"events": [event]}).status == 201
+    result = CliRunner().invoke(cli, ["update", str(tmp_path / "model"), str(log), "--dry-run"])
+    assert "1 new event" in result.output
+
+
+def test_events_without_id_and_time_are_told_apart(saved, tmp_path):
+    log = tmp_path / "events.jsonl"
+    event = {"user": 500, "item": 3, "value": 4}
+    with Application(create_app(str(saved["als"]), events=str(log))) as service:
+        assert service.ready().post("/v1/events", {"events": [event, event]}).status == 201
+    first, second = (json.loads(line) for line in log.read_text().splitlines())
+    assert first["event_id"] != second["event_id"]
+
+
+def test_events_of_the_future_are_rejected(saved, tmp_path):
+    with Application(create_app(str(saved["als"]), events=str(tmp_path / "log"))) as service:
+        service.ready()
+        now = datetime.now(UTC)
+        for days, status in ((0, 201), (0.9, 201), (1.1, 400), (30, 400), (30_000, 400)):
+            event = EVENT | {"timestamp": (now + timedelta(days=days)).isoformat()}
+            reply = service.post("/v1/events", {"events": [EVENT, event]})
+            assert reply.status == status
+        assert reply.json["detail"].startswith("Event 2: the time 21")
+        assert "is more than a day after the present time" in reply.json["detail"]
 
 
 def test_without_a_log_there_is_no_place_for_events(saved):

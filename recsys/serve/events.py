@@ -1,0 +1,127 @@
+"""Events that the service receives: checked by the rules of reading, and written as JSON lines.
+
+Whatever is stored, `recsys update` can add later: one event that it could not read would stop every
+update from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from recsys.changes import has_grades
+from recsys.data.age import event_time_problem
+from recsys.data.ids import MISSING_IDS, Ids
+from recsys.data.rows import ANY_EVENT, NO_EVENT, rating_problem
+from recsys.errors import DataError
+from recsys.serve.facts import Id, Json
+
+if TYPE_CHECKING:
+    from recsys.recommender import Recommender
+    from recsys.serve.bodies import EventBody
+
+
+def event_records(bodies: Sequence[EventBody]) -> list[Json]:
+    """Return events as they are stored, with a time each.
+
+    `recsys update` knows an event again that a client has sent twice: by its id, or by its time. An
+    event that a client sends without both gets a new id, since others may arrive at the same time.
+
+    Raises
+    ------
+    DataError
+        If an event cannot have its time or its id.
+    """
+    now = datetime.now(UTC)
+    events = []
+    for number, body in enumerate(bodies, start=1):
+        time, problem = now, None
+        if body.id is not None:
+            problem = _id_problem("event", str(body.id))
+        try:
+            time = _in_utc(body.timestamp or now)
+        except OverflowError:
+            problem = problem or f"the time {body.timestamp} is out of range."
+        problem = problem or event_time_problem(time.timestamp(), now.timestamp())
+        if problem is not None:
+            raise DataError(f"Event {number}: {problem}")
+        event = {"user": body.user, "item": body.item, "value": body.value, "event": body.event}
+        event["timestamp"] = time.isoformat(timespec="seconds").replace("+00:00", "Z")
+        if body.id is not None:
+            event["event_id"] = str(body.id)
+        elif body.timestamp is None:
+            event["event_id"] = uuid4().hex
+        events.append(event)
+    return events
+
+
+def checked_events(events: Sequence[Json], recommender: Recommender) -> list[Json]:
+    """Check that `recsys update` can add events to a model; return them with ids of its type.
+
+    Raises
+    ------
+    DataError
+        If an id cannot be one of the model's, the event is of a kind without a weight, or a value
+        is missing, out of range, or not a number of single precision.
+    """
+    users = _typed(recommender.ratings.users, [event["user"] for event in events])
+    items = _typed(recommender.ratings.items, [event["item"] for event in events])
+    weights = recommender.provenance.reading.get("event_weights")
+    for number, event in enumerate(events, start=1):
+        problem = _kind_problem(event["event"], weights)
+        problem = problem or _value_problem(event["value"], recommender)
+        if problem is not None:
+            raise DataError(f"Event {number}: {problem}")
+    return [
+        {**event, "user": user, "item": item}
+        for event, user, item in zip(events, users, items, strict=True)
+    ]
+
+
+def _in_utc(time: datetime) -> datetime:
+    """Return a time in UTC; without a time zone, it is taken as UTC."""
+    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _typed(ids: Ids, values: list[Id]) -> list[Id]:
+    """Return ids in the type of those of a model."""
+    typed: list[Id | None] = ids.like(values).to_list()
+    converted: list[Id] = []
+    for number, (value, id) in enumerate(zip(values, typed, strict=True), start=1):
+        if id is None:
+            expected = f"the model has integer {ids.kind} ids; {value!r} cannot be among them"
+            raise DataError(f"Event {number}: {expected}.")
+        problem = _id_problem(ids.kind, id)
+        if problem is not None:
+            raise DataError(f"Event {number}: {problem}")
+        converted.append(id)
+    return converted
+
+
+def _id_problem(kind: str, id: Id) -> str | None:
+    """Return a sentence on why readers take an id for a missing one, or None."""
+    return f"the {kind} id is missing ({id!r})." if id in MISSING_IDS else None
+
+
+def _kind_problem(kind: str | None, weights: Mapping[str, float] | None) -> str | None:
+    """Return a sentence on why an event of a kind has no weight, or None if it has one."""
+    name = NO_EVENT if kind is None else kind
+    if weights is None or {name, ANY_EVENT} & weights.keys():
+        return None
+    return f"the model has weights of {', '.join(weights)}; the event is {name!r}."
+
+
+def _value_problem(value: float | None, recommender: Recommender) -> str | None:
+    """Return a sentence on why a value cannot be a rating of a model, or None if it can."""
+    ratings, training = recommender.ratings, recommender.training
+    if value is None:
+        return None if ratings.implicit else "the model needs a rating, as the value."
+    if has_grades(ratings):
+        low, high = training["rating_min"], training["rating_max"]
+        if not low <= value <= high:
+            return f"the value must be between {low:g} and {high:g}; got {value:g}."
+    if not ratings.implicit and value == recommender.provenance.reading.get("missing"):
+        return f"the value {value:g} marks a missing rating (--missing)."
+    return rating_problem(value)
