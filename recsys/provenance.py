@@ -24,6 +24,8 @@ REMEMBERED = (
 """Options of `recsys.read_ratings` that are saved with a model, for updates."""
 
 _BLOCK = 1 << 22  # ratings hashed at a time
+AS_OF = "as_of"
+"""Saved option: the present time of a reading, which its repetition needs; updates have another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ class Provenance:
     tag : str or None
         Free text.
     reading : dict
-        Reading options that updates reuse: those in `REMEMBERED`, and "window".
+        Reading options that updates reuse: those in `REMEMBERED`, and "window". The present time of
+        the reading is in `AS_OF`, and is not reused.
     request : FitRequest or None
         Model that was requested; None if it is not in `recsys.MODELS`.
     """
@@ -103,7 +106,7 @@ def without_weights(reading: Mapping[str, Any]) -> dict[str, Any]:
     >>> without_weights({"user": "who", "half_life": "30d"})
     {'user': 'who'}
     """
-    left_out = ("half_life", "item_table", "user_table", "window")
+    left_out = ("half_life", "item_table", "user_table", "window", AS_OF)
     return {name: value for name, value in reading.items() if name not in left_out}
 
 

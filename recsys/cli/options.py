@@ -229,7 +229,12 @@ class ReaderOptions:
     since: str | None = declared("DATE", "First date or time to use.")
     until: str | None = declared("DATE", "Date or time before which to use rows.")
     time_format: str | None = declared(
-        "FORMAT", "Format of the timestamps: s, ms, us, ns, or a pattern such as %m/%d/%Y."
+        "FORMAT",
+        "Format of the timestamps: s, ms, us, ns, d, excel, ticks, filetime, or a pattern such as "
+        "%m/%d/%Y.",
+    )
+    as_of: str | None = declared(
+        "DATE", "Present time, by default of the clock; later rows are left out."
     )
     missing: float | None = declared(
         "N", "Value that marks a missing rating, such as 0 or 99.", type=float

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
 import numpy.typing as npt
 
+from recsys.data.ids import Place
 from recsys.data.times import shown_time
+from recsys.errors import DataError
+from recsys.messages import counted
 
 DAY = 86400
 TOLERANCE = DAY
 """Seconds after the present time that an event may have, for clocks and time zones."""
 
+_NAMED = 3  # maximum number of rows to name
+_NEARLY_ALL = 0.95
+_FEW_EVENTS = 10
+_BULK = (0.05, 0.95)  # quantiles between which events are counted as usual
+_SPARSE = 0.1  # of the usual number of events in a time of the same length
 _ZONES = 14 * 3600  # largest offset of a time zone: midnight may be written in any of them
 _QUARTER = 900  # offsets of time zones are multiples of a quarter of an hour
 
@@ -34,6 +44,9 @@ _NEVER = (
     0,  # 1970-01-01
 )
 _YEAR_1 = _NEVER[0] - _ZONES
+_YEAR_10000 = _midnight(9999, 12, 31) + DAY
+_YEAR_2999 = _midnight(2999, 1, 1)  # later times mean "never", too
+_MODERN = _midnight(1990, 1, 1)
 _ERROR = -1  # what functions of C return for a time that they cannot tell
 
 
@@ -42,11 +55,14 @@ def means_never(seconds: npt.NDArray[np.number]) -> npt.NDArray[np.bool_]:
 
     Such a date may be midnight in another time zone: 1970-01-01 01:00:00 is one, too.
     """
-    times = seconds.astype(np.float64)
-    never = (times < _YEAR_1) | (times == _ERROR)
+    early = np.flatnonzero(seconds < _MODERN)
+    times = seconds[early].astype(np.float64)
+    stored = (times < _YEAR_1) | (times == _ERROR)
     for date in _NEVER:
         distance = np.abs(times - date)
-        never |= (distance <= _ZONES) & (distance % _QUARTER == 0)
+        stored |= (distance <= _ZONES) & (distance % _QUARTER == 0)
+    never = np.zeros(len(seconds), np.bool_)
+    never[early] = stored
     return never
 
 
@@ -58,28 +74,199 @@ def present() -> int:
 def event_time_problem(seconds: float, now: float | None = None) -> str | None:
     """Return a sentence on why an event cannot have a time, or None if it can.
 
-    `now` is the present time if it is None. Events of which this is said are left out when ratings
-    are read.
+    `now` is the present time if it is None. Readers leave such events out.
 
     Examples
     --------
     >>> event_time_problem(1_749_441_125)
-    >>> event_time_problem(1_749_441_125, now=1_700_000_000)  # doctest: +ELLIPSIS
-    'the time 2025-06-09 03:52:05 UTC is more than a day after the present time, 2023-11-14 ...'
+    >>> event_time_problem(1_749_441_125, now=1_698_796_800)
+    'the time 2025-06-09 03:52:05 UTC is more than a day after the present time, 2023-11-01.'
     >>> event_time_problem(0)
-    'the time 1970-01-01 00:00:00 UTC means "never"; leave it out if the time is unknown.'
+    'the time 1970-01-01 means "never"; leave it out if the time is unknown.'
     """
     reference = present() if now is None else now
-    if not seconds <= reference + TOLERANCE:  # not a number, too
+    if np.isnan(seconds):
+        return "the time is not a number."
+    if seconds > reference + TOLERANCE:
         return (
-            f"the time {_shown(seconds)} is more than a day after the present time, "
-            f"{_shown(reference)}."
+            f"the time {_short(seconds)} is more than a day after the present time, "
+            f"{_short(reference)}."
         )
     if means_never(np.array([seconds], np.float64))[0]:
-        return f'the time {_shown(seconds)} means "never"; leave it out if the time is unknown.'
+        return f'the time {_short(seconds)} means "never"; leave it out if the time is unknown.'
     return None
 
 
-def _shown(seconds: float) -> str:
-    """Format a time in UTC, without a fraction of a second."""
-    return shown_time(int(np.floor(seconds))) if np.isfinite(seconds) else str(seconds)
+@dataclass(frozen=True, slots=True)
+class Dated:
+    """Times of events, judged: which rows to keep (None: all), and remarks on the others."""
+
+    kept: npt.NDArray[np.bool_] | None
+    remarks: list[str]
+
+
+def are_recent(seconds: npt.NDArray[np.number], now: int) -> bool:
+    """Return whether all times are from 1990 to the present, so that nothing is to be judged."""
+    return not len(seconds) or bool(seconds.min() >= _MODERN and seconds.max() <= now + TOLERANCE)
+
+
+def dated(seconds: npt.NDArray[np.number], now: int, place: Place) -> Dated:
+    """Judge times of events: later ones than the present and those of "never" are left out.
+
+    Times before 1990 are kept, with a remark. `place` returns the place of a row.
+
+    Raises
+    ------
+    DataError
+        If nearly all rows would be left out.
+    """
+    if are_recent(seconds, now):
+        return Dated(None, [])
+    late = seconds > now + TOLERANCE
+    never = means_never(seconds)
+    n_modern = np.count_nonzero(seconds >= _MODERN) - np.count_nonzero(late)
+    n_others = len(seconds) - np.count_nonzero(late) - np.count_nonzero(never)
+    if not n_modern or 2 * n_modern < n_others:
+        never[:] = seconds < _YEAR_1  # in data of 1970, 1970-01-01 is a date
+    never |= seconds >= _YEAR_2999
+    future = late & ~never
+    early = (seconds < _MODERN) & ~never
+    remarks = []
+    for rows, noun in (
+        (future, "after the present time left out"),
+        (never, 'left out whose time means "never"'),
+    ):
+        if rows.any():
+            places = _places(np.flatnonzero(rows), seconds, place)
+            remarks.append(f"{counted(int(np.count_nonzero(rows)), 'row')} {noun} ({places})")
+    left_out = future | never
+    if np.count_nonzero(left_out) > _NEARLY_ALL * len(seconds):
+        raise DataError(_nothing_left(remarks, left_out, now))
+    if early.any():
+        remarks.append(_early_remark(np.flatnonzero(early), seconds, left_out, place))
+    return Dated(~left_out if left_out.any() else None, remarks)
+
+
+def _nothing_left(remarks: Sequence[str], left_out: npt.NDArray[np.bool_], now: int) -> str:
+    """Return the sentence on times nearly all of which would be left out."""
+    n = int(np.count_nonzero(left_out))
+    return (
+        f"{n:,} of {counted(len(left_out), 'row')} have no time of the past: {'; '.join(remarks)}. "
+        f"The present time is {shown_time(now)}: --as-of DATE (as_of=) sets another one, "
+        "--time-format (time_format=) the unit of numbers, and --timestamp-col (timestamp=) "
+        "names another column."
+    )
+
+
+def _early_remark(
+    rows: npt.NDArray[np.integer],
+    seconds: npt.NDArray[np.number],
+    left_out: npt.NDArray[np.bool_],
+    place: Place,
+) -> str:
+    """Return a remark on rows before 1990, which may be of another unit."""
+    if len(rows) < len(seconds) - np.count_nonzero(left_out):
+        return f"{counted(len(rows), 'row')} before 1990 ({_places(rows, seconds, place)})"
+    times = seconds[rows]
+    first, last = (shown_time(int(end), day=True) for end in (times.min(), times.max()))
+    period = f"on {first}" if first == last else f"from {first} to {last}"
+    return f"all times are before 1990, {period}; --time-format gives another unit"
+
+
+def _places(rows: npt.NDArray[np.integer], seconds: npt.NDArray[np.number], place: Place) -> str:
+    """Return the places and times of the first rows."""
+    first = [f"{place(int(row))}: {_short(seconds[row])}" for row in rows[:_NAMED]]
+    more = [f"and {len(rows) - _NAMED:,} more"] if len(rows) > _NAMED else []
+    return "; ".join([*first, *more])
+
+
+def reference_time(seconds: npt.NDArray[np.number], now: int) -> int:
+    """Return the time from which age counts: of the newest event up to a day after the present.
+
+    Raises
+    ------
+    DataError
+        If all events are later.
+    """
+    past = seconds[seconds <= now + TOLERANCE]
+    if not len(past):
+        raise DataError(
+            f"All events are later than the present time, {shown_time(now)}; --as-of DATE "
+            "(as_of=) sets another one."
+        )
+    return int(past.max())
+
+
+def check_reach(seconds: npt.NDArray[np.number], start: float, what: str, place: Place) -> None:
+    """Check that a few events far from the others do not decide that the others are dropped.
+
+    Events before `start`, which is relative to the newest one, are dropped or have hardly any
+    weight, because of `what`, such as "--window 180d". `place` returns the place of an event.
+
+    Raises
+    ------
+    DataError
+        If nearly all events are dropped, and the others are few (see `_last_dropped`). The message
+        names the newest event, and the option that leaves it out.
+    """
+    last = _last_dropped(seconds, start)
+    if last is None:
+        return
+    newest = int(seconds.argmax())
+    raise DataError(
+        f"{what} counts from the newest event ({place(newest)}: {_short(seconds[newest])}), and "
+        f"leaves {_left(seconds, start)}; the others end at {_short(last)}. If the newest event "
+        f"is wrong, --as-of {shown_time(int(last) + DAY, day=True)} (as_of=) leaves it out."
+    )
+
+
+def check_since(seconds: npt.NDArray[np.number], start: float, what: str, place: Place) -> None:
+    """Check that more than a few events are left since a time, which `what` has set.
+
+    Raises
+    ------
+    DataError
+        As `check_reach`.
+    """
+    last = _last_dropped(seconds, start)
+    if last is None:
+        return
+    newest = int(seconds.argmax())
+    raise DataError(
+        f"{what} leaves {_left(seconds, start)} ({place(newest)}: {_short(seconds[newest])}); the "
+        f"others end at {_short(last)}. Set an earlier time."
+    )
+
+
+def _left(seconds: npt.NDArray[np.number], start: float) -> str:
+    """Return how many events are left since a time."""
+    return f"{np.count_nonzero(seconds >= start):,} of {counted(len(seconds), 'event')}"
+
+
+def _last_dropped(seconds: npt.NDArray[np.number], start: float) -> float | None:
+    """Return the time of the last event before `start`, if the events since then are too few.
+
+    They are if they are less than 5% of all, and either ten or less, or less than a tenth of the
+    usual number in a time of the same length.
+    """
+    stays = seconds >= start
+    n_stay = int(np.count_nonzero(stays))
+    if not n_stay or n_stay > (1 - _NEARLY_ALL) * len(seconds):
+        return None
+    others = seconds[~stays]
+    if n_stay > _FEW_EVENTS:
+        low, high = np.quantile(others, _BULK)
+        span = max(float(high - low) / (_BULK[1] - _BULK[0]), 1.0)
+        share = min(1.0, (float(seconds.max()) - start) / span)
+        if n_stay > _SPARSE * share * len(others):
+            return None
+    return float(others.max())
+
+
+def _short(seconds: float | np.number) -> str:
+    """Format a time in UTC, without midnight; it may be infinite."""
+    if seconds >= _YEAR_10000:
+        return "after the year 9999"
+    if seconds < _NEVER[0]:
+        return "before the year 1"
+    return shown_time(int(np.floor(seconds))).removesuffix(" 00:00:00 UTC")

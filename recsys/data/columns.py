@@ -13,7 +13,7 @@ import polars as pl
 
 from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
 from recsys.data.rows import RowRules, is_truth
-from recsys.data.times import is_time, time_problem
+from recsys.data.times import is_time, may_be_time, time_problem
 from recsys.errors import DataError
 from recsys.messages import enumerated, shortened
 
@@ -393,7 +393,7 @@ def assign_roles(
     if "timestamp" in roles and request.timestamp is None:
         times = sample(roles["timestamp"])
         is_number = form is None and any(_DIGITS.fullmatch(str(each)) for each in times)
-        if not is_number and not any(is_time(value, form) for value in times):
+        if not is_number and not any(may_be_time(value, form) for value in times):
             value = next((value for value in times if value not in (None, "")), "")
             shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
             hint = time_problem(value, form).rstrip(".").partition("; ")[2]

@@ -233,7 +233,12 @@ class Ratings:
         since, until : str, date, datetime or int, optional
             Use only rows at or after `since`, and before `until`.
         time_format : str, optional
-            Format of the times, such as "%m/%d/%Y", or the unit of numbers: s, ms, us, ns.
+            Format of the times, such as "%m/%d/%Y", or the unit of numbers: s, ms, us, ns, d (days
+            since 1970), excel, ticks (of .NET) or filetime (of Windows). By default the size of
+            each number tells it; two units are an error.
+        as_of : str, date, datetime or int, optional
+            Present time. Rows later than a day after it are left out, and ages count from the
+            newest of the others.
         missing : float, optional
             Rating that marks a missing value, such as 0 or 99; its rows are left out.
         scale : tuple of float, optional
@@ -275,7 +280,9 @@ class Ratings:
         columns = {role: chosen[names[place]] for role, place in roles.items()}
         del chosen
         name = names[roles["rating"]] if "rating" in roles else ""
-        rows = prepared(Rows(columns, layout, bad=BadRows(rules.bad_rows), name=name), rules)
+        bad = BadRows(rules.bad_rows)
+        raw = Rows(columns, layout, bad=bad, name=name, guessed_times=timestamp is None)
+        rows = prepared(raw, rules)
         ratings = build_ratings(rows, policy, "frame")
         of_items, of_users = (ratings.items, item), (ratings.users, user)
         tables = table_of(item_table, *of_items), table_of(user_table, *of_users)

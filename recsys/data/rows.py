@@ -13,25 +13,26 @@ import numpy.typing as npt
 import polars as pl
 
 from lowrank.kernels import level_counts
+from recsys.data.age import are_recent, check_reach, check_since, dated, present
 from recsys.data.feedback import Feedback, Kind, judge, judge_values
 from recsys.data.ids import MISSING_IDS, Place, Spot, as_id_series, row_place
 from recsys.data.times import (
-    SECONDS,
     Moment,
     check_time_format,
     duration,
     moment,
+    order_problem,
     seconds_or_null,
     shown_time,
     time_problem,
-    unix_seconds,
+    timed,
 )
 from recsys.errors import DataError, check_choice
 from recsys.messages import close_matches, counted, did_you_mean, enumerated, shortened
 
 EventWeights = Mapping[str, float]
 SHOWN = 3
-"""Maximum number of bad rows to describe."""
+"""Maximum number of causes of bad rows to describe."""
 Policy = Literal["last", "first", "mean", "sum", "error"]
 """Treatment of repeated pairs of user and item."""
 
@@ -47,12 +48,15 @@ _COLUMNS = (
 ANY_EVENT = "*"  # stands for all kinds of events that are not named
 NO_EVENT = "(none)"  # stands for a missing kind
 _MOST_KINDS = 20  # a column with more different values is not of kinds of events
-_LIMIT = 0.01  # of the rows may be bad
+SKIPPED = 0.01
+"""Share of the rows that may be bad if bad rows are skipped."""
 _LARGEST = float(np.finfo(np.float32).max)
 _THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _TRUTHS = {"true": True, "false": False, "t": True, "f": False, "yes": True, "no": False}
 _MOST_CODES = 256
+_PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|-?[\d.,:]+")  # what differs between bad rows
+_HALVINGS = 10  # after so many half-lives, interactions hardly count
 
 
 class RowOptions(TypedDict, total=False):
@@ -63,6 +67,7 @@ class RowOptions(TypedDict, total=False):
     since: Moment | None
     until: Moment | None
     time_format: str | None
+    as_of: Moment | None
     missing: float | None
     scale: tuple[float, float] | None
     bad_rows: str | float
@@ -73,7 +78,9 @@ class RowRules:
     """Checked `RowOptions`: times in seconds, and the maximum share of bad rows (None: raise).
 
     `weights` tells that the column in the role of ratings has weights, and `feedback` what an
-    earlier reading has decided on it.
+    earlier reading has decided on it. `now` is the present time, unless `as_of` has set another
+    one. `adds` is true for rows that are added to others, of which few may be in the range of
+    times.
     """
 
     event_weights: EventWeights | None = None
@@ -86,6 +93,8 @@ class RowRules:
     scale: tuple[float, float] | None = None
     weights: bool = False
     feedback: Kind | None = None
+    now: int = field(default_factory=present, compare=False)
+    adds: bool = field(default=False, compare=False)
 
     @classmethod
     def of(
@@ -96,6 +105,7 @@ class RowRules:
         since: Moment | None = None,
         until: Moment | None = None,
         time_format: str | None = None,
+        as_of: Moment | None = None,
         missing: float | None = None,
         scale: tuple[float, float] | None = None,
         bad_rows: str | float = "error",
@@ -119,7 +129,7 @@ class RowRules:
                 raise DataError(
                     f"The weight of the event {kind!r} must be a number from 0; got {weight!r}."
                 )
-        limit: Any = {"error": None, "skip": _LIMIT}.get(str(bad_rows), bad_rows)
+        limit: Any = {"error": None, "skip": SKIPPED}.get(str(bad_rows), bad_rows)
         if (percent := re.fullmatch(r"(\d+\.?\d*)%", str(bad_rows))) is not None:
             limit = float(percent[1]) / 100
         if limit is not None and (isinstance(limit, str | bool) or not 0 <= limit < 1):
@@ -136,7 +146,8 @@ class RowRules:
         half = None if half_life is None else duration(half_life, "half_life")
         form = None if time_format is None else check_time_format(time_format)
         ends = None if scale is None else check_scale(scale)
-        return cls(event_weights, half, first, last, form, missing, limit, ends)
+        now = present() if as_of is None else moment(as_of, "as_of")
+        return cls(event_weights, half, first, last, form, missing, limit, ends, now=now)
 
 
 def check_scale(scale: Any) -> tuple[float, float]:
@@ -158,17 +169,40 @@ def check_scale(scale: Any) -> tuple[float, float]:
     return low, high
 
 
+class BadRowsError(DataError):
+    """Error for several bad rows of `total`."""
+
+    def __init__(self, message: str, count: int, total: int) -> None:
+        super().__init__(message)
+        self.count = count
+        self.total = total
+
+
+@dataclass(slots=True)
+class Cause:
+    """Problem of one or more bad rows, in the words for the first one."""
+
+    spot: Spot
+    problem: str
+    count: int = 0
+
+    def __str__(self) -> str:
+        if self.count > 1:
+            return f"{self.count:,} rows, the first {self.spot}: {self.problem}"
+        return f"{self.spot}: {self.problem}"
+
+
 @dataclass(slots=True)
 class BadRows:
     """Record of unreadable rows, which raise an error or are counted and left out.
 
-    `limit` is the maximum share of bad rows, or None to raise at the first one. `first` has the
-    first three.
+    `limit` is the maximum share of bad rows, or None to raise at the first one. A row may have
+    several `causes`, by the form of their problems.
     """
 
     limit: float | None = None
     count: int = 0
-    first: list[tuple[Spot, str]] = field(default_factory=list)
+    causes: dict[str, Cause] = field(default_factory=dict)
 
     def add(self, spot: Spot, problem: str, rows: int = 1) -> None:
         """Record a problem of `rows` rows that begin at a place, in any order of places.
@@ -181,11 +215,28 @@ class BadRows:
         if self.limit is None:
             raise DataError(f"{spot}: {problem}")
         self.count += rows
-        self.first = sorted([*self.first, (spot, problem)])[:SHOWN]
+        self.add_cause(Cause(spot, problem, rows))
+
+    def add_cause(self, cause: Cause) -> None:
+        """Record a cause of bad rows that are counted elsewhere."""
+        form = _PARTICULARS.sub("", cause.problem)
+        known = self.causes.setdefault(form, Cause(cause.spot, cause.problem))
+        known.count += cause.count
+        if cause.spot < known.spot:
+            known.spot = cause.spot
+            known.problem = cause.problem
 
     def described(self) -> tuple[str, ...]:
-        """Return one sentence for each of the first bad rows."""
-        return tuple(f"{spot}: {problem}" for spot, problem in self.first)
+        """Return one sentence for each of the causes, the most frequent first."""
+        causes = sorted(self.causes.values(), key=lambda cause: (-cause.count, cause.spot))
+        return tuple(map(str, causes[:SHOWN]))
+
+    def listed(self) -> str:
+        """Return the causes with their counts, after a sentence that has the number of rows."""
+        if len(self.causes) == 1:
+            cause = next(iter(self.causes.values()))
+            return f"; the first: {cause.spot}: {cause.problem}"
+        return f": {' '.join(self.described())}"
 
     def check(self, n_good: int) -> None:
         """Check the share of the bad rows.
@@ -195,13 +246,20 @@ class BadRows:
         DataError
             If the share exceeds the limit.
         """
-        share = self.count / max(1, self.count + n_good)
-        if self.limit is not None and share > self.limit:
-            raise DataError(
-                f"{counted(self.count, 'row')} of {self.count + n_good:,} "
-                f"({100 * share:.2g}%) cannot be read, more than {100 * self.limit:g}%; the first: "
-                f"{' '.join(self.described())} --bad-rows {np.ceil(100 * share):.0f}% skips them."
-            )
+        total = self.count + n_good
+        share = self.count / max(1, total)
+        if self.limit is None or share <= self.limit:
+            return
+        cure = ""
+        percent = math.ceil(100 * share)
+        if percent < 100 and "--time-format" not in self.described()[0]:
+            cure = f" --bad-rows {percent}% skips them."
+        shown = f"{100 * share:.2g}%" if share < 0.1 else f"{100 * share:.0f}%"
+        message = (
+            f"{counted(self.count, 'row')} of {total:,} ({shown}) cannot be read, more than "
+            f"{100 * self.limit:g}%{self.listed()}{cure}"
+        )
+        raise BadRowsError(message, self.count, total)
 
 
 STRICT = BadRows()
@@ -221,7 +279,8 @@ class Rows:
     left out. If `implicit` is true, ratings are weights. `remarks` describe changes to the rows.
     `name` is that of the column of ratings in the header, and `feedback` the decision on it, next
     to the `scale` of grades if it was given. `kind_weights` has the weight of each kind of event,
-    and `half_life` the age in seconds at which a weight is halved.
+    and `half_life` the age in seconds at which a weight is halved. With `guessed_times`, nobody has
+    named the column of times, and it need not be used.
     """
 
     columns: dict[str, pl.Series]
@@ -236,6 +295,7 @@ class Rows:
     name: str = ""
     feedback: Feedback | None = None
     scale: tuple[float, float] | None = None
+    guessed_times: bool = False
     arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     distinct: dict[str, pl.Series] = field(default_factory=dict)
     kind_weights: dict[str, float] = field(default_factory=dict)
@@ -343,22 +403,12 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if rules.bad_rows is not None:
         rows.decode()
         _leave_out_bad(rows, rules)
-    for role in ("user", "item"):
-        column = columns[role]
-        if column.null_count() or not isinstance(column.dtype, pl.Int32 | pl.Categorical):
-            columns[role] = as_id_series(column, role, rows.place)
-    if rules.missing is not None:
-        _leave_out_missing(rows.decode(), rules.missing)
-    elif rows.levels is None and "rating" in columns:  # levels are finite numbers
-        _convert_ratings(rows, rules)
-    if rows.feedback is None:
-        _decide(rows, rules)
-    if rules.scale is not None and rows.implicit:
-        raise DataError("scale applies to ratings, and these data have no ratings.")
-    if (times := columns.pop("timestamp", None)) is not None:
-        columns["timestamp"] = _seconds(rows, times, rules.time_format)
-    elif rules.time_format is not None:
-        rows.remarks.append("no column of times for time_format: --timestamp-col names one")
+    try:
+        _convert(rows, rules)
+    except DataError:
+        if rules.bad_rows is None:
+            _report_bad(rows, rules)
+        raise
     if rules.since is not None or rules.until is not None:
         _keep_range(rows, rules)
     if "event" in columns:
@@ -376,8 +426,50 @@ def _is_plain(rows: Rows, rules: RowRules) -> bool:
     """Return whether the rows are used as they are, apart from the decision on their values."""
     if replace(rules, feedback=None, weights=False, scale=None) != RowRules():
         return False
-    times = None if rows.in_seconds else rows.arrays.get("timestamp")
-    return times is None or (SECONDS[0] <= times.min() and times.max() <= SECONDS[1])
+    times = rows.arrays.get("timestamp")
+    return times is None or are_recent(times, rules.now)
+
+
+def _convert(rows: Rows, rules: RowRules) -> None:
+    """Convert ids, ratings and times, and leave out the rows of which they tell so."""
+    columns = rows.columns
+    for role in ("user", "item"):
+        column = columns[role]
+        if column.null_count() or not isinstance(column.dtype, pl.Int32 | pl.Categorical):
+            columns[role] = as_id_series(column, role, rows.place)
+    if rules.missing is not None:
+        _leave_out_missing(rows.decode(), rules.missing)
+    elif rows.levels is None and "rating" in columns:  # levels are finite numbers
+        _convert_ratings(rows, rules)
+    if rows.feedback is None:
+        _decide(rows, rules)
+    if rules.scale is not None and rows.implicit:
+        raise DataError("scale applies to ratings, and these data have no ratings.")
+    if "timestamp" in columns:
+        _convert_times(rows, rules)
+    elif rules.time_format is not None:
+        rows.remarks.append("no column of times for time_format: --timestamp-col names one")
+
+
+def _convert_times(rows: Rows, rules: RowRules) -> None:
+    """Convert times to seconds, and leave out rows that are not of the past."""
+    times = rows.columns["timestamp"]
+    form = rules.time_format
+    problem = order_problem(times) if rows.guessed_times and form is None else None
+    if problem is not None:
+        del rows.columns["timestamp"]
+        rows.remarks.append(f"times not used ({problem})")
+        return
+    seconds = times
+    if not rows.in_seconds or times.null_count():
+        seconds, unit = timed(times, rows.place, form)
+        if form is None and unit is not None and unit.name != "s":
+            rows.remarks.append(f"times in {unit.noun}")
+    rows.columns["timestamp"] = seconds
+    judged = dated(seconds.to_numpy(), rules.now, rows.place)
+    rows.remarks += judged.remarks
+    if judged.kept is not None:
+        rows.keep(pl.Series(judged.kept))
 
 
 def _decide(rows: Rows, rules: RowRules) -> None:
@@ -499,66 +591,103 @@ def _judge_levels(rows: Rows) -> None:
         rows.remarks.append("some ratings are 0; add --missing 0 if a 0 means no rating")
 
 
-def _seconds(rows: Rows, times: pl.Series, form: str | None) -> pl.Series:
-    """Convert times to seconds, unless they are in seconds already."""
-    is_plain = rows.in_seconds
-    if isinstance(times.dtype, pl.Int64 | pl.Int32) and form is None and not is_plain:
-        low, high = times.min(), times.max()
-        if isinstance(low, int) and isinstance(high, int):
-            is_plain = SECONDS[0] <= low and high <= SECONDS[1]
-    if is_plain and not times.null_count():
-        return times
-    return unix_seconds(times, rows.place, form, exact=True)
-
-
 def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
     """Leave out rows without user or item, or with an unreadable rating or time."""
-    columns, bad, masks = rows.columns, rows.bad, {}
-    for role in ("user", "item"):
-        if isinstance(columns[role].dtype, pl.Categorical):
-            columns[role] = columns[role].cast(pl.String)
-        series = columns[role]
-        masks[role] = series.is_null()
-        if series.dtype == pl.String:
-            masks[role] |= series.is_in(MISSING_IDS).fill_null(True)
-        elif series.dtype.is_float() or series.dtype.is_decimal():
-            numbers = series.cast(pl.Float64)
-            masks[role] = ~(numbers.is_finite() & (numbers.floor() == numbers)).fill_null(False)
-    if "rating" in columns:
-        liked = _truths(columns["rating"])
-        ratings = _numbers(columns["rating"]) if liked is None else liked
-        masks["rating"] = ratings.is_null()
-        if rules.scale is not None and liked is None:
-            low, high = rules.scale
-            outside = (ratings < low) | (ratings > high)
-            if rules.missing is not None:
-                outside &= ratings != rules.missing
-            masks["rating"] |= outside.fill_null(False)
-    if "timestamp" in columns:
-        times = columns["timestamp"]
-        known = times if rows.in_seconds else seconds_or_null(times, rules.time_format)
-        masks["timestamp"] = known.is_null()
-    wrong = pl.DataFrame(masks).select(pl.any_horizontal(pl.all())).to_series()
-    found = wrong.arg_true()
-    for row in found.head(SHOWN):
-        role = next(role for role, mask in masks.items() if mask[row])
-        value = columns[role][row]
-        if role == "timestamp":
-            problem = time_problem(value, rules.time_format)
-        elif role == "rating":
-            problem = rating_problem(value, "weight" if rules.weights else "rating") or _off_scale(
-                float(value), rules.scale or (0, 0)
-            )
-        elif value is None or isinstance(value, str):
-            problem = f"the {role} id is missing" + f" ({value!r})" * (value is not None) + "."
-        else:
-            problem = f"{role} id {value} is neither integer nor string."
-        bad.add(rows.place(row), problem, 0)
-    bad.count += len(found)
-    bad.check(len(wrong) - len(found))
+    bad = rows.bad
+    wrong = _bad_rows(rows, rules)
+    bad.count += int(wrong.sum())
+    bad.check(len(wrong) - int(wrong.sum()))
     if bad.count:
         rows.keep(~wrong)
         rows.remarks.append(f"{counted(bad.count, 'bad row')} left out")
+
+
+def _report_bad(rows: Rows, rules: RowRules) -> None:
+    """Raise an error with the causes and their counts if several rows are bad.
+
+    Raises
+    ------
+    BadRowsError
+    """
+    wrong = _bad_rows(rows.decode(), rules)
+    n_bad = int(wrong.sum())
+    if n_bad > 1:
+        number = f"{n_bad:,} of {counted(len(wrong), 'row')}"
+        message = f"{number} cannot be read{rows.bad.listed()}"
+        raise BadRowsError(message, n_bad, len(wrong))
+
+
+def _bad_rows(rows: Rows, rules: RowRules) -> pl.Series:
+    """Return which rows are bad, and record the causes."""
+    columns = rows.columns
+    masks = list[pl.Series]()
+    for role in ("user", "item", "rating", "timestamp"):
+        if role not in columns:
+            continue
+        if role in ("user", "item") and isinstance(columns[role].dtype, pl.Categorical):
+            columns[role] = columns[role].cast(pl.String)
+        column = columns[role]
+        missing = column.is_null()
+        if column.dtype == pl.String:
+            missing |= column.is_in(MISSING_IDS).fill_null(True)
+        unread = _unread(rows, role, rules)
+        outside = _outside(rows, role, rules)
+        for mask in (missing, unread & ~missing, outside):
+            if mask.any():
+                row = mask.arg_max() or 0
+                problem = _problem(role, column[row], rules, column)
+                rows.bad.add_cause(Cause(rows.place(row), problem, int(mask.sum())))
+            masks.append(mask)
+    frame = pl.DataFrame({str(n): mask for n, mask in enumerate(masks)})
+    return frame.select(pl.any_horizontal(pl.all())).to_series()
+
+
+def _unread(rows: Rows, role: str, rules: RowRules) -> pl.Series:
+    """Return which values of a column cannot be read."""
+    column = rows.columns[role]
+    if role == "timestamp":
+        is_plain = rows.in_seconds
+        if is_plain or (rows.guessed_times and rules.time_format is None and order_problem(column)):
+            return column.is_null()
+        return seconds_or_null(column, rules.time_format, rows.place).is_null()
+    if role == "rating":
+        liked = _truths(column)
+        return (_numbers(column) if liked is None else liked).is_null()
+    if column.dtype.is_float() or column.dtype.is_decimal():
+        numbers = column.cast(pl.Float64)
+        return ~(numbers.is_finite() & (numbers.floor() == numbers)).fill_null(False)
+    return column.is_null()
+
+
+def _outside(rows: Rows, role: str, rules: RowRules) -> pl.Series:
+    """Return which values of a column are ratings outside of the scale."""
+    column = rows.columns[role]
+    if role != "rating" or rules.scale is None or _truths(column) is not None:
+        return pl.Series([False]).new_from_index(0, len(column))
+    ratings = _numbers(column)
+    low, high = rules.scale
+    outside = (ratings < low) | (ratings > high)
+    if rules.missing is not None:
+        outside &= ratings != rules.missing
+    return outside.fill_null(False)
+
+
+def _problem(role: str, value: Any, rules: RowRules, column: pl.Series) -> str:
+    """Return a sentence on why a value of a column cannot be read."""
+    if role == "timestamp":
+        return time_problem(value, rules.time_format, column)
+    if role == "rating":
+        if value is not None and _truths(column) is not None:
+            return f"rating {value!r} is neither true nor false."
+        problem = rating_problem(value, "weight" if rules.weights else "rating")
+        if problem is None and rules.scale is not None:
+            return _off_scale(float(value), rules.scale)
+        return str(problem)
+    if value is None:
+        return f"the {role} id is missing."
+    if isinstance(value, str):
+        return f"the {role} id is missing ({value!r})."
+    return f"{role} id {value} is neither integer nor string."
 
 
 def _keep_range(rows: Rows, rules: RowRules) -> None:
@@ -572,6 +701,11 @@ def _keep_range(rows: Rows, rules: RowRules) -> None:
             mask &= times >= at if name == "since" else times < at
             text = shown_time(at).removesuffix(" UTC").removesuffix(" 00:00:00")
             shown.append(f"{name} {text}")
+    if rules.since is not None and not rules.adds:
+        last = math.inf if rules.until is None else rules.until
+        places = (times < last).arg_true().to_numpy()
+        until = times.to_numpy()[places]
+        check_since(until, rules.since, f"--{shown[0]}", lambda row: rows.place(int(places[row])))
     rows.keep(mask)
     kept = f"{int(mask.sum()):,} of {counted(len(times), 'row')}"
     rows.remarks.append(f"{kept} {' '.join(shown)}")
@@ -624,7 +758,14 @@ def check_kinds(n_kinds: int) -> None:
 
 
 def _check_half_life(rows: Rows, half_life: float) -> None:
-    """Check that the weights of the rows can depend on their age."""
+    """Check that the weights of the rows can depend on their age.
+
+    Raises
+    ------
+    DataError
+        If the data are not of interactions with times, or a few events far from the others decide
+        that the others hardly count.
+    """
     if not rows.implicit:
         raise DataError(
             "half_life applies to implicit feedback, and these data have ratings; --implicit "
@@ -634,13 +775,23 @@ def _check_half_life(rows: Rows, half_life: float) -> None:
         raise DataError(
             "half_life needs timestamps; name their column with --timestamp-col (timestamp=)."
         )
-    rows.half_life = half_life
     if rows.feedback is not None and rows.feedback.kind == "counts":
         _take_likes(rows, "count")
         rows.feedback = None  # the weights are those of the age
+    seconds = rows.columns["timestamp"].to_numpy()
     days = half_life / 86400
+    fading = float(seconds.max()) - _HALVINGS * half_life
+    check_reach(seconds, fading, f"--half-life {days:g}d", rows.place)
+    rows.half_life = half_life
     unit = "day" if days == 1 else "days"
     rows.remarks.append(f"weights halve every {days:g} {unit}")
+    newest = pl.DataFrame([rows.columns[role].alias(role) for role in ("user", "timestamp")])
+    faded = newest.group_by("user").agg(pl.col("timestamp").max() < fading)["timestamp"]
+    if faded.any():
+        users = f"{counted(int(faded.sum()), 'user')} {'have' if faded.sum() > 1 else 'has'}"
+        lasting = f"{_HALVINGS * days:g} days"
+        remark = f"{users} only interactions older than {lasting}, which hardly count"
+        rows.remarks.append(remark)
 
 
 def rating_values(series: pl.Series, place: Place = row_place, noun: str = "rating") -> pl.Series:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import polars as pl
 
 from recsys.data.ids import MISSING_IDS, Place, row_place
+from recsys.data.time_units import (
+    FOREVER,
+    UNITS,
+    Tally,
+    Unit,
+    divided,
+    range_of,
+    sure_unit,
+    units_of,
+    usual_unit,
+)
 from recsys.errors import DataError
 from recsys.messages import shortened
 
 Moment: TypeAlias = "str | int | date | datetime"
 """A point in time: a date or datetime, also as a string, or seconds since 1970."""
 
-# Magnitudes above which a column of times is interpreted as milli-, micro- or nanoseconds:
-# 1e11 seconds after 1970 is in the year 5138.
-_UNITS = ((1e17, 10**9), (1e14, 10**6), (1e11, 10**3))
-_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 # With %#z, an offset may be written +02, +0200 or +02:00.
 _ISO_FORMATS = (
     *("%Y-%m-%d", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M"),
@@ -27,23 +34,30 @@ _ISO_FORMATS = (
     "%a %b %d %H:%M:%S %z %Y",  # Twitter and Goodreads, with the month as a word
 )
 _LOGGED = "%Y-%m-%dT%H:%M:%S%.fZ"  # of events of `recsys serve`, whatever the format of others
-# Ranges of numbers that are written as dates: 20250609, and 20250609035205 with a time. As
-# seconds and milliseconds they would be some days of 1970, and the years 2572 to 2635.
-_BASIC = ((19000101, 20991231, "%Y%m%d"), (19000101000000, 20991231235959, "%Y%m%d%H%M%S"))
-SECONDS = (_BASIC[0][1] + 1, int(_UNITS[-1][0]))
-"""Range of the integers that are seconds in every column; it begins on 1970-08-31."""
-
-_MOSTLY = 0.5  # minimum share of numbers that are valid dates; 4% are by chance
 _SAMPLE = 100
 YEAR_1000 = -30_610_224_000
 """Start of the year 1000. Earlier times are doubtful: polars reads "31-12-24" as the year 31."""
 
 _DAY = 86400
 _MONTHS = 12
+_YEAR_DIGITS = 4
+_FEW_DATES = 0.01  # share of dates that may contradict the others
+_DAYS = 100_000  # smaller integers would be days of Excel in a column of times
 _DURATIONS = {"s": 1.0, "h": 3600.0, "d": _DAY, "w": 7.0 * _DAY, "y": 365.25 * _DAY}
 _DAY_AND_MONTH = re.compile(
     r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T](\d\d?:\d\d)(:\d\d)?( [AP]M)?)?"
 )
+_YEAR_LAST = r"^\d\d?[./-]\d\d?[./-]\d{4}"
+_CLOCK = r"(?:[ T,]+(?<hour>\d\d?):(?<minute>\d\d)(?::(?<second>\d\d(?:\.\d+)?))?"
+_HALF = r"(?: ?(?<half>[AaPp])\.?[Mm]\.?)?)?$"
+_NAMED_MONTH = r"^(?<day>\d\d?)[ -](?<name>[A-Za-z]{3})[a-z]*\.?[ ,-]+(?<year>\d{4})"
+_MONTH_NAMES = (
+    *("jan", "feb", "mar", "apr", "may", "jun"),
+    *("jul", "aug", "sep", "oct", "nov", "dec"),
+)
+_NAMES = {name: month for month, name in enumerate(_MONTH_NAMES, 1)}
+_ENDLESS = r"(?i)^[+-]?inf(?:inity)?$"  # of PostgreSQL
+_NO_DATE = r"^0000-00-00"  # of MySQL
 
 
 def unix_seconds(
@@ -53,26 +67,47 @@ def unix_seconds(
 
     Dates and datetimes are converted; without an offset they are in UTC. Texts are ISO 8601 dates
     and times, also as databases write them (``2025-06-09 03:52:05.123+02``, ``... UTC``,
-    ``20250609``), or numbers. Numbers are seconds, or milli-, micro- or nanoseconds where the
-    column's largest is above 1e11, 1e14 or 1e17; numbers such as 20250609 are dates. Fractions of a
-    second are dropped; with `exact`, a column that has some is of Float64. A `form` says how all
-    are written: "%m/%d/%Y %H:%M", or the unit of numbers, one of "s", "ms", "us" and "ns"; times
-    such as 2025-06-09T03:52:05Z are read next to any.
+    ``20250609``); dates such as ``18.10.2025`` if some day above 12 tells the order of days and
+    months; or numbers. The unit of numbers follows from their size: seconds, milli-, micro- or
+    nanoseconds, days of Excel, ticks of .NET, file times of Windows, or dates such as 20250609.
+    Fractions of a second are dropped; with `exact`, a column that has some is of Float64. A `form`
+    says how all are written: "%m/%d/%Y %H:%M", or the unit of numbers, one of "s", "ms", "us",
+    "ns", "d" (days since 1970), "excel", "ticks" and "filetime"; times such as 2025-06-09T03:52:05Z
+    are read next to any.
 
     Raises
     ------
     DataError
-        If a time is missing or cannot be read.
+        If a time is missing or cannot be read, or numbers are of two units.
     """
-    seconds = seconds_or_null(series, form, exact=exact)
-    if seconds.null_count():
-        row = seconds.is_null().arg_max() or 0
-        raise DataError(f"{place(row)}: {time_problem(series[row], form)}")
-    return seconds
+    seconds = timed(series, place, form).seconds
+    return seconds if exact else _whole(seconds)
+
+
+class Timed(NamedTuple):
+    """Times in seconds, exact, and the unit of the numbers they were; None for dates."""
+
+    seconds: pl.Series
+    unit: Unit | None = None
+
+
+def timed(series: pl.Series, place: Place = row_place, form: str | None = None) -> Timed:
+    """Return times as in `unix_seconds` with `exact`, and their unit.
+
+    Raises
+    ------
+    DataError
+        As `unix_seconds`.
+    """
+    times = _timed(series, form, place)
+    if times.seconds.null_count():
+        row = times.seconds.is_null().arg_max() or 0
+        raise DataError(f"{place(row)}: {time_problem(series[row], form, series)}")
+    return times
 
 
 def seconds_or_null(
-    series: pl.Series, form: str | None = None, *, exact: bool = False
+    series: pl.Series, form: str | None = None, place: Place = row_place, *, exact: bool = False
 ) -> pl.Series:
     """Return a column of times as Int64 seconds, null where a time is missing or unreadable.
 
@@ -81,60 +116,71 @@ def seconds_or_null(
     Raises
     ------
     DataError
-        If times cannot have the type of the column.
+        If times cannot have the type of the column, or numbers are of two units.
     """
-    seconds = _exact_seconds(series, form)
-    return seconds if exact or not seconds.dtype.is_float() else seconds.floor().cast(pl.Int64)
+    seconds = _timed(series, form, place).seconds
+    return seconds if exact else _whole(seconds)
+
+
+def _whole(seconds: pl.Series) -> pl.Series:
+    """Drop fractions of a second."""
+    return seconds.floor().cast(pl.Int64) if seconds.dtype.is_float() else seconds
 
 
 def epoch_seconds(times: pl.Series) -> pl.Series:
     """Return dates or datetimes as Int64 seconds, or Float64 if there are fractions of a second."""
     if isinstance(times.dtype, pl.Datetime):
-        return _divided(times.to_physical(), _TICKS[times.dtype.time_unit])
-    return times.dt.epoch("s")
+        per_second = UNITS[times.dtype.time_unit].per_second
+        return divided(times.to_physical(), int(per_second))
+    return times.to_physical().cast(pl.Int64) * _DAY
 
 
-def _divided(ticks: pl.Series, per_second: int) -> pl.Series:
-    """Return ticks as Int64 seconds, or Float64 if there are fractions of a second."""
-    if per_second == 1 and not ticks.dtype.is_float():
-        return ticks.cast(pl.Int64, strict=False)
-    whole = ticks // per_second
-    rest = ticks - whole * per_second
-    whole = whole.cast(pl.Int64, strict=False)
-    return whole + rest / per_second if (rest != 0).any() else whole
-
-
-def _exact_seconds(series: pl.Series, form: str | None) -> pl.Series:
+def _timed(series: pl.Series, form: str | None, place: Place) -> Timed:
+    """Return times in seconds, null where one is missing or unreadable, and their unit."""
     dtype = series.dtype
     if dtype == pl.Date or isinstance(dtype, pl.Datetime):
-        return epoch_seconds(series)
+        return Timed(epoch_seconds(series))
     if not (dtype.is_numeric() or dtype in (pl.String, pl.Null)):
         raise DataError(f"Times must be numbers, dates or ISO 8601 strings; got {dtype} values.")
-    if form is not None and form not in _TICKS:
-        texts = series.cast(pl.String).str.strip_chars()
-        try:
-            seconds = epoch_seconds(texts.str.to_datetime(form, time_unit="us", strict=False))
-        except pl.exceptions.PolarsError:  # such as a format without a year
-            seconds = pl.Series(series.name, [None], dtype=pl.Int64).new_from_index(0, len(series))
-        if seconds.null_count():
-            logged = epoch_seconds(texts.str.to_datetime(_LOGGED, time_unit="us", strict=False))
-            seconds = pl.select(pl.coalesce(seconds, logged)).to_series()
-        return seconds
+    if form is not None and form not in UNITS:
+        return Timed(_formatted_seconds(series, form))
     if dtype == pl.String:
         numbers = series.str.strip_chars().cast(pl.Float64, strict=False).fill_nan(None)
-        n_numbers = len(numbers) - numbers.null_count()
-        if not n_numbers or 2 * n_numbers < len(series) - int((series.fill_null("") == "").sum()):
-            return _iso_seconds(series)
-        exact = series.str.strip_chars().cast(pl.Int64, strict=False)
-        series = exact if exact.null_count() == numbers.null_count() else numbers
-    return _number_seconds(series, form)
+        n_numbers = int(numbers.is_finite().sum())
+        n_others = len(series) - int(numbers.is_infinite().sum()) - n_numbers
+        n_others -= int((series.fill_null("") == "").sum())
+        if n_numbers < max(n_others, 1):
+            return Timed(_iso_seconds(series))
+        whole = series.str.strip_chars().cast(pl.Int64, strict=False)
+        series = whole if whole.null_count() == numbers.null_count() else numbers
+    numbers = _plain_numbers(series)
+    unit = _unit(numbers, place) if form is None else UNITS[form]
+    return Timed(unit.seconds(numbers), unit)
+
+
+def _formatted_seconds(series: pl.Series, form: str) -> pl.Series:
+    """Return times in a format as seconds, null where a text has another one."""
+    texts = series.cast(pl.String).str.strip_chars()
+    try:
+        seconds = epoch_seconds(texts.str.to_datetime(form, time_unit="us", strict=False))
+    except pl.exceptions.PolarsError:  # such as a format without a year
+        seconds = _nulls(series)
+    if seconds.null_count():
+        logged = epoch_seconds(texts.str.to_datetime(_LOGGED, time_unit="us", strict=False))
+        seconds = pl.select(pl.coalesce(seconds, logged, _endless_seconds(texts))).to_series()
+    return seconds
+
+
+def _nulls(series: pl.Series) -> pl.Series:
+    """Return as many nulls, as Int64."""
+    return pl.Series(series.name, [None], dtype=pl.Int64).new_from_index(0, len(series))
 
 
 def _iso_seconds(texts: pl.Series) -> pl.Series:
-    """Return ISO 8601 dates and times as seconds, null where a text is none."""
+    """Return dates and times in words as seconds, null where a text cannot be read."""
 
     def parsed(texts: pl.Series) -> pl.Series:
-        found = pl.Series(texts.name, [None], dtype=pl.Int64).new_from_index(0, len(texts))
+        found = _nulls(texts)
         likely = iso_format(texts.head(1).to_list())
         for form in sorted(_ISO_FORMATS, key=lambda form: form != likely):
             if found.null_count() == texts.null_count():
@@ -144,7 +190,7 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
         early = (found < YEAR_1000 * 10**6).fill_null(False)
         if early.any():
             found = found.set(early & ~texts.str.contains(r"^\d{4}").fill_null(True), None)
-        return _divided(found, 10**6)
+        return divided(found, 10**6)
 
     texts = texts.str.strip_chars()
     if not parsed(texts.head(_SAMPLE)).null_count():
@@ -158,7 +204,104 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
         .str.replace(r"(:\d\d),(\d+)", "$1.$2")
         .str.replace(r"\s+([+-]\d\d:?(?:\d\d)?)$", "$1")
     )
-    return parsed(plain)
+    seconds = parsed(plain)
+    if seconds.null_count() > texts.null_count():
+        unread = texts.set(seconds.is_not_null(), None)
+        others = (_ordered_seconds(unread), _endless_seconds(unread))
+        seconds = pl.select(pl.coalesce(seconds, *others)).to_series()
+    return seconds
+
+
+def _ordered_seconds(texts: pl.Series) -> pl.Series:
+    """Return dates with the year at the end as seconds, null where the order is not known.
+
+    A day above 12 tells the order of days and months of all dates with the same mark. Months may
+    also be names.
+    """
+    found = _nulls(texts)
+    for mark in "./-":
+        orders = _orders(texts, mark)
+        if len(orders) == 1:
+            dates = _date_pattern(mark, *orders[0])
+            found = pl.select(pl.coalesce(found, _seconds_of_parts(texts, dates))).to_series()
+    for dates in (_NAMED_MONTH, r"^(?<name>[A-Za-z]{3})[a-z]*\.? (?<day>\d\d?),? (?<year>\d{4})"):
+        found = pl.select(pl.coalesce(found, _seconds_of_parts(texts, dates))).to_series()
+    return found
+
+
+def _date_pattern(mark: str, first: str, second: str) -> str:
+    """Return the pattern of dates with a mark between two named parts and a year of four digits."""
+    escaped = re.escape(mark)
+    return rf"^(?<{first}>\d\d?){escaped}(?<{second}>\d\d?){escaped}(?<year>\d{{4}})"
+
+
+def _orders(texts: pl.Series, mark: str) -> list[tuple[str, str]]:
+    """Return the orders of day and month in which dates with a mark can be read.
+
+    There is none if the days above 12 of more than a few dates contradict the others.
+    """
+    pattern = _date_pattern(mark, "first", "last") + _CLOCK + _HALF
+    parts = texts.str.extract_groups(pattern).struct.unnest().select("first", "last")
+    dates = parts.cast(pl.Int64).drop_nulls()
+    first = dates["first"] > _MONTHS
+    last = dates["last"] > _MONTHS
+    n_day_first = int((first & ~last).sum())
+    n_month_first = int((last & ~first).sum())
+    few = _FEW_DATES * (n_day_first + n_month_first)
+    orders = (("day", "month"), n_month_first), (("month", "day"), n_day_first)
+    return [order for order, n_against in orders if n_against <= few and len(dates)]
+
+
+def _seconds_of_parts(texts: pl.Series, dates: str) -> pl.Series:
+    """Return texts that begin with a date of a pattern with named parts as seconds, else null."""
+    parts = texts.str.extract_groups(dates + _CLOCK + _HALF).struct.unnest()
+    month = pl.col("month") if "month" in parts.columns else _month_of_name(pl.col("name"))
+    hour = pl.col("hour").fill_null("0").cast(pl.Int64)
+    halves = pl.col("half").str.to_lowercase()
+    is_half = hour.is_between(1, _MONTHS)  # hours of a half of a day are 1 to 12, as months are
+    hour = (
+        pl.when(halves.is_null())
+        .then(hour)
+        .when(is_half)
+        .then(hour % 12 + 12 * (halves == "p").cast(pl.Int64))
+    )
+    clock = (hour, pl.col("minute").fill_null("0"), pl.col("second").fill_null("0"))
+    moments = pl.format("{}-{}-{} {}:{}:{}", "year", month, "day", *clock)
+    times = moments.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)
+    return divided(parts.select(times.to_physical()).to_series(), 10**6)
+
+
+def _month_of_name(names: pl.Expr) -> pl.Expr:
+    """Return the number of the month that has a name of three letters; null for other names."""
+    lower = names.str.to_lowercase()
+    return lower.replace_strict(_NAMES, default=None, return_dtype=pl.Int64)
+
+
+def _endless_seconds(texts: pl.Series) -> pl.Series:
+    """Return infinity, and dates of zeros, as `FOREVER` or its negative, and others as null."""
+    early = texts.str.starts_with("-") | texts.str.contains(_NO_DATE)
+    endless = texts.str.contains(_ENDLESS) | texts.str.contains(_NO_DATE)
+    seconds = pl.select(pl.when(early).then(-FOREVER).when(endless).then(FOREVER)).to_series()
+    return seconds.set(~endless.fill_null(False), None)
+
+
+def order_problem(times: pl.Series) -> str | None:
+    """Return a sentence on dates whose order of day and month is not known, or None."""
+    if times.dtype != pl.String:
+        return None
+    texts = times.str.strip_chars()
+    dates = texts.filter(texts.str.contains(_YEAR_LAST).fill_null(False))
+    for mark in "./-" if len(dates) else "":
+        marked = dates.filter(dates.str.contains(_date_pattern(mark, "first", "last")))
+        if len(marked) and len(_orders(marked, mark)) != 1:
+            return time_problem(marked[0], None, marked).rstrip(".")
+    return None
+
+
+def may_be_time(value: object, form: str | None = None) -> bool:
+    """Return whether a value is a time, or would be one in a column that tells its order."""
+    has_order = form is None and _DAY_AND_MONTH.match(str(value).strip())
+    return bool(has_order) or is_time(value, form)
 
 
 def iso_format(texts: Sequence[str | None]) -> str | None:
@@ -177,50 +320,101 @@ def iso_format(texts: Sequence[str | None]) -> str | None:
     return None
 
 
-def _number_seconds(numbers: pl.Series, unit: str | None = None) -> pl.Series:
-    """Return numeric times as seconds; the largest magnitude tells the unit."""
-    if numbers.dtype.is_decimal():
-        numbers = numbers.cast(pl.Float64)
-    if numbers.dtype.is_float():
-        numbers = numbers.set(~numbers.is_finite(), None)
+def _plain_numbers(numbers: pl.Series) -> pl.Series:
+    """Return numeric times as Int64 or Float64, null where a number is none of them."""
+    if numbers.dtype.is_integer():
+        return numbers.cast(pl.Int64, strict=False)
+    return numbers.cast(pl.Float64).fill_nan(None)
+
+
+def _unit(numbers: pl.Series, place: Place) -> Unit:
+    """Return the unit of numeric times.
+
+    Raises
+    ------
+    DataError
+        If some are modern times in one unit, and some in another.
+    """
     low, high = float(numbers.min() or 0), float(numbers.max() or 0)  # type: ignore[arg-type]
-    if unit is None:
-        for first, last, form in _BASIC:
-            if first <= low and high <= last:
-                dates = seconds_or_null(numbers.cast(pl.Int64), form)
-                if len(dates) - dates.null_count() >= _MOSTLY * (len(dates) - numbers.null_count()):
-                    return dates
-        largest = max(abs(low), abs(high))
-        per_second = next((ticks for limit, ticks in _UNITS if largest > limit), 1)
-    else:
-        per_second = _TICKS[unit]
-    return _divided(numbers, per_second)
+    if (unit := sure_unit(low, high)) is not None:
+        return unit
+    tally = Tally.of(numbers)
+
+    def valid(unit: Unit) -> float:
+        within = numbers.filter(numbers.is_between(*range_of(unit)))
+        return 1 - unit.seconds(within).null_count() / len(within)
+
+    units = units_of(tally.counts, valid)
+    if len(units) < 2:
+        return next(iter(units), usual_unit(max(abs(low), abs(high))))
+    rows = {unit: min(tally.rows[group] for group in units[unit]) for unit in units}
+    shown = [_shown_number(numbers, rows[unit], unit, place) for unit in [*units][:2]]
+    raise DataError(two_units_problem(units, shown))
 
 
-def time_problem(value: object, form: str | None = None) -> str:
-    """Return a sentence on why a value cannot be read as a time, and how to give its format."""
+def _shown_number(numbers: pl.Series, row: int, unit: Unit, place: Place) -> str:
+    """Return a number with its meaning in a unit and its place."""
+    seconds = int(unit.seconds(numbers.slice(row, 1)).floor().cast(pl.Int64)[0])
+    number = numbers[row]
+    number = int(number) if number == int(number) else number
+    return f"{number} in {unit.noun} ({place(row)}: {shown_time(seconds)})"
+
+
+def two_units_problem(units: Iterable[Unit], shown: Sequence[str]) -> str:
+    """Return the sentence on numeric times of two units, and how to give one of them."""
+    names = [unit.name or unit.form for unit in units]
+    cure = f"--time-format {' or '.join(names)} reads all as one of them"
+    return (
+        f"The times are numbers of two units: {shown[1]}, and {shown[0]}. Write all in one unit; "
+        f"{cure}."
+    )
+
+
+def time_problem(value: object, form: str | None = None, times: pl.Series | None = None) -> str:
+    """Return a sentence on why a value cannot be read as a time, and how to give its format.
+
+    `times` is the column that has the value.
+    """
     shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
     if value is None or str(value).strip() in MISSING_IDS:
         return "the time is missing."
     if form is not None:
         return f"time {shown} does not have the format {form!r}."
-    if isinstance(value, str) and is_time(value):
-        is_number = re.fullmatch(r"\s*[-+.\d]+\s*", value) and "-" not in value.strip()[1:]
-        kinds = ("number", "dates") if is_number else ("date", "numbers")
-        return f"time {shown} is a {kinds[0]}, but other times are {kinds[1]}; choose one form."
-    if found := _DAY_AND_MONTH.match(str(value).strip()):
-        first, mark, second, year, minutes, seconds, half = found.groups()
-        rest = f"{mark}{'%Y' if len(year) == 4 else '%y'}"
-        rest += (" %I:%M" if half else " %H:%M") * bool(minutes)
-        rest += ":%S" * bool(seconds) + " %p" * bool(half)
-        pairs = ((f"%m{mark}%d", first), (f"%d{mark}%m", second))
-        forms = [f"'{days}{rest}'" for days, month in pairs if int(month) <= _MONTHS]
-        both = "may be of either order of day and month" if len(forms) > 1 else "is not ISO 8601"
-        return f"time {shown} {both}; add --time-format {' or '.join(forms)}."
+    if isinstance(value, str):
+        text = value.strip()
+        if found := _DAY_AND_MONTH.fullmatch(text):
+            return f"time {shown} {_order_problem(text, found, times)}"
+        if is_time(text):
+            is_number = re.fullmatch(r"[-+.\d]+", text) and "-" not in text[1:]
+            kinds = ("number", "dates") if is_number else ("date", "numbers")
+            return f"time {shown} is a {kinds[0]}, but other times are {kinds[1]}; choose one form."
     return (
         f"time {shown} is neither a number nor an ISO 8601 date, such as 2024-01-31; "
         "--time-format reads others."
     )
+
+
+def _order_problem(text: str, found: re.Match[str], times: pl.Series | None) -> str:
+    """Return why a date with its year at the end cannot be read in a column of times."""
+    first, mark, second, year, minutes, seconds, half = found.groups()
+    if times is not None and times.dtype == pl.String and len(year) == _YEAR_DIGITS:
+        own = _orders(pl.Series([text]), mark)
+        orders = _orders(times.str.strip_chars(), mark)
+        if own and not set(own) & set(orders):
+            return "has another order of day and month than other times; choose one form."
+        if own and len(orders) == 1:
+            return "is a date, but other times are numbers; choose one form."
+    rest = f"{mark}{'%Y' if len(year) == _YEAR_DIGITS else '%y'}"
+    if minutes:
+        rest += " %I:%M" if half else " %H:%M"
+    if seconds:
+        rest += ":%S"
+    if half:
+        rest += " %p"
+    pairs = ((f"%m{mark}%d", first), (f"%d{mark}%m", second))
+    forms = [f"'{days}{rest}'" for days, month in pairs if int(month) <= _MONTHS]
+    both = "may be of either order of day and month" if len(forms) > 1 else "is not ISO 8601"
+    return f"{both}; add --time-format {' or '.join(forms)}."
 
 
 def is_time(value: object, form: str | None = None) -> bool:
@@ -239,12 +433,12 @@ def check_time_format(form: str) -> str:
     DataError
         If `form` is neither a unit nor contains a %.
     """
-    if form in _TICKS:
+    if form in UNITS:
         return form
     if "%" not in form:
         raise DataError(
-            "The format of times must be s, ms, us or ns, or have the parts of a date, such as "
-            f"%m/%d/%Y %H:%M; got {form!r}."
+            f"The format of times must be {', '.join(UNITS)}, or have the parts of a date, such "
+            f"as %m/%d/%Y %H:%M; got {form!r}."
         )
     return form.replace(".%f", "%.f")  # Python's notation of fractions of a second
 
@@ -282,9 +476,11 @@ def moment(value: Moment, what: str) -> int:
     text = str(value).strip()
     if re.fullmatch(r"\d{4}(-\d\d)?", text) and isinstance(value, str):
         value = f"{text}-01" if "-" in text else f"{text}-01-01"
-    if isinstance(value, bool) or not is_time(value):
+    is_small = isinstance(value, int) and abs(value) < _DAYS
+    form = "s" if is_small else None
+    if isinstance(value, bool) or not is_time(value, form):
         raise DataError(f"{what} must be a date or time, such as 2024-01-31; got {value!r}.")
-    return int(seconds_or_null(pl.Series([value]))[0])
+    return int(seconds_or_null(pl.Series([value]), form)[0])
 
 
 def duration(value: str | float, what: str) -> float:

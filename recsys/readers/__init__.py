@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import compress
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack, cast
@@ -27,12 +29,20 @@ from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, integers_if_canonical
 from recsys.data.ratings import Ratings, build_ratings
-from recsys.data.rows import RowOptions, RowRules, Rows, check_policy, prepared
+from recsys.data.rows import (
+    SKIPPED,
+    BadRowsError,
+    RowOptions,
+    RowRules,
+    Rows,
+    check_policy,
+    prepared,
+)
 from recsys.data.times import seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
 from recsys.messages import counted, redacted
-from recsys.provenance import REMEMBERED
+from recsys.provenance import AS_OF, REMEMBERED
 from recsys.readers.delimited import Layout, detect, parse, read_carefully, read_delimited
 from recsys.readers.formats import (
     joined,
@@ -135,8 +145,9 @@ def read_ratings(
         Separator of the columns: one character, "tab" or "::".
     encoding : str, optional
         Encoding of a text file; UTF-8 if not given.
-    duplicates, implicit, event_weights, half_life, since, until, time_format, missing, scale, \
-bad_rows
+    duplicates, implicit, event_weights, half_life, since, until, time_format, as_of
+        As in `Ratings.from_frame`; `as_of` is kept for a repetition of the fit.
+    missing, scale, bad_rows
         As in `Ratings.from_frame`. `Ratings.source.skipped` describes the first bad rows.
     item_table, user_table : path, frame or Features, optional
         Tables of items and users, from any of these sources. The column of ids has its usual name
@@ -165,6 +176,7 @@ bad_rows
     chosen = _with_earlier(given, like or {}, sources, query)
     of_rows = {*RowOptions.__annotations__, *options}
     rules = RowRules.of(**{name: value for name, value in chosen.items() if name in of_rows})
+    rules = replace(rules, adds=like is not None)
     policy, encoding = check_policy(chosen.get("duplicates")), chosen.get("encoding")
     names = {role: str(chosen[role]) for role in named if role in chosen}
     feedback = chosen.get("feedback")
@@ -183,12 +195,12 @@ bad_rows
     of_source = {"table": chosen.get("table"), "query": query, "pick": pick, "on_rows": on_rows}
     with open_data(sources, encoding, stream=True, **cast(Any, of_source)) as data:
         try:
-            rows = prepared(read_raw(data, request), rules)
+            rows = read_raw(data, request)
+            rows.guessed_times = "timestamp" not in chosen
+            rows = prepared(rows, rules)
         except DataError as error:
-            if rules.bad_rows is None and _OF_A_ROW.search(str(error)):
-                remedy = "Such rows are left out with --bad-rows skip (bad_rows='skip')"
-                aside = "; --implicit ignores all ratings" * ("rating is missing" in str(error))
-                error.add_note(f"{remedy}{aside}.")
+            if rules.bad_rows is None and (remedy := _remedy(error)):
+                error.add_note(f"{remedy}.")
             raise
         ratings = build_ratings(rows, policy, data.name)
         tables: dict[str, Any] = {}
@@ -208,8 +220,26 @@ bad_rows
     decided = None if ratings.feedback is None else ratings.feedback.kind
     chosen["feedback"] = None if decided == "grades" else decided
     kept = remembered({"table": (like or {}).get("table"), **chosen})
+    if ratings.seconds is not None:
+        now = datetime.fromtimestamp(rules.now, UTC)
+        kept[AS_OF] = now.isoformat(timespec="seconds")
     origin = replace(ratings.source, tables="; ".join(remarks), options=kept)
     return replace(ratings, **tables, source=origin)
+
+
+def _remedy(error: DataError) -> str:
+    """Return a sentence on how to leave out the bad rows of an error; none for other errors."""
+    if not _OF_A_ROW.search(str(error)):
+        return ""
+    remedies = []
+    option = "skip"
+    if isinstance(error, BadRowsError) and error.count > SKIPPED * error.total:
+        option = f"{math.ceil(100 * error.count / error.total)}%"
+    if option != "100%":
+        remedies.append(f"Such rows are left out with --bad-rows {option} (bad_rows={option!r})")
+    if "rating is missing" in str(error):
+        remedies.append("--implicit ignores all ratings")
+    return "; ".join(remedies)
 
 
 def _listed(source: SourceLike) -> list[str]:

@@ -292,10 +292,15 @@ def read_delimited(
         if labels.is_in([0.0, 1.0]).all():
             rows.columns["rating"] = labels == 1
 
+    columns: Mapping[str, Column] = rows.arrays or rows.columns
+    n_rows = len(next(iter(columns.values())))
+
     def place(row: int) -> Spot:
-        if lines is None:
-            return data.at(next(islice(records(data, layout), row, None))[0])
-        return data.at(lines[row])
+        if lines is not None:
+            return data.at(lines[row])
+        if layout.skip + n_rows == data.n_lines:  # there are no blank lines
+            return data.at(layout.skip + row + 1)
+        return data.at(next(islice(records(data, layout), row, None))[0])
 
     form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
     name = layout.names[roles["rating"]] if layout.has_header and "rating" in roles else ""

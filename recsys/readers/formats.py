@@ -17,7 +17,7 @@ import polars as pl
 from recsys.data.columns import SAMPLE, Request, Roles, assign_roles, choose_columns
 from recsys.data.csr import Batches, concatenated
 from recsys.data.ids import MISSING_IDS, Spot, integers_if_canonical
-from recsys.data.rows import OPTIONAL_ROLES, SHOWN, STRICT, BadRows, Rows
+from recsys.data.rows import OPTIONAL_ROLES, STRICT, BadRows, Rows
 from recsys.database import TableRows
 from recsys.errors import DataError
 from recsys.readers.sources import DataFile, NoRowsError
@@ -196,8 +196,14 @@ def read_jsonl(
         lines = pl.Series(values.pop("line"), dtype=pl.Int64)
         rows = Rows({role: _series(role, column) for role, column in values.items()})
 
+    n_rows = len(next(iter(rows.spread().columns.values())))
+
     def place_of(row: int) -> Spot:
-        return data.at(lines[row] if len(lines) else next(islice(json_objects(data), row, None))[0])
+        if len(lines):
+            return data.at(lines[row])
+        if n_rows == data.n_lines:  # there are no blank lines
+            return data.at(row + 1)
+        return data.at(next(islice(json_objects(data), row, None))[0])
 
     form = f"JSON {'array' if data.unit == 'object' else 'lines'}"
     form += f", a row for each of {nested}" * (nested is not None)
@@ -339,11 +345,11 @@ def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) ->
     numbers = tokens.cast(pl.List(pl.Int64), strict=False)
     order = pl.int_range(len(numbers), dtype=pl.Int64, eager=True)
     wrong = numbers.list.eval(pl.element().is_null()).list.any()
-    for at in wrong.arg_true().head(SHOWN):
+    if wrong.any():
+        at = wrong.arg_max() or 0
         odd = tokens[at].filter(numbers[at].is_null())[0][:40]
         problem = "is not an integer; in LightGCN lines a user and its items are integers."
-        bad.add(data.at(lines["row"][at]), f"{odd!r} {problem}", 0)
-    bad.count = int(wrong.sum())
+        bad.add(data.at(lines["row"][at]), f"{odd!r} {problem}", int(wrong.sum()))
     numbers, order, places = (each.filter(~wrong) for each in (numbers, order, lines["row"]))
     user, items = order if counted else numbers.list.first(), numbers.list.slice(1)
     busy, ends = items.list.len() > 0, items.list.len().cum_sum()
@@ -428,8 +434,9 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
     bad = BadRows(first.bad.limit)
     for part, rows in enumerate(every):
         bad.count += rows.bad.count
-        for spot, problem in rows.bad.first:
-            bad.add(Spot((part, *spot.order), spot.text), problem, 0)
+        for cause in rows.bad.causes.values():
+            spot = Spot((part, *cause.spot.order), cause.spot.text)
+            bad.add_cause(replace(cause, spot=spot))
     idle = [rows.idle_users for rows in every if rows.idle_users is not None]
     about: dict[str, Any] = {"layout": first.layout, "place": place, "bad": bad}
     about["name"] = first.name

@@ -101,6 +101,7 @@ _LISTED = 5  # maximum number of file names in messages
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*")
 _OF_NETFLIX = re.compile(r"\d+,[\d.]+,[\d-]+")
 _OBJECT = "{"
+_BLOCK = 1 << 20  # bytes to read at once
 _LINE = 1 << 16  # bytes of a line to inspect
 
 
@@ -170,6 +171,17 @@ class DataFile:
     def at(self, number: int) -> Spot:
         """Return the place of a line or object, counted from 1."""
         return Spot((number,), f"{self.name}, {self.unit} {number}")
+
+    @property
+    def n_lines(self) -> int:
+        """Number of lines of a text file, of which the last may have no line end."""
+        count = 0
+        last = b"\n"
+        with self.path.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                count += block.count(b"\n")
+                last = block[-1:]
+        return count + (last != b"\n")
 
     def lines(self, bad: BadRows = STRICT) -> Iterator[str]:
         """Yield the lines of a text file with their line ends.

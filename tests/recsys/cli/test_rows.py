@@ -80,7 +80,10 @@ def test_a_range_of_time(run, events):
         ),
         (("--half-life", "soon"), "half_life must be a duration"),
         (("--since", "soon"), "since must be a date or time"),
-        (("--time-format", "DD/MM"), "must be s, ms, us or ns, or have the parts of a date"),
+        (
+            ("--time-format", "DD/MM"),
+            "must be s, ms, us, ns, d, excel, ticks, filetime, or have the parts",
+        ),
         (("--event-weight", "buy=1"), "There are events without a weight: view (4), cart (1)"),
         (
             ("--event-weight", "buy=1,x=1", "--event-weight", "cart=3"),

@@ -91,7 +91,7 @@ def test_since_is_included_and_until_is_not():
     ratings = of(since="1970-01-02", until=4 * DAY)
     assert cells(ratings).keys() == {("a", "x"), ("a", "y"), ("b", "x")}
     assert "3 of 5 rows since 1970-01-02 until 1970-01-05" in str(ratings.source)
-    with pytest.raises(DataError, match="No rows are left: 0 of 5 rows since 2030-01-01"):
+    with pytest.raises(DataError, match=r"No rows are left: .*; 0 of 5 rows since 2030-01-01"):
         of(since="2030")
     with pytest.raises(DataError, match="since must be before until"):
         of(since="2030", until="2029")

@@ -23,7 +23,11 @@ from recsys.lsi import Documents
 from recsys.messages import redacted
 from recsys.readers.id_lists import read_history, read_ids
 
-EVENTS = [("ann", 10, 4.5, 1_700_000_000), ("bob", 20, 3.0, 1_700_000_100), ("ann", 20, 4.0, 0)]
+EVENTS = [
+    ("ann", 10, 4.5, 1_700_000_000),
+    ("bob", 20, 3.0, 1_700_000_100),
+    ("ann", 20, 4.0, 1_600_000_000),
+]
 COLUMNS = "customer text, item_id integer, stars real, ts integer"
 
 

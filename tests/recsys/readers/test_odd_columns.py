@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -19,10 +20,16 @@ LAST = pl.Series([2**31 - 1] * 2, dtype=pl.Int32).cast(pl.Date)
 @pytest.mark.parametrize("times", [FAR, LAST], ids=["datetime", "date"])
 def test_times_of_far_years(tmp_path: Path, times: pl.Series) -> None:
     path = tmp_path / "r.parquet"
-    pl.DataFrame({"user": [1, 2], "item": [1, 2], "timestamp": times}).write_parquet(path)
-    loaded = read_ratings(path)
-    assert loaded.timestamps is not None
-    assert loaded.timestamps.tolist() == times.dt.epoch("s").to_list()
+    frame = pl.DataFrame({"user": [1, 2], "item": [1, 2], "timestamp": times})
+    frame.write_parquet(path)
+    with pytest.raises(
+        DataError, match="2 of 2 rows have no time of the past: 2 rows left out whose"
+    ):
+        read_ratings(path)
+    modern = pl.Series([datetime(2023, 11, 14), datetime(2023, 11, 15)]).cast(times.dtype)
+    pl.concat([frame, frame.with_columns(modern.alias("timestamp"))] * 2).write_parquet(path)
+    said = str(read_ratings(path).source)
+    assert 'time means "never" (r.parquet, row 1: after the year 9999;' in said
 
 
 @pytest.mark.parametrize("times", [FAR, LAST], ids=["datetime", "date"])

@@ -210,10 +210,11 @@ def test_what_ends_each_line_is_no_column(read: Read) -> None:
 
 def test_times_of_half_a_day(read: Read) -> None:
     content = "user,item,at\nU7,N9,11/13/2019 9:05:58 AM\nU8,N9,11/13/2019 12:05:58 PM\n"
-    with pytest.raises(DataError, match=r"add --time-format '%m/%d/%Y %I:%M:%S %p'\.$"):
-        read(content, timestamp="at")
-    loaded = read(content, timestamp="at", time_format="%m/%d/%Y %I:%M:%S %p")
-    assert loaded.to_frame()["timestamp"].to_list() == [1573635958, 1573646758]
+    for form in (None, "%m/%d/%Y %I:%M:%S %p"):
+        loaded = read(content, timestamp="at", time_format=form)
+        assert loaded.to_frame()["timestamp"].to_list() == [1573635958, 1573646758]
+    with pytest.raises(DataError, match=r"add --time-format '%m/%d/%Y %I:%M:%S %p' or '%d/%m/%Y"):
+        read(content.replace("13", "12"), timestamp="at")
 
 
 def test_a_header_in_another_encoding(read: Read) -> None:

@@ -61,7 +61,8 @@ def test_separators_are_found(read: Read, separator: str, word: str, header: str
 def test_the_decision_line(read: Read) -> None:
     assert str(read(text(",", "userId,movieId,rating,timestamp")).source) == (
         "ratings.csv: comma-separated, user = userId, item = movieId, rating = rating, "
-        "timestamp = timestamp; no duplicates"
+        "timestamp = timestamp; all times are before 1990, on 1970-01-01; --time-format gives "
+        "another unit; no duplicates"
     )
     assert str(read("user_id,asin\nx,y\nx,y\nx,z\n").source) == (
         "ratings.csv: comma-separated, user = user_id, item = asin, no rating: implicit feedback; "
@@ -285,7 +286,8 @@ def test_json_lines(read: Read) -> None:
     assert rows(loaded) == [("A", "B1", 5.0, 100), ("A", "B2", 2.5, 200)]
     assert str(loaded.source) == (
         "reviews.json: JSON lines, user = reviewerID, item = asin, rating = overall, "
-        "timestamp = unixReviewTime; no duplicates"
+        "timestamp = unixReviewTime; all times are before 1990, on 1970-01-01; --time-format "
+        "gives another unit; no duplicates"
     )
 
 

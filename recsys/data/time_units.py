@@ -1,0 +1,256 @@
+"""Units of numeric times: seconds, milliseconds, ticks, days of spreadsheets, dates in digits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+FOREVER = 2**62
+"""Seconds that stand for infinity, which PostgreSQL and numbers of floating point have."""
+
+_DAY = 86400
+_SAME_SECOND = 0.05  # seconds; times of spreadsheets have rounding errors
+_FEW = 0.05  # maximum share of small numbers that are no days, in a column of days
+_MOSTLY = 0.5  # minimum share of numbers in digits that are valid dates; 4% are by chance
+_NEARLY_ALL = 0.95
+_CHUNK = 1 << 20  # numbers to judge at once
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Unit of numeric times.
+
+    A second has `per_second` of them, and zero is `origin` seconds after 1970-01-01. Dates in
+    digits have a `form` instead, and no `name` for the option time_format.
+    """
+
+    name: str
+    noun: str
+    per_second: float = 1
+    origin: int = 0
+    form: str = ""
+
+    def seconds(self, numbers: pl.Series) -> pl.Series:
+        """Convert times to Int64 seconds, or Float64 if some have fractions of a second.
+
+        The result is null for a null, and for a number that is no date in digits. Infinity is
+        `FOREVER`. Zero and -1 stay, because programs write them for missing times in any unit.
+        """
+        bare = (numbers == 0) | (numbers == -1)
+        plain = numbers
+        infinite = None
+        if numbers.dtype.is_float():
+            infinite = numbers.is_infinite()
+            plain = numbers.set(~numbers.is_finite(), None)
+        if self.form:
+            seconds = _from_digits(plain, self.form)
+        elif self.per_second < 1:
+            seconds = _from_days(plain, self.origin)
+        else:
+            seconds = divided(plain, int(self.per_second)) + self.origin
+        if seconds.dtype.is_float():
+            seconds = seconds.clip(-FOREVER, FOREVER)
+        if self.origin or self.form:
+            seconds = seconds.zip_with(
+                ~bare.fill_null(False), numbers.cast(seconds.dtype, strict=False)
+            )
+        if infinite is not None and infinite.any():
+            forever = pl.select(pl.when(numbers > 0).then(FOREVER).otherwise(-FOREVER)).to_series()
+            seconds = forever.cast(seconds.dtype).zip_with(infinite.fill_null(False), seconds)
+        return seconds
+
+
+def divided(ticks: pl.Series, per_second: int) -> pl.Series:
+    """Return ticks as Int64 seconds, or Float64 if there are fractions of a second."""
+    if per_second == 1 and not ticks.dtype.is_float():
+        return ticks
+    whole = ticks // per_second
+    rest = ticks - whole * per_second
+    whole = whole.clip(-FOREVER, FOREVER).cast(pl.Int64, strict=False)
+    return whole + rest / per_second if (rest != 0).any() else whole
+
+
+def _from_days(days: pl.Series, origin: int) -> pl.Series:
+    """Return days since an origin as seconds, whole if they differ from it by rounding only."""
+    if not days.dtype.is_float():
+        return days.cast(pl.Int64) * _DAY + origin
+    exact = days * _DAY + origin
+    whole = exact.round()
+    is_whole = bool(((exact - whole).abs() < _SAME_SECOND).all())
+    return whole.clip(-FOREVER, FOREVER).cast(pl.Int64) if is_whole else exact.round(3)
+
+
+def _from_digits(numbers: pl.Series, form: str) -> pl.Series:
+    """Return dates in digits as seconds, null where a number is no date."""
+    texts = numbers.cast(pl.Int64, strict=False).cast(pl.String)
+    return divided(texts.str.to_datetime(form, time_unit="us", strict=False).to_physical(), 10**6)
+
+
+UNITS = {
+    unit.name: unit
+    for unit in (
+        Unit("s", "seconds"),
+        Unit("ms", "milliseconds", 10**3),
+        Unit("us", "microseconds", 10**6),
+        Unit("ns", "nanoseconds", 10**9),
+        Unit("d", "days since 1970", 1 / _DAY),
+        Unit("excel", "days of Excel", 1 / _DAY, -25_569 * _DAY),
+        Unit("ticks", "ticks of .NET", 10**7, -62_135_596_800),
+        Unit("filetime", "file times of Windows", 10**7, -11_644_473_600),
+    )
+}
+"""Units by their name in the option time_format."""
+
+_S, _MS, _US, _NS = (UNITS[name] for name in ("s", "ms", "us", "ns"))
+_EXCEL, _TICKS, _FILETIME = (UNITS[name] for name in ("excel", "ticks", "filetime"))
+_DATES = Unit("", "digits (YYYYMMDD)", form="%Y%m%d")
+_MINUTES = Unit("", "digits (YYYYMMDDhhmm)", form="%Y%m%d%H%M")
+_CLOCK = Unit("", "digits (YYYYMMDDhhmmss)", form="%Y%m%d%H%M%S")
+_MILLIS = Unit("", "digits (YYYYMMDDhhmmssfff)", form="%Y%m%d%H%M%S%3f")
+
+_BAND = 10**8
+"""Smaller numbers are days or dates in digits, or seconds up to 1973."""
+
+_RANGES: tuple[tuple[float, float, Unit], ...] = (
+    (25_569, 80_000, _EXCEL),  # from 1970 to 2119
+    (1900_01_01, 2100_12_31, _DATES),
+    (_BAND, 1e10, _S),  # from 1973 to 2286, as all of these
+    (1e11, 1900_01_01_00_00, _MS),
+    (1900_01_01_00_00, 2100_12_31_23_59, _MINUTES),  # as milliseconds, from January to August 1976
+    (2100_12_31_23_59, 1e13, _MS),
+    (1900_01_01_00_00_00, 2100_12_31_23_59_59, _CLOCK),
+    (1e14, 1e16, _US),
+    (1900_01_01_00_00_00_000, 2100_12_31_23_59_59_999, _MILLIS),
+    (1e17, 1.2276e17, _NS),
+    (1.2276e17, 1.5747e17, _FILETIME),  # from 1990 to 2099; as nanoseconds, 1973 and 1974
+    (1.5747e17, 6.2767e17, _NS),
+    (6.2767e17, 6.6239e17, _TICKS),  # from 1990 to 2099; as nanoseconds, 1990
+    (6.6239e17, 2.0**63, _NS),
+)
+"""Ranges of numbers, in ascending order, and the unit of which their times are modern."""
+
+
+def range_of(unit: Unit) -> tuple[float, float]:
+    """Return the first range of numbers that are modern times in a unit."""
+    first, last, _ = _RANGES[_OF_UNIT[unit][0]]
+    return first, last
+
+
+_STARTS = np.array([first for first, _, _ in _RANGES])
+_ENDS = np.array([last for _, last, _ in _RANGES])
+_OF_UNIT = {unit: [n for n, each in enumerate(_RANGES) if each[2] is unit] for *_, unit in _RANGES}
+_SMALL = len(_RANGES)
+_OTHER = len(_RANGES) + 1
+N_GROUPS = len(_RANGES) + 2
+"""Number of groups of times: one for each range, other small numbers, and all others."""
+
+_LAST_DAY = 253_402_214_400  # seconds at which 9999-12-31 begins
+_OF_ZONES = 14 * 3600 + _DAY  # seconds after it at which it has ended in every time zone
+# The end of the calendar in each unit, where it could be a modern time in another unit.
+_NEVER = (
+    (2_958_465, 2_958_466),
+    (9999_12_31, 9999_12_31),
+    (9999_12_31_00_00, 9999_12_31_23_59),
+    (9999_12_31_00_00_00, 9999_12_31_23_59_59),
+    (_LAST_DAY - _OF_ZONES, _LAST_DAY + _OF_ZONES),
+    ((_LAST_DAY - _OF_ZONES) * 10**3, (_LAST_DAY + _OF_ZONES) * 10**3),
+    ((_LAST_DAY - _OF_ZONES) * 10**6, (_LAST_DAY + _OF_ZONES) * 10**6),
+    (3_155_378_112e9, 3_155_378_977e9),  # ticks
+    (2_650_466_880e9, 2_650_467_745e9),  # file times
+    (2.0**63 - 1024, float("inf")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Number of times in each group, and the row of the first one."""
+
+    counts: list[int]
+    rows: list[int]
+
+    @classmethod
+    def of(cls, numbers: pl.Series) -> Self:
+        """Count times, which may be null."""
+        counts = np.zeros(N_GROUPS, np.int64)
+        rows = [0] * N_GROUPS
+        for start in range(0, len(numbers), _CHUNK):
+            part = numbers.slice(start, _CHUNK).cast(pl.Float64).to_numpy()
+            groups = _groups(part)
+            present, firsts, sizes = np.unique(groups, return_index=True, return_counts=True)
+            for group, first, size in zip(present, firsts, sizes, strict=True):
+                if group >= 0 and not counts[group]:
+                    rows[group] = start + int(first)
+                if group >= 0:
+                    counts[group] += size
+        return cls(counts.tolist(), rows)
+
+
+def _groups(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int8]:
+    """Return the group of each number, or -1 if it can be of any unit.
+
+    Zero, -1, NaN and the end of the calendar can be of any unit.
+    """
+    sizes = np.abs(numbers)
+    places = np.searchsorted(_STARTS, sizes, side="right") - 1
+    within = (places >= 0) & (sizes <= _ENDS[places])
+    outside = np.where(sizes < _BAND, _SMALL, _OTHER)
+    groups = np.where(within, places, outside).astype(np.int8)
+    groups[(numbers < 0) & (sizes < _BAND)] = _SMALL
+    groups[(numbers == 0) | (numbers == -1) | np.isnan(numbers)] = -1
+    for first, last in _NEVER:
+        groups[(sizes >= first) & (sizes <= last)] = -1
+    return groups
+
+
+def units_of(counts: Sequence[int], valid: Callable[[Unit], float]) -> dict[Unit, list[int]]:
+    """Return the units in which times are modern, the most frequent first, with their groups.
+
+    `counts` has the number of times in each group, and `valid` returns the share of dates among the
+    numbers in the range of dates in digits.
+    """
+    found = dict[Unit, list[int]]()
+    for unit, groups in _OF_UNIT.items():
+        members = [group for group in groups if counts[group]]
+        if members:
+            found[unit] = members
+    if _EXCEL in found and counts[_SMALL] > _FEW * (counts[_SMALL] + counts[0]):
+        del found[_EXCEL]  # a counter, or seconds of 1970
+    for unit in (_DATES, _MINUTES, _CLOCK, _MILLIS):
+        least = _NEARLY_ALL if unit is _MINUTES else _MOSTLY
+        if unit not in found or valid(unit) >= least:
+            continue
+        members = found.pop(unit)
+        if unit is _MINUTES:
+            found[_MS] = [*found.get(_MS, []), *members]
+    for unit in (_FILETIME, _TICKS):
+        own = _OF_UNIT[unit][0]
+        others = found.get(_NS, [])
+        if unit in found and others and min(others) < own < max(others):
+            found[_NS] = [*others, *found.pop(unit)]  # nanoseconds of earlier and later years
+
+    def size(unit: Unit) -> int:
+        return sum(counts[group] for group in found[unit])
+
+    return {unit: found[unit] for unit in sorted(found, key=size, reverse=True)}
+
+
+def usual_unit(largest: float) -> Unit:
+    """Return the unit of times that are modern in no unit, given the largest size."""
+    for limit, unit in ((1e17, _NS), (1e14, _US), (1e11, _MS)):
+        if largest > limit:
+            return unit
+    return _S
+
+
+def sure_unit(low: float, high: float) -> Unit | None:
+    """Return the unit of times between two numbers, or None if it depends on the others."""
+    place = int(np.searchsorted(_STARTS, low, side="right")) - 1
+    unit = _RANGES[place][2]
+    is_sure = place >= 0 and unit in (_S, _MS, _US, _EXCEL) and high <= _ENDS[place]
+    never = any(first <= high and low <= last for first, last in _NEVER)
+    return unit if is_sure and not never else None
