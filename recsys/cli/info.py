@@ -56,8 +56,10 @@ def manifest_facts(
 ) -> dict[str, dict[str, Any]]:
     """Return the contents of the manifest of a saved model or index, by section."""
     columns: dict[str, Any] = dict(getattr(manifest, "columns", {}))
-    period, reading = getattr(manifest, "period", None), getattr(manifest, "reading", {})
+    period = getattr(manifest, "period", None)
+    reading = dict(getattr(manifest, "reading", {}))
     origin = {
+        "as of": reading.pop("as_of", None),
         "version": getattr(manifest, "version", None),
         "period": None if period is None else " to ".join(period),
         "parent": getattr(manifest, "parent", None),

@@ -47,6 +47,7 @@ _YEAR_1 = _NEVER[0] - _ZONES
 _YEAR_10000 = _midnight(9999, 12, 31) + DAY
 _YEAR_2999 = _midnight(2999, 1, 1)  # later times mean "never", too
 _MODERN = _midnight(1990, 1, 1)
+_INFINITE = -9e12  # -infinity of PostgreSQL, which has microseconds, is earlier
 _ERROR = -1  # what functions of C return for a time that they cannot tell
 
 
@@ -127,7 +128,7 @@ def dated(seconds: npt.NDArray[np.number], now: int, place: Place) -> Dated:
     n_modern = np.count_nonzero(seconds >= _MODERN) - np.count_nonzero(late)
     n_others = len(seconds) - np.count_nonzero(late) - np.count_nonzero(never)
     if not n_modern or 2 * n_modern < n_others:
-        never[:] = seconds < _YEAR_1  # in data of 1970, 1970-01-01 is a date
+        never[:] = seconds < _INFINITE  # in data of 1970, 1970-01-01 is a date
     never |= seconds >= _YEAR_2999
     future = late & ~never
     early = (seconds < _MODERN) & ~never

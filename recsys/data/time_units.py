@@ -15,7 +15,7 @@ FOREVER = 2**62
 
 _DAY = 86400
 _SAME_SECOND = 0.05  # seconds; times of spreadsheets have rounding errors
-_FEW = 0.05  # maximum share of small numbers that are no days, in a column of days
+_FEW = 0.05  # maximum share of small numbers, which are not days, in a column of days
 _MOSTLY = 0.5  # minimum share of numbers in digits that are valid dates; 4% are by chance
 _NEARLY_ALL = 0.95
 _CHUNK = 1 << 20  # numbers to judge at once
@@ -38,7 +38,7 @@ class Unit:
     def seconds(self, numbers: pl.Series) -> pl.Series:
         """Convert times to Int64 seconds, or Float64 if some have fractions of a second.
 
-        The result is null for a null, and for a number that is no date in digits. Infinity is
+        The result is null for a null, and for digits that are not a date. Infinity is
         `FOREVER`. Zero and -1 stay, because programs write them for missing times in any unit.
         """
         bare = (numbers == 0) | (numbers == -1)
@@ -86,7 +86,7 @@ def _from_days(days: pl.Series, origin: int) -> pl.Series:
 
 
 def _from_digits(numbers: pl.Series, form: str) -> pl.Series:
-    """Return dates in digits as seconds, null where a number is no date."""
+    """Return dates in digits as seconds, null where a number is not one."""
     texts = numbers.cast(pl.Int64, strict=False).cast(pl.String)
     return divided(texts.str.to_datetime(form, time_unit="us", strict=False).to_physical(), 10**6)
 
@@ -132,7 +132,7 @@ _RANGES: tuple[tuple[float, float, Unit], ...] = (
     (6.2767e17, 6.6239e17, _TICKS),  # from 1990 to 2099; as nanoseconds, 1990
     (6.6239e17, 2.0**63, _NS),
 )
-"""Ranges of numbers, in ascending order, and the unit of which their times are modern."""
+"""Ranges of numbers, each after its start to its end, and the unit in which they are modern."""
 
 
 def range_of(unit: Unit) -> tuple[float, float]:
@@ -196,7 +196,7 @@ def _groups(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int8]:
     Zero, -1, NaN and the end of the calendar can be of any unit.
     """
     sizes = np.abs(numbers)
-    places = np.searchsorted(_STARTS, sizes, side="right") - 1
+    places = np.searchsorted(_STARTS, sizes, side="left") - 1
     within = (places >= 0) & (sizes <= _ENDS[places])
     outside = np.where(sizes < _BAND, _SMALL, _OTHER)
     groups = np.where(within, places, outside).astype(np.int8)
@@ -249,7 +249,7 @@ def usual_unit(largest: float) -> Unit:
 
 def sure_unit(low: float, high: float) -> Unit | None:
     """Return the unit of times between two numbers, or None if it depends on the others."""
-    place = int(np.searchsorted(_STARTS, low, side="right")) - 1
+    place = int(np.searchsorted(_STARTS, low, side="left")) - 1
     unit = _RANGES[place][2]
     is_sure = place >= 0 and unit in (_S, _MS, _US, _EXCEL) and high <= _ENDS[place]
     never = any(first <= high and low <= last for first, last in _NEVER)

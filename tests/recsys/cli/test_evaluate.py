@@ -305,7 +305,7 @@ def test_a_leak_planted_in_a_saved_split_is_caught(run, ratings):
     train.write_text(clean + test.read_text().splitlines()[1] + "\n")
     said = run("evaluate", "p", code=1).stderr
     assert "has 1 rating on the wrong side of the cut" in said
-    train.write_text(clean + "1,129,5.0,1999999999\n")
+    train.write_text(clean + "1,129,5.0,1599999999\n")
     said = run("evaluate", "--train", train, "--test", test, code=1).stderr
     assert "has 1 rating on the wrong side of the cut" in said
     train.write_text(clean.replace(",5.0,", ",4.5,", 1))
