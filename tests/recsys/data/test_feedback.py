@@ -102,7 +102,8 @@ def test_values_off_a_scale_are_bad_rows():
     ratings = Ratings.from_frame(odd, scale=(1, 5), bad_rows=0.05)
     assert ratings.nnz == 98
     assert "2 bad rows left out" in str(ratings.source)
-    assert ratings.source.skipped[1] == "Row 4: rating 0.5 is outside of the scale, 1 to 5."
+    problem = "rating 7 is outside of the scale, 1 to 5."
+    assert ratings.source.skipped == (f"2 rows, the first Row 3: {problem}",)
     kept = Ratings.from_frame(odd, scale=(1, 5), missing=7, bad_rows=0.05)
     assert kept.nnz == 98
 
