@@ -11,6 +11,16 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from recsys.addresses import (
+    Location,
+    is_postgresql,
+    located,
+    names_secrets,
+    parse_server,
+    scheme_of,
+    split_table,
+    whole,
+)
 from recsys.data.columns import Roles
 from recsys.errors import DataError
 from recsys.messages import (
@@ -19,7 +29,6 @@ from recsys.messages import (
     is_full,
     missing_extra,
     nothing_at,
-    redacted,
     system_reason,
 )
 
@@ -43,7 +52,6 @@ _DRIVERS = ("adbc_driver_manager", "duckdb", "_duckdb", "pyarrow", "sqlite3")
 _PATIENCE = 8  # seconds to wait for a server
 _BATCH = 1 << 16  # rows per batch of SQLite; types are inferred from the first batch
 _LISTED = 10  # maximum number of table names in messages
-_TABLE = re.compile(r"(?P<place>.+)::(?P<table>[^/\]?&]+)")
 
 _TABLES: dict[Kind, str] = {
     "postgresql": "SELECT CASE WHEN pg_table_is_visible(c.oid) THEN '' ELSE nspname END, relname "
@@ -60,10 +68,10 @@ _TABLES: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address of a table or query in a database; `str()` hides the password.
+    """Address of a table or query in a database; `str()` has no user, password or options.
 
-    `place` is a URI of PostgreSQL, or the path of a file. Without `table` and `query`, it is the
-    address of the database itself.
+    `place` is an address of PostgreSQL, or the path of a file. Without `table` and `query`, it is
+    the address of the database itself.
     """
 
     kind: Kind
@@ -76,9 +84,16 @@ class Address:
         """Path of a SQLite or DuckDB file."""
         return Path(self.place)
 
+    def of_table(self, table: str) -> str:
+        """Return the source of another table in the same database."""
+        place = whole(self.place)
+        scheme = "" if self.kind == "postgresql" else f"{self.kind}:///"
+        return located(f"{scheme}{place}::{table}")
+
     def __str__(self) -> str:
         table = "" if self.table is None else f"::{self.table}"
-        return redacted(self.place) + table + " (query)" * (self.query is not None)
+        query = "" if self.query is None else " (query)"
+        return f"{self.place}{table}{query}"
 
     def __repr__(self) -> str:
         return f"<Address: {self}>"
@@ -94,37 +109,49 @@ def parse_address(text: str, table: str | None = None, query: str | None = None)
     Raises
     ------
     DataError
-        If more than one table or query is given, or slashes are missing.
+        If more than one table or query is given, or the address cannot be parsed.
 
     Examples
     --------
     >>> address = parse_address("postgresql://shop:secret@localhost/orders", "events")
     >>> print(address)
-    postgresql://shop:***@localhost/orders::events
+    postgresql://localhost/orders::events
     >>> parse_address("orders.db::events").kind
     'sqlite'
     >>> parse_address("events.csv") is None
     True
     """
-    scheme = re.match(r"(postgres)(?:ql)?://|(sqlite|duckdb):///", text)
-    begun = re.match(r"(postgres(?:ql)?|sqlite|duckdb):/*", text)
-    if begun is not None and scheme is None and not Path(text).exists():
-        rest = redacted(text[begun.end() :])
-        example = "//USER@HOST/DATABASE" if begun[1].startswith("p") else f"///{rest}"
-        raise DataError(
-            f"{begun[0]}{rest} is not the address of a database; write {begun[1]}:{example}."
-        )
-    place, named = text[scheme.end() :] if scheme and scheme[2] else text, None
-    if (parts := _TABLE.fullmatch(place)) is not None and not Path(place).exists():
-        place, named = parts["place"], parts["table"]
-    named_kind = None if scheme is None else cast("Kind", scheme[2] or "postgresql")
-    if (kind := named_kind or _kind_of_file(Path(place))) is None:
+    source, shown = whole(text), located(text)
+    if Path(shown).exists():
+        kind, place, named = _kind_of_file(Path(source)), source, None
+    else:
+        kind, place, named = _parsed(source, shown)
+    if kind is None:
         return None
-    if sum(each is not None for each in (named, table, query)) > 1:
-        raise DataError(
-            f"{redacted(text)}: name one table, with ::TABLE or --table, or give one --query."
-        )
+    if sum(name is not None for name in (named, table, query)) > 1:
+        raise DataError(f"{shown}: name one table, with ::TABLE or --table, or give one --query.")
     return Address(kind, place, named or table, query)
+
+
+def _parsed(source: str, shown: str) -> tuple[Kind | None, str, str | None]:
+    """Return the kind of a database, its place, and the table that its address names."""
+    place, table = split_table(source)
+    if is_postgresql(place):
+        if parse_server(place) is None:
+            raise DataError(
+                f"{shown} is not the address of a database; write postgresql://USER@HOST:PORT/"
+                "DATABASE, with %-codes for special characters of the password (%40 for @)."
+            )
+        return "postgresql", located(place), table
+    scheme = scheme_of(place)
+    if scheme in ("sqlite", "duckdb"):
+        path = place.lstrip()[len(f"{scheme}:") :]
+        is_hidden = isinstance(shown, Location)  # options, or a user, which files do not have
+        if is_hidden or not path.startswith("///"):
+            right = "PATH" if is_hidden else path.lstrip("/")
+            raise DataError(f"{shown} is not the address of a database; write {scheme}:///{right}.")
+        return cast("Kind", scheme), path.removeprefix("///"), table
+    return _kind_of_file(Path(place)), place, table
 
 
 def _kind_of_file(path: Path) -> Kind | None:
@@ -208,11 +235,12 @@ def _connect(address: Address, write: bool) -> Any:
         raise DataError(f"{NAMES[kind]} {missing_extra(missing, 'sql')}") from None
     if kind == "duckdb":
         return driver.connect(address.place, read_only=not write)
-    uri = address.place
     if kind == "sqlite":
         uri = f"{address.path.resolve().as_uri()}?mode={'rwc' if write else 'ro'}"
-    elif "connect_timeout" not in uri:
-        uri += f"{'&' if '?' in uri else '?'}connect_timeout={_PATIENCE}"
+    else:
+        server = parse_server(whole(address.place))
+        assert server is not None  # checked when the address was parsed
+        uri = server.connection(connect_timeout=str(_PATIENCE))
     return dbapi.connect(driver._driver_path(), db_kwargs={"uri": uri}, autocommit=not write)
 
 
@@ -237,35 +265,52 @@ def failures(address: Address, *, write: bool = False) -> Iterator[None]:
         raise DataError(_sentence(text, address, write=write)) from None
 
 
+# Reasons of libpq, by a part of its message, in place of the message, which may quote a user, an
+# option, or parts of a password.
+_REFUSALS = {
+    "server running": "no server listens there",
+    "could not translate host name": "its host is not known",
+    "password authentication failed": "password authentication failed",
+    "authentication failed": "the server does not admit this user",
+    "no password supplied": "it needs a password, in PGPASSWORD or ~/.pgpass",
+    "FATAL:  database": "its database does not exist",
+    "permission denied for database": "the user may not open this database",
+    "FATAL:  role": "the server has no such user, or does not let it log in",
+    "no pg_hba.conf entry": "the server does not admit this user from here (pg_hba.conf)",
+    "timeout expired": f"no answer within {_PATIENCE} seconds",
+    "too many": "the server has too many connections",
+    "connection slots": "the server has too many connections",
+    "starting up": "the server is starting up",
+    "shutting down": "the server is shutting down",
+    "definition of service": "its service is not defined",
+    "Network is unreachable": "the network is unreachable",
+    "No route to host": "there is no route to its host",
+    "certificate": "the certificates of the server and of the address do not match",
+    "SSL": "the server and the address do not agree on SSL",
+    "closed the connection": "the server has closed the connection",
+    "invalid": "one of its options is not valid",
+    "unrecognized": "one of its options is not valid",
+}
+_UNSHOWN = "the driver's message may have parts of an address, and is not shown"
+
+
 def _sentence(text: str, address: Address, *, write: bool) -> str:
     where = str(replace(address, table=None, query=None))
     if "Failed to connect" in text:
-        # libpq quotes parts of an invalid address, which may contain a password.
-        reached = re.search(r"connection to server .*? failed: (?:FATAL: *)?([^\n]+)", text)
-        if reached is not None:
-            reason = reached[1][0].lower() + reached[1][1:]
-            if "server running" in text:  # libpq asks "Is the server running ...?"
-                reason = "no server listens there"
-            return f"{where} cannot be opened: {_tidied(reason)}."
-        if "could not translate host name" in text:
-            return f"{where} cannot be opened: its host is not known."
-        return (
-            f"{where} is not an address that PostgreSQL understands; write "
-            "postgresql://USER@HOST:PORT/DATABASE, with %-codes for special characters."
-        )
+        reasons = (reason for part, reason in _REFUSALS.items() if part in text)
+        return f"{where} cannot be opened: {next(reasons, _UNSHOWN)}."
     if "failed to open" in text or "is not a database" in text or "Error: Cannot open" in text:
         return f"{where} cannot be opened: it is not a readable database."
     lines = re.sub(r"(?s)\s*(LINE \d+:|Query was|\nquery:).*", "", text).splitlines()
     reason = re.sub(r"^.*(ERROR: +|Failed to \w+ query: |\[SQLite\] |\w+ Error: )", "", lines[0])
+    reason = reason.strip().rstrip(".!")
+    if address.query is not None and names_secrets(whole(address.query)):
+        reason = _UNSHOWN
     if write:
-        return f"{address} cannot be written: {_tidied(reason)}."
+        return f"{address} cannot be written: {reason}."
     what = "table" if address.query is None else "query"
     hint = "; CAST it in a --query" if reason.startswith("Type mismatch in column") else ""
-    return f"{where}: the {what} cannot be read: {_tidied(reason)}{hint}."
-
-
-def _tidied(reason: str) -> str:
-    return redacted(reason.strip().rstrip(".!"))
+    return f"{where}: the {what} cannot be read: {reason}{hint}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +386,8 @@ def open_table(address: Address, pick: Pick | None = None) -> Iterator[TableRows
         if address.query is None:
             address, source = _resolved(database)
         else:
-            source = f"({address.query.strip().rstrip(';')}\n) AS q"  # it may end in a comment
+            query = whole(address.query).strip().rstrip(";")
+            source = f"({query}\n) AS q"  # it may end in a comment
         with database.stream(f"SELECT * FROM {source} LIMIT 0") as empty:
             schema = empty.schema
         names = tuple(schema.names)

@@ -11,10 +11,6 @@ from typing import Any
 
 from lowrank.errors import missing_extra as missing_extra
 
-_PASSWORDS = (
-    re.compile(r"(?P<before>\b[\w+.-]+://[^:@/\s]*:)[^\s'\"]*(?P<after>@)"),
-    re.compile(r"(?i)(?P<before>[?&](?:ssl)?password=)[^&\s'\"]+(?P<after>)"),
-)
 _SIMILAR = 0.6  # minimum similarity ratio of two words
 _WORK = 20_000_000  # maximum number of character comparisons, which take a few seconds
 
@@ -110,19 +106,6 @@ def shortened(text: str, length: int = 40) -> str:
     ('no number', 'no n...')
     """
     return text if len(text) <= length else f"{text[:length]}..."
-
-
-def redacted(text: str) -> str:
-    """Replace the passwords of all URIs in a text by `***`.
-
-    Examples
-    --------
-    >>> redacted("cannot reach postgresql://shop:s3cret@db.example/orders?sslpassword=x")
-    'cannot reach postgresql://shop:***@db.example/orders?sslpassword=***'
-    """
-    for pattern in _PASSWORDS:
-        text = pattern.sub(r"\g<before>***\g<after>", text)
-    return text
 
 
 def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:

@@ -18,6 +18,8 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from recsys.addresses import located
+
 MANIFEST = "model.json"
 MODEL_FORMAT = "recsys-model"
 FORMAT_VERSION: Literal[3] = 3
@@ -62,7 +64,7 @@ class DamageError(ValueError):
 
 def resolved(path: str | Path) -> Path:
     """Return a path, or the directory named by a text file there (see `atomic.move_link`)."""
-    place = Path(path)
+    place = Path(located(os.fspath(path)))
     if place.is_file() and place.stat().st_size <= _LONGEST_NAME:
         try:
             name = place.read_text(encoding="utf-8").strip()

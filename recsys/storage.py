@@ -49,6 +49,7 @@ from polars.exceptions import PolarsError
 import recsys
 from lowrank import kernels
 from recsys import schema
+from recsys.addresses import Location, located
 from recsys.atomic import hidden_names, put_in_place, recover, unfinished_directory
 from recsys.data.features import FeatureKind
 from recsys.data.ratings import Ratings
@@ -171,8 +172,11 @@ def check_target(path: str | Path, form: Form, *, overwrite: bool) -> Path:
     ------
     ModelFileError
     """
+    noun = form.noun.rpartition(" ")[2]
+    if isinstance(place := located(os.fspath(path)), Location):
+        raise ModelFileError(f"The {noun} cannot be saved in {place}: it is not a path.")
     path = resolved(path)
-    target, noun = Path(os.path.realpath(path)), form.noun.rpartition(" ")[2]
+    target = Path(os.path.realpath(path))
     recover(target)
     is_ours = target.is_dir() and format_of(target) == form.format
     if problem := _obstacle(target, form.noun, is_ours, _OWN, overwrite):

@@ -30,6 +30,7 @@ from typing import Any, Literal, Self, TypeAlias, cast
 
 import polars as pl
 
+from recsys.addresses import located
 from recsys.data.frames import FrameLike, to_polars
 from recsys.database import Address, Database, failures, open_database, parse_address, quoted
 from recsys.errors import DataError
@@ -85,8 +86,8 @@ def write_table(
     parsed = parse_address(address, table)
     if parsed is None:
         raise DataError(
-            f"{address} is not the address of a table, such as postgresql://user@host/db with "
-            "table=NAME, shop.db::NAME (SQLite) or shop.duckdb::NAME."
+            f"{located(address)} is not the address of a table, such as postgresql://user@host/db "
+            "with table=NAME, shop.db::NAME (SQLite) or shop.duckdb::NAME."
         )
     is_one = isinstance(frames, pl.LazyFrame) or hasattr(frames, "__arrow_c_stream__")
     each: Iterable[FrameLike] = cast("Any", [frames] if is_one else frames)

@@ -13,7 +13,7 @@ import click
 
 from lowrank.errors import LowRankError
 from recsys.errors import RecsysError
-from recsys.messages import redacted, system_reason
+from recsys.messages import system_reason
 
 if TYPE_CHECKING:
     from recsys.cli.group import State
@@ -92,18 +92,17 @@ def _report(error: BaseException, state: State) -> int:
     if state.debug and not isinstance(error, click.ClickException):
         import traceback
 
-        _print(redacted("".join(traceback.format_exception(error))).rstrip())
+        _print("".join(traceback.format_exception(error)).rstrip())
     if _interrupts or isinstance(error, KeyboardInterrupt | click.Abort):
         # The terminal has echoed ^C, so begin a new line.
         start = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""
         _print(f"{start}Interrupted.")
         return INTERRUPTED
     if isinstance(error, click.ClickException):
-        vars(error)["message"] = redacted(error.message)
         error.show()
         return error.exit_code
     # Escape control characters of file names, which could move the cursor.
-    text = redacted(_sentence(error))
+    text = _sentence(error)
     shown = (c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
     _print(f"Error: {''.join(shown)}")
     for hint in getattr(error, "__notes__", ()):

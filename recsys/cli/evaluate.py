@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from recsys import evaluation  # which imports nothing yet
+from recsys.addresses import shown
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
 from recsys.cli.output import Activity, Output, check_file, note, parsed_gates, report_verdicts
 from recsys.cli.split import SplitOptions, load_splits, split_options
-from recsys.messages import counted, nothing_at, redacted
+from recsys.messages import counted, nothing_at
 
 if TYPE_CHECKING:
     import polars as pl
@@ -98,7 +99,7 @@ class _Request:
 _evaluation_options = cli.bundle(
     "request",
     _Request,
-    click.argument("ratings", nargs=-1),
+    click.argument("ratings", nargs=-1, type=cli.PLACE),
     *cli.declared_in(_Request, "Options"),
     split_options(_DETAILS),
     cli.bundle(
@@ -476,7 +477,7 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
         from recsys.versions import record
 
         for place, label in zip(saved, labels, strict=False):
-            if record(place, found, label, redacted(str(request.test))):
+            if record(place, found, label, shown(request.test or "")):
                 note(f"the metrics are kept in {Path(place) / 'metrics.json'}")
     judged = labels[: len(saved)] or labels
     report_verdicts([verdict for gate in gates for verdict in gate.verdicts(found, judged)])

@@ -135,8 +135,8 @@ class _Changes:
         "recsys update model --forget-user 4711 --log events.jsonl --force",
     ],
 )
-@click.argument("model")
-@click.argument("ratings", nargs=-1)
+@click.argument("model", type=cli.PLACE)
+@click.argument("ratings", nargs=-1, type=cli.PLACE)
 @cli.bundle("changes", _Changes, *cli.declared_in(_Changes, "Options"))
 @cli.reader_options()
 def update(

@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from recsys.addresses import located, shown
 from recsys.cli.errors import CommandError
 from recsys.messages import close_matches
 
@@ -70,6 +71,16 @@ _ELSEWHERE = {
 }
 
 
+class Place(click.ParamType[str]):
+    """Path or address of data, or a query: kept as a text without user and password."""
+
+    name = "place"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text to show, with all of it to open."""
+        return located(str(value))
+
+
 class Option(click.Option):
     """Option in a section of the help; with `details`, the help only names it under that title.
 
@@ -97,7 +108,12 @@ class Option(click.Option):
         """Convert the value, or each value of a comma-separated list."""
         if self.commas and value is not None:
             value = [part.strip() for each in value for part in str(each).split(",")]
-        return super().type_cast_value(ctx, value)
+        try:
+            return super().type_cast_value(ctx, value)
+        except click.BadParameter:
+            if (text := _shown_value(value)) != value:
+                super().type_cast_value(ctx, text)  # raises, and quotes only what may be shown
+            raise
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return the value in the environment for this verb, or for all verbs."""
@@ -195,22 +211,28 @@ class Command(_WithExamples):
         """
         if not ctx.resilient_parsing and set(args).isdisjoint(self.get_help_option_names(ctx)):
             ctx.default_map = defaults_of(ctx)
+        ctx.allow_extra_args = True  # an error of Click quotes them, also passwords
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            message = f"{error.message} {self._hint(error.option_name)}".rstrip()
+            name = shown(error.option_name)
+            message = f"No such option {name!r}. {self._hint(name)}".rstrip()
             raise click.UsageError(message, ctx) from error
-        except click.UsageError as error:
-            if not error.message.startswith("Got unexpected extra argument"):
-                raise
-            places = [p.make_metavar(ctx) for p in self.params if isinstance(p, click.Argument)]
-            expected = " and ".join(places) or "no arguments"
-            hint = self.hints.get("", "Quote values that contain spaces.")
-            message = f"{error.message}; expected {expected}. {hint}"
-            raise click.UsageError(message, ctx) from error
+        if rest and not ctx.resilient_parsing:
+            raise self._surplus(rest, ctx)
         if self.one_of and not ctx.resilient_parsing:
             self._choose_one(ctx)
         return rest
+
+    def _surplus(self, words: Sequence[str], ctx: click.Context) -> click.UsageError:
+        """Return the error for words that are no argument."""
+        places = [p.make_metavar(ctx) for p in self.params if isinstance(p, click.Argument)]
+        expected = " and ".join(places) or "no arguments"
+        hint = self.hints.get("", "Quote values that contain spaces.")
+        noun = "argument" if len(words) == 1 else "arguments"
+        listed = " ".join(map(shown, words))
+        sentence = f"Got unexpected extra {noun} ({listed}); expected {expected}. {hint}"
+        return click.UsageError(sentence, ctx)
 
     def _hint(self, unknown: str) -> str:
         """Return a question that suggests options for an unknown name."""
@@ -252,6 +274,13 @@ class Group(_WithExamples, click.Group):
         found = self.commands.get(cmd_name)
         return found.load() if isinstance(found, Verb) else found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the verb that the first word names; an error quotes what may be shown of it."""
+        first, *rest = args
+        return super().resolve_command(ctx, [shown(first), *rest])
+
     def _short_helps(self) -> list[tuple[str, str]]:
         return [(name, each.get_short_help_str(100)) for name, each in self.commands.items()]
 
@@ -290,19 +319,26 @@ def settings(ctx: click.Context) -> dict[str, str]:
         for option in _options(each.command):
             names = variables(option, each)
             known.update(names)
-            shown = f"{each.command_path.partition(' ')[2]} --{_setting(option).replace('_', '-')}"
+            flag = f"{each.command_path.partition(' ')[2]} --{_setting(option).replace('_', '-')}"
             is_secret = getattr(option, "secret", False)
             if setting := next(filter(os.environ.get, names), None):
-                value = _HIDDEN if is_secret else os.environ[setting]
-                found[shown] = f"{value} ({setting})"
+                value = _HIDDEN if is_secret else shown(os.environ[setting])
+                found[flag] = f"{value} ({setting})"
             elif option.name in defaults:
-                value = _HIDDEN if is_secret else defaults[option.name]
-                found[shown] = f"{value} ({FILE_NAME})"
+                value = _HIDDEN if is_secret else _shown_value(defaults[option.name])
+                found[flag] = f"{value} ({FILE_NAME})"
     for name in sorted(os.environ):
         if name.startswith(f"{PREFIX}_") and name not in known:
-            value = _HIDDEN if _SECRETS.search(name) else os.environ[name]
+            value = _HIDDEN if _SECRETS.search(name) else shown(os.environ[name])
             found[name] = f"{value} (sets no option)"
     return found
+
+
+def _shown_value(value: Any) -> Any:
+    """Return the value of an option as it may be shown."""
+    if isinstance(value, list | tuple):
+        return [_shown_value(part) for part in value]
+    return shown(value) if isinstance(value, str) else value
 
 
 def _setting(option: click.Parameter) -> str:

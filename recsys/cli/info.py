@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recsys.cli import group
-from recsys.cli.options import command, output_options
+from recsys.cli.options import PLACE, command, output_options
 from recsys.cli.output import Output, write_facts
 from recsys.models.registry import MODELS
 
@@ -29,7 +29,7 @@ EXTRAS = ("matplotlib", "jinja2", "fastapi", "uvicorn", "pyspark", "pyarrow")
 
 
 @command("info", examples=["recsys info", "recsys info model --json"])
-@click.argument("model", required=False)
+@click.argument("model", required=False, type=PLACE)
 @output_options
 @click.pass_context
 def info(ctx: click.Context, model: str | None, output: Output) -> None:
@@ -170,6 +170,7 @@ def completion(shell: str) -> None:
 @click.argument(
     "name",
     required=False,
+    type=PLACE,
     shell_complete=lambda ctx, param, text: [each for each in MODELS if each.startswith(text)],
 )
 @output_options

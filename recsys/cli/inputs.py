@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from recsys.addresses import has_password
 from recsys.cli.errors import CommandError
 from recsys.cli.options import NAMED, FitOptions, ReaderOptions
 from recsys.cli.output import Activity, note
-from recsys.messages import close_matches, counted, did_you_mean, enumerated, redacted
+from recsys.messages import close_matches, counted, did_you_mean, enumerated
 
 if TYPE_CHECKING:
     import polars as pl
@@ -59,7 +60,7 @@ def load_ratings(
     for each in sources:
         if is_model(each):
             raise CommandError(f"{each} is a saved model; a file of ratings is needed here.")
-        if each != redacted(each):
+        if has_password(each):
             note(_VISIBLE)
     from recsys.readers import read_ratings
 

@@ -76,7 +76,7 @@ def _watched(documents: lsi.Documents, activity: Activity) -> Iterator[lsi.Docum
         "zcat lines.txt.gz | recsys lsi index - --out index --force",
     ],
 )
-@click.argument("documents")
+@click.argument("documents", type=cli.PLACE)
 @document_options
 def index(
     documents: str,
@@ -146,7 +146,7 @@ def index(
     one_of={"TEXT": ("text",), "--queries": ("queries",)},
     required="Give a query, in quotes, or a file",
 )
-@click.argument("index")
+@click.argument("index", type=cli.PLACE)
 @click.argument("text", required=False)
 @cli.output_options
 @document_options
@@ -226,7 +226,7 @@ def _inside(path: str, name: str) -> str:
 @cli.command(
     "terms", examples=["recsys lsi terms index heat", "recsys lsi terms index heat flow -n 5"]
 )
-@click.argument("index")
+@click.argument("index", type=cli.PLACE)
 @click.argument("words", metavar="WORD...", nargs=-1, required=True)
 @cli.output_options
 def terms(
@@ -251,7 +251,7 @@ def terms(
 @cli.command(
     "similar", examples=["recsys lsi similar index 22", "recsys lsi similar index notes.txt -n 3"]
 )
-@click.argument("index")
+@click.argument("index", type=cli.PLACE)
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @cli.output_options
 def similar(
@@ -275,8 +275,8 @@ def similar(
         "recsys lsi add index more.jsonl --method update --out larger",
     ],
 )
-@click.argument("index")
-@click.argument("documents")
+@click.argument("index", type=cli.PLACE)
+@click.argument("documents", type=cli.PLACE)
 @document_options
 def add(
     index: str,
@@ -325,7 +325,7 @@ def add(
 @cli.command(
     "remove", examples=["recsys lsi remove index 22 184", "recsys lsi remove index old.txt"]
 )
-@click.argument("index")
+@click.argument("index", type=cli.PLACE)
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 def remove(
     index: str,
@@ -355,7 +355,7 @@ def remove(
         "recsys lsi evaluate index --queries queries.jsonl --judgements qrels/test.tsv --json",
     ],
 )
-@click.argument("index")
+@click.argument("index", type=cli.PLACE)
 @cli.output_options
 @document_options
 def evaluate(
@@ -426,7 +426,7 @@ def evaluate(
 
 
 @cli.command("info", examples=["recsys lsi info index", "recsys lsi info index --json"])
-@click.argument("index")
+@click.argument("index", type=cli.PLACE)
 @cli.output_options
 def info(index: str, output: Output) -> None:
     """Show the size and parameters of an index.
@@ -444,7 +444,7 @@ def info(index: str, output: Output) -> None:
 @cli.command(
     "scree", examples=["recsys lsi scree index", "recsys lsi scree index --plot scree.png --quiet"]
 )
-@click.argument("index")
+@click.argument("index", type=cli.PLACE)
 @cli.output_options
 def scree(
     index: str,

@@ -13,7 +13,8 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from recsys.cli.group import EVERYWHERE, Command, Option, State
+from recsys.addresses import Location
+from recsys.cli.group import EVERYWHERE, Command, Option, Place, State
 from recsys.cli.output import FORMATS, SUFFIXES, Output
 from recsys.messages import did_you_mean
 from recsys.models.registry import MODELS, similar_names
@@ -45,7 +46,10 @@ class _ModelType(click.Choice[str]):
         return super().get_invalid_choice_message(value, ctx) + hint
 
 
-ratings_argument = click.argument("ratings", nargs=-1, required=True)
+PLACE = Place()
+_OF_PLACES = ("FILE", "FILE.html", "TABLE", "DIR", "PATH", "SQL", "URL")
+
+ratings_argument = click.argument("ratings", nargs=-1, required=True, type=PLACE)
 """Decorator that adds the argument `ratings`: one or several sources."""
 
 COMPARED_NAME = _ModelType(["auto", *MODELS], ":no-features")
@@ -116,6 +120,8 @@ def declared(metavar: str, text: str, *names: str, **settings: Any) -> Any:
     """
     without = () if settings.get("multiple") else False if settings.get("is_flag") else None
     default = settings.get("default", without)
+    if metavar in _OF_PLACES:
+        settings.setdefault("type", PLACE)
     settings |= {"metavar": metavar or None, "help": text}
     return field(default=default, metadata={"names": names, "settings": settings})
 
@@ -418,12 +424,18 @@ def _destination(
     typed = ["json"] if json and is_typed("json") else []
     if format and is_typed("format"):
         typed.append(format)
-    if output in (None, "-"):
+    if output is None or output == "-":
         address, path = None, None
     else:
         from recsys.database import parse_address
 
-        address, path = parse_address(str(output)), Path(str(output))
+        address = parse_address(output)
+        path = Path(output)
+        if isinstance(output, Location) and address is None:
+            raise click.UsageError(
+                f"--output takes a file or a table of PostgreSQL, SQLite or DuckDB; {output} is "
+                "neither."
+            )
     if address is not None:
         if typed:
             raise click.UsageError(
@@ -465,6 +477,7 @@ def output_options(function: Verb) -> Verb:
             "--output",
             "-o",
             metavar="FILE|TABLE",
+            type=PLACE,
             help="File to write, or table such as shop.db::NAME; an existing table needs "
             "--if-exists replace or append.",
         ),

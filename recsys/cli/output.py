@@ -17,10 +17,11 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import click
 
+from recsys.addresses import Location
 from recsys.atomic import unfinished_directory, unfinished_file
 from recsys.cli.errors import CommandError
 from recsys.cli.group import State
-from recsys.messages import counted, is_full, redacted, system_error, system_reason, wrapped
+from recsys.messages import counted, is_full, system_error, system_reason, wrapped
 
 if TYPE_CHECKING:
     import polars as pl
@@ -50,6 +51,8 @@ def check_file(path: str | Path | None, option: str, suffixes: Iterable[str] = (
     """
     if path is None:
         return
+    if isinstance(path, Location):
+        raise CommandError(f"{option} needs the name of a file; {path} is an address.")
     path, allowed = Path(path), tuple(suffixes)
     if path.is_dir():
         raise CommandError(f"{path} is a directory; {option} needs the name of a file.")
@@ -427,7 +430,6 @@ def note(message: str, *, verbatim: bool = False) -> None:
     """
     if _state().quiet:
         return
-    message = redacted(message)
     if not verbatim and sys.stderr is not None and sys.stderr.isatty():
         message = wrapped(message, shutil.get_terminal_size((80, 24)).columns)
     click.echo(message, err=True)
@@ -437,7 +439,7 @@ class Activity:
     """Progress bar (a context manager), shown on a terminal for work that takes over a second."""
 
     def __init__(self, title: str) -> None:
-        self.title = redacted(title)
+        self.title = title
         self._shown: dict[str, Any] = {"total": None, "note": ""}
         self._bar: Any = None
         self._lock = threading.Lock()

@@ -134,7 +134,7 @@ class _Selection:
     required="Choose the users",
     hints={"": "Users go to --user, with commas between them. Quote values that contain spaces."},
 )
-@click.argument("source", metavar="MODEL|RATINGS")
+@click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
 @described_options
 @cli.bundle("selection", _Selection, *cli.declared_in(_Selection, "Options"))
 @cli.engine_options("As in `recsys fit --help`")
@@ -267,7 +267,7 @@ def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -
     required="Choose items, texts or users",
     hints={"": "Name items by --item, or by --title. Quote values that contain spaces."},
 )
-@click.argument("source", metavar="MODEL|RATINGS")
+@click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
 @cli.output_options
 @source_options
 def similar(
@@ -321,7 +321,7 @@ def similar(
     one_of={"--item": ("item",), "--title": ("title",)},
     required="Choose the item",
 )
-@click.argument("source", metavar="MODEL|RATINGS")
+@click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
 @described_options
 @cli.output_options
 @source_options
@@ -370,8 +370,8 @@ def explain(
     required="Choose the pairs",
     hints={"": "For pairs that are not in a file, give --user and --item."},
 )
-@click.argument("source", metavar="MODEL|RATINGS")
-@click.argument("pairs", required=False)
+@click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
+@click.argument("pairs", required=False, type=cli.PLACE)
 @cli.output_options
 @source_options
 def predict(
@@ -439,7 +439,7 @@ def predict(
         "recsys impute ratings.csv --users users.txt --items items.txt",
     ],
 )
-@click.argument("source", metavar="MODEL|RATINGS")
+@click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
 @cli.output_options
 @source_options
 def impute(

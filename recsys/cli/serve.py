@@ -41,7 +41,7 @@ _key = functools.partial(_access, "KEY,...", multiple=True, commas=True, secret=
         "recsys serve model --host 0.0.0.0 --api-key @/run/secrets/recsys-key",
     ],
 )
-@click.argument("model", metavar="MODEL|INDEX")
+@click.argument("model", metavar="MODEL|INDEX", type=cli.PLACE)
 def serve(
     model: str,
     host: str = cli.declared("", "Address to listen on.", default="127.0.0.1"),
@@ -178,7 +178,7 @@ def _keys_in_file(path: str) -> list[str]:
         "recsys explore ratings.csv --model ease --out page.html",
     ],
 )
-@click.argument("source", metavar="MODEL|RATINGS")
+@click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
 @source_options
 def explore(
     source: Source,

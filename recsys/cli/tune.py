@@ -18,7 +18,7 @@ from recsys.cli.info import word
 from recsys.cli.output import Activity, Output, note
 from recsys.cli.split import SplitOptions, load_splits, make_splits, split_options
 from recsys.errors import DataError
-from recsys.messages import counted, redacted
+from recsys.messages import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ class _Search:
     one_of={"RATINGS": ("ratings",), "--train": ("train",)},
     required="Choose the data",
 )
-@click.argument("ratings", nargs=-1)
+@click.argument("ratings", nargs=-1, type=cli.PLACE)
 @cli.bundle("search", _Search, *cli.declared_in(_Search, "Options"))
 @cli.fit_options
 @split_options("As in `recsys split --help`")
@@ -309,7 +309,7 @@ def _commands(
     lines = {"fit": ["recsys", "fit", *source, *model, *own_seed, *reading, *target]}
     if ratings:
         lines["evaluate"] = ["recsys", "evaluate", *ratings, *model, *seed, *splitting, *reading]
-    return {name: redacted(shlex.join(words)) for name, words in lines.items()}
+    return {name: shlex.join(words) for name, words in lines.items()}
 
 
 def _words(options: cli.ReaderOptions | SplitOptions) -> list[str]:

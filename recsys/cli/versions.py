@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from recsys import evaluation  # which imports nothing yet
+from recsys.addresses import shown
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
@@ -52,7 +53,7 @@ def versions() -> None:
 
 
 @cli.command("list", examples=["recsys versions list models", "recsys versions list models --json"])
-@click.argument("directory")
+@click.argument("directory", type=cli.PLACE)
 @cli.output_options
 def list_(directory: str, output: Output) -> None:
     """List the saved models in a directory, the oldest first.
@@ -83,7 +84,7 @@ def list_(directory: str, output: Output) -> None:
     "promote",
     examples=["recsys versions promote models/2025-06-09", "recsys serve models/latest"],
 )
-@click.argument("version")
+@click.argument("version", type=cli.PLACE)
 def promote(version: str) -> None:
     """Let the link `latest` next to a saved model point to it.
 
@@ -111,7 +112,7 @@ versions.add_command(promote)
         "recsys monitor model today.csv --fail-if 'popularity_drift > 0.25' --report today.html",
     ],
 )
-@click.argument("model")
+@click.argument("model", type=cli.PLACE)
 @cli.ratings_argument
 @cli.output_options
 @cli.reader_options()
@@ -170,6 +171,13 @@ def monitor(
     report_verdicts([gate.bounded(found.values, loaded.model.name) for gate in gates])
 
 
+def _shown_words() -> list[str]:
+    """Return the words of the command line without users and passwords of addresses."""
+    words = click.get_current_context().ensure_object(State).words
+    pairs = (word.partition("=") if word.startswith("-") else ("", "", word) for word in words)
+    return [f"{name}{equals}{shown(value)}" for name, equals, value in pairs]
+
+
 def write_report(
     found: Evaluation, models: dict[str, Model], path: str, monitoring: Monitoring | None = None
 ) -> None:
@@ -184,7 +192,7 @@ def write_report(
         found,
         parameters={label: model.get_params() for label, model in models.items()},
         monitoring=monitoring,
-        command=shlex.join(["recsys", *click.get_current_context().ensure_object(State).words]),
+        command=shlex.join(["recsys", *_shown_words()]),
         versions={
             "recsys": __version__,
             "kernels": str(backend()),

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import polars as pl
 
+from recsys.addresses import Location, located
 from recsys.data.columns import (
     Request,
     Roles,
@@ -41,7 +42,7 @@ from recsys.data.rows import (
 from recsys.data.times import seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
-from recsys.messages import counted, redacted
+from recsys.messages import counted
 from recsys.provenance import AS_OF, REMEMBERED
 from recsys.readers.delimited import Layout, detect, parse, read_carefully, read_delimited
 from recsys.readers.formats import (
@@ -69,6 +70,7 @@ __all__ = ["TableSource", "as_ratings", "read_ratings", "read_raw", "read_table"
 TableSource: TypeAlias = "str | os.PathLike[str] | TableLike"
 """Path of a table of items or users, or a frame."""
 
+_SIDE_TABLES = ("item_table", "user_table")
 _FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")  # partitioned tables of Hive and Spark
 _OF_A_ROW = re.compile(r", (?:line|row|object) \d+: (?!.*(?:header|--time-format))")
 # With the semicolons of spreadsheets; points are of thousands only in a column that has commas.
@@ -219,6 +221,8 @@ def read_ratings(
     assert ratings.source is not None
     decided = None if ratings.feedback is None else ratings.feedback.kind
     chosen["feedback"] = None if decided == "grades" else decided
+    of_database = {name: _table_name(chosen.get(name), sources) for name in _SIDE_TABLES}
+    chosen |= {name: table for name, table in of_database.items() if table is not None}
     kept = remembered({"table": (like or {}).get("table"), **chosen})
     if ratings.seconds is not None:
         now = datetime.fromtimestamp(rules.now, UTC)
@@ -244,7 +248,7 @@ def _remedy(error: DataError) -> str:
 
 def _listed(source: SourceLike) -> list[str]:
     several = [source] if isinstance(source, str | os.PathLike) else source
-    return [os.fspath(each) for each in several]
+    return [located(os.fspath(place)) for place in several]
 
 
 def _with_earlier(
@@ -273,16 +277,16 @@ def _with_earlier(
 
 
 def remembered(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a reading to save with a model, without passwords.
+    """Return the options of a reading to save with a model.
 
-    Tables are saved by name only; tables given as frames are not.
+    Tables are saved by name only. Frames are not, nor addresses with a user or a password.
     """
     kept: dict[str, Any] = {
         name: value
         for name in REMEMBERED
         if (value := options.get(name)) is not None
         and not (name.endswith("_table") and not isinstance(value, str))
-        and not (isinstance(value, str) and redacted(value) != value)
+        and not (isinstance(value, str) and isinstance(located(value), Location))
     }
     for name in kept.keys() & {"item_table", "user_table"}:  # for updates in other folders
         file, mark, of_database = kept[name].partition("::")
@@ -300,8 +304,20 @@ def _in_database(given: TableSource, sources: Sequence[str]) -> TableSource:
     address = parse_address(sources[0]) if len(sources) == 1 else None
     if address is None or not isinstance(given, str) or is_address(given) or Path(given).exists():
         return given
-    scheme = "" if "://" in address.place else f"{address.kind}:///"
-    return f"{scheme}{address.place}::{given}"
+    return address.of_table(given)
+
+
+def _table_name(source: object, sources: Sequence[str]) -> str | None:
+    """Return the name of a table if its source is in the ratings' database, else None.
+
+    A name is enough for updates, and needs no password.
+    """
+    if not isinstance(source, str) or len(sources) != 1:
+        return None
+    ratings, table = parse_address(sources[0]), parse_address(source)
+    if ratings is None or table is None or ratings.place != table.place:
+        return None
+    return table.table
 
 
 def sample_path() -> Path:

@@ -8,8 +8,9 @@ import glob
 import gzip
 import logging
 import lzma
-import re
+import os
 import shutil
+import socket
 import sys
 import tempfile
 import zipfile
@@ -25,8 +26,9 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from recsys.addresses import located, whole
 from recsys.errors import DataError
-from recsys.messages import close_matches, missing_extra, redacted
+from recsys.messages import close_matches, missing_extra
 
 _BLOCK = 1 << 20
 _LAYERS = 3  # maximum depth of nested packing, such as a gz in a zip
@@ -285,9 +287,11 @@ def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
     ------
     DataError
         If the URL has no file, its server cannot be reached, or the package that reads such URLs is
-        not installed. The message omits passwords and query strings.
+        not installed. The message has no password and no query string.
     """
-    scheme, shown = url.partition("://")[0].lower(), redacted(url.partition("?")[0])
+    shown = located(url)
+    url = whole(url)
+    scheme = url.partition("://")[0].strip().lower()
     if scheme.partition("+")[0] in _DATABASES:
         raise DataError(
             f"{scheme}:// databases are not supported; use PostgreSQL, SQLite or DuckDB, or export "
@@ -305,7 +309,8 @@ def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
         for each in [path] if settings else _data_files(system, path):
             target = scratch.new()
             system.get_file(each, str(target))
-            files.append((each.partition("?")[0].rpartition("/")[2] or shown, target))
+            name = located(each).partition("?")[0].rpartition("/")[2]
+            files.append((name or shown, target))
     except ImportError as error:
         needed = missing_extra(error.name or "fsspec", "remote")
         if scheme in _PACKAGES:
@@ -316,12 +321,27 @@ def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
     except Exception as error:
         if "not known" in str(error):  # fsspec does not know the scheme
             raise DataError(f"{scheme}:// is not a kind of address that can be read.") from None
-        text = re.sub(r" ssl:\S+ \[.*", "", str(error).partition("\n")[0])  # of aiohttp
-        reason = redacted(text) or type(error).__name__
-        raise DataError(f"{shown} cannot be read: {reason.rstrip('.')}.") from None
+        raise DataError(f"{shown} cannot be read: {_reason(error)}.") from None
     if not files:
         raise DataError(f"There is nothing at {shown}.")
     return files
+
+
+def _reason(error: Exception) -> str:
+    """Return why a server gives no file; the texts of libraries quote addresses with passwords."""
+    status = getattr(error, "status", None)
+    if isinstance(status, int):
+        return f"its server answers with the status {status}"
+    if isinstance(error, TimeoutError):
+        return f"no answer within {_PATIENCE} seconds"
+    if isinstance(error, PermissionError):
+        return "permission denied"
+    cause: BaseException | None = getattr(error, "os_error", error)
+    if isinstance(cause, socket.gaierror):
+        return "its host is not known"
+    if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:
+        return os.strerror(cause.errno).lower()
+    return type(error).__name__
 
 
 def _data_files(system: Any, path: str) -> list[str]:

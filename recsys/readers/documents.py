@@ -8,12 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
 
+from recsys.addresses import located
 from recsys.data.columns import Roles, usual_column, without_types
 from recsys.database import parse_address
 from recsys.errors import DataError
@@ -123,7 +124,7 @@ class Documents:
         encoding: str | None = None,
         after: int = 0,
     ) -> None:
-        self.path = path
+        self.path = located(fspath(path))
         self.decision = ""
         self._columns = _Columns(text_col, id_col, title_col)
         self._where = table, query

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 import polars as pl
 
+from recsys.addresses import Location, located, whole
 from recsys.data.ids import Spot
 from recsys.data.rows import STRICT, BadRows
 from recsys.database import (
@@ -32,7 +33,7 @@ from recsys.database import (
     parse_address,
 )
 from recsys.errors import DataError
-from recsys.messages import enumerated, nothing_at, redacted
+from recsys.messages import enumerated, nothing_at
 from recsys.readers.copies import (
     PACKED,
     ZIP,
@@ -212,7 +213,7 @@ class NoRowsError(DataError):
 
 def is_address(text: str) -> bool:
     """Return whether a text is a URL, database table or pattern and not just a local path."""
-    return "://" in text or "::" in text or glob.has_magic(text)
+    return isinstance(text, Location) or "://" in text or "::" in text or glob.has_magic(text)
 
 
 @contextmanager
@@ -244,21 +245,22 @@ def open_data(
         If the file does not exist or cannot be read, unpacked or decoded, if a directory or zip has
         no unambiguous ratings file, or as `recsys.database.open_table`.
     """
-    sources = [source] if isinstance(source, str | PathLike) else list(source)
+    listed = [source] if isinstance(source, str | PathLike) else list(source)
+    sources = [located(fspath(place)) for place in listed]
     if not sources:
         raise DataError("Name a file, a folder or a database to read.")
     with ExitStack() as stack:
         opener = _Opener(stack, encoding, guess, table, query, pick, on_rows, stream)
-        files = [each for given in sources for each in opener.files(fspath(given))]
+        files = [file for place in sources for file in opener.files(place)]
         if (table or query) and not opener.has_tables:
             option = "--table" if table else "--query"
             raise DataError(f"{option} applies to databases, and {files[0].name} is a file.")
         if len(files) == 1:
             yield files[0]
             return
-        name = redacted(fspath(sources[0]))
+        name = sources[0]
         if len(sources) > 1:
-            name = enumerated(sources, _LISTED, lambda each: redacted(fspath(each)))
+            name = enumerated(sources, _LISTED)
         elif Path(name).is_dir():
             name = f"{Path(name).resolve().name}/"
         yield replace(files[0], name=f"{name} ({len(files):,} files)", parts=tuple(files))
@@ -288,13 +290,18 @@ class _Opener:
         if source == "-":
             return self._opened(self.scratch.copy(sys.stdin.buffer), "standard input", None)
         path = Path(source)
-        is_odd = ":/" in source or "::" in source
+        is_odd = isinstance(source, Location) or ":/" in source or "::" in source
         if is_odd or path.suffix.lower() in SUFFIXES:
             if (address := parse_address(source, self.table, self.query)) is not None:
                 return [self._fetched(address)]
-            if _URL.match(source):
+            if _URL.match(whole(source)):
                 files = download(source, self.scratch)
                 return [each for name, copy in files for each in self._opened(copy, name, None)]
+            if isinstance(source, Location):
+                raise DataError(
+                    f"{source} is not an address that can be read; write postgresql://USER@HOST:"
+                    "PORT/DATABASE, or https://HOST/PATH."
+                )
             if (workbook := _WORKBOOK.fullmatch(source)) and not path.exists():
                 place = Path(workbook["place"])
                 return [self._sheet(place, place.name, workbook["sheet"])]

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from recsys.errors import DataError
 from recsys.filters import check_modest
-from recsys.messages import redacted
 from recsys.models import abilities
 from recsys.models.base import FactorModel, Floats, Indices, Model
 from recsys.models.histories import Histories
@@ -251,7 +250,6 @@ class Answers:
         """Return facts about the model: parameters, data, metrics, abilities."""
         model = self.recommender.model
         known: Json = {name: self.manifest.get(name) for name in _DESCRIBED}
-        known["source"] = redacted(known["source"]) if known["source"] else None
         known |= {"parameters": model.get_params(), "training": self.recommender.training}
         others = {k: v for k, v in self.manifest.items() if k not in known and k not in _FORMAT}
         able = {  # all models recommend to known users

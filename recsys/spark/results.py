@@ -26,6 +26,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from lowrank.kernels import backends
+from recsys.addresses import has_password, located, whole
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError
@@ -216,9 +217,14 @@ class Place:
     """A file or folder, given by a path or URI; without a scheme on the default file system."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
+        if has_password(path):
+            raise DataError(
+                f"{located(path)} has a password; give it as a setting of Spark (--conf), such as "
+                "spark.hadoop.fs.s3a.secret.key."
+            )
         self._spark = spark
         jvm: Any = spark._jvm
-        given = jvm.org.apache.hadoop.fs.Path(str(path))
+        given = jvm.org.apache.hadoop.fs.Path(whole(str(path)))
         self._files = given.getFileSystem(spark._jsc.hadoopConfiguration())
         self._path = self._files.makeQualified(given)
         self.uri, self.name = str(self._path.toString()), str(self._path.getName())

@@ -82,7 +82,10 @@ def test_every_verb_takes_them(run: Run, source: list[str], tmp_path: Path) -> N
         (["events/*.json"], "No file matches the pattern events/*.json."),
         (["events/p1.csv", "--table", "t"], "--table applies to databases, and p1.csv is a file."),
         (["events/p1.csv", "nope.csv"], "There is no file or directory nope.csv."),
-        (["postgresql://u:s3cret@127.0.0.1:1/d"], "//u:***@127.0.0.1:1/d cannot be opened: no s"),
+        (
+            ["postgresql://u:s3cret@127.0.0.1:1/d"],
+            "postgresql://127.0.0.1:1/d cannot be opened: no s",
+        ),
         (["mysql://u:s3cret@h/d"], "mysql:// databases are not supported; use PostgreSQL, SQLite"),
     ],
 )
@@ -108,8 +111,9 @@ def test_a_password_is_neither_shown_nor_saved(run: Run, postgres: str, tmp_path
         finally:
             cursor.execute("DROP TABLE kept")
     assert "a password on the command line is visible" in done.stderr
-    assert "shop:***@localhost" in done.stderr
+    shown = f"postgresql://localhost:{postgres.rpartition(':')[2]}::kept: PostgreSQL"
+    assert shown in done.stderr
     saved = b"".join(path.read_bytes() for path in (tmp_path / "model").rglob("*.json"))
-    assert b"shop:***@localhost" in saved
+    assert shown.encode() in saved
     for text in (done.output, asked.output, saved.decode()):
         assert "open-sesame" not in text

@@ -413,7 +413,7 @@ def test_urls(web: str) -> None:
     assert str(loaded.source).startswith("ratings.csv.gz: comma-separated")
     for url, message in {
         f"{web}/none.csv?token=s3cret": rf"There is nothing at {web}/none\.csv\.$",
-        "http://u:s3cret@127.0.0.1:1/r.csv": r"http://u:\*\*\*@127.0.0.1:1/r.csv cannot be read: ",
+        "http://u:s3cret@127.0.0.1:1/r.csv": r"^http://127.0.0.1:1/r.csv cannot be read: connec",
         "nofs://x/y": "nofs:// is not a kind of address that can be read",
         "mysql://u:s3cret@h/d": "mysql:// databases are not supported; use PostgreSQL, SQLite",
     }.items():
