@@ -225,7 +225,7 @@ class Command(_WithExamples):
         return rest
 
     def _surplus(self, words: Sequence[str], ctx: click.Context) -> click.UsageError:
-        """Return the error for words that are no argument."""
+        """Return the error for superfluous words."""
         places = [p.make_metavar(ctx) for p in self.params if isinstance(p, click.Argument)]
         expected = " and ".join(places) or "no arguments"
         hint = self.hints.get("", "Quote values that contain spaces.")

@@ -82,8 +82,8 @@ def test_no_password_is_shown_or_saved(
 
 def test_settings_are_shown_without_passwords(run: Callable[..., object]) -> None:
     Path("recsys.toml").write_text(f"item-table = '{FORMS[0]}'\n[fit]\nquery = '{FORMS[5]}'\n")
-    environment = {"RECSYS_USER_TABLE": FORMS[0], "RECSYS_API_KEY": SECRET}
+    environment = {"RECSYS_USER_TABLE": FORMS[0], "RECSYS_SHOP_KEY": SECRET}
     done = CliRunner().invoke(cli, ["info"], env=environment)
     assert "postgresql://127.0.0.1:1/shop::user (RECSYS_USER_TABLE)" in done.output
-    assert "RECSYS_API_KEY,(sets no option)" in done.output
+    assert "RECSYS_SHOP_KEY,hidden (sets no option)" in done.output
     assert SECRET not in done.output
