@@ -24,18 +24,24 @@ _DEPTH = 1000  # number of documents to retrieve for each query
 _NS = (10, 100, _DEPTH)
 _SHOWN = ("map@1000", "ndcg@10", "precision@10", "recall@100", "mrr@1000")
 _KINDS = ("map", "ndcg", "precision", "recall", "mrr")
+_MAP = replace(
+    METRICS["map"],
+    definition="sum of the precision at the rank of each relevant document found, divided by the "
+    "number of relevant documents",
+)
 
 
 class Judged(NamedTuple):
     """Ids and texts of queries with relevant documents, and the places of these documents.
 
-    The place of a document that is not in the index is -1. `decision` describes how ids were
-    matched.
+    `n_relevant` also counts the documents that are not in the index. `decision` describes how ids
+    were matched.
     """
 
     labels: list[Any]
     texts: list[str]
     relevant: list[NDArray[np.int64]]
+    n_relevant: NDArray[np.int64]
     decision: str
 
 
@@ -44,27 +50,42 @@ def _judged(
 ) -> Judged:
     """Match queries, judgements and the documents of an index."""
     rows, ids = judgements.relevant(), lsi.documents_.ids.values
-    queries, of_queries = places_of(rows["query"], labels, in_order=True)
-    documents, of_documents = places_of(rows["document"], ids)
     if not len(rows):
         raise DataError("The judgements have no relevant document.")
+    every = judgements.frame
+    queries, of_queries = places_of(rows["query"], labels, judged=every["query"], in_order=True)
+    documents, of_documents = places_of(rows["document"], ids, judged=every["document"])
     if not ((queries >= 0) & (documents >= 0)).any():
         raise DataError(
             "No judgement matches both a query and a document; the judgements have ids such as "
             f"{rows['query'][0]!r} and {rows['document'][0]!r}, the queries such as "
             f"{str(labels[0])!r}, the documents such as {str(ids[0])!r}."
         )
-    said = [f"queries matched {of_queries}"] * bool(of_queries)
-    said += [f"documents matched {of_documents}"] * bool(of_documents)
-    lost = int((documents < 0).sum())
-    said += [f"{lost:,} relevant documents are not in the index"] * (lost > 0)
+    remarks = []
+    if of_queries:
+        remarks.append(f"queries matched {of_queries}")
+    if of_documents:
+        remarks.append(f"documents matched {of_documents}")
+    n_missing = int((documents[queries >= 0] < 0).sum())
+    if n_missing:
+        remarks.append(
+            f"{n_missing:,} relevant documents are not in the index and count as not found"
+        )
     chosen = np.unique(queries[queries >= 0])
-    said.append(f"{len(chosen):,} of {len(labels):,} queries have relevant documents")
+    remarks.append(f"{len(chosen):,} of {len(labels):,} queries have relevant documents")
+    relevant = []
+    n_relevant = []
+    for query in chosen:
+        places = documents[queries == query]
+        found = np.unique(places[places >= 0])
+        relevant.append(found)
+        n_relevant.append(len(found) + int((places < 0).sum()))
     return Judged(
-        [labels[place] for place in chosen],
-        [texts[place] for place in chosen],
-        [np.unique(documents[queries == place]) for place in chosen],
-        f"{judgements.decision}; {', '.join(said)}",
+        labels=[labels[place] for place in chosen],
+        texts=[texts[place] for place in chosen],
+        relevant=relevant,
+        n_relevant=np.array(n_relevant, np.int64),
+        decision=f"{judgements.decision}; {', '.join(remarks)}",
     )
 
 
@@ -79,16 +100,17 @@ def evaluate_search(
     """Measure how well methods of search find the relevant documents of judged queries.
 
     The metrics are MAP over the 1,000 best documents, NDCG and precision at 10, recall at 100, and
-    MRR, with gains of 0 and 1. Their intervals and the tests between methods are those of
+    MRR, with gains of 0 and 1, as trec_eval computes them: all relevant documents count, also those
+    that are not in the index. Their intervals and the tests between methods are those of
     recommendations, with queries in place of users and methods in place of models. `labels` and
     `texts` are ids and texts of the queries; for the relevant documents see `Judgements.relevant`.
     """
     judged = _judged(lsi, labels, texts, judgements)
-    n_judged = sum(map(len, judged.relevant))
+    n_judged = int(judged.n_relevant.sum())
     counts = {"queries": len(judged.labels), "judgements": n_judged}
     counts |= {"documents": len(lsi.documents_), "test_ratings": n_judged}
     counts |= {"users_evaluated": len(judged.labels)}
-    measured = tuple(METRICS[kind] for kind in _KINDS)
+    measured = (_MAP, *(METRICS[kind] for kind in _KINDS[1:]))
     settings = Settings(_NS, None, None, "keep", resamples=1000, confidence=0.95, random_state=0)
     runs = {method: _measure(lsi, judged, method) for method in methods}
     frames: dict[str, Any] = {**summarize(runs, measured, settings)}
@@ -129,7 +151,7 @@ def _measure(lsi: Index, judged: Judged, method: str) -> Measurement:
             for row, relevant in zip(lists, judged.relevant, strict=True)
         ]
     )
-    n_relevant = np.array([len(relevant) for relevant in judged.relevant])
+    n_relevant = judged.n_relevant
     columns: dict[str, Any] = {"user": [str(label) for label in judged.labels]}
     columns |= {"relevant": n_relevant, "ratings": n_relevant}
     for kind in _KINDS:
@@ -137,4 +159,6 @@ def _measure(lsi: Index, judged: Judged, method: str) -> Measurement:
             given: Mapping[str, Any] = {"hits": hits[:, :n], "n_relevant": n_relevant}
             metric = METRICS[kind]
             columns[f"{kind}@{n}"] = metric.function(*(given[name] for name in metric.needs))
+        if kind == "map":  # of all relevant documents, not of at most n
+            columns[f"map@{_DEPTH}"] *= np.minimum(_DEPTH, n_relevant) / n_relevant
     return Measurement(pl.DataFrame(columns), {}, None, (), 0.0, seconds)

@@ -40,7 +40,8 @@ _SILENT = "script, style, noscript, template, svg, head"
 _SPLIT = re.compile(r"[\t,;]\s*|\s+")
 _TRAILING = re.compile(r"([0-9]+)\D*$")
 _JUDGED = {"query": pl.String, "document": pl.String, "relevance": pl.Float64}
-_LEAST_MATCHED = 0.5  # minimum share of ids that must match
+_LEAST_MATCHED = 0.5  # minimum share of ids that must match if they are not read unchanged
+_WITHOUT_ZEROS = "without leading zeros"
 
 
 class Marked(NamedTuple):
@@ -268,35 +269,61 @@ def _of_blocks(lines: list[tuple[int, str]], name: str) -> Judgements:
 
 
 def places_of(
-    wanted: pl.Series, ids: Iterable[int | str], *, in_order: bool = False
+    wanted: pl.Series,
+    ids: Iterable[int | str],
+    *,
+    judged: pl.Series | None = None,
+    in_order: bool = False,
 ) -> tuple[NDArray[np.int64], str]:
     """Return the position of each judged id in `ids` (-1 if missing), and how ids were matched.
 
-    Ids are matched unchanged, without leading zeros, or by the number at their end ("CACM-1410" is
-    document 1410). If some remain unmatched and `in_order` is set, ids are interpreted as numbers
-    from 1 in the order of the file, as for the queries of Cranfield.
+    Ids are matched unchanged, but integers also match with leading zeros. Only if no id of `judged`
+    (by default, of `wanted`) matches, ids are read without leading zeros, or as the number at their
+    end ("CACM-1410" is document 1410): if different ids stay different, and half of them match.
+    With `in_order`, judged ids that are the numbers from 1 to the number of `ids` are positions, as
+    for the queries of Cranfield, whose own ids have gaps.
     """
-    names, texts = [str(each) for each in ids], wanted.to_list()
-    best, how = np.full(len(texts), -1, np.int64), ""
-    readings: dict[str, Callable[[str], str]] = {
-        "": str,
-        "without leading zeros": _unpadded,
-        "by the numbers they end in": lambda text: (
-            _unpadded(found[1]) if (found := _TRAILING.search(text)) else ""
-        ),
-    }
-    for words, read in readings.items():
-        places = {read(name): place for place, name in reversed([*enumerate(names)]) if read(name)}
-        found = np.array([places.get(read(text), -1) for text in texts], np.int64)
-        if (found >= 0).sum() > (best >= 0).sum():
-            best, how = found, words
-        if (best >= 0).sum() > _LEAST_MATCHED * len(best):
-            break
-    numbers = [int(text) if text.isdecimal() else 0 for text in texts]
-    are_places = bool(numbers) and min(numbers) > 0 and max(numbers) <= len(names)
-    if in_order and are_places and (best < 0).any():
-        return np.array(numbers, np.int64) - 1, "in the order of the file"
-    return best, how
+    values = [*ids]
+    labels = [str(value) for value in values]
+    texts: list[str] = wanted.to_list()
+    distinct = texts if judged is None else judged.to_list()
+    distinct = list(dict.fromkeys(distinct))
+    if in_order and _are_positions(distinct, labels):
+        return np.array([int(text) - 1 for text in texts], np.int64), "in the order of the file"
+    unchanged: tuple[str, Callable[[str], str]] = ("", str)
+    if all(isinstance(value, int) for value in values):
+        is_padded = any(_unpadded(text) != text for text in distinct)
+        unchanged = (_WITHOUT_ZEROS if is_padded else "", _unpadded)
+    others = [(_WITHOUT_ZEROS, _unpadded), ("by the numbers they end in", _last_number)]
+    for words, read in (unchanged, *others):
+        places = {read(label): place for place, label in enumerate(labels) if read(label)}
+        n_matched = sum(read(text) in places for text in distinct)
+        is_certain = read is unchanged[1] or (
+            n_matched >= _LEAST_MATCHED * len(distinct)
+            and _stay_distinct(labels, read)
+            and _stay_distinct(distinct, read)
+        )
+        if n_matched and is_certain:
+            return np.array([places.get(read(text), -1) for text in texts], np.int64), words
+    return np.full(len(texts), -1, np.int64), ""
+
+
+def _are_positions(texts: Sequence[str], labels: Sequence[str]) -> bool:
+    """Return whether texts are the numbers from 1 to the number of labels, and labels are not."""
+    numbers = {str(number) for number in range(1, len(labels) + 1)}
+    return set(texts) == numbers and set(map(_unpadded, labels)) != numbers
+
+
+def _stay_distinct(texts: Sequence[str], read: Callable[[str], str]) -> bool:
+    """Return whether no two of some different texts are read as the same id."""
+    readings = [read(text) for text in texts if read(text)]
+    return len(set(readings)) == len(readings)
+
+
+def _last_number(text: str) -> str:
+    """Return the number at the end of a text without leading zeros, or an empty text."""
+    found = _TRAILING.search(text)
+    return "" if found is None else _unpadded(found[1])
 
 
 def _unpadded(text: str) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import random
+
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from recsys.errors import DataError
 from recsys.lsi import LSI
@@ -58,12 +63,77 @@ def test_methods_are_compared_by_paired_tests():
         (["2", "x"], ["x", 2], [1, 0], ""),
         (["CACM-0012", "CACM-7"], [7, 12], [1, 0], "by the numbers they end in"),
         (["01", "7"], [1, 7, 9], [0, 1], "without leading zeros"),
+        (["01", "07"], ["1", "7", "9"], [0, 1], "without leading zeros"),
+        (["01", "7"], ["1", "7", "9"], [-1, 1], ""),
+        (["d1", "x1", "x2"], ["d1", "d2"], [0, -1, -1], ""),
+        (["x1", "y1"], ["d1", "d2"], [-1, -1], ""),
+        (["x1", "x2"], ["d1", "e1"], [-1, -1], ""),
+        (["x1", "x2", "x3"], ["d1", "d7"], [-1, -1, -1], ""),
         (["1", "2", "3"], [1, 2, 4], [0, 1, 2], "in the order of the file"),
+        (["1", "2", "5"], [1, 2, 4], [0, 1, -1], ""),
+        (["1", "3"], [1, 2, 4], [0, -1], ""),
     ],
 )
 def test_ids_are_matched(wanted, ids, places, how):
-    found, words = places_of(pl.Series(wanted), ids, in_order="order" in how)
+    found, words = places_of(pl.Series(wanted), ids, in_order="order" in how or not how)
     assert (found.tolist(), words) == (places, how)
+
+
+def of_trec(ranked, relevant):
+    """The measures of one query by the definitions of trec_eval, one document after the other."""
+    found, precisions, gain = 0, 0.0, 0.0
+    first = None
+    for rank, document in enumerate(ranked[:1000], 1):
+        if document in relevant:
+            found += 1
+            first = first or rank
+            precisions += found / rank
+            gain += 1 / math.log2(rank + 1) if rank <= 10 else 0
+    ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(relevant)) + 1))
+    return {
+        "map@1000": precisions / len(relevant),
+        "ndcg@10": gain / ideal,
+        "precision@10": len([each for each in ranked[:10] if each in relevant]) / 10,
+        "recall@100": len([each for each in ranked[:100] if each in relevant]) / len(relevant),
+        "mrr@1000": 1 / first if first else 0,
+    }
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=25, deadline=None)
+def test_measures_are_those_of_trec_eval_with_documents_that_are_not_there(seed):
+    draw = random.Random(seed)
+    words = ["tea", "milk", "bread", "water", "salt", "ice"]
+    ids = [f"d{n}" for n in range(30)]
+    lsi = LSI(3).fit([" ".join(draw.choices(words, k=3)) for _ in ids], ids=ids)
+    missing = [f"x{n}" for n in range(draw.choice([0, 3, 20, 200]))]
+    queries = {f"q{n}": " ".join(draw.sample(words, 2)) for n in range(4)}
+    relevant = {query: draw.sample(ids + missing, draw.randint(1, 8)) for query in queries}
+    relevant["q0"][0] = "d5"
+    rows = [(query, each, 1) for query in queries for each in relevant[query]]
+    rows += [("q1", "d7", 0)] * ("d7" not in relevant["q1"])
+    found = evaluate_search(lsi, [*queries], [*queries.values()], judged(*rows), methods=["lsi"])
+    for row in found.per_user.rows(named=True):
+        query = row["user"]
+        ranked = lsi.query(queries[query], 1000, method="lsi")["document"].to_list()
+        expected = of_trec(ranked, {*relevant[query]})
+        assert {name: row[name] for name in expected} == pytest.approx(expected)
+
+
+def test_more_relevant_documents_than_are_searched_all_count():
+    lsi = LSI(2).fit(["tea milk"] * 1200 + ["bread"])
+    rows = [("q", str(n), 1) for n in range(1200)]
+    found = evaluate_search(lsi, ["q"], ["tea"], judged(*rows), methods=["bm25"])
+    assert found.per_user["map@1000"].to_list() == pytest.approx([1000 / 1200])
+
+
+def test_a_reading_of_ids_is_decided_by_all_judgements():
+    """The relevant documents x1 and x2 are not there; d1 and d2 are judged as not relevant."""
+    lsi = LSI(3).fit(TEXTS, ids=["d1", "d2", "d3", "d4", "d5"])
+    rows = [("a", "x1", 1), ("a", "x2", 1), ("a", "d1", 0), ("b", "d3", 1)]
+    found = evaluate_search(lsi, ["a", "b"], ["tea", "milk"], judged(*rows), methods=["bm25"])
+    assert found.per_user.filter(user="a")["recall@100"].to_list() == [0]
+    assert "2 relevant documents are not in the index" in found.splits[0].description
 
 
 def test_judgements_of_nothing_that_is_there_are_rejected():
