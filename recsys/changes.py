@@ -13,10 +13,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from recsys.data.age import DAY, FADED, check_reach, present, reference_time
 from recsys.data.csr import Entries, Values
 from recsys.data.events import EventRule, collect, joined_entries, with_common_kinds
 from recsys.data.features import Features
-from recsys.data.ids import Ids, IdsLike
+from recsys.data.ids import Ids, IdsLike, Spot
 from recsys.data.ratings import Ratings, restricted, table_of, with_collected
 from recsys.data.times import duration
 from recsys.errors import DataError
@@ -47,6 +48,8 @@ class Change:
         Number of added and removed ratings of each changed item.
     n_added, n_removed : int
         Number of new events, and of old events that were removed.
+    n_late : int
+        Number of events that were removed because they are later than the present time.
     n_repeated : int
         Number of new rows left out because their events are known already.
     """
@@ -60,6 +63,7 @@ class Change:
     touches: Indices
     n_added: int = 0
     n_removed: int = 0
+    n_late: int = 0
     n_repeated: int = 0
 
     @property
@@ -146,6 +150,7 @@ def change_of(
     *,
     window: str | float | None = None,
     forget: IdsLike | None = None,
+    now: int | None = None,
 ) -> Change:
     """Return the change of the ratings by an update.
 
@@ -156,16 +161,18 @@ def change_of(
     Events older than the `window`, such as "180d", before the newest one are removed, and so are
     users and items without remaining events, unless their table describes them and those without
     ratings were requested as well. The users to `forget` are removed with their events and their
-    rows of the table.
+    rows of the table. Events more than a day after the present time `now` are removed.
 
     Raises
     ------
     DataError
-        If a window is given without timestamps, or the types of ids do not match.
+        If a window is given without timestamps, the types of ids do not match, all events are later
+        than `now`, or the window or the half-life would leave nothing but a few events far from the
+        others.
     UnknownIdError
         If a user to forget is unknown.
     """
-    length = None if window is None else int(duration(window, "window"))
+    length = None if window is None else duration(window, "window")
     whole, newer = old, new
     if forget is not None:
         forgotten = Ids(forget, "user")
@@ -181,11 +188,20 @@ def change_of(
     selected = np.ones(len(entries.rows), np.bool_)
     if forget is not None:
         selected &= (forgotten.find(whole.users.values) < 0)[entries.rows]
+    is_late = np.zeros(len(selected), np.bool_)
     if length is not None:
         _check_times(old, new)
-        times = cast("npt.NDArray[Any]", entries.seconds)
-        newest = int(times[selected].max(initial=0))
-        selected &= times >= newest - length
+    if entries.seconds is not None and selected.any():
+        reference = reference_time(entries.seconds[selected], present() if now is None else now)
+        is_late = entries.seconds > reference
+        selected &= ~is_late
+        if length is not None:
+            _check_reach(entries, whole, selected, reference - length, f"--window {window}")
+            selected &= entries.seconds >= reference - length
+        if rule.half_life is not None and new is not None:
+            fading = reference - FADED * rule.half_life
+            half_life = f"--half-life {rule.half_life / DAY:g}d"
+            _check_reach(entries, whole, selected, fading, half_life)
     lost_users = _lost(entries.rows, selected, whole.n_users) & ~described(whole, "user")
     lost_items = _lost(entries.columns, selected, whole.n_items) & ~described(whole, "item")
     if forget is not None:
@@ -211,7 +227,33 @@ def change_of(
         after = replace(after, source=replace(new.source, name=name, options={}))
     after = restricted(after, ~lost_users, ~lost_items)
     change = _compared(old, after)
-    return replace(change, n_added=n_added, n_removed=n_removed, n_repeated=collected.n_same)
+    return replace(
+        change,
+        n_added=n_added,
+        n_removed=n_removed,
+        n_late=int(np.count_nonzero(is_late)),
+        n_repeated=collected.n_same,
+    )
+
+
+def _check_reach(
+    entries: Entries,
+    ratings: Ratings,
+    selected: npt.NDArray[np.bool_],
+    start: float,
+    what: str,
+) -> None:
+    """Check that not a few of the selected events decide that the others are dropped."""
+    places = np.flatnonzero(selected)
+
+    def place(row: int) -> Spot:
+        event = int(places[row])
+        user = ratings.users.values[int(entries.rows[event])]
+        item = ratings.items.values[int(entries.columns[event])]
+        return Spot((event,), f"user {user!r}, item {item!r}")
+
+    seconds = cast("npt.NDArray[Any]", entries.seconds)[places]
+    check_reach(seconds, start, what, place)
 
 
 def _is_same_rule(one: EventRule, other: EventRule) -> bool:

@@ -18,6 +18,7 @@ from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, listed
 from recsys.data.ids import Ids, IdsLike
 from recsys.data.ratings import Ratings, check_process, compact
+from recsys.data.times import Moment
 from recsys.errors import DataError, NotFittedError, check_choice
 from recsys.filters import BlockLike
 from recsys.folding import FeaturesLike, HistoryLike
@@ -298,6 +299,7 @@ class Recommender:
         window: str | float | None = None,
         forget: IdsLike | None = None,
         refit: bool | None = None,
+        as_of: Moment | None = None,
         on_step: Callable[[Step], None] | None = None,
     ) -> Self:
         """Return a recommender with ratings added, old ratings dropped or users removed.
@@ -317,14 +319,20 @@ class Recommender:
         refit : bool, optional
             True always refits, as if no fit had come before; False never does. By default as
             described above.
+        as_of : str, date, datetime or int, optional
+            Present time, if it is not that of the clock. Ratings later than a day after it are
+            left out, and ages count from the newest of the others.
 
         Raises
         ------
         DataError
-            If the ratings are not of this kind, timestamps are missing, or a fit is needed.
+            If the ratings are not of this kind, timestamps are missing, a fit is needed, or a few
+            ratings far from the others would decide that the window drops the others.
         """
-        new = None if ratings is None else as_ratings(ratings, reading_of(self))
-        return updated(self, new, window=window, forget=forget, refit=refit, on_step=on_step)
+        new = None if ratings is None else as_ratings(ratings, reading_of(self), as_of=as_of)
+        return updated(
+            self, new, window=window, forget=forget, refit=refit, as_of=as_of, on_step=on_step
+        )
 
     def recommend(
         self,

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from recsys.changes import Change, change_of, check_scale
+from recsys.data.age import FADED, faded_remark, iso_time, present
 from recsys.data.csr import Values
 from recsys.data.ids import IdsLike
 from recsys.data.ratings import Ratings
+from recsys.data.times import Moment
 from recsys.drift import popularity_stability, rating_stability
 from recsys.errors import DataError
 from recsys.messages import counted
@@ -26,6 +28,7 @@ from recsys.models.base import FactorModel, FoldingModel, Indices, Model, Step
 from recsys.models.blend import Blend
 from recsys.models.histories import Histories
 from recsys.models.item_item import HistoryModel
+from recsys.provenance import AS_OF
 from recsys.refit import refitted
 
 if TYPE_CHECKING:
@@ -84,7 +87,11 @@ class Plan:
             parts.append("users forgotten")
         elif change.n_removed:
             parts.append(f"{change.n_removed:,} removed")
+        if change.n_late:
+            parts.append(f"{counted(change.n_late, 'event')} after the present time left out")
         after = change.after
+        if after.rule.half_life is not None and (n_faded := faded_users(after)):
+            parts.append(faded_remark(n_faded, after.rule.half_life))
         if change.n_added and after.rule.policy in ("mean", "sum") and after.seconds is None:
             parts.append("without times, a repeated event counts as a new one")
         return ", ".join(parts)
@@ -97,6 +104,7 @@ def planned(
     window: str | float | None = None,
     forget: IdsLike | None = None,
     refit: bool | None = None,
+    as_of: Moment | None = None,
 ) -> Plan:
     """Return the plan of an update without carrying it out; see `Recommender.update`."""
     old, origin = recommender.ratings, recommender.provenance
@@ -107,7 +115,10 @@ def planned(
         new = new.as_interactions()
         check_scale(new, old, recommender.training)
         reading |= {} if new.source is None else new.source.options
-    change = change_of(old, new, window=window, forget=forget)
+    now = present(as_of)
+    change = change_of(old, new, window=window, forget=forget, now=now)
+    if change.after.seconds is not None:
+        reading[AS_OF] = iso_time(now)
     aged = recommender.training.get("aged", 0.0) + _half_lives(old, change.after)
     reason = reason_to_refit(recommender, change, new, refit, aged)
     if forget is None:
@@ -133,11 +144,12 @@ def updated(
     window: str | float | None,
     forget: IdsLike | None,
     refit: bool | None,
+    as_of: Moment | None,
     on_step: Callable[[Step], None] | None,
 ) -> R:
     """Return a recommender with changed ratings; see `Recommender.update`."""
     start, origin = time.perf_counter(), recommender.provenance
-    plan = planned(recommender, new, window=window, forget=forget, refit=refit)
+    plan = planned(recommender, new, window=window, forget=forget, refit=refit, as_of=as_of)
     change, reading, aged, reason = plan.change, plan.reading, plan.aged, plan.reason
     if reason is None:
         result = type(recommender)(folded(recommender.model, change))
@@ -158,6 +170,16 @@ def updated(
     result._is_named = recommender._is_named
     result.provenance = replace(origin.child(reading), source=plan.source)
     return result
+
+
+def faded_users(ratings: Ratings) -> int:
+    """Return the number of users all of whose interactions hardly count, because of their age."""
+    seconds, half_life = ratings.seconds, ratings.rule.half_life
+    if seconds is None or half_life is None or not len(seconds):
+        return 0
+    starts = ratings.indptr[:-1][np.diff(ratings.indptr) > 0]
+    newest = np.maximum.reduceat(seconds, starts)
+    return int(np.count_nonzero(newest < seconds.max() - FADED * half_life))
 
 
 def _half_lives(old: Ratings, after: Ratings) -> float:

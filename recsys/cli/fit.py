@@ -210,6 +210,7 @@ def _say_plan(
         window=changes.window,
         forget=forget or None,
         refit=changes.refit or None,
+        as_of=reader.as_of,
     )
     note(plan.description)
     note("it would be folded in" if plan.reason is None else f"it would be fitted: {plan.reason}")
@@ -246,6 +247,7 @@ def _update(
             window=changes.window,
             forget=forget or None,
             refit=changes.refit or None,
+            as_of=reader.as_of,
             on_step=activity.step,
         )
         updated.save(target, overwrite=force, tag=changes.tag)

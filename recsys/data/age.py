@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import numpy.typing as npt
 
 from recsys.data.ids import Place
-from recsys.data.times import shown_time
+from recsys.data.times import Moment, moment, shown_time
 from recsys.errors import DataError
 from recsys.messages import counted
 
 DAY = 86400
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FADED = 10
+"""Number of half-lives after which an interaction hardly counts: a thousandth."""
 TOLERANCE = DAY
 """Seconds after the present time that an event may have, for clocks and time zones."""
 
@@ -67,9 +70,25 @@ def means_never(seconds: npt.NDArray[np.number]) -> npt.NDArray[np.bool_]:
     return never
 
 
-def present() -> int:
-    """Return the present time in seconds since 1970-01-01 UTC."""
-    return int(time.time())
+def present(as_of: Moment | None = None) -> int:
+    """Return the present time in seconds since 1970-01-01 UTC, or the time that is to be it.
+
+    Raises
+    ------
+    DataError
+        If `as_of` is not a time of the years 1 to 9999.
+    """
+    if as_of is None:
+        return int(time.time())
+    seconds = moment(as_of, "as_of")
+    if not _NEVER[0] <= seconds < _YEAR_10000:
+        raise DataError(f"as_of must be a date or time, such as 2024-01-31; got {as_of!r}.")
+    return seconds
+
+
+def iso_time(seconds: int) -> str:
+    """Return a time of the years 1 to 9999 as an ISO 8601 text, which `present` reads."""
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat(timespec="seconds")
 
 
 def event_time_problem(seconds: float, now: float | None = None) -> str | None:
@@ -152,7 +171,7 @@ def _nothing_left(remarks: Sequence[str], left_out: npt.NDArray[np.bool_], now: 
     """Return the sentence on times nearly all of which would be left out."""
     n = int(np.count_nonzero(left_out))
     return (
-        f"{n:,} of {counted(len(left_out), 'row')} have no time of the past: {'; '.join(remarks)}. "
+        f"{n:,} of {len(left_out):,} rows have no time of the past: {'; '.join(remarks)}. "
         f"The present time is {shown_time(now)}: --as-of DATE (as_of=) sets another one, "
         "--time-format (time_format=) the unit of numbers, and --timestamp-col (timestamp=) "
         "names another column."
@@ -181,21 +200,22 @@ def _places(rows: npt.NDArray[np.integer], seconds: npt.NDArray[np.number], plac
     return "; ".join([*first, *more])
 
 
-def reference_time(seconds: npt.NDArray[np.number], now: int) -> int:
+def reference_time(seconds: npt.NDArray[np.number], now: int) -> float:
     """Return the time from which age counts: of the newest event up to a day after the present.
 
     Raises
     ------
     DataError
-        If all events are later.
+        If nearly all events are later.
     """
     past = seconds[seconds <= now + TOLERANCE]
-    if not len(past):
+    n_late = len(seconds) - len(past)
+    if n_late > _NEARLY_ALL * len(seconds):
         raise DataError(
-            f"All events are later than the present time, {shown_time(now)}; --as-of DATE "
-            "(as_of=) sets another one."
+            f"{n_late:,} of {len(seconds):,} events are later than the present time, "
+            f"{shown_time(now)}; --as-of DATE (as_of=) sets another one."
         )
-    return int(past.max())
+    return float(past.max())
 
 
 def check_reach(seconds: npt.NDArray[np.number], start: float, what: str, place: Place) -> None:
@@ -217,7 +237,8 @@ def check_reach(seconds: npt.NDArray[np.number], start: float, what: str, place:
     raise DataError(
         f"{what} counts from the newest event ({place(newest)}: {_short(seconds[newest])}), and "
         f"leaves {_left(seconds, start)}; the others end at {_short(last)}. If the newest event "
-        f"is wrong, --as-of {shown_time(int(last) + DAY, day=True)} (as_of=) leaves it out."
+        f"is wrong, --as-of {shown_time(int(last) + DAY, day=True)} (as_of=) leaves it out; if "
+        "not, a longer time keeps the others."
     )
 
 
@@ -262,6 +283,16 @@ def _last_dropped(seconds: npt.NDArray[np.number], start: float) -> float | None
         if n_stay > _SPARSE * share * len(others):
             return None
     return float(others.max())
+
+
+def faded_remark(n_users: int, half_life: float) -> str:
+    """Return a remark on users all of whose events are older than `FADED` half-lives."""
+    have = "has" if n_users == 1 else "have"
+    days = FADED * half_life / DAY
+    return (
+        f"{counted(n_users, 'user')} {have} only interactions older than {days:g} days, which "
+        "hardly count"
+    )
 
 
 def _short(seconds: float | np.number) -> str:

@@ -13,7 +13,15 @@ import numpy.typing as npt
 import polars as pl
 
 from lowrank.kernels import level_counts
-from recsys.data.age import are_recent, check_reach, check_since, dated, present
+from recsys.data.age import (
+    FADED,
+    are_recent,
+    check_reach,
+    check_since,
+    dated,
+    faded_remark,
+    present,
+)
 from recsys.data.feedback import Feedback, Kind, judge, judge_values
 from recsys.data.ids import MISSING_IDS, Place, Spot, as_id_series, row_place
 from recsys.data.times import (
@@ -56,7 +64,6 @@ _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _TRUTHS = {"true": True, "false": False, "t": True, "f": False, "yes": True, "no": False}
 _MOST_CODES = 256
 _PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|-?[\d.,:]+")  # what differs between bad rows
-_HALVINGS = 10  # after so many half-lives, interactions hardly count
 
 
 class RowOptions(TypedDict, total=False):
@@ -146,8 +153,7 @@ class RowRules:
         half = None if half_life is None else duration(half_life, "half_life")
         form = None if time_format is None else check_time_format(time_format)
         ends = None if scale is None else check_scale(scale)
-        now = present() if as_of is None else moment(as_of, "as_of")
-        return cls(event_weights, half, first, last, form, missing, limit, ends, now=now)
+        return cls(event_weights, half, first, last, form, missing, limit, ends, now=present(as_of))
 
 
 def check_scale(scale: Any) -> tuple[float, float]:
@@ -780,7 +786,7 @@ def _check_half_life(rows: Rows, half_life: float) -> None:
         rows.feedback = None  # the weights are those of the age
     seconds = rows.columns["timestamp"].to_numpy()
     days = half_life / 86400
-    fading = float(seconds.max()) - _HALVINGS * half_life
+    fading = float(seconds.max()) - FADED * half_life
     check_reach(seconds, fading, f"--half-life {days:g}d", rows.place)
     rows.half_life = half_life
     unit = "day" if days == 1 else "days"
@@ -788,10 +794,7 @@ def _check_half_life(rows: Rows, half_life: float) -> None:
     newest = pl.DataFrame([rows.columns[role].alias(role) for role in ("user", "timestamp")])
     faded = newest.group_by("user").agg(pl.col("timestamp").max() < fading)["timestamp"]
     if faded.any():
-        users = f"{counted(int(faded.sum()), 'user')} {'have' if faded.sum() > 1 else 'has'}"
-        lasting = f"{_HALVINGS * days:g} days"
-        remark = f"{users} only interactions older than {lasting}, which hardly count"
-        rows.remarks.append(remark)
+        rows.remarks.append(faded_remark(int(faded.sum()), half_life))
 
 
 def rating_values(series: pl.Series, place: Place = row_place, noun: str = "rating") -> pl.Series:

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import compress
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack, cast
@@ -16,6 +15,7 @@ from urllib.parse import unquote
 import polars as pl
 
 from recsys.addresses import Location, located
+from recsys.data.age import iso_time
 from recsys.data.columns import (
     Request,
     Roles,
@@ -39,7 +39,7 @@ from recsys.data.rows import (
     check_policy,
     prepared,
 )
-from recsys.data.times import seconds_or_null
+from recsys.data.times import Moment, seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
 from recsys.messages import counted
@@ -225,8 +225,7 @@ def read_ratings(
     chosen |= {name: table for name, table in of_database.items() if table is not None}
     kept = remembered({"table": (like or {}).get("table"), **chosen})
     if ratings.seconds is not None:
-        now = datetime.fromtimestamp(rules.now, UTC)
-        kept[AS_OF] = now.isoformat(timespec="seconds")
+        kept[AS_OF] = iso_time(rules.now)
     origin = replace(ratings.source, tables="; ".join(remarks), options=kept)
     return replace(ratings, **tables, source=origin)
 
@@ -353,18 +352,21 @@ def sample_path() -> Path:
 
 
 def as_ratings(
-    data: Ratings | FrameLike | SourceLike, like: Mapping[str, Any] | None = None
+    data: Ratings | FrameLike | SourceLike,
+    like: Mapping[str, Any] | None = None,
+    *,
+    as_of: Moment | None = None,
 ) -> Ratings:
     """Return `data` as ratings, built from paths or from a frame with the usual columns.
 
-    Paths are read by `read_ratings` with `like`.
+    Paths are read by `read_ratings` with `like`. `as_of` is the present time of the reading.
     """
     if isinstance(data, Ratings):
         return data
     listed = data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
     if listed and all(isinstance(each, str | os.PathLike) for each in listed):
-        return read_ratings(cast(SourceLike, data), like=like)
-    return Ratings.from_frame(cast(FrameLike, data))
+        return read_ratings(cast(SourceLike, data), like=like, as_of=as_of)
+    return Ratings.from_frame(cast(FrameLike, data), as_of=as_of)
 
 
 def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user", "item")) -> Rows:

@@ -154,13 +154,18 @@ def test_an_update_remembers_columns_tables_and_the_window(run, shop):
     updated = Recommender.load("m2")
     assert updated.ratings.n_ratings < 248
     assert updated.provenance.tag == "week"
-    Path("later.csv").write_text(new.replace("01-11", "01-21"))
+    row = new.replace("01-11", "01-21").splitlines()[1]
+    Path("later.csv").write_text(f"customer,sku,stars,at\n{row}\n")
     said = json.loads(run("info", "m2", "--json").stdout)["model"]
     assert said["tag"] == "week"
     assert "user = customer, item = sku" in said["remembered for updates"]
     assert "window = 7d" in said["remembered for updates"]
+    said = run("update", "m2", "later.csv", "--force", code=1).stderr
+    assert "--window 7d counts from the newest event (user 'user-1', item 'item-99': 2025" in said
+    rows = [row.replace("user-1", f"user-{n}") for n in range(20)]
+    Path("later.csv").write_text("\n".join(["customer,sku,stars,at", *rows]))
     run("update", "m2", "later.csv", "--force")
-    assert Recommender.load("m2").ratings.n_ratings == 1
+    assert Recommender.load("m2").ratings.n_ratings == 20
     log = {"user": "user-1", "item": "item-3", "value": 4, "timestamp": "2025-01-11T00:00:00Z"}
     Path("log.jsonl").write_text(json.dumps(log) + "\n")
     Path("p.csv").unlink()  # the model has its own copy
