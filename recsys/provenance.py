@@ -6,12 +6,14 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from lowrank.kernels import pieces
+from recsys.addresses import Location, located
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -96,6 +98,29 @@ class Provenance:
             reading=options,
             request=self.request,
         )
+
+
+def remembered(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a reading to save with a model.
+
+    Tables are saved by name only. Frames are not, nor addresses with a user or a password.
+    """
+    kept: dict[str, Any] = {
+        name: value
+        for name in REMEMBERED
+        if (value := options.get(name)) is not None
+        and not (name.endswith("_table") and not isinstance(value, str))
+        and not (isinstance(value, str) and isinstance(located(value), Location))
+    }
+    for name in kept.keys() & {"item_table", "user_table"}:  # for updates in other folders
+        file, mark, of_database = kept[name].partition("::")
+        if "://" not in file and Path(file).exists():
+            kept[name] = f"{Path(file).absolute()}{mark}{of_database}"
+    if "event_weights" in kept:
+        kept["event_weights"] = {k: float(v) for k, v in kept["event_weights"].items()}
+    if "scale" in kept:
+        kept["scale"] = list(map(float, kept["scale"]))
+    return kept
 
 
 def without_weights(reading: Mapping[str, Any]) -> dict[str, Any]:

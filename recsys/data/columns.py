@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
 import polars as pl
 
 from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
-from recsys.data.rows import RowRules, is_truth
+from recsys.data.rows import RowOptions, RowRules, is_truth
 from recsys.data.times import is_time, may_be_time, time_problem
 from recsys.errors import DataError
 from recsys.messages import enumerated, shortened
@@ -154,6 +154,55 @@ class Request:
                 f"{_option_for('rating', where, rating)} names ratings; leave out one of them. "
                 f"Quantities are weights of interactions: {_option_for('weight', where, rating)}."
             )
+
+
+def completed(options: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options for reading, completed by those of an earlier reading that still apply."""
+    superseded: set[str] = set()
+    if "rating" in options:  # ratings are not weighted, and a named column counts
+        superseded = {"weight", "feedback"}
+        if "event" not in options:
+            superseded.add("event_weights")
+    if "weight" in options:
+        superseded.add("feedback")
+    kept = {name: value for name, value in earlier.items() if name not in superseded}
+    return {**kept, **options}
+
+
+def request_of(
+    options: Mapping[str, Any],
+    given: Collection[str],
+    like: Mapping[str, Any] | None,
+    names_of_rules: Collection[str],
+    *,
+    implicit: bool,
+    sep: str | None = None,
+) -> Request:
+    """Return the request for the options of a reading.
+
+    Options that are not `given` are those of an earlier reading, `like`. The columns that they name
+    may be missing. Other `names_of_rules` than those of `RowOptions` raise.
+    """
+    of_rows = {*RowOptions.__annotations__, *names_of_rules}
+    rules = RowRules.of(**{name: value for name, value in options.items() if name in of_rows})
+    columns = {role: str(options[role]) for role in _OPTIONS if role in options}
+    feedback = options.get("feedback")
+    if like is not None and feedback is None:  # grades or interactions, as before
+        feedback = "grades"
+        implicit = implicit or bool(like.get("implicit"))
+    return Request(
+        **columns,
+        sep=sep,
+        encoding=options.get("encoding"),
+        implicit=implicit,
+        rules=replace(
+            rules,
+            weights="weight" in columns,
+            feedback=feedback,
+            adds=like is not None,
+        ),
+        optional=frozenset(columns) - set(given),
+    )
 
 
 def choose_columns(

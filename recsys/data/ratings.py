@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -12,7 +13,8 @@ import numpy.typing as npt
 import polars as pl
 
 from lowrank.kernels import CodedMatrix, level_counts, padded
-from recsys.data.columns import FRAME, SAMPLE, Request, assign_roles
+from recsys.data.age import iso_time
+from recsys.data.columns import FRAME, SAMPLE, assign_roles, completed, request_of
 from recsys.data.csr import (
     CSR,
     Entries,
@@ -53,6 +55,7 @@ from recsys.data.rows import (
 )
 from recsys.errors import DataError, RecsysError
 from recsys.messages import counted
+from recsys.provenance import AS_OF, REMEMBERED, remembered
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike
     from lowrank.completion.design import GroupedFeatures
 
+_OF_FILES = ("table", "encoding", "item_table", "user_table")  # options that frames do not have
 _polars_process: dict[str, int] = {}  # process id of the first recommender
 _DTYPES = {
     "indptr": (np.int64,),
@@ -256,34 +260,19 @@ class Ratings:
             not a finite number, a time cannot be read, there are no rows, a pair is repeated
             with `duplicates="error"`, or an option does not suit the data.
         """
-        policy, rules = check_policy(duplicates), RowRules.of(**options)
-        frame = as_frame(frame)
-        names = column_names(frame)
-        rules = replace(rules, weights=weight is not None)
-        request = Request(
-            user,
-            item,
-            rating,
-            timestamp,
-            event=event,
-            event_id=event_id,
-            weight=weight,
-            implicit=implicit,
-            rules=rules,
-        )
-
-        def sample(place: int) -> list[Any]:
-            return to_polars(frame.head(SAMPLE), [names[place]]).to_series().to_list()
-
-        roles, layout = assign_roles(names, request, FRAME, ("user", "item"), sample)
-        chosen = to_polars(frame, [names[place] for place in roles.values()])
-        columns = {role: chosen[names[place]] for role, place in roles.items()}
-        del chosen
-        name = names[roles["rating"]] if "rating" in roles else ""
-        bad = BadRows(rules.bad_rows)
-        raw = Rows(columns, layout, bad=bad, name=name, guessed_times=timestamp is None)
-        rows = prepared(raw, rules)
-        ratings = build_ratings(rows, policy, "frame")
+        every = {
+            "user": user,
+            "item": item,
+            "rating": rating,
+            "timestamp": timestamp,
+            "event": event,
+            "event_id": event_id,
+            "weight": weight,
+            "duplicates": duplicates,
+            **options,
+        }
+        given = {name: value for name, value in every.items() if value is not None}
+        ratings = ratings_of_frame(frame, given, None, implicit=implicit)
         of_items, of_users = (ratings.items, item), (ratings.users, user)
         tables = table_of(item_table, *of_items), table_of(user_table, *of_users)
         return replace(ratings, item_table=tables[0], user_table=tables[1])
@@ -658,6 +647,44 @@ class Ratings:
         return f"{html}</div>"
 
 
+def ratings_of_frame(
+    frame: FrameLike,
+    given: Mapping[str, Any],
+    like: Mapping[str, Any] | None,
+    *,
+    implicit: bool,
+) -> Ratings:
+    """Build ratings of a frame, without tables.
+
+    The options are those that are given, and those of an earlier reading, `like`.
+
+    Raises
+    ------
+    DataError
+        As `Ratings.from_frame`.
+    """
+    earlier = {name: (like or {}).get(name) for name in REMEMBERED if name not in _OF_FILES}
+    options = completed(given, {name: v for name, v in earlier.items() if v is not None})
+    policy = check_policy(options.get("duplicates"))
+    row_options = given.keys() - {*REMEMBERED}
+    request = request_of(options, given, like, row_options, implicit=implicit)
+    frame = as_frame(frame)
+    names = column_names(frame)
+
+    def sample(place: int) -> list[Any]:
+        return to_polars(frame.head(SAMPLE), [names[place]]).to_series().to_list()
+
+    roles, layout = assign_roles(names, request, FRAME, ("user", "item"), sample)
+    chosen = to_polars(frame, [names[place] for place in roles.values()])
+    columns = {role: chosen[names[place]] for role, place in roles.items()}
+    del chosen
+    name = names[roles["rating"]] if "rating" in roles else ""
+    bad = BadRows(request.rules.bad_rows)
+    raw = Rows(columns, layout, bad=bad, name=name, guessed_times="timestamp" not in options)
+    rows = prepared(raw, request.rules)
+    return with_options(build_ratings(rows, policy, "frame"), options, request.rules)
+
+
 def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
     """Build ratings from prepared rows, whose columns are removed to free memory.
 
@@ -690,6 +717,16 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
     source = Source.of(name, rows, collected.csr.n_duplicates, policy)
     ratings = _of_collected(users, items, collected, rows.implicit, source)
     return replace(ratings, feedback=rows.feedback, scale=rows.scale)
+
+
+def with_options(ratings: Ratings, options: Mapping[str, Any], rules: RowRules) -> Ratings:
+    """Return ratings whose source has the options of the reading, and what it has decided."""
+    assert ratings.source is not None
+    decided = None if ratings.feedback is None else ratings.feedback.kind
+    kept = remembered({**options, "feedback": None if decided == "grades" else decided})
+    if ratings.seconds is not None:
+        kept[AS_OF] = iso_time(rules.now)
+    return replace(ratings, source=replace(ratings.source, options=kept))
 
 
 def _usual_policy(rows: Rows) -> Policy:

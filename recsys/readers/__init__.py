@@ -14,14 +14,15 @@ from urllib.parse import unquote
 
 import polars as pl
 
-from recsys.addresses import Location, located
-from recsys.data.age import iso_time
+from recsys.addresses import located
 from recsys.data.columns import (
     Request,
     Roles,
     choose_columns,
+    completed,
     id_column,
     quoted,
+    request_of,
     title_column,
     usual_column,
 )
@@ -29,12 +30,11 @@ from recsys.data.csr import Column
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, integers_if_canonical
-from recsys.data.ratings import Ratings, build_ratings
+from recsys.data.ratings import Ratings, build_ratings, ratings_of_frame, with_options
 from recsys.data.rows import (
     SKIPPED,
     BadRowsError,
     RowOptions,
-    RowRules,
     Rows,
     check_policy,
     prepared,
@@ -43,7 +43,7 @@ from recsys.data.times import Moment, seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
 from recsys.messages import counted
-from recsys.provenance import AS_OF, REMEMBERED
+from recsys.provenance import REMEMBERED
 from recsys.readers.delimited import Layout, detect, parse, read_carefully, read_delimited
 from recsys.readers.formats import (
     joined,
@@ -176,20 +176,9 @@ def read_ratings(
     given = {name: value for name, value in every.items() if value is not None}
     sources = _listed(source)
     chosen = _with_earlier(given, like or {}, sources, query)
-    of_rows = {*RowOptions.__annotations__, *options}
-    rules = RowRules.of(**{name: value for name, value in chosen.items() if name in of_rows})
-    rules = replace(rules, adds=like is not None)
     policy, encoding = check_policy(chosen.get("duplicates")), chosen.get("encoding")
-    names = {role: str(chosen[role]) for role in named if role in chosen}
-    feedback = chosen.get("feedback")
-    if like is not None and feedback is None:  # grades or interactions, as before
-        feedback = "grades"
-        implicit = implicit or bool(like.get("implicit"))
-    rules = replace(rules, weights="weight" in names, feedback=feedback)
-    optional = frozenset(names) - given.keys()
-    request = Request(
-        **names, sep=sep, encoding=encoding, implicit=implicit, rules=rules, optional=optional
-    )
+    request = request_of(chosen, given, like, {*options}, implicit=implicit, sep=sep)
+    rules = request.rules
 
     def pick(names: Sequence[str], where: str) -> Roles:
         return choose_columns(names, request, where)
@@ -219,15 +208,11 @@ def read_ratings(
             tables[f"{ids.kind}_table"] = known
             remarks += [remark] if remark else []
     assert ratings.source is not None
-    decided = None if ratings.feedback is None else ratings.feedback.kind
-    chosen["feedback"] = None if decided == "grades" else decided
+    origin = replace(ratings.source, tables="; ".join(remarks))
+    ratings = replace(ratings, **tables, source=origin)
     of_database = {name: _table_name(chosen.get(name), sources) for name in _SIDE_TABLES}
     chosen |= {name: table for name, table in of_database.items() if table is not None}
-    kept = remembered({"table": (like or {}).get("table"), **chosen})
-    if ratings.seconds is not None:
-        kept[AS_OF] = iso_time(rules.now)
-    origin = replace(ratings.source, tables="; ".join(remarks), options=kept)
-    return replace(ratings, **tables, source=origin)
+    return with_options(ratings, {"table": (like or {}).get("table"), **chosen}, rules)
 
 
 def _remedy(error: DataError) -> str:
@@ -265,37 +250,7 @@ def _with_earlier(
         is_file = addresses[:1] == [None] and isinstance(place, str) and not is_address(place)
         if is_file and not Path(str(place)).exists():
             del earlier[name]  # the model has its own copy of the table
-    if "rating" in given:  # ratings are not weighted, and a named column counts
-        superseded = {"weight", "feedback"}
-        if "event" not in given:
-            superseded.add("event_weights")
-        earlier = {name: value for name, value in earlier.items() if name not in superseded}
-    if "weight" in given:
-        earlier.pop("feedback", None)
-    return earlier | given
-
-
-def remembered(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a reading to save with a model.
-
-    Tables are saved by name only. Frames are not, nor addresses with a user or a password.
-    """
-    kept: dict[str, Any] = {
-        name: value
-        for name in REMEMBERED
-        if (value := options.get(name)) is not None
-        and not (name.endswith("_table") and not isinstance(value, str))
-        and not (isinstance(value, str) and isinstance(located(value), Location))
-    }
-    for name in kept.keys() & {"item_table", "user_table"}:  # for updates in other folders
-        file, mark, of_database = kept[name].partition("::")
-        if "://" not in file and Path(file).exists():
-            kept[name] = f"{Path(file).absolute()}{mark}{of_database}"
-    if "event_weights" in kept:
-        kept["event_weights"] = {k: float(v) for k, v in kept["event_weights"].items()}
-    if "scale" in kept:
-        kept["scale"] = list(map(float, kept["scale"]))
-    return kept
+    return completed(given, earlier)
 
 
 def _in_database(given: TableSource, sources: Sequence[str]) -> TableSource:
@@ -359,14 +314,16 @@ def as_ratings(
 ) -> Ratings:
     """Return `data` as ratings, built from paths or from a frame with the usual columns.
 
-    Paths are read by `read_ratings` with `like`. `as_of` is the present time of the reading.
+    They are read with the options `like` of an earlier reading, as by `read_ratings`; `as_of` is
+    the present time of the reading.
     """
     if isinstance(data, Ratings):
         return data
     listed = data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
     if listed and all(isinstance(each, str | os.PathLike) for each in listed):
         return read_ratings(cast(SourceLike, data), like=like, as_of=as_of)
-    return Ratings.from_frame(cast(FrameLike, data), as_of=as_of)
+    given = {} if as_of is None else {"as_of": as_of}
+    return ratings_of_frame(cast(FrameLike, data), given, like, implicit=False)
 
 
 def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user", "item")) -> Rows:

@@ -372,6 +372,31 @@ def test_an_update_reads_as_the_model_was_read(tmp_path):
     assert loaded.update(tmp_path / "log.jsonl").ratings.n_ratings == 4
 
 
+@pytest.mark.parametrize("form", ["path", "frame", "pandas", "ratings"])
+@pytest.mark.parametrize("state", ["fitted", "loaded", "with tables"])
+def test_an_update_reads_as_the_model_was_read_in_every_form(tmp_path, form, state):
+    rng = np.random.default_rng(0)
+    ids = {"who": rng.integers(0, 20, 600), "what": rng.integers(0, 15, 600)}
+    events = pl.DataFrame({**ids, "did": rng.choice(["buy", "view"], 600)})
+    events = events.with_columns(at=1_600_000_000 + np.arange(600) * DAY // 8)
+    names = {"user": "who", "item": "what", "event": "did", "timestamp": "at"}
+    options = {**names, "event_weights": {"buy": 5.0, "view": 1.0}, "half_life": "7d"}
+    before = Recommender("popular").fit(Ratings.from_frame(events.head(500), **options))
+    if state == "loaded":
+        before.save(tmp_path / "m")
+        before = Recommender.load(tmp_path / "m")
+    elif state == "with tables":
+        before = before.with_tables(item_table=pl.DataFrame({"item": [1], "title": ["One"]}))
+    new = events.tail(100)
+    new.write_csv(tmp_path / "new.csv")
+    forms = {"path": tmp_path / "new.csv", "frame": new, "pandas": new.to_pandas()}
+    forms["ratings"] = Ratings.from_frame(new, **options)
+    found = before.update(forms[form]).ratings
+    expected = Ratings.from_frame(events, **options)
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    np.testing.assert_array_equal(found.values, expected.values)
+
+
 def aging(tmp_path, days, half_life):
     """Return a model of events until day 99, and the files of the days after it."""
     rng = np.random.default_rng(0)
@@ -427,7 +452,7 @@ def test_everything_is_fitted_again_after_a_half_life(tmp_path):
 
 
 def test_a_password_is_not_remembered():
-    from recsys.readers import remembered
+    from recsys.provenance import remembered
 
     options = {"user": "who", "item_table": "postgresql://me:secret@db/shop::items"}
     assert remembered(options) == {"user": "who"}
