@@ -193,7 +193,7 @@ def change_of(
         _check_times(old, new)
     if entries.seconds is not None and selected.any():
         reference = reference_time(entries.seconds[selected], present() if now is None else now)
-        is_late = entries.seconds > reference
+        is_late = selected & (entries.seconds > reference)
         selected &= ~is_late
         if length is not None:
             _check_reach(entries, whole, selected, reference - length, f"--window {window}")
