@@ -54,7 +54,6 @@ def linked_als_sweeps(
     row_features: GroupedFeatures | None = None,
     column_features: GroupedFeatures | None = None,
     count_power: float = 0.5,
-    start: BiasedFactors | None = None,
     random_state: int | None = 0,
     threads: int | None = None,
 ) -> Generator[LinkedSweep]:
@@ -90,7 +89,7 @@ def linked_als_sweeps(
     features = row_features, column_features
     with kernels.at_most(threads):
         by_column = transposed(stored(X), X.shape[1])
-        first = start or biased_start(X, k, random_state=random_state, by_column=by_column)
+        first = biased_start(X, k, random_state=random_state, by_column=by_column)
         given = prior, prior, link_penalty, *features
         rows, columns = _LinkedSide.pair(X, *given, by_column=by_column)
     columns.vectors.mean[:] = np.column_stack([first.column_factors, first.column_bias])

@@ -120,6 +120,15 @@ def test_a_refit_of_a_window_is_a_fit_of_the_window(name):
     assert_same(after, fitted(name, frame().filter(pl.col("timestamp") >= 800 * DAY)))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_refit_with_new_ratings_is_a_fit_of_all(name):
+    everything = without(frame(), PERSON)
+    before, new = fitted(name, everything.head(900)), everything.tail(-800)  # some of them again
+    rated = new.drop("rating") if before.ratings.implicit else new
+    after = before.update(rated, refit=True)
+    assert_same(after, fitted(name, everything))
+
+
 @pytest.mark.parametrize("unrated", [False, True])
 @pytest.mark.parametrize("name", ["als", "bayes", "ials", "spectral", "ease", "blend", "auto"])
 def test_the_encoding_of_features_never_saw_the_person(name, unrated):
