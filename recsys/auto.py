@@ -399,9 +399,9 @@ def as_implicit(ratings: Ratings) -> Ratings:
 
     If nearly all are the same, lower ones are left out, because they are no likes.
     """
-    if not ratings.implicit and feedback_of(ratings).kind == "equal":
-        values, counts = ratings.distribution()
-        common = values[counts.argmax()]
-        if values[0] < common:
-            ratings = ratings.take(ratings.values >= common)
-    return replace(ratings.with_values(1), implicit=True)
+    feedback = feedback_of(ratings)
+    if not ratings.implicit and feedback.common is not None:
+        liked = ratings.values >= feedback.common
+        if not liked.all():
+            ratings = ratings.take(liked)
+    return replace(ratings.with_values(1), implicit=True, feedback=feedback)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from lowrank.completion.design import GroupedFeatures
     from recsys.data.encoder import FeatureEncoder
 
+_SCALES = ((1.0, 5.0), (0.5, 5.0), (0.0, 5.0), (1.0, 10.0), (0.5, 10.0), (0.0, 10.0))
+"""Usual scales of grades, the narrowest first."""
+
 _GRADES = 20  # maximum number of distinct grades; more values suggest an open range
 _KEYS = ("user", "users")  # in the logs of `recsys serve`
 _LOGS = (".jsonl", ".ndjson", ".json", ".log")
@@ -93,50 +96,123 @@ class Change:
         return np.asarray(self.changed_items[grown])
 
 
-def check_scale(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> None:
-    """Check that new ratings are of the same kind as the old ones, and that grades are in range.
+def like_old(new: Ratings, old: Ratings, reading: Mapping[str, Any]) -> tuple[Ratings, Ratings]:
+    """Return old and new ratings of the same kind: both with grades, or both without.
+
+    The old ratings have taken grades that were all the same as interactions. If the new ones have
+    other grades, too, all are grades. Otherwise, values are taken as the old ones were.
+
+    Parameters
+    ----------
+    new, old : Ratings
+    reading : mapping
+        Reading options of the old ratings.
+
+    Raises
+    ------
+    DataError
+        If only one of them has grades, and nothing tells how to read the others.
+    """
+    new = new.as_interactions()
+    if old.implicit == new.implicit:
+        return old, new
+    common = reading.get("common")
+    if old.implicit and common is not None:
+        if (new.values == common).all():
+            return old, _as_interactions(new)
+        return old.with_grade(common), new
+    if old.implicit and reading.get("feedback") in ("counts", "likes"):
+        return old, _as_interactions(new.take(new.values > 0))
+    if new.feedback is not None and new.feedback.kind == "counts":
+        raise DataError(f"The model has grades, and {new.feedback.reason}.")
+    kinds = ["implicit" if each.implicit else "explicit" for each in (old, new)]
+    raise DataError(
+        f"The new ratings must be {kinds[0]}, as those of the model are; got {kinds[1]} ones."
+    )
+
+
+def _as_interactions(ratings: Ratings) -> Ratings:
+    return replace(ratings.with_values(1), implicit=True)
+
+
+def wider_range(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> str | None:
+    """Return how new grades exceed the range of the old ones, or None if they do not.
 
     `training` is the summary of the fit, which has the range of the grades.
 
     Raises
     ------
     DataError
+        If the range is that of a scale that was given.
     """
-    if old.implicit != new.implicit:
-        kinds = ["implicit" if each.implicit else "explicit" for each in (old, new)]
-        raise DataError(
-            f"The new ratings must be {kinds[0]}, as those of the model are; got {kinds[1]} ones."
-        )
-    low, high = training["rating_min"], training["rating_max"]
-    if new.implicit or low is None:
-        return
+    ends = training["rating_min"], training["rating_max"]
+    low, high = old.value_range() if None in ends else ends
     values = new.values
     outside = np.flatnonzero((values < low) | (values > high))
-    if len(outside) and has_grades(old):
-        user, item = new.user_index_of_nonzeros()[outside[0]], new.indices[outside[0]]
-        raise DataError(
-            f"Rating {values[outside[0]]:g} of item {new.items.values[int(item)]!r} by "
-            f"user {new.users.values[int(user)]!r} is outside of the range of the model's "
-            f"ratings, {low:g} to {high:g}; fit to all ratings if the scale is wider."
-        )
+    if new.implicit or not len(outside) or not has_grades(old):
+        return None
+    if old.scale is None:
+        least, most = min(low, float(values.min())), max(high, float(values.max()))
+        before = f"all were {low:g}" if low == high else f"from {low:g} to {high:g}"
+        return f"grades are from {least:g} to {most:g}, at the last fit {before}"
+    user, item = new.user_index_of_nonzeros()[outside[0]], new.indices[outside[0]]
+    raise DataError(
+        f"Rating {values[outside[0]]:g} of item {new.items.values[int(item)]!r} by "
+        f"user {new.users.values[int(user)]!r} is outside of the scale of the model, "
+        f"{low:g} to {high:g}."
+    )
 
 
 def check_range(values: npt.NDArray[Any], known: Ratings) -> None:
-    """Check that grades of new users or items are in the range of the known grades.
+    """Check that grades of new users or items are plausible; see `plausible_range`.
 
     Raises
     ------
     DataError
     """
-    levels = known.levels
-    if known.implicit or levels is None or len(levels) > _GRADES:
-        return
-    outside = values[(values < levels[0]) | (values > levels[-1])]
+    least, most = plausible_range(known)
+    outside = values[(values < least) | (values > most)]
     if len(outside):
+        low, high = usual_scale(known)
         raise DataError(
             f"Rating {outside[0]:g} is outside of the range of the model's ratings, "
-            f"{levels[0]:g} to {levels[-1]:g}."
+            f"{low:g} to {high:g}."
         )
+
+
+def plausible_range(known: Ratings) -> tuple[float, float]:
+    """Return the ends between which a grade can be on the scale of the known ratings.
+
+    They are those of the scale if that was given, and otherwise of the usual scale that has all
+    known grades; a scale from 1 may also begin with half a star. Weights of interactions and
+    ratings with many values have no ends.
+    """
+    if known.implicit or not has_grades(known):
+        return -np.inf, np.inf
+    low, high = usual_scale(known)
+    if known.scale is None and low == 1:
+        low = 0.5
+    return low, high
+
+
+def usual_scale(ratings: Ratings) -> tuple[float, float]:
+    """Return the ends of the given scale, or of the smallest usual one that has all grades.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> stars = pl.DataFrame({"user": [1, 1], "item": [7, 8], "rating": [5, 3]})
+    >>> usual_scale(Ratings.from_frame(stars))
+    (1.0, 5.0)
+    """
+    if ratings.scale is not None:
+        return ratings.scale
+    levels = ratings.distribution()[0]
+    low, high = float(levels[0]), float(levels[-1])
+    for least, most in _SCALES:
+        if least <= low and high <= most:
+            return least, most
+    return low, high
 
 
 def has_grades(ratings: Ratings) -> bool:

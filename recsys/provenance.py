@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 REMEMBERED = (
     *("user", "item", "rating", "timestamp", "event", "event_id", "weight"),
     *("table", "item_table", "user_table", "encoding", "time_format", "missing"),
-    *("duplicates", "event_weights", "half_life", "scale", "feedback"),
+    *("duplicates", "event_weights", "half_life", "scale", "feedback", "common"),
 )
 """Options of `recsys.read_ratings` that are saved with a model, for updates."""
 
@@ -91,7 +91,8 @@ class Provenance:
 
     def child(self, reading: Mapping[str, Any]) -> Provenance:
         """Return the provenance of an update of this model, with some reading options changed."""
-        options = {**self.reading, **reading}
+        merged = {**self.reading, **reading}
+        options = {name: value for name, value in merged.items() if value is not None}
         return Provenance(
             source=self.source,
             parent=self.version,

@@ -177,6 +177,10 @@ class Recommender:
         options = {} if ratings.source is None else dict(ratings.source.options)
         ratings = compact(ratings)
         self.model, ratings, training = fitted_model(self.model, ratings, on_step, **settings)
+        if ratings.feedback is not None:
+            options |= ratings.feedback.options
+        if ratings.scale is not None:
+            options["scale"] = list(ratings.scale)
         self.provenance = Provenance(reading=options, request=request)
         return self._restored(ratings, training)
 
@@ -311,7 +315,8 @@ class Recommender:
         Parameters
         ----------
         ratings : Ratings, frame or path, optional
-            New ratings: explicit or implicit as the old ones, grades in the same range.
+            New ratings: explicit or implicit as the old ones. A wider range of grades is taken by a
+            refit, unless the scale was given when the old ones were read.
         window : str or float, optional
             Maximum age of a rating, relative to the last one, such as "180d".
         forget : id or sequence of ids, optional

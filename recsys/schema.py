@@ -43,7 +43,7 @@ from recsys.data.events import EventRule, Events
 from recsys.data.features import FeatureKind, FeatureRequest, Features
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
-from recsys.data.rows import Policy
+from recsys.data.rows import Policy, check_scale
 from recsys.errors import ModelFileError, RecsysError
 from recsys.models.base import Model
 from recsys.models.registry import MODELS
@@ -717,6 +717,7 @@ def _saved_ratings(
         levels=levels,
         events=_saved_events(found, manifest, len(users), len(items), everything),
         rule=manifest.rule.to_rule(),
+        scale=_saved_scale(manifest),
         feature_request=manifest.feature_request,
         in_time_order=found.get("ratings/in_time_order"),
     )
@@ -727,6 +728,12 @@ def _saved_ratings(
     if everything and seconds is not None and not np.isfinite(seconds).all():
         raise DamageError("ratings has times that are not finite")
     return ratings
+
+
+def _saved_scale(manifest: Manifest) -> tuple[float, float] | None:
+    """Return the scale of the grades, if it was given."""
+    scale = manifest.reading.get("scale")
+    return None if scale is None else check_scale(scale)
 
 
 def _saved_events(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from recsys.changes import Change, change_of, check_scale
+from recsys.changes import Change, change_of, like_old, wider_range
 from recsys.data.age import FADED, faded_remark, iso_time, present
 from recsys.data.csr import Values
 from recsys.data.ids import IdsLike
@@ -67,6 +67,8 @@ class Plan:
     forgets : bool
         Whether users are forgotten. The number of their events is not told, since it stays with
         the model.
+    wider : str or None
+        How grades exceed the range of the last fit.
     """
 
     change: Change
@@ -75,6 +77,7 @@ class Plan:
     reason: str | None
     source: str | None
     forgets: bool
+    wider: str | None = None
 
     @property
     def description(self) -> str:
@@ -94,6 +97,8 @@ class Plan:
             parts.append(faded_remark(n_faded, after.rule.half_life))
         if change.n_added and after.rule.policy in ("mean", "sum") and after.seconds is None:
             parts.append("without times, a repeated event counts as a new one")
+        if self.wider is not None:
+            parts.append(self.wider)
         return ", ".join(parts)
 
 
@@ -111,21 +116,24 @@ def planned(
     if window is None:
         window = origin.reading.get("window")
     reading: dict[str, Any] = {} if window is None else {"window": window}
+    wider = None
     if new is not None:
-        new = new.as_interactions()
-        check_scale(new, old, recommender.training)
+        old, new = like_old(new, old, origin.reading)
+        wider = wider_range(new, old, recommender.training)
         reading |= {} if new.source is None else new.source.options
+        if recommender.ratings.implicit and not old.implicit:  # equal values are grades now
+            reading |= {"feedback": "grades", "common": None}
     now = present(as_of)
     change = change_of(old, new, window=window, forget=forget, now=now)
     if change.after.seconds is not None:
         reading[AS_OF] = iso_time(now)
     aged = recommender.training.get("aged", 0.0) + _half_lives(old, change.after)
-    reason = reason_to_refit(recommender, change, new, refit, aged)
+    reason = reason_to_refit(recommender, change, new, refit, aged, wider)
     if forget is None:
-        return Plan(change, reading, aged, reason, origin.source, forgets=False)
+        return Plan(change, reading, aged, reason, origin.source, forgets=False, wider=wider)
     source = f"{_source_name(change.after, origin)}, without forgotten users"
     change = replace(change, after=replace(change.after, source=None))
-    return Plan(change, reading, aged, reason, source, forgets=True)
+    return Plan(change, reading, aged, reason, source, forgets=True, wider=wider)
 
 
 def _source_name(ratings: Ratings, origin: Provenance) -> str:
@@ -210,10 +218,12 @@ def reason_to_refit(
     new: Ratings | None,
     refit: bool | None,
     aged: float = 0.0,
+    wider: str | None = None,
 ) -> str | None:
     """Return the reason for a new fit to all ratings, or None if folding in is enough.
 
-    The weights are `aged` by so many half-lives since the last fit.
+    The weights are `aged` by so many half-lives since the last fit. `wider` tells how the grades
+    exceed the range of that fit.
 
     Raises
     ------
@@ -226,7 +236,7 @@ def reason_to_refit(
         return "as requested"
     if change.is_empty:
         return None
-    unable = _inability(recommender.model, change)
+    unable = wider or _inability(recommender.model, change)
     if refit is False:
         if unable:
             raise DataError(f"The model must be fitted again: {unable}.")

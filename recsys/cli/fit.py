@@ -256,7 +256,7 @@ def _update(
     note(updated.training["update"])
     if str(updated.training["update"]).startswith("fitted again"):
         note("nothing of the last fit was used, so this took as long as `recsys fit`")
-    note(f"updated {old.model.name} to {updated.ratings} in {seconds:.1f} s, saved in {target}")
+    note(f"updated {updated.model.name} to {updated.ratings} in {seconds:.1f} s, saved in {target}")
     if changes.forget_user:
         learned = forget and not str(updated.training["update"]).startswith("fitted again")
         _forget(old, model, target, changes, learned=bool(learned))

@@ -481,9 +481,11 @@ def described_history(
     CommandError, UsageError
         If an item is given twice, or a rating is invalid for the model.
     """
+    from recsys.changes import plausible_range, usual_scale
+
     ratings, training, history = recommender.ratings, recommender.training, {}
     rated = [(text, _best_rating(recommender)) for text in like]
-    low, high = training["rating_min"], training["rating_max"]
+    least, most = plausible_range(ratings)
     for text in rate:
         title, _, number = text.rpartition("=")
         try:
@@ -494,7 +496,8 @@ def described_history(
             raise click.UsageError(f"--rate takes TITLE=X with a number X; got {text!r}.")
         if training["implicit"]:
             raise CommandError("The model is fitted to implicit feedback; use --like, not --rate.")
-        if not low <= rating <= high:
+        if not least <= rating <= most:
+            low, high = usual_scale(ratings)
             raise CommandError(f"--rate {text!r}: the ratings are between {low:g} and {high:g}.")
         rated.append((title.strip(), rating))
     for text, rating in rated:

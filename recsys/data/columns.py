@@ -42,6 +42,7 @@ BY_PLACE = ("user", "item", "rating", "timestamp")
 
 _ROLES = (*BY_PLACE, "event", "event_id")
 
+_JOURNAL_WEIGHT = "value"  # in the events of `recsys serve`
 _ID_WORD = re.compile("(uuid|guid|uid|key|code|sku|number|nr|no|num|idx|index|hash)$")
 _LISTED = 20
 _UNIT = re.compile(r"\(.*\)|\[.*\]")  # as in "Rating (1-5)"
@@ -226,6 +227,8 @@ def choose_columns(
         found = [place for place, name in enumerate(names) if name == wanted]
         for plain in map(plain_name, (wanted, *without_types([wanted])[0])):
             found = found or [p for p, name in enumerate(names) if plain_name(name) == plain]
+        if not found and role == "weight" and role in request.optional:
+            found = [p for p, name in enumerate(names) if plain_name(name) == _JOURNAL_WEIGHT]
         if not found:
             if role in request.optional:
                 continue
@@ -458,8 +461,8 @@ def assign_roles(
 
 def _holds_weights(place: int, names: Sequence[str], request: Request) -> bool:
     """Return whether the column in the role of ratings is the one that is requested for weights."""
-    weight = request.weight
-    return weight is not None and plain_name(names[place]) == plain_name(weight)
+    weight, name = request.weight, plain_name(names[place])
+    return weight is not None and name in (plain_name(weight), _JOURNAL_WEIGHT)
 
 
 def names_without_header(

@@ -47,7 +47,8 @@ class Feedback:
     """Decision on the values of a column, with the range of the values.
 
     `by_name` and `by_values` tell what the name of the column and the values suggest, None for
-    nothing. They agree, or one of them is silent, if the decision is sure.
+    nothing. They agree, or one of them is silent, if the decision is sure. `common` is the value
+    that all rows have, if they have the same.
     """
 
     kind: Kind
@@ -56,6 +57,16 @@ class Feedback:
     name: str = ""
     by_name: Kind | None = None
     by_values: Kind | None = None
+    common: float | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Reading options that a saved model keeps, so that later data are read alike."""
+        if self.kind == "grades":
+            return {}
+        if self.common is None:
+            return {"feedback": self.kind}
+        return {"feedback": self.kind, "common": self.common}
 
     @property
     def is_sure(self) -> bool:
@@ -136,7 +147,8 @@ def judge(
     low, high = float(levels[0]), float(levels[-1])
     n_odd = min(n // _ROWS_PER_ODD, max(_FEW, n // _ODD_SHARE))
     if n > 1 and n - int(counts.max()) <= n_odd:
-        return Feedback("equal", low, high, name)
+        common = float(levels[counts.argmax()])
+        return Feedback("equal", low, high, name, common=common)
     by_name, is_long = named_kind(name), _has_long_tail(levels, counts)
     by_values: Kind = "counts" if is_long or _are_small_counts(levels, counts) else "grades"
     kind = by_values

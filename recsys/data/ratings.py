@@ -401,6 +401,10 @@ class Ratings:
         values = self.distribution()[0] if self.levels is not None else self.data
         return float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
 
+    def grade_range(self) -> tuple[float, float]:
+        """Return the lowest and highest grade: those of the scale if given, else of the values."""
+        return self.value_range() if self.scale is None else self.scale
+
     def mean_and_std(self) -> tuple[float, float]:
         """Return the mean and standard deviation of the values."""
         if self.levels is None or not self.nnz:
@@ -427,11 +431,21 @@ class Ratings:
         rule = EventRule(self.rule.policy)
         return replace(self, data=data, levels=levels, events=None, rule=rule)
 
+    def with_grade(self, grade: float) -> Ratings:
+        """Return interactions as ratings that all have the same grade, events included."""
+        ratings = replace(self.with_values(grade), implicit=False, feedback=None)
+        if self.events is None:
+            return ratings
+        values = Values.of(np.full(len(self.events), grade, np.float32))
+        rule = replace(self.rule, policy="last")
+        return replace(ratings, events=replace(self.events, values=values), rule=rule)
+
     def as_interactions(self) -> Ratings:
         """Return ratings for models: counts that were not named as weights become ones."""
         if self.feedback is None or self.feedback.kind != "counts" or not self.weighted:
             return self
-        ratings = self.with_values(1)
+        rule = replace(self.rule, policy="last")
+        ratings = replace(self.with_values(1), rule=rule)
         events = self.events
         if events is None:
             return ratings
@@ -440,8 +454,7 @@ class Ratings:
         counts = np.isin(keys, pairs)
         if events.values is not None:
             counts &= events.values.at() > 0
-        rule = replace(self.rule, policy="last")
-        return replace(ratings, events=replace(events.take(counts), values=None), rule=rule)
+        return replace(ratings, events=replace(events.take(counts), values=None))
 
     @property
     def matrix(self) -> sp.csr_array[np.float32]:
@@ -712,8 +725,6 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
     if collected.n_returned:
         pairs = counted(collected.n_returned, "pair")
         rows.remarks.append(f"{pairs} left out whose weights add up to zero or less")
-        if not len(collected.csr.indices):
-            raise DataError(f"No pair has a positive weight: {'; '.join(rows.remarks)}.")
     source = Source.of(name, rows, collected.csr.n_duplicates, policy)
     ratings = _of_collected(users, items, collected, rows.implicit, source)
     return replace(ratings, feedback=rows.feedback, scale=rows.scale)
@@ -722,8 +733,8 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
 def with_options(ratings: Ratings, options: Mapping[str, Any], rules: RowRules) -> Ratings:
     """Return ratings whose source has the options of the reading, and what it has decided."""
     assert ratings.source is not None
-    decided = None if ratings.feedback is None else ratings.feedback.kind
-    kept = remembered({**options, "feedback": None if decided == "grades" else decided})
+    decided = {} if ratings.feedback is None else ratings.feedback.options
+    kept = remembered({**options, "feedback": None, "common": None, **decided})
     if ratings.seconds is not None:
         kept[AS_OF] = iso_time(rules.now)
     return replace(ratings, source=replace(ratings.source, options=kept))

@@ -406,6 +406,8 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
         rows.bad.check(0)
         raise DataError("There are no ratings: the data have no rows.")
     rows.implicit = "rating" not in columns
+    if rules.feedback in ("counts", "likes") and not rows.implicit:
+        columns["rating"] = rows.decode().columns["rating"].fill_null(_once(columns["rating"]))
     if rules.bad_rows is not None:
         rows.decode()
         _leave_out_bad(rows, rules)
@@ -426,6 +428,13 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if rules.half_life is not None:
         _check_half_life(rows, rules.half_life)
     return rows
+
+
+def _once(series: pl.Series) -> Any:
+    """Return the value of an interaction that later events have, which may come without one."""
+    if series.dtype == pl.String:
+        return "1"
+    return True if series.dtype == pl.Boolean else 1
 
 
 def _is_plain(rows: Rows, rules: RowRules) -> bool:

@@ -335,7 +335,7 @@ class _Objective:
         kind, _, n = self.metric.partition("@")
         if self.minimize:
             predicted = predicted_ratings(served, test)
-            predicted = np.clip(predicted, *split.train.value_range())
+            predicted = np.clip(predicted, *split.train.grade_range())
             return (rmse if kind == "rmse" else mae)(predicted, test.values)
         task = RankingTask.of(split, int(n))
         values, _ = measure_lists(task.recommend(served), task, [int(n)], [METRICS[kind]])

@@ -238,7 +238,7 @@ class Random(Model):
         self.n_users, self.n_items = ratings.n_users, ratings.n_items
         self.low, self.high = 0.0, 1.0
         if not ratings.implicit:
-            self.low, self.high = ratings.value_range()
+            self.low, self.high = ratings.grade_range()
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return scores of pairs, shape (n_pairs,)."""

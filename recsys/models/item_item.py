@@ -123,7 +123,10 @@ def weight_unit(ratings: Ratings) -> float:
     """Return the value of weight 1: the highest rating, or the mean of counts."""
     values = ratings.values
     counts = ratings.implicit or are_counts(values)
-    unit = values.mean(dtype=np.float64) if counts else values.max(initial=0)
+    if ratings.scale is not None:
+        unit = ratings.scale[1]
+    else:
+        unit = values.mean(dtype=np.float64) if counts else values.max(initial=0)
     return float(unit) if unit > 0 else 1.0
 
 

@@ -125,7 +125,9 @@ def fitted_model(
         If there are no ratings, or the fit diverges.
     """
     if not ratings.n_ratings:
-        raise DataError("There are no ratings to fit a model to.")
+        reason = "" if ratings.source is None else ratings.source.rows
+        because = f": {reason}" if reason else ""
+        raise DataError(f"There are no ratings to fit a model to{because}.")
     last: Step | None = None
 
     def each(step: Step) -> None:
@@ -140,7 +142,7 @@ def fitted_model(
     seconds = round(time.perf_counter() - start, 3)
     model, ratings, findings = model._chosen(ratings)
     model._check_finite()
-    least, most = (None, None) if ratings.implicit else ratings.value_range()
+    least, most = (None, None) if ratings.implicit else ratings.grade_range()
     training = {
         **{"users": ratings.n_users, "items": ratings.n_items, "ratings": ratings.n_ratings},
         **{"implicit": ratings.implicit, "rating_min": least, "rating_max": most},

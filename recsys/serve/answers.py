@@ -28,7 +28,6 @@ from recsys.topn import Cosine, CsrPairs, TopN, top_n
 History: TypeAlias = tuple[NDArray[np.int32], Floats]
 """Indices of items in ascending order, and their ratings."""
 
-_LARGEST = float(np.finfo(np.float32).max)
 _REASONS = 3  # number of reasons of a recommendation
 _DESCRIBED = ("created", "source", "fingerprint", "package_version")
 _FORMAT = ("format", "format_version", "files", "columns", "features", "checksum", "model")
@@ -109,8 +108,10 @@ class Answers:
             return None
         places = self.ratings.items.place
         values = {places(item): self._best if value is None else value for item, value in rated}
-        low, high = self.facts.grades or (-_LARGEST, _LARGEST)
-        if not values or -1 in values or not all(low <= each <= high for each in values.values()):
+        if not values or -1 in values:
+            return None
+        low, high = self.facts.plausible
+        if not all(low <= each <= high for each in values.values()):
             return None
         indices = np.array(sorted(values), np.int32)
         counts = self.ratings.weighted or not self.ratings.implicit

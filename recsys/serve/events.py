@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from recsys.changes import has_grades
+from recsys.changes import plausible_range, usual_scale
 from recsys.data.age import event_time_problem
 from recsys.data.ids import MISSING_IDS, Ids
 from recsys.data.rows import ANY_EVENT, NO_EVENT, rating_problem
@@ -69,9 +69,10 @@ def checked_events(events: Sequence[Json], recommender: Recommender) -> list[Jso
     users = _typed(recommender.ratings.users, [event["user"] for event in events])
     items = _typed(recommender.ratings.items, [event["item"] for event in events])
     weights = recommender.provenance.reading.get("event_weights")
+    ends = plausible_range(recommender.ratings)
     for number, event in enumerate(events, start=1):
         problem = _kind_problem(event["event"], weights)
-        problem = problem or _value_problem(event["value"], recommender)
+        problem = problem or _value_problem(event["value"], recommender, ends)
         if problem is not None:
             raise DataError(f"Event {number}: {problem}")
     return [
@@ -113,15 +114,21 @@ def _kind_problem(kind: str | None, weights: Mapping[str, float] | None) -> str 
     return f"the model has weights of {', '.join(weights)}; the event is {name!r}."
 
 
-def _value_problem(value: float | None, recommender: Recommender) -> str | None:
-    """Return a sentence on why a value cannot be a rating of a model, or None if it can."""
-    ratings, training = recommender.ratings, recommender.training
+def _value_problem(
+    value: float | None, recommender: Recommender, ends: tuple[float, float]
+) -> str | None:
+    """Return a sentence on why a value cannot be a rating of a model, or None if it can.
+
+    A rating between the `ends` is plausible.
+    """
+    ratings, reading = recommender.ratings, recommender.provenance.reading
+    if value is None and reading.get("weight") is not None:
+        return "the model needs a quantity, as the value."
     if value is None:
         return None if ratings.implicit else "the model needs a rating, as the value."
-    if has_grades(ratings):
-        low, high = training["rating_min"], training["rating_max"]
-        if not low <= value <= high:
-            return f"the value must be between {low:g} and {high:g}; got {value:g}."
-    if not ratings.implicit and value == recommender.provenance.reading.get("missing"):
+    if not ends[0] <= value <= ends[1]:
+        low, high = usual_scale(ratings)
+        return f"the value must be between {low:g} and {high:g}; got {value:g}."
+    if not ratings.implicit and value == reading.get("missing"):
         return f"the value {value:g} marks a missing rating (--missing)."
     return rating_problem(value)

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.changes import has_grades
+from recsys.changes import plausible_range
 from recsys.data.ids import Ids
 from recsys.models.abilities import HasItemVectors
 from recsys.models.base import FactorModel, Indices
@@ -27,6 +27,7 @@ Json: TypeAlias = dict[str, Any]
 
 _EXACT = 2**53  # from here on, a browser rounds integers
 _DIGITS = 7  # significant digits of a number in single precision
+_LARGEST = float(np.finfo(np.float32).max)
 _LONGEST_SEARCH = 200  # maximum number of characters of a query
 _ENDS = 3  # number of items named at each end of an axis
 
@@ -124,11 +125,10 @@ class Facts:
         }
 
     @cached_property
-    def grades(self) -> tuple[float, float] | None:
-        """Lowest and highest rating, if ratings are grades."""
-        training = self.recommender.training
-        is_graded = has_grades(self.ratings)
-        return (training["rating_min"], training["rating_max"]) if is_graded else None
+    def plausible(self) -> tuple[float, float]:
+        """Lowest and highest grade that is plausible, in single precision."""
+        low, high = plausible_range(self.ratings)
+        return max(low, -_LARGEST), min(high, _LARGEST)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:

@@ -1,5 +1,7 @@
 """Folding in new users and items, and updating with new ratings."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -315,14 +317,80 @@ def test_new_ratings_overrule_old_ones_whatever_they_are(old, new):
     assert whole.users.values.to_list() == sorted({user for user, _ in old | new})
 
 
-def test_an_update_outside_of_the_range_names_the_rating(ratings):
-    recommender = Recommender("bias").fit(ratings)
-    high = ratings.values.max()
+def test_an_update_off_the_scale_names_the_rating(ratings):
+    low, high = ratings.value_range()
+    recommender = Recommender("bias").fit(replace(ratings, scale=(low, high)))
     new = pl.DataFrame({"user": [3, 4], "item": [101, 102], "rating": [2.0, high + 4]})
-    message = rf"Rating {high + 4:g} of item 102 by user 4 is outside of .* to {high:g}; fit to all"
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=rf"Row 2: rating {high + 4:g} is outside of the scale"):
         recommender.update(new)
+    message = rf"Rating {high + 4:g} of item 102 by user 4 is outside of the scale of the model"
+    with pytest.raises(DataError, match=message):
+        recommender.update(Ratings.from_frame(new))
     assert recommender.update(new.head(1)).ratings.n_users == ratings.n_users
+
+
+def test_a_wider_range_of_grades_is_taken_by_a_refit_and_said(ratings):
+    known = ratings.take(ratings.values > 1)
+    recommender = Recommender("als", factors=2).fit(known)
+    new = pl.DataFrame({"user": [3], "item": [101], "rating": [1.0]})
+    updated = recommender.update(new)
+    low, high = known.value_range()
+    said = f"grades are from 1 to {high:g}, at the last fit from {low:g} to {high:g}"
+    assert updated.training["update"] == f"fitted again: {said}"
+    assert said in recommender.update(new, refit=True).training["changes"]
+    assert updated.training["rating_min"] == 1
+    with pytest.raises(DataError, match="The model must be fitted again: grades are from 1"):
+        recommender.update(new, refit=False)
+    folded = recommender.fold_in({101: 1.0, 102: 0.5}).ratings
+    assert folded.values.tolist() == [1.0, 0.5]
+
+
+def test_equal_grades_are_likes_until_others_come(tmp_path):
+    fives = {"user": [1, 1, 2, 2, 3], "item": ["a", "b", "a", "c", "b"], "rating": [5] * 5}
+    fitted = Recommender("auto").fit(pl.DataFrame(fives))
+    fitted.save(tmp_path / "model")
+    for recommender in (fitted, Recommender.load(tmp_path / "model")):
+        assert recommender.ratings.implicit
+        likes = recommender.update(pl.DataFrame({"user": [3], "item": ["a"], "rating": [5]}))
+        assert likes.ratings.to_frame().rows()[-2:] == [(3, "a"), (3, "b")]
+        others = pl.DataFrame({"user": [3, 4], "item": ["a", "c"], "rating": [1, 4]})
+        for new in (others, Ratings.from_frame(others)):
+            updated = recommender.update(new)
+            assert (
+                "grades are from 1 to 5, at the last fit all were 5" in (updated.training["update"])
+            )
+            assert updated.model.name == "als"
+            assert {row[:3] for row in updated.ratings.to_frame().rows()} >= {
+                *((3, "a", 1.0), (1, "a", 5.0), (4, "c", 4.0))
+            }
+            assert updated.update(others.head(1)).training["update"].startswith("folded in nothing")
+
+
+def test_a_model_of_counts_takes_later_counts_as_it_took_the_first(tmp_path):
+    n = 300
+    rng = np.random.default_rng(0)
+    plays = pl.DataFrame(
+        {"user": np.arange(n) % 30, "item": np.arange(n) // 30, "n": rng.geometric(0.5, n)}
+    )
+    fitted = Recommender("spectral").fit(Ratings.from_frame(plays, rating="n"))
+    fitted.save(tmp_path / "model")
+    plays.head(3).write_csv(tmp_path / "again.csv")
+    for recommender in (fitted, Recommender.load(tmp_path / "model")):
+        assert not recommender.ratings.weighted
+        for new in (plays.head(3), Ratings.from_frame(plays.head(3), rating="n")):
+            assert not recommender.update(new).ratings.weighted
+        assert not recommender.update(tmp_path / "again.csv").ratings.weighted
+
+
+def test_frames_of_an_update_are_read_as_the_first_one():
+    events = pl.DataFrame(
+        {"who": ["a", "b", "b"], "what": ["x", "x", "y"], "amount": [1, 2, 1], "kind": ["buy"] * 3}
+    )
+    options = {"user": "who", "item": "what", "weight": "amount", "event": "kind"}
+    ratings = Ratings.from_frame(events, **options, event_weights={"buy": 5})
+    recommender = Recommender("popular").fit(ratings)
+    updated = recommender.update(events.head(1))
+    assert updated.ratings.to_frame().rows() == [("a", "x", 10), ("b", "x", 10), ("b", "y", 5)]
 
 
 def test_the_only_folded_in_item_has_no_similar_ones(ratings):

@@ -16,6 +16,7 @@ from serving import Application, Command, limited_file_size
 
 from recsys import Recommender, read_ratings
 from recsys.cli.main import cli
+from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.serve import create_app, journals
 from recsys.serve.journals import append_lines
@@ -69,6 +70,48 @@ def test_events_that_update_could_not_add_are_rejected(saved, tmp_path, change, 
         assert reply.status == 400
         assert detail in reply.json["detail"]
         assert not path.exists()
+
+
+def stored(model, path, event):
+    """Return the reply of a service of a model to one event."""
+    with Application(create_app(str(model), events=str(path))) as service:
+        return service.ready().post("/v1/events", {"events": [event]})
+
+
+def test_the_service_takes_the_first_lowest_grade_as_update_does(tmp_path):
+    known = pl.DataFrame({"user": [1, 1, 2, 2], "item": [1, 2, 1, 3], "rating": [5, 4, 2, 3]})
+    event = {"user": 2, "item": 2, "value": 1}
+    Recommender("als", factors=2).fit(known).save(tmp_path / "open")
+    assert stored(tmp_path / "open", tmp_path / "open.jsonl", event).status == 201
+    updated = Recommender.load(tmp_path / "open").update(tmp_path / "open.jsonl")
+    assert "grades are from 1 to 5" in updated.training["update"]
+    scaled = Ratings.from_frame(known, scale=(2, 5))
+    Recommender("als", factors=2).fit(scaled).save(tmp_path / "scaled")
+    reply = stored(tmp_path / "scaled", tmp_path / "scaled.jsonl", event)
+    assert "the value must be between 2 and 5; got 1." in reply.json["detail"]
+
+
+def test_the_value_of_an_event_is_the_quantity_of_a_model_with_weights(tmp_path):
+    orders = pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 1], "quantity": [3, 1, 2]})
+    ratings = Ratings.from_frame(orders, weight="quantity")
+    Recommender("popular").fit(ratings).save(tmp_path / "model")
+    event, journal = {"user": 1, "item": 1, "value": -3}, tmp_path / "events.jsonl"
+    reply = stored(tmp_path / "model", journal, event | {"value": None})
+    assert "Event 1: the model needs a quantity, as the value." in reply.json["detail"]
+    assert stored(tmp_path / "model", journal, event).status == 201
+    updated = Recommender.load(tmp_path / "model").update(journal)
+    assert updated.ratings.to_frame().rows() == [(1, 2, 1), (2, 1, 2)]
+
+
+@pytest.mark.parametrize("value", [None, 4])
+def test_events_of_a_model_of_counts_need_no_value(tmp_path, value):
+    plays = pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 1], "plays": [30, 1, 2]})
+    Recommender("popular").fit(plays).save(tmp_path / "model")
+    event, journal = {"user": 2, "item": 2, "value": value}, tmp_path / "events.jsonl"
+    assert stored(tmp_path / "model", journal, event).status == 201
+    updated = Recommender.load(tmp_path / "model").update(journal)
+    assert updated.ratings.to_frame()["item"].to_list() == [1, 2, 1, 2]
+    assert not updated.ratings.weighted
 
 
 @pytest.mark.parametrize("others", [{}, {"(none)": 1}, {"*": 0}])
