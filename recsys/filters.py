@@ -140,6 +140,8 @@ def rows_where(
     table = ids.values.to_frame() if features is None else features.aligned(ids)
     kinds = {} if features is None else features.kinds
     columns = ", ".join(f"{name} ({kinds.get(name, 'id')})" for name in table.columns)
+    if kind == "user":
+        columns += " (a saved model has those of features and of --keep-col)"
     if kind == "item" and "new" not in table.columns:
         columns += ", new (boolean)" if new is not None else ""
         table = table.with_columns(new=pl.lit(False) if new is None else pl.Series(new))

@@ -77,6 +77,8 @@ class Provenance:
         the reading is in `AS_OF`, and is not reused.
     request : FitRequest or None
         Model that was requested; None if it is not in `recsys.MODELS`.
+    keep_columns : tuple of str
+        Columns of users that are saved though no feature needs them.
     """
 
     version: str | None = None
@@ -88,6 +90,7 @@ class Provenance:
     tag: str | None = None
     reading: dict[str, Any] = field(default_factory=dict)
     request: FitRequest | None = None
+    keep_columns: tuple[str, ...] = ()
 
     def child(self, reading: Mapping[str, Any]) -> Provenance:
         """Return the provenance of an update of this model, with some reading options changed."""
@@ -98,6 +101,7 @@ class Provenance:
             parent=self.version,
             reading=options,
             request=self.request,
+            keep_columns=self.keep_columns,
         )
 
 

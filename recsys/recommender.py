@@ -34,6 +34,7 @@ from recsys.schema import Saved, load_model
 from recsys.storage import save_model
 from recsys.topn import Cosine, KnownUsers, Scorer, TopN, top_n
 from recsys.update import reading_of, updated
+from recsys.user_columns import check_columns
 
 ColdPair = Literal["error", "bias", "popular"]
 IdLike: TypeAlias = int | str
@@ -193,22 +194,43 @@ class Recommender:
                 self.__dict__.pop(name, None)
         return self
 
-    def save(self, path: str | Path, *, overwrite: bool = False, tag: str | None = None) -> None:
+    def save(
+        self,
+        path: str | Path,
+        *,
+        overwrite: bool = False,
+        tag: str | None = None,
+        keep_columns: Sequence[str] = (),
+    ) -> None:
         """Save the model, ids, metadata and training ratings in a new directory.
 
-        `overwrite` replaces a saved model, but no other directory or file. `tag` is free text.
+        Parameters
+        ----------
+        path : str or Path
+        overwrite : bool, default False
+            Whether to replace a saved model; no other directory or file is replaced.
+        tag : str, optional
+            Free text.
+        keep_columns : sequence of str, default ()
+            Columns of the table of users to save, now and after updates, in addition to the columns
+            of features. Other columns of users are left out; those of items are all saved.
 
         Raises
         ------
         DataError
-            If users or items were folded in.
+            If users or items were folded in, or a column to keep does not exist.
         """
         if self._counts_from:
             raise DataError(
                 "A recommender with folded-in users or items cannot be saved; update(ratings) adds "
                 "them to the model itself."
             )
-        about = replace(self.provenance, tag=tag or self.provenance.tag)
+        check_columns(self.ratings, keep_columns)
+        about = replace(
+            self.provenance,
+            tag=tag or self.provenance.tag,
+            keep_columns=tuple(dict.fromkeys((*self.provenance.keep_columns, *keep_columns))),
+        )
         save_model(Saved(self.model, self.ratings, self.training, about), path, overwrite=overwrite)
 
     @classmethod

@@ -230,7 +230,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         Rule by which the ratings were made of events.
     checksum : str
         SHA-256 of all other fields.
-    created, source, fingerprint, period, parent, tag, reading, request
+    created, source, fingerprint, period, parent, tag, reading, request, keep_columns
         As in `Provenance`.
     """
 
@@ -255,6 +255,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     rule: RuleEntry = RuleEntry()
     reading: dict[str, Scalar | list[float] | dict[str, float]] = {}
     request: FitRequest | None = None
+    keep_columns: tuple[str, ...] = ()
     checksum: str = ""
 
     @property

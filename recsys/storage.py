@@ -67,6 +67,12 @@ from recsys.saved_arrays import (
     write_mark,
 )
 from recsys.schema import INDEX, MODEL, Form, Manifest, Saved, format_of
+from recsys.user_columns import (
+    check_columns,
+    saved_columns,
+    useful_columns,
+    with_columns,
+)
 
 if TYPE_CHECKING:
     from recsys.evaluation.splits import Split
@@ -98,13 +104,16 @@ class Origin:
 def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> None:
     """Write a model to a new directory atomically.
 
-    `overwrite` replaces a saved model at `path`, but no other directory or file.
+    `overwrite` replaces a saved model at `path`, but no other directory or file. Of the table of
+    users, the columns in use and those to keep are written.
 
     Raises
     ------
     ModelFileError
     """
-    name, ratings = saved.model.name, saved.ratings
+    known, name = saved.provenance, saved.model.name
+    columns = saved_columns(saved.ratings, known.keep_columns)
+    ratings = with_columns(saved.ratings, columns)
     if name not in MODELS or model_class(name) is not type(saved.model):
         raise ModelFileError(
             f"A saved {type(saved.model).__name__} could not be loaded again, since "
@@ -130,7 +139,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             tables[f"{side}_levels"] = state.levels
             parts = {name: getattr(features.matrix, name) for name in _ROWS} | state.components
             arrays |= {f"{side}_features/{name}": array for name, array in parts.items()}
-    known, source = saved.provenance, ratings.source
+    source = ratings.source
     about: dict[str, Any] = {
         "parameters": saved.model.get_params(),
         "training": saved.training,
@@ -141,6 +150,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
         "rule": schema.RuleEntry.from_rule(ratings.rule),
         "reading": known.reading,
         "request": known.request,
+        "keep_columns": known.keep_columns,
         "period": period_of(ratings),
         "parent": known.parent,
         "tag": known.tag,
@@ -392,26 +402,35 @@ def save_split(
     *,
     form: Literal["csv", "parquet"] = "csv",
     overwrite: bool = False,
+    features: Sequence[str] | None = None,
+    keep_columns: Sequence[str] = (),
 ) -> None:
     """Save a split, or several folds, in a new directory; see `save_model`.
 
     Tables of items and users are saved as items.parquet and users.parquet, where `read_ratings`
-    finds them.
+    finds them. Of the table of users, the columns that can be features are saved (of `features`, by
+    default of all), and those of `keep_columns`.
     """
     check_split_target(path, overwrite=overwrite)
     with _complete(path, "split", DataError, overwrite=overwrite) as folder:
         if hasattr(splits, "train"):
-            _write_split(splits, folder, form)
+            _write_split(splits, folder, form, features, keep_columns)
             return
         names = [f"fold-{number}" for number in range(1, len(splits) + 1)]
         for name, split in zip(names, splits, strict=True):
             (folder / name).mkdir()
-            _write_split(split, folder / name, form)
+            _write_split(split, folder / name, form, features, keep_columns)
         manifest = schema.SplitManifest(package_version=recsys.__version__, folds=names)
         (folder / schema.SPLIT_MANIFEST).write_bytes(schema.to_json(manifest))
 
 
-def _write_split(split: Any, folder: Path, form: str) -> None:
+def _write_split(
+    split: Any,
+    folder: Path,
+    form: str,
+    features: Sequence[str] | None,
+    keep_columns: Sequence[str],
+) -> None:
     split.check()
     for name, value in split.parameters.items():  # as split.json can hold them
         is_number = isinstance(value, Real) and not isinstance(value, bool)
@@ -427,8 +446,10 @@ def _write_split(split: Any, folder: Path, form: str) -> None:
         if ratings.implicit:  # so that they are read as what they are
             frame = frame.rename({"rating": "weight" if weighted else "count"}, strict=False)
         frame.write_csv(folder / name) if form == "csv" else frame.write_parquet(folder / name)
+    check_columns(split.train, keep_columns)
+    train = with_columns(split.train, useful_columns(split.train, features, keep_columns))
     for side in _SIDES:  # under names that `read_ratings` looks for next to ratings
-        table = getattr(split.train, f"{side}_table")
+        table = getattr(train, f"{side}_table")
         if table is not None:
             names.append(f"{side}s.parquet")
             table.frame.write_parquet(folder / names[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,14 @@ import click
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import require
+from recsys.cli.group import configured
 from recsys.cli.output import Activity, describe, note
 from recsys.messages import counted
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.recommender import Recommender
+    from recsys.user_columns import SavedColumns
 
 
 @cli.command(
@@ -45,6 +47,12 @@ def fit(
     out: str = cli.declared("MODEL", "Directory for the model.", "--out", "-o", required=True),
     force: bool = cli.declared("", "Replace an existing model.", is_flag=True),
     tag: str | None = cli.declared("TEXT", "Free text to store in the model."),
+    keep_col: tuple[str, ...] = cli.declared(
+        "NAME",
+        "Column of users to save though the model does not use it; repeatable.",
+        multiple=True,
+        commas=True,
+    ),
     test_fraction: float | None = cli.declared(
         "FRACTION",
         "Share of the ratings to hold out, to report their RMSE after each iteration.",
@@ -69,6 +77,7 @@ def fit(
 
         require(len(ratings) == 1, "--engine spark takes one folder or pattern of files.")
         require(tag is None, "--tag does not apply to --engine spark.")
+        require(not keep_col, "--keep-col does not apply to --engine spark.")
         fit_on_spark(ratings[0], out, engine, fitting, reader, holdout=test_fraction, force=force)
         return
 
@@ -79,6 +88,8 @@ def fit(
     if fitting.model is not None:
         inputs.parameters_for([fitting.model], fitting)  # raises before a long reading
     planned, used, reason = inputs.plan_fit(fitting, inputs.load_ratings(ratings, reader), reader)
+    keep_columns = _columns_to_keep(used, keep_col, reader)
+    announced = _note_columns(used, keep_columns)
     if reason is not None:
         note(reason)
     start = time.perf_counter()
@@ -91,13 +102,48 @@ def fit(
         fitted = inputs.fit_recommender(planned, train, test, lambda step: note(describe(step)))
     seconds = time.perf_counter() - start
     with _alone(out):
-        fitted.save(out, overwrite=force, tag=tag)
+        fitted.save(out, overwrite=force, tag=tag, keep_columns=keep_columns)
+    _note_columns(fitted.ratings, keep_columns, announced)  # auto may choose a model without any
     if findings := fitted.training.get("choice"):
         for line in findings.split("; ")[1:]:  # the first one is already reported
             note(line)
     for line in fitted.model.remarks:
         note(line)
     note(f"fitted {fitted.model.name} to {fitted.ratings} in {seconds:.1f} s, saved in {out}")
+
+
+def _columns_to_keep(
+    ratings: Ratings, named: Sequence[str], reader: cli.ReaderOptions
+) -> list[str]:
+    """Return the columns of users that are named: as such, as features, or in a condition.
+
+    Raises
+    ------
+    DataError
+        If a column of --keep-col does not exist.
+    """
+    from recsys.user_columns import check_columns, named_in
+
+    check_columns(ratings, named)
+    columns = [*named]
+    if reader.features is not None and ratings.user_table is not None:
+        requested = [name.strip() for name in reader.features.split(",")]
+        columns += [name for name in requested if name in ratings.user_table.kinds]
+    for condition in configured(click.get_current_context(), "where_user"):
+        columns += named_in(condition, ratings)
+    return columns
+
+
+def _note_columns(
+    ratings: Ratings, keep: Sequence[str], announced: SavedColumns | None = None
+) -> SavedColumns | None:
+    """Say which columns of users are saved, unless that was announced already."""
+    from recsys.user_columns import saved_columns
+
+    columns = saved_columns(ratings, keep)
+    if columns is not None and columns != announced:
+        note(str(columns))
+    return columns
 
 
 @dataclass(frozen=True)
@@ -125,6 +171,13 @@ class _Changes:
     )
     tag: str | None = cli.declared("TEXT", "Free text to store in the model.")
     dry_run: bool = cli.declared("", "Say what would change, and save nothing.", is_flag=True)
+    keep_col: tuple[str, ...] = cli.declared(
+        "NAME",
+        "Column of users to save though the model does not use it; repeatable.",
+        show_default="as at the fit",
+        multiple=True,
+        commas=True,
+    )
 
 
 @cli.command(
@@ -250,8 +303,10 @@ def _update(
             as_of=reader.as_of,
             on_step=activity.step,
         )
-        updated.save(target, overwrite=force, tag=changes.tag)
+        keep_columns = _columns_to_keep(updated.ratings, changes.keep_col, reader)
+        updated.save(target, overwrite=force, tag=changes.tag, keep_columns=keep_columns)
     seconds = time.perf_counter() - start
+    _note_columns(updated.ratings, [*updated.provenance.keep_columns, *keep_columns])
     note(updated.training["changes"])
     note(updated.training["update"])
     if str(updated.training["update"]).startswith("fitted again"):

@@ -341,6 +341,21 @@ def _shown_value(value: Any) -> Any:
     return shown(value) if isinstance(value, str) else value
 
 
+def configured(ctx: click.Context, name: str) -> list[str]:
+    """Return the values of a parameter that are set for any verb outside the command line."""
+    root = ctx.find_root()
+    table, values = _read(root), list[str]()
+    for verb in _verbs(root):
+        defaults = _of_verb(table, verb)
+        for option in _options(verb.command):
+            if option.name != name:
+                continue
+            values += filter(None, map(os.environ.get, variables(option, verb)))
+            if name in defaults:
+                values.append(str(defaults[name]))
+    return values
+
+
 def _setting(option: click.Parameter) -> str:
     return str(getattr(option, "setting", option.name))
 

@@ -251,6 +251,13 @@ def featured(
     return found
 
 
+def requested_features(reader: ReaderOptions) -> list[str] | None:
+    """Return the columns to use as features, or None for all that can be."""
+    if reader.no_features:
+        return []
+    return None if reader.features is None else [*map(str.strip, reader.features.split(","))]
+
+
 def note_weights(models: Iterable[Model], ratings: Ratings) -> None:
     """Report which models ignore the weights of interactions."""
     names = [model.name for model in models if not model.uses_weights]

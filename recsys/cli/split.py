@@ -188,6 +188,12 @@ def split(
     form: str = cli.declared(
         "", "Format of the files.", "--format", type=click.Choice(["csv", "parquet"]), default="csv"
     ),
+    keep_col: tuple[str, ...] = cli.declared(
+        "NAME",
+        "Column of users to save though it cannot be a feature; repeatable.",
+        multiple=True,
+        commas=True,
+    ),
     seed: int = cli.declared(
         "N", "Random seed.", default=0, type=click.IntRange(min=0), section="Splitting"
     ),
@@ -195,17 +201,32 @@ def split(
     """Split ratings into training and test files.
 
     DIR contains train.csv and test.csv; history.csv, with the other ratings of the users that
-    --method users holds out; items.parquet and users.parquet, if there are tables of items or
-    users; and split.json, with the method, a fingerprint and counts. With --method k-fold, it
-    contains one directory for each fold. DIR is written to a temporary directory and moved into
-    place when complete. To evaluate models on it, run `recsys evaluate DIR`.
+    --method users holds out; items.parquet and users.parquet, if there are tables of items or users
+    (of users, the columns that can be features); and split.json, with the method, a fingerprint and
+    counts. With --method k-fold, it contains one directory for each fold. DIR is written to a
+    temporary directory and moved into place when complete. To evaluate models on it, run
+    `recsys evaluate DIR`.
     """
     from recsys.storage import check_split_target, save_split
+    from recsys.user_columns import check_columns, useful_columns
 
     splitting.check()
     check_split_target(out, overwrite=force)
-    parts = make_splits(inputs.load_ratings(ratings, reader), splitting, seed)
-    save_split(parts, out, form="parquet" if form == "parquet" else "csv", overwrite=force)
+    whole = inputs.load_ratings(ratings, reader)
+    check_columns(whole, keep_col)
+    features = inputs.requested_features(reader)
+    columns = useful_columns(whole, features, keep_col)
+    if columns is not None:
+        note(str(columns))
+    parts = make_splits(whole, splitting, seed)
+    save_split(
+        parts,
+        out,
+        form="parquet" if form == "parquet" else "csv",
+        overwrite=force,
+        features=features,
+        keep_columns=keep_col,
+    )
     first = parts if isinstance(parts, evaluation.Split) else parts[0]
     sizes = f"{first.train.n_ratings:,} for training, {first.test.n_ratings:,} for testing"
     if first.history is not None:

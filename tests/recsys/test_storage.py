@@ -100,7 +100,7 @@ def recommender():
 @pytest.fixture
 def saved(recommender, tmp_path):
     path = tmp_path / "model"
-    recommender.save(path)
+    recommender.save(path, keep_columns=["age"])
     return path
 
 

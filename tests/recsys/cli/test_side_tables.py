@@ -39,7 +39,8 @@ def everyone(run: Any, *options: str) -> set[tuple[str, str]]:
 
 
 def test_conditions_on_a_saved_model(run):
-    said = run("fit", *READING, "--out", "m", "--model", "popular").stderr
+    keep = ("--keep-col", "age", "--keep-col", "vip")
+    said = run("fit", *READING, "--out", "m", "--model", "popular", *keep).stderr
     assert (
         "; wares.csv (has 1 without ratings): name (title), price (number), kind (2 values), "
         "since (date), tags (list of 3); people.csv (lacks 1 of 3 users): age (number), vip "
@@ -68,7 +69,7 @@ def test_conditions_on_a_saved_model(run):
 
 
 def test_tables_are_shown_by_info_and_inspect(run):
-    run("fit", *READING, "--out", "m", "--model", "popular")
+    run("fit", *READING, "--out", "m", "--model", "popular", "--keep-col", "vip,age")
     shown = json.loads(run("info", "m", "--json").stdout)
     assert shown["item table"] == {
         "name": "text", "price": "number", "kind": "category", "since": "date", "tags": "list",
@@ -91,7 +92,7 @@ def test_a_data_file_takes_tables_as_well(run):
 
 
 def test_todays_table_replaces_the_one_that_a_model_has_kept(run):
-    run("fit", *READING, "--out", "m", "--model", "popular")
+    run("fit", *READING, "--out", "m", "--model", "popular", "--keep-col", "vip")
     Path("today.csv").write_text("sku,price\na1,70\nb2,5\n")
     cheap = run(
         *("recommend", "m", "--all", "--include-seen", "--format", "jsonl"),

@@ -46,7 +46,9 @@ def ratings_of_large_ids() -> Ratings:
 @pytest.fixture(scope="module")
 def saved_of_large_ids(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "model"
-    Recommender("als", factors=3, iterations=3).fit(ratings_of_large_ids()).save(path)
+    Recommender("als", factors=3, iterations=3).fit(ratings_of_large_ids()).save(
+        path, keep_columns=["household"]
+    )
     texts = ["the nurse called the doctor", "the doctor left", "a quiet harbour town"]
     LSI(2).fit(texts, ids=[ITEM, ITEM + 1, ITEM + 2]).save(path.with_name("index"))
     return path
