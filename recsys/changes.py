@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from recsys.data.age import DAY, FADED, check_reach, present, reference_time
 from recsys.data.csr import Entries, Values
-from recsys.data.events import EventRule, collect, joined_entries, with_common_kinds
+from recsys.data.events import EventRule, collect, common_kinds, joined_entries, set_kinds
 from recsys.data.features import Features
 from recsys.data.ids import Ids, IdsLike, Spot
-from recsys.data.ratings import Ratings, restricted, table_of, with_collected
+from recsys.data.ratings import Ratings, restricted, table_of
+from recsys.data.splice import with_rows
 from recsys.data.times import duration
 from recsys.errors import DataError
 from recsys.models.base import Indices
@@ -249,87 +250,185 @@ def change_of(
         If a user to forget is unknown.
     """
     length = None if window is None else duration(window, "window")
+    forgotten = None if forget is None else Ids(forget, "user")
     whole, newer = old, new
-    if forget is not None:
-        forgotten = Ids(forget, "user")
+    if forgotten is not None:
         _check_known(forgotten, old, new)
         whole = _without_rows(old, forgotten)
         newer = None if new is None else _without_rows(new, forgotten)
-    n_old = old.n_ratings if old.events is None else len(old.events)
-    parts = [whole]
     if newer is not None:
         whole = _with_ids_of(whole, newer)
-        parts = [whole, newer.renumbered(whole.users, whole.items)]
-    entries, rule = joined_events(parts)
-    selected = np.ones(len(entries.rows), np.bool_)
-    if forget is not None:
-        selected &= (forgotten.find(whole.users.values) < 0)[entries.rows]
-    is_late = np.zeros(len(selected), np.bool_)
+        newer = newer.renumbered(whole.users, whole.items)
+    leaving = np.zeros(whole.n_users, np.bool_)
+    if forgotten is not None:
+        leaving = forgotten.find(whole.users.values) >= 0
+    parts = [whole] if newer is None else [whole, newer]
+    rule = _common_rule(parts)
+    if length is not None or rule.half_life is not None:
+        _check_times(parts, "A window" if length is not None else "A half-life")
+    present_time = present() if now is None else now
+    reach = _reach(parts, leaving, length, present_time)
     if length is not None:
-        _check_times(old, new)
-    if entries.seconds is not None and selected.any():
-        reference = reference_time(entries.seconds[selected], present() if now is None else now)
-        is_late = selected & (entries.seconds > reference)
-        selected &= ~is_late
-        if length is not None:
-            _check_reach(entries, whole, selected, reference - length, f"--window {window}")
-            selected &= entries.seconds >= reference - length
-        if rule.half_life is not None and new is not None:
-            fading = reference - FADED * rule.half_life
-            half_life = f"--half-life {rule.half_life / DAY:g}d"
-            _check_reach(entries, whole, selected, fading, half_life)
-    lost_users = _lost(entries.rows, selected, whole.n_users) & ~described(whole, "user")
-    lost_items = _lost(entries.columns, selected, whole.n_items) & ~described(whole, "item")
-    if forget is not None:
-        lost_users |= forgotten.find(whole.users.values) >= 0
+        _check_reach(parts, leaving, reach, f"--window {window}")
+    if rule.half_life is not None and new is not None:
+        fading = replace(reach, first=reach.last - FADED * rule.half_life)
+        _check_reach(parts, leaving, fading, f"--half-life {rule.half_life / DAY:g}d")
+    users = _touched_users(parts, rule, leaving, reach)
+    parts[0] = _of_users(whole, users)
+    entries = _joined_events(parts, rule)
+    selected = ~leaving[entries.rows]
+    n_late = 0
+    if entries.seconds is not None:
+        late = entries.seconds > reach.last
+        n_late = int(np.count_nonzero(late & selected))
+        selected &= ~late & (entries.seconds >= reach.first)
+    n_old = _n_events(parts[0])
     n_removed = int(np.count_nonzero(~selected[:n_old]))
-    if not selected.all():
+    n_selected = int(np.count_nonzero(selected))
+    removed_rows, removed_columns = entries.rows[~selected], entries.columns[~selected]
+    if n_selected < len(selected):
         entries = entries.take(selected)
-    n_selected = len(entries.rows)
-    if rule.half_life is not None and entries.seconds is None:
-        raise DataError(
-            "The weights of the model's interactions depend on their age, and the new ones have "
-            "no times; name their column with --timestamp-col (timestamp=)."
-        )
     collected = collect(
         entries, whole.shape, rule, implicit=old.implicit, known_order=_common_order(parts)
     )
     n_added = n_selected - collected.n_same - (n_old - n_removed)
     after = whole
     if n_added or n_removed or not _is_same_rule(old.rule, rule):
-        after = with_collected(whole, collected)
+        after = with_rows(whole, collected, users)
     if new is not None and new.source is not None:
         name = f"{new.source.name} and earlier ratings"
         after = replace(after, source=replace(new.source, name=name, options={}))
-    after = restricted(after, ~lost_users, ~lost_items)
-    change = _compared(old, after)
+    has_users, has_items = _with_events(after)
+    lost_users = (_mask_of(removed_rows, whole.n_users) & ~has_users) & ~described(whole, "user")
+    lost_items = (_mask_of(removed_columns, whole.n_items) & ~has_items) & ~described(whole, "item")
+    after = restricted(after, ~(lost_users | leaving), ~lost_items)
     return replace(
-        change,
+        _compared(old, after),
         n_added=n_added,
         n_removed=n_removed,
-        n_late=int(np.count_nonzero(is_late)),
+        n_late=n_late,
         n_repeated=collected.n_same,
     )
 
 
-def _check_reach(
-    entries: Entries,
-    ratings: Ratings,
-    selected: npt.NDArray[np.bool_],
-    start: float,
-    what: str,
-) -> None:
-    """Check that not a few of the selected events decide that the others are dropped."""
-    places = np.flatnonzero(selected)
+@dataclass(frozen=True)
+class _Reach:
+    """Times of the first and the last event that stay, in seconds."""
 
-    def place(row: int) -> Spot:
-        event = int(places[row])
-        user = ratings.users.values[int(entries.rows[event])]
-        item = ratings.items.values[int(entries.columns[event])]
+    first: float = -np.inf
+    last: float = np.inf
+
+
+def _reach(
+    parts: Sequence[Ratings], leaving: npt.NDArray[np.bool_], length: float | None, now: int
+) -> _Reach:
+    """Return the times within a window, or since ever, before the newest event of the past."""
+    if any(part.seconds is None for part in parts):
+        return _Reach()
+    seconds = np.concatenate([_staying(part, leaving).seconds for part in parts])
+    if not len(seconds):
+        return _Reach()
+    last = reference_time(seconds, now)
+    return _Reach(-np.inf if length is None else last - length, last)
+
+
+class _Timed(NamedTuple):
+    """Users, items and times of events, in any order."""
+
+    users: npt.NDArray[np.int32]
+    items: npt.NDArray[np.int32]
+    seconds: npt.NDArray[Any]
+
+
+def _timed(ratings: Ratings) -> _Timed:
+    """Return the users, items and times of the events of ratings with times."""
+    events = ratings.events
+    if events is None:
+        users = ratings.user_index_of_nonzeros()
+        return _Timed(users, ratings.indices, np.asarray(ratings.seconds))
+    return _Timed(events.users, events.items, np.asarray(events.seconds))
+
+
+def _staying(ratings: Ratings, leaving: npt.NDArray[np.bool_]) -> _Timed:
+    """Return the events of the users who are not forgotten."""
+    events = _timed(ratings)
+    if not leaving.any():
+        return events
+    stays = ~leaving[events.users]
+    return _Timed(events.users[stays], events.items[stays], events.seconds[stays])
+
+
+def _check_reach(
+    parts: Sequence[Ratings], leaving: npt.NDArray[np.bool_], reach: _Reach, what: str
+) -> None:
+    """Check that not a few events of the past decide that the others are dropped."""
+    events = [_staying(part, leaving) for part in parts]
+    users, items, seconds = (np.concatenate(arrays) for arrays in zip(*events, strict=True))
+    past = np.flatnonzero(seconds <= reach.last)
+    ratings = parts[0]
+
+    def location(row: int) -> Spot:
+        event = int(past[row])
+        user = ratings.users.values[int(users[event])]
+        item = ratings.items.values[int(items[event])]
         return Spot((event,), f"user {user!r}, item {item!r}")
 
-    seconds = cast("npt.NDArray[Any]", entries.seconds)[places]
-    check_reach(seconds, start, what, place)
+    check_reach(seconds[past], reach.first, what, location)
+
+
+def _touched_users(
+    parts: Sequence[Ratings],
+    rule: EventRule,
+    leaving: npt.NDArray[np.bool_],
+    reach: _Reach,
+) -> npt.NDArray[np.bool_]:
+    """Mark the users whose ratings may change, so that only their events are read again."""
+    old = parts[0]
+    touched = leaving.copy()
+    if old.rule != rule or len({part.seconds is None for part in parts}) > 1:
+        return np.ones_like(touched)
+    if old.seconds is not None:
+        events = _timed(old)
+        leaves = (events.seconds < reach.first) | (events.seconds > reach.last)
+        touched[events.users[leaves]] = True
+    for new in parts[1:]:
+        touched[new.log.users] = True
+        known, keys = old.log.keys, new.log.keys
+        if known is not None and keys is not None:  # of an event that has another user by now
+            touched[old.log.users[np.isin(known, keys[keys > 0])]] = True
+    if rule.half_life is not None and touched.any():  # the age of all events may change
+        touched[:] = True
+    return touched
+
+
+def _of_users(ratings: Ratings, users: npt.NDArray[np.bool_]) -> Ratings:
+    """Return the ratings and events of some users, with the same users and items."""
+    if users.all():
+        return ratings
+    part = ratings.take(users[ratings.user_index_of_nonzeros()])
+    events = ratings.events
+    if events is not None:
+        events = events.take(users[events.users])
+    return replace(part, events=events, rule=ratings.rule)
+
+
+def _n_events(ratings: Ratings) -> int:
+    return ratings.n_ratings if ratings.events is None else len(ratings.events)
+
+
+def _with_events(ratings: Ratings) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return which users and which items have events."""
+    events = ratings.events
+    items = ratings.indices if events is None else events.items
+    indptr = ratings.indptr if events is None else events.indptr
+    return np.diff(indptr) > 0, _mask_of(items, ratings.n_items)
+
+
+def _mask_of(indices: npt.NDArray[np.int32], n: int) -> npt.NDArray[np.bool_]:
+    """Return n flags, True at the given indices."""
+    mask = np.zeros(n, np.bool_)
+    mask[indices] = True
+    return mask
 
 
 def _is_same_rule(one: EventRule, other: EventRule) -> bool:
@@ -341,27 +440,34 @@ def _is_same_rule(one: EventRule, other: EventRule) -> bool:
     return same_kinds and (one.policy, one.half_life) == (other.policy, other.half_life)
 
 
-def joined_events(parts: Sequence[Ratings]) -> tuple[Entries, EventRule]:
-    """Return the events of ratings with the same ids, one after the other, and their rule.
+def _common_rule(parts: Sequence[Ratings]) -> EventRule:
+    """Return the rule for the events of all parts.
 
     Options that were given with the last ratings decide, and otherwise the first rule.
     """
-    logs = [_entries_of(part) for part in parts]
-    kinds_rule = with_common_kinds(logs, [part.rule for part in parts])
     first, last = parts[0].rule, parts[-1].rule
-    options: Mapping[str, Any] = {}
-    if parts[-1].source is not None:
-        options = parts[-1].source.options
-    policy = last.policy if "duplicates" in options else first.policy
-    if "sum" in (first.policy, last.policy) and "duplicates" not in options:
-        policy = "sum" if parts[0].implicit else policy
-    rule = EventRule(
-        policy,
-        last.half_life if "half_life" in options else first.half_life,
-        kinds_rule.kinds,
-        kinds_rule.weights,
-    )
-    return joined_entries(logs), rule
+    source = parts[-1].source
+    options = {} if source is None else source.options
+    policy, half_life = first.policy, first.half_life
+    if "duplicates" in options:
+        policy = last.policy
+    elif parts[0].implicit and last.policy == "sum":
+        policy = "sum"
+    if "half_life" in options:
+        half_life = last.half_life
+    kinds, weights = common_kinds([part.rule for part in parts])
+    return EventRule(policy, half_life, kinds, weights)
+
+
+def _joined_events(parts: Sequence[Ratings], rule: EventRule) -> Entries:
+    """Return the events of ratings with the same ids, one part after the other."""
+    entries = []
+    for part in parts:
+        events = _entries_of(part)
+        if rule.kinds:
+            set_kinds(events, part.rule.kinds, rule.kinds)
+        entries.append(events)
+    return joined_entries(entries)
 
 
 def _common_order(parts: Sequence[Ratings]) -> npt.NDArray[np.bool_] | None:
@@ -392,31 +498,16 @@ def described(ratings: Ratings, side: str) -> npt.NDArray[np.bool_]:
     return table.rows_of(ids) >= 0
 
 
-def _lost(
-    indices: npt.NDArray[np.int32], selected: npt.NDArray[np.bool_], n: int
-) -> npt.NDArray[np.bool_]:
-    """Mark the users (or items) all of whose events are removed."""
-    if selected.all():
-        return np.zeros(n, np.bool_)
-    before = np.bincount(indices, minlength=n)
-    after = np.bincount(indices[selected], minlength=n)
-    return np.asarray((before > 0) & (after == 0))
-
-
-def _check_times(old: Ratings, new: Ratings | None) -> None:
-    """Check that all ratings have times.
+def _check_times(parts: Sequence[Ratings], what: str) -> None:
+    """Check that the ratings of the model, and new ones, have times.
 
     Raises
     ------
     DataError
     """
-    which = None
-    if old.seconds is None:
-        which = "the model's"
-    elif new is not None and new.seconds is None:
-        which = "the new"
-    if which is not None:
-        raise DataError(f"A window needs timestamps, and {which} ratings have none.")
+    for part, which in zip(parts, ("the model's", "the new"), strict=False):
+        if part.seconds is None:
+            raise DataError(f"{what} needs timestamps, and {which} ratings have none.")
 
 
 def _compared(old: Ratings, after: Ratings) -> Change:

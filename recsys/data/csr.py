@@ -537,8 +537,29 @@ def group_rows(entries: Entries, n_rows: int) -> Grouped:
 def sort_rows(grouped: Grouped) -> None:
     """Sort the entries of each row by column in place; repeated columns keep their order."""
     others = [array for name, array in grouped.arrays.items() if name != "columns"]
-    columns = grouped.arrays["columns"]
-    backends.active.sort_rows(grouped.indptr, columns, others, default_threads.get())
+    _sort_by(grouped.arrays["columns"], grouped.indptr, others)
+
+
+def sort_rows_by(grouped: Grouped, keys: npt.NDArray[Any]) -> Grouped:
+    """Sort the entries of each row by keys; entries with the same key keep their order.
+
+    Returns copies of the arrays. The compiled sort takes 32-bit keys, and others are sorted by
+    NumPy.
+    """
+    low, high = (keys.min(), keys.max()) if len(keys) else (0, 0)
+    if keys.dtype.kind == "f" or int(high) - int(low) > _INT32.max:
+        return grouped.reordered(np.lexsort((keys, grouped.rows)))
+    arrays = {name: array.copy() for name, array in grouped.arrays.items()}
+    shifted = (keys - low).astype(np.int32)
+    _sort_by(shifted, grouped.indptr, list(arrays.values()))
+    return Grouped(grouped.indptr, arrays, grouped.levels)
+
+
+def _sort_by(
+    keys: npt.NDArray[np.int32], indptr: npt.NDArray[np.int64], arrays: list[npt.NDArray[Any]]
+) -> None:
+    """Sort keys within each row in place, and arrays with them."""
+    backends.active.sort_rows(indptr, keys, arrays, default_threads.get())
 
 
 def are_repeats(grouped: Grouped) -> npt.NDArray[np.bool_]:

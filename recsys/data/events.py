@@ -21,10 +21,12 @@ from recsys.data.csr import (
     in_common,
     merged,
     sort_rows,
+    sort_rows_by,
     to_csr,
 )
 from recsys.data.rows import NO_EVENT, Policy, check_kinds
 
+_CHUNK = 1 << 18  # events compared at once, to limit temporary memory
 _LEAST_WEIGHT = np.float32(1e-12)  # of an old interaction, so that it does not underflow
 
 Mask = npt.NDArray[np.bool_]
@@ -151,6 +153,11 @@ class Collected(NamedTuple):
     n_same: int = 0
     n_returned: int = 0
 
+    @property
+    def log(self) -> Events:
+        """The events behind the ratings."""
+        return implied_events(self.csr) if self.events is None else self.events
+
 
 def collect(
     entries: Entries,
@@ -180,17 +187,39 @@ def collect(
         if repeated.any():
             grouped = grouped.take(~repeated)
             order = _order_of_time(grouped, known_order)
-    rule = _with_used_kinds(grouped, rule)
     events = _as_events(_sorted_by_time(grouped, order.in_time_order))
     csr, n_returned = aggregate(events, shape, rule, implicit=implicit)
-    has_several = csr.n_duplicates > 0 or n_returned > 0
-    tells_more = (
-        has_details
-        or order.has_ties
-        or (has_several and ("seconds" in grouped.arrays or rule.policy in ("mean", "sum")))
-    )
-    stored = events if tells_more else None
+    is_told = ratings_tell(csr, events, rule, order.in_time_order)
+    stored = None if is_told else events
     return Collected(csr, stored, rule, order.in_time_order, n_same, n_returned)
+
+
+def with_used_kinds(collected: Collected) -> Collected:
+    """Renumber the kinds of events without those that do not occur."""
+    events, rule = collected.events, collected.rule
+    if events is None or events.kinds is None:
+        return collected
+    used = np.flatnonzero(np.bincount(events.kinds, minlength=len(rule.kinds)))
+    if len(used) == len(rule.kinds):
+        return collected
+    table = np.zeros(len(rule.kinds), np.uint8)
+    table[used] = np.arange(len(used))
+    kinds = tuple(rule.kinds[code] for code in used)
+    weights = tuple(rule.weights[code] for code in used)
+    return collected._replace(
+        events=replace(events, kinds=table[events.kinds]),
+        rule=replace(rule, kinds=kinds, weights=weights),
+    )
+
+
+def ratings_tell(csr: CSR, events: Events, rule: EventRule, in_time_order: Mask | None) -> bool:
+    """Return whether ratings tell all that is known of the events behind them."""
+    if rule.half_life is not None or events.kinds is not None or events.keys is not None:
+        return False
+    has_several = len(events) != len(csr.indices)
+    if has_several and (events.seconds is not None or rule.policy in ("mean", "sum")):
+        return False
+    return not _order_of_time(_grouped(events), in_time_order).has_ties
 
 
 def aggregate(
@@ -257,31 +286,36 @@ def joined_entries(parts: Sequence[Entries]) -> Entries:
     )
 
 
-def with_common_kinds(parts: Sequence[Entries], rules: Sequence[EventRule]) -> EventRule:
-    """Give entries common codes of kinds in place, and return the last rule with these kinds.
+def common_kinds(rules: Sequence[EventRule]) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Return the kinds of all rules, and the weight that the last rule with a kind gives it.
 
-    The weight of a kind is that of the last rule with it; an event without a kind weighs 1.
+    If some rules have kinds, the others are of events without a kind, which weigh 1.
 
     Raises
     ------
     DataError
         If there are more than 256 kinds.
     """
-    if all(part.kinds is None for part in parts):
-        return replace(rules[-1], kinds=(), weights=())
+    if not any(rule.kinds for rule in rules):
+        return (), ()
     weights: dict[str, float] = {}
-    for part, rule in zip(parts, rules, strict=True):
-        if part.kinds is None:
+    for rule in rules:
+        if not rule.kinds:
             weights.setdefault(NO_EVENT, 1.0)
         weights |= dict(zip(rule.kinds, rule.weights, strict=True))
     check_kinds(len(weights))
     kinds = tuple(sorted(weights))
-    for part, rule in zip(parts, rules, strict=True):
-        if part.kinds is None:
-            part.kinds = np.full(len(part.rows), kinds.index(NO_EVENT), np.uint8)
-        else:
-            part.kinds = np.array([kinds.index(name) for name in rule.kinds], np.uint8)[part.kinds]
-    return replace(rules[-1], kinds=kinds, weights=tuple(weights[kind] for kind in kinds))
+    return kinds, tuple(weights[kind] for kind in kinds)
+
+
+def set_kinds(entries: Entries, own: tuple[str, ...], kinds: tuple[str, ...]) -> None:
+    """Replace codes of `own` kinds by codes of `kinds`; entries without one get a code, too."""
+    if entries.kinds is None:
+        code = kinds.index(NO_EVENT) if NO_EVENT in kinds else 0
+        entries.kinds = np.full(len(entries.rows), code, np.uint8)
+    elif own != kinds:
+        table = np.array([kinds.index(kind) for kind in own], np.uint8)
+        entries.kinds = table[entries.kinds]
 
 
 def _joined(parts: Sequence[Entries], name: str, dtype: Any) -> npt.NDArray[Any] | None:
@@ -320,17 +354,23 @@ def _order_of_time(grouped: Grouped, known_order: Mask | None) -> _Order:
     if seconds is None:
         return _Order(None, False)
     indptr = grouped.indptr
-    same_user = np.ones(max(len(seconds) - 1, 0), np.bool_)
-    starts = indptr[1:-1]
-    same_user[starts[(starts > 0) & (starts < len(seconds))] - 1] = False
-    falls = np.flatnonzero((seconds[1:] < seconds[:-1]) & same_user)
     in_order = np.ones(len(indptr) - 1, np.bool_)
-    in_order[np.searchsorted(indptr, falls, side="right") - 1] = False
     if known_order is not None:
         in_order &= known_order
-    ties = np.flatnonzero((seconds[1:] == seconds[:-1]) & same_user)
-    users = np.searchsorted(indptr, ties, side="right") - 1
-    return _Order(in_order, bool(in_order[users].any()))
+    with_ties = np.zeros(len(indptr) - 1, np.bool_)
+    for start in range(0, len(seconds) - 1, _CHUNK):
+        here = seconds[start : start + _CHUNK]
+        after = seconds[start + 1 : start + 1 + _CHUNK]
+        here = here[: len(after)]
+        candidates = np.flatnonzero(after <= here)
+        users = np.searchsorted(indptr, start + candidates, side="right") - 1
+        same_user = start + candidates + 1 < indptr[users + 1]
+        users = users[same_user]
+        candidates = candidates[same_user]
+        falls = after[candidates] < here[candidates]
+        in_order[users[falls]] = False
+        with_ties[users[~falls]] = True
+    return _Order(in_order, bool((in_order & with_ties).any()))
 
 
 def _if_plain(
@@ -389,31 +429,18 @@ def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return np.asarray(numbers ^ (numbers >> np.uint64(31)))
 
 
-def _with_used_kinds(grouped: Grouped, rule: EventRule) -> EventRule:
-    """Renumber the kinds of events without those that do not occur."""
-    codes = grouped.arrays.get("kinds")
-    if codes is None:
-        return rule
-    used = np.flatnonzero(np.bincount(codes, minlength=len(rule.kinds)))
-    table = np.zeros(len(rule.kinds), np.uint8)
-    table[used] = np.arange(len(used))
-    grouped.arrays["kinds"] = table[codes]
-    kinds = tuple(rule.kinds[code] for code in used)
-    return replace(rule, kinds=kinds, weights=tuple(rule.weights[code] for code in used))
-
-
 def _sorted_by_time(grouped: Grouped, in_time_order: Mask | None) -> Grouped:
     """Sort the events of each user by time, and ties by item unless the rows are in order."""
-    rows = grouped.rows
-    columns = grouped.arrays["columns"]
+    items = grouped.arrays["columns"]
     seconds = grouped.arrays.get("seconds")
     if seconds is None:
-        return grouped.reordered(np.lexsort((columns, rows)))
+        return sort_rows_by(grouped, items)
     if in_time_order is not None:
         if in_time_order.all():
             return grouped
-        columns = np.where(in_time_order[rows], np.int32(0), columns)
-    return grouped.reordered(np.lexsort((columns, seconds, rows)))
+        items = np.where(in_time_order[grouped.rows], np.int32(0), items)
+    by_item = sort_rows_by(grouped, items)
+    return sort_rows_by(by_item, by_item.arrays["seconds"])
 
 
 def _without_returned(csr: CSR, *, implicit: bool) -> tuple[CSR, int]:

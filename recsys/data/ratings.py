@@ -31,6 +31,7 @@ from recsys.data.events import (
     aggregate,
     collect,
     implied_events,
+    with_used_kinds,
 )
 from recsys.data.features import FeatureRequest, Features, TableLike
 from recsys.data.feedback import Feedback
@@ -716,7 +717,7 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
     shape = len(users), len(items)
     if policy == "error":
         _check_unrepeated(users, items, entries, rows.place)
-    collected = collect(entries, shape, rule, implicit=rows.implicit)
+    collected = with_used_kinds(collect(entries, shape, rule, implicit=rows.implicit))
     counts = np.diff(collected.csr.indptr)
     if len(users) and users.values[int(counts.argmax())] == "NA":
         rows.remarks.append("the user 'NA' has the most items, and may stand for none")

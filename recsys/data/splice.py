@@ -1,0 +1,101 @@
+"""Replacement of the ratings of some users, with their events, in time proportional to a copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recsys.data.csr import CSR, Values, compact_times, in_common
+from recsys.data.events import Collected, Events, is_all_ones, ratings_tell, with_used_kinds
+from recsys.data.ratings import Ratings, with_collected
+
+Mask = npt.NDArray[np.bool_]
+Codes = npt.NDArray[np.uint8] | npt.NDArray[np.uint64]
+
+
+def with_rows(ratings: Ratings, part: Collected, users: Mask) -> Ratings:
+    """Return ratings in which some users have other ratings and events.
+
+    `part` has ratings of these users only, with the users and items of `ratings`, and was made by
+    the rule that made `ratings`. The result has the arrays of one reading of all events.
+    """
+    rows = _Rows(ratings.indptr, part.csr.indptr, users)
+    values = _mixed_values(rows, Values(ratings.data, ratings.levels), part.csr.values)
+    seconds = _mixed_times(rows, ratings.seconds, part.csr.seconds)
+    indices = rows.mixed(ratings.indices, part.csr.indices)
+    csr = CSR(ratings.shape, rows.indptr, indices, values, seconds)
+    in_time_order = ratings.in_time_order
+    if in_time_order is not None and part.in_time_order is not None:
+        in_time_order = np.where(users, part.in_time_order, in_time_order)
+    events = None
+    if ratings.events is not None or part.events is not None:
+        events = _mixed_events(ratings, part, users)
+    if events is not None and ratings_tell(csr, events, part.rule, in_time_order):
+        events = None
+    whole = Collected(csr, events, part.rule, in_time_order, part.n_same)
+    return with_collected(ratings, with_used_kinds(whole))
+
+
+class _Rows:
+    """Rows of two sets of arrays by user: those of marked users from the second set."""
+
+    def __init__(self, old: npt.NDArray[np.int64], new: npt.NDArray[np.int64], users: Mask) -> None:
+        counts = np.where(users, np.diff(new), np.diff(old))
+        self.indptr = np.append(0, np.cumsum(counts))
+        self.n_old = int(old[-1])
+        self.n_new = int(new[-1])
+        self._is_new = np.repeat(users, counts)
+        self._is_kept = np.repeat(~users, np.diff(old))
+
+    def mixed(self, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return an array with the entries of both, which `new` has of the marked users only."""
+        array = np.empty(len(self._is_new), np.result_type(old, new))
+        array[self._is_new] = new
+        array[~self._is_new] = old[self._is_kept]
+        return array
+
+
+def _mixed_values(rows: _Rows, old: Values, new: Values) -> Values:
+    """Mix values, as codes of the levels that occur if they are few."""
+    old, new = in_common(old, new)
+    return Values(rows.mixed(old.data, new.data), old.levels).compact()
+
+
+def _mixed_times(rows: _Rows, old: Any, new: Any) -> Any:
+    """Mix times, which both have or neither."""
+    if old is None or new is None:
+        return None
+    return compact_times(rows.mixed(old, new))
+
+
+def _mixed_events(ratings: Ratings, part: Collected, users: Mask) -> Events:
+    """Mix the logs of both."""
+    old, new = ratings.log, part.log
+    rows = _Rows(old.indptr, new.indptr, users)
+    values = None
+    if old.values is not None or new.values is not None:
+        values = _mixed_values(
+            rows,
+            old.values or Values.ones(len(old)),
+            new.values or Values.ones(len(new)),
+        )
+        if is_all_ones(values):
+            values = None
+    seconds = _mixed_times(rows, old.seconds, new.seconds)
+    items = rows.mixed(old.items, new.items)
+    kinds = _mixed_codes(rows, old.kinds, new.kinds)
+    keys = _mixed_codes(rows, old.keys, new.keys)
+    return Events(rows.indptr, items, values, seconds, kinds, keys)
+
+
+def _mixed_codes(rows: _Rows, old: Codes | None, new: Codes | None) -> Any:
+    """Mix kinds or keys, with zeros for a log without them."""
+    if old is None and new is None:
+        return None
+    if old is None:
+        old = np.zeros(rows.n_old, np.uint64)
+    if new is None:
+        new = np.zeros(rows.n_new, np.uint64)
+    return rows.mixed(old, new)
