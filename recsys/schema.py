@@ -73,8 +73,10 @@ MEASURED = "metrics.json"
 SPLIT_MANIFEST = "split.json"
 SPLIT_FORMAT: Literal["recsys-split"] = "recsys-split"
 _FEW_TEXTS = 2**16  # maximum number of texts that Python slices faster than polars
-_ATTEMPTS = 20  # maximum number of times to open a directory that is replaced again and again
-_PAUSE = 0.02  # seconds before the second attempt, and one more of them before each further one
+ATTEMPTS = 20
+"""Maximum number of times to read a directory that is replaced again and again."""
+PAUSE = 0.02
+"""Seconds before the second attempt; there are as many more before each further one."""
 
 Scalar: TypeAlias = bool | int | float | str | None
 ColumnType: TypeAlias = Literal["number", "text", "list", "date", "datetime"]
@@ -515,15 +517,15 @@ def read_directory(path: str | Path, form: Form, read: Callable[[SavedDirectory]
     ------
     ModelFileError
     """
-    for attempt in range(1, _ATTEMPTS + 1):
+    for attempt in range(1, ATTEMPTS + 1):
         with _opened(path, form) as directory:
             try:
                 with reading_directory(path, form):
                     return read(directory)
             except ModelFileError:
-                if attempt == _ATTEMPTS or not directory.was_replaced():
+                if attempt == ATTEMPTS or not directory.was_replaced():
                     raise
-        time.sleep(attempt * _PAUSE)
+        time.sleep(attempt * PAUSE)
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -563,15 +565,15 @@ def _opened(path: str | Path, form: Form) -> SavedDirectory:
         raise ModelFileError(f"The {form.noun} {path} cannot be read: {reason}.") from error
 
 
-def read_document_of(directory: SavedDirectory) -> dict[str, Any]:
-    """Read the model.json of a saved directory.
+def read_document_of(directory: SavedDirectory, name: str = MANIFEST) -> dict[str, Any]:
+    """Read a JSON object in a saved directory.
 
     Raises
     ------
     DamageError
     """
-    with directory.open(MANIFEST) as stream:
-        return _json_object(stream, MANIFEST)
+    with directory.open(name) as stream:
+        return _json_object(stream, name)
 
 
 def checked_manifest(directory: SavedDirectory, form: Form) -> Manifest:
@@ -675,6 +677,7 @@ def _loaded_spark_model(directory: SavedDirectory) -> Saved:
     saved = Saved(*resolve_name("recsys.spark.results:load_result")(directory.real))
     if directory.was_replaced():
         raise DamageError("it was replaced while it was read")
+    check_finite(saved.model._arrays())
     return saved
 
 

@@ -31,15 +31,17 @@ from __future__ import annotations
 import os
 import platform
 import re
+import stat
+import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
@@ -76,6 +78,8 @@ from recsys.user_columns import (
 
 if TYPE_CHECKING:
     from recsys.evaluation.splits import Split
+
+T = TypeVar("T")
 
 _SIDES: tuple[schema.Side, ...] = ("user", "item")
 _OWN = re.compile(
@@ -496,7 +500,7 @@ def split_files(path: str | Path) -> dict[str, Path] | None:
     for entry in sorted(folder.iterdir()):
         stem, _, suffix = entry.name.partition(".")
         plain = suffix.removesuffix(".gz").removesuffix(".zst")
-        if stem in _PARTS and plain in _SUFFIXES and stem not in files:
+        if stem in _PARTS and plain in _SUFFIXES and stem not in files and entry.is_file():
             files[stem] = entry
     return files if {"train", "test"} <= set(files) else None
 
@@ -504,6 +508,43 @@ def split_files(path: str | Path) -> dict[str, Path] | None:
 def is_split(path: str | Path) -> bool:
     """Return whether `path` is a directory with a split or with folds."""
     return split_files(path) is not None or bool((m := read_split_manifest(path)) and m.folds)
+
+
+def read_undisturbed(folder: Path, read: Callable[[Path], T]) -> T:
+    """Return what `read` reads in a directory; call it again if another one takes its place.
+
+    `read` gets the directory itself, not a link to it that may move.
+
+    Raises
+    ------
+    DataError, OSError
+    """
+    for attempt in range(1, schema.ATTEMPTS + 1):
+        real = Path(os.path.realpath(folder))
+        place = folder if real == folder.absolute() else real
+        state = _state(place)
+        try:
+            result = read(place)
+        except (DataError, OSError):
+            if attempt == schema.ATTEMPTS or _state(Path(os.path.realpath(folder))) == state:
+                raise
+        else:
+            if attempt == schema.ATTEMPTS or _state(place) == state:
+                return result
+        time.sleep(attempt * schema.PAUSE)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _state(folder: Path) -> tuple[tuple[int, int, int], ...]:
+    """Return what changes if another split takes the place of one."""
+    entries = []
+    for path in (folder, folder / schema.SPLIT_MANIFEST):
+        with suppress(OSError):
+            status = path.stat()
+            is_directory = stat.S_ISDIR(status.st_mode)
+            changed = 0 if is_directory else status.st_mtime_ns
+            entries.append((status.st_dev, status.st_ino, changed))
+    return tuple(entries)
 
 
 def read_split_manifest(path: str | Path) -> schema.SplitManifest | None:
@@ -516,6 +557,12 @@ def read_split_manifest(path: str | Path) -> schema.SplitManifest | None:
     file = Path(path) / schema.SPLIT_MANIFEST
     if not file.is_file() or schema.SPLIT_FORMAT.encode() not in file.read_bytes():
         return None
+    links = sorted(entry.name for entry in Path(path).iterdir() if entry.is_symlink())
+    if links:
+        raise DataError(
+            f"{path} is a saved split with a link, {links[0]}; links in it are not followed, so "
+            "put the file itself there."
+        )
     try:
         return schema.checked(schema.read_document(file), schema.SplitManifest, file.name)
     except DamageError as error:

@@ -24,7 +24,7 @@ from recsys.atomic import exclusive, flush, move_link, unfinished_file
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.evaluation.results import Evaluation
-from recsys.saved_arrays import MANIFEST, DamageError, resolved
+from recsys.saved_arrays import MANIFEST, DamageError, SavedDirectory, resolved
 from recsys.schema import load_model, read_manifest
 
 LATEST = "latest"
@@ -175,10 +175,11 @@ def measured(model: str | Path) -> list[Measured]:
         If the file is damaged.
     """
     file = resolved(model) / schema.MEASURED
-    if not file.is_file():
+    if not file.exists():
         return []
     try:
-        document = schema.read_document(file)
+        with SavedDirectory(model) as directory:
+            document = schema.read_document_of(directory, file.name)
         return schema.checked(document, MeasuredFile, file.name).measured
     except DamageError as error:
         raise ModelFileError(f"{file} is damaged: {error}.") from None

@@ -26,7 +26,7 @@ from recsys.evaluation.splits import (
 from recsys.provenance import fingerprint as fingerprint  # re-exported by the package
 from recsys.readers import as_ratings, read_ratings
 from recsys.schema import SPLIT_MANIFEST
-from recsys.storage import read_split_manifest, split_files
+from recsys.storage import read_split_manifest, read_undisturbed, split_files
 from recsys.storage import save_split as save_split
 
 
@@ -189,16 +189,21 @@ def _like(train: Ratings) -> dict[str, Any]:
 def read_split(path: str | Path, read: Callable[..., Ratings] | None = None) -> Split | list[Split]:
     """Read the split in a folder, or its folds; `read` reads a file as `read_ratings` does.
 
+    If another split takes its place meanwhile, that one is read.
+
     Raises
     ------
     DataError
         If there is no split, its ratings overlap, ratings are on the wrong side of the cut, or the
         files are not those that the folder's split.json describes.
     """
-    folder = Path(path)
+    return read_undisturbed(Path(path), lambda folder: _split_in(folder, read))
+
+
+def _split_in(folder: Path, read: Callable[..., Ratings] | None) -> Split | list[Split]:
     manifest = read_split_manifest(folder)
     if manifest is not None and manifest.folds:
-        splits = [read_split(folder / name, read) for name in manifest.folds]
+        splits = [_split_in(folder / name, read) for name in manifest.folds]
         return [split for split in splits if isinstance(split, Split)]
     files = split_files(folder)
     if files is None:
@@ -206,7 +211,7 @@ def read_split(path: str | Path, read: Callable[..., Ratings] | None = None) -> 
             f"{folder} is not a split: it needs a train and a test file, such as train.csv and "
             "test.csv."
         )
-    return read_pair(files["train"], files["test"], read, files.get("history"))
+    return _pair(files["train"], files["test"], read, files.get("history"))
 
 
 def read_pair(
@@ -223,9 +228,26 @@ def read_pair(
     DataError
         As in `read_split`.
     """
-    read, folder = read or read_ratings, Path(train).parent
+    train, test = Path(train), Path(test)
+    if train.parent != test.parent or history is not None:
+        return _pair(train, test, read, history, repeats)
+
+    def pair_in(folder: Path) -> Split:
+        return _pair(folder / train.name, folder / test.name, read, None, repeats)
+
+    return read_undisturbed(train.parent, pair_in)
+
+
+def _pair(
+    train: Path,
+    test: Path,
+    read: Callable[..., Ratings] | None,
+    history: Path | None,
+    repeats: Repeats = "drop",
+) -> Split:
+    read, folder = read or read_ratings, train.parent
     files, manifest = split_files(folder) or {}, read_split_manifest(folder)
-    if (files.get("train"), files.get("test")) != (Path(train), Path(test)):
+    if (files.get("train"), files.get("test")) != (train, test):
         manifest = None
     if manifest is not None:
         history = history or files.get("history")

@@ -14,7 +14,7 @@ Indices count 0, 1, ... in the sorted order of the ids.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,11 +132,13 @@ def read_result(path: str | Path) -> SparkModel:
     ModelFileError
     """
     directory = Path(path)
+    _check_no_links(directory, [MANIFEST])
     try:
         text = (directory / MANIFEST).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise ModelFileError(f"The model {path} has no readable {MANIFEST}.") from None
     result = _parsed(text, str(path))
+    _check_no_links(directory, result.files)
     for name, size in result.files.items():
         file = directory / name
         found = file.stat().st_size if file.is_file() else None
@@ -144,6 +146,21 @@ def read_result(path: str | Path) -> SparkModel:
             problem = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
             raise ModelFileError(f"The model {path} is damaged: {name} {problem}.")
     return result
+
+
+def _check_no_links(directory: Path, names: Iterable[str]) -> None:
+    """Check that files are in a directory themselves, not by links.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    for name in names:
+        path = directory / name
+        if path.is_symlink() or (path.parent != directory and path.parent.is_symlink()):
+            raise ModelFileError(
+                f"The model {directory} is damaged: {name} is not a file; links are not followed."
+            )
 
 
 def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 import scipy.sparse as sp
 
+from recsys.atomic import move_link
 from recsys.data.features import Features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
@@ -22,6 +23,8 @@ from recsys.evaluation import (
     save_split,
     time_split,
 )
+from recsys.evaluation.split_files import read_pair
+from recsys.readers import read_ratings
 from recsys.storage import split_files
 
 
@@ -82,6 +85,56 @@ def test_tables_of_items_and_users_are_saved_too(ratings, tmp_path, form):
             assert again.kinds == table.kinds
     save_split(random_split(ratings), tmp_path / "s", overwrite=True)
     assert not (tmp_path / "s" / "items.parquet").exists()
+
+
+@pytest.fixture
+def two(ratings, tmp_path):
+    """Two saved splits, a and b, and a link to the first."""
+    for name, seed in (("a", 1), ("b", 2)):
+        save_split(random_split(ratings, random_state=seed), tmp_path / name)
+    move_link(tmp_path / "latest", "a")
+    return tmp_path
+
+
+def read_and(change, number):
+    """Return a reader of files that calls `change` once, before it reads file `number`."""
+    count = [0]
+
+    def read(*args, **options):
+        count[0] += 1
+        if count[0] == number:
+            change()
+        return read_ratings(*args, **options)
+
+    return read
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_split_is_read_whole_while_its_link_moves(two, number):
+    read = read_and(lambda: move_link(two / "latest", "b"), number)
+    assert same(read_split(two / "latest", read), read_split(two / "a"))
+    move_link(two / "latest", "a")
+    read = read_and(lambda: move_link(two / "latest", "b"), number)
+    files = two / "latest" / "train.csv", two / "latest" / "test.csv"
+    assert same(read_pair(*files, read), read_split(two / "a"))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_split_is_read_whole_while_it_is_replaced(ratings, two, number):
+    newer = random_split(ratings, random_state=2)
+    read = read_and(lambda: save_split(newer, two / "a", overwrite=True), number)
+    assert same(read_split(two / "a", read), newer)
+
+
+@pytest.mark.parametrize("name", ["train.csv", "split.json", "items.csv"])
+def test_links_in_a_saved_split_are_not_followed(two, name):
+    elsewhere = two / "elsewhere"
+    elsewhere.write_bytes((two / "a" / "train.csv").read_bytes())
+    if (two / "a" / name).exists():
+        (two / "a" / name).rename(elsewhere)
+    (two / "a" / name).symlink_to(elsewhere)
+    with pytest.raises(DataError, match=f"is a saved split with a link, {name}"):
+        read_split(two / "a")
 
 
 def test_implicit_feedback_stays_so(ratings, tmp_path):

@@ -206,6 +206,15 @@ def test_a_missing_part_is_noticed(copied):
         Recommender.load(copied)
 
 
+def test_links_in_a_result_are_not_followed(copied):
+    part = next((copied / "users").glob("part-*"))
+    elsewhere = copied.with_name("elsewhere")
+    part.rename(elsewhere)
+    part.symlink_to(elsewhere)
+    with pytest.raises(ModelFileError, match=f"{part.name} is not a file; links are not followed"):
+        Recommender.load(copied)
+
+
 def test_a_part_of_another_size_is_noticed(copied):
     part = next((copied / "users").glob("*.parquet"))
     part.write_bytes(part.read_bytes()[:-1])
