@@ -593,8 +593,7 @@ def _without_rows(ratings: Ratings, users: Ids) -> Ratings:
     """Return ratings without the rows of users in their table."""
     if (table := ratings.user_table) is None:
         return ratings
-    others = table.frame.filter(users.find(table.frame["user"]) < 0)
-    return replace(ratings, user_table=replace(table, frame=others))
+    return replace(ratings, user_table=table.without(users))
 
 
 def are_known(users: Ids, *parts: Ratings) -> npt.NDArray[np.bool_]:

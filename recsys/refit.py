@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from recsys.changes import described
-from recsys.data.features import FeatureRequest
+from recsys.data.features import FeatureRequest, Features
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
 from recsys.models.base import Step
 from recsys.models.registry import requested_model
@@ -30,7 +30,7 @@ def refitted(recommender: R, ratings: Ratings, on_step: Callable[[Step], None] |
         model = requested_model(request)
     else:
         model = type(recommender.model)(**recommender.model.get_params())
-    ratings = model._plan(without_unrated(ratings))
+    ratings = model._plan(with_tables_typed_again(without_unrated(ratings)))
     return type(recommender)(model)._fit(encoded_again(ratings), on_step)
 
 
@@ -39,6 +39,16 @@ def without_unrated(ratings: Ratings) -> Ratings:
     users = has_ratings(ratings) | ~described(ratings, "user")
     items = has_items(ratings) | ~described(ratings, "item")
     return restricted(ratings, users, items)
+
+
+def with_tables_typed_again(ratings: Ratings) -> Ratings:
+    """Return ratings whose tables have the kinds of columns that a reading of them determines."""
+    tables: dict[str, Any] = {}
+    for name, ids in (("item_table", ratings.items), ("user_table", ratings.users)):
+        table: Features | None = getattr(ratings, name)
+        if table is not None:
+            tables[name] = table.typed_again().matching(ids)
+    return replace(ratings, **tables)
 
 
 def encoded_again(ratings: Ratings) -> Ratings:

@@ -40,7 +40,7 @@ from polars.exceptions import PanicException, PolarsError
 from recsys.atomic import recover
 from recsys.data.csr import Values
 from recsys.data.events import EventRule, Events
-from recsys.data.features import FeatureKind, FeatureRequest, Features
+from recsys.data.features import FeatureKind, FeatureRequest, Features, ReadAs
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.data.rows import Policy, check_scale
@@ -132,12 +132,13 @@ class ColumnEntry(Struct, frozen=True):
     """Description of a column of a table.
 
     Lists contain texts; dates are stored as days, and datetimes as microseconds, since 1970. `kind`
-    is set for columns of features.
+    is set for columns of features, and `read_as` for those that were strings.
     """
 
     name: str
     type: ColumnType
     kind: FeatureKind | None = None
+    read_as: ReadAs | None = None
 
 
 class RuleEntry(Struct, frozen=True):
@@ -454,10 +455,12 @@ def _saved_features(
     name: Any = f"{kind}_table"
     if name not in manifest.columns:
         return None
-    kinds = {each.name: each.kind for each in manifest.columns[name][1:]}
+    entries = manifest.columns[name][1:]
+    kinds = {entry.name: entry.kind for entry in entries}
+    read_as = {entry.name: entry.read_as for entry in entries if entry.read_as is not None}
     frame = saved_table(found, manifest, name)
     check_features(frame, kind, kinds)
-    return Features(frame, cast("dict[str, FeatureKind]", kinds))
+    return Features(frame, cast("dict[str, FeatureKind]", kinds), read_as=read_as)
 
 
 def saved_table(found: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any) -> pl.DataFrame:

@@ -53,7 +53,7 @@ from lowrank import kernels
 from recsys import schema
 from recsys.addresses import Location, located
 from recsys.atomic import hidden_names, put_in_place, recover, unfinished_directory
-from recsys.data.features import FeatureKind
+from recsys.data.features import Features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.messages import system_reason
@@ -130,12 +130,12 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
     if ratings.events is not None:
         arrays |= {f"events/{key}": array for key, array in ratings.events.arrays().items()}
     tables = {"users": ratings.users.values.to_frame(), "items": ratings.items.values.to_frame()}
-    kinds: dict[str, Mapping[str, FeatureKind]] = {}
+    of_features: dict[str, Features] = {}
     blocks: dict[schema.Side, list[schema.BlockEntry]] = {}
     for side in _SIDES:
         table = getattr(ratings, f"{side}_table")
         if table is not None:
-            tables[f"{side}_table"], kinds[f"{side}_table"] = table.frame, table.kinds
+            tables[f"{side}_table"], of_features[f"{side}_table"] = table.frame, table
         features = getattr(ratings, f"{side}_features")
         if encoder := getattr(features, "encoder", None):
             state = encoder.state()
@@ -160,7 +160,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
         "tag": known.tag,
     }
     with target_directory(path, MODEL, overwrite) as directory:
-        write_directory(directory, MODEL, name, arrays, tables, kinds, ratings, **about)
+        write_directory(directory, MODEL, name, arrays, tables, of_features, ratings, **about)
 
 
 @contextmanager
@@ -247,7 +247,7 @@ def write_directory(
     model: str,
     arrays: Mapping[str, NDArray[Any]],
     tables: Mapping[str, pl.DataFrame],
-    kinds: Mapping[str, Mapping[str, FeatureKind]],
+    of_features: Mapping[str, Features],
     ratings: Ratings | None,
     origin: Origin | None = None,
     **fields: Any,
@@ -260,7 +260,7 @@ def write_directory(
         links = {}
         if origin is not None and source is not None:
             links = _links(arrays, tables, origin)
-        columns, of_tables = _columns(tables, kinds, links, origin)
+        columns, of_tables = _columns(tables, of_features, links, origin)
         everything = {**arrays, **of_tables}
         for folder in {name.partition("/")[0] for name in everything}:
             (directory / folder).mkdir()
@@ -307,7 +307,7 @@ def _written(path: Path, array: NDArray[Any]) -> schema.FileEntry:
 
 def _columns(
     tables: Mapping[str, pl.DataFrame],
-    kinds: Mapping[str, Mapping[str, FeatureKind]],
+    of_features: Mapping[str, Features],
     links: Mapping[str, str],
     origin: Origin | None,
 ) -> tuple[dict[str, list[schema.ColumnEntry]], dict[str, Any]]:
@@ -323,7 +323,11 @@ def _columns(
         columns[table] = []
         for number, series in enumerate(frame.get_columns()):
             kind, parts = encoded(series)
-            entry = schema.ColumnEntry(series.name, kind, kinds.get(table, {}).get(series.name))
+            entry = schema.ColumnEntry(series.name, kind)
+            if (features := of_features.get(table)) is not None:
+                name = series.name
+                of_values, read_as = features.kinds.get(name), features.read_as.get(name)
+                entry = schema.ColumnEntry(name, kind, of_values, read_as)
             columns[table].append(entry)
             arrays |= {f"{table}/{number}{suffix}": array for suffix, array in parts.items()}
     return columns, arrays

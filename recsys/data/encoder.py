@@ -281,7 +281,7 @@ class FeatureEncoder:
             if isinstance(block, NumberBlock | DateBlock):
                 weights, values = block.knots, pl.Series(map(repr, block.knots.tolist()))
             else:
-                values = (scalars.get("levels") or scalars["terms"]).values
+                values = scalars["levels" if "levels" in scalars else "terms"].values
                 weights = scalars.get("weights", np.ones(len(values)))
             levels.append(pl.DataFrame([values.alias("level"), pl.Series("weight", weights)]))
             entry = {name: each for name, each in scalars.items() if name not in _ARRAYS}

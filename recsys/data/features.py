@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -20,6 +20,9 @@ from recsys.messages import counted, enumerated
 
 FeatureKind: TypeAlias = Literal["number", "boolean", "date", "category", "list", "text"]
 """Kind of a column: the meaning of its values, independent of the type that stores them."""
+
+ReadAs: TypeAlias = Literal["string", "text"]
+"""Form of a column in its source: strings, or the texts of a file without types."""
 
 _NAMED = 8  # maximum number of columns named in a summary
 _SAMPLE = 500
@@ -69,6 +72,9 @@ class Features:
         are of strings, categories strings or integer codes.
     left_out : tuple of str
         Columns of types without a kind, such as "embedding (lists of numbers)".
+    read_as : mapping of str to {"string", "text"}
+        Columns of the source that were strings, and columns of a text file. Their values have
+        decided their kinds.
 
     Examples
     --------
@@ -83,6 +89,7 @@ class Features:
     frame: pl.DataFrame
     kinds: Mapping[str, FeatureKind]
     left_out: tuple[str, ...] = ()
+    read_as: Mapping[str, ReadAs] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -122,6 +129,7 @@ class Features:
         first = ids.is_first_distinct()
         columns = [ids.filter(first)]
         kinds: dict[str, FeatureKind] = {}
+        read_as: dict[str, ReadAs] = {}
         left_out: list[str] = []
         title = title_column(frame.columns)
         for series in frame.get_columns():
@@ -134,9 +142,35 @@ class Features:
             if found is not None and found[0].null_count() < len(found[0]):
                 columns.append(found[0])
                 kinds[values.name] = found[1]
+                if series.dtype == pl.String:
+                    read_as[values.name] = "text" if untyped else "string"
             elif found is None and series.dtype != pl.Null:
                 left_out.append(f"{series.name} ({_noun(series.dtype)})")
-        return cls(pl.DataFrame(columns), kinds, tuple(left_out))
+        return cls(pl.DataFrame(columns), kinds, tuple(left_out), read_as)
+
+    def without(self, ids: Ids) -> Features:
+        """Return the table without the rows of some ids, with the kinds of columns as before."""
+        return replace(self, frame=self.frame.filter(ids.find(self.frame[self.kind]) < 0))
+
+    def typed_again(self) -> Features:
+        """Determine the kinds again of columns that were strings, from the remaining rows.
+
+        Numbers, dates and booleans stay: their texts are not known any more. Columns without values
+        are left out.
+        """
+        columns = [self.frame[self.kind]]
+        kinds: dict[str, FeatureKind] = {}
+        for name, kind in self.kinds.items():
+            values = self.frame[name]
+            if name in self.read_as and values.dtype in (pl.String, pl.List(pl.String)):
+                is_untyped = self.read_as[name] == "text"
+                is_title = name == self.title
+                values, kind = _typed_strings(_as_texts(values), is_untyped, is_title)
+            if values.null_count() < len(values):
+                columns.append(values)
+                kinds[name] = kind
+        read_as = {name: form for name, form in self.read_as.items() if name in kinds}
+        return Features(pl.DataFrame(columns), kinds, self.left_out, read_as)
 
     @property
     def kind(self) -> str:
@@ -185,7 +219,8 @@ class Features:
                 known = ", ".join(self.kinds) or "none"
                 raise DataError(f"There is no column {name!r} of {self.kind}s; there are {known}.")
         kinds = {name: self.kinds[name] for name in columns}
-        return Features(self.frame.select(self.kind, *kinds), kinds)
+        read_as = {name: self.read_as[name] for name in columns if name in self.read_as}
+        return Features(self.frame.select(self.kind, *kinds), kinds, read_as=read_as)
 
     def updated(self, newer: Features | None) -> Features:
         """Return these rows and the newer ones, which replace rows with the same ids.
@@ -206,7 +241,8 @@ class Features:
         frame = pl.concat(frames, how="diagonal_relaxed").unique(
             self.kind, keep="first", maintain_order=True
         )
-        return Features(frame.select(self.kind, *kinds), kinds)
+        read_as = {**newer.read_as, **self.read_as}
+        return Features(frame.select(self.kind, *kinds), kinds, read_as=read_as)
 
     def _as(self, name: str, kind: FeatureKind) -> Features:
         """Return these features with a column converted to strings, or to lists of strings."""
@@ -216,7 +252,8 @@ class Features:
         if kind == "list":
             values = values.to_frame().select(pl.concat_list(name)).to_series()
             values = values.zip_with(self.frame[name].is_not_null(), values.clear(len(values)))
-        return Features(self.frame.with_columns(values), {**self.kinds, name: kind})
+        kinds: dict[str, FeatureKind] = {**self.kinds, name: kind}
+        return replace(self, frame=self.frame.with_columns(values), kinds=kinds)
 
     def described(self) -> dict[str, str]:
         """Return a short description of each column, such as "list of 19" or "5 values"."""
@@ -241,6 +278,14 @@ class Features:
 
 TableLike: TypeAlias = "Features | FrameLike"
 """Table of items or users, as accepted by all public functions."""
+
+
+def _as_texts(values: pl.Series) -> pl.Series:
+    """Return strings, or lists of strings as they are written in a text file."""
+    if values.dtype == pl.String:
+        return values
+    texts = values.list.join("|")
+    return texts.set(values.list.len() == 0, _NOTHING)
 
 
 def _noun(dtype: pl.DataType) -> str:

@@ -27,7 +27,7 @@ from recsys.data.columns import (
     usual_column,
 )
 from recsys.data.csr import Column
-from recsys.data.features import Features, TableLike
+from recsys.data.features import FeatureKind, Features, TableLike
 from recsys.data.frames import FrameLike, to_polars
 from recsys.data.ids import Ids, integers_if_canonical
 from recsys.data.ratings import Ratings, build_ratings, ratings_of_frame, with_options
@@ -444,7 +444,8 @@ def _read(data: DataFile, ids: Ids, request: Request) -> Features:
         year = features.frame[features.title].str.extract(_YEAR).cast(pl.Int64)
         if 2 * year.null_count() <= len(year):
             frame = features.frame.with_columns(year.alias("year"))
-            return Features(frame, {**features.kinds, "year": "number"})
+            kinds: dict[str, FeatureKind] = {**features.kinds, "year": "number"}
+            return replace(features, frame=frame, kinds=kinds)
     return features
 
 

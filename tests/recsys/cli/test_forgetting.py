@@ -37,8 +37,11 @@ def people():
     names = [f"user-{number}" for number in range(61)]
     rows = {"user": names, "age": [20 + number % 40 for number in range(61)]}
     rows |= {"job": [["nurse", "smith", "baker"][number % 3] for number in range(61)]}
-    own = {"user": [SECRET, "only-in-the-table"], "age": [99, 1], "job": ["spy", "spy"]}
-    return pl.concat([pl.DataFrame(rows), pl.DataFrame(own)])
+    rows |= {"town": ["Rome", "Oslo"] * 30 + ["Rome"], "code": [number % 7 for number in range(61)]}
+    own = {"user": [SECRET, "only-in-the-table"], "age": ["99", "unknown"], "job": ["spy", "spy"]}
+    own |= {"town": ["Rome|Oslo|Bonn", "Rome"], "code": ["a", "b"], "phone": ["1234", "1234"]}
+    table = pl.DataFrame(rows).cast(pl.String)
+    return pl.concat([table, pl.DataFrame(own)], how="diagonal")
 
 
 def written(folder, rows, users):
