@@ -146,8 +146,8 @@ def _keys(
     """
     context = click.get_current_context()
     option = next(param for param in context.command.params if param.name == name)
-    own = [each for each in setting_variables(option, context) if each in os.environ]
-    for variable in (*own, *variables):
+    settings = [name for name in setting_variables(option, context) if name in os.environ]
+    for variable in (*settings, *variables):
         text = os.environ.get(variable, "")
         reason = f"The environment variable {variable} has no key; set it, or leave it out."
         require(text.strip(), reason, CommandError)

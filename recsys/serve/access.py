@@ -26,6 +26,7 @@ _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@]+)(?::([0-9]{1,5}))?", re.I
 _FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
 _OTHER_SITES = ("cross-site", "same-site")  # same-site is another port of this computer
 _PORTS = {"http": 80, "https": 443}
+_SHOWN = 200  # maximum number of characters of a host in a message
 
 
 class Access:
@@ -70,11 +71,10 @@ class Access:
         port = server[1] or _PORTS.get(scope["scheme"], 80)
         hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
         if len(hosts) > 1 or not all(self._is_own(host, port, scope["scheme"]) for host in hosts):
-            own = f"such as localhost:{port}"
-            allow = "allow others with --allowed-host (allowed_hosts=)"
+            address = ", ".join(hosts)[:_SHOWN]
             return (
-                f"Without an API key, data of users need a loopback name in the address, {own}; "
-                f"got {', '.join(hosts)[:200]!r}; {allow}."
+                "Without an API key, data of users need a loopback name in the address, such as "
+                f"localhost:{port}, or one of --allowed-host (allowed_hosts=); got {address!r}."
             )
         if self._is_of_another_site(headers, port):
             return f"Pages of other sites get data of users with an API key only; {start}."

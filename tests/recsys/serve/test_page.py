@@ -63,7 +63,7 @@ def ratings_of(
         frame = frame.rename({"rating": "count"})
     ratings = Ratings.from_frame(
         frame,
-        rating="count" if weighted else None,
+        weight="count" if weighted else None,
         implicit=implicit and not weighted,
         item_table=table(*["Not Yet Seen"] * featured),
         user_table=people(),
