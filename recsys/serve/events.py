@@ -18,6 +18,8 @@ from recsys.data.rows import ANY_EVENT, NO_EVENT, rating_problem
 from recsys.errors import DataError
 from recsys.serve.facts import Id, Json
 
+_MOST_TIMES = 1_000_000  # a value may be so many times the largest one of the model
+
 if TYPE_CHECKING:
     from recsys.recommender import Recommender
     from recsys.serve.bodies import EventBody
@@ -70,9 +72,12 @@ def checked_events(events: Sequence[Json], recommender: Recommender) -> list[Jso
     items = _typed(recommender.ratings.items, [event["item"] for event in events])
     weights = recommender.provenance.reading.get("event_weights")
     ends = plausible_range(recommender.ratings)
+    largest = max(map(abs, recommender.ratings.value_range()))
     for number, event in enumerate(events, start=1):
+        value = event["value"]
         problem = _kind_problem(event["event"], weights)
-        problem = problem or _value_problem(event["value"], recommender, ends)
+        problem = problem or _value_problem(value, recommender, ends)
+        problem = problem or _size_problem(value or 0.0, largest)
         if problem is not None:
             raise DataError(f"Event {number}: {problem}")
     return [
@@ -131,4 +136,17 @@ def _value_problem(
         return f"the value must be between {low:g} and {high:g}; got {value:g}."
     if not ratings.implicit and value == reading.get("missing"):
         return f"the value {value:g} marks a missing rating (--missing)."
+    if value <= 0 and reading.get("feedback") == "likes":
+        return f"the value must be above 0, since the model has likes only; got {value:g}."
     return rating_problem(value)
+
+
+def _size_problem(value: float, largest: float) -> str | None:
+    """Return a sentence on why a value is too large for the sums of a fit, or None if it is not.
+
+    `largest` is the magnitude of the largest one of the model.
+    """
+    if abs(value) <= _MOST_TIMES * max(1.0, largest):
+        return None
+    most = f"{_MOST_TIMES:,} times the largest one of the model, {largest:g}"
+    return f"the value {value:g} is more than {most}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,16 @@ READINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "kinds": ("popular", {"event_weights": {"view": 1, "buy": 5}}),
     "other kinds": ("popular", {"event_weights": {"view": 1, "*": 2}}),
     "open values": ("als", {}),
+    "scale": ("als", {"scale": (0, 10)}),
+    "counts": ("popular", {"rating": "plays"}),
+    "likes": ("popular", {"rating": "liked"}),
+    "quantities": ("popular", {"weight": "quantity"}),
+    "quantities of kinds": (
+        "popular",
+        {"weight": "quantity", "event_weights": {"view": 1, "buy": 5}},
+    ),
+    "age": ("popular", {"implicit": True, "half_life": "30d"}),
+    "dates": ("als", {"time_format": "%d.%m.%Y"}),
 }
 
 
@@ -166,17 +177,28 @@ def saved_with(reading: str, folder: Path) -> None:
     rng = np.random.default_rng(0)
     users, items = rng.integers(1, 40, 600), rng.integers(1, 30, 600)
     prefix = "u" if reading == "text ids" else ""
-    values = rng.random(600) * 40 if reading == "open values" else rng.integers(1, 6, 600)
-    columns = {
-        "user": [f"{prefix}{user}" for user in users],
-        "item": [f"{prefix}{item}" for item in items],
-        "rating": values,
-        "event": rng.choice(["view", "buy"], 600),
-        "timestamp": 1_600_000_000 + rng.integers(0, 10**7, 600),
-    }
-    left_out = "rating" if "kinds" in reading else "event"
-    pl.DataFrame(columns).drop(left_out).write_csv(folder / "data.csv")
     name, options = READINGS[reading]
+    values: Any = rng.integers(1, 6, 600)
+    if reading == "open values":
+        values = rng.random(600) * 40
+    if reading == "likes":
+        values = values > 2
+    frame = pl.DataFrame(
+        {
+            "user": [f"{prefix}{user}" for user in users],
+            "item": [f"{prefix}{item}" for item in items],
+            "timestamp": int(time.time()) - rng.integers(0, 10**6, 600),
+        }
+    )
+    if reading == "dates":
+        days = pl.from_epoch("timestamp").dt.strftime(options["time_format"])
+        frame = frame.with_columns(days)
+    if "kinds" in reading:
+        frame = frame.with_columns(event=rng.choice(["view", "buy"], 600))
+    column = options.get("weight") or options.get("rating") or "rating"
+    if not reading.endswith("kinds") or "quantities" in reading:
+        frame = frame.with_columns(pl.Series(column, values))
+    frame.write_csv(folder / "data.csv")
     parameters = {"factors": 2, "iterations": 2} if name == "als" else {}
     ratings = read_ratings(folder / "data.csv", **options)
     Recommender(name, **parameters).fit(ratings).save(folder / "model")
@@ -186,7 +208,7 @@ def saved_with(reading: str, folder: Path) -> None:
 def test_each_stored_event_can_be_added(reading, tmp_path):
     saved_with(reading, tmp_path)
     user = "u3" if reading == "text ids" else 3
-    valid = {"user": user, "item": user, "value": 4, "timestamp": 1_700_000_000}
+    valid = {"user": user, "item": user, "value": 4, "timestamp": int(time.time())}
     if "kinds" in reading:
         valid |= {"event": "view"}
     changes = [{name: id} for name in ("user", "item", "id") for id in IDS]
