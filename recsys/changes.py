@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -32,8 +29,6 @@ _SCALES = ((1.0, 5.0), (0.5, 5.0), (0.0, 5.0), (1.0, 10.0), (0.5, 10.0), (0.0, 1
 """Usual scales of grades, the narrowest first."""
 
 _GRADES = 20  # maximum number of distinct grades; more values suggest an open range
-_KEYS = ("user", "users")  # in the logs of `recsys serve`
-_LOGS = (".jsonl", ".ndjson", ".json", ".log")
 _GROWTH = 0.02  # relative growth of an item's ratings after which its vector is recomputed
 
 
@@ -658,63 +653,3 @@ def encoded_rows(
     rows[fresh] = len(known) + np.arange(len(some))
     encoded: GroupedFeatures = replace(cast(Any, features), matrix=stacked[rows])
     return encoded
-
-
-def users_in_log(
-    path: str | Path, users: Collection[Any], column: str | None = None
-) -> frozenset[str]:
-    """Return which users a log of JSON lines names; arguments and errors as of `erase_users`."""
-    with _log(path).open("rb") as stream:
-        found = [named for _, _, named in _lines_of(stream, users, column)]
-    return frozenset().union(*found)
-
-
-def erase_users(path: str | Path, users: Collection[Any], column: str | None = None) -> int:
-    """Remove the lines of users from a log of JSON lines, and return the number of lines.
-
-    Lines are overwritten with spaces in place, so that a service can continue to append to the log,
-    and no data of the users stay on the disk. `column` is the key of users, in addition to the keys
-    that `recsys serve` writes.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, or its name is not that of a JSON lines file.
-    """
-    erased = 0
-    with _log(path).open("r+b") as stream:
-        for place, line, _ in _lines_of(stream, users, column):
-            stream.seek(place)
-            stream.write(b" " * len(line.rstrip(b"\r\n")))
-            stream.seek(place + len(line))
-            erased += 1
-        stream.flush()
-        os.fsync(stream.fileno())
-    return erased
-
-
-def _log(path: str | Path) -> Path:
-    file = Path(path)
-    if not file.is_file():
-        raise DataError(f"There is no log {file}.")
-    if file.suffix.lower() not in _LOGS:
-        raise DataError(f"{file} is not a log of JSON lines ({', '.join(_LOGS)}).")
-    return file
-
-
-def _lines_of(
-    stream: BinaryIO, users: Collection[Any], column: str | None
-) -> Iterator[tuple[int, bytes, set[str]]]:
-    """Return the place of each line that names some users, the line, and these."""
-    wanted = {str(each) for each in users}
-    keys, place = (*_KEYS, column) if column else _KEYS, 0
-    while line := stream.readline():
-        try:
-            record = msgspec.json.decode(line, type=dict[str, Any])
-        except msgspec.DecodeError:
-            record = {}
-        found = [record.get(key) for key in keys]
-        named = [each for one in found for each in (one if isinstance(one, list) else [one])]
-        if those := wanted.intersection(map(str, named)):
-            yield place, line, those
-        place += len(line)

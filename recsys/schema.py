@@ -675,6 +675,29 @@ def _loaded_model(directory: SavedDirectory, verify: bool) -> Saved:
     return Saved(model, ratings, training, Provenance(**origin))
 
 
+def read_user_ids(path: str | Path) -> list[pl.Series]:
+    """Return the ids of users in a saved model, and in its table of users.
+
+    Raises
+    ------
+    ModelFileError
+    """
+
+    def read(directory: SavedDirectory) -> list[pl.Series]:
+        manifest = checked_manifest(directory, MODEL)
+        names = [name for name in manifest.files if name.startswith(("users/0", "user_table/0"))]
+        arrays = {
+            name.removesuffix(".npy"): mapped(
+                directory, name, as_dict(manifest.files[name]), verify=False
+            )
+            for name in names
+        }
+        tables = [name for name in ("users", "user_table") if name in manifest.columns]
+        return [decoded(arrays, f"{name}/0", manifest.columns[name][0]) for name in tables]
+
+    return read_directory(path, MODEL, read)
+
+
 def _loaded_spark_model(directory: SavedDirectory) -> Saved:
     """Load a model of the Spark engine, whose Parquet files are read by their paths."""
     saved = Saved(*resolve_name("recsys.spark.results:load_result")(directory.real))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from recsys.atomic import exclusive, flush, move_link, unfinished_file
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.evaluation.results import Evaluation
-from recsys.saved_arrays import MANIFEST, DamageError, SavedDirectory, resolved
+from recsys.saved_arrays import MANIFEST, MODEL_FORMAT, DamageError, SavedDirectory, resolved
 from recsys.schema import load_model, read_manifest
 
 LATEST = "latest"
@@ -118,11 +119,11 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
 
 def _saved_in(directory: Path) -> list[Path]:
     """Return the saved models in a directory, without those that are not finished."""
-    return sorted(
-        path
-        for path in directory.iterdir()
-        if not path.name.startswith(".") and (path / MANIFEST).is_file()
-    )
+    try:
+        paths = [path for path in directory.iterdir() if not path.name.startswith(".")]
+        return sorted(path for path in paths if (path / MANIFEST).is_file())
+    except PermissionError:
+        return []
 
 
 def _latest(directory: Path) -> str | None:
@@ -214,19 +215,68 @@ def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
     return True
 
 
-def models_with(directory: str | Path, users: Iterable[str]) -> list[Path]:
-    """Return the saved models in a directory that have ratings or a table row of some users."""
-    found, wanted = [], Ids(list(users), "user")
-    for each in _saved_in(Path(directory)):
-        if each.is_symlink():
-            continue
+@dataclass(frozen=True, slots=True)
+class Knowing:
+    """Saved models that know some users, and those that cannot be read and may know them."""
+
+    models: list[Path]
+    unreadable: list[Path]
+
+
+def models_knowing(users: Iterable[str], near: Iterable[str | Path]) -> Knowing:
+    """Return the saved models next to some paths that have ratings or table rows of users.
+
+    These are the models and versions in the directories of the paths, and in directories there.
+    Around a directory with a link `latest`, directories next to it are searched as well.
+    """
+    wanted = Ids(list(users), "user", sort=False)
+    knowing = Knowing([], [])
+    for path in _models_near(near):
         try:
-            ratings = load_model(each).ratings
+            if any((wanted.find(ids) >= 0).any() for ids in _user_ids(path)):
+                knowing.models.append(path)
         except RecsysError:
-            continue  # an index, or damaged
-        tables = (
-            [] if ratings.user_table is None else [Ids(ratings.user_table.frame["user"], "user")]
-        )
-        if any((ids.find(wanted.values) >= 0).any() for ids in (ratings.users, *tables)):
-            found.append(each)
-    return found
+            if schema.format_of(path) != schema.INDEX_FORMAT:
+                knowing.unreadable.append(path)
+    return knowing
+
+
+def _models_near(paths: Iterable[str | Path]) -> list[Path]:
+    """Return the directories with a model.json near some paths, each once."""
+    parents: dict[Path, Path] = {}  # by real path
+    for path in paths:
+        for place in (Path(path).absolute(), Path(os.path.realpath(resolved(path)))):
+            parents.setdefault(place.parent.resolve(), _shown(Path(path), place).parent)
+            if os.path.lexists(place.parent / LATEST):
+                parents.setdefault(place.parent.parent.resolve(), place.parent.parent)
+    models: dict[Path, Path] = {}
+    for parent in parents.values():
+        for directory in (parent, *_directories(parent)):
+            for path in _saved_in(directory):
+                models.setdefault(path.resolve(), path)
+    return sorted(models.values())
+
+
+def _shown(path: Path, place: Path) -> Path:
+    """Return a path as it was given, if it leads to a place without links."""
+    return path if path.absolute() == place else place
+
+
+def _directories(directory: Path) -> list[Path]:
+    """Return the directories in a directory that can be read, without hidden ones."""
+    try:
+        return [path for path in directory.iterdir() if path.is_dir() and path.name[:1] != "."]
+    except OSError:
+        return []
+
+
+def _user_ids(path: Path) -> list[pl.Series]:
+    """Return the ids of users that a saved model knows: those of ratings, and of the table.
+
+    Raises
+    ------
+    ModelFileError
+    """
+    if schema.format_of(path) != MODEL_FORMAT:
+        return [load_model(path).ratings.users.values]  # of the Spark engine, or an error
+    return schema.read_user_ids(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,12 +17,15 @@ from recsys.cli import options as cli
 from recsys.cli.errors import require
 from recsys.cli.group import configured
 from recsys.cli.output import Activity, describe, note
-from recsys.messages import counted
+from recsys.messages import counted, enumerated
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
     from recsys.recommender import Recommender
     from recsys.user_columns import SavedColumns
+    from recsys.user_logs import WantedUsers
+
+_NAMED = 10  # maximum number of users named in a message
 
 
 @cli.command(
@@ -164,9 +168,14 @@ class _Changes:
         multiple=True,
         commas=True,
     )
+    forget_users: tuple[str, ...] = cli.declared(
+        "FILE",
+        "List of users to remove, as with --forget-user; repeatable.",
+        multiple=True,
+    )
     log: tuple[str, ...] = cli.declared(
         "FILE",
-        "Log (.jsonl) to remove the users of --forget-user from; repeatable.",
+        "Log (.jsonl) to remove these users from; repeatable.",
         multiple=True,
     )
     tag: str | None = cli.declared("TEXT", "Free text to store in the model.")
@@ -222,9 +231,10 @@ def update(
     from recsys.schema import MODEL
     from recsys.storage import check_target
 
-    something = ratings or changes.window or changes.forget_user or changes.refit
+    forgets = bool(changes.forget_user or changes.forget_users)
+    something = ratings or changes.window or forgets or changes.refit
     require(something, "Give RATINGS, --window, --forget-user or --refit.")
-    require(not changes.log or changes.forget_user, "--log requires --forget-user.")
+    require(not changes.log or forgets, "--log requires --forget-user.")
     if changes.dry_run:
         _say_plan(model, ratings, changes, reader)
         return
@@ -256,12 +266,12 @@ def _say_plan(
 
     old = inputs.load_model(model)
     new = _new_ratings(old, ratings, reader)
-    forget = _in_model(old, new, changes)
+    forgotten = _users_to_forget(old, new, changes)
     plan = planned(
         old,
         new,
         window=changes.window,
-        forget=forget or None,
+        forget=forgotten.in_model or None,
         refit=changes.refit or None,
         as_of=reader.as_of,
     )
@@ -293,12 +303,12 @@ def _update(
     old = inputs.load_model(model)
     new = _new_ratings(old, ratings, reader)
     start = time.perf_counter()
-    forget = _in_model(old, new, changes)
+    forgotten = _users_to_forget(old, new, changes)
     with Activity(f"Updating {old.model.name}") as activity:
         updated = old.update(
             new,
             window=changes.window,
-            forget=forget or None,
+            forget=forgotten.in_model or None,
             refit=changes.refit or None,
             as_of=reader.as_of,
             on_step=activity.step,
@@ -312,40 +322,89 @@ def _update(
     if str(updated.training["update"]).startswith("fitted again"):
         note("nothing of the last fit was used, so this took as long as `recsys fit`")
     note(f"updated {updated.model.name} to {updated.ratings} in {seconds:.1f} s, saved in {target}")
-    if changes.forget_user:
-        learned = forget and not str(updated.training["update"]).startswith("fitted again")
-        _forget(old, model, target, changes, learned=bool(learned))
+    if forgotten.in_model and not str(updated.training["update"]).startswith("fitted again"):
+        note("the items keep what the fit has learned from these users; --refit removes that, too")
+    if forgotten.users:
+        _erase(forgotten, changes)
+        _note_other_models(forgotten, model, target, changes)
 
 
-def _in_model(old: Recommender, new: Ratings | None, changes: _Changes) -> list[str]:
-    """Check the logs, and return the users to forget without those found only in logs."""
-    from recsys.changes import are_known, users_in_log
+@dataclass(frozen=True)
+class _Forgotten:
+    """Users to forget: all, those in the model, and what finds them in logs."""
+
+    users: list[str]
+    in_model: list[str]
+    wanted: WantedUsers
+
+
+def _users_to_forget(old: Recommender, new: Ratings | None, changes: _Changes) -> _Forgotten:
+    """Return the users to forget; say which of them only a log has, or nothing at all.
+
+    Raises
+    ------
+    DataError
+        If a log or a list of users cannot be read.
+    """
+    from recsys.changes import are_known
     from recsys.data.ids import Ids
-
-    users, column = list(dict.fromkeys(changes.forget_user)), old.provenance.reading.get("user")
-    logged = {user for log in changes.log for user in users_in_log(log, users, column)}
-    if not logged:
-        return users
-    parts = [old.ratings] if new is None else [old.ratings, new]
-    known = are_known(Ids(users, "user", sort=False), *parts)
-    elsewhere = [user for user, there in zip(users, known, strict=True) if not there]
-    if elsewhere := [user for user in elsewhere if user in logged]:
-        note(f"not in the model, only in the logs: {', '.join(elsewhere)}")
-    return [user for user in users if user not in elsewhere]
-
-
-def _forget(old: Recommender, model: str, target: str, changes: _Changes, *, learned: bool) -> None:
-    """Remove users from logs, and report where traces of them may remain."""
-    from recsys.changes import erase_users
-    from recsys.versions import models_with
+    from recsys.readers.id_lists import read_ids
+    from recsys.user_logs import WantedUsers, search_log
 
     column = old.provenance.reading.get("user")
+    are_integers = old.ratings.users.dtype.is_integer()
+    wanted = WantedUsers(changes.forget_user, column, are_integers=are_integers)
+    typed = list(wanted.ids)
+    listed: list[str] = []
+    for path in changes.forget_users:
+        ids = read_ids(path, "user", column)
+        listed += WantedUsers(ids, are_integers=are_integers).ids
+    users = list(dict.fromkeys([*typed, *listed]))
+    wanted = WantedUsers(users, column, are_integers=are_integers)
+    if not users:
+        return _Forgotten(users, users, wanted)
+    logged = {user for log in changes.log for user in search_log(log, wanted).users}
+    parts = [old.ratings] if new is None else [old.ratings, new]
+    known = are_known(Ids(users, "user", sort=False), *parts)
+    in_model = [user for user, is_known in zip(users, known, strict=True) if is_known]
+    elsewhere = [user for user in users if user in logged and user not in {*in_model}]
+    if elsewhere:
+        note(f"not in the model, only in the logs: {enumerated(elsewhere, _NAMED)}")
+    unknown = [user for user in users if user not in {*in_model, *elsewhere}]
+    if only_listed := [user for user in unknown if user not in {*typed}]:
+        files = ", ".join(changes.forget_users)
+        note(f"{len(only_listed):,} of {len(users):,} users of {files} are not in the model")
+    # A user who was typed is an error if unknown; lists may be treated again.
+    return _Forgotten(users, [*in_model, *(user for user in unknown if user in {*typed})], wanted)
+
+
+def _erase(forgotten: _Forgotten, changes: _Changes) -> None:
+    """Remove users from logs, and report lines that cannot be read."""
+    from recsys.user_logs import erase_users, torn_lines
+
     for log in changes.log:
-        n_erased = erase_users(log, changes.forget_user, column)
-        note(f"removed {counted(n_erased, 'line')} from {log}")
-    if learned:
-        note("the items keep what the fit has learned from these users; --refit removes that, too")
-    places = {place.parent.resolve(): place.parent for place in (Path(model), Path(target))}
-    left = [each for place in places.values() for each in models_with(place, changes.forget_user)]
-    if left:
-        note(f"still known by {', '.join(map(str, left))}")
+        search = erase_users(log, forgotten.wanted)
+        note(f"removed {counted(search.n_lines, 'line')} from {log}")
+        if search.n_unreadable:
+            note(f"{log}: {search}")
+        torn, n_suspicious = torn_lines(log, forgotten.wanted)
+        if n_suspicious:
+            note(f"{torn}: {counted(n_suspicious, 'torn line')} may name these users")
+
+
+def _note_other_models(forgotten: _Forgotten, model: str, target: str, changes: _Changes) -> None:
+    """Name the models next to this one that still know users, and the command for them."""
+    from recsys.versions import models_knowing
+
+    knowing = models_knowing(forgotten.users, (model, target))
+    if knowing.models:
+        note(f"still known by {', '.join(map(str, knowing.models))}; to forget there, too:")
+        paths = shlex.join(map(str, knowing.models))
+        options = [text for user in changes.forget_user for text in ("--forget-user", user)]
+        options += [text for path in changes.forget_users for text in ("--forget-users", path)]
+        options += ["--refit"] if changes.refit else []
+        command = f'recsys update "$m" {shlex.join(options)} --force'
+        note(f"  for m in {paths}; do {command}; done", verbatim=True)
+    if knowing.unreadable:
+        listed = ", ".join(map(str, knowing.unreadable))
+        note(f"cannot be read, so they may know these users: {listed}")

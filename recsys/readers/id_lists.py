@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,16 +19,17 @@ from recsys.data.rows import OPTIONAL_ROLES, RowRules, Rows, prepared
 from recsys.errors import DataError
 from recsys.readers import read_raw
 from recsys.readers.delimited import Layout, read_carefully, read_fast
-from recsys.readers.formats import parquet_columns, reading_parquet
+from recsys.readers.formats import json_objects, parquet_columns, reading_parquet
 from recsys.readers.sources import DataFile, NoRowsError, open_data
 
 
 def read_ids(path: str, kind: str, column: str | None = None) -> list[int] | list[str]:
     """Read a list of ids of "user" or "item" kind; "-" is standard input.
 
-    The file is text with one id per line; CSV or TSV with a header that has a column for `kind`; or
-    Parquet, a workbook or a table of a database with such a column, or a single one. The `column`
-    is the one of this name, if it is there, else one of the usual names.
+    The file is text with one id per line, or a JSON array of ids; CSV or TSV with a header that has
+    a column for `kind`; or JSON lines, Parquet, a workbook or a table of a database with such a
+    column, or a single one. The `column` is the one of this name, if it is there, else one of the
+    usual names.
 
     Raises
     ------
@@ -63,7 +65,9 @@ def _listed_ids(data: DataFile, kind: str, requested: str | None) -> list[Any]:
 
 def _ids_of(data: DataFile, kind: str, requested: str | None) -> list[Any]:
     """Return the ids in one file."""
-    layout, _ = _first_row(data)
+    layout, line = _first_row(data)
+    if layout.kind == "delimited" and line.startswith("{"):
+        return _ids_of_objects(data, kind, requested)
     names = layout.names
     column = _column_of(names, kind, requested) or _column_of(names, kind)
     if layout.kind == "parquet":
@@ -74,11 +78,28 @@ def _ids_of(data: DataFile, kind: str, requested: str | None) -> list[Any]:
             ids = pl.read_parquet(data.path, columns=[column])[column].drop_nulls()
         return as_id_series(ids, kind).to_list()
     if column is None:
-        lines = (line.strip() for line in data.lines())
+        lines = [line.strip() for line in data.lines()]
+        with suppress(ValueError, RecursionError):
+            array = json.loads(" ".join(lines)) if lines and lines[0].startswith("[") else None
+            if isinstance(array, list):
+                return as_id_series(array, kind).to_list()
         return [line for line in lines if line]
     roles = {kind: names.index(column)}
     rows = read_fast(data, layout, roles) or Rows(read_carefully(data, layout, roles))
     return rows.spread().columns[kind].drop_nulls().to_list()
+
+
+def _ids_of_objects(data: DataFile, kind: str, requested: str | None) -> list[Any]:
+    """Return the ids in a file of JSON objects, one per line."""
+    objects = [fields for _, fields in json_objects(data)]
+    names = list(dict.fromkeys(name for fields in objects for name in fields))
+    column = _column_of(names, kind, requested) or _column_of(names, kind)
+    if column is None and len(names) == 1:
+        column = names[0]
+    if column is None:
+        raise DataError(f"{data.name} has no key {kind}; it has {', '.join(names)}.")
+    values = [fields[column] for fields in objects if fields.get(column) is not None]
+    return as_id_series(values, kind).to_list()
 
 
 def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
