@@ -80,7 +80,7 @@ class Gate:
             return
         start, path = perf_counter(), scope["raw_path"]
         route = ""
-        found: bytes | Exception | None = None
+        answer: bytes | Exception | None = None
         try:
             level = self.service.access.level(scope["headers"])
             if level is None and scope["path"].startswith(_GUARDED):
@@ -89,20 +89,20 @@ class Gate:
             if scope["method"] == "GET":
                 future, done = _expected()
                 if route := self.make_list(path, scope["query_string"], done):
-                    found = await future
-            if found is None:
+                    answer = await future
+            if answer is None:
                 receive, content = await self._whole(scope["headers"], receive)
                 if content and scope["method"] == "POST" and not _is_json(scope["headers"]):
                     way = "send the header `Content-Type: application/json`"
                     raise ProblemError("invalid-request", f"The body must be JSON; {way}.")
                 if path == _STRANGER and content and not scope["query_string"]:
-                    route, found = "/v1/recommend", await self._of_stranger(content)
+                    route, answer = "/v1/recommend", await self._of_stranger(content)
         except Exception as error:
-            found = error
-        if found is None:
+            answer = error
+        if answer is None:
             await self._routed(scope, receive, send, start)
             return
-        status, headers, body = self.reply(scope["method"], path, found)
+        status, headers, body = self.reply(scope["method"], path, answer)
         headers = [(b"content-length", str(len(body)).encode()), *headers]
         self.counters.observe(route, status, perf_counter() - start)
         await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -10,6 +10,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import AfterValidator
 
+from recsys.data.ids import Ids
 from recsys.serve import bodies
 from recsys.serve.answers import request_of
 from recsys.serve.events import checked_events, event_records
@@ -171,16 +172,19 @@ async def recommend(
     if explain or include_seen:
         sees_users(request)
     answers = service.answers(variant, user)
-    known = answers.ratings.items
-    parts = [  # split at commas, except within an id that contains one
-        each.strip()
-        for text in exclude
-        for each in ([text] if known.place(text) >= 0 else text.split(","))
-    ]
-    excluded = [each for each in parts if each]
+    excluded = _listed_ids(exclude, answers.ratings.items)
     options = request_of(where=where, exclude=excluded, include_seen=include_seen, unknown=unknown)
     lists = await service.run(answers.recommend, [user], service.check_n(n), options, explain)
     return Answer(service.recorded(lists, variant)[0])
+
+
+def _listed_ids(texts: list[str], ids: Ids) -> list[str]:
+    """Return ids in texts that are separated by commas; an id may contain a comma."""
+    listed = []
+    for text in texts:
+        parts = [text] if ids.place(text) >= 0 else text.split(",")
+        listed += [part.strip() for part in parts]
+    return [id for id in listed if id]
 
 
 @_route(
@@ -200,8 +204,9 @@ async def recommend_to(
     For `users`, the answer has `results`, one list each. For a new user, described by `history`,
     `features` or both, it is one list.
     """
-    own = {"users", "history", "features", "user", "n", "explain"}
-    options = service.check_n(body.n), request_of(**body.model_dump(exclude=own)), body.explain
+    n = service.check_n(body.n)
+    of_list = body.model_dump(exclude={"users", "history", "features", "user", "n", "explain"})
+    options = request_of(**of_list)
     if body.users is not None:
         if body.explain or body.include_seen:
             sees_users(request)
@@ -212,17 +217,19 @@ async def recommend_to(
         results: list[Json] = []
         for users in groups.values():
             answers = service.answers(variant, users[0])
-            results += await service.run(answers.recommend, users, *options)
-        order = {user: at for at, user in enumerate(map(str, body.users))}
-        results.sort(key=lambda each: order[str(each["user"])])
+            results += await service.run(answers.recommend, users, n, options, body.explain)
+        order = {str(user): place for place, user in enumerate(body.users)}
+        results.sort(key=lambda result: order[result["user"]])
         return Answer({"results": service.recorded(results, variant)})
     history = body.history or []
     if history:
         service.check_batch(len(history), "ratings")
     answers = service.answers(variant, body.user)
-    rated = {each.item: each.value for each in history}
-    found = await service.run(answers.recommend_new, rated, *options, body.features, body.user)
-    return Answer(service.recorded([found], variant)[0])
+    rated = {rating.item: rating.value for rating in history}
+    result = await service.run(
+        answers.recommend_new, rated, n, options, body.explain, body.features, body.user
+    )
+    return Answer(service.recorded([result], variant)[0])
 
 
 @_route("GET", "/similar/{item}", bodies.SimilarBody, "items", "unknown-id", check=_with_a_key)
