@@ -129,11 +129,11 @@ def serve(
     listener = listening(host, port)
     settings = replace(settings, host=str(listener.getsockname()[0]))
     shown = f"[{host}]" if ":" in host else host
+    note(f"serving {model} at http://{shown}:{listener.getsockname()[1]}/ (the API is at /docs)")
     if api_keys is None and not is_loopback(str(settings.host)):
         note(
             "without --api-key (RECSYS_API_KEY), nobody gets data of users: histories, reasons, ids"
         )
-    note(f"serving {model} at http://{shown}:{listener.getsockname()[1]}/ (the API is at /docs)")
     run(settings, listener, workers)
 
 

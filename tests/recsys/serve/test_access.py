@@ -246,7 +246,7 @@ def test_the_command_serves_data_of_users_on_a_loopback_address_only(saved):
     with Command(saved["als"], "--host", "0.0.0.0") as service:
         assert statuses(service, LISTS) == {200}
         assert statuses(service, OF_USERS) == {403}
-        assert "without --api-key (RECSYS_API_KEY), nobody gets data of users" in service.lines[0]
+        assert "without --api-key (RECSYS_API_KEY), nobody gets data of users" in service.stop()[1]
 
 
 def test_the_command_takes_keys_from_options_files_and_the_environment(saved, tmp_path):
