@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from lowrank.kernels import N_CODES, backends, default_threads, level_counts
-from recsys.data.ids import MISSING_IDS, Ids
+from recsys.data.ids import MISSING_IDS, Ids, id_problem
 from recsys.data.rows import Policy, Rows
 from recsys.data.times import epoch_seconds
 from recsys.errors import DataError
@@ -336,17 +336,17 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     Raises
     ------
     DataError
-        If an id is a text that marks a missing id, such as "NULL".
+        If an id is a text that marks a missing id, such as "NULL", or a rounded number.
     """
     columns: Any = rows.arrays or rows.columns
     known = rows.distinct
     users, user_codes = encode(columns.pop("user"), "user", rows.idle_users, known.get("user"))
     items, item_codes = encode(columns.pop("item"), "item", None, known.get("item"))
     for ids, codes in ((users, user_codes), (items, item_codes)):
-        if len(missing := ids.missing()):
-            row = int(np.isin(codes, missing).argmax())
+        if len(invalid := ids.invalid()):
+            row = int(np.isin(codes, invalid).argmax())
             text = ids.values[int(codes[row])]
-            raise DataError(f"{rows.place(row)}: the {ids.kind} id is missing ({text!r}).")
+            raise DataError(f"{rows.place(row)}: {id_problem(text, ids.kind)}")
     times, given = columns.pop("timestamp", None), columns.pop("rating", None)
     kinds: pl.Series | None = columns.pop("event", None)
     if isinstance(times, pl.Series):

@@ -125,7 +125,8 @@ class Features:
             raise DataError(
                 f"The table has no column {wanted or kind!r} of {kind}s; it has {shown}."
             )
-        ids = as_id_series(frame[column], kind)
+        values = frame[column]
+        ids = as_id_series(values.fill_nan(None) if values.dtype.is_float() else values, kind)
         first = ids.is_first_distinct()
         columns = [ids.filter(first)]
         kinds: dict[str, FeatureKind] = {}

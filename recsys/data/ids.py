@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -38,14 +39,21 @@ MISSING_IDS = ("", "NULL", "null", "nan", "NaN", "None", "<NA>", r"\N")
 
 CANONICAL_INTEGER = re.compile(r"^(?:0|-?[1-9][0-9]{0,18})$")
 """Canonical form of an integer: "7", not "007", "+7" or "7.0"."""
+WHOLE_NUMBER = re.compile(r"^(?:0|-?[1-9][0-9]{0,18})(?:\.0+)?$")
+"""Canonical form of an integer, or of a whole number that was stored as a float: "7" or "7.0"."""
 
 _INT64_LIMIT = 2**63
+# Larger floats are not all of the whole numbers, so that different ids may have become one.
+_EXACT_FLOAT64, _EXACT_FLOAT32 = 2**53, 2**24
+_ROUNDED = r"^-?[0-9](?:\.[0-9]+)?[eE]\+[0-9]{2,}$"  # as spreadsheets write long numbers
+_INEXACT = r"^-?[1-9][0-9]{15,}\.0+$"
 _TABLE_PAYS_FROM = 100_000  # number of queries for which a table is faster than a binary search
 _FEW = 2**16  # number of string ids up to which a dict is faster than starting polars' threads
 _JOIN_PAYS_FROM = 10  # a join is faster than a search for more than one query per this many ids
 _QUOTED = 200  # maximum number of characters of an id in a message
 _LEAST_PART = 2  # minimum length of an unknown id that is searched for within other ids
 _NAMED = 3  # maximum number of ids named in an error message
+_LAST_NUMBER = re.compile(r"(?:^|\D)0*([0-9]{1,18})(?:\.0+)?$")
 _CLOSE_MATCH_POOL = 5_000  # string ids compared with an unknown one, on each side in sorted order
 
 
@@ -114,6 +122,14 @@ class Ids:
     def __len__(self) -> int:
         return len(self.values)
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    def __contains__(self, query: object) -> bool:
+        if isinstance(query, Integral) and not isinstance(query, bool):
+            return self.place(int(query)) >= 0
+        return isinstance(query, str) and self.place(query) >= 0
+
     def __repr__(self) -> str:
         shown = _listed(self.values.head(_NAMED))
         more = ", ..." if len(self) > _NAMED else ""
@@ -127,12 +143,11 @@ class Ids:
     def __hash__(self) -> int:
         return hash((self.kind, len(self), self.dtype))
 
-    def missing(self) -> npt.NDArray[np.int64]:
-        """Return the indices of texts that mark a missing id, such as "NULL"."""
+    def invalid(self) -> npt.NDArray[np.int64]:
+        """Return the indices of texts that are not ids, such as "NULL" and "1.23457E+11"."""
         if self.dtype != pl.String:
             return np.zeros(0, np.int64)
-        found = self.find(MISSING_IDS)
-        return found[found >= 0]
+        return is_bad_id(self.values).arg_true().to_numpy().astype(np.int64)
 
     def take(self, indices: npt.NDArray[np.integer[Any]]) -> pl.Series:
         """Return the ids at `indices`, ints in 0..n-1.
@@ -154,13 +169,13 @@ class Ids:
 
     def like(self, values: IdsLike) -> pl.Series:
         """Convert ids to the type of these; null if impossible, as for "007" among integers."""
-        series = as_id_series(_uniform(values, self.kind), self.kind)
+        series = query_series(values, self.kind)
         found = series.cast(self.dtype, strict=False)
         return found.set((found.cast(series.dtype) != series).fill_null(True), None)
 
     def union(self, values: IdsLike) -> Ids:
         """Return the union of both; all become strings if some id is not an integer."""
-        series = as_id_series(_uniform(values, self.kind), self.kind)
+        series = query_series(values, self.kind)
         new = series.filter(self.find(series) < 0)
         if not len(new):
             return self
@@ -176,7 +191,7 @@ class Ids:
         matches 42, but "042" does not match 42. A query that is null, a boolean or a fraction
         raises `DataError`.
         """
-        series = as_id_series(_uniform(queries, self.kind), self.kind)
+        series = query_series(queries, self.kind)
         if self._numbers is None:
             texts = series.cast(pl.String)
             if len(texts) * _JOIN_PAYS_FROM < len(self):
@@ -241,7 +256,7 @@ class Ids:
         missing = np.flatnonzero(found < 0)
         if not len(missing):
             return found
-        series = as_id_series(_uniform(queries, self.kind), self.kind)
+        series = query_series(queries, self.kind)
         unknown: list[int | str] = series.gather(missing).unique(maintain_order=True).to_list()
         if self._numbers is not None:
             unknown = [int(e) if CANONICAL_INTEGER.fullmatch(str(e)) else e for e in unknown]
@@ -295,6 +310,9 @@ class Ids:
             place = int(np.searchsorted(self._numbers, clipped))
             numbers = self._numbers[max(place - _NAMED, 0) : place + _NAMED].tolist()
             near = sorted(numbers, key=lambda each: (abs(each - unknown), each))[:_NAMED]
+        elif found := _LAST_NUMBER.search(unknown):  # 17 for "visitor-17" and "17.0"
+            number = int(found[1])
+            near = [number] if self.place(number) >= 0 else []
         if not near:
             return f"ids look like {_listed(self.values.head(_NAMED))}"
         ids_are = "ids{} are" if len(near) > 1 else "id{} is"
@@ -338,12 +356,14 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
     if isinstance(dtype, pl.Categorical | pl.Enum):
         return series.cast(pl.String)
     if dtype.is_float() or dtype.is_decimal():
-        numbers = series.cast(pl.Float64)
-        good = numbers.is_finite() & (numbers.floor() == numbers) & (numbers.abs() < _INT64_LIMIT)
-        if not good.all():
-            row = (~good).arg_max() or 0
-            raise DataError(f"{place(row)}: {kind} id {series[row]} is neither integer nor string.")
-        return series.cast(pl.Int64)
+        bad = is_bad_id(series)
+        if bad.any():
+            row = bad.arg_max() or 0
+            raise DataError(f"{place(row)}: {id_problem(series[row], kind, dtype)}")
+        converted = series.cast(pl.Int64, strict=False)
+        if converted.null_count():  # a decimal of more than 64 bits
+            converted = series.cast(pl.String).str.replace(r"\.0+$", "")
+        return converted
     if dtype.is_integer():
         converted = series.cast(pl.Int64, strict=False)
         return series.cast(pl.String) if converted.null_count() else converted  # such as hashes
@@ -352,22 +372,90 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
     raise DataError(f"{kind.capitalize()} ids must be integers or strings; got {dtype} values.")
 
 
-def integers_if_canonical(texts: pl.Series) -> pl.Series:
-    """Convert texts to Int64 if all are in the canonical form of an integer; nulls stay."""
+def is_bad_id(series: pl.Series) -> pl.Series:
+    """Return which values of a column cannot be ids; `id_problem` says why."""
+    dtype = series.dtype
+    if dtype == pl.String:
+        rounded = series.str.contains(_ROUNDED)
+        inexact = series.str.contains(_INEXACT)
+        if inexact.any():
+            numbers = series.str.replace(r"\.0+$", "").cast(pl.Float64, strict=False)
+            inexact &= numbers.abs() > _EXACT_FLOAT64
+        return (series.is_in(MISSING_IDS) | rounded | inexact).fill_null(True)
+    if dtype.is_decimal():
+        return (series.floor() != series).fill_null(True)
+    if dtype.is_float():
+        numbers = series.cast(pl.Float64)
+        good = numbers.is_finite() & (numbers.floor() == numbers)
+        return ~(good & (numbers.abs() <= _exact(dtype))).fill_null(False)
+    return series.is_null()
+
+
+def id_problem(value: object, kind: str, dtype: pl.DataType | None = None) -> str | None:
+    """Return a sentence on why a value of a column cannot be an id, or None if it can.
+
+    Examples
+    --------
+    >>> id_problem("NULL", "user")
+    "the user id is missing ('NULL')."
+    >>> id_problem(1.5, "item")
+    'item id 1.5 is neither integer nor string.'
+    """
+    if value is None or value == "":
+        return f"the {kind} id is missing."
+    if isinstance(value, int) and not isinstance(value, bool):
+        return None
+    if not isinstance(value, str):
+        if isinstance(value, float) and value.is_integer():
+            limit = _exact(dtype)
+            if abs(value) <= limit:
+                return None
+            return (
+                f"{kind} id {value} may be rounded, because floats are exact up to {limit:,} only; "
+                f"read the column as integers or texts, so that no two {kind}s become one."
+            )
+        return f"{kind} id {value} is neither integer nor string."
+    if value in MISSING_IDS:
+        return f"the {kind} id is missing ({value!r})."
+    if is_bad_id(pl.Series([value]))[0]:
+        return (
+            f"{kind} id {value!r} is a rounded number, as spreadsheets write long ones, so that it "
+            f"may stand for several {kind}s; export the column as text."
+        )
+    return None
+
+
+def _exact(dtype: pl.DataType | None) -> int:
+    """Return the number up to which floats of a type are exact."""
+    return _EXACT_FLOAT32 if dtype == pl.Float32 else _EXACT_FLOAT64
+
+
+def integers_if_whole(texts: pl.Series) -> pl.Series:
+    """Convert texts to Int64 if all have the form of whole numbers, 7 or 7.0; nulls stay."""
     if isinstance(texts.dtype, pl.Categorical):
         known = texts.unique().cast(pl.String)
-        if integers_if_canonical(known) is known:
+        if integers_if_whole(known) is known:
             return texts
-        texts = texts.cast(pl.String)
-    if not texts.str.contains(CANONICAL_INTEGER.pattern).all():
+        categories: Any = texts.dtype
+        labels: pl.Series = categories.categories.to_series()
+        numbers = labels.str.replace(r"\.0+$", "").cast(pl.Int64, strict=False)
+        return numbers.gather(texts.to_physical()).alias(texts.name)
+    if not texts.str.contains(WHOLE_NUMBER.pattern).all():
         return texts
-    numbers = texts.cast(pl.Int64, strict=False)
+    if texts.str.contains(_INEXACT).any() and is_bad_id(texts.drop_nulls()).any():
+        return texts  # they may be rounded
+    numbers = texts.str.replace(r"\.0+$", "").cast(pl.Int64, strict=False)
     return texts if numbers.null_count() > texts.null_count() else numbers
+
+
+def query_series(values: IdsLike, kind: str) -> pl.Series:
+    """Convert requested ids to a Series as `as_id_series`; a mixture becomes strings."""
+    return as_id_series(_uniform(values, kind), kind)
 
 
 def _uniform(values: Any, kind: str) -> Any:
     """Return a single id as a list of one, and a list of mixed types as strings."""
-    if isinstance(values, pl.Series | np.ndarray):
+    if isinstance(values, pl.Series | np.ndarray) and values.dtype != object:
         return values
     listed = [values] if isinstance(values, int | str) else list(values)
     large = (isinstance(each, int) and not -_INT64_LIMIT <= each < _INT64_LIMIT for each in listed)

@@ -43,7 +43,7 @@ from recsys.data.frames import (
     matrix_arrays,
     to_polars,
 )
-from recsys.data.ids import Ids, IdsLike, Place, as_id_series
+from recsys.data.ids import MISSING_IDS, Ids, IdsLike, Place, as_id_series, id_problem
 from recsys.data.rows import (
     BadRows,
     Policy,
@@ -888,6 +888,9 @@ def _axis(
     if len(ids) != length:
         repeated = series.filter(series.is_duplicated())[0]
         raise DataError(f"{kind.capitalize()} id {repeated!r} is given more than once.")
-    if len(missing := ids.missing()):
-        raise DataError(f"An id of {kind}s is missing ({ids.values[int(missing[0])]!r}).")
+    if len(invalid := ids.invalid()):
+        text = ids.values[int(invalid[0])]
+        if text in MISSING_IDS:
+            raise DataError(f"An id of {kind}s is missing ({text!r}).")
+        raise DataError(f"In the ids of {kind}s, {id_problem(text, kind)}")
     return ids, ids.find(series).astype(np.int32)

@@ -23,7 +23,16 @@ from recsys.data.age import (
     present,
 )
 from recsys.data.feedback import Feedback, Kind, judge, judge_values
-from recsys.data.ids import MISSING_IDS, Place, Spot, as_id_series, row_place
+from recsys.data.ids import (
+    MISSING_IDS,
+    Place,
+    Spot,
+    as_id_series,
+    id_problem,
+    integers_if_whole,
+    is_bad_id,
+    row_place,
+)
 from recsys.data.times import (
     Moment,
     check_time_format,
@@ -286,7 +295,8 @@ class Rows:
     `name` is that of the column of ratings in the header, and `feedback` the decision on it, next
     to the `scale` of grades if it was given. `kind_weights` has the weight of each kind of event,
     and `half_life` the age in seconds at which a weight is halved. With `guessed_times`, nobody has
-    named the column of times, and it need not be used.
+    named the column of times, and it need not be used. `untyped` ids are of a text
+    file: integers if all are whole numbers.
     """
 
     columns: dict[str, pl.Series]
@@ -306,6 +316,7 @@ class Rows:
     distinct: dict[str, pl.Series] = field(default_factory=dict)
     kind_weights: dict[str, float] = field(default_factory=dict)
     half_life: float | None = None
+    untyped: frozenset[str] = frozenset()
 
     def spread(self) -> Self:
         """Convert arrays to columns in place, and return the rows."""
@@ -329,7 +340,7 @@ class Rows:
         """Convert ids to Int64 or String and codes to numbers in place; return the rows."""
         self.decode()
         for role in (each for each in ("user", "item") if each in self.columns):
-            self.columns[role] = as_id_series(self.columns[role], role, self.place)
+            self.columns[role] = _id_column(self, role)
         return self
 
     def keep(self, mask: pl.Series) -> int:
@@ -405,12 +416,18 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if not len(columns["user"]):
         rows.bad.check(0)
         raise DataError("There are no ratings: the data have no rows.")
+    for role in ("user", "item"):
+        if columns[role].dtype.is_float():
+            columns[role] = columns[role].fill_nan(None)
     rows.implicit = "rating" not in columns
     if rules.feedback in ("counts", "likes") and not rows.implicit:
         columns["rating"] = rows.decode().columns["rating"].fill_null(_once(columns["rating"]))
     if rules.bad_rows is not None:
         rows.decode()
         _leave_out_bad(rows, rules)
+        for role in rows.untyped & columns.keys():
+            if columns[role].dtype == pl.String:
+                columns[role] = integers_if_whole(columns[role])
     try:
         _convert(rows, rules)
     except DataError:
@@ -451,7 +468,7 @@ def _convert(rows: Rows, rules: RowRules) -> None:
     for role in ("user", "item"):
         column = columns[role]
         if column.null_count() or not isinstance(column.dtype, pl.Int32 | pl.Categorical):
-            columns[role] = as_id_series(column, role, rows.place)
+            columns[role] = _id_column(rows, role)
     if rules.missing is not None:
         _leave_out_missing(rows.decode(), rules.missing)
     elif rows.levels is None and "rating" in columns:  # levels are finite numbers
@@ -562,6 +579,15 @@ def _off_scale(value: float, scale: tuple[float, float]) -> str:
     return f"rating {value:g} is outside of the scale, {low:g} to {high:g}."
 
 
+def _id_column(rows: Rows, role: str) -> pl.Series:
+    """Return a column of ids as Int64 or String, or raise for a value that is not an id."""
+    column = rows.columns[role]
+    if column.dtype == pl.String and (bad := is_bad_id(column)).any():
+        row = bad.arg_max() or 0
+        raise DataError(f"{rows.place(row)}: {id_problem(column[row], role)}")
+    return as_id_series(column, role, rows.place)
+
+
 def _leave_out_missing(rows: Rows, missing: float) -> None:
     """Convert ratings to numbers, and leave out those that mark a missing value."""
     if rows.implicit:
@@ -668,10 +694,7 @@ def _unread(rows: Rows, role: str, rules: RowRules) -> pl.Series:
     if role == "rating":
         liked = _truths(column)
         return (_numbers(column) if liked is None else liked).is_null()
-    if column.dtype.is_float() or column.dtype.is_decimal():
-        numbers = column.cast(pl.Float64)
-        return ~(numbers.is_finite() & (numbers.floor() == numbers)).fill_null(False)
-    return column.is_null()
+    return is_bad_id(column)
 
 
 def _outside(rows: Rows, role: str, rules: RowRules) -> pl.Series:
@@ -698,11 +721,7 @@ def _problem(role: str, value: Any, rules: RowRules, column: pl.Series) -> str:
         if problem is None and rules.scale is not None:
             return _off_scale(float(value), rules.scale)
         return str(problem)
-    if value is None:
-        return f"the {role} id is missing."
-    if isinstance(value, str):
-        return f"the {role} id is missing ({value!r})."
-    return f"{role} id {value} is neither integer nor string."
+    return str(id_problem(value, role, column.dtype))
 
 
 def _keep_range(rows: Rows, rules: RowRules) -> None:

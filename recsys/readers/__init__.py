@@ -29,7 +29,7 @@ from recsys.data.columns import (
 from recsys.data.csr import Column
 from recsys.data.features import FeatureKind, Features, TableLike
 from recsys.data.frames import FrameLike, to_polars
-from recsys.data.ids import Ids, integers_if_canonical
+from recsys.data.ids import Ids, integers_if_whole
 from recsys.data.ratings import Ratings, build_ratings, ratings_of_frame, with_options
 from recsys.data.rows import (
     SKIPPED,
@@ -383,7 +383,7 @@ def _of_folders(path: str, request: Request) -> dict[str, tuple[str, pl.Series]]
             if role == "timestamp":
                 value = seconds_or_null(value, request.rules.time_format)
             elif role != "event":
-                value = integers_if_canonical(value)
+                value = integers_if_whole(value)
             if not value.null_count():
                 found[role] = str(name), value
     return found
@@ -521,6 +521,10 @@ def _features(
         if len(fitting) != 1:
             raise problem
         column = fitting[0]
+    if untyped and frame[column].dtype == pl.String:
+        frame = frame.with_columns(integers_if_whole(frame[column]))
+    elif frame[column].dtype.is_float():
+        frame = frame.with_columns(frame[column].fill_nan(None))
     rows = frame.filter(pl.col(column).is_not_null())
     return Features.of(rows, ids.kind, column=column, untyped=untyped).matching(ids)
 

@@ -34,7 +34,14 @@ from recsys.data.columns import (
     without_types,
 )
 from recsys.data.csr import Batches, Column
-from recsys.data.ids import CANONICAL_INTEGER, MISSING_IDS, Spot, integers_if_canonical
+from recsys.data.ids import (
+    CANONICAL_INTEGER,
+    MISSING_IDS,
+    WHOLE_NUMBER,
+    Spot,
+    integers_if_whole,
+    is_bad_id,
+)
 from recsys.data.rows import OPTIONAL_ROLES, STRICT, BadRows, Rows, is_truth, rating_problem
 from recsys.data.times import YEAR_1000, iso_format
 from recsys.errors import DataError
@@ -304,7 +311,14 @@ def read_delimited(
 
     form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
     name = layout.names[roles["rating"]] if layout.has_header and "rating" in roles else ""
-    return replace(rows, layout=f"{form}, {description}", place=place, bad=bad, name=name)
+    return replace(
+        rows,
+        layout=f"{form}, {description}",
+        place=place,
+        bad=bad,
+        name=name,
+        untyped=frozenset(("user", "item")),
+    )
 
 
 def read_fast(
@@ -322,7 +336,7 @@ def read_fast(
     # Some values may have another type than the sample.
     missing = {role for role, column in rows.columns.items() if column.null_count()}
     others = dict.fromkeys((role for role in missing if kinds[role] == "id"), "name")
-    strings = [*others]
+    strings = [*others, *_whole_numbers(layout, roles, kinds)]
     if "%" in kinds.get("timestamp", ""):
         times: Any = rows.arrays.get("timestamp", rows.columns.get("timestamp"))
         others |= {"timestamp": "text"} if "timestamp" in missing or times.min() < YEAR_1000 else {}
@@ -338,8 +352,29 @@ def read_fast(
         if not np.isfinite(numbers if rows.levels is None else rows.levels).all():
             return None
     for role in strings:
-        rows.columns[role] = integers_if_canonical(rows.spread().columns[role])
-    return rows
+        rows.columns[role] = integers_if_whole(rows.spread().columns[role])
+    return None if _has_bad_ids(rows, kinds) else rows
+
+
+def _has_bad_ids(rows: Rows, kinds: Mapping[str, Kind]) -> bool:
+    """Return whether texts are not ids, such as "1.23457E+11"."""
+    for role in (role for role in ("user", "item") if kinds.get(role) == "name"):
+        texts = rows.distinct.get(role)
+        if (
+            texts is None
+            and role in rows.columns
+            and isinstance(rows.columns[role].dtype, pl.Categorical | pl.String)
+        ):
+            texts = rows.columns[role].unique()
+        if texts is not None and is_bad_id(texts.cast(pl.String)).any():
+            return True
+    return False
+
+
+def _whole_numbers(layout: Layout, roles: Roles, kinds: Mapping[str, Kind]) -> list[str]:
+    """Return the roles of ids that seem to be whole numbers, some of which were floats: "17.0"."""
+    names = [role for role in roles if kinds[role] == "name"]
+    return [role for role in names if all(map(WHOLE_NUMBER.match, _sampled(layout, roles[role])))]
 
 
 def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kind:
@@ -389,8 +424,7 @@ def read_carefully(
     whole = pl.concat(frames).to_dict()
     whole |= {role: whole[role].str.strip_chars() for role in roles}
     for role in (each for each in ("user", "item") if each in roles):
-        missing = whole[role].is_in(MISSING_IDS)
-        whole[role] = integers_if_canonical(whole[role].set(missing, None))
+        whole[role] = integers_if_whole(whole[role])
     if "rating" in roles and layout.separator == _COMMA_WITH:
         whole["rating"] = whole["rating"].str.replace(_COMMA, "$1.$2")
     return whole

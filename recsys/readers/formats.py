@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ import polars as pl
 
 from recsys.data.columns import SAMPLE, Request, Roles, assign_roles, choose_columns
 from recsys.data.csr import Batches, concatenated
-from recsys.data.ids import MISSING_IDS, Spot, integers_if_canonical
+from recsys.data.ids import Spot, id_problem, integers_if_whole, is_bad_id
 from recsys.data.rows import OPTIONAL_ROLES, STRICT, BadRows, Rows
 from recsys.database import TableRows
 from recsys.errors import DataError
@@ -79,7 +80,7 @@ def _with_integers(rows: Rows) -> Rows:
     for role in (each for each in ("user", "item") if each in columns):
         column = columns[role]
         if isinstance(column.dtype, pl.Categorical) and not column.null_count():
-            columns[role] = integers_if_canonical(column)
+            columns[role] = integers_if_whole(column)
     return rows
 
 
@@ -194,7 +195,9 @@ def read_jsonl(
             for role, value in (found | {"line": line}).items():
                 values[role].append(value)
         lines = pl.Series(values.pop("line"), dtype=pl.Int64)
-        rows = Rows({role: _series(role, column) for role, column in values.items()})
+        columns = {role: _series(role, column) for role, column in values.items()}
+        untyped = frozenset(role for role in ("user", "item") if _are_integers(values.get(role)))
+        rows = Rows(columns, untyped=untyped)
 
     n_rows = len(next(iter(rows.spread().columns.values())))
 
@@ -316,17 +319,24 @@ def _read_fast(
 
 def _problem(role: str, value: Any) -> str | None:
     """Return a sentence on the wrong type of an id, or None if the type is right."""
-    is_whole = isinstance(value, float) and value.is_integer()  # pandas writes 17 as 17.0
-    if role not in ("user", "item") or is_whole or type(value) in (int, str, type(None)):
+    if role not in ("user", "item") or type(value) in (int, str, type(None)):
         return None
+    if isinstance(value, float):  # pandas writes 17 as 17.0, and a missing id as NaN
+        return None if math.isnan(value) else id_problem(value, role)
     return f"{role} id {json.dumps(value)[:40]} is neither integer nor string."
+
+
+def _are_integers(values: list[Any] | None) -> bool:
+    """Return whether ids are integers, apart from missing and bad ones."""
+    texts = [value for value in values or () if isinstance(value, str)]
+    return bool(is_bad_id(pl.Series(texts, dtype=pl.String)).all())
 
 
 def _series(role: str, values: list[Any]) -> pl.Series:
     """Return values as a column of their common type, or of strings if types differ."""
     if role in ("user", "item"):
-        values = [int(each) if isinstance(each, float) else each for each in values]
-        values = [None if each in MISSING_IDS else each for each in values]
+        values = [None if value != value else value for value in values]  # NaN
+        values = [int(value) if isinstance(value, float) else value for value in values]
     if len({type(value) for value in values} - {type(None)}) == 1:
         try:
             return pl.Series(role, values)
@@ -416,6 +426,7 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
     sizes = [len((rows.arrays or rows.columns)["item"]) for rows in every]
     ends, batches = list(accumulate(sizes)), Batches(sum(sizes))
     in_seconds = {rows.in_seconds for rows in every}
+    untyped = [rows.untyped for rows in every]
     for rows in every:
         columns = rows.decode().columns
         if len(in_seconds) > 1:  # dates in only some files: convert all to texts
@@ -439,7 +450,7 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
             bad.add_cause(replace(cause, spot=spot))
     idle = [rows.idle_users for rows in every if rows.idle_users is not None]
     about: dict[str, Any] = {"layout": first.layout, "place": place, "bad": bad}
-    about["name"] = first.name
+    about |= {"name": first.name, "untyped": first.untyped.intersection(*untyped)}
     about |= {
         "in_seconds": in_seconds == {True},
         "idle_users": concatenated(idle) if idle else None,

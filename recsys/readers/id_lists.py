@@ -13,7 +13,14 @@ from typing import Any, cast
 import polars as pl
 
 from recsys.data.columns import Request, usual_column
-from recsys.data.ids import Ids, as_id_series
+from recsys.data.ids import (
+    MISSING_IDS,
+    Ids,
+    as_id_series,
+    id_problem,
+    integers_if_whole,
+    is_bad_id,
+)
 from recsys.data.ratings import build_ratings
 from recsys.data.rows import OPTIONAL_ROLES, RowRules, Rows, prepared
 from recsys.errors import DataError
@@ -75,18 +82,32 @@ def _ids_of(data: DataFile, kind: str, requested: str | None) -> list[Any]:
         if column is None:
             raise DataError(f"{data.name} has no column {kind}; it has {', '.join(names)}.")
         with reading_parquet(data.name):
-            ids = pl.read_parquet(data.path, columns=[column])[column].drop_nulls()
-        return as_id_series(ids, kind).to_list()
+            ids = pl.read_parquet(data.path, columns=[column])[column]
+        if ids.dtype.is_float():
+            ids = ids.fill_nan(None)
+        return as_id_series(ids.drop_nulls(), kind).to_list()
     if column is None:
         lines = [line.strip() for line in data.lines()]
         with suppress(ValueError, RecursionError):
             array = json.loads(" ".join(lines)) if lines and lines[0].startswith("[") else None
             if isinstance(array, list):
                 return as_id_series(array, kind).to_list()
-        return [line for line in lines if line]
+        return _listed_texts(pl.Series(lines, dtype=pl.String), data, kind)
     roles = {kind: names.index(column)}
     rows = read_fast(data, layout, roles) or Rows(read_carefully(data, layout, roles))
-    return rows.spread().columns[kind].drop_nulls().to_list()
+    ids = rows.spread().columns[kind]
+    if ids.dtype.is_integer():
+        return ids.drop_nulls().to_list()
+    return _listed_texts(ids.cast(pl.String), data, kind)
+
+
+def _listed_texts(texts: pl.Series, data: DataFile, kind: str) -> list[Any]:
+    """Return texts as ids, as integers if all are whole numbers; missing ones are left out."""
+    ids = texts.filter(~texts.is_in(MISSING_IDS).fill_null(True))
+    bad = is_bad_id(ids)
+    if bad.any():
+        raise DataError(f"{data.name}: {id_problem(ids.filter(bad)[0], kind)}")
+    return integers_if_whole(ids).to_list()
 
 
 def _ids_of_objects(data: DataFile, kind: str, requested: str | None) -> list[Any]:

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from recsys.changes import plausible_range, usual_scale
 from recsys.data.age import event_time_problem
-from recsys.data.ids import MISSING_IDS, Ids
+from recsys.data.ids import Ids, id_problem
 from recsys.data.rows import ANY_EVENT, NO_EVENT, rating_problem
 from recsys.errors import DataError
 from recsys.serve.facts import Id, Json
@@ -107,8 +107,8 @@ def _typed(ids: Ids, values: list[Id]) -> list[Id]:
 
 
 def _id_problem(kind: str, id: Id) -> str | None:
-    """Return a sentence on why readers take an id for a missing one, or None."""
-    return f"the {kind} id is missing ({id!r})." if id in MISSING_IDS else None
+    """Return a sentence on why readers do not take a value for an id, or None."""
+    return id_problem(id, kind)
 
 
 def _kind_problem(kind: str | None, weights: Mapping[str, float] | None) -> str | None:

@@ -158,7 +158,7 @@ def test_bad_rows_are_skipped_with_their_places(tmp_path):
     assert "3 bad rows left out" in str(ratings.source)
     assert ratings.source.skipped == (
         "r.csv, line 9: found 2 fields, expected 3.",
-        "r.csv, line 52: the user id is missing.",
+        "r.csv, line 52: the user id is missing ('NULL').",
         "r.csv, line 82: rating 'good' is not a number.",
     )
 
