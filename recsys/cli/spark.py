@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _READ = (
     *("--user-col", "--item-col", "--rating-col", "--timestamp-col", "--sep", "--encoding"),
-    *("--implicit", "--duplicates", "--no-features"),
+    *("--implicit", "--duplicates", "--no-features", "--time-format", "--as-of"),
 )
 """Options for reading that also apply to Spark."""
 _TABLES = ("--features", "--item-table", "--user-table")
@@ -66,6 +66,8 @@ def fit_on_spark(
             **parameters,
         )
     counts = result.training
+    for remark in counts["remarks"]:
+        note(remark)
     note(
         f"fitted {result.model} to {counts['users']:,} users x {counts['items']:,} items, "
         f"{counts['ratings']:,} {'interactions' if result.implicit else 'ratings'} in "
@@ -120,6 +122,8 @@ def evaluate_on_spark(
     with _on_cluster("Evaluating on Spark", engine) as cluster:
         found = spark.evaluate(model, test, n, columns=columns, **cluster)
     counts = found.counts
+    for remark in found.remarks:
+        note(remark)
     note(
         f"tested on {counted(counts['test_ratings'], 'rating')}; recommended to "
         f"{counted(counts['users_evaluated'], 'user')}; "
@@ -161,6 +165,7 @@ def _on_cluster(title: str, engine: EngineOptions) -> Iterator[dict[str, Any]]:
 def _columns(reader: ReaderOptions) -> Any:
     """Return the columns to read; raise for options for reading that Spark lacks."""
     from recsys.data.columns import Request
+    from recsys.data.rows import RowRules
 
     for flag in given_in(reader):
         if flag not in _READ:
@@ -169,4 +174,10 @@ def _columns(reader: ReaderOptions) -> Any:
             raise CommandError(f"{flag} does not apply to --engine spark; {advice}.")
     roles = ("user", "item", "rating", "timestamp")
     names = {role: getattr(reader, f"{role}_col") for role in roles}
-    return Request(**names, sep=reader.sep, encoding=reader.encoding, implicit=reader.implicit)
+    return Request(
+        **names,
+        sep=reader.sep,
+        encoding=reader.encoding,
+        implicit=reader.implicit,
+        rules=RowRules.of(time_format=reader.time_format, as_of=reader.as_of),
+    )

@@ -23,12 +23,16 @@ TOLERANCE = DAY
 """Seconds after the present time that an event may have, for clocks and time zones."""
 
 _NAMED = 3  # maximum number of rows to name
-_NEARLY_ALL = 0.95
+NEARLY_ALL = 0.95
+"""Share of the rows that may not be left out because of their times."""
+FUTURE = "after the present time left out"
+MEANT_NEVER = 'left out whose time means "never"'
+EARLY = "before 1990"
 _FEW_EVENTS = 10
 _BULK = (0.05, 0.95)  # quantiles between which events are counted as usual
 _SPARSE = 0.1  # of the usual number of events in a time of the same length
-_ZONES = 14 * 3600  # largest offset of a time zone: midnight may be written in any of them
-_QUARTER = 900  # offsets of time zones are multiples of a quarter of an hour
+ZONES = 14 * 3600  # largest offset of a time zone: midnight may be written in any of them
+QUARTER = 900  # offsets of time zones are multiples of a quarter of an hour
 
 
 def _midnight(year: int, month: int, day: int) -> int:
@@ -37,7 +41,7 @@ def _midnight(year: int, month: int, day: int) -> int:
 
 
 # Dates that programs store for "none" or "never", all earlier than the present.
-_NEVER = (
+NEVER = (
     _midnight(1, 1, 1),  # .NET, Java, Go
     _midnight(1601, 1, 1),  # zero of Windows
     _midnight(1753, 1, 1),  # the first of SQL Server
@@ -46,12 +50,12 @@ _NEVER = (
     _midnight(1900, 1, 1),  # zero of SQL Server
     0,  # 1970-01-01
 )
-_YEAR_1 = _NEVER[0] - _ZONES
+YEAR_1 = NEVER[0] - ZONES
 _YEAR_10000 = _midnight(9999, 12, 31) + DAY
-_YEAR_2999 = _midnight(2999, 1, 1)  # later times mean "never", too
-_MODERN = _midnight(1990, 1, 1)
-_INFINITE = -9e12  # -infinity of PostgreSQL, which has microseconds, is earlier
-_ERROR = -1  # what functions of C return for a time that they cannot tell
+YEAR_2999 = _midnight(2999, 1, 1)  # later times mean "never", too
+MODERN = _midnight(1990, 1, 1)
+INFINITE = -9e12  # -infinity of PostgreSQL, which has microseconds, is earlier
+ERROR = -1  # what functions of C return for a time that they cannot tell
 
 
 def means_never(seconds: npt.NDArray[np.number]) -> npt.NDArray[np.bool_]:
@@ -59,12 +63,12 @@ def means_never(seconds: npt.NDArray[np.number]) -> npt.NDArray[np.bool_]:
 
     Such a date may be midnight in another time zone: 1970-01-01 01:00:00 is one, too.
     """
-    early = np.flatnonzero(seconds < _MODERN)
+    early = np.flatnonzero(seconds < MODERN)
     times = seconds[early].astype(np.float64)
-    stored = (times < _YEAR_1) | (times == _ERROR)
-    for date in _NEVER:
+    stored = (times < YEAR_1) | (times == ERROR)
+    for date in NEVER:
         distance = np.abs(times - date)
-        stored |= (distance <= _ZONES) & (distance % _QUARTER == 0)
+        stored |= (distance <= ZONES) & (distance % QUARTER == 0)
     never = np.zeros(len(seconds), np.bool_)
     never[early] = stored
     return never
@@ -81,7 +85,7 @@ def present(as_of: Moment | None = None) -> int:
     if as_of is None:
         return int(time.time())
     seconds = moment(as_of, "as_of")
-    if not _NEVER[0] <= seconds < _YEAR_10000:
+    if not NEVER[0] <= seconds < _YEAR_10000:
         raise DataError(f"as_of must be a date or time, such as 2024-01-31; got {as_of!r}.")
     return seconds
 
@@ -109,11 +113,11 @@ def event_time_problem(seconds: float, now: float | None = None) -> str | None:
         return "the time is not a number."
     if seconds > reference + TOLERANCE:
         return (
-            f"the time {_short(seconds)} is more than a day after the present time, "
-            f"{_short(reference)}."
+            f"the time {short_time(seconds)} is more than a day after the present time, "
+            f"{short_time(reference)}."
         )
     if means_never(np.array([seconds], np.float64))[0]:
-        return f'the time {_short(seconds)} means "never"; leave it out if the time is unknown.'
+        return f'the time {short_time(seconds)} means "never"; leave it out if the time is unknown.'
     return None
 
 
@@ -127,7 +131,7 @@ class Dated:
 
 def are_recent(seconds: npt.NDArray[np.number], now: int) -> bool:
     """Return whether all times are from 1990 to the present, so that nothing is to be judged."""
-    return not len(seconds) or bool(seconds.min() >= _MODERN and seconds.max() <= now + TOLERANCE)
+    return not len(seconds) or bool(seconds.min() >= MODERN and seconds.max() <= now + TOLERANCE)
 
 
 def dated(seconds: npt.NDArray[np.number], now: int, place: Place) -> Dated:
@@ -144,58 +148,57 @@ def dated(seconds: npt.NDArray[np.number], now: int, place: Place) -> Dated:
         return Dated(None, [])
     late = seconds > now + TOLERANCE
     never = means_never(seconds)
-    n_modern = np.count_nonzero(seconds >= _MODERN) - np.count_nonzero(late)
+    n_modern = np.count_nonzero(seconds >= MODERN) - np.count_nonzero(late)
     n_others = len(seconds) - np.count_nonzero(late) - np.count_nonzero(never)
     if not n_modern or 2 * n_modern < n_others:
-        never[:] = seconds < _INFINITE  # in data of 1970, 1970-01-01 is a date
-    never |= seconds >= _YEAR_2999
+        never[:] = seconds < INFINITE  # in data of 1970, 1970-01-01 is a date
+    never |= seconds >= YEAR_2999
     future = late & ~never
-    early = (seconds < _MODERN) & ~never
+    early = (seconds < MODERN) & ~never
     remarks = []
-    for rows, noun in (
-        (future, "after the present time left out"),
-        (never, 'left out whose time means "never"'),
-    ):
+    for rows, noun in ((future, FUTURE), (never, MEANT_NEVER)):
         if rows.any():
-            places = _places(np.flatnonzero(rows), seconds, place)
-            remarks.append(f"{counted(int(np.count_nonzero(rows)), 'row')} {noun} ({places})")
+            shown = _places(np.flatnonzero(rows), seconds, place)
+            remarks.append(f"{counted(int(np.count_nonzero(rows)), 'row')} {noun} ({shown})")
     left_out = future | never
-    if np.count_nonzero(left_out) > _NEARLY_ALL * len(seconds):
-        raise DataError(_nothing_left(remarks, left_out, now))
+    n_left_out = int(np.count_nonzero(left_out))
+    check_left_out(n_left_out, len(seconds), remarks, now)
     if early.any():
-        remarks.append(_early_remark(np.flatnonzero(early), seconds, left_out, place))
-    return Dated(~left_out if left_out.any() else None, remarks)
+        places = np.flatnonzero(early)
+        if len(places) < len(seconds) - n_left_out:
+            shown = _places(places, seconds, place)
+            remarks.append(f"{counted(len(places), 'row')} {EARLY} ({shown})")
+        else:
+            remarks.append(all_early(int(seconds[places].min()), int(seconds[places].max())))
+    return Dated(~left_out if n_left_out else None, remarks)
 
 
-def _nothing_left(remarks: Sequence[str], left_out: npt.NDArray[np.bool_], now: int) -> str:
-    """Return the sentence on times nearly all of which would be left out."""
-    n = int(np.count_nonzero(left_out))
-    return (
-        f"{n:,} of {len(left_out):,} rows have no time of the past: {'; '.join(remarks)}. "
-        f"The present time is {shown_time(now)}: --as-of DATE (as_of=) sets another one, "
-        "--time-format (time_format=) the unit of numbers, and --timestamp-col (timestamp=) "
-        "names another column."
-    )
+def check_left_out(n_left_out: int, n: int, remarks: Sequence[str], now: int) -> None:
+    """Check that not nearly all rows are left out because of their times.
+
+    Raises
+    ------
+    DataError
+    """
+    if n_left_out > NEARLY_ALL * n:
+        raise DataError(
+            f"{n_left_out:,} of {n:,} rows have no time of the past: {'; '.join(remarks)}. The "
+            f"present time is {shown_time(now)}: --as-of DATE (as_of=) sets another one, "
+            "--time-format (time_format=) the unit of numbers, and --timestamp-col (timestamp=) "
+            "names another column."
+        )
 
 
-def _early_remark(
-    rows: npt.NDArray[np.integer],
-    seconds: npt.NDArray[np.number],
-    left_out: npt.NDArray[np.bool_],
-    place: Place,
-) -> str:
-    """Return a remark on rows before 1990, which may be of another unit."""
-    if len(rows) < len(seconds) - np.count_nonzero(left_out):
-        return f"{counted(len(rows), 'row')} before 1990 ({_places(rows, seconds, place)})"
-    times = seconds[rows]
-    first, last = (shown_time(int(end), day=True) for end in (times.min(), times.max()))
-    period = f"on {first}" if first == last else f"from {first} to {last}"
+def all_early(first: int, last: int) -> str:
+    """Return the remark on times all of which are before 1990, perhaps in another unit."""
+    days = [shown_time(end, day=True) for end in (first, last)]
+    period = f"on {days[0]}" if days[0] == days[1] else f"from {days[0]} to {days[1]}"
     return f"all times are before 1990, {period}; --time-format gives another unit"
 
 
 def _places(rows: npt.NDArray[np.integer], seconds: npt.NDArray[np.number], place: Place) -> str:
     """Return the places and times of the first rows."""
-    first = [f"{place(int(row))}: {_short(seconds[row])}" for row in rows[:_NAMED]]
+    first = [f"{place(int(row))}: {short_time(seconds[row])}" for row in rows[:_NAMED]]
     more = [f"and {len(rows) - _NAMED:,} more"] if len(rows) > _NAMED else []
     return "; ".join([*first, *more])
 
@@ -210,7 +213,7 @@ def reference_time(seconds: npt.NDArray[np.number], now: int) -> float:
     """
     past = seconds[seconds <= now + TOLERANCE]
     n_late = len(seconds) - len(past)
-    if n_late > _NEARLY_ALL * len(seconds):
+    if n_late > NEARLY_ALL * len(seconds):
         raise DataError(
             f"{n_late:,} of {len(seconds):,} events are later than the present time, "
             f"{shown_time(now)}; --as-of DATE (as_of=) sets another one."
@@ -234,11 +237,12 @@ def check_reach(seconds: npt.NDArray[np.number], start: float, what: str, place:
     if last is None:
         return
     newest = int(seconds.argmax())
+    event = f"{place(newest)}: {short_time(seconds[newest])}"
     raise DataError(
-        f"{what} counts from the newest event ({place(newest)}: {_short(seconds[newest])}), and "
-        f"leaves {_left(seconds, start)}; the others end at {_short(last)}. If the newest event "
-        f"is wrong, --as-of {shown_time(int(last) + DAY, day=True)} (as_of=) leaves it out; if "
-        "not, a longer time keeps the others."
+        f"{what} counts from the newest event ({event}), and leaves {_left(seconds, start)}; the "
+        f"others end at {short_time(last)}. If the newest event is wrong, --as-of "
+        f"{shown_time(int(last) + DAY, day=True)} (as_of=) leaves it out; if not, a longer time "
+        "keeps the others."
     )
 
 
@@ -254,9 +258,10 @@ def check_since(seconds: npt.NDArray[np.number], start: float, what: str, place:
     if last is None:
         return
     newest = int(seconds.argmax())
+    event = f"{place(newest)}: {short_time(seconds[newest])}"
     raise DataError(
-        f"{what} leaves {_left(seconds, start)} ({place(newest)}: {_short(seconds[newest])}); the "
-        f"others end at {_short(last)}. Set an earlier time."
+        f"{what} leaves {_left(seconds, start)} ({event}); the others end at {short_time(last)}. "
+        "Set an earlier time."
     )
 
 
@@ -273,7 +278,7 @@ def _last_dropped(seconds: npt.NDArray[np.number], start: float) -> float | None
     """
     stays = seconds >= start
     n_stay = int(np.count_nonzero(stays))
-    if not n_stay or n_stay > (1 - _NEARLY_ALL) * len(seconds):
+    if not n_stay or n_stay > (1 - NEARLY_ALL) * len(seconds):
         return None
     others = seconds[~stays]
     if n_stay > _FEW_EVENTS:
@@ -295,10 +300,10 @@ def faded_remark(n_users: int, half_life: float) -> str:
     )
 
 
-def _short(seconds: float | np.number) -> str:
+def short_time(seconds: float | np.number) -> str:
     """Format a time in UTC, without midnight; it may be infinite."""
     if seconds >= _YEAR_10000:
         return "after the year 9999"
-    if seconds < _NEVER[0]:
+    if seconds < NEVER[0]:
         return "before the year 1"
     return shown_time(int(np.floor(seconds))).removesuffix(" 00:00:00 UTC")

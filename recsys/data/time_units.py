@@ -14,7 +14,8 @@ FOREVER = 2**62
 """Seconds that stand for infinity, which PostgreSQL and numbers of floating point have."""
 
 _DAY = 86400
-_SAME_SECOND = 0.05  # seconds; times of spreadsheets have rounding errors
+SAME_SECOND = 0.05
+"""Seconds by which rounding may change times of spreadsheets."""
 _FEW = 0.05  # maximum share of small numbers, which are not days, in a column of days
 _MOSTLY = 0.5  # minimum share of numbers in digits that are valid dates; 4% are by chance
 _NEARLY_ALL = 0.95
@@ -81,7 +82,7 @@ def _from_days(days: pl.Series, origin: int) -> pl.Series:
         return days.cast(pl.Int64) * _DAY + origin
     exact = days * _DAY + origin
     whole = exact.round()
-    is_whole = bool(((exact - whole).abs() < _SAME_SECOND).all())
+    is_whole = bool(((exact - whole).abs() < SAME_SECOND).all())
     return whole.clip(-FOREVER, FOREVER).cast(pl.Int64) if is_whole else exact.round(3)
 
 
@@ -113,13 +114,13 @@ _MINUTES = Unit("", "digits (YYYYMMDDhhmm)", form="%Y%m%d%H%M")
 _CLOCK = Unit("", "digits (YYYYMMDDhhmmss)", form="%Y%m%d%H%M%S")
 _MILLIS = Unit("", "digits (YYYYMMDDhhmmssfff)", form="%Y%m%d%H%M%S%3f")
 
-_BAND = 10**8
+BAND = 10**8
 """Smaller numbers are days or dates in digits, or seconds up to 1973."""
 
-_RANGES: tuple[tuple[float, float, Unit], ...] = (
+RANGES: tuple[tuple[float, float, Unit], ...] = (
     (25_569, 80_000, _EXCEL),  # from 1970 to 2119
     (1900_01_01, 2100_12_31, _DATES),
-    (_BAND, 1e10, _S),  # from 1973 to 2286, as all of these
+    (BAND, 1e10, _S),  # from 1973 to 2286, as all of these
     (1e11, 1900_01_01_00_00, _MS),
     (1900_01_01_00_00, 2100_12_31_23_59, _MINUTES),  # as milliseconds, from January to August 1976
     (2100_12_31_23_59, 1e13, _MS),
@@ -137,22 +138,21 @@ _RANGES: tuple[tuple[float, float, Unit], ...] = (
 
 def range_of(unit: Unit) -> tuple[float, float]:
     """Return the first range of numbers that are modern times in a unit."""
-    first, last, _ = _RANGES[_OF_UNIT[unit][0]]
+    first, last, _ = RANGES[_OF_UNIT[unit][0]]
     return first, last
 
 
-_STARTS = np.array([first for first, _, _ in _RANGES])
-_ENDS = np.array([last for _, last, _ in _RANGES])
-_OF_UNIT = {unit: [n for n, each in enumerate(_RANGES) if each[2] is unit] for *_, unit in _RANGES}
-_SMALL = len(_RANGES)
-_OTHER = len(_RANGES) + 1
-N_GROUPS = len(_RANGES) + 2
+_STARTS = np.array([first for first, _, _ in RANGES])
+_ENDS = np.array([last for _, last, _ in RANGES])
+_OF_UNIT = {unit: [n for n, each in enumerate(RANGES) if each[2] is unit] for *_, unit in RANGES}
+SMALL = len(RANGES)
+OTHER = len(RANGES) + 1
+N_GROUPS = len(RANGES) + 2
 """Number of groups of times: one for each range, other small numbers, and all others."""
 
 _LAST_DAY = 253_402_214_400  # seconds at which 9999-12-31 begins
 _OF_ZONES = 14 * 3600 + _DAY  # seconds after it at which it has ended in every time zone
-# The end of the calendar in each unit, where it could be a modern time in another unit.
-_NEVER = (
+END_OF_CALENDAR = (
     (2_958_465, 2_958_466),
     (9999_12_31, 9999_12_31),
     (9999_12_31_00_00, 9999_12_31_23_59),
@@ -164,6 +164,7 @@ _NEVER = (
     (2_650_466_880e9, 2_650_467_745e9),  # file times
     (2.0**63 - 1024, float("inf")),
 )
+"""Ranges of the end of the calendar in each unit that could be modern times in another unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +199,11 @@ def _groups(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int8]:
     sizes = np.abs(numbers)
     places = np.searchsorted(_STARTS, sizes, side="left") - 1
     within = (places >= 0) & (sizes <= _ENDS[places])
-    outside = np.where(sizes < _BAND, _SMALL, _OTHER)
+    outside = np.where(sizes < BAND, SMALL, OTHER)
     groups = np.where(within, places, outside).astype(np.int8)
-    groups[(numbers < 0) & (sizes < _BAND)] = _SMALL
+    groups[(numbers < 0) & (sizes < BAND)] = SMALL
     groups[(numbers == 0) | (numbers == -1) | np.isnan(numbers)] = -1
-    for first, last in _NEVER:
+    for first, last in END_OF_CALENDAR:
         groups[(sizes >= first) & (sizes <= last)] = -1
     return groups
 
@@ -218,7 +219,7 @@ def units_of(counts: Sequence[int], valid: Callable[[Unit], float]) -> dict[Unit
         members = [group for group in groups if counts[group]]
         if members:
             found[unit] = members
-    if _EXCEL in found and counts[_SMALL] > _FEW * (counts[_SMALL] + counts[0]):
+    if _EXCEL in found and counts[SMALL] > _FEW * (counts[SMALL] + counts[0]):
         del found[_EXCEL]  # a counter, or seconds of 1970
     for unit in (_DATES, _MINUTES, _CLOCK, _MILLIS):
         least = _NEARLY_ALL if unit is _MINUTES else _MOSTLY
@@ -250,7 +251,7 @@ def usual_unit(largest: float) -> Unit:
 def sure_unit(low: float, high: float) -> Unit | None:
     """Return the unit of times between two numbers, or None if it depends on the others."""
     place = int(np.searchsorted(_STARTS, low, side="left")) - 1
-    unit = _RANGES[place][2]
+    unit = RANGES[place][2]
     is_sure = place >= 0 and unit in (_S, _MS, _US, _EXCEL) and high <= _ENDS[place]
-    never = any(first <= high and low <= last for first, last in _NEVER)
+    never = any(first <= high and low <= last for first, last in END_OF_CALENDAR)
     return unit if is_sure and not never else None

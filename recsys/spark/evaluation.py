@@ -40,10 +40,13 @@ class SparkEvaluation:
         rmse, mae (unless the feedback is implicit), precision@n, recall@n, ndcg@n.
     counts : dict of str to int
         test_ratings, users_evaluated, unknown_ratings (of users or items not in the model).
+    remarks : tuple of str
+        Test rows that were left out because of their times, and the like.
     """
 
     metrics: dict[str, Metric]
     counts: dict[str, int]
+    remarks: tuple[str, ...] = ()
 
 
 def evaluate(
@@ -111,7 +114,7 @@ def evaluate(
         finally:
             pairs.unpersist()
     counts = {"test_ratings": count, "users_evaluated": metrics[f"ndcg@{n}"].count}
-    return SparkEvaluation(metrics, counts | {"unknown_ratings": unknown})
+    return SparkEvaluation(metrics, counts | {"unknown_ratings": unknown}, table.remarks)
 
 
 def _known_pairs(test: DataFrame, users: DataFrame, items: DataFrame) -> tuple[DataFrame, int]:

@@ -22,6 +22,7 @@ from lowrank.completion.implicit import solve_interactions
 from lowrank.kernels import CsrArrays
 from lowrank.spark import arrow
 from recsys import __version__
+from recsys.data.age import iso_time
 from recsys.data.columns import Request
 from recsys.errors import DataError
 from recsys.models.als import ALS
@@ -122,7 +123,8 @@ def fit(
     ):
         scratch = folder.child("_scratch")
         begin("reading")
-        table = read_ratings(spark, ratings, columns or Request())
+        request = columns or Request()
+        table = read_ratings(spark, ratings, request)
         name, settings = _chosen_model(model, parameters, implicit=table.implicit)
         options = {"test_fraction": share, "random_state": settings["random_state"]}
         coded = encode(table.frame, scratch, duplicates=duplicates, **options)
@@ -146,6 +148,8 @@ def fit(
                 "seconds": round(time.perf_counter() - start, 3),
                 "sweeps": settings["iterations"],
                 "train_rmse": None,
+                "remarks": list(table.remarks),
+                "as_of": iso_time(request.rules.now),
                 **summary,
             },
             files=files,

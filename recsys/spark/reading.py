@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from recsys.data.columns import Request, choose_columns
 from recsys.errors import DataError
 from recsys.spark.results import Place, written
+from recsys.spark.times import timed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,10 +26,14 @@ _RATINGS_PER_BLOCK = 1_000_000
 
 
 class RatingsTable(NamedTuple):
-    """Columns user, item (bigint or string), value (float; 1 if implicit) and optionally time."""
+    """Columns user, item (bigint or string), value (float; 1 if implicit) and optionally time.
+
+    `remarks` tell of rows that are left out because of their times, and the like.
+    """
 
     frame: DataFrame
     implicit: bool
+    remarks: tuple[str, ...] = ()
 
 
 def read_ratings(spark: SparkSession, path: str | DataFrame, request: Request) -> RatingsTable:
@@ -87,9 +92,7 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
     if "rating" in roles:
         chosen["value"] = given["rating"].try_cast("float")
     if "timestamp" in roles:
-        is_number = kinds["timestamp"].startswith(_NUMBERS)
-        time = given["timestamp"] if is_number else given["timestamp"].try_cast("timestamp")
-        chosen["time"] = time.cast("double")
+        chosen["time"] = given["timestamp"]
     order = [role for role in ("user", "item", "value", "time") if role in chosen]
     table, value = named.select(*(chosen[role].alias(role) for role in order)), sql.col("value")
     wrong = {role: sql.col(role).isNull() for role in ("user", "item")}
@@ -102,7 +105,11 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
             needed = "a finite number" if role == "rating" else "an integer or text as id"
             reason = f"must have {needed} in each row; {count:,} of {rows:,} rows do not."
             raise DataError(f"The column {names[role]!r} {reason}")
-    return RatingsTable(table, "rating" not in roles)
+    remarks: tuple[str, ...] = ()
+    if "timestamp" in roles:
+        is_guessed = request.timestamp is None
+        table, remarks = timed(table, names["timestamp"], request.rules, guessed=is_guessed)
+    return RatingsTable(table, "rating" not in roles, remarks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ _CONF = {
     "spark.app.name": "recsys",
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     "spark.driver.maxResultSize": "2g",
+    "spark.sql.session.timeZone": "UTC",  # of times without an offset, as on one machine
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
 }

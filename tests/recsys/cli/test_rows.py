@@ -152,3 +152,64 @@ def test_histories_of_new_users_are_weighed_as_well(run, events):
     weighed = run(*command, "mine.csv", *AT, *WEIGHTS).stdout
     assert weighed == run(*command, "weights.csv").stdout
     assert weighed != run(*command, "mine.csv").stdout
+
+
+CLICKS = "user,item,at\n" + "".join(
+    f"u{n % 20},i{n * n % 31},2025-06-{n // 10 + 1:02}\n" for n in range(200)
+)
+FUTURE = CLICKS + "u1,i7,2035-01-01 00:00:00\nu2,i8,9999-12-31\n"
+LEFT_OUT = (
+    "1 row after the present time left out (future.csv, line 202: 2035-01-01); 1 row left out "
+    'whose time means "never" (future.csv, line 203: 9999-12-31)'
+)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fit", "future.csv", "--model", "popular", "--out", "m"),
+        ("recommend", "future.csv", "--model", "popular", "--user", "u1"),
+        ("evaluate", "future.csv", "--model", "popular"),
+        ("compare", "future.csv", "--model", "popular", "--model", "random"),
+        ("split", "future.csv", "--out", "parts"),
+        ("data", "inspect", "future.csv"),
+    ],
+)
+def test_rows_of_the_future_are_left_out_by_every_verb_and_named(run, events, command):
+    Path("future.csv").write_text(FUTURE)
+    assert LEFT_OUT in run(*command, *AT).stderr
+    forced = ["--force"] if "--out" in command else []
+    earlier = run(*command, *AT, *forced, "--as-of", "2025-06-17").stderr
+    assert "21 rows after the present time left out (future.csv, line 182: 2025-06-19;" in earlier
+
+
+def test_a_row_of_the_future_does_not_change_the_lists(run, events):
+    Path("future.csv").write_text(FUTURE)
+    Path("clicks.csv").write_text(CLICKS)
+    plain = table_of(run, "clicks.csv", "--half-life", "3d")
+    assert table_of(run, "future.csv", "--half-life", "3d").equals(plain)
+
+
+def test_the_present_time_may_be_a_setting_and_is_shown(run, events):
+    Path("recsys.toml").write_text('as_of = "2025-06-04"\n')
+    said = run("fit", events, *AT, "--model", "popular", "--out", "m").stderr
+    assert "2 rows after the present time left out" in said
+    assert json.loads(run("info", "m", "--json").stdout)["model"]["as of"].startswith("2025-06-04")
+    said = run("fit", events, *AT, "--as-of", "soon", "--out", "n", code=1).stderr
+    assert "as_of must be a date or time, such as 2024-01-31; got 'soon'" in said
+    Path("recsys.toml").unlink()
+    said = run("update", "m", events, *AT, "--force").stderr
+    assert "left out" not in said
+    assert not json.loads(run("info", "m", "--json").stdout)["model"]["as of"].startswith("2025-06")
+
+
+def test_causes_of_bad_rows_are_counted_by_the_command(run, events):
+    rows = [f"{'' if n < 3 else n};a;{'2025-10' if n < 8 else '18.10.2025'}" for n in range(12)]
+    Path("de.csv").write_text("\n".join(["customer_id;sku;zeit", *rows]))
+    said = run("data", "inspect", "de.csv", "--timestamp-col", "zeit", code=1).stderr
+    assert "8 of 12 rows cannot be read: 8 rows, the first de.csv, line 2: time '2025-10'" in said
+    assert "3 rows, the first de.csv, line 2: the user id is missing." in said
+    limited = ("--timestamp-col", "zeit", "--bad-rows", "20%")
+    said = run("data", "inspect", "de.csv", *limited, code=1).stderr
+    assert "8 rows of 12 (67%) cannot be read, more than 20%: 8 rows, the first de.csv" in said
+    assert "100%" not in said

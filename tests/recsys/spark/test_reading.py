@@ -1,8 +1,12 @@
 """Tables of ratings on Spark: columns, types, ids to indices, repeated pairs."""
 
+import re
+from datetime import UTC, datetime
+
 import pytest
 
 from recsys.data.columns import Request
+from recsys.data.rows import RowRules
 from recsys.errors import DataError
 
 
@@ -141,3 +145,67 @@ def test_repeated_pairs_that_nothing_decides_are_rejected(spark, tmp_path, polic
     scratch = Place(spark, str(tmp_path))
     with pytest.raises(DataError, match=message):
         encode(found.frame, scratch, duplicates=policy, test_fraction=0, random_state=0)
+
+
+AT = 1_749_441_125  # 2025-06-09 03:52:05 UTC
+HOURS = [AT - 3600 * hour for hour in range(40)]
+UNITS = {
+    "milliseconds": lambda at: at * 1000,
+    "nanoseconds": lambda at: at * 10**9,
+    "days of Excel": lambda at: at / 86_400 + 25_569,
+    "ticks of .NET": lambda at: at * 10**7 + 621_355_968 * 10**9,
+    "digits (YYYYMMDDhhmmss)": lambda at: int(f"{datetime.fromtimestamp(at, UTC):%Y%m%d%H%M%S}"),
+}
+
+
+def timed(spark, times, kind, request=None):
+    from recsys.spark.reading import checked_ratings
+
+    rows = [(n, n, time) for n, time in enumerate(times)]
+    frame = spark.createDataFrame(rows, f"user int, item int, time {kind}")
+    table = checked_ratings(frame, request or Request(), "the table")
+    seconds = {row["user"]: row.asDict().get("time") for row in table.frame.collect()}
+    return [seconds.get(n) for n in range(len(times))], table.remarks
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_unit_of_times_is_that_of_their_size(spark, unit):
+    numbers = [UNITS[unit](at) for at in HOURS]
+    kind = "double" if unit == "days of Excel" else "bigint"
+    assert timed(spark, numbers, kind) == (HOURS, (f"times in {unit}",))
+    with pytest.raises(DataError, match=f"two units: .* in {re.escape(unit)}"):
+        timed(spark, [*numbers, float(AT) if kind == "double" else AT], kind)
+
+
+def test_rows_of_the_future_and_of_never_are_left_out(spark):
+    times = [*HOURS, 4_070_908_800, 0, -2_208_988_800, 490_000_000]
+    seconds, remarks = timed(spark, times, "bigint")
+    assert seconds == [*HOURS, None, None, None, 490_000_000]
+    assert remarks == (
+        "1 row after the present time left out (2099-01-01)",
+        '2 rows left out whose time means "never" (1900-01-01 to 1970-01-01)',
+        "1 row before 1990 (1985-07-12 07:06:40 UTC)",
+    )
+    texts = [f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}" for at in HOURS]
+    seconds, remarks = timed(spark, [*texts, "9999-12-31", "infinity", "0000-00-00"], "string")
+    assert seconds == [*HOURS, None, None, None]
+    assert "3 rows left out whose time means" in remarks[0]
+    early = Request(rules=RowRules.of(as_of=HOURS[20] - 86_400))
+    assert timed(spark, HOURS, "bigint", early)[0] == [None] * 20 + HOURS[20:]
+    with pytest.raises(DataError, match="40 of 40 rows have no time of the past"):
+        timed(spark, [at + 10**9 for at in HOURS], "bigint")
+
+
+def test_texts_are_read_in_the_order_that_a_day_tells(spark):
+    texts = [f"{datetime.fromtimestamp(at, UTC):%d.%m.%Y %H:%M:%S}" for at in HOURS]
+    told = "18.05.2025"
+    assert timed(spark, [*texts, told], "string")[0][:-1] == HOURS
+    american = [f"{datetime.fromtimestamp(at, UTC):%m/%d/%Y %I:%M:%S %p}" for at in HOURS]
+    assert timed(spark, [*american, "05/18/2025"], "string")[0][:-1] == HOURS
+    seconds, remarks = timed(spark, texts, "string")
+    assert seconds == [None] * 40
+    assert "time not used (time '07.06.2025 12:52:05' may be of either order" in remarks[0]
+    with pytest.raises(DataError, match=r"in each row; 40 of 40 rows do not: time '07\.06\.2025"):
+        timed(spark, texts, "string", Request(timestamp="time"))
+    given = Request(rules=RowRules.of(time_format="%d.%m.%Y %H:%M:%S"))
+    assert timed(spark, texts, "string", given)[0] == HOURS
