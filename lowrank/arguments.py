@@ -19,7 +19,6 @@ from lowrank.errors import (
     real_matrix,
 )
 from lowrank.operators import (
-    CentredDenseOperator,
     DenseOperator,
     MatrixOperator,
     ProductOperator,
@@ -44,11 +43,15 @@ _FINEST_TOL = 500  # tolerance for tol=0, the limit of rounding, in units of the
 
 @dataclass(frozen=True)
 class Problem:
-    """Checked arguments of `truncated_svd`; the matrix to decompose is A * 2**-exponent."""
+    """Checked arguments of `truncated_svd`; the matrix to decompose is A * 2**-exponent.
+
+    `is_chosen` tells whether the method was chosen here, so that another one may follow it.
+    """
 
     matrix: MatrixOperator
     k: int
     method: str
+    is_chosen: bool
     tol: float
     rng: np.random.Generator
     exponent: int
@@ -85,28 +88,27 @@ def validated(
         peak = max(peak, float(np.abs(row).max(initial=0.0)))
     exponent = safe_exponent(peak, matrix.dtype)
     if exponent:
-        matrix = _counted(matrix.scaled(2.0**-exponent), matrix.passes)
+        matrix = counted(matrix.scaled(2.0**-exponent), matrix.passes)
     if row is not None:
-        given = matrix.column_means() if row is True else row * 2.0**-exponent
-        matrix = _counted(matrix.centred(given), matrix.passes)
+        subtracted = matrix.column_means() if row is True else row * 2.0**-exponent
+        matrix = counted(matrix.centred(subtracted), matrix.passes)
     check_choice(method, ("auto", *SOLVERS))
-    if method == "auto":
-        method = choose_method(matrix, k)
-    elif method == "arpack" and 0 < k == min(matrix.shape):
+    if method == "arpack" and 0 < k == min(matrix.shape):
         raise ArgumentError(
             f"k must be below {k} (min(A.shape)) with method='arpack'; got {k}: use method='auto'."
         )
-    is_centred_array = isinstance(matrix, CentredDenseOperator)
-    # The solver needs a dense copy, or the copy avoids centring an array in each product.
-    if k and (
-        method != "gram" if is_centred_array else method == "dense" and not matrix.stored_dense
-    ):
-        dense = matrix.toarray()  # the solver reads the copy, which saves a pass
-        matrix = _counted(DenseOperator(dense), matrix.passes - 1)
-    return Problem(matrix, k, method, tol, rng, exponent)
+    return Problem(
+        matrix=matrix,
+        k=k,
+        method=choose_method(matrix, k) if method == "auto" else method,
+        is_chosen=method == "auto",
+        tol=tol,
+        rng=rng,
+        exponent=exponent,
+    )
 
 
-def _counted(matrix: MatrixOperator, passes: int) -> MatrixOperator:
+def counted(matrix: MatrixOperator, passes: int) -> MatrixOperator:
     """Set the number of passes to that of the matrix from which this one was made."""
     matrix.passes = passes
     return matrix

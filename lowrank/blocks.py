@@ -244,6 +244,19 @@ class RowBlocks(MatrixOperator):
         result._peak = float(min(largest, bounds.max(initial=0.0)))
         return result
 
+    def wide(self) -> Self:
+        """Return the matrix with vectors, products and sums in float64."""
+        result = copy.copy(self)
+        result.dtype = np.dtype(np.float64)
+        return result
+
+    @property
+    def subtracted(self) -> float:
+        """Frobenius norm of what products of sparse blocks subtract; 0 for dense blocks."""
+        if self._row is None or not self.is_sparse:
+            return 0.0
+        return float(np.linalg.norm(self._row)) * math.sqrt(self.shape[0])
+
     def gram_product(self, X: FloatArray) -> FloatArray:
         """Return A' (A X), in one pass."""
         self.passes += 1

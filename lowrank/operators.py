@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
+from scipy import sparse
 
 from lowrank import kernels
 from lowrank.errors import ArgumentError, ArgumentTypeError
@@ -26,8 +27,11 @@ _GATHERED = 1 << 20  # the same for entries of a sparse matrix: 8 MB
 # Entries outside 2**-x ... 2**x are rescaled: the solvers and the certificate sum fourth powers of
 # singular values and residuals, which must neither overflow nor underflow.
 _SAFE_EXPONENT = {"float32": 16, "float64": 160}
+_LARGEST_SUMMED, _HALVED = 1e290, 64  # entries whose sums may overflow are divided by 2**64
 _LARGEST_EXPONENT = {"float32": 120, "float64": 1000}
+_NEARLY_FULL = 0.9  # share of stored entries above which a column of a sparse matrix is centred
 _CENTRED_BLOCK = 1 << 22  # number of entries centred at once: full BLAS speed, at most 32 MB
+_CONVERTED_BLOCK = 1 << 20  # number of entries converted for a product at once: 8 MB
 _IDENTITY_BLOCK = 256  # columns of the identity per product of a LinearOperator
 
 
@@ -67,9 +71,11 @@ class MatrixOperator(ABC):
     is_sparse: bool = False
 
     def __init__(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
-        self.shape = shape
+        # The sides of a LinearOperator may be numpy.int32, whose products overflow.
+        rows, columns = int(shape[0]), int(shape[1])
+        self.shape = (rows, columns)
         self.dtype = dtype
-        self.entries = shape[0] * shape[1]
+        self.entries = rows * columns
         self.passes = 0
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
@@ -122,6 +128,15 @@ class MatrixOperator(ABC):
         """Return the operator of A - 1 row', for a row vector of shape (n_columns,)."""
         return CentredOperator(self, row)
 
+    @property
+    def subtracted(self) -> float:
+        """Frobenius norm of what products subtract from larger ones, whose rounding remains."""
+        return 0.0
+
+    @abstractmethod
+    def wide(self) -> MatrixOperator:
+        """Return the operator with vectors, products and sums in float64."""
+
     @abstractmethod
     def column_squares(self, row: Float64Array) -> Float64Array | None:
         """Return the sum of squares of each column of A - 1 row' in float64; None likewise."""
@@ -156,12 +171,16 @@ class _Transposed:
 
 
 class DenseOperator(MatrixOperator):
-    """A dense array, C or Fortran ordered, float32 or float64, neither copied nor modified."""
+    """A dense array, C or Fortran ordered, float32 or float64, neither copied nor modified.
+
+    The working `dtype` is that of the array, or float64 for a float32 array, of which products then
+    convert some rows at a time.
+    """
 
     stored_dense = True
 
-    def __init__(self, array: FloatArray) -> None:
-        super().__init__((array.shape[0], array.shape[1]), array.dtype)
+    def __init__(self, array: FloatArray, dtype: np.dtype[Any] | None = None) -> None:
+        super().__init__((array.shape[0], array.shape[1]), dtype or array.dtype)
         self.array = array
 
     @cached_property
@@ -194,22 +213,62 @@ class DenseOperator(MatrixOperator):
         return kernels.pieces(self.shape[0], max(1, _CHUNK // max(1, self.shape[1])))
 
     def column_means(self) -> Float64Array:
-        """Return the mean of each column."""
-        sums: Float64Array = self.array.sum(axis=0, dtype=np.float64)
-        return sums / max(1, self.shape[0])
+        """Return the mean of each column, exact for constant columns."""
+        means = np.zeros(self.shape[1])
+        if not len(self.array):
+            return means
+        # Sums of differences from the first row neither overflow nor round where all are equal.
+        unit = 2.0**-_HALVED if self.peak > _LARGEST_SUMMED else 1.0
+        first = self.array[0] * np.float64(unit)
+        for part in self._blocks():
+            differences = np.multiply(self.array[part], unit, dtype=np.float64)
+            differences -= first
+            means += differences.sum(axis=0)
+        means /= len(self.array)
+        means += first
+        return means / unit
 
     def scaled(self, factor: float | Float64Array) -> DenseOperator:
         """Return the operator of A with its entries, or each column, multiplied by a factor."""
         return DenseOperator(self.array * np.asarray(factor, self.dtype))
 
+    def wide(self) -> DenseOperator:
+        """Return the operator with vectors, products and sums in float64."""
+        return DenseOperator(self.array, np.dtype(np.float64))
+
+    def dense_blocks(self, axis: int) -> Iterator[FloatArray]:
+        """Yield the array as contiguous blocks of rows (axis 0) or columns, and count one pass."""
+        self.passes += 1
+        if self.dtype == self.array.dtype:
+            yield self.array
+            return
+        for part in self._parts(axis):
+            block = self.array[part] if axis == 0 else self.array[:, part]
+            yield block.astype(self.dtype)
+
+    def _parts(self, axis: int) -> Iterator[slice]:
+        """Yield slices of rows or columns to convert at once."""
+        across = self.shape[1 - axis]
+        return kernels.pieces(self.shape[axis], max(1, _CONVERTED_BLOCK // max(1, across)))
+
     def _matmat(self, X: FloatArray) -> FloatArray:
-        return self.array @ X
+        if self.dtype == self.array.dtype:
+            return self.array @ X
+        product = np.empty((self.shape[0], X.shape[1]), self.dtype)
+        for part in self._parts(0):
+            np.matmul(self.array[part].astype(self.dtype), X, out=product[part])
+        return product
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
-        return self.array.T @ Y
+        if self.dtype == self.array.dtype:
+            return self.array.T @ Y
+        product = np.zeros((self.shape[1], Y.shape[1]), self.dtype)
+        for part in self._parts(0):
+            product += self.array[part].astype(self.dtype).T @ Y[part]
+        return product
 
     def _toarray(self) -> FloatArray:
-        return self.array
+        return self.array.astype(self.dtype, copy=False)
 
 
 class SparseOperator(MatrixOperator):
@@ -254,15 +313,39 @@ class SparseOperator(MatrixOperator):
         return stored + zeros
 
     def column_means(self) -> Float64Array:
-        """Return the mean of each column, zeros included."""
-        columns = self.csr.indices
-        sums = np.bincount(columns, weights=self.csr.data, minlength=self.shape[1])
-        return sums / max(1, self.shape[0])
+        """Return the mean of each column, zeros included; exact for constant columns."""
+        (n, m), columns = self.shape, self.csr.indices
+        unit = 2.0**-_HALVED if self.peak > _LARGEST_SUMMED else 1.0
+        data = self.csr.data * np.float64(unit)
+        means = np.bincount(columns, weights=data, minlength=m) / max(1, n)
+        # The mean of the differences from a rounded mean corrects it.
+        data -= means[columns]
+        zeros = n - np.bincount(columns, minlength=m)
+        differences = np.bincount(columns, weights=data, minlength=m) - zeros * means
+        means += differences / max(1, n)
+        return means / unit
 
     def scaled(self, factor: float | Float64Array) -> Self:
         """Return the operator of A with its entries, or each column, multiplied by a factor."""
         csr, factors = self.csr, np.broadcast_to(factor, self.shape[1:]).astype(self.dtype)
         data = csr.data * factors[csr.indices]
+        return type(self)(type(csr)((data, csr.indices, csr.indptr), shape=csr.shape))
+
+    def centred(self, row: FloatArray) -> MatrixOperator:
+        """Return the operator of A - 1 row', for a row vector of shape (n_columns,).
+
+        The entries of columns that are nearly full are centred, so that products do not cancel.
+        """
+        centred, rest = _centred_columns(self.csr, np.asarray(row, np.float64))
+        if centred is None:
+            return CentredOperator(self, row)
+        return CentredOperator(type(self)(centred), rest, (self, row))
+
+    def wide(self) -> Self:
+        """Return the operator with vectors, products and sums in float64; float32 is copied."""
+        if self.dtype == np.float64:
+            return self
+        csr, data = self.csr, self.csr.data.astype(np.float64)
         return type(self)(type(csr)((data, csr.indices, csr.indptr), shape=csr.shape))
 
     def _matmat(self, X: FloatArray) -> FloatArray:
@@ -312,6 +395,10 @@ class ProductOperator(MatrixOperator):
         """Return the operator of factor * A."""
         return ProductOperator(factor * self.operator, self.dtype)
 
+    def wide(self) -> ProductOperator:
+        """Return the operator with vectors in float64; its products may be less accurate."""
+        return ProductOperator(self.operator, np.dtype(np.float64))
+
     def _matmat(self, X: FloatArray) -> FloatArray:
         return self._checked(self.operator.matmat(X), "A @ X")
 
@@ -344,6 +431,32 @@ class ProductOperator(MatrixOperator):
         if columns <= rows:
             return np.hstack([self._matmat(X) for X in _identity_blocks(columns, self.dtype)])
         return np.hstack([self._rmatmat(Y) for Y in _identity_blocks(rows, self.dtype)]).T
+
+
+def _centred_columns(csr: Any, row: Float64Array) -> tuple[Any, Float64Array]:
+    """Return a CSR matrix minus a row in nearly full columns, and the rest of the row.
+
+    The matrix is None if there are no such columns. Where an entry is missing, one is added.
+    """
+    n, m = csr.shape
+    full = (np.bincount(csr.indices, minlength=m) >= max(1, _NEARLY_FULL * n)) & (row != 0)
+    if not full.any():
+        return None, row
+    columns = np.flatnonzero(full)
+    is_stored = np.zeros((n, len(columns)), bool)
+    rows = np.repeat(np.arange(n), np.diff(csr.indptr))
+    position = np.cumsum(full) - 1
+    in_full = full[csr.indices]
+    is_stored[rows[in_full], position[csr.indices[in_full]]] = True
+    missing_rows, missing = np.nonzero(~is_stored)
+    data = csr.data - np.where(in_full, row[csr.indices], 0.0)
+    values = np.concatenate([data, -row[columns[missing]]]).astype(csr.dtype)
+    places = (
+        np.concatenate([rows, missing_rows]),
+        np.concatenate([csr.indices, columns[missing]]),
+    )
+    centred = sparse.csr_array((values, places), shape=csr.shape)
+    return canonical(centred), np.where(full, 0.0, row)
 
 
 def canonical(csr: Any) -> Any:
@@ -393,12 +506,18 @@ def _identity_blocks(size: int, dtype: np.dtype[Any]) -> Iterator[FloatArray]:
 class CentredOperator(MatrixOperator):
     """A - 1 row' without forming it: each product is corrected by a rank-one term."""
 
-    def __init__(self, inner: MatrixOperator, row: FloatArray) -> None:
+    def __init__(
+        self,
+        inner: MatrixOperator,
+        row: FloatArray,
+        original: tuple[MatrixOperator, FloatArray] | None = None,
+    ) -> None:
         super().__init__(inner.shape, inner.dtype)
         self.entries = inner.entries
         self._inner = inner
         self._exact_row = row
         self._row = row.astype(inner.dtype)
+        self._original = original or (inner, row)  # the matrix and row before some were centred
 
     def column_squares(self, row: Float64Array) -> Float64Array | None:
         """Return the sum of squares of each column of A - 1 (row of this operator + row)'."""
@@ -409,9 +528,19 @@ class CentredOperator(MatrixOperator):
         means = self._inner.column_means() - self._exact_row
         return means.astype(np.float64, copy=False)
 
+    @property
+    def subtracted(self) -> float:
+        """Frobenius norm of what products subtract from larger ones, whose rounding remains."""
+        return float(np.linalg.norm(self._exact_row)) * math.sqrt(self.shape[0])
+
     def scaled(self, factor: float) -> CentredOperator:
         """Return the operator of factor * A."""
         return CentredOperator(self._inner.scaled(factor), self._exact_row * factor)
+
+    def wide(self) -> MatrixOperator:
+        """Return the operator with vectors, products and sums in float64."""
+        matrix, row = self._original
+        return matrix.wide().centred(row)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         return self._inner.matmat(X) - self._row @ X
@@ -436,9 +565,14 @@ class CentredDenseOperator(CentredOperator):
 
     def __init__(self, inner: DenseOperator, row: FloatArray) -> None:
         super().__init__(inner, row)
-        self._array = inner.toarray()
+        self._array = inner.array
         # Subtracting the rounding error of the row too makes float32 as accurate as float64.
         self._rest = (self._exact_row - self._row).astype(inner.dtype)
+
+    @property
+    def subtracted(self) -> float:
+        """Frobenius norm of what products subtract; 0, because entries are centred first."""
+        return 0.0
 
     def dense_blocks(self, axis: int) -> Iterator[FloatArray]:
         """Yield blocks of the centred rows, or columns."""
@@ -464,6 +598,8 @@ class CentredDenseOperator(CentredOperator):
     @cached_property
     def _cancels(self) -> bool:
         """Return whether the row accounts for more than a quarter of the sum of squares."""
+        if self._array.dtype != self.dtype:  # blocks are converted anyway
+            return True
         entries = self._array.ravel(order="K")
         return bool(4 * self.shape[0] * (self._row @ self._row) > entries @ entries)
 
@@ -484,4 +620,4 @@ class CentredDenseOperator(CentredOperator):
         return product
 
     def _toarray(self) -> FloatArray:
-        return self._centred(np.empty_like(self._array), 0, slice(None))
+        return self._centred(np.empty_like(self._array, self.dtype), 0, slice(None))

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 import warnings
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from scipy import linalg
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lowrank.errors import ArgumentError, check_positive
+from lowrank.directions import (
+    PrincipalDirections,
+    Solver,
+    directions_about,
+    directions_after_the_first,
+    joined_directions,
+    no_directions,
+)
+from lowrank.errors import ArgumentError, check_choice, check_positive
 from lowrank.operators import DenseOperator, safe_exponent
 from lowrank.rank import RULES, choose_rank
 from lowrank.samples import (
     GaussianDensityMixin,
     checked_scores,
     column_scale,
-    negligible_value,
     project,
     require_samples,
     samples_of,
     times_square,
     validated_samples,
 )
-from lowrank.solvers.lapack import lapack_svd
-from lowrank.svd import truncated_svd, with_signs
+from lowrank.solvers import SOLVERS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -38,17 +42,14 @@ if TYPE_CHECKING:
     from lowrank.operators import Float64Array, FloatArray
     from lowrank.samples import Samples
 
-_LEAST_ALIGNMENT = 0.9
 _FULL_SPECTRUM = 1000  # largest min(shape) of dense data for computing all singular values
 _EXTRA_DIRECTIONS = 10  # partial_fit keeps 2 n_components + this many directions between batches
-_SQUARABLE = (
-    1e-3  # singular value, next to the largest, that its square in float64 leaves 10 digits
-)
+_LEAST_DIVISOR = 1e-6  # smallest divisor of the variances, relative to the sum of the weights
 _FIRST_GUESS = 32  # initial number of directions in the search for a fraction of the variance
 
 
 class MeanAlignmentWarning(UserWarning):
-    """The direction that ``center="auto"`` drops is far from the mean of the sparse data."""
+    """The direction that ``center="drop"`` drops carries variance about the mean."""
 
 
 def _can_follow_batches(pca: PCA) -> bool:
@@ -84,17 +85,19 @@ class PCA(
         Number of components k, from 0 to min(n_samples, n_features); a fraction (between 0 and 1)
         of the total variance, for the smallest k that reaches it; or a rule of
         `lowrank.choose_rank`, such as "elbow" or "parallel". None keeps min(n_samples, n_features).
-    center : {"auto", "exact", False}, default "auto"
-        "exact" subtracts the column means; on sparse data this is a rank-one correction, without a
-        dense copy. "auto" does the same on dense data. On sparse data, "auto" computes the first
-        k + 1 directions of X without centring and drops the first, which is assumed to be the
+    center : {"auto", "exact", "drop", True, False}, default "auto"
+        "exact" (or True) subtracts the column means; on sparse data this is a rank-one correction,
+        without a dense copy. False does not centre (``mean_`` is 0), which gives a truncated SVD.
+        "drop" computes the first k + 1 directions of X without centring and drops the first, the
         direction of the mean. ``mean_`` is then the projection of the column mean on the dropped
-        direction, so that scores are plain products ``X V``; ``mean_alignment_`` checks the
-        assumption. If all min(n_samples, n_features) components are kept, the dropped direction is
-        the last. False does not centre (``mean_`` is 0), which gives a truncated SVD.
+        direction, so that scores are plain products ``X V``. If all min(n_samples, n_features)
+        components are kept, the dropped direction is the last. "auto" is "exact" on dense data. On
+        sparse data it is "drop" for an integer k, if the dropped direction has no more variance
+        about the mean than the last component, and if the components together lose at most 1% of
+        the variance that those of "exact" keep; otherwise "exact". ``centering_`` tells which.
     standardize : bool, default False
-        Divide columns by their standard deviation (PCA of the correlation matrix). Constant columns
-        are divided by 1. Sparse data stay sparse.
+        Divide columns by their standard deviation (PCA of the correlation matrix). Columns that are
+        constant up to rounding are divided by 1 and left out. Sparse data stay sparse.
     center_samples : bool, default False
         First subtract its mean from each row, as for image patches. On sparse data this is a
         rank-one correction, and only the rules "elbow" and "profile" can choose the number of
@@ -102,9 +105,12 @@ class PCA(
     ddof : int, default 1
         Delta degrees of freedom: the divisor of variances is n_samples - ddof.
     whiten : bool, default False
-        Scale the scores to variance 1. Scores along directions without variance become 0.
+        Scale the scores to variance 1. Scores along directions whose variance is only rounding
+        error become 0.
+    method : str, default "auto"
+        Solver, as in `lowrank.truncated_svd`.
     tol : float, optional
-        Tolerance of the singular triplets relative to the largest singular value, as in
+        Tolerance of the singular triplets relative to their singular values, as in
         `lowrank.truncated_svd`: by default 1e-8 (1e-4 in float32); 0 is the limit of rounding.
     random_state : int, Generator, RandomState or None
         Seed of the solver's start vectors, of randomized rules and of `sample`.
@@ -125,9 +131,12 @@ class PCA(
         Squared reconstruction error of the training data, ||Y - Z V'||_F^2.
     mean_ : ndarray of shape (n_features,)
         Row subtracted from each sample: the column means for "exact", their projection on the
-        dropped direction for "auto" on sparse data, zeros for False.
+        dropped direction for "drop", zeros for False.
+    centering_ : str
+        "exact", "drop", or "none" for ``center=False``.
     mean_alignment_ : float or None
-        |cosine| between the dropped direction and the column mean; None if no direction is dropped.
+        |cosine| between the column mean and the direction that was dropped, or that "auto" has
+        tried to drop; None if there is none.
     scale_ : ndarray of shape (n_features,) or None
         Standard deviations of the columns, 1 for constant ones; None without `standardize`.
     noise_variance_ : float
@@ -174,6 +183,7 @@ class PCA(
     center_samples: bool = False
     ddof: int = 1
     whiten: bool = False
+    method: str = "auto"
     tol: float | None = None
     random_state: RandomStateLike = None
 
@@ -195,7 +205,9 @@ class PCA(
         Warns
         -----
         MeanAlignmentWarning
-            If a direction was dropped and ``mean_alignment_`` is below 0.9.
+            If `center` is "drop" and "auto" would not drop the direction.
+        ConvergenceWarning
+            As `lowrank.truncated_svd`.
         """
         self._fit(X)
         return self
@@ -224,7 +236,7 @@ class PCA(
         ------
         ArgumentTypeError, ArgumentError, ValueError
             If X is not finite, is empty or has other features than before, if `forgetting` is out
-            of range, or if ``center="auto"`` has dropped a direction of sparse data in `fit`.
+            of range, or if a direction of sparse data was dropped in `fit`.
         AttributeError
             If `standardize` is set, since the standard deviations change with each batch, or if
             `n_components` is a fraction or a rule.
@@ -234,34 +246,58 @@ class PCA(
         Ross, Lim, Lin & Yang (2008), "Incremental learning for robust visual tracking", for the
         mean; Brand (2006), "Fast low-rank modifications of the thin singular value decomposition".
         """
-        before: Directions | None = getattr(self, "_so_far", None)
+        before: PrincipalDirections | None = getattr(self, "_so_far", None)
         data = validated_samples(self, X, accept_sparse="csr", reset=before is None)
-        if before is not None and before.alignment is not None:
+        if before is not None and before.centering == "drop":
             raise ArgumentError(
-                "center must be 'exact' or False in a fit that partial_fit continues; 'auto' has "
-                "dropped a direction of sparse data."
+                "center must be 'exact' or False in a fit that partial_fit continues; "
+                f"{self.center!r} has dropped a direction of sparse data."
             )
         check_positive(forgetting, "forgetting", or_zero=True)
         if not 0 < forgetting <= 1:
             raise ArgumentError(f"forgetting must be above 0 and at most 1; got {forgetting!r}.")
         samples = samples_of(data, self.center_samples)
-        features, exponent = samples.shape[1], safe_exponent(samples.peak, samples.dtype)
+        features, exponent = samples.shape[1], safe_exponent(samples.peak, np.dtype(np.float64))
+        wanted = self._wanted_of_batches(features)
         if before is None:
             require_samples(samples.shape[0], self.ddof)
-            none = np.zeros((0, features), samples.dtype)
-            before = Directions(
-                none, none[:, 0], none[:, 0], np.zeros(features), None, 0.0, 0.0, 0.0,
-                np.zeros(features), 0, exponent,
-            )  # fmt: skip
+            centering = self._checked_center()
+            before = no_directions(features, "none" if centering == "none" else "exact", exponent)
         else:
             exponent = max(exponent, before.exponent)
             before = before.with_exponent(exponent)
+        weight = forgetting * before.n_samples + samples.shape[0]
+        if weight - self.ddof <= _LEAST_DIVISOR * weight:
+            raise ArgumentError(
+                f"forgetting must leave earlier samples a weight: with {forgetting!r}, the weights "
+                f"of all samples add up to {weight:.3g}, not above ddof={self.ddof}."
+            )
+        dtype = samples.dtype
+        if before.n_rows:
+            dtype = np.result_type(dtype, self.components_.dtype)
         if exponent:
             samples = samples.scaled(2.0**-exponent)
-        wanted = features if self.n_components is None else int(self.n_components)
-        self._so_far = self._joined(before, samples, forgetting, 2 * wanted + _EXTRA_DIRECTIONS)
-        self._keep(self._so_far.first(wanted))
+        self._so_far = joined_directions(
+            before,
+            samples,
+            forgetting=forgetting,
+            k=2 * wanted + _EXTRA_DIRECTIONS,
+            ddof=self.ddof,
+        )
+        rank = min(wanted, len(self._so_far.components))
+        self._keep(self._so_far.first(rank, weight - self.ddof), dtype)
         return self
+
+    def _wanted_of_batches(self, features: int) -> int:
+        """Return the number of components for `partial_fit`, at most that of features."""
+        if self.n_components is None:
+            return features
+        if int(self.n_components) > features:
+            raise ArgumentError(
+                f"n_components must be an integer between 0 and {features} (n_features) for "
+                f"partial_fit; got {self.n_components!r}."
+            )
+        return int(self.n_components)
 
     def transform(self, X: MatrixLike) -> FloatArray:
         """Return the scores of samples, shape (n_samples, n_components_)."""
@@ -294,29 +330,38 @@ class PCA(
     def _fit(self, X: MatrixLike) -> Samples:
         """Set the fitted attributes, and return the preprocessed samples."""
         data = validated_samples(self, X, accept_sparse="csr")
-        center: Any = self.center
-        is_false = isinstance(center, (bool, np.bool_)) and not center
-        if not is_false and not (isinstance(center, str) and center in ("auto", "exact")):
-            raise ArgumentError(f"center must be 'auto', 'exact' or False; got {center!r}.")
+        centering = self._checked_center()
+        check_choice(self.method, ("auto", *SOLVERS))
         samples = samples_of(data, self.center_samples)
         require_samples(samples.shape[0], self.ddof)
-        scale = column_scale(samples, self.ddof) if self.standardize else None
-        samples = samples if scale is None else samples.scaled(1 / scale)
-        wanted = self._wanted(samples)
+        scale, is_constant = None, np.zeros(samples.shape[1], bool)
+        if self.standardize:
+            scale, is_constant = column_scale(samples, self.ddof)
+            samples = samples.scaled(1 / scale)
+        fitted = samples
+        if is_constant.any():  # up to rounding, which must not count as variance
+            fitted = samples.scaled(np.where(is_constant, 0.0, 1.0))
+        wanted = self._wanted(fitted)
         if isinstance(wanted, int):
-            found = self._directions(samples, wanted)
+            directions = self._directions(fitted, wanted, centering)
         else:
-            found = self._directions_for_fraction(samples, wanted)
-        self._keep(found, scale)
-        self._so_far = found
-        if found.alignment is not None and found.alignment < _LEAST_ALIGNMENT:
-            warnings.warn(
-                f"mean_alignment_ is {found.alignment:.3f}, below {_LEAST_ALIGNMENT}: the dropped "
-                "first direction does not carry the column mean; use center='exact'.",
-                MeanAlignmentWarning,
-                stacklevel=3,
-            )
+            directions = self._directions_for_fraction(fitted, wanted, centering)
+        if fitted is not samples:
+            directions = directions.with_means(samples.column_means())
+        self._keep(directions, samples.dtype, scale)
+        self._so_far = directions
         return samples
+
+    def _checked_center(self) -> str:
+        """Return "auto", "exact", "drop" or "none" for the parameter `center`."""
+        center: Any = self.center
+        if isinstance(center, (bool, np.bool_)):
+            return "exact" if center else "none"
+        if isinstance(center, str) and center in ("auto", "exact", "drop"):
+            return center
+        raise ArgumentError(
+            f"center must be 'auto', 'exact', 'drop', True or False; got {center!r}."
+        )
 
     def _wanted(self, samples: Samples) -> int | float:
         """Return the requested number of components, or the requested fraction of the variance."""
@@ -324,8 +369,8 @@ class PCA(
         if wanted is None:
             return largest
         if isinstance(wanted, str) and wanted in RULES:
-            center, seed = bool(self.center) or None, self.random_state
-            k = choose_rank(samples, wanted, center=center, random_state=seed)
+            is_centred = self._checked_center() != "none"
+            k = choose_rank(samples, wanted, center=is_centred, random_state=self.random_state)
             return min(k, largest)
         if isinstance(wanted, numbers.Real) and not isinstance(wanted, bool):
             if isinstance(wanted, numbers.Integral) and 0 <= wanted <= largest:
@@ -337,117 +382,78 @@ class PCA(
             f"between 0 and 1, None or one of {', '.join(map(repr, RULES))}; got {wanted!r}."
         )
 
-    def _directions(self, samples: Samples, k: int) -> Directions:
+    def _directions(self, samples: Samples, k: int, centering: str) -> PrincipalDirections:
         """Return k principal directions, 0 <= k <= min(samples.shape)."""
-        means, largest = samples.column_means(), min(samples.shape)
-        divisor = samples.shape[0] - self.ddof
-        drop_first = samples.is_sparse and self.center == "auto"
-        centred = bool(self.center) and not drop_first
-        row = means if centred else np.zeros(samples.shape[1])
-        svd = truncated_svd(
-            samples,
-            min(k + drop_first, largest),
-            tol=self.tol,
-            center=row if row.any() else None,
-            random_state=self.random_state,
+        solver = Solver(self.ddof, self.method, self.tol, self.random_state)
+        has_others = samples.is_sparse and k < min(samples.shape)
+        if centering in ("exact", "none") or (centering == "auto" and not has_others):
+            return directions_about(samples, k, solver, centred=centering != "none")
+        dropped = directions_after_the_first(samples, k, solver)
+        if dropped.is_small:
+            return dropped.directions
+        alignment = dropped.directions.alignment
+        if centering == "auto":
+            return replace(directions_about(samples, k, solver, centred=True), alignment=alignment)
+        warnings.warn(
+            "The dropped first direction carries variance about the mean: the components may lose "
+            f"{dropped.loss:.1%} of the variance that exact centring keeps (mean_alignment_ is "
+            f"{alignment:.3f}); use center='exact'.",
+            MeanAlignmentWarning,
+            stacklevel=4,
         )
-        exponent = safe_exponent(svd.frobenius_norm or 0.0, samples.dtype)
-        if exponent:
-            samples, svd = samples.scaled(2.0**-exponent), svd._scaled(-exponent)
-            means, row = means * 2.0**-exponent, row * 2.0**-exponent
-        components, values, alignment = svd.Vt, svd.s, None
-        negligible = negligible_value(
-            svd.s, row, samples.shape[0], float(svd.residuals.max(initial=0.0))
-        )
-        if centred:
-            variances = values**2 / values.dtype.type(divisor)
-        else:  # variance about the mean of the scores
-            left = svd.U - svd.U.mean(axis=0, dtype=np.float64)
-            squares = values**2 * np.einsum("ij,ij->j", left, left)
-            variances = np.asarray(squares / divisor, values.dtype)
-        if drop_first:
-            first, length = components[0].astype(np.float64), float(np.linalg.norm(means))
-            along = float(means @ first)
-            row, alignment = along * first, min(1.0, abs(along) / length) if length > 0 else 0.0
-            order = np.arange(1, k + 1)
-            if k == largest:  # no direction k + 1: the first one, minus the mean, becomes the last
-                order[-1:] = 0
-                values = values.copy()
-                values[:1] = (variances[:1] * divisor) ** 0.5
-            components, values, variances = components[order], values[order], variances[order]
-        norm = None if drop_first else svd.frobenius_norm
-        distance = float(samples.column_squares(row).sum()) if norm is None else norm**2
-        total = distance if centred else float(samples.column_squares(means).sum())
-        return Directions(
-            components, values, variances, row, alignment, negligible, distance, total, means,
-            samples.shape[0], exponent,
-        )  # fmt: skip
+        return dropped.directions
 
-    def _directions_for_fraction(self, samples: Samples, fraction: float) -> Directions:
+    def _directions_for_fraction(
+        self, samples: Samples, fraction: float, centering: str
+    ) -> PrincipalDirections:
         """Return the smallest number of principal directions with this share of the variance."""
         largest = min(samples.shape)
         whole = isinstance(samples, DenseOperator) and largest <= _FULL_SPECTRUM
         k = largest if whole else min(_FIRST_GUESS, largest)
         rounding = 4 * float(np.finfo(samples.dtype).eps)
+        divisor = samples.shape[0] - self.ddof
+        if centering == "auto":  # what dropping costs is known for one number of directions only
+            centering = "exact"
         while True:
-            found = self._directions(samples, k)
-            total = found.total / (samples.shape[0] - self.ddof)
-            carried = np.cumsum(found.variances, dtype=np.float64)
+            directions = self._directions(samples, k, centering)
+            total = directions.total / divisor
+            carried = np.cumsum(directions.variances)
             needed = 1 + int(np.count_nonzero(carried < (fraction - rounding * k) * total))
             if needed <= k or k == largest:
-                return found.first(needed)
+                return directions.first(needed, divisor)
             k = min(2 * k, largest)
 
-    def _keep(self, found: Directions, scale: Float64Array | None = None) -> None:
-        """Set the fitted attributes."""
-        (k, features), dtype = found.components.shape, found.components.dtype
-        divisor = found.n_samples - self.ddof
-        total, discarded = found.total / divisor, min(found.n_samples, features) - k
-        self.components_ = found.components
-        self._unit = unit = 2.0**found.exponent
-        self.singular_values_ = found.singular_values * dtype.type(unit)
-        self._variances = found.variances
-        self._deviations = np.sqrt(np.maximum(found.variances, 0)) * dtype.type(unit)
-        self.explained_variance_ = times_square(found.variances, unit)
-        self.explained_variance_ratio_ = found.variances / dtype.type(total or 1.0)
-        row = found.row * unit
+    def _keep(
+        self,
+        directions: PrincipalDirections,
+        dtype: np.dtype[Any],
+        scale: Float64Array | None = None,
+    ) -> None:
+        """Set the fitted attributes, in the type of the data."""
+        k, features = directions.components.shape
+        divisor = directions.n_samples - self.ddof
+        total = directions.total / divisor
+        discarded = min(directions.n_rows, features) - k
+        variances = np.maximum(directions.variances, 0.0)
+        self.components_ = directions.components.astype(dtype, copy=False)
+        self._unit = unit = 2.0**directions.exponent
+        self.singular_values_ = (directions.singular_values * unit).astype(dtype)
+        self._variances = variances
+        self._deviations = (np.sqrt(variances) * unit).astype(dtype)
+        self.explained_variance_ = times_square(variances, unit, dtype)
+        self.explained_variance_ratio_ = (variances / (total or 1.0)).astype(dtype)
+        row = directions.row * unit
         self.mean_ = (row if scale is None else row * scale).astype(dtype)
-        self.mean_alignment_ = found.alignment
+        self.mean_alignment_ = directions.alignment
+        self.centering_ = directions.centering
         self.scale_ = None if scale is None else scale.astype(dtype)
-        self.n_components_, self.n_samples_ = k, found.n_samples
-        self._location = found.means * unit
-        self._negligible_variance = found.negligible**2 / divisor
-        left = _rest(total, found.variances)
-        self._noise = left / discarded if discarded else 0.0
+        self.n_components_, self.n_samples_ = k, directions.n_samples
+        self._location = directions.means * unit
+        self._axes = directions.components
+        self._negligible_variance = directions.negligible**2 / divisor
+        self._noise = directions.unexplained / divisor / discarded if discarded else 0.0
         self.noise_variance_ = self._noise * unit * unit
-        self.distortion_ = _rest(found.squares, found.singular_values**2) * unit * unit
-
-    def _joined(
-        self, before: Directions, samples: Samples, forgetting: float, k: int
-    ) -> Directions:
-        """Return at most k directions of the union of earlier samples and a batch."""
-        old, new = forgetting * before.n_samples, samples.shape[0]
-        batch_means = samples.column_means()
-        shift = batch_means - before.means
-        means = before.means + shift * (new / (old + new))
-        centred = bool(self.center)
-        between = math.sqrt(old * new / (old + new)) * shift
-        rows = samples.toarray()
-        if centred:
-            rows = np.vstack([rows - batch_means, between]).astype(samples.dtype)
-        values = before.singular_values * math.sqrt(forgetting)
-        stack = np.vstack([values[:, None] * before.components, rows])
-        s, components = _leading_rows(stack.astype(samples.dtype, copy=False), k)
-        total = forgetting * before.total + float(between @ between)
-        total += float(samples.column_squares(batch_means).sum())
-        squares = total if centred else total + (old + new) * float(means @ means)
-        along = components @ means * (not centred)
-        variances = (s.astype(np.float64) ** 2 - (old + new) * along**2) / (old + new - self.ddof)
-        return Directions(
-            components, s, variances.astype(samples.dtype), means * centred, None,
-            negligible_value(s, means * centred, old + new), squares, total, means, old + new,
-            before.exponent,
-        )  # fmt: skip
+        self.distortion_ = directions.distortion * unit * unit
 
     def _prepared(self, X: MatrixLike) -> Samples:
         """Check new rows, and preprocess them like the training data."""
@@ -460,73 +466,6 @@ class PCA(
         row = self.mean_ if self.scale_ is None else self.mean_ / self.scale_
         scores = project(samples, row.astype(np.float64), self.components_)
         if self.whiten:
-            kept = self._variances > self._negligible_variance
-            scores *= np.where(kept, 1 / np.where(kept, self._deviations, 1), 0)
+            has_variance = self._variances > self._negligible_variance
+            scores *= np.where(has_variance, 1 / np.where(has_variance, self._deviations, 1), 0)
         return scores
-
-
-@dataclass(frozen=True, eq=False)
-class Directions:
-    """Orthonormal directions in m dimensions, and the variances of n samples along them.
-
-    Arrays have shape (k, m) or (m,); singular values and variances have shape (k,).
-    """
-
-    components: FloatArray
-    singular_values: FloatArray  # ||(Y - 1 row') v|| for each direction v
-    variances: FloatArray  # along each direction, about the samples' own mean
-    row: Float64Array  # row vector subtracted from each sample
-    alignment: float | None  # |cosine| between the dropped direction (if any) and the column mean
-    negligible: float  # singular values up to this limit are rounding errors
-    squares: float  # ||Y - 1 row'||_F^2
-    total: float  # sum of squares of Y about its means: total variance times the divisor
-    means: Float64Array  # column means of Y
-    n_samples: float  # sum of the sample weights
-    exponent: int = 0  # the numbers above are those of the samples times 2**-exponent
-
-    def first(self, k: int) -> Directions:
-        """Return the first k directions with unchanged totals."""
-        arrays = (self.components, self.singular_values, self.variances)
-        components, values, variances = (array[:k].copy() for array in arrays)
-        return replace(self, components=components, singular_values=values, variances=variances)
-
-    def with_exponent(self, exponent: int) -> Directions:
-        """Return the same directions in units of 2**exponent."""
-        unit = 2.0 ** (self.exponent - exponent)
-        lengths = {name: getattr(self, name) * unit for name in ("row", "negligible", "means")}
-        squares = {name: getattr(self, name) * unit * unit for name in ("squares", "total")}
-        return replace(
-            self,
-            **lengths,
-            **squares,
-            singular_values=self.singular_values * self.components.dtype.type(unit),
-            variances=times_square(self.variances, unit),
-            exponent=exponent,
-        )
-
-
-def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
-    """Return at most k singular values and right vectors of a few rows, with fixed signs.
-
-    The smaller Gram matrix is used if squaring loses no digits, else LAPACK.
-    """
-    rows, columns = stack.shape
-    if 0 < 2 * k < min(stack.shape):
-        wide = stack.astype(np.float64, copy=False)
-        values, vectors = np.linalg.eigh(wide @ wide.T if rows <= columns else wide.T @ wide)
-        s, vectors = np.sqrt(np.maximum(values[: -k - 1 : -1], 0)), vectors[:, : -k - 1 : -1].T
-        if s[-1] > _SQUARABLE * s[0]:
-            Vt = vectors @ wide / s[:, None] if rows <= columns else vectors
-            _, s, Vt = with_signs(np.ones((1, s.size)), s, Vt)
-            return s.astype(stack.dtype), Vt.astype(stack.dtype)
-    if rows > columns:  # the R of a QR decomposition has the same values and right vectors
-        stack = linalg.qr(stack, mode="r", check_finite=False)[0][:columns]
-    _, s, Vt = with_signs(*lapack_svd(stack))
-    return s[:k], Vt[:k]
-
-
-def _rest(total: float, terms: FloatArray) -> float:
-    """Return total - sum(terms), or 0 if the difference is only rounding error."""
-    rest = total - float(terms.sum(dtype=np.float64))
-    rounding = 4 * float(np.finfo(terms.dtype).eps) * total * max(1.0, terms.size**0.5)
-    return rest if rest > rounding else 0.0

@@ -159,7 +159,7 @@ class ProbabilisticPCA(
         else:
             pca, noise = self._closed_form(data)
             self._unit = pca._unit
-            self._keep(pca._location, pca.components_, pca._variances, noise)
+            self._keep(pca._location, pca._axes, pca._variances, noise, data.dtype)
             self._negligible_variance = pca._negligible_variance
             self.n_iter_ = 1
             self.log_likelihood_ = float(self._log_densities(data).sum(dtype=np.float64))
@@ -245,7 +245,9 @@ class ProbabilisticPCA(
         share = rows.count / X.size / pca._unit**2
         excess = np.maximum((pca._variances - noise) / share, 0)
         start = FactorModel(
-            np.zeros(X.shape[1]), pca.components_.T * np.sqrt(excess), noise / share
+            mean=np.zeros(X.shape[1]),
+            loadings=pca._axes.T.astype(np.float64) * np.sqrt(excess),
+            noise=noise / share,
         )
         steps = em_steps(rows, start)
         model, likelihood = next(steps)
@@ -255,11 +257,12 @@ class ProbabilisticPCA(
             model, likelihood = next(steps)
             gain = (likelihood - before) / rows.count
             self.n_iter_ += 1
-        self._negligible_variance = 0.0
+        self._negligible_variance = np.zeros(self.n_components_)
         svd = truncated_svd(model.loadings.T, self.n_components_, method="dense")
         noise = model.noise if model.noise > rows.least_noise else 0.0
         location = (rows.location + model.mean) * self._unit
-        self._keep(location, svd.Vt, svd.s**2 + noise, noise, X.dtype)
+        variances = svd.s.astype(np.float64) ** 2 + noise
+        self._keep(location, svd.Vt, variances, noise, X.dtype)
         likelihood -= rows.count * math.log(self._unit)
         self.log_likelihood_ = likelihood if noise > 0 else -math.inf
         if gain > self.tol:
@@ -275,20 +278,19 @@ class ProbabilisticPCA(
         self,
         location: Float64Array,
         components: FloatArray,
-        variances: FloatArray,
+        variances: Float64Array,
         noise: float,
-        dtype: Any = None,
+        dtype: np.dtype[Any],
     ) -> None:
         """Set the fitted attributes; variances and noise are in units."""
-        dtype = components.dtype if dtype is None else dtype
-        self._location = location
+        self._location, self._axes = location, components
         self.mean_ = location.astype(dtype)
         self.components_ = components.astype(dtype, copy=False)
-        self._variances, self._noise = variances.astype(dtype, copy=False), float(noise)
-        self.explained_variance_ = times_square(self._variances, self._unit)
+        self._variances, self._noise = variances, float(noise)
+        self.explained_variance_ = times_square(self._variances, self._unit, dtype)
         self.noise_variance_ = self._noise * self._unit * self._unit
-        lengths = np.sqrt(np.maximum(self._variances - dtype.type(noise), 0))
-        self.loadings_ = self.components_.T * (lengths * dtype.type(self._unit))
+        lengths = np.sqrt(np.maximum(self._variances - noise, 0)) * self._unit
+        self.loadings_ = (components.T * lengths).astype(dtype)
 
     def _posteriors(self, X: FloatArray) -> Iterator[Posterior]:
         """Yield the posteriors of rows, with a minimum of noise so that they exist."""

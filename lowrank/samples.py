@@ -10,6 +10,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
+from lowrank import kernels
 from lowrank.arguments import checked_generator, checked_integer
 from lowrank.blocks import RowBlocks, by_blocks
 from lowrank.errors import ArgumentError, ArgumentTypeError
@@ -27,8 +28,13 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray
 
+_CHUNK = 1 << 20  # number of entries that are projected at once
 FLOAT_DTYPES = [np.float64, np.float32]  # for validate_data: other dtypes become float64
 _EPS = float(np.finfo(np.float64).eps)
+# Rounding errors, in machine epsilons. Entries that are rounded once have 0.3, float32 products of
+# matrices of rank 300 have 3; solvers have some epsilons of the largest singular value.
+_CONSTANT = 2  # deviation of a constant column, in machine epsilons of its size
+ENTRY_ROUNDING, SOLVER_ROUNDING = 3, 30
 _SQUARED = 500  # the exponent of entries whose sums of squares might overflow or vanish
 
 
@@ -82,6 +88,15 @@ class RowCentredSamples(MatrixOperator):
         """Return Y with its entries, or each column, multiplied by a factor."""
         csr = self._sparse.scaled(factor).csr
         return RowCentredSamples(csr, self._offsets, self._weights * factor)
+
+    @property
+    def subtracted(self) -> float:
+        """Frobenius norm of what products subtract from larger ones, whose rounding remains."""
+        return float(np.linalg.norm(self._offsets) * np.linalg.norm(self._weights))
+
+    def wide(self) -> RowCentredSamples:
+        """Return the operator with vectors, products and sums in float64."""
+        return RowCentredSamples(self._sparse.wide().csr, self._offsets, self._weights)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         correction: FloatArray = np.outer(self._offsets, self._weights @ X).astype(self.dtype)
@@ -164,10 +179,11 @@ def samples_of(X: Any, center_samples: bool = False) -> Samples:
     return RowCentredSamples(csr, means, np.ones(csr.shape[1]))
 
 
-def column_scale(samples: Samples, ddof: int) -> Float64Array:
-    """Return the standard deviation of each column, or 1 if it is only rounding error.
+def column_scale(samples: Samples, ddof: int) -> tuple[Float64Array, NDArray[np.bool_]]:
+    """Return the standard deviation of each column, or 1 where the column is constant, and where.
 
-    The float64 result is rounded to the dtype of the samples, in which estimators store it.
+    Constant means up to rounding. The deviations are rounded to the dtype of the samples, in which
+    estimators store them.
     """
     count = samples.shape[0]
     exponent = safe_exponent(samples.peak, np.dtype(np.float64))
@@ -176,29 +192,46 @@ def column_scale(samples: Samples, ddof: int) -> Float64Array:
         samples = samples.scaled(1 / unit)
     deviation = np.sqrt(samples.column_squares(samples.column_means()) / (count - ddof))
     size = np.sqrt(samples.column_squares(np.zeros(samples.shape[1])) / count)
-    rounding = 10 * (float(np.finfo(samples.dtype).eps) + _EPS * count**0.5)
-    scale = np.where(deviation <= rounding * size, 1.0, deviation * unit)
-    return scale.astype(samples.dtype).astype(np.float64)
+    eps = float(np.finfo(samples.dtype).eps)
+    is_constant: NDArray[np.bool_] = deviation <= _CONSTANT * eps * size
+    rounded = np.where(is_constant, 1.0, deviation * unit).astype(samples.dtype)
+    scale: Any = rounded.astype(np.float64)
+    return scale, is_constant
 
 
-def negligible_value(
-    s: FloatArray, means: Float64Array, count: float, residual: float = 0.0
-) -> float:
-    """Return the limit below which a singular value of `count` centred samples is treated as 0.
+def rounding_limits(
+    squares: Float64Array | None,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    s: FloatArray,
+    components: FloatArray,
+) -> Float64Array:
+    """Return for each direction v the size up to which ||Y v|| may be rounding error, shape (k,).
 
-    The limit is the size of rounding errors of the data and means, or the largest residual.
+    Rounding of the entries of a column changes ||Y v|| by its share of their norm: a direction
+    without the columns of large entries has small errors. Rounding in the solver is relative to the
+    largest singular value, in float64. `squares` are the sums of squares of the columns of Y, whose
+    entries are of type `dtype`; without them, all columns count as the largest.
     """
-    eps = float(np.finfo(s.dtype).eps)
     largest = float(s.max(initial=0.0))
-    subtracted = float(np.linalg.norm(means)) * float(np.sqrt(count))
-    rounding = eps * (max(count, len(means)) * largest + 4 * subtracted)
-    return max(rounding, residual)
+    lengths = np.full(len(components), largest)
+    if squares is not None:
+        lengths = np.sqrt(np.einsum("ij,ij,j->i", components, components, squares))
+    rows, columns = shape
+    spread = math.sqrt(max(1.0, columns / max(1, rows)))
+    limits: Float64Array = np.maximum(
+        ENTRY_ROUNDING * float(np.finfo(dtype).eps) * spread * lengths,
+        SOLVER_ROUNDING * _EPS * largest,
+    )
+    return limits
 
 
-def times_square(variances: FloatArray, unit: float) -> FloatArray:
+def times_square(
+    variances: FloatArray, unit: float, dtype: np.dtype[Any] | None = None
+) -> FloatArray:
     """Return squares that are in units of a square; inf or 0 where the dtype does not reach."""
     with np.errstate(over="ignore"):
-        return variances * variances.dtype.type(unit) * variances.dtype.type(unit)
+        return (variances * unit * unit).astype(dtype or variances.dtype)
 
 
 def checked_scores(X: ArrayLike, columns: int, expected: str = "n_components_") -> FloatArray:
@@ -243,6 +276,28 @@ def _row_of_entry(csr: Any) -> NDArray[np.integer[Any]]:
     return np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
 
 
+def _squares_by_row(
+    samples: Samples, location: Float64Array, axes: FloatArray
+) -> tuple[Float64Array, Float64Array]:
+    """Return the squared scores of Y - 1 location', shape (n, k), and the squares off the axes.
+
+    Everything is in float64. Rows of dense samples are projected, so that nothing cancels.
+    """
+    wide, V = samples.wide().centred(location), np.ascontiguousarray(axes.T, np.float64)
+    if samples.is_sparse:
+        squares: Float64Array = wide.matmat(V).astype(np.float64) ** 2
+        return squares, np.maximum(samples.row_squares(location) - squares.sum(axis=1), 0.0)
+    scores: list[Float64Array] = []
+    outside: list[Float64Array] = []
+    for block in wide.dense_blocks(0):
+        for part in kernels.pieces(len(block), max(1, _CHUNK // max(1, block.shape[1]))):
+            rows = block[part].astype(np.float64, copy=False)
+            scores.append(rows @ V)
+            rest = rows - scores[-1] @ V.T
+            outside.append(np.einsum("ij,ij->i", rest, rest))
+    return np.vstack(scores) ** 2, np.concatenate(outside)
+
+
 class GaussianDensityMixin:
     """Gaussian density with one variance per component, and one in all other directions.
 
@@ -260,11 +315,12 @@ class GaussianDensityMixin:
     n_features_in_: int
     random_state: Any
     _location: Float64Array  # mean of the model, in units of scale_
+    _axes: FloatArray  # the components before they were rounded
     # A power of two, and the variances in units of its square, which neither overflow nor vanish.
     _unit: float
-    _variances: FloatArray
+    _variances: Float64Array
     _noise: float
-    _negligible_variance: float
+    _negligible_variance: Float64Array
 
     @abstractmethod
     def score_samples(self, X: MatrixLike) -> FloatArray:
@@ -283,12 +339,12 @@ class GaussianDensityMixin:
         self._require_fit()
         noise = self._noise
         excess = np.maximum(self._variances - noise, 0)
-        covariance: FloatArray = (self.components_.T * excess) @ self.components_
+        covariance: FloatArray = (self._axes.T * excess) @ self._axes
         covariance[np.diag_indices_from(covariance)] += noise
         if self.scale_ is not None:
             with np.errstate(over="ignore"):
                 covariance *= np.outer(self.scale_, self.scale_)
-        return times_square(covariance, self._unit)
+        return times_square(covariance, self._unit, self.components_.dtype)
 
     def get_precision(self) -> FloatArray:
         """Return the inverse of `get_covariance`, without solving a system.
@@ -306,12 +362,12 @@ class GaussianDensityMixin:
             )
         variances, noise = self._density_variances()
         base = 1 / noise if noise > 0 else 0.0
-        precision: FloatArray = (self.components_.T * (1 / variances - base)) @ self.components_
+        precision: FloatArray = (self._axes.T * (1 / variances - base)) @ self._axes
         precision[np.diag_indices_from(precision)] += base
         if self.scale_ is not None:
             with np.errstate(over="ignore", divide="ignore"):
                 precision /= np.outer(self.scale_, self.scale_)
-        return times_square(precision, 1 / self._unit)
+        return times_square(precision, 1 / self._unit, self.components_.dtype)
 
     def sample(self, n_samples: int = 1, *, random_state: RandomStateLike = None) -> FloatArray:
         """Draw samples from the probabilistic model, shape (n_samples, n_features).
@@ -330,7 +386,7 @@ class GaussianDensityMixin:
         excess = np.maximum(self._variances - self._noise, 0)
         hidden = rng.standard_normal((n_samples, self.n_components_)) * np.sqrt(excess)
         noise = rng.standard_normal((n_samples, self.n_features_in_)) * self._noise**0.5
-        drawn = self._location / self._unit + hidden @ self.components_ + noise
+        drawn = self._location / self._unit + hidden @ self._axes + noise
         drawn *= self._unit
         if self.scale_ is not None:
             drawn = drawn * self.scale_
@@ -349,13 +405,12 @@ class GaussianDensityMixin:
         location = self._location / self._unit
         if self._unit != 1:
             samples = samples.scaled(1 / self._unit)
-        squares = project(samples, location, self.components_).astype(np.float64) ** 2
+        squares, outside = _squares_by_row(samples, location, self._axes)
         distance = (squares / variances).sum(axis=1)
         log_determinant = float(np.log(variances).sum())
         log_determinant += 2 * self.n_features_in_ * math.log(self._unit)
         if noise > 0:
-            outside = samples.row_squares(location) - squares.sum(axis=1)
-            distance += np.maximum(outside, 0.0) / noise
+            distance += outside / noise
             log_determinant += (self.n_features_in_ - self.n_components_) * float(np.log(noise))
         if self.scale_ is not None:
             log_determinant += 2 * float(np.log(self.scale_, dtype=np.float64).sum())

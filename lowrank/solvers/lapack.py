@@ -9,13 +9,14 @@ import numpy as np
 from scipy import linalg
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
-from lowrank.kernels import at_most
+from lowrank.kernels import at_most, pieces
 from lowrank.solvers import lanczos
 
 if TYPE_CHECKING:
-    from lowrank.operators import FloatArray, MatrixOperator, Triplets
+    from lowrank.operators import Float64Array, FloatArray, MatrixOperator, Products, Triplets
 
-_ENTRIES = 1 << 22  # maximum size of a product with columns of the identity
+_ENTRIES = 1 << 22  # maximum size of a product with columns of the identity, or of rows for QR
+_SUMMED_ROWS = 1 << 12  # number of rows whose products are added up in float32
 # For few eigenvectors of a large Gram matrix, Lanczos is tried first. If the spectrum decays, it is
 # several times faster than LAPACK; if not, it is stopped early.
 _LANCZOS_SIDE, _LANCZOS_SHARE, _LANCZOS_STEPS = 1000, 16, 32
@@ -45,10 +46,11 @@ def lapack_svd(array: FloatArray) -> Triplets:
 def solve_gram(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
     """Compute the eigenvectors V of the smaller Gram matrix, and then the SVD of A V.
 
-    Squaring loses half of the digits: the residual of a triplet is about ``eps * s[0]**2 / s[i]``.
-    A residual of 1e-8 s[0] is reached in float64 for s[i] > 1e-7 s[0], and 1e-4 s[0] in float32 for
-    s[i] > 1e-2 s[0]. The SVD of A V restores the digits lost within the span of the k directions.
-    If the tolerance is still not reached, `truncated_svd` continues with another solver.
+    Squaring loses half of the digits: the residual of a triplet is some hundredths of
+    ``eps * s[0]**2 / s[i]``. A residual of 1e-8 s[i] is reached in float64 for s[i] above about
+    1e-5 s[0], and 1e-4 s[i] in float32 for s[i] > 0.01 s[0]. The SVD of A V restores the digits
+    lost within the span of the k directions. If the tolerance is not reached, `truncated_svd`
+    continues with another solver.
 
     References
     ----------
@@ -56,40 +58,91 @@ def solve_gram(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generato
     """
     is_wide = A.shape[0] < A.shape[1]
     tall = A.transposed() if is_wide else A
-    # Only the upper triangle of the Gram matrix is needed.
     has_blocks = A.stored_dense or (A.in_blocks and not is_wide)
-    if has_blocks:
-        gram = np.zeros((min(A.shape),) * 2, A.dtype, order="F")
-        syrk = linalg.get_blas_funcs("syrk", (gram,))
-        for block in A.dense_blocks(axis=1 if is_wide else 0):
-            # BLAS treats columns of C-ordered memory as rows, so neither order needs a copy.
-            turned = block.flags.c_contiguous
-            across = block.T if turned else block
-            gram = syrk(1.0, across, beta=1.0, c=gram, trans=is_wide == turned, overwrite_c=True)
-    else:  # products of A'A with blocks of columns of the identity
-        rows, columns = tall.shape
-        step = max(16, min(256, _ENTRIES // rows))
-        gram = np.empty((columns, columns), A.dtype, order="F")
-        for start in range(0, columns, step):
-            some = np.eye(columns, min(step, columns - start), -start, A.dtype)
-            gram[:, start : start + step] = tall.rmatmat(tall.matmat(some))
-    V = None
-    if len(gram) >= _LANCZOS_SIDE and k * _LANCZOS_SHARE < len(gram):
-        whole = np.triu(gram, 1)
-        whole += whole.T
-        np.fill_diagonal(whole, gram.diagonal())
-        with at_most(1):  # compiled products are small compared to those of BLAS
-            found, converged = lanczos.leading_eigenvectors(
-                whole.__matmul__, len(gram), gram.dtype, k, 0.0, rng, _LANCZOS_STEPS
-            )
-        s = np.sqrt(np.maximum(np.einsum("ij,ij->j", found, whole @ found), 0.0))
-        if converged and not lanczos.has_wide_cluster(s):  # else copies may be missing
-            V = found
-    U, s, Vt = lanczos.triplets(tall, _by_lapack(gram, k) if V is None else V, rng)
+    gram = _gram_of_blocks(A, is_wide) if has_blocks else _gram_of_products(tall)
+    V = _leading_eigenvectors(gram, k, rng).astype(A.dtype, copy=False)
+    U, s, Vt = lanczos.triplets(tall, V, rng)
     return (Vt.T, s, U.T) if is_wide else (U, s, Vt)
 
 
-def _by_lapack(gram: FloatArray, k: int) -> FloatArray:
+def _gram_of_blocks(A: MatrixOperator, is_wide: bool) -> Float64Array:
+    """Return the upper triangle of A A' or A'A, the sum over dense blocks of A."""
+    size, long = min(A.shape), 1 if is_wide else 0
+    total = np.zeros((size, size), order="F")
+    syrk = linalg.get_blas_funcs("syrk", dtype=A.dtype)
+    # Sums of float32 products over few rows are added in float64.
+    step = _SUMMED_ROWS if A.dtype == np.float32 else max(A.shape)
+    for block in A.dense_blocks(axis=long):
+        for part in pieces(block.shape[long], step):
+            piece = block[:, part] if is_wide else block[part]
+            # BLAS treats columns of C-ordered memory as rows, so neither order needs a copy.
+            turned = piece.flags.c_contiguous
+            across = piece.T if turned else piece
+            if A.dtype == np.float64:
+                total = syrk(1.0, across, beta=1.0, c=total, trans=is_wide == turned, overwrite_c=1)
+            else:
+                total += syrk(1.0, across, trans=is_wide == turned)
+    return total
+
+
+def _gram_of_products(tall: Products) -> Float64Array:
+    """Return A'A, by products of A'A with blocks of columns of the identity."""
+    rows, columns = tall.shape
+    step = max(16, min(256, _ENTRIES // rows))
+    gram = np.empty((columns, columns), order="F")
+    for start in range(0, columns, step):
+        some = np.eye(columns, min(step, columns - start), -start, tall.dtype)
+        gram[:, start : start + step] = tall.rmatmat(tall.matmat(some))
+    return gram
+
+
+def _leading_eigenvectors(gram: Float64Array, k: int, rng: np.random.Generator) -> Float64Array:
+    """Return the eigenvectors of the k largest eigenvalues, from the upper triangle."""
+    if len(gram) < _LANCZOS_SIDE or k * _LANCZOS_SHARE >= len(gram):
+        return _by_lapack(gram, k)
+    whole = np.triu(gram, 1)
+    whole += whole.T
+    np.fill_diagonal(whole, gram.diagonal())
+    with at_most(1):  # compiled products are small compared to those of BLAS
+        vectors, converged = lanczos.leading_eigenvectors(
+            whole.__matmul__, len(gram), gram.dtype, k, 0.0, rng, _LANCZOS_STEPS
+        )
+    s = np.sqrt(np.maximum(np.einsum("ij,ij->j", vectors, whole @ vectors), 0.0))
+    if not converged or lanczos.has_wide_cluster(s):  # copies may be missing
+        return _by_lapack(gram, k)
+    return vectors.astype(np.float64, copy=False)
+
+
+def solve_qr(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
+    """Compute the triangular factor R of A = Q R, in one pass over blocks, and the SVD of R.
+
+    Nothing is squared, so that this is as accurate as LAPACK's SVD of A, whose residuals are some
+    ``eps * s[0]``. It takes several times as long as the Gram matrix.
+
+    References
+    ----------
+    Chan (1982), "An improved algorithm for computing the singular value decomposition".
+    """
+    is_wide = A.shape[0] < A.shape[1]
+    tall = A.transposed() if is_wide else A
+    long, columns = (1 if is_wide else 0), min(A.shape)
+    R: FloatArray = np.zeros((0, columns), A.dtype)
+    step = max(4 * columns, _ENTRIES // max(1, columns))
+    for block in A.dense_blocks(axis=long):
+        rows = block.T if is_wide else block
+        for part in pieces(len(rows), step):
+            R = triangular_factor(np.vstack([R, rows[part]]))
+    V = np.ascontiguousarray(lapack_svd(R)[2][:k].T)
+    U, s, Vt = lanczos.triplets(tall, V, rng)
+    return (Vt.T, s, U.T) if is_wide else (U, s, Vt)
+
+
+def triangular_factor(rows: FloatArray) -> Float64Array:
+    """Return the triangular factor R of a QR decomposition."""
+    return np.asarray(np.linalg.qr(rows, mode="r"))
+
+
+def _by_lapack(gram: Float64Array, k: int) -> Float64Array:
     """Return the eigenvectors of the k largest eigenvalues as columns, largest first."""
     size = len(gram)
     vectors = gram[:, :0]

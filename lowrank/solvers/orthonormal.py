@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Cholesky QR squares the condition number of the normalised columns, which the smallest pivot
 # estimates. For smaller pivots, Householder QR is used.
-_CHOLESKY_LIMIT = {"float32": 1e-3, "float64": 1e-6}
+_CHOLESKY_LIMIT = {"float32": 1e-2, "float64": 1e-2}
 _WELL_CONDITIONED = 0.3  # pivots above which Cholesky QR is orthonormal up to rounding
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _MAX_PASSES = 2000  # maximum number of products before the best result is returned
 _MAX_PROBE_PASSES = 500  # the same limit for the search for missed triplets
+_PATIENCE = 4  # restarts in which residuals must halve once rounding sets the tolerance
+_ROUNDING = 5  # residuals that rounding allows, in machine epsilons of s[0]
 
 
 def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
@@ -44,12 +46,18 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
 
 def _solve_tall(A: Products, k: int, tol: float, rng: np.random.Generator) -> Triplets:
     space = _KrylovSpace(A, k, rng)
-    # Half of tol, since true residuals are slightly above the estimates; never below rounding.
-    target = max(tol / 2, 10 * float(np.finfo(A.dtype).eps))
+    target = tol / 2  # since true residuals are slightly above the estimates
+    history: list[float] = []
     while True:
-        space.fill(k, target)
+        space.fill(k)
         ritz = space.ritz()
-        converged = bool(ritz.residuals[:k].max() <= target * ritz.s[0])
+        s, residuals = ritz.s[:k], ritz.residuals[:k]
+        tolerance = _tolerance(s, target, A.dtype)
+        converged = bool(np.all(residuals <= tolerance))
+        # Rounding may leave more than estimated: then residuals do not become smaller.
+        history.append(float(residuals[-1]))
+        stalls = len(history) > _PATIENCE and 2 * residuals[-1] > history[-1 - _PATIENCE]
+        converged |= bool(stalls and target * s[-1] < tolerance[-1])
         if space.passes >= _MAX_PASSES or (converged and space.sees_all_copies):
             return space.triplets(ritz, k)
         missed = None
@@ -68,10 +76,10 @@ def _missed_directions(
 ) -> FloatArray | None:
     """Return right vectors of missed triplets, shape (n_columns, b), or None."""
     probe = _KrylovSpace(_Deflated(A, Vt), 1, rng)
-    small = target * float(s[0])
+    small = float(_tolerance(s, target, A.dtype)[-1])
     bound = float(s[-1]) + small
     while True:
-        probe.fill(1, target)
+        probe.fill(1)
         ritz = probe.ritz()
         value, residual = float(ritz.s[0]), float(ritz.residuals[0])
         if value > bound:
@@ -79,6 +87,13 @@ def _missed_directions(
         if value + residual <= bound or residual <= small or probe.passes >= _MAX_PROBE_PASSES:
             return None
         probe.restart(ritz, 1)
+
+
+def _tolerance(s: FloatArray, target: float, dtype: np.dtype[Any]) -> FloatArray:
+    """Return the residual to reach for each singular value, never below rounding."""
+    floor = _ROUNDING * float(np.finfo(dtype).eps) * float(s[0])
+    tolerance: FloatArray = np.maximum(target * s.astype(np.float64), floor)
+    return tolerance
 
 
 def basis_size(k: int, smaller_side: int) -> int:
@@ -136,6 +151,7 @@ class _KrylovSpace:
         self._B: FloatArray = np.zeros((self._limit, self._limit))
         self._tail: FloatArray = np.zeros((0, 0))
         self._scale = 0.0  # largest ||A v|| found, the scale of rounding errors
+        self._rounding = _ROUNDING * float(np.finfo(A.dtype).eps)
         self._size = self._width = self._directions = 0
         start = rng.standard_normal((columns, min(self._block, columns)))
         self.add_directions(start.astype(A.dtype))
@@ -149,7 +165,7 @@ class _KrylovSpace:
     def _is_complete(self) -> bool:
         return bool(self._size == self._V.shape[0])
 
-    def fill(self, k: int, target: float) -> None:
+    def fill(self, k: int) -> None:
         """Extend the bases until they are full, or the Krylov space is exhausted."""
         while True:
             old, new = self._size, self._size + self._width
@@ -165,7 +181,7 @@ class _KrylovSpace:
             self._width = V.shape[1]
             self._V[:, new : new + self._width] = V
             self.passes += 2
-            exhausted = float(np.linalg.norm(self._tail)) <= target * self._scale
+            exhausted = float(np.linalg.norm(self._tail)) <= self._rounding * self._scale
             full = self._size + self._width > self._limit
             if self._is_complete or full or (exhausted and self._size >= k):
                 return

@@ -14,13 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from lowrank import pca
 from lowrank.arguments import checked_center, checked_generator, checked_rank, checked_tol
+from lowrank.directions import PrincipalDirections
 from lowrank.errors import ArgumentError
-from lowrank.samples import negligible_value, require_samples
+from lowrank.samples import require_samples, rounding_limits
 from lowrank.solvers.lanczos import leading_eigenvectors
+from lowrank.solvers.lapack import lapack_svd
 from lowrank.solvers.orthonormal import extend_basis
 from lowrank.spark.arrow import list_array, lists, map_in_arrow, table_of
 from lowrank.spark.rows import Rows, open_rows, product
-from lowrank.svd import SVD, ConvergenceWarning, with_signs
+from lowrank.svd import SVD, ConvergenceWarning, residual_excess, residual_message, with_signs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,8 +77,10 @@ def truncated_svd(
     """Compute the k largest singular values and vectors of a matrix on the cluster.
 
     The right vectors are computed as eigenvectors of A'A in float64: by block Lanczos, where each
-    product is one pass over the rows, or directly if there are few columns. A singular value of
-    relative size r has a relative error of about 1e-16 / r^2.
+    product is one pass over the rows, or directly if there are up to 1,000 columns. A singular
+    value of relative size r then has a relative error of up to about 1e-16 / r^2. If that is above
+    `tol` and there are few columns, they are computed from a QR decomposition instead, in two more
+    passes, with an error of about 1e-15 / r.
 
     Parameters
     ----------
@@ -116,7 +120,40 @@ def truncated_svd(
     Golub and Underwood (1977), "The block Lanczos method for computing eigenvalues".
     """
     A = open_rows(rows, values=values, indices=indices, order=order, n_columns=n_columns)
-    return decompose(A, k, tol=tol, center=center, random_state=random_state, left=left)[0]
+    return decompose(A, k, tol=tol, center=center, random_state=random_state, left=left).svd
+
+
+@dataclass(frozen=True)
+class Decomposed:
+    """The SVD of A = X - 1 row', and sums over the rows."""
+
+    svd: DistributedSVD
+    values: Doubles  # singular values, in float64
+    row: Doubles
+    means: Doubles  # column means of X
+    sums: Doubles  # column sums of U diag(s)
+    column_squares: Doubles  # sums of squares of the columns of A
+
+
+@dataclass(frozen=True)
+class _Certified:
+    """Right vectors, singular values in descending order, and what one pass measures with them."""
+
+    V: Doubles
+    s: Doubles
+    residuals: Doubles
+    bound: float  # of the spectral norm of the remainder
+    sums: Doubles  # column sums of A V
+    column_squares: Doubles  # sums of squares of the columns of A
+
+    @property
+    def squares(self) -> float:
+        """||A||_F^2."""
+        return float(self.column_squares.sum())
+
+    def excess(self, tol: float) -> float:
+        """Return the largest residual in units of its tolerance."""
+        return residual_excess(self.s, self.residuals, tol, np.dtype(np.float64))
 
 
 def decompose(
@@ -128,11 +165,8 @@ def decompose(
     random_state: RandomStateLike,
     left: str | None = None,
     with_left: bool = True,
-) -> tuple[DistributedSVD, Doubles, Doubles, Doubles]:
-    """Decompose checked rows X.
-
-    Returns the SVD of A = X - 1 row', the row, the column means of X, and the column sums of
-    U diag(s).
+) -> Decomposed:
+    """Decompose checked rows.
 
     Raises
     ------
@@ -150,31 +184,39 @@ def decompose(
     means = A.column_means()
     A = replace(A, row=means if row is True else row)
     V, passes, method = _right_vectors(A, k, tol, rng)
-    V, s, residuals, bound, squares, sums = _certified(A, V, rng)
+    triplets = _certified(A, V, rng)
     passes += 2  # for the means and the certificate
-    worst = float(residuals.max(initial=0.0)) / float(s[0]) if k and s[0] > 0 else 0.0
-    if worst > tol:
-        warnings.warn(
-            f"The largest residual is {worst:.1e} relative to s[0], above tol={tol:.1e}, "
-            f"after {passes} passes with method={method!r}; use a larger tol or a smaller k.",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+    if method == "gram" and triplets.excess(tol) > 1 and (R := A.triangle()) is not None:
+        method = "qr"
+        triplets = _certified(A, _with_signs(lapack_svd(R)[2][:k]), rng)
+        passes += 2
+    V, s, residuals = triplets.V, triplets.s, triplets.residuals
+    if triplets.excess(tol) > 1:
+        message = residual_message(s, residuals, tol, passes, method)
+        message += "use a larger tol or a smaller k."
+        warnings.warn(message, ConvergenceWarning, stacklevel=3)
     U = _left_vectors(A, V, s, rng, left) if with_left else np.zeros((0, k))
     svd = DistributedSVD(
         U=U.astype(dtype),
         s=s.astype(dtype),
         Vt=np.ascontiguousarray(V.T, dtype),
         residuals=np.stack([np.zeros(k), residuals]),
-        frobenius_norm=math.sqrt(squares),
-        spectral_error_bound=0.0 if k == min(n, m) else bound,
+        frobenius_norm=math.sqrt(triplets.squares),
+        spectral_error_bound=0.0 if k == min(n, m) else triplets.bound,
         passes=passes + bool(k and with_left),
         seconds=time.perf_counter() - start,
         method=method,
         n_rows=n,
         left=left,
     )
-    return svd, np.zeros(m) if A.row is None else A.row, means, sums
+    return Decomposed(
+        svd=svd,
+        values=s,
+        row=np.zeros(m) if A.row is None else A.row,
+        means=means,
+        sums=triplets.sums,
+        column_squares=triplets.column_squares,
+    )
 
 
 def _right_vectors(
@@ -196,18 +238,18 @@ def _right_vectors(
         width, double = min(k + _SPARE, max(k, _WIDEST)), np.dtype(np.float64)
         given = gram_product, m, double, k, tol, rng, _MOST_PASSES
         V = np.linalg.qr(leading_eigenvectors(*given, block=width, check_every=1)[0])[0]
-    _, _, Vt = with_signs(np.zeros((0, k)), np.zeros(k), V.T)
-    return np.ascontiguousarray(Vt.T), passes, method
+    return _with_signs(V.T), passes, method
 
 
-def _certified(
-    A: Rows, V: Doubles, rng: np.random.Generator
-) -> tuple[Doubles, Doubles, Doubles, float, float, Doubles]:
-    """Compute s, residuals and bounds for V in one pass, with probes as in `lowrank.svd.certify`.
+def _with_signs(Vt: Any) -> Doubles:
+    """Return V with fixed signs."""
+    rows = np.array(Vt, np.float64, order="C")
+    with_signs(np.zeros((0, len(rows))), np.zeros(len(rows)), rows)
+    return np.ascontiguousarray(rows.T)
 
-    Returns V, s and the residuals in order of descending singular values, a bound on the spectral
-    norm of the remainder, ||A||_F^2, and the column sums of A V.
-    """
+
+def _certified(A: Rows, V: Doubles, rng: np.random.Generator) -> _Certified:
+    """Compute s, residuals and bounds for V in one pass, with probes as `lowrank.svd.certify`."""
     m, k = V.shape
     probes = rng.standard_normal((m, _PROBES))
     probes -= V @ (V.T @ probes)
@@ -216,25 +258,41 @@ def _certified(
 
     def products(block: Any) -> Doubles:
         Y = product(block, shared.value, row)
-        if isinstance(block, np.ndarray):
-            squares = np.square(block if row is None else block - row).sum()
-        else:  # replace r^2, summed for all columns, by (x - r)^2 at stored entries
-            r = 0.0 if row is None else row[block.indices]
-            squares = (np.square(block.data - r) - np.square(r)).sum()
-            squares += 0.0 if row is None else len(Y) * (row @ row)
-        sums = Y.sum(axis=0), np.square(Y).sum(axis=0), np.full(width, squares)
-        return np.vstack([block.T @ Y, *sums, Y[:, :k].T @ Y])
+        sums = np.zeros((m + 2 + k, width + 1))
+        sums[:m, :width] = block.T @ Y
+        sums[:m, width] = _column_squares(block, row)
+        sums[m, :width] = Y.sum(axis=0)
+        sums[m + 1, :width] = np.square(Y).sum(axis=0)
+        sums[m + 2 :, :width] = Y[:, :k].T @ Y
+        return sums
 
-    found = A.summed(products, (m + 3 + k, width))
+    added = A.summed(products, (m + 2 + k, width + 1))
     shared.destroy()
-    back, sums, inner = A.corrected(found[: m + 1]), found[m], found[m + 3 :]
-    s, beyond = np.sqrt(found[m + 1, :k]), np.sqrt(found[m + 1, k:])
+    back, sums, inner = A.corrected(added[: m + 1, :width]), added[m, :k], added[m + 2 :, :width]
+    s, beyond = np.sqrt(added[m + 1, :k]), np.sqrt(added[m + 1, k:width])
     residuals = np.linalg.norm(back[:, :k] / np.where(s > 0, s, 1.0) - V * s, axis=0)
     twice = np.linalg.norm(back[:, k:] - V @ inner[:, k:], axis=0).max()
-    bound = min(_PROBE_FACTOR * float(beyond.max()), math.sqrt(_PROBE_FACTOR * float(twice)))
     order = np.argsort(-s, kind="stable")
-    squares = float(found[m + 2, 0])
-    return V[:, order], s[order], residuals[order], bound, squares, sums[:k][order]
+    return _Certified(
+        V=V[:, order],
+        s=s[order],
+        residuals=residuals[order],
+        bound=min(_PROBE_FACTOR * float(beyond.max()), math.sqrt(_PROBE_FACTOR * float(twice))),
+        sums=sums[order],
+        column_squares=added[:m, width],
+    )
+
+
+def _column_squares(block: Any, row: Doubles | None) -> Doubles:
+    """Return the sums of squares of the columns of a block minus a row."""
+    if isinstance(block, np.ndarray):
+        return np.asarray(np.square(block if row is None else block - row).sum(axis=0))
+    n, m = block.shape
+    # Replace r^2, summed for all rows, by (x - r)^2 at stored entries.
+    subtracted = np.zeros(m) if row is None else row
+    r = subtracted[block.indices]
+    changes: Any = np.bincount(block.indices, np.square(block.data - r) - np.square(r), m)
+    return np.asarray(changes + n * np.square(subtracted))
 
 
 def _left_vectors(
@@ -321,34 +379,47 @@ class PCA(pca.PCA):
         TypeError, ValueError
             If `lowrank.spark.truncated_svd` raises it, or there are too few samples.
         """
-        if self.center != "exact" and self.center is not False:
+        if self.center not in ("exact", True, False):
             raise ArgumentError(f"center must be 'exact' or False; got {self.center!r}.")
         A = open_rows(rows, values=values, indices=indices, order=None, n_columns=n_columns)
         n = A.shape[0]
         require_samples(n, self.ddof)
-        svd, row, means, sums = decompose(
+        result = decompose(
             A,
             self.n_components,
             tol=self.tol,
-            center=self.center == "exact",
+            center=bool(self.center),
             random_state=self.random_state,
             with_left=False,
         )
-        squares = float(svd.frobenius_norm or 0.0) ** 2
-        variances = (svd.s.astype(np.float64) ** 2 - np.square(sums) / n) / (n - self.ddof)
+        svd, means, row = result.svd, result.means, result.row
+        k, squares = len(result.values), result.column_squares
+        variances = (result.values**2 - np.square(result.sums) / n) / (n - self.ddof)
+        whole = squares + n * np.square(row) + 2 * n * row * (means - row)  # of X, uncentred
+        dtype: np.dtype[Any] = np.dtype(np.float32 if A.is_single else np.float64)
+        eps = float(np.finfo(np.float32 if A.is_single else np.float64).eps)
+        total = max(float(squares.sum()) - n * float(np.square(means - row).sum()), 0.0)
+        left = float(squares.sum()) - float(np.square(result.values).sum())
+        unexplained = total - float(variances.sum()) * (n - self.ddof)
+        rounding = 4 * eps * max(1.0, k**0.5) * float(squares.sum())
         self.n_features_in_ = A.shape[1]
         self._keep(
-            pca.Directions(
+            PrincipalDirections(
                 components=svd.Vt,
-                singular_values=svd.s,
-                variances=np.maximum(variances, 0.0).astype(svd.s.dtype),
+                singular_values=result.values,
+                variances=np.maximum(variances, 0.0),
                 row=row,
                 alignment=None,
-                negligible=negligible_value(svd.s, row, n, svd.residuals.max(initial=0.0)),
-                squares=squares,
-                total=max(squares - n * float(np.square(means - row).sum()), 0.0),
+                centering="exact" if self.center else "none",
+                negligible=rounding_limits(whole, A.shape, dtype, result.values, svd.Vt),
+                total=total,
+                distortion=left if left > rounding else 0.0,
+                unexplained=unexplained if unexplained > rounding else 0.0,
                 means=means,
+                squares=whole,
                 n_samples=n,
-            )
+                n_rows=n,
+            ),
+            dtype,
         )
         return self

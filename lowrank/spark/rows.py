@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lowrank.errors import ArgumentError, ArgumentTypeError, missing_extra
+from lowrank.solvers.lapack import triangular_factor
 from lowrank.spark.arrow import lists, map_in_arrow, quiet_pandas, table_of
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Doubles = NDArray[np.float64]
 
 _COLLECTED = 2**26  # maximum size of all partial sums, in bytes, that are added on the driver
+_TRIANGLES = 2**29  # maximum size of all triangular factors, in bytes, that the driver collects
 _CHUNK = 2**22  # size of a chunk of partial sums, in bytes, if they are added on the cluster
 _SUMS = "part int, start bigint, sums binary"
 _WHOLE = ("int", "bigint", "smallint", "tinyint")
@@ -59,6 +61,28 @@ class Rows:
         found = self.summed(products, (self.shape[1] + 1, X.shape[1]))
         shared.destroy()
         return self.corrected(found)
+
+    def triangle(self) -> Doubles | None:
+        """Return R of a QR decomposition, in one pass; None if the driver has no space for it."""
+        m, row, read = self.shape[1], self.row, self.reader()
+        if self.frame.rdd.getNumPartitions() * 8 * m * m > _TRIANGLES:
+            return None
+
+        def partial(batches: Iterator[Any]) -> Iterator[Any]:
+            from pyspark import TaskContext
+
+            R = np.zeros((0, m))
+            for batch in batches:
+                block = read(batch)
+                dense: Any = block if isinstance(block, np.ndarray) else block.toarray()
+                R = triangular_factor(np.vstack([R, dense if row is None else dense - row]))
+            context = TaskContext.get()
+            part = 0 if context is None else int(context.partitionId())
+            yield from _sums(part, 0, R.ravel()).to_batches()
+
+        parts = table_of(map_in_arrow(self.frame, partial, _SUMS)).sort_by("part").to_pylist()
+        factors = [np.frombuffer(part["sums"]).reshape(-1, m) for part in parts]
+        return triangular_factor(np.vstack(factors))
 
     def corrected(self, found: Doubles) -> Doubles:
         """Correct A'Y for the row, given A'Y stacked on the column sums of Y."""

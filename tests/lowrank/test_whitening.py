@@ -90,12 +90,21 @@ def test_inverse(method, epsilon):
     np.testing.assert_allclose(whitening.inverse_transform(whitening.transform(X)), X, atol=1e-10)
 
 
+@pytest.mark.parametrize("size", [1e-4, 1e4])
+def test_epsilon_is_in_units_of_the_mean_variance(size):
+    X = correlated()
+    expected = Whitening(epsilon=0.1).fit_transform(X)
+    np.testing.assert_allclose(Whitening(epsilon=0.1).fit_transform(X * size), expected)
+    whitened = Whitening().fit_transform(X * size)
+    np.testing.assert_allclose(whitened.std(axis=0, ddof=1), 1)
+
+
 def test_epsilon_is_added_to_the_variances():
     X = correlated()
     whitening = Whitening(epsilon=0.5).fit(X)
     variances = whitening.transform(X).var(axis=0, ddof=1)
     eigenvalues = np.linalg.eigvalsh(np.cov(X.T))[::-1]
-    np.testing.assert_allclose(variances, eigenvalues / (eigenvalues + 0.5))
+    np.testing.assert_allclose(variances, eigenvalues / (eigenvalues + 0.5 * eigenvalues.mean()))
     np.testing.assert_allclose(whitening.explained_variance_, eigenvalues)
 
 

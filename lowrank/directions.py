@@ -1,0 +1,412 @@
+"""Principal directions of samples, the variance that they leave, and their update by batches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from scipy import linalg
+
+from lowrank.kernels import pieces
+from lowrank.operators import safe_exponent
+from lowrank.samples import ENTRY_ROUNDING, SOLVER_ROUNDING, rounding_limits
+from lowrank.solvers.lapack import lapack_svd
+from lowrank.svd import unrounded_svd, with_signs
+
+if TYPE_CHECKING:
+    from lowrank.arguments import RandomStateLike
+    from lowrank.operators import Float64Array, FloatArray, MatrixOperator
+    from lowrank.samples import Samples
+    from lowrank.svd import SVD
+
+    Centering = Literal["exact", "drop", "none"]
+
+# Share of the kept variance that dropping the first direction may cost next to exact centring.
+_LARGEST_LOSS = 0.01
+_DAMPING = np.logspace(-4, -0.001, 60)  # tried in the bound of that loss; each gives a bound
+# Share of the whole below which a difference of sums of squares has lost digits.
+_CANCELS = {"float32": 1e-2, "float64": 1e-6}
+# Largest share of the remainder that errors of the directions may be, finest tolerance for that.
+_ERROR_OF_REST, _FINEST, _MOST_REFINEMENTS = 1e-3, 1e-14, 3
+_COLUMNS = 256  # columns whose remainders are computed at once
+_MOST_COLUMNS = 2048  # columns whose remainders are computed at all
+_SQUARABLE = 1e-3  # share of the largest value whose square in float64 has 10 digits
+
+
+@dataclass(frozen=True)
+class Solver:
+    """Options of the decomposition."""
+
+    ddof: int
+    method: str
+    tol: float | None
+    random_state: RandomStateLike
+
+    def svd(self, samples: Samples, k: int, row: Float64Array) -> SVD:
+        """Return the k largest triplets of Y - 1 row', in the precision that they need."""
+        return unrounded_svd(
+            samples,
+            k,
+            method=self.method,
+            tol=self.tol,
+            center=row if row.any() else None,
+            random_state=self.random_state,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PrincipalDirections:
+    """Orthonormal directions in m dimensions, and the variances of n samples along them.
+
+    Arrays have shape (k, m) or (m,); singular values, variances and limits have shape (k,).
+    """
+
+    components: FloatArray
+    singular_values: Float64Array  # ||(Y - 1 row') v|| for each direction v
+    variances: Float64Array  # along each direction, about the samples' own mean
+    row: Float64Array  # row vector subtracted from each sample
+    alignment: float | None  # |cosine| between the dropped direction (if any) and the column mean
+    centering: Centering
+    negligible: Float64Array  # singular values up to this limit are rounding errors
+    total: float  # sum of squares of Y about its means: total variance times the divisor
+    distortion: float  # ||(Y - 1 row') (I - V V')||_F^2, 0 if it is only rounding error
+    unexplained: float  # the same for Y about its means
+    means: Float64Array  # column means of Y
+    squares: Float64Array  # sums of squares of the columns of Y
+    n_samples: float  # sum of the sample weights
+    n_rows: int  # number of samples
+    exponent: int = 0  # the numbers above are those of the samples times 2**-exponent
+
+    def first(self, k: int, divisor: float) -> PrincipalDirections:
+        """Return the first k directions; the others are added to the remainder."""
+        others = slice(k, None)
+        lost = float((self.variances[others] * divisor).sum())
+        return replace(
+            self,
+            components=self.components[:k].copy(),
+            singular_values=self.singular_values[:k].copy(),
+            variances=self.variances[:k].copy(),
+            negligible=self.negligible[:k].copy(),
+            distortion=self.distortion + float((self.singular_values[others] ** 2).sum()),
+            unexplained=self.unexplained + lost,
+        )
+
+    def with_means(self, means: Float64Array) -> PrincipalDirections:
+        """Return the same directions with other means, which differ where components are 0."""
+        scaled = means * 2.0**-self.exponent
+        return replace(self, means=scaled, row=scaled if self.centering == "exact" else self.row)
+
+    def with_exponent(self, exponent: int) -> PrincipalDirections:
+        """Return the same directions in units of 2**exponent."""
+        unit = 2.0 ** (self.exponent - exponent)
+        return replace(
+            self,
+            singular_values=self.singular_values * unit,
+            variances=self.variances * unit * unit,
+            row=self.row * unit,
+            negligible=self.negligible * unit,
+            total=self.total * unit * unit,
+            distortion=self.distortion * unit * unit,
+            unexplained=self.unexplained * unit * unit,
+            means=self.means * unit,
+            squares=self.squares * unit * unit,
+            exponent=exponent,
+        )
+
+
+def directions_about(
+    samples: Samples, k: int, solver: Solver, *, centred: bool
+) -> PrincipalDirections:
+    """Return the k directions of largest variance about the column means, or about 0."""
+    means = samples.column_means()
+    row = means if centred else np.zeros(samples.shape[1])
+    svd = solver.svd(samples, k, row)
+    exponent = _squarable_exponent(svd)
+    if exponent:
+        samples, svd = samples.scaled(2.0**-exponent), svd._scaled(-exponent)
+        means, row = means * 2.0**-exponent, row * 2.0**-exponent
+    distortion = squares_outside(samples, row, svd.Vt, svd.s)
+    for _ in range(_MOST_REFINEMENTS):
+        errors = float((svd.residuals**2).sum())
+        if errors <= _ERROR_OF_REST * distortion:
+            break
+        # What inaccurate directions leave counts as variance of the others.
+        finer = math.sqrt(_ERROR_OF_REST * distortion / errors) / 2
+        finer *= float((svd.residuals.max(axis=0) / svd.s).max())
+        if finer < _FINEST:
+            break
+        svd = replace(solver, tol=finer).svd(samples, k, row)
+        distortion = squares_outside(samples, row, svd.Vt, svd.s)
+    values = svd.s.astype(np.float64)
+    divisor = samples.shape[0] - solver.ddof
+    variances = values**2 / divisor if centred else _variances_of_scores(svd, divisor)
+    squares = samples.column_squares(np.zeros(samples.shape[1]))
+    unexplained = distortion
+    if not centred:
+        unexplained = squares_outside(samples, means, svd.Vt, np.sqrt(variances * divisor))
+    return PrincipalDirections(
+        components=svd.Vt,
+        singular_values=values,
+        variances=variances,
+        row=row,
+        alignment=None,
+        centering="exact" if centred else "none",
+        negligible=rounding_limits(squares, samples.shape, samples.dtype, svd.s, svd.Vt),
+        total=float(samples.column_squares(means).sum()),
+        distortion=distortion,
+        unexplained=unexplained,
+        means=means,
+        squares=squares,
+        n_samples=samples.shape[0],
+        n_rows=samples.shape[0],
+        exponent=exponent,
+    )
+
+
+class Dropped(NamedTuple):
+    """Directions of Y without centring after the first, and what is lost by dropping the first.
+
+    `loss` is an upper bound of the share of variance that they lose next to exact centring.
+    `is_small` tells whether this is little, and the first has no more variance than the last.
+    """
+
+    directions: PrincipalDirections
+    loss: float
+    is_small: bool
+
+
+def directions_after_the_first(samples: Samples, k: int, solver: Solver) -> Dropped:
+    """Return the k directions of Y without centring that follow the first, which is dropped."""
+    means, largest = samples.column_means(), min(samples.shape)
+    svd = solver.svd(samples, min(k + 1, largest), np.zeros(samples.shape[1]))
+    exponent = _squarable_exponent(svd)
+    if exponent:
+        samples, svd = samples.scaled(2.0**-exponent), svd._scaled(-exponent)
+        means = means * 2.0**-exponent
+    divisor = samples.shape[0] - solver.ddof
+    values, variances = svd.s.astype(np.float64), _variances_of_scores(svd, divisor)
+    loss = 1.0 if k == largest else _loss_of_dropping(samples.shape[0], means, svd, k)
+    is_small = loss <= _LARGEST_LOSS and bool(variances[0] <= variances[-1])
+    first, length = svd.Vt[0].astype(np.float64), float(np.linalg.norm(means))
+    along = float(means @ first)
+    row = along * first
+    order = np.arange(1, k + 1)
+    if k == largest:  # no direction k + 1: the first one, minus the mean, becomes the last
+        order[-1:] = 0
+        values[:1] = (variances[:1] * divisor) ** 0.5
+    components = svd.Vt[order]
+    squares = samples.column_squares(np.zeros(samples.shape[1]))
+    limits = rounding_limits(squares, samples.shape, samples.dtype, svd.s, svd.Vt)
+    values, variances = values[order], variances[order]
+    directions = PrincipalDirections(
+        components=components,
+        singular_values=values,
+        variances=variances,
+        row=row,
+        alignment=min(1.0, abs(along) / length) if length > 0 else 0.0,
+        centering="drop",
+        negligible=limits[order],
+        total=float(samples.column_squares(means).sum()),
+        distortion=squares_outside(samples, row, components, values),
+        unexplained=squares_outside(samples, means, components, np.sqrt(variances * divisor)),
+        means=means,
+        squares=squares,
+        n_samples=samples.shape[0],
+        n_rows=samples.shape[0],
+        exponent=exponent,
+    )
+    return Dropped(directions, loss, is_small)
+
+
+def _loss_of_dropping(count: int, means: Float64Array, svd: SVD, k: int) -> float:
+    """Bound the share of variance that the directions 2 to k + 1 lose next to the best k.
+
+    The second moment M of the samples is diagonal in its k + 1 leading directions P, and in the
+    others Q, where it is at most q, the last of the k + 1. The covariance is M - m m' for the mean
+    m = m_P + m_Q. For each t between 0 and 1,
+
+        -m m' <= -(1 - t) m_P m_P' + (1 / t - 1) m_Q m_Q',
+
+    so that the k largest variances are at most those of a (k + 1) x (k + 1) matrix and of
+    q + (1 / t - 1) |m_Q|^2.
+    """
+    moments = svd.s.astype(np.float64) ** 2 / count
+    along = svd.Vt.astype(np.float64) @ means
+    kept = float((moments[1:] - along[1:] ** 2).sum())
+    outside = max(float(means @ means - along @ along), 0.0)
+    best = math.inf
+    for share in _DAMPING:
+        inside = np.linalg.eigvalsh(np.diag(moments) - (1 - share) * np.outer(along, along))
+        beyond = float(moments[-1]) + (1 / share - 1) * outside
+        bounds = np.sort(np.append(inside, np.full(k, beyond)))[::-1]
+        best = min(best, float(bounds[:k].sum()))
+    return max(0.0, 1 - kept / best) if best > 0 else 0.0
+
+
+def _squarable_exponent(svd: SVD) -> int:
+    return safe_exponent(svd.frobenius_norm or 0.0, np.dtype(np.float64))
+
+
+def _variances_of_scores(svd: SVD, divisor: float) -> Float64Array:
+    """Return the variance of each column of U diag(s) about its own mean."""
+    left = svd.U - svd.U.mean(axis=0, dtype=np.float64)
+    variances: Float64Array = svd.s.astype(np.float64) ** 2
+    variances *= np.einsum("ij,ij->j", left, left) / divisor
+    return variances
+
+
+def squares_outside(
+    samples: Samples, row: Float64Array, components: FloatArray, lengths: FloatArray
+) -> float:
+    """Return ||(Y - 1 row') (I - V V')||_F^2, or 0 if it is only rounding error.
+
+    `components` are the orthonormal V', and `lengths` are ||(Y - 1 row') v||. The result is the
+    difference of two sums of squares. If that loses digits, the columns with most squares are
+    computed as the product with (I - V V') e_j.
+    """
+    if len(components) == min(samples.shape):
+        return 0.0
+    columns = samples.column_squares(row)
+    whole, kept = float(columns.sum()), lengths.astype(np.float64) ** 2
+    rest, cancelled = whole - float(kept.sum()), whole
+    V = components.T
+    if rest < _CANCELS[str(V.dtype)] * whole:
+        wide: MatrixOperator = samples.wide()
+        if row.any():
+            wide = wide.centred(row)
+        if V.dtype == np.float32:
+            V = np.linalg.qr(V.astype(np.float64))[0]
+            product = wide.matmat(np.ascontiguousarray(V))
+            kept = np.einsum("ij,ij->j", product, product)
+            rest = whole - float(kept.sum())
+        order = np.argsort(-columns, kind="stable")[:_MOST_COLUMNS]
+        shares = columns - (V**2) @ kept
+        for part in pieces(len(order), _COLUMNS):
+            if rest >= _CANCELS["float64"] * cancelled:
+                break
+            some = order[part]
+            outside = -(V @ V[some].T)
+            outside[some, np.arange(len(some))] += 1.0
+            product = wide.matmat(outside)
+            shares[some] = np.einsum("ij,ij->j", product, product)
+            cancelled -= float(columns[some].sum())
+            rest = float(shares.sum())
+    squares = samples.column_squares(np.zeros(samples.shape[1]))
+    rounding = _rounding_of_entries(squares, samples.shape, samples.dtype, components)
+    # The difference of the sums of the other columns is rounded, too.
+    eps = float(np.finfo(np.float64).eps)
+    rounding += 4 * eps * max(cancelled, 0.0) * max(1.0, len(components) ** 0.5)
+    return rest if rest > rounding else 0.0
+
+
+def _rounding_of_entries(
+    squares: Float64Array, shape: tuple[int, int], dtype: np.dtype[Any], components: FloatArray
+) -> float:
+    """Return the squares that rounding of the entries and of the solver leaves outside of V."""
+    inside = np.einsum("ij,ij->j", components, components, dtype=np.float64)
+    share = (ENTRY_ROUNDING * float(np.finfo(dtype).eps)) ** 2 * max(1.0, shape[1] / shape[0])
+    solver = (SOLVER_ROUNDING * float(np.finfo(np.float64).eps)) ** 2 * shape[1]
+    return share * float(squares @ np.maximum(1 - inside, 0.0)) + solver * float(squares.sum())
+
+
+def no_directions(features: int, centering: Centering, exponent: int) -> PrincipalDirections:
+    """Return the directions of no samples, to which batches are joined."""
+    none = np.zeros(0)
+    return PrincipalDirections(
+        components=np.zeros((0, features)),
+        singular_values=none,
+        variances=none,
+        row=np.zeros(features),
+        alignment=None,
+        centering=centering,
+        negligible=none,
+        total=0.0,
+        distortion=0.0,
+        unexplained=0.0,
+        means=np.zeros(features),
+        squares=np.zeros(features),
+        n_samples=0.0,
+        n_rows=0,
+        exponent=exponent,
+    )
+
+
+def joined_directions(
+    before: PrincipalDirections,
+    samples: Samples,
+    *,
+    forgetting: float,
+    k: int,
+    ddof: int,
+) -> PrincipalDirections:
+    """Return at most k directions of the union of earlier samples and a batch, in float64."""
+    old, new = forgetting * before.n_samples, samples.shape[0]
+    n_rows = before.n_rows + new
+    batch_means = samples.column_means()
+    shift = batch_means - before.means
+    means = before.means + shift * (new / (old + new))
+    between = math.sqrt(old * new / (old + new)) * shift
+    rows = samples.toarray().astype(np.float64)
+    is_centred = before.centering == "exact"
+    if is_centred:
+        rows = np.vstack([rows - batch_means, between])
+    earlier = before.singular_values * math.sqrt(forgetting)
+    stack = np.vstack([earlier[:, None] * before.components, rows])
+    values, components, rest = _leading_rows(stack, min(k, n_rows))
+    squares = forgetting * before.squares
+    squares += samples.column_squares(np.zeros(samples.shape[1]))
+    outside = forgetting * before.distortion + rest
+    if outside <= _rounding_of_entries(squares, (n_rows, len(squares)), samples.dtype, components):
+        outside = 0.0
+    variances = values.astype(np.float64) ** 2
+    unexplained = outside
+    if not is_centred:
+        along = components @ means
+        variances = variances - (old + new) * along**2
+        unexplained = max(0.0, outside - (old + new) * float(means @ means - along @ along))
+    total = forgetting * before.total + float(between @ between)
+    total += float(samples.column_squares(batch_means).sum())
+    return PrincipalDirections(
+        components=components,
+        singular_values=values.astype(np.float64),
+        variances=variances / (old + new - ddof),
+        row=means if is_centred else np.zeros(len(means)),
+        alignment=None,
+        centering=before.centering,
+        negligible=rounding_limits(
+            squares, (n_rows, len(squares)), samples.dtype, values, components
+        ),
+        total=total,
+        distortion=outside,
+        unexplained=unexplained,
+        means=means,
+        squares=squares,
+        n_samples=old + new,
+        n_rows=n_rows,
+        exponent=before.exponent,
+    )
+
+
+def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray, float]:
+    """Return k singular values and right vectors of a few rows, and the squares of the others.
+
+    The smaller Gram matrix is used if squaring loses no digits, else LAPACK. Signs are fixed.
+    """
+    rows, columns = stack.shape
+    if 0 < 2 * k < min(stack.shape):
+        values, vectors = np.linalg.eigh(stack @ stack.T if rows <= columns else stack.T @ stack)
+        values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1].T
+        rest = float(values[k:].sum())
+        s = np.sqrt(values[:k])
+        if min(s[-1], math.sqrt(rest)) > _SQUARABLE * s[0]:
+            Vt = vectors[:k]
+            if rows <= columns:
+                Vt = Vt @ stack / s[:, None]
+            _, s, Vt = with_signs(np.ones((1, s.size)), s, Vt)
+            return s, Vt, rest
+    if rows > columns:  # the R of a QR decomposition has the same values and right vectors
+        stack = linalg.qr(stack, mode="r", check_finite=False)[0][:columns]
+    _, s, Vt = with_signs(*lapack_svd(stack))
+    return s[:k], Vt[:k], float((s[k:] ** 2).sum())
