@@ -15,7 +15,7 @@ import polars.selectors as cs
 from recsys.data.columns import of_roles
 from recsys.data.features import Features
 from recsys.data.frames import FrameLike, listed
-from recsys.data.ids import Ids, IdsLike, as_id_series
+from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 
@@ -74,7 +74,7 @@ def blocked_pairs(block: BlockLike | None) -> tuple[IdsLike | None, pl.DataFrame
             ids = list(listed(items))
             columns["user"] += [user] * len(ids)
             columns["item"] += ids
-        return None, pl.DataFrame([as_id_series(ids, kind) for kind, ids in columns.items()])
+        return None, pl.DataFrame([query_series(ids, kind) for kind, ids in columns.items()])
     if not hasattr(block, "columns"):
         return block, None  # type: ignore[return-value]
     pairs = of_roles(block, ("item",), ("user",))  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from recsys.data.csr import CSR, Entries, Values, compact_times, encode, to_csr
 from recsys.data.events import EventRule
 from recsys.data.features import Features, TableLike
 from recsys.data.frames import FrameLike, as_frame
-from recsys.data.ids import Ids, as_id_series
+from recsys.data.ids import Ids, as_id_series, query_series
 from recsys.data.ratings import Ratings, table_of
 from recsys.data.rows import rating_problem, rating_values
 from recsys.data.times import unix_seconds
@@ -101,8 +101,7 @@ def new_users(
     if isinstance(source, list | tuple) and not needs_values:
         source = dict.fromkeys(source, 1)
     if isinstance(source, Mapping):
-        mixed = any(isinstance(each, str) for each in source)
-        items = as_id_series([str(each) if mixed else each for each in source], "item")
+        items = query_series([*source], "item")
         ratings = pl.Series("rating", [*source.values()], dtype=pl.Float64, strict=False)
         for item, value, rating in zip(source, source.values(), ratings, strict=True):
             if rating is None:

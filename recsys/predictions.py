@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lowrank.kernels import csr_arrays
 from recsys.data.columns import of_roles
 from recsys.data.frames import FrameLike, listed
-from recsys.data.ids import Ids, IdsLike, as_id_series
+from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
@@ -60,7 +60,7 @@ def predicted_pairs(
                 "pairs."
             )
         sides = zip(("user", "item"), zip(*pairs, strict=True), strict=True)
-        user, item = (as_id_series(ids, kind) for kind, ids in sides)
+        user, item = (query_series(ids, kind) for kind, ids in sides)
     else:
         frame = of_roles(pairs, ("user", "item"), ("timestamp",) * model.uses_times)
         user, item = frame["user"], frame["item"]

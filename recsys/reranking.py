@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from recsys.data.frames import listed
-from recsys.data.ids import Ids, IdsLike
+from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
-from recsys.errors import DataError, UnknownIdError
+from recsys.errors import DataError
 from recsys.filters import BlockLike, blocked_pairs, candidate_mask, rows_where, without_blocked
 from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import close_matches
@@ -113,19 +113,20 @@ def _queried(
     return np.where(found < 0, len(ids) + others.find(labels), found), labels, others
 
 
-def _labels_of(ids: Ids, queries: Any, found: Indices) -> pl.Series:
-    """Return the requested ids in the dtype of `ids`; `found` has their indices, or -1."""
+def _labels_of(ids: Ids, queries: IdsLike, found: Indices) -> pl.Series:
+    """Return the requested ids in the dtype of `ids`; `found` has their indices, or -1.
+
+    All are texts if one of them cannot be of the dtype, such as "visitor-17" among integers.
+    """
     labels = ids.values.gather(np.maximum(found, 0))
     unknown = np.flatnonzero(found < 0)
     if not len(unknown):
         return labels
-    named = pl.Series([str(queries[place]) for place in unknown]).cast(ids.dtype, strict=False)
-    if named.null_count():
-        first = queries[unknown[named.is_null().arg_max() or 0]]
-        raise UnknownIdError(
-            f"Unknown {ids.kind} {first!r}: the ids are integers such as {ids.values[0]}."
-        )
-    return labels.scatter(unknown, named)
+    requested_ids = query_series(queries, ids.kind).gather(unknown)
+    typed = ids.like(requested_ids)
+    if typed.null_count():
+        return labels.cast(pl.String).scatter(unknown, requested_ids.cast(pl.String))
+    return labels.scatter(unknown, typed)
 
 
 def with_strangers(model: Model, popular: Popular, **limited: Any) -> Search:

@@ -370,9 +370,11 @@ def listed_ids(texts: Iterable[str], ids: Ids) -> list[str]:
 
     A text with commas is not split if it is an id itself, or none of its parts is a known id.
     """
+    from recsys.data.ids import as_written
+
     found: list[str] = []
-    for text in texts:
-        parts = [part for each in text.split(",") if (part := each.strip())]
+    for text in (as_written(text, ids) for text in texts):
+        parts = [as_written(part, ids) for each in text.split(",") if (part := each.strip())]
         is_list = ids.find([text])[0] < 0 and bool((ids.find(parts) >= 0).any())
         found += parts if is_list else [text]
     return list(dict.fromkeys(found))

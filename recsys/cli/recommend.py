@@ -343,6 +343,7 @@ def explain(
     are part, item, rating and contribution; feature if there are any; and title if titles are
     known. A new user is described as in `recsys recommend`.
     """
+    from recsys.data.ids import as_written
     from recsys.folding import NEW_USER
 
     fits = bool(described) == (user is None)
@@ -350,9 +351,13 @@ def explain(
     recommender = source.open()
     if user is None:
         recommender, user = described.folded_into(recommender), NEW_USER
-    chosen = str(item) if title is None else inputs.find_title(recommender.ratings, title)
-    frame = recommender.explain(user, chosen, n)
     ratings = recommender.ratings
+    user = as_written(user, ratings.users)
+    if title is None:
+        chosen = as_written(str(item), ratings.items)
+    else:
+        chosen = inputs.find_title(ratings, title)
+    frame = recommender.explain(user, chosen, n)
     pair = {"user": ratings.users.like([user])[0], "item": ratings.items.like([chosen])[0]}
     output.write(frame, command="explain", model=recommender.model.name, **pair)
 

@@ -334,7 +334,8 @@ def of_roles(frame: FrameLike, required: Sequence[str], others: Sequence[str] = 
         place = names.index(role) if role in names else usual_column(names, role, FRAME)
         if place is not None or role in required:
             chosen[role if place is None else names[place]] = role
-    return to_polars(frame, list(chosen)).rename(chosen)
+    ids = [name for name, role in chosen.items() if role in ("user", "item")]
+    return to_polars(frame, list(chosen), mixed=ids).rename(chosen)
 
 
 def id_column(names: Sequence[str], kind: str, wanted: str | None, where: str) -> str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from recsys.data.ids import query_series
 from recsys.errors import DataError
 
 if TYPE_CHECKING:
@@ -56,8 +57,12 @@ def as_frame(frame: FrameLike) -> pl.DataFrame | pd.DataFrame:
     )
 
 
-def to_polars(frame: FrameLike, names: Sequence[str] | None = None) -> pl.DataFrame:
+def to_polars(
+    frame: FrameLike, names: Sequence[str] | None = None, *, mixed: Collection[str] = ()
+) -> pl.DataFrame:
     """Convert a frame to polars, with all its columns or only the named ones.
+
+    The values of `mixed` columns may be of several types, and are texts then.
 
     Raises
     ------
@@ -80,7 +85,8 @@ def to_polars(frame: FrameLike, names: Sequence[str] | None = None) -> pl.DataFr
     if isinstance(frame, pl.DataFrame):
         return frame.select(chosen)
     places = [present.index(name) for name in chosen]
-    return pl.DataFrame([_pandas_column(frame.iloc[:, place]) for place in places])
+    columns = [_pandas_column(frame.iloc[:, place], mixed) for place in places]
+    return pl.DataFrame(columns)
 
 
 def column_names(frame: Any) -> list[str]:
@@ -109,8 +115,8 @@ def is_pandas(frame: object) -> TypeGuard[pd.DataFrame]:
     return type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns")
 
 
-def _pandas_column(series: Any) -> pl.Series:
-    """Convert a pandas column to polars, without pyarrow."""
+def _pandas_column(series: Any, mixed: Collection[str] = ()) -> pl.Series:
+    """Convert a pandas column to polars, without pyarrow; types may differ in `mixed` columns."""
     name = str(series.name)
     kind = getattr(series.dtype, "kind", "O")
     if isinstance(series.dtype, np.dtype) and kind in "iuf":
@@ -125,6 +131,8 @@ def _pandas_column(series: Any) -> pl.Series:
     try:
         return pl.Series(name, values, strict=True)
     except (TypeError, ValueError, pl.exceptions.PolarsError):
+        if name in mixed:
+            return query_series(values, name).alias(name)
         raise DataError(f"Column {name!r} mixes values of several types.") from None
 
 

@@ -448,6 +448,18 @@ def integers_if_whole(texts: pl.Series) -> pl.Series:
     return texts if numbers.null_count() > texts.null_count() else numbers
 
 
+def as_written(text: str, ids: Ids) -> str:
+    """Return a text of an id as ids are printed: "17" for "17.0" among integers.
+
+    Examples
+    --------
+    >>> as_written("17.0", Ids([17], "user")), as_written("17.0", Ids(["a"], "user"))
+    ('17', '17.0')
+    """
+    is_whole = ids.dtype == pl.Int64 and WHOLE_NUMBER.match(text) is not None
+    return text.partition(".")[0] if is_whole else text
+
+
 def query_series(values: IdsLike, kind: str) -> pl.Series:
     """Convert requested ids to a Series as `as_id_series`; a mixture becomes strings."""
     return as_id_series(_uniform(values, kind), kind)

@@ -211,9 +211,9 @@ def test_unknown_users_of_a_model_with_exact_scores(popular):
     assert frame["item"].to_list() == ["a", "c"]
 
 
-def test_text_cannot_be_an_unknown_user_among_integers(recommender):
-    with pytest.raises(UnknownIdError, match="Unknown user 'ann': the ids are integers"):
-        recommender.recommend([10, "ann"], cold_start="popular")
+def test_a_text_is_an_unknown_user_among_integers(recommender):
+    found = recommender.recommend("ann", cold_start="popular")
+    assert found["user"].unique().to_list() == ["ann"]
 
 
 def test_unknown_string_users_keep_their_ids():
