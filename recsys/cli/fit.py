@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +15,7 @@ from recsys.cli import options as cli
 from recsys.cli.errors import require
 from recsys.cli.group import configured
 from recsys.cli.output import Activity, describe, note
+from recsys.cli.waiting import alone
 from recsys.messages import counted, enumerated
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def fit(
         train, test = random_split(used, test_fraction, random_state=fitting.seed)
         fitted = inputs.fit_recommender(planned, train, test, lambda step: note(describe(step)))
     seconds = time.perf_counter() - start
-    with _alone(out):
+    with alone(out):
         fitted.save(out, overwrite=force, tag=tag, keep_columns=keep_columns)
     _note_columns(fitted.ratings, keep_columns, announced)  # auto may choose a model without any
     if findings := fitted.training.get("choice"):
@@ -241,21 +240,8 @@ def update(
     require(out or force, "Add --out MODEL2 for a new model, or --force to replace MODEL.")
     target = out or str(resolved(model))
     check_target(target, MODEL, overwrite=force)
-    with _alone(target):
+    with alone(target):
         _update(model, ratings, target, changes, reader, force=force)
-
-
-@contextmanager
-def _alone(target: str) -> Iterator[None]:
-    """Wait until no other process updates the model at a path, if there is one."""
-    from recsys.atomic import exclusive
-
-    if not Path(target).exists():
-        yield
-        return
-    waiting = f"waiting for another update of {target} to end"
-    with exclusive(Path(target), lambda: note(waiting)):
-        yield
 
 
 def _say_plan(

@@ -15,6 +15,7 @@ from recsys.cli.data import check_plot, write_spectrum
 from recsys.cli.errors import require
 from recsys.cli.group import Group
 from recsys.cli.output import Activity, Output, note
+from recsys.cli.waiting import alone
 from recsys.messages import counted
 
 if TYPE_CHECKING:
@@ -305,14 +306,15 @@ def add(
     loss of orthogonality (both 0 for a new index) grow, update the decomposition or index
     everything again.
     """
-    loaded = lsi.LSI.load(index)
-    ids = loaded.documents_.ids.values
-    last = ids.max() if ids.dtype.is_integer() else None
-    found = reading.open(documents, after=last if isinstance(last, int) else 0)
-    with Activity("Adding") as activity:
-        added = loaded.add_documents(_watched(found, activity), method=method, replace=replace)
     target = out or index
-    loaded.save(target, overwrite=force or out is None)
+    with alone(target):
+        loaded = lsi.LSI.load(index)
+        ids = loaded.documents_.ids.values
+        last = ids.max() if ids.dtype.is_integer() else None
+        found = reading.open(documents, after=last if isinstance(last, int) else 0)
+        with Activity("Adding") as activity:
+            added = loaded.add_documents(_watched(found, activity), method=method, replace=replace)
+        loaded.save(target, overwrite=force or out is None)
     note(
         f"added {counted(added.n_documents, 'document')} by {added.method}"
         f"{f' ({added.n_replaced:,} replaced)' if replace else ''}, saved in {target}; "
@@ -340,10 +342,11 @@ def remove(
     The words and dimensions of the index do not change. To replace documents, use `recsys lsi add
     --replace`.
     """
-    loaded = lsi.LSI.load(index)
-    removed = loaded.remove_documents(list(ids))
     target = out or index
-    loaded.save(target, overwrite=force or out is None)
+    with alone(target):
+        loaded = lsi.LSI.load(index)
+        removed = loaded.remove_documents(list(ids))
+        loaded.save(target, overwrite=force or out is None)
     left = counted(len(loaded.documents_), "document")
     note(f"removed {counted(removed, 'document')}, saved in {target}; {left} left")
 
