@@ -35,8 +35,8 @@ class LogSearch:
 
     Attributes
     ----------
-    n_lines : int
-        Number of lines that name them.
+    n_read, n_lines : int
+        Numbers of all lines, and of those that name the users.
     users : set of str
         Those that are named.
     n_unreadable, first_unreadable : int
@@ -45,6 +45,7 @@ class LogSearch:
         Number of unreadable lines that contain one of the ids.
     """
 
+    n_read: int = 0
     n_lines: int = 0
     users: set[str] = field(default_factory=set)
     n_unreadable: int = 0
@@ -168,7 +169,8 @@ def erase_users(path: str | Path, wanted: WantedUsers) -> LogSearch:
     """Erase the lines of some users from a log of JSON lines, and return what was found.
 
     Lines are overwritten with spaces in place, so that a service can continue to append to the log,
-    and no data of the users stay on the disk. The log is locked, as the service does.
+    and no data of the users stay on the disk. The log is locked, as the service does, only for the
+    last lines: complete ones do not change.
 
     Raises
     ------
@@ -176,14 +178,22 @@ def erase_users(path: str | Path, wanted: WantedUsers) -> LogSearch:
         As in `search_log`.
     """
     file, search = _log(path), LogSearch()
-    with exclusive(file, lambda: None), file.open("r+b") as stream:
-        for place, line in _lines_of(stream, wanted, search):
-            stream.seek(place)
-            stream.write(b" " * len(line.rstrip(b"\r\n")))
-            stream.seek(place + len(line))
+    with file.open("r+b") as stream:
+        _erase(stream, wanted, search, only_complete=True)
+        with exclusive(file, lambda: None):
+            _erase(stream, wanted, search)
         stream.flush()
         os.fsync(stream.fileno())
     return search
+
+
+def _erase(
+    stream: BinaryIO, wanted: WantedUsers, search: LogSearch, *, only_complete: bool = False
+) -> None:
+    for place, line in _lines_of(stream, wanted, search, only_complete=only_complete):
+        stream.seek(place)
+        stream.write(b" " * len(line.rstrip(b"\r\n")))
+        stream.seek(place + len(line))
 
 
 def torn_lines(path: str | Path, wanted: WantedUsers) -> tuple[Path, int]:
@@ -208,16 +218,22 @@ def _log(path: str | Path) -> Path:
 
 
 def _lines_of(
-    stream: BinaryIO, wanted: WantedUsers, search: LogSearch
+    stream: BinaryIO, wanted: WantedUsers, search: LogSearch, *, only_complete: bool = False
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the place of each line that names some users, and the line; count in `search`."""
-    place, number = 0, 0
+    """Yield the place of each further line that names some users, and the line.
+
+    Lines are counted in `search`. With `only_complete`, stop before a last line without end.
+    """
+    place = stream.tell()
     while line := stream.readline():
-        number += 1
+        if only_complete and not line.endswith(b"\n"):
+            stream.seek(place)
+            return
+        search.n_read += 1
         users = set() if not line.strip() else _named_in(line, wanted)
         if users is None:
             search.n_unreadable += 1
-            search.first_unreadable = search.first_unreadable or number
+            search.first_unreadable = search.first_unreadable or search.n_read
             search.n_suspicious += wanted.may_be_in(line)
         elif users:
             search.n_lines += 1
