@@ -236,6 +236,7 @@ class Recommender:
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = False) -> Self:
         """Load a saved model; see `recsys.schema.load_model`."""
+        check_process()
         saved = load_model(path, verify=verify)
         recommender = cls(saved.model)
         recommender._is_named, recommender.provenance = True, saved.provenance

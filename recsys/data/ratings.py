@@ -261,6 +261,7 @@ class Ratings:
             not a finite number, a time cannot be read, there are no rows, a pair is repeated
             with `duplicates="error"`, or an option does not suit the data.
         """
+        check_process()
         every = {
             "user": user,
             "item": item,
@@ -312,6 +313,7 @@ class Ratings:
             if sparse, a NaN), has no ratings, or the ids don't fit its shape, repeat or stand for a
             missing one.
         """
+        check_process()
         if is_pandas(matrix):
             users = matrix.index.tolist() if users is None else users
             items = matrix.columns.tolist() if items is None else items

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from recsys.data.frames import listed
 from recsys.data.ids import Ids
+from recsys.data.ratings import check_process
 from recsys.errors import DataError, ModelFileError, check_choice
 from recsys.lsi.inputs import as_queries
 from recsys.lsi.parts import Collection, Part, load_index
@@ -107,6 +108,7 @@ class Index:
         ModelFileError
             If there is no saved index at `path`, or it is damaged or too new.
         """
+        check_process()
         saved, origin = load_index(path, verify=verify)
         arrays = saved.arrays
         try:

@@ -236,7 +236,7 @@ def write_rows(path: Path, name: str, form: str, target: Path) -> None:
     """Convert an Arrow file, or a sparse matrix with one row per entry, to a Parquet file.
 
     Rows of a matrix become users and columns items. Their numbers start as in the file: from 1 in
-    Matrix Market, from 0 in SciPy's format.
+    Matrix Market, from 0 in SciPy's format. Repeated entries are added, as in SciPy.
 
     Raises
     ------
@@ -251,6 +251,9 @@ def write_rows(path: Path, name: str, form: str, target: Path) -> None:
 
         matrix: Any = io.mmread(path) if form == "Matrix Market" else sparse.load_npz(path)
         first, matrix = int(form == "Matrix Market"), sparse.coo_array(matrix)
+        if matrix.dtype.kind in "iu":
+            matrix = matrix.astype(np.int64)  # which holds sums of repeated entries
+        matrix.sum_duplicates()
         users, items = (np.asarray(each, np.int64) + first for each in matrix.coords)
         frame = pl.DataFrame({"user": users, "item": items, "rating": matrix.data})
         frame.write_parquet(target, compression="uncompressed")

@@ -20,6 +20,7 @@ import polars as pl
 
 from recsys.addresses import Location, located, whole
 from recsys.data.ids import Spot
+from recsys.data.ratings import check_process
 from recsys.data.rows import STRICT, BadRows
 from recsys.database import (
     MAGIC,
@@ -245,6 +246,7 @@ def open_data(
         If the file does not exist or cannot be read, unpacked or decoded, if a directory or zip has
         no unambiguous ratings file, or as `recsys.database.open_table`.
     """
+    check_process()
     listed = [source] if isinstance(source, str | PathLike) else list(source)
     sources = [located(fspath(place)) for place in listed]
     if not sources:
