@@ -198,6 +198,7 @@ class Auto(Model):
     _blends: ClassVar[bool] = True
     _candidate_params: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     _is_compared: ClassVar[bool] = True
+    _is_given: ClassVar[bool] = False  # whether `among` has set the candidates
 
     @property
     def _request(self) -> FitRequest:
@@ -223,13 +224,23 @@ class Auto(Model):
         return replace(choice, candidates=choice.candidates[:1])
 
     def _plan(self, ratings: Ratings) -> Ratings:
+        if self._is_given:
+            return ratings
         choice = self.choose(ratings)
-        self.among(choice)
+        vars(self)["_choice"] = choice
         return choice.ratings
+
+    @property
+    def _takes_features(self) -> bool:
+        """Whether some candidate uses features."""
+        if self._choice is None:
+            return True
+        models = (each.unfitted(0, None) for each in self._choice.candidates)
+        return any(model.uses_features for model in models)
 
     def among(self, choice: Choice, *, blends: bool = True) -> Self:
         """Set the candidates, and whether blends of them are tried."""
-        vars(self).update(_choice=choice, _blends=blends)
+        vars(self).update(_choice=choice, _blends=blends, _is_given=True)
         return self
 
     def report_to(self, report: Callable[[str], None]) -> Self:
@@ -271,6 +282,8 @@ class Auto(Model):
 
     def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
         winner = self.compare(ratings)
+        if not self._is_given:
+            vars(self).pop("_choice", None)  # which is that of these ratings
         self._report(f"fitting {winner}")
         fitted = winner.unfitted(self.random_state, self.threads)
         trials = {each.name: each for each in self._compared}

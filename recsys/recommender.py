@@ -147,6 +147,7 @@ class Recommender:
         self,
         ratings: RatingsLike,
         *,
+        features: bool | Sequence[str] = True,
         on_step: Callable[[Step], None] | None = None,
         validation: Ratings | None = None,
     ) -> Self:
@@ -155,6 +156,10 @@ class Recommender:
         Parameters
         ----------
         ratings : Ratings, frame or path
+        features : bool or sequence of str
+            Whether a model that can uses the tables of items and users, or the columns to use. As
+            in `recsys fit`, they are used by default, and items and users without ratings are known
+            by them (but not with `validation`). Ratings that have features keep them.
         on_step : callable, optional
             Called with a `Step` after each iteration of an iterative model.
         validation : Ratings, optional
@@ -171,7 +176,23 @@ class Recommender:
         if validation is not None and validation.shape != data.shape:
             expected = f"have the users and items of the ratings, {data.shape}"
             raise DataError(f"validation must {expected}; got {validation.shape}.")
+        if features is not False and (data.item_table or data.user_table):
+            data = self._with_features(data, features, unrated=validation is None)
         return self._fit(data, on_step, validation=validation)
+
+    def _with_features(
+        self, ratings: Ratings, features: bool | Sequence[str], *, unrated: bool
+    ) -> Ratings:
+        """Return ratings as they are fitted, with the features of their tables if these are used.
+
+        What to fit is decided before: by the ratings, without the ids of the tables.
+        """
+        planned = self.model._plan(ratings)
+        if not self.model._takes_features:
+            return planned
+        from recsys.data.encoder import with_usual_features  # slow to import
+
+        return with_usual_features(planned, features, unrated=unrated)
 
     def _fit(self, ratings: Ratings, on_step: OnStep, **settings: Any) -> Self:
         request = request_of(self.model)

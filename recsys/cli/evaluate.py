@@ -132,6 +132,7 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
             candidates=request.candidates,
             new=request.new,
             diversity=request.diversity,
+            features=False,  # those of the options for reading, or none
             random_state=request.fitting.seed,
             on_step=lambda label, step: activity.step(step, f"Fitting {label}"),
         )
@@ -231,7 +232,10 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     own = next(iter(splits.values()))
     names = _chosen_models(request.model, [own]) if request.model else []
     fresh = _unfitted(names, fitting)
-    inputs.note_weights([getattr(each, "model", each) for each in fresh.values()], own.train)
+    bare = [getattr(each, "model", each) for each in fresh.values()]
+    inputs.note_weights(bare, own.train)
+    if fresh and own.train.feature_request is None:
+        own = replace(own, train=inputs.featured(own.train, request.reader, bare))
     return saved | fresh, splits | dict.fromkeys(fresh, own)
 
 

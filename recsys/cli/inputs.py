@@ -362,7 +362,8 @@ def fit_recommender(
             if on_step is not None:
                 on_step(step)
 
-        return recommender.fit(ratings, on_step=each, validation=validation)
+        # The features are those of the options for reading, or none.
+        return recommender.fit(ratings, features=False, on_step=each, validation=validation)
 
 
 def listed_ids(texts: Iterable[str], ids: Ids) -> list[str]:

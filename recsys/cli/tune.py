@@ -121,7 +121,8 @@ def tune(
         inner = replace(inner, test_fraction=validation_fraction)
     if fitting.model is None:
         model, own, data = _chosen(data, fitting, reader)
-        reader = replace(reader, implicit=data.implicit)
+        has_values = reader.rating_col is not None or reader.weight_col is not None
+        reader = replace(reader, implicit=data.implicit and not has_values)
     else:
         model, own = fitting.model, {}
     data = inputs.featured(data, reader, [make_model(model)])
@@ -134,6 +135,7 @@ def tune(
             validation=lambda held: _single(make_splits(held, inner, fitting.seed)),
             random_state=fitting.seed,
             threads=fitting.threads,
+            features=False,  # those of the options for reading, or none
             on_trial=_log_of(search),
             on_step=lambda n, step: activity.step(step, f"Trial {n + 1}/{search.trials}"),
             **vars(search),

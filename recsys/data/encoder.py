@@ -433,6 +433,27 @@ def with_features(
     )
 
 
+def with_usual_features(
+    ratings: Ratings, features: bool | Sequence[str], *, unrated: bool
+) -> Ratings:
+    """Return ratings with the features of their tables, if they have tables and no features yet.
+
+    `features` is False for none, or has the columns to use; `unrated` as in `with_features`.
+
+    Raises
+    ------
+    DataError
+        As `with_features`, if columns are named.
+    """
+    has_tables = ratings.item_table is not None or ratings.user_table is not None
+    has_features = ratings.item_features is not None or ratings.user_features is not None
+    if features is False or has_features or ratings.feature_request is not None:
+        return ratings
+    if features is True:
+        return with_features(ratings, unrated=unrated) if has_tables else ratings
+    return with_features(ratings, features, unrated=unrated)
+
+
 def _more_telling(
     terms: FeatureEncoder, vectors: FeatureEncoder, ratings: Ratings, table: Features
 ) -> FeatureEncoder:

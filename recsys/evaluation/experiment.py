@@ -79,6 +79,7 @@ def evaluate(
     new: Literal["drop", "keep"] = "drop",
     diversity: float = 0.0,
     metrics: Sequence[MetricLike] | None = None,
+    features: bool | Sequence[str] = True,
     resamples: int = 1000,
     confidence: float = 0.95,
     random_state: int = 0,
@@ -115,6 +116,9 @@ def evaluate(
     metrics : sequence of str, Metric or function, optional
         Names in `METRICS`, by default all, and custom metrics: a `Metric`, or a function as it
         describes, such as ``first_hit`` below, whose higher values are better.
+    features : bool or sequence of str
+        Whether models that can use the tables of items and users of the training part, or the
+        columns to use, as in `Recommender.fit`.
     resamples : int
         Number of bootstrap samples. With 0, intervals and tests are left out.
     confidence : float
@@ -167,7 +171,8 @@ def evaluate(
                     isinstance(m, Recommender) and m.ratings.shape == mine.train.shape
                     for m in labelled.values()
                 )
-                prepared[id(mine)] = _prepare(mine, settings, measured, as_is=as_is)
+                known = _with_features(mine, labelled.values(), features)
+                prepared[id(mine)] = _prepare(known, settings, measured, as_is=as_is)
             listen = None if on_step is None else partial(on_step, label)
             task = prepared[id(mine)][0]
             runs[label].append(_measure(model, task, settings.ns, measured, listen))
@@ -453,6 +458,29 @@ def _prepare(
     return task, SplitInfo(split.method, split.parameters, split.description, counts, split.repeats)
 
 
+def _uses_features(model: ModelLike) -> bool:
+    """Return whether a model to fit uses features."""
+    if isinstance(model, Recommender | WithoutFeatures):
+        return False
+    if not isinstance(model, str):
+        return model.uses_features
+    return not model.endswith(NO_FEATURES) and make_model(model).uses_features
+
+
+def _with_features(
+    split: Split, models: Iterable[ModelLike], features: bool | Sequence[str]
+) -> Split:
+    """Return the split with features of the training part, if a model to fit uses them."""
+    train = split.train
+    if features is False or (train.item_table is None and train.user_table is None):
+        return split
+    if not any(map(_uses_features, models)):
+        return split
+    from recsys.data.encoder import with_usual_features  # slow to import
+
+    return replace(split, train=with_usual_features(train, features, unrated=False))
+
+
 def check_folding(model: Model, split: Split) -> None:
     """Check that a model can fold in the users of a split's history, if there is one.
 
@@ -496,7 +524,7 @@ def _fitted(
             on_step(step)
 
     if not isinstance(model, Recommender):
-        recommender.fit(train, on_step=listen)
+        recommender.fit(train, features=False, on_step=listen)
     elif not all(np.array_equal(getattr(model.ratings, a), getattr(split.train, a)) for a in _CSR):
         raise DataError(
             "The training part of the split must be the ratings of the fitted recommender; "

@@ -113,6 +113,7 @@ def tune(
     study: str | Path | None = None,
     random_state: int = 0,
     threads: int | None = None,
+    features: bool | Sequence[str] = True,
     on_trial: Callable[[Trial, Trial], None] | None = None,
     on_step: Callable[[int, Step], None] | None = None,
 ) -> Tuning:
@@ -158,6 +159,8 @@ def tune(
         Seed of the validation part, of the models and of the sampler.
     threads : int, optional
         Number of threads, by default all available cores.
+    features : bool or sequence of str
+        As in `Recommender.fit`.
     on_trial, on_step : callable, optional
         `on_trial` is called after each trial with the `Trial` and the best one so far; `on_step`
         after each iteration with the number of the trial and a `Step`.
@@ -192,6 +195,10 @@ def tune(
     metric = _metric_of(model, data, metric)
     fixed = dict(fixed or {})
     searched = _search_space(model, metric, ranges or {}, fixed)
+    if make_model(model).uses_features:
+        from recsys.data.encoder import with_usual_features  # slow to import
+
+        data = with_usual_features(data, features, unrated=False)
     hold_out = validation or (lambda held: default_split(held, test_fraction, random_state))
     whole = hold_out(data)
     whole.check()

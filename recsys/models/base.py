@@ -216,6 +216,11 @@ class Model:
         """Decide from the ratings what to fit, and return them in the form that is fitted."""
         return ratings
 
+    @property
+    def _takes_features(self) -> bool:
+        """Whether features of the ratings would be used, after `_plan`."""
+        return self.uses_features
+
     def _with_request(self, request: FitRequest) -> Self:
         """Set what a request has in addition to the parameters of the model."""
         return self

@@ -107,6 +107,7 @@ def static_page(
             "title": title,
             "remark": remark,
         },
+        "weighted": recommender.ratings.weighted or not recommender.ratings.implicit,
         "items": _items(facts, items),
         "users": _users(recommender, items, users),
         "models": {

@@ -28,7 +28,7 @@ def interactions():
 
 @pytest.fixture(scope="module")
 def recommender():
-    return Recommender("ials", factors=8).fit(interactions())
+    return Recommender("ials", factors=8).fit(interactions(), features=False)
 
 
 def lists(frame, n):

@@ -87,7 +87,8 @@ class Embedded {
 
   folded(history, n, variant, user) {
     const { form, scores_new: scoresNew } = this.of(variant), counts = this.data.items.counts.data;
-    const sorted = history.map((each) => [this.place(each.item), each.value]).sort((a, b) => a[0] - b[0]);
+    const value = (each) => (this.data.weighted ? each.value : 1);  // interactions without weights are ones
+    const sorted = history.map((each) => [this.place(each.item), value(each)]).sort((a, b) => a[0] - b[0]);
     const known = { items: sorted.map(([place]) => place), values: sorted.map(([, value]) => value), user };
     const { scores, reasons } = foldIn(form, known);
     const excluded = new Set(known.items);
