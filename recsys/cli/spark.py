@@ -66,8 +66,8 @@ def fit_on_spark(
             **parameters,
         )
     counts = result.training
-    for remark in counts["remarks"]:
-        note(remark)
+    if counts["remarks"] is not None:
+        note(counts["remarks"])
     note(
         f"fitted {result.model} to {counts['users']:,} users x {counts['items']:,} items, "
         f"{counts['ratings']:,} {'interactions' if result.implicit else 'ratings'} in "

@@ -55,7 +55,8 @@ _YEAR_10000 = _midnight(9999, 12, 31) + DAY
 YEAR_2999 = _midnight(2999, 1, 1)  # later times mean "never", too
 MODERN = _midnight(1990, 1, 1)
 INFINITE = -9e12  # -infinity of PostgreSQL, which has microseconds, is earlier
-ERROR = -1  # what functions of C return for a time that they cannot tell
+# What functions of C return for an error, and the least times in 32 bits and in nanoseconds.
+LIMITS = (-1.0, -(2.0**31), -9_223_372_036.85)
 
 
 def means_never(seconds: npt.NDArray[np.number]) -> npt.NDArray[np.bool_]:
@@ -65,7 +66,9 @@ def means_never(seconds: npt.NDArray[np.number]) -> npt.NDArray[np.bool_]:
     """
     early = np.flatnonzero(seconds < MODERN)
     times = seconds[early].astype(np.float64)
-    stored = (times < YEAR_1) | (times == ERROR)
+    stored = times < YEAR_1
+    for limit in LIMITS:
+        stored |= np.abs(times - limit) < 0.5
     for date in NEVER:
         distance = np.abs(times - date)
         stored |= (distance <= ZONES) & (distance % QUARTER == 0)

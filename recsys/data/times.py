@@ -50,7 +50,10 @@ _DAY_AND_MONTH = re.compile(
 _YEAR_LAST = r"^\d\d?[./-]\d\d?[./-]\d{4}"
 _CLOCK = r"(?:[ T,]+(?<hour>\d\d?):(?<minute>\d\d)(?::(?<second>\d\d(?:\.\d+)?))?"
 _HALF = r"(?: ?(?<half>[AaPp])\.?[Mm]\.?)?)?$"
-_NAMED_MONTH = r"^(?<day>\d\d?)[ -](?<name>[A-Za-z]{3})[a-z]*\.?[ ,-]+(?<year>\d{4})"
+_NAMED_MONTHS = (
+    r"^(?<day>\d\d?)[ -](?<name>[A-Za-z]{3})[a-z]*\.?[ ,-]+(?<year>\d{4})",
+    r"^(?<name>[A-Za-z]{3})[a-z]*\.? (?<day>\d\d?),? (?<year>\d{4})",
+)
 _MONTH_NAMES = (
     *("jan", "feb", "mar", "apr", "may", "jun"),
     *("jul", "aug", "sep", "oct", "nov", "dec"),
@@ -218,15 +221,18 @@ def _ordered_seconds(texts: pl.Series) -> pl.Series:
     A day above 12 tells the order of days and months of all dates with the same mark. Months may
     also be names.
     """
-    found = _nulls(texts)
+    patterns = [*_NAMED_MONTHS]
     for mark in "./-":
-        orders = _orders(texts, mark)
+        is_marked = texts.str.contains(_date_pattern(mark, "first", "last")).any()
+        orders = _orders(texts, mark) if is_marked else []
         if len(orders) == 1:
-            dates = _date_pattern(mark, *orders[0])
-            found = pl.select(pl.coalesce(found, _seconds_of_parts(texts, dates))).to_series()
-    for dates in (_NAMED_MONTH, r"^(?<name>[A-Za-z]{3})[a-z]*\.? (?<day>\d\d?),? (?<year>\d{4})"):
-        found = pl.select(pl.coalesce(found, _seconds_of_parts(texts, dates))).to_series()
-    return found
+            patterns.append(_date_pattern(mark, *orders[0]))
+    seconds = _nulls(texts)
+    for pattern in patterns:
+        if texts.str.contains(pattern).any():
+            parsed = _seconds_of_parts(texts, pattern)
+            seconds = pl.select(pl.coalesce(seconds, parsed)).to_series()
+    return seconds
 
 
 def _date_pattern(mark: str, first: str, second: str) -> str:

@@ -148,7 +148,7 @@ def fit(
                 "seconds": round(time.perf_counter() - start, 3),
                 "sweeps": settings["iterations"],
                 "train_rmse": None,
-                "remarks": list(table.remarks),
+                "remarks": "; ".join(table.remarks) or None,
                 "as_of": iso_time(request.rules.now),
                 **summary,
             },

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from recsys.data.age import (
     DAY,
     EARLY,
-    ERROR,
     FUTURE,
     INFINITE,
+    LIMITS,
     MEANT_NEVER,
     MODERN,
     NEVER,
@@ -224,7 +224,7 @@ def _in_unit(numbers: Column, unit: Unit) -> Column:
         seconds = sql.when(is_whole, whole).otherwise(sql.round(exact, 3))
     else:
         seconds = numbers / unit.per_second + unit.origin
-    bare = (numbers == 0) | (numbers == ERROR) | (sql.abs(numbers) == float("inf"))
+    bare = (numbers == 0) | (numbers == -1) | (sql.abs(numbers) == float("inf"))
     return sql.when(bare, numbers).otherwise(seconds).cast("double")
 
 
@@ -240,7 +240,7 @@ def _unit(table: DataFrame) -> Unit:
 
     numbers = sql.col("time").cast("double")
     sizes = sql.abs(numbers)
-    untold = (numbers == 0) | (numbers == ERROR) | sql.isnan(numbers)
+    untold = (numbers == 0) | (numbers == -1) | sql.isnan(numbers)
     untold = reduce(or_, (sizes.between(*ends) for ends in END_OF_CALENDAR), untold)
     told = ~untold
     within = [told & (sizes > first) & (sizes <= last) for first, last, _ in RANGES]
@@ -276,7 +276,8 @@ def _judged(table: DataFrame, now: int) -> Timed:
     late = time > now + TOLERANCE
     distances = (sql.abs(time - date) for date in NEVER)
     stored = [(distance <= ZONES) & (distance % QUARTER == 0) for distance in distances]
-    never = (time < MODERN) & reduce(or_, stored, (time < YEAR_1) | (time == ERROR))
+    stored += [sql.abs(time - limit) < 0.5 for limit in LIMITS]
+    never = (time < MODERN) & reduce(or_, stored, time < YEAR_1)
     n, n_late, n_never, n_modern = _first(
         table,
         sql.count("*"),

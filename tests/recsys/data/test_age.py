@@ -102,6 +102,11 @@ def test_times_of_the_past_are_all_kept():
         (0, '1 row left out whose time means "never" (line 202: 1970-01-01)'),
         (-3600, '1 row left out whose time means "never" (line 202: 1969-12-31 23:00:00 UTC)'),
         (seconds(1900, 1, 1), '1 row left out whose time means "never" (line 202: 1900-01-01)'),
+        (-(2**31), '1 row left out whose time means "never" (line 202: 1901-12-13 20:45:52 UTC)'),
+        (
+            -9_223_372_037,
+            '1 row left out whose time means "never" (line 202: 1677-09-21 00:12:43 UTC)',
+        ),
         (seconds(1753, 1, 1), '1 row left out whose time means "never" (line 202: 1753-01-01)'),
         (seconds(2999, 12, 31), '1 row left out whose time means "never" (line 202: 2999-12-31)'),
         (2**62, '1 row left out whose time means "never" (line 202: after the year 9999)'),

@@ -287,3 +287,22 @@ def test_a_table_in_the_database_of_the_ratings_is_remembered_by_name(
 def test_an_address_without_all_its_slashes(text: str) -> None:
     with pytest.raises(DataError, match=r"is not the address of a database; write \w+://"):
         parse_address(text)
+
+
+@pytest.mark.parametrize("type_", ["timestamptz", "timestamp", "date"])
+@pytest.mark.parametrize("far", ["infinity", "-infinity", "9999-12-31"])
+def test_a_time_that_never_comes(
+    postgres: str, run: Callable[[str], None], type_: str, far: str
+) -> None:
+    run(
+        f"CREATE TABLE visits (u int, i int, at {type_});"
+        "INSERT INTO visits SELECT n, n % 3, date '2025-06-01' + n FROM generate_series(1, 9) n;"
+        f"INSERT INTO visits VALUES (1, 2, '{far}'), (2, 3, '2025-06-12')"
+    )
+    ratings = read_ratings(f"{postgres}::visits", user="u", item="i", timestamp="at")
+    assert ratings.timestamps is not None
+    assert ratings.timestamps.min() == 1_748_822_400
+    assert ratings.timestamps.max() == 1_749_686_400
+    left_out = '1 row left out whose time means "never" ('
+    assert left_out in str(ratings.source)
+    assert ", row 10: " in str(ratings.source)
