@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
-from lowrank.blocks import RowBlocks, by_blocks, not_finite
+from lowrank.blocks import RowBlocks, as_array, by_blocks, not_finite
 from lowrank.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -29,7 +29,7 @@ from lowrank.operators import (
 from lowrank.solvers import SOLVERS, choose_method
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
     from scipy.sparse import sparray, spmatrix
 
     SparseLike = sparray | spmatrix
@@ -178,16 +178,6 @@ def entries_of(matrix: MatrixOperator, hint: str = "") -> Any:
     raise ArgumentTypeError(
         f"A must be an array or a sparse matrix, since its entries are needed; got {kind}{hint}."
     )
-
-
-def as_array(A: Any) -> NDArray[Any]:
-    """Return array-like input as an array, with NaN for missing values of nullable pandas types."""
-    array = np.asarray(A)
-    if array.dtype == object and array.ndim == 2:
-        kinds = {getattr(dtype, "kind", "O") for dtype in getattr(A, "dtypes", "O")}
-        if kinds <= set("biuf"):
-            return np.asarray(A.to_numpy(np.float64, na_value=np.nan))
-    return array
 
 
 def _working_dtype(given: np.dtype[Any] | None, shape: tuple[int, ...]) -> np.dtype[Any]:

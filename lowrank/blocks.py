@@ -9,6 +9,7 @@ import numbers
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -28,7 +29,7 @@ from lowrank.operators import (
 if TYPE_CHECKING:
     from os import PathLike
 
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
     from scipy.sparse import sparray, spmatrix
 
     from lowrank.operators import Float64Array, FloatArray
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     Block = ArrayLike | sparray | spmatrix
 
 _BLOCK_BYTES = 1 << 26  # size of the blocks of a file
+_SHARED_MODES = ("r", "r+", "w+")  # of memory maps whose pages are those of the file
 _IN_MEMORY = 1 << 30  # size up to which a memory map is treated as an array
 
 
@@ -105,11 +107,13 @@ class RowBlocks(MatrixOperator):
 
     @classmethod
     def from_array(cls, array: ArrayLike, rows: int | None = None) -> Self:
-        """Split an array, such as a numpy.memmap, into blocks of `rows` rows (default: 64 MB)."""
-        given: Any = array
-        step = _count(rows, "rows") or max(1, _BLOCK_BYTES // max(1, given[:1].nbytes))
-        starts = range(0, len(given), step)
-        return cls(lambda: (_read(given, start, min(start + step, len(given))) for start in starts))
+        """Split an array, such as a numpy.memmap, into blocks of `rows` rows (default: 64 MB).
+
+        A memory map is read as it is in memory, with changes that are not in the file.
+        """
+        source: Any = array
+        step = _count(rows, "rows") or max(1, _BLOCK_BYTES // max(1, source[:1].nbytes))
+        return cls(_ArrayBlocks(source, step))
 
     @classmethod
     def from_csr(cls, folder: str | PathLike[str], n_columns: int | None = None) -> Self:
@@ -122,26 +126,10 @@ class RowBlocks(MatrixOperator):
         ArgumentError, ArgumentTypeError
             If `n_columns` is not a positive integer, or is too small, when the blocks are read.
         """
-        names = ("indptr", "indices", "data")
-        indptr, indices, data = (np.load(Path(folder) / f"{n}.npy", mmap_mode="r") for n in names)
-        width = _count(n_columns, "n_columns") or int(indices.max(initial=-1)) + 1
-        most = _BLOCK_BYTES // (indices.itemsize + data.itemsize)
-
-        def blocks() -> Iterator[Block]:
-            start, last = 0, len(indptr) - 1
-            while start < last:
-                end = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1
-                end = min(max(end, start + 1), last)
-                entries = slice(int(indptr[start]), int(indptr[end]))
-                offsets = indptr[start : end + 1] - indptr[start]
-                arrays = np.array(data[entries]), np.array(indices[entries]), offsets
-                if (needed := int(arrays[1].max(initial=-1)) + 1) > width:
-                    raise ArgumentError(
-                        f"n_columns must be at least {needed}, as indices.npy says; got {width}."
-                    )
-                yield sparse.csr_array(arrays, shape=(end - start, width))
-                start = end
-
+        blocks = _CsrBlocks(os.fspath(folder), _count(n_columns, "n_columns"))
+        if not blocks.n_columns:
+            indices = blocks.opened("indices")
+            blocks = _CsrBlocks(blocks.folder, int(indices.max(initial=-1)) + 1)
         return cls(blocks)
 
     @classmethod
@@ -164,8 +152,7 @@ class RowBlocks(MatrixOperator):
                 raise ArgumentTypeError(f"{path}: column {name!r} must have numbers; got {dtype}.")
         length = int(frame.select(pl.len()).collect().item())
         step = _count(rows, "rows") or max(1, _BLOCK_BYTES // max(1, 8 * len(schema)))
-        starts = range(0, length, step)
-        return cls(lambda: (frame.slice(start, step).collect().to_numpy() for start in starts))
+        return cls(_ParquetBlocks(os.fspath(path), length, step))
 
     def _look(self) -> None:
         """Read all blocks once for the shape, dtype, largest entry, means and deviations."""
@@ -313,10 +300,69 @@ class RowBlocks(MatrixOperator):
             csr: Any = sparse.csr_array(given).astype(self.dtype, copy=False)
             block = _SparseBlock(csr if csr.has_sorted_indices else csr.sorted_indices())
         else:
-            block = DenseOperator(np.asarray(given).astype(self.dtype, copy=False))
+            block = DenseOperator(as_array(given).astype(self.dtype, copy=False))
         if self._factors is not None:
             block = block.scaled(self._factors)
         return block if self._row is None else block.centred(self._row)
+
+
+@dataclass(frozen=True)
+class _ArrayBlocks:
+    """Blocks of `rows` rows of an array."""
+
+    array: Any
+    rows: int
+
+    def __call__(self) -> Iterator[Block]:
+        for part in kernels.pieces(len(self.array), self.rows):
+            yield _copied(self.array, part)
+
+
+@dataclass(frozen=True)
+class _CsrBlocks:
+    """Blocks of rows of a CSR matrix, whose arrays are files in a folder."""
+
+    folder: str
+    n_columns: int
+
+    def opened(self, name: str) -> Any:
+        """Return one of the arrays as a memory map."""
+        return np.load(Path(self.folder) / f"{name}.npy", mmap_mode="r")
+
+    def __call__(self) -> Iterator[Block]:
+        indptr, indices, data = map(self.opened, ("indptr", "indices", "data"))
+        most = _BLOCK_BYTES // (indices.itemsize + data.itemsize)
+        start, last = 0, len(indptr) - 1
+        while start < last:
+            end = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1
+            end = min(max(end, start + 1), last)
+            entries = slice(int(indptr[start]), int(indptr[end]))
+            columns = np.array(indices[entries])
+            needed = int(columns.max(initial=-1)) + 1
+            if needed > self.n_columns:
+                raise ArgumentError(
+                    f"n_columns must be at least {needed}, as indices.npy says; "
+                    f"got {self.n_columns}."
+                )
+            arrays = (np.array(data[entries]), columns, indptr[start : end + 1] - indptr[start])
+            yield sparse.csr_array(arrays, shape=(end - start, self.n_columns))
+            start = end
+
+
+@dataclass(frozen=True)
+class _ParquetBlocks:
+    """Blocks of `rows` rows of Parquet files."""
+
+    path: str
+    length: int
+    rows: int
+
+    def __call__(self) -> Iterator[Block]:
+        import polars as pl
+
+        frame = pl.scan_parquet(self.path)
+        for part in kernels.pieces(self.length, self.rows):
+            yield frame.slice(part.start, self.rows).collect().to_numpy()
 
 
 class _SparseBlock(SparseOperator):
@@ -353,20 +399,23 @@ def by_blocks(matrix: Any) -> Any:
     return RowBlocks.from_array(matrix) if is_large else matrix
 
 
-def _read(array: Any, start: int, end: int) -> Any:
-    """Return rows of an array; rows of a memory map are read from its file, without mapping it."""
-    mapped = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
-    if not mapped or array.filename is None or not array.flags.c_contiguous:
-        return array[start:end]
-    width = array[:1].nbytes
-    shape = (end - start, *array.shape[1:])
-    offset = array.offset + start * width
-    return np.fromfile(array.filename, array.dtype, math.prod(shape), offset=offset).reshape(shape)
+def _copied(array: Any, part: slice) -> Any:
+    """Return a copy of some rows; those of a shared memory map leave the process again."""
+    rows = np.array(array[part])
+    mapped = getattr(array, "base", None)
+    is_shared = isinstance(array, np.memmap) and array.mode in _SHARED_MODES
+    if is_shared and isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
+        # The private pages of mode "c" must stay, since they may have been changed.
+        width = array[:1].nbytes
+        first = array.offset % mmap.ALLOCATIONGRANULARITY + part.start * width
+        first -= first % mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_DONTNEED, first, len(rows) * width)
+    return rows
 
 
 def _checked(given: Any, row: int) -> tuple[Any, float]:
     """Check a block, and return it as float32 or float64, dense or CSR, with its largest entry."""
-    block: Any = sparse.csr_array(given) if _is_sparse(given) else np.asarray(given)
+    block: Any = sparse.csr_array(given) if _is_sparse(given) else as_array(given)
     block = block.astype(real_matrix(block.dtype, block.shape, "blocks"), copy=False)
     if _is_sparse(block) and not block.has_canonical_format:
         block = block.copy()
@@ -375,6 +424,16 @@ def _checked(given: Any, row: int) -> tuple[Any, float]:
     if not np.isfinite(largest):
         raise not_finite(block, "blocks", row)
     return block, largest
+
+
+def as_array(A: Any) -> NDArray[Any]:
+    """Return array-like input as an array, with NaN for missing values of nullable pandas types."""
+    array = np.asarray(A)
+    if array.dtype == object and array.ndim == 2:
+        kinds = {getattr(dtype, "kind", "O") for dtype in getattr(A, "dtypes", "O")}
+        if kinds <= set("biuf"):
+            return np.asarray(A.to_numpy(np.float64, na_value=np.nan))
+    return array
 
 
 def not_finite(A: Any, name: str, start: int = 0) -> ArgumentError:

@@ -130,11 +130,12 @@ def directions_about(
     distortion = squares_outside(samples, row, svd.Vt, svd.s)
     for _ in range(_MOST_REFINEMENTS):
         errors = float((svd.residuals**2).sum())
-        if errors <= _ERROR_OF_REST * distortion:
+        if errors <= _ERROR_OF_REST * distortion or distortion == 0:
             break
         # What inaccurate directions leave counts as variance of the others.
         finer = math.sqrt(_ERROR_OF_REST * distortion / errors) / 2
-        finer *= float((svd.residuals.max(axis=0) / svd.s).max())
+        shares = np.divide(svd.residuals, svd.s, out=np.zeros((2, k)), where=svd.s > 0)
+        finer *= float(shares.max())
         if finer < _FINEST:
             break
         svd = replace(solver, tol=finer).svd(samples, k, row)

@@ -11,8 +11,8 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.approximation import LowRank, svd_down_to
-from lowrank.arguments import as_array, checked_count, checked_generator
-from lowrank.blocks import not_finite
+from lowrank.arguments import checked_count, checked_generator
+from lowrank.blocks import as_array, not_finite
 from lowrank.errors import ArgumentError, ArgumentTypeError, check_positive, real_matrix
 from lowrank.svd import ConvergenceWarning, truncated_svd
 

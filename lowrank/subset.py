@@ -36,6 +36,9 @@ _CHUNK = 1 << 22  # maximum size of a temporary block of columns, in numbers
 _LARGEST_TRIANGLE = 1 << 27  # maximum size of the dense factor of a sparse matrix: 1 GiB
 _EPS = float(np.finfo(np.float64).eps)
 _STALE = 1e-6  # recompute downdated numbers below this share of their last exact value
+# Shares of the largest singular value that pseudo-inverses leave out, until the product is accurate
+# up to a small share of its error.
+_SHARES, _NEAR = (0.0, *10.0 ** -np.arange(14, 1, -1)), 1e-3
 _TIE = 1e-9  # relative difference up to which scores are ties, so that rounding does not decide
 
 
@@ -81,9 +84,10 @@ class CUR(_WithRatio):
     C, R : ndarrays or scipy.sparse.csr_arrays of shape (n, k) and (k, m)
         The columns and the rows; sparse if A is sparse.
     U : ndarray of shape (k, k)
-        C^+ A R^+, which minimises the error for these columns and rows.
+        C^+ A R^+, which minimises the error for these columns and rows. The pseudo-inverses leave
+        out small singular values whose rounding errors would be larger than what they contribute.
     error, optimum : float
-        ||A - C U R||_F, and the minimum error of all matrices of rank k.
+        ||A - C U R||_F of these arrays, and the minimum error of all matrices of rank k.
     """
 
     columns: Indices
@@ -100,14 +104,15 @@ class CUR(_WithRatio):
             f"CUR(k={len(self.U)}, shape={shape}, error={self.error:.6g}, ratio={self.ratio:.4g})"
         )
 
-    def lowrank(self) -> LowRank:
-        """Return the product in factored form: ``C @ U`` and the rows, as dense factors."""
+    @property
+    def matrix(self) -> LowRank:
+        """The product in factored form: ``C @ U`` and the rows, as dense factors."""
         R = self.R if isinstance(self.R, np.ndarray) else self.R.toarray()
         return LowRank(self.C @ self.U, R.T)
 
     def toarray(self) -> FloatArray:
         """Return the product as a dense array of shape (n, m)."""
-        return self.lowrank().toarray()
+        return self.matrix.toarray()
 
 
 def leverage_scores(
@@ -200,7 +205,7 @@ def select_columns(
     target = _Target(A, k, method, random_state, only_columns=True)
     columns = _Columns(target.matrix)
     chosen = target.choose(columns, rows=False)
-    basis, _ = _span(columns.block(chosen))
+    basis = _Span(columns.block(chosen)).basis
     error = target.distance(basis, columns.rmatmat(basis))
     return ColumnSubset(chosen, error, target.unscaled(target.best))
 
@@ -240,19 +245,40 @@ def cur(A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateL
     columns, rows = _Columns(target.matrix), _Columns(target.matrix.T)
     first = target.choose(columns, rows=False)
     second = target.choose(rows, rows=True)
-    left, left_inverse = _span(columns.block(first))
-    right, right_inverse = _span(rows.block(second))
-    core = left.T @ columns.matmat(right)
-    U = np.ldexp(left_inverse @ core @ right_inverse.T, -target.exponent)
+    U, error = _best_middle(target, columns, _Span(columns.block(first)), _Span(rows.block(second)))
     return CUR(
         columns=first,
         rows=second,
         C=target.given[:, first],
-        U=U.astype(target.dtype),
+        U=np.ldexp(U, -target.exponent).astype(target.dtype),
         R=target.given[second],
-        error=target.distance(left @ core, right),
+        error=error,
         optimum=target.unscaled(target.best),
     )
+
+
+def _best_middle(
+    target: _Target, columns: _Columns, left: _Span, right: _Span
+) -> tuple[Float64Array, float]:
+    """Return U, and the error ||A - C U R||_F of the product.
+
+    U = C^+ A R^+ has the smallest error in exact arithmetic. If C or R is nearly rank deficient, U
+    has large entries, whose rounding spoils the product. The pseudo-inverses then leave out the
+    smallest singular values, as many as make the error of the product smallest.
+    """
+    core = left.basis.T @ columns.matmat(right.basis)
+    attainable = target.distance(left.basis @ core, right.basis)
+    best, least = np.zeros((len(left.norms), len(right.norms))), math.inf
+    for share in _SHARES:
+        first, second = left.rank_above(share), right.rank_above(share)
+        U = left.inverse(first) @ core[:first, :second] @ right.inverse(second).T
+        rounded = U.astype(target.dtype).astype(np.float64)
+        error = target.distance(left.block @ rounded, right.block)
+        if error < least:
+            best, least = U, error
+        if error <= (1 + _NEAR) * attainable:
+            break
+    return best, least
 
 
 class _Target:
@@ -321,15 +347,33 @@ def _leverage(svd: SVD, matrix: MatrixOperator, dtype: np.dtype[Any], *, rows: b
     return scores
 
 
-def _span(block: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Return an orthonormal basis Q of the span of the columns of C, and C^+ Q."""
-    if 0 in block.shape:
-        return np.zeros((block.shape[0], 0)), np.zeros((block.shape[1], 0))
-    norms = np.linalg.norm(block, axis=0)
-    norms[norms == 0] = 1.0
-    Q, s, Vt = np.linalg.svd(block / norms, full_matrices=False)
-    rank = int(np.count_nonzero(s > max(block.shape) * np.finfo(np.float64).eps * s[0]))
-    return Q[:, :rank], (Vt[:rank].T / s[:rank]) / norms[:, None]
+class _Span:
+    """The span of the columns of a matrix C, and truncated pseudo-inverses of C.
+
+    C divided by the lengths of its columns, `norms`, has the SVD ``basis diag(s) Vt``, of which
+    values that are rounding errors are left out.
+    """
+
+    def __init__(self, block: Float64Array) -> None:
+        self.block = block
+        self.norms = np.linalg.norm(block, axis=0)
+        self.norms[self.norms == 0] = 1.0
+        if 0 in block.shape:
+            self.basis, self._s = np.zeros((block.shape[0], 0)), np.zeros(0)
+            self._Vt = np.zeros((0, block.shape[1]))
+            return
+        Q, s, Vt = np.linalg.svd(block / self.norms, full_matrices=False)
+        rank = int(np.count_nonzero(s > max(block.shape) * _EPS * s[0]))
+        self.basis, self._s, self._Vt = Q[:, :rank], s[:rank], Vt[:rank]
+
+    def rank_above(self, share: float) -> int:
+        """Return the number of singular values above a share of the largest."""
+        return int(np.count_nonzero(self._s > share * self._s.max(initial=0.0)))
+
+    def inverse(self, rank: int) -> Float64Array:
+        """Return C^+ Q for the first `rank` singular values and columns Q of the basis."""
+        inverse: Float64Array = (self._Vt[:rank].T / self._s[:rank]) / self.norms[:, None]
+        return inverse
 
 
 class _Columns:

@@ -12,7 +12,8 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.approximation import LowRank
-from lowrank.arguments import as_array, checked_generator, checked_rank
+from lowrank.arguments import checked_generator, checked_rank
+from lowrank.blocks import as_array
 from lowrank.completion.als import BiasedFactors, Biases, als_sweeps
 from lowrank.completion.nuclear_norm import choose_regularization, penalties_to, soft_impute_path
 from lowrank.completion.observed import Entries, hold_out, observed_entries, root_mean_square

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from scipy import sparse
 
-from lowrank.arguments import as_array, checked_generator
-from lowrank.blocks import not_finite
+from lowrank.arguments import checked_generator
+from lowrank.blocks import as_array, not_finite
 from lowrank.errors import ArgumentError, real_matrix
 
 if TYPE_CHECKING:

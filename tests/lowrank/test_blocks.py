@@ -1,8 +1,10 @@
 """Matrices that are read block by block give what the same matrices give in memory."""
 
+import pickle
 import tracemalloc
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 from scipy import sparse
@@ -213,3 +215,74 @@ def test_blocks_that_change_are_noticed():
         truncated_svd(blocks, 1, method="lanczos")
     with pytest.raises(ArgumentError, match="subtract the means in the blocks"):
         PCA(1, center_samples=True).fit(blocks_of(data()))
+
+
+def saved_map(folder, X, mode):
+    np.save(folder / "X.npy", X)
+    return np.load(folder / "X.npy", mmap_mode=mode)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_changes_of_a_private_memory_map_count(tmp_path, monkeypatch, is_large):
+    monkeypatch.setattr("lowrank.blocks._IN_MEMORY", 0 if is_large else 1 << 30)
+    X = data()
+    mapped = saved_map(tmp_path, X, "c")
+    mapped[:, 0] = 0.0
+    expected = truncated_svd(np.array(mapped), 3, random_state=0)
+    for A in (mapped, RowBlocks.from_array(mapped, rows=70)):
+        check_same(truncated_svd(A, 3, random_state=0), expected)
+    pca = PCA(2).fit(RowBlocks.from_array(mapped, rows=70))
+    assert pca.mean_[0] == 0
+    assert (np.array(mapped)[:, 0] == 0).all()
+    np.testing.assert_array_equal(np.load(tmp_path / "X.npy"), X)
+
+
+@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_map_is_read_whose_file_was_replaced_or_removed(tmp_path, monkeypatch, mode, is_large):
+    monkeypatch.setattr("lowrank.blocks._IN_MEMORY", 0 if is_large else 1 << 30)
+    X = data()
+    mapped = saved_map(tmp_path, X, mode)
+    if mode == "r+":
+        mapped[0, 0] = X[0, 0] = 100.0
+    np.save(tmp_path / "new.npy", np.ones_like(X))
+    (tmp_path / "new.npy").replace(tmp_path / "X.npy")
+    expected = truncated_svd(X, 3, random_state=0)
+    for A in (mapped, RowBlocks.from_array(mapped, rows=70)):
+        check_same(truncated_svd(A, 3, random_state=0), expected)
+    (tmp_path / "X.npy").unlink()
+    check_same(truncated_svd(RowBlocks.from_array(mapped), 3, random_state=0), expected)
+
+
+def test_a_view_of_a_map_is_read(tmp_path):
+    X = data()
+    mapped = saved_map(tmp_path, X, "r")
+    for view, expected in ((mapped[10:], X[10:]), (mapped[:, ::2], X[:, ::2]), (mapped.T, X.T)):
+        check_same(truncated_svd(RowBlocks.from_array(view, 9), 3), truncated_svd(expected, 3))
+
+
+def test_blocks_can_be_pickled(tmp_path):
+    X = data()
+    pl.DataFrame(X).write_parquet(tmp_path / "X.parquet")
+    csr = sparse_data()
+    for name in ("indptr", "indices", "data"):
+        np.save(tmp_path / f"{name}.npy", getattr(csr, name))
+    whole = (
+        RowBlocks.from_array(X, 70),
+        RowBlocks([X[:100], X[100:]]),
+        RowBlocks.from_parquet(tmp_path / "X.parquet"),
+        RowBlocks.from_csr(tmp_path),
+    )
+    for blocks in whole:
+        again = pickle.loads(pickle.dumps(blocks))
+        np.testing.assert_array_equal(truncated_svd(again, 2).s, truncated_svd(blocks, 2).s)
+
+
+def test_nullable_frames_are_blocks():
+    X = data()
+    frame = pd.DataFrame(X).astype("Float64")
+    blocks = RowBlocks([frame.iloc[:90], frame.iloc[90:]])
+    check_same(truncated_svd(blocks, 3), truncated_svd(X, 3))
+    frame.iloc[100, 3] = pd.NA
+    with pytest.raises(ArgumentError, match="NaN at row 100, column 3"):
+        RowBlocks([frame.iloc[:90], frame.iloc[90:]])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy import sparse
-from scipy.sparse.linalg import aslinearoperator
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from lowrank import choose_rank, denoise, hard_threshold, kernels, leverage_scores, truncated_svd
 from lowrank.arguments import as_operator
@@ -125,3 +125,20 @@ def test_rules_and_approximations_of_a_sparse_matrix_without_columns():
         assert leverage_scores(A, 0).size == choose_rank(A, "elbow") == 0
     finally:
         kernels.default_threads.reset(token)
+
+
+def test_sides_of_numpy_integers_do_not_overflow():
+    n = np.int32(50_000)
+    S = sparse.random_array((int(n), int(n)), density=1e-6, rng=0, format="csr")
+    operator = LinearOperator(
+        (n, n),
+        matvec=lambda x: S @ x,
+        rmatvec=lambda x: S.T @ x,
+        matmat=lambda X: S @ X,
+        rmatmat=lambda X: S.T @ X,
+        dtype=np.float64,
+    )
+    assert as_operator(operator).entries == 50_000**2
+    result = truncated_svd(operator, 2, random_state=0)
+    assert result.method == "lanczos"
+    np.testing.assert_allclose(result.s, truncated_svd(S, 2, random_state=0).s)

@@ -175,3 +175,15 @@ def test_the_noise_is_not_lost_next_to_a_large_component():
             s = exact_values(X)
             pca = PCA(k, center="exact").fit(convert(X))
             np.testing.assert_allclose(pca.distortion_, (s[k:] ** 2).sum(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["pca", "zca", "zca-cor"])
+def test_deficient_data_with_a_constant_column(method):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((50, 3)) @ rng.standard_normal((3, 6))
+    X[:, 4] = 7.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whitening = Whitening(method).fit(X)
+    assert whitening.n_components_ == 3
+    assert PCA(5).fit(X).noise_variance_ == 0

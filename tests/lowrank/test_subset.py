@@ -316,7 +316,7 @@ def test_cur_is_the_best_product_of_its_columns_and_rows(method, make):
     np.testing.assert_allclose(found.error, np.linalg.norm(A - C @ found.U @ R))
     np.testing.assert_allclose(found.optimum, np.linalg.norm(np.linalg.svd(A)[1][6:]))
     assert found.ratio == found.error / found.optimum > 1
-    assert found.lowrank().rank == 6
+    assert found.matrix.rank == 6
     moved = found.U + 1e-3 * normal(6, 6)
     assert np.linalg.norm(A - C @ moved @ R) > found.error
     if method != "leverage":
@@ -404,3 +404,17 @@ def test_more_than_the_rank_allows():
         select_columns(normal(3, 5), 6)
     with pytest.raises(ValueError, match=r"between 0 and 3 \(min\(A.shape\)\); got 4"):
         leverage_scores(normal(3, 5), 4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize(("n", "m", "k"), [(18, 14, 12), (24, 15, 15), (200, 100, 20)])
+def test_cur_states_the_error_of_the_matrices_that_it_returns(n, m, k, make, dtype):
+    A = (1 / (np.arange(n)[:, None] + np.arange(m) + 1.0)).astype(dtype)  # a Hilbert matrix
+    found = cur(make(A), k, random_state=0)
+    C, R = (part.toarray() if sparse.issparse(part) else part for part in (found.C, found.R))
+    product = C.astype(float) @ found.U.astype(float) @ R.astype(float)
+    error, size = np.linalg.norm(A - product), np.linalg.norm(A)
+    rounding = 3e-8 if make is sparse.csr_array else 1e-12
+    np.testing.assert_allclose(found.error, error, rtol=1e-2, atol=2 * rounding * size)
+    assert error <= (1e-3 if dtype == np.float32 else 1e-7) * size
