@@ -14,6 +14,7 @@ from scipy import sparse
 from recsys.data.frames import is_pandas
 from recsys.data.ids import Ids
 from recsys.errors import DataError
+from recsys.lsi.markup import plain_text
 from recsys.lsi.queries import Queries, has_texts
 from recsys.lsi.vectorizer import VectorizerEncoder, WordEncoder, checked_text
 from recsys.readers.documents import Document, batches_of
@@ -50,7 +51,8 @@ class Texts:
                     f"{len(ids)} ids, {len(titles)} titles and {len(texts)} texts."
                 )
             first = len(self._names)
-            checked = [checked_text(text, first + i) for i, text in enumerate(texts)]
+            checked = [plain_text(checked_text(text, first + i)) for i, text in enumerate(texts)]
+            titles = [plain_text(title) if isinstance(title, str) else title for title in titles]
             self._names += zip(ids, titles, map(_snippet, checked), strict=True)
             yield [_with_title(*each) for each in zip(titles, checked, strict=True)]
 

@@ -19,6 +19,7 @@ from scipy import sparse
 
 from recsys.data.ids import Ids
 from recsys.errors import DataError
+from recsys.lsi.markup import plain_text
 from recsys.lsi.queries import Queries, Query
 from recsys.lsi.space import WEIGHTINGS, Weighting, canonical_csr
 from recsys.messages import close_matches, did_you_mean
@@ -112,12 +113,20 @@ class Tokenizer:
             raise DataError(f"token_pattern must have at most one group; got {groups}.")
 
     def __call__(self, text: str) -> list[str]:
-        """Return the words of a text."""
+        """Return the words of a text, without those of its markup."""
+        text = plain_text(text)
         return words_of(text.lower()) if self.is_default else self._pattern.findall(text.lower())
 
 
 def word_frame(texts: pl.Series) -> pl.DataFrame:
-    """Return the lower-case words of texts as a frame with columns row (of the text) and word."""
+    """Return the lower-case words of texts as a frame with columns row (of the text) and word.
+
+    Tags and entities of HTML are not words.
+    """
+    marked = texts.str.contains("[<&]").fill_null(False).arg_true()
+    if len(marked):
+        plain_texts = [plain_text(text) for text in texts.gather(marked)]
+        texts = texts.scatter(marked, plain_texts)
     rows = pl.DataFrame([pl.Series("row", np.arange(len(texts))), texts.alias("word")])
     is_plain = pl.col("word").str.len_bytes() == pl.col("word").str.len_chars()
     lower = pl.col("word").str.to_lowercase()
@@ -435,7 +444,7 @@ class VectorizerEncoder:
 
     def queries(self, texts: Sequence[str], single: bool) -> Queries:
         """Return texts as queries."""
-        rows, unknown, _ = self.encode(texts)
+        rows, unknown, _ = self.encode(texts)  # the texts are labels, with their markup
         found = zip(self.queries_of(rows, single).each, unknown, strict=True)
         return Queries([*texts], [query._replace(unknown=lost) for query, lost in found], single)
 
@@ -445,7 +454,8 @@ class VectorizerEncoder:
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the rows of texts, and unknown words if the vectorizer has a vocabulary."""
-        rows = canonical_csr(self._vectorizer.transform(list(texts)))
+        texts = [plain_text(text) for text in texts]
+        rows = canonical_csr(self._vectorizer.transform(texts))
         known = getattr(self._vectorizer, "vocabulary_", None)
         if known is None:
             return Encoded(rows, [[] for _ in texts], rows)
