@@ -11,13 +11,13 @@ import numpy.typing as npt
 import polars as pl
 
 from recsys.changes import check_range, encoded_rows
-from recsys.data.columns import of_roles
+from recsys.data.columns import of_roles, usual_column
 from recsys.data.csr import CSR, Entries, Values, compact_times, encode, to_csr
 from recsys.data.events import EventRule
 from recsys.data.features import Features, TableLike
-from recsys.data.frames import FrameLike, as_frame
+from recsys.data.frames import FrameLike, as_frame, column_names, to_polars
 from recsys.data.ids import Ids, as_id_series, query_series
-from recsys.data.ratings import Ratings, table_of
+from recsys.data.ratings import Ratings, ratings_of_frame, table_of
 from recsys.data.rows import rating_problem, rating_values
 from recsys.data.times import unix_seconds
 from recsys.errors import DataError
@@ -44,8 +44,11 @@ def folded_users(
     histories: HistoryLike | None,
     user_table: TableLike | None = None,
     user_features: FeaturesLike | None = None,
+    reading: Mapping[str, Any] | None = None,
 ) -> tuple[Model, Ratings]:
     """Return a model of new users, and their ratings; see `Recommender.fold_in`.
+
+    `reading` has the options with which the known ratings were read.
 
     Raises
     ------
@@ -64,7 +67,11 @@ def folded_users(
             "a table of users (user_table, --user-table)."
         )
     rated = {} if histories is None else histories
-    new = new_users(rated, known, user_table, needs_values=model._needs_values)
+    weighted = None if reading is None else _weighted_like(rated, known, reading)
+    if weighted is not None:
+        new = _of_known_items(weighted, known, user_table)
+    else:
+        new = new_users(rated, known, user_table, needs_values=model._needs_values)
     if user_features is not None and encoder is not None:
         described = encoder.row(user_features, known.user_table)
         if new.n_users != 1:
@@ -86,6 +93,60 @@ def folded_items(
         raise unsupported(model, abilities.FoldsInItems, "fold in new items")
     new, rows = new_items(histories, known, item_table, needs_values=model._needs_values)
     return abilities.folded_in(model, "item", rows, new.item_features), new
+
+
+def _weighted_like(source: Any, known: Ratings, reading: Mapping[str, Any]) -> Ratings | None:
+    """Return a frame of interactions with weights as those of the known ratings.
+
+    They are those of the kinds, the ages and the quantities of events, as far as the frame has
+    such columns. None if it has none of them, or has weights as ratings.
+    """
+    if not known.implicit or isinstance(source, Mapping | list | tuple):
+        return None
+    frame = as_frame(cast(FrameLike, source))
+    names, like = column_names(frame), {**reading, "implicit": True}
+    if "rating" in names:
+        return None
+    options = {"event": "event_weights", "weight": "weight", "timestamp": "half_life"}
+    for role, option in options.items():
+        if like.get(option) is not None and not _has_role(names, role, like):
+            like[option] = None
+    if all(like.get(option) is None for option in options.values()):
+        return None
+    columns = to_polars(frame, names)
+    if "user" not in names and usual_column(names, "user") is None:
+        columns = columns.with_columns(pl.lit(NEW_USER).alias("user"))
+    ratings = ratings_of_frame(columns, {}, like, implicit=True)
+    half_life = ratings.rule.half_life
+    if half_life is None or ratings.seconds is None or known.seconds is None:
+        return ratings
+    if not len(known.seconds) or not len(ratings.seconds):
+        return ratings
+    later = max(0.0, float(known.seconds.max()) - float(ratings.seconds.max()))
+    weights = ratings.values * np.exp2(-later / half_life)
+    return ratings.with_values(weights.astype(np.float32))
+
+
+def _has_role(names: Sequence[str], role: str, reading: Mapping[str, Any]) -> bool:
+    """Return whether a frame has the column of a role, by its first name or by a usual one."""
+    if reading.get(role) in names:
+        return True
+    if role == "weight":
+        return "value" in names
+    return usual_column(names, role) is not None
+
+
+def _of_known_items(ratings: Ratings, known: Ratings, table: TableLike | None) -> Ratings:
+    """Return ratings of new users with the indices of the known items."""
+    items = known.items.index(ratings.items.values)[ratings.indices].astype(np.int32)
+    entries = Entries(
+        ratings.user_index_of_nonzeros(),
+        items,
+        Values.of(ratings.values.copy()),
+        None if known.seconds is None else ratings.seconds,
+    )
+    csr = to_csr(entries, (ratings.n_users, known.n_items))
+    return _ratings(known, ratings.users, known.items, csr, table)
 
 
 def new_users(

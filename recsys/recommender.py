@@ -301,7 +301,9 @@ class Recommender:
         ----------
         histories : frame, mapping of item id to rating, or list of item ids, optional
             A frame has the columns user, item, rating (unless the model needs none) and optionally
-            timestamp, for models that use times. The last rating of a repeated pair is used. A
+            timestamp, for models that use times. The last rating of a repeated pair is used. Of a
+            model whose interactions have weights, a frame may have the columns of the kinds, times
+            and quantities of events instead, which then weigh as in the model. A
             mapping, a list (for implicit feedback) or a frame without user is one user's history,
             and the user's id is "new".
         user_table : frame or Features, optional
@@ -316,7 +318,10 @@ class Recommender:
             If both ratings and features are missing, or the model cannot use them.
         """
         ratings = self.ratings
-        model, new = folding.folded_users(self.model, ratings, histories, user_table, user_features)
+        reading = self.provenance.reading
+        model, new = folding.folded_users(
+            self.model, ratings, histories, user_table, user_features, reading
+        )
         counts_from = self._counts_from.get("item", ratings)
         return type(self)(model)._restored(new, self.training, item=counts_from)
 

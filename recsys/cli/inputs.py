@@ -541,17 +541,20 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     items = recommender.ratings.items
     names = {
         role: getattr(reader, f"{role}_col")
-        for role in ("rating", "timestamp", "event", "event_id")
+        for role in ("rating", "timestamp", "event", "event_id", "weight")
     }
     options = {name: getattr(reader, name) for name in RowOptions.__annotations__}
     rules = RowRules.of(**options)
+    rules = replace(rules, weights=reader.weight_col is not None)
     like = recommender.provenance.reading
     request = _request(reader, like, **names, implicit=reader.implicit, rules=rules)
     frame = read_history(path, request, items)
     if "user" not in frame.columns:
         frame = frame.with_columns(pl.lit(NEW_USER).alias("user"))
     frame = frame.filter(pl.Series(_known(path, frame["item"], items, "rows are of unknown items")))
-    if repeated := len(frame) - frame.select("user", "item").n_unique():
+    are_summed = {"event", "value"} & {*frame.columns}
+    repeated = len(frame) - frame.select("user", "item").n_unique()
+    if repeated and not are_summed:
         note(f"{path}: {counted(repeated, 'duplicate')} (last kept)")
     if "rating" not in frame.columns and recommender.model._needs_values:
         best = _best_rating(recommender)

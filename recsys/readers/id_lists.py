@@ -22,7 +22,7 @@ from recsys.data.ids import (
     is_bad_id,
 )
 from recsys.data.ratings import build_ratings
-from recsys.data.rows import OPTIONAL_ROLES, RowRules, Rows, prepared
+from recsys.data.rows import RowRules, Rows, prepared
 from recsys.errors import DataError
 from recsys.readers import read_raw
 from recsys.readers.delimited import Layout, read_carefully, read_fast
@@ -154,8 +154,10 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
                 columns["user"] = pl.Series(["new"]).new_from_index(0, len(columns["item"]))
             table = build_ratings(prepared(raw, request.rules), None, data.name).to_frame()
             columns = table.select(pl.all() if has_users else pl.exclude("user")).to_dict()
-    for role in ("timestamp", *OPTIONAL_ROLES):
-        columns.pop(role, None)
+            columns.pop("timestamp", None)
+        elif request.weight is not None and "rating" in columns:
+            columns["value"] = columns.pop("rating")
+    columns.pop("event_id", None)
     return pl.DataFrame([column.alias(role) for role, column in columns.items()])
 
 

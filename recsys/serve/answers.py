@@ -12,6 +12,7 @@ from statistics import NormalDist
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from recsys.errors import DataError
@@ -117,6 +118,27 @@ class Answers:
         counts = self.ratings.weighted or not self.ratings.implicit
         return indices, np.array([values[at] if counts else 1.0 for at in indices], np.float32)
 
+    def events_of(self, history: Sequence[Any]) -> pl.DataFrame:
+        """Return the events of a new user as a frame, to be weighted as those of the model.
+
+        Raises
+        ------
+        DataError
+            If the model has grades, on which kinds and ages have no effect.
+        """
+        if not self.ratings.implicit:
+            raise DataError("The model has grades, which kinds and times of events do not weight.")
+        reading = self.recommender.provenance.reading
+        columns: dict[str, Any] = {"item": [each.item for each in history]}
+        if reading.get("weight") is not None:
+            columns["value"] = [1.0 if each.value is None else each.value for each in history]
+        if reading.get("event_weights") is not None:
+            columns["event"] = [each.event for each in history]
+        times = [each.timestamp for each in history]
+        if all(time is not None for time in times):
+            columns["timestamp"] = [time.timestamp() for time in times]
+        return pl.DataFrame(columns, strict=False)
+
     def for_strangers(self, histories: Sequence[History], n: int) -> list[Json]:
         """Return the n best items of new users, given as results of `history`."""
         ends = np.cumsum([0, *(len(indices) for indices, _ in histories)])
@@ -162,7 +184,7 @@ class Answers:
 
     def recommend_new(
         self,
-        history: Mapping[Id, float | None],
+        history: Mapping[Id, float | None] | pl.DataFrame,
         n: int,
         request: Request,
         explain: bool = False,
@@ -171,9 +193,14 @@ class Answers:
     ) -> Json:
         """Return recommendations for a user described by ratings, features or both.
 
-        A rating of None is replaced by the best one.
+        A rating of None is replaced by the best one. A frame has events, as `events_of` returns.
         """
         label = None if user is None else str(user)
+        if isinstance(history, pl.DataFrame):
+            folded = self.recommender.fold_in(history, user_features=features)
+            known = folded.ratings.users.values.to_list()
+            answers = self._listed(folded, known, n, request, explain, "history")
+            return answers[0] | {"user": label}
         if request.keys() == {"cold_start"} and not explain and features is None:
             rated_items = self.history(history.items())
             if rated_items is not None:

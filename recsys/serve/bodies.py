@@ -243,6 +243,12 @@ class RatingBody(_Body):
     value: Finite | None = Field(
         None, description="Rating; by default the best one, or 1 for implicit feedback."
     )
+    event: str | None = Field(
+        None, max_length=100, description="Kind of event, with the weight that the model gives it."
+    )
+    timestamp: datetime | None = Field(
+        None, description="Time of the event, for weights that depend on the age."
+    )
 
 
 class RecommendRequest(_Body):

@@ -225,7 +225,9 @@ async def recommend_to(
     if history:
         service.check_batch(len(history), "ratings")
     answers = service.answers(variant, body.user)
-    rated = {rating.item: rating.value for rating in history}
+    rated: Any = {rating.item: rating.value for rating in history}
+    if any(each.event is not None or each.timestamp is not None for each in history):
+        rated = answers.events_of(history)
     result = await service.run(
         answers.recommend_new, rated, n, options, body.explain, body.features, body.user
     )

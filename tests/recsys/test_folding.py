@@ -452,3 +452,60 @@ def test_an_update_learns_the_same_columns_again(featured):
     assert updated.item_features.matrix.shape == (42, 3)
     assert updated.item_features.names == ("genre = love", "genre = war", "genre = other")
     assert updated.user_features.matrix.shape == (61, 2)
+
+
+def test_histories_of_events_weigh_as_in_the_model(tmp_path):
+    rng = np.random.default_rng(0)
+    n = 400
+    events = pl.DataFrame(
+        {
+            "user": rng.integers(0, 30, n),
+            "item": rng.integers(0, 20, n),
+            "qty": rng.integers(1, 4, n),
+            "event": rng.choice(["view", "buy"], n),
+            "time": 1_700_000_000 + rng.integers(0, 90, n) * 86_400,
+        }
+    )
+    options = {"weight": "qty", "event_weights": {"view": 1, "buy": 5}, "half_life": "30d"}
+    ratings = Ratings.from_frame(events, **options)
+    recommender = Recommender("ials", factors=4).fit(ratings)
+    own = events.filter(pl.col("user") == 3)
+    expected = ratings.to_frame().filter(pl.col("user") == 3)["rating"].to_numpy()
+    for history in (own, own.drop("user")):
+        folded = recommender.fold_in(history).ratings
+        np.testing.assert_allclose(folded.values, expected, rtol=1e-5)
+    kinds = own.select("item", "event")
+    folded = recommender.fold_in(kinds).ratings
+    weights = {"view": 1.0, "buy": 5.0}
+    sums = (
+        kinds.with_columns(w=pl.col("event").replace_strict(weights))
+        .group_by("item")
+        .agg(pl.col("w").sum())
+    )
+    assert folded.values.tolist() == sums.sort("item")["w"].to_list()
+    with pytest.raises(DataError, match="There are events without a weight: like"):
+        recommender.fold_in(kinds.with_columns(event=pl.lit("like")))
+    assert recommender.fold_in(kinds.select("item")).ratings.values.max() == 1
+
+
+def test_a_history_in_a_file_weighs_as_in_the_model(tmp_path):
+    from click.testing import CliRunner
+
+    from recsys.cli.main import cli
+
+    rows = [f"{u},{i},{('view', 'buy')[i % 2]}" for u in range(20) for i in range(u % 3, 12, 2)]
+    (tmp_path / "events.csv").write_text("\n".join(["user,item,event", *rows]))
+    model, history = tmp_path / "model", tmp_path / "history.csv"
+    run = CliRunner().invoke
+    fit = ["fit", tmp_path / "events.csv", "--event-weight", "view=1,buy=50", "--model", "ials"]
+    assert run(cli, [*map(str, fit), "--factors", "2", "--out", str(model)]).exit_code == 0
+    scores = []
+    for kind in ("view", "buy"):
+        history.write_text(f"item,event\n1,{kind}\n2,view\n")
+        args = ["recommend", model, "--history", history, "-n", "3", "--format", "csv"]
+        scores.append(run(cli, [*map(str, args)]).stdout)
+    assert scores[0] != scores[1]
+    history.write_text("item,event\n1,like\n")
+    result = run(cli, [*map(str, args)])
+    assert result.exit_code == 1
+    assert "There are events without a weight: like (1)" in result.stderr

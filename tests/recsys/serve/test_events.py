@@ -412,3 +412,22 @@ def test_on_a_full_disk_nothing_acknowledged_is_lost_and_nothing_else_is_kept(sa
         assert all(json.loads(line)["item"] == 4 for line in lines)
         path.unlink()  # room again
         assert service.post("/v1/events", {"events": events}).status == 201
+
+
+def test_the_history_of_a_new_user_weighs_as_in_the_model(tmp_path):
+    rows = [(u, i, ("view", "buy")[i % 2]) for u in range(20) for i in range(u % 3, 12, 2)]
+    events = pl.DataFrame(rows, schema=["user", "item", "event"], orient="row")
+    ratings = Ratings.from_frame(events, event_weights={"view": 1, "buy": 50})
+    recommender = Recommender("ials", factors=2).fit(ratings)
+    recommender.save(tmp_path / "model")
+    history = [{"item": "1", "event": "buy"}, {"item": "2", "event": "view"}]
+    with Application(create_app(str(tmp_path / "model"))) as service:
+        service.ready()
+        found = service.post("/v1/recommend", {"history": history, "n": 3}).json["items"]
+        unknown = [{"item": "1", "event": "like"}]
+        reply = service.post("/v1/recommend", {"history": unknown})
+    expected = recommender.recommend(history={1: 50, 2: 1}, n=3)
+    assert [int(row["item"]) for row in found] == expected["item"].to_list()
+    assert [row["score"] for row in found] == pytest.approx(expected["score"].to_list(), rel=1e-5)
+    assert reply.status == 400
+    assert "There are events without a weight: like (1)" in reply.json["detail"]
