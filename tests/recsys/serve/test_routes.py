@@ -121,6 +121,39 @@ def test_several_users_keep_their_order(service):
     assert results[2]["items"] == service.get("/v1/recommend/105?n=2").json["items"]
 
 
+@pytest.mark.parametrize("user", ["visitor-17", "007", "1.0", "9223372036854775808", "null"])
+def test_users_with_ids_of_another_type_are_unknown_users(user, service):
+    popular = service.get("/v1/recommend/7?n=3&unknown=popular").json
+    for options in ("", "&where=year>0", "&explain=true"):
+        answer = service.get(f"/v1/recommend/{user}?n=3&unknown=popular{options}").json
+        assert (answer["user"], answer["policy"]) == (user, "popular")
+        if options != "&where=year>0":
+            assert answer["items"] == popular["items"]
+    problem(service.get(f"/v1/recommend/{user}?n=3"), 404, "unknown-id")
+    problem(service.get(f"/v1/users/{user}"), 404, "unknown-id")
+
+
+def test_an_id_of_another_type_in_a_batch_is_one_unknown_user(service):
+    users = [105, "visitor-17", 2**63, "120", "007"]
+    body = {"users": users, "n": 2, "unknown": "popular"}
+    results = service.post("/v1/recommend", body).json["results"]
+    assert [result["user"] for result in results] == [str(user) for user in users]
+    alone = [service.get(f"/v1/recommend/{user}?n=2&unknown=popular").json for user in users]
+    assert results == alone
+    assert [result["policy"] for result in results] == [
+        *("personal", "popular", "popular", "personal", "popular")
+    ]
+    problem(service.post("/v1/recommend", {"users": users}), 404, "unknown-id")
+
+
+def test_pairs_may_have_ids_of_several_types(service):
+    pairs = [(105, 4), ("visitor-17", 4), ("105", "x"), (2**63, "4"), ("105", "4")]
+    body = {"pairs": [{"user": user, "item": item} for user, item in pairs], "unknown": "bias"}
+    rows = service.post("/v1/predict", body).json["predictions"]
+    assert [(row["user"], row["item"]) for row in rows] == [(str(u), str(i)) for u, i in pairs]
+    assert rows[0] == rows[-1]
+
+
 def test_a_stranger_is_described_by_a_history(service, recommender):
     body = {"history": [{"item": 3, "value": 5}, {"item": 9}], "n": 4, "user": "visitor-1"}
     answer = service.post("/v1/recommend", body).json
