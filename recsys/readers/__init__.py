@@ -21,6 +21,7 @@ from recsys.data.columns import (
     choose_columns,
     completed,
     id_column,
+    is_known_name,
     quoted,
     request_of,
     title_column,
@@ -454,8 +455,9 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
     if (name := plain_name(data.name)) in _MOVIELENS:
         names, separator, change = _MOVIELENS[name]
         found: list[list[str | None]] = []
-        for line in data.lines():
-            if line.strip():
+        for number, line in enumerate(data.lines()):
+            has_names = number == 0 and is_known_name(line.split(separator)[0].strip())
+            if line.strip() and not has_names:
                 cells = change(re.sub(r"[\r\n]+$", "", line).split(separator))[: len(names)]
                 if not found and len(cells) < len(names):
                     raise DataError(f"{data.name} has no header; its columns need names.")

@@ -292,8 +292,11 @@ def read_delimited(
     rows = read_fast(data, layout, roles, request.rules.time_format)
     lines = None
     if rows is None:
-        rows = Rows(read_carefully(data, layout, roles, bad))
+        headers: list[int] = []
+        rows = Rows(read_carefully(data, layout, roles, bad, headers=headers))
         lines = rows.columns.pop(LINE)
+        if headers:
+            rows.remarks.append(f"{counted(len(headers), 'repeated header')} left out")
     if layout.types and layout.names[roles.get("rating", 0)] == _LABEL:
         labels = rows.decode().columns["rating"].cast(pl.Float64, strict=False).fill_null(2)
         if labels.is_in([0.0, 1.0]).all():
@@ -353,11 +356,12 @@ def read_fast(
             return None
     for role in strings:
         rows.columns[role] = integers_if_whole(rows.spread().columns[role])
-    return None if _has_bad_ids(rows, kinds) else rows
+    names = {role: layout.names[place] for role, place in roles.items() if layout.has_header}
+    return None if _has_bad_ids(rows, kinds, names) else rows
 
 
-def _has_bad_ids(rows: Rows, kinds: Mapping[str, Kind]) -> bool:
-    """Return whether texts are not ids, such as "1.23457E+11"."""
+def _has_bad_ids(rows: Rows, kinds: Mapping[str, Kind], names: Mapping[str, str]) -> bool:
+    """Return whether texts are not ids, such as "1.23457E+11", or repeat the name of the column."""
     for role in (role for role in ("user", "item") if kinds.get(role) == "name"):
         texts = rows.distinct.get(role)
         if (
@@ -366,7 +370,10 @@ def _has_bad_ids(rows: Rows, kinds: Mapping[str, Kind]) -> bool:
             and isinstance(rows.columns[role].dtype, pl.Categorical | pl.String)
         ):
             texts = rows.columns[role].unique()
-        if texts is not None and is_bad_id(texts.cast(pl.String)).any():
+        if texts is None:
+            continue
+        texts = texts.cast(pl.String)
+        if is_bad_id(texts).any() or (role in names and (texts == names[role]).any()):
             return True
     return False
 
@@ -397,14 +404,22 @@ def _sampled(layout: Layout, place: int) -> list[str]:
 
 
 def read_carefully(
-    data: DataFile, layout: Layout, roles: Roles, bad: BadRows = STRICT, *, pad: bool = False
+    data: DataFile,
+    layout: Layout,
+    roles: Roles,
+    bad: BadRows = STRICT,
+    *,
+    pad: bool = False,
+    headers: list[int] | None = None,
 ) -> dict[str, pl.Series]:
     """Read columns of a delimited file, and the line numbers of its rows, in Python.
 
     With `pad`, short records are filled with empty fields, and long ones may end in empty fields.
+    The line numbers of repeated headers are appended to `headers`.
     """
     width = len(layout.names)
-    schema, found = dict.fromkeys(roles, pl.String) | {LINE: pl.Int64}, records(data, layout, bad)
+    schema = dict.fromkeys(roles, pl.String) | {LINE: pl.Int64}
+    found = records(data, layout, bad, headers)
     frames = [pl.DataFrame(schema=schema)]
     while block := list(islice(found, _CHUNK)):
         rows = []
@@ -431,9 +446,11 @@ def read_carefully(
 
 
 def records(
-    data: DataFile, layout: Layout, bad: BadRows = STRICT
+    data: DataFile, layout: Layout, bad: BadRows = STRICT, headers: list[int] | None = None
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line number and the fields of each record, without header and blank records.
+
+    Joined files have their header again in the middle. Its line numbers are appended to `headers`.
 
     Raises
     ------
@@ -469,10 +486,20 @@ def records(
             bad.add(data.at(begin), f"the quotes don't match ({problem}).", len(seen))
         for line, fields in enumerate(rows, begin):
             if "".join(fields).strip():
-                if not is_header:
+                if not is_header and _is_header(fields, layout):
+                    if headers is not None:
+                        headers.append(line)
+                elif not is_header:
                     yield line, fields
                 is_header = False
         begin += len(seen)
+
+
+def _is_header(fields: Sequence[str], layout: Layout) -> bool:
+    """Return whether a record repeats the names of the columns."""
+    if not layout.has_header or len(fields) != len(layout.names):
+        return False
+    return all(field.strip() == name for field, name in zip(fields, layout.names, strict=True))
 
 
 def _otherwise_quoted(lines: Sequence[str], layout: Layout) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -25,6 +26,8 @@ from recsys.readers.delimited import Layout, records, separator_name, sniff_sepa
 from recsys.readers.formats import json_objects, parquet_columns, reading_parquet
 from recsys.readers.sources import DataFile, Directory, head_of, open_data
 
+TEXTS = "texts"
+"""Kind of a file that is a JSON array of texts."""
 BATCH = 1000
 """Maximum number of documents in a batch."""
 
@@ -192,7 +195,15 @@ class Documents:
             for number, label, text, title in read(data.lines(), data.name):
                 yield number, Document(label, text, title)
             return
-        if kind != "lines":
+        if kind == TEXTS and (texts := _array(data)) is not None:
+            self.decision = f"{data.name}: a JSON array of texts, {self._numbered('element')}"
+            for number, text in enumerate(texts, 1):
+                if not isinstance(text, str):
+                    noun = type(text).__name__
+                    raise DataError(f"{data.name}, element {number} must be a text; got {noun}.")
+                yield number, Document(after + number, text)
+            return
+        if kind not in ("lines", TEXTS):
             yield from self._table(data, kind, after)
             return
         if any(self._columns):
@@ -313,9 +324,21 @@ def _kind(data: DataFile) -> str:
         raise DataError(f"{data.name} is a binary file, not text.")
     if (form := form_of(head)) is not None:
         return form
-    is_json = head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b'{"')
+    beginning = head.lstrip(b"\xef\xbb\xbf \r\n\t")
+    if beginning.startswith(b"[") and beginning[1:].lstrip().startswith(b'"'):
+        return TEXTS
+    is_json = beginning.startswith((b'{"', b"{'", b"{u'"))
     kind = _SUFFIXES.get(data.suffix, "lines")
     return "jsonl" if is_json and kind != HTML else kind
+
+
+def _array(data: DataFile) -> list[Any] | None:
+    """Return the elements of a JSON array, or None if the text is something else."""
+    try:
+        elements = json.loads("".join(data.lines()))
+    except (ValueError, RecursionError):
+        return None
+    return elements if isinstance(elements, list) else None
 
 
 def _separator(data: DataFile, wanted: _Columns) -> str | None:

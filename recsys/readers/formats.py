@@ -23,6 +23,7 @@ from recsys.database import TableRows
 from recsys.errors import DataError
 from recsys.readers.sources import DataFile, NoRowsError
 
+_OF_PYTHON = ("{'", "{u'", '{u"')  # beginnings of dicts
 _GLOB = frozenset("*?[")
 _MOST_EXPECTED = 1 << 26  # maximum number of rows to allocate from an estimate
 _UUID_BYTES = 16
@@ -262,8 +263,8 @@ def json_objects(data: DataFile, bad: BadRows = STRICT) -> Iterator[tuple[int, d
 
 
 def _json_object(line: str) -> dict[str, Any]:
-    """Return the JSON object in a line, or the Python dict, as in older Amazon datasets."""
-    if line.startswith("{'"):
+    """Return the JSON object in a line, or the dict of Python 3 or 2, as in older datasets."""
+    if line.startswith(_OF_PYTHON):
         with suppress(SyntaxError, ValueError, MemoryError, RecursionError):
             return dict(ast.literal_eval(line.rstrip()))
     try:
