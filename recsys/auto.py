@@ -413,8 +413,14 @@ def as_implicit(ratings: Ratings) -> Ratings:
     If nearly all are the same, lower ones are left out, because they are no likes.
     """
     feedback = feedback_of(ratings)
+    if ratings.implicit and feedback.kind == "counts":
+        return replace(ratings, feedback=feedback).as_interactions()
     if not ratings.implicit and feedback.common is not None:
-        liked = ratings.values >= feedback.common
-        if not liked.all():
-            ratings = ratings.take(liked)
-    return replace(ratings.with_values(1), implicit=True, feedback=feedback)
+        limit = float(np.nextafter(np.float32(feedback.common), np.float32(-np.inf)))
+        interactions = ratings.interactions_above(limit)
+    elif not ratings.implicit and feedback.kind == "counts":
+        summed = replace(ratings, rule=replace(ratings.rule, policy="sum"))
+        interactions = summed.interactions_above(0.0)
+    else:
+        interactions = replace(ratings.with_values(1), implicit=True)
+    return replace(interactions, feedback=feedback)

@@ -110,25 +110,26 @@ def like_old(new: Ratings, old: Ratings, reading: Mapping[str, Any]) -> tuple[Ra
         If only one of them has grades, and nothing tells how to read the others.
     """
     new = new.as_interactions()
+    limit, common = old.rule.above, reading.get("common")
     if old.implicit == new.implicit:
+        if limit is None and new.rule.above is not None:
+            new = new.without_values()
+        elif limit is not None and common is not None and new.rule.above is None:
+            new = new.with_grade(common).interactions_above(limit)
         return old, new
-    common = reading.get("common")
-    if old.implicit and common is not None:
+    if old.implicit and limit is not None and common is not None:
         if (new.values == common).all():
-            return old, _as_interactions(new)
-        return old.with_grade(common), new
+            return old, new.interactions_above(limit)
+        return old.with_own_values(), new
     if old.implicit and reading.get("feedback") in ("counts", "likes"):
-        return old, _as_interactions(new.take(new.values > 0))
+        new = new.interactions_above(0.0)
+        return old, new if limit is not None else new.without_values()
     if new.feedback is not None and new.feedback.kind == "counts":
         raise DataError(f"The model has grades, and {new.feedback.reason}.")
     kinds = ["implicit" if each.implicit else "explicit" for each in (old, new)]
     raise DataError(
         f"The new ratings must be {kinds[0]}, as those of the model are; got {kinds[1]} ones."
     )
-
-
-def _as_interactions(ratings: Ratings) -> Ratings:
-    return replace(ratings.with_values(1), implicit=True)
 
 
 def wider_range(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> str | None:
@@ -451,7 +452,7 @@ def _common_rule(parts: Sequence[Ratings]) -> EventRule:
     if "half_life" in options:
         half_life = last.half_life
     kinds, weights = common_kinds([part.rule for part in parts])
-    return EventRule(policy, half_life, kinds, weights)
+    return EventRule(policy, half_life, kinds, weights, first.above)
 
 
 def _joined_events(parts: Sequence[Ratings], rule: EventRule) -> Entries:

@@ -7,13 +7,19 @@ bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from recsys.changes import described
+from recsys.data.csr import Values
+from recsys.data.events import collect
 from recsys.data.features import FeatureRequest, Features
-from recsys.data.ratings import Ratings, has_items, has_ratings, restricted
+from recsys.data.feedback import judge
+from recsys.data.ratings import Ratings, has_items, has_ratings, restricted, with_collected
+from recsys.data.rows import Policy, marks_unrated
 from recsys.models.base import Step
 from recsys.models.registry import requested_model
 
@@ -30,7 +36,8 @@ def refitted(recommender: R, ratings: Ratings, on_step: Callable[[Step], None] |
         model = requested_model(request)
     else:
         model = type(recommender.model)(**recommender.model.get_params())
-    ratings = model._plan(with_tables_typed_again(without_unrated(ratings)))
+    ratings = judged_again(without_unrated(ratings), recommender.provenance.reading)
+    ratings = model._plan(with_tables_typed_again(ratings))
     return type(recommender)(model)._fit(encoded_again(ratings), on_step)
 
 
@@ -39,6 +46,36 @@ def without_unrated(ratings: Ratings) -> Ratings:
     users = has_ratings(ratings) | ~described(ratings, "user")
     items = has_items(ratings) | ~described(ratings, "item")
     return restricted(ratings, users, items)
+
+
+def judged_again(ratings: Ratings, reading: Mapping[str, Any]) -> Ratings:
+    """Return ratings that are grades or interactions by their values, as a reading decides it.
+
+    If options of the reading have decided it, the ratings are returned as they are.
+    """
+    feedback = ratings.feedback
+    if feedback is None or feedback.kind == "likes" or "scale" in reading:
+        return ratings
+    ratings = ratings.with_own_values()
+    values = ratings.log.values or Values.ones(len(ratings.log))
+    levels, counts = np.unique(values.at(), return_counts=True)
+    decision = judge(levels, counts, feedback.name)
+    implicit = decision.kind == "counts"
+    usual_policy: Policy = "sum" if implicit else "last"
+    rule = replace(ratings.rule, policy=reading.get("duplicates", usual_policy))
+    entries = ratings.log.entries()
+    are_unrated = not implicit and "missing" not in reading and marks_unrated(levels)
+    if are_unrated:
+        entries = entries.take(values.at() != -1)
+    collected = collect(
+        entries, ratings.shape, rule, implicit=implicit, known_order=ratings.in_time_order
+    )
+    judged = replace(with_collected(ratings, collected), implicit=implicit, feedback=decision)
+    if not are_unrated:
+        return judged
+    users = has_ratings(judged) | ~has_ratings(ratings)
+    items = has_items(judged) | ~has_items(ratings)
+    return restricted(judged, users, items)
 
 
 def with_tables_typed_again(ratings: Ratings) -> Ratings:

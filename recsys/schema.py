@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import pairwise
@@ -41,6 +41,7 @@ from recsys.atomic import recover
 from recsys.data.csr import Values
 from recsys.data.events import EventRule, Events
 from recsys.data.features import FeatureKind, FeatureRequest, Features, ReadAs
+from recsys.data.feedback import Feedback, Kind
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.data.rows import Policy, check_scale
@@ -148,11 +149,13 @@ class RuleEntry(Struct, frozen=True):
     half_life: Positive | None = None
     kinds: list[str] = []
     weights: list[float] = []
+    above: float | None = None
 
     @classmethod
     def from_rule(cls, rule: EventRule) -> RuleEntry:
         """Describe a rule."""
-        return cls(rule.policy, rule.half_life, list(rule.kinds), list(rule.weights))
+        kinds, weights = list(rule.kinds), list(rule.weights)
+        return cls(rule.policy, rule.half_life, kinds, weights, rule.above)
 
     def to_rule(self) -> EventRule:
         """Return the rule.
@@ -163,7 +166,21 @@ class RuleEntry(Struct, frozen=True):
         """
         if len(self.kinds) != len(self.weights) or not np.isfinite(self.weights).all():
             raise DamageError(f"the kinds of events in {MANIFEST} need a weight each")
-        return EventRule(self.policy, self.half_life, tuple(self.kinds), tuple(self.weights))
+        kinds, weights = tuple(self.kinds), tuple(self.weights)
+        return EventRule(self.policy, self.half_life, kinds, weights, self.above)
+
+
+class FeedbackEntry(Struct, frozen=True):
+    """Decision on the values of ratings, with the name of their column; see `Feedback`."""
+
+    kind: Kind
+    name: str = ""
+    common: float | None = None
+
+    @classmethod
+    def from_feedback(cls, feedback: Feedback | None) -> FeedbackEntry | None:
+        """Describe a decision, without the range of the values."""
+        return None if feedback is None else cls(feedback.kind, feedback.name, feedback.common)
 
 
 class BlockEntry(Struct, frozen=True):
@@ -231,6 +248,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
         Column of the item table with titles.
     rule : RuleEntry
         Rule by which the ratings were made of events.
+    feedback : FeedbackEntry or None
+        Decision on the values, which a refit makes again.
     checksum : str
         SHA-256 of all other fields.
     created, source, fingerprint, period, parent, tag, reading, request, keep_columns
@@ -256,6 +275,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     tag: str | None = None
     title: str | None = None
     rule: RuleEntry = RuleEntry()
+    feedback: FeedbackEntry | None = None
     reading: dict[str, Scalar | list[float] | dict[str, float]] = {}
     request: FitRequest | None = None
     keep_columns: tuple[str, ...] = ()
@@ -757,7 +777,11 @@ def _saved_ratings(
         raise DamageError("ratings has values that are not finite")
     if everything and seconds is not None and not np.isfinite(seconds).all():
         raise DamageError("ratings has times that are not finite")
-    return ratings
+    if (feedback := manifest.feedback) is None:
+        return ratings
+    low, high = ratings.value_range()
+    decision = Feedback(feedback.kind, low, high, feedback.name, common=feedback.common)
+    return replace(ratings, feedback=decision)
 
 
 def _saved_scale(manifest: Manifest) -> tuple[float, float] | None:

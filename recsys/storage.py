@@ -152,6 +152,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
         "feature_request": ratings.feature_request,
         "title": None if ratings.item_table is None else ratings.item_table.title,
         "rule": schema.RuleEntry.from_rule(ratings.rule),
+        "feedback": schema.FeedbackEntry.from_feedback(ratings.feedback),
         "reading": known.reading,
         "request": known.request,
         "keep_columns": known.keep_columns,

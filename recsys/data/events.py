@@ -47,12 +47,16 @@ class EventRule:
         Kinds of events. A code of `Events.kinds` is a position in it.
     weights : tuple of float
         Weight of each kind.
+    above : float or None
+        If given, pairs with a larger rating are interactions of weight 1, and others are left out.
+        The events keep their values, so that a refit can judge them again.
     """
 
     policy: Policy = "last"
     half_life: float | None = None
     kinds: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()
+    above: float | None = None
 
     def without_age(self) -> EventRule:
         """Return the rule by which an event counts the same at any age."""
@@ -177,6 +181,7 @@ def collect(
     grouped = group_rows(entries, shape[0])
     order = _order_of_time(grouped, known_order)
     has_details = bool({"kinds", "keys"} & grouped.arrays.keys()) or rule.half_life is not None
+    has_details |= rule.above is not None
     if not has_details and not order.has_ties:
         csr, grouped = _if_plain(grouped, shape, rule, implicit=implicit)
         if csr is not None:
@@ -216,6 +221,8 @@ def ratings_tell(csr: CSR, events: Events, rule: EventRule, in_time_order: Mask 
     """Return whether ratings tell all that is known of the events behind them."""
     if rule.half_life is not None or events.kinds is not None or events.keys is not None:
         return False
+    if rule.above is not None and events.values is not None:
+        return False
     has_several = len(events) != len(csr.indices)
     if has_several and (events.seconds is not None or rule.policy in ("mean", "sum")):
         return False
@@ -231,7 +238,16 @@ def aggregate(
     if rule.half_life is not None or events.kinds is not None:
         entries.values = Values.of(event_weights(events, rule))
     csr = to_csr(entries, shape, rule.policy)
+    if rule.above is not None:
+        return _interactions(csr, rule.above)
     return _without_returned(csr, implicit=implicit)
+
+
+def _interactions(csr: CSR, above: float) -> tuple[CSR, int]:
+    """Take pairs with a rating above a limit as interactions of weight 1."""
+    selected = csr.values.at() > above
+    csr = _selected(csr, selected)
+    return replace(csr, values=Values.ones(len(csr.indices))), int(np.count_nonzero(~selected))
 
 
 def event_weights(events: Events, rule: EventRule) -> npt.NDArray[np.float32]:
@@ -448,15 +464,19 @@ def _without_returned(csr: CSR, *, implicit: bool) -> tuple[CSR, int]:
     if not (implicit and _has_returns(csr.values)):
         return csr, 0
     positive = csr.values.at() > 0
-    before = np.append(0, np.cumsum(positive))
-    purchased = replace(
+    return _selected(csr, positive), int(np.count_nonzero(~positive))
+
+
+def _selected(csr: CSR, mask: Mask) -> CSR:
+    """Return the selected entries."""
+    before = np.append(0, np.cumsum(mask))
+    return replace(
         csr,
         indptr=before[csr.indptr],
-        indices=csr.indices[positive],
-        values=Values.of(csr.values.at(positive)),
-        seconds=None if csr.seconds is None else csr.seconds[positive],
+        indices=csr.indices[mask],
+        values=Values.of(csr.values.at(mask)),
+        seconds=None if csr.seconds is None else csr.seconds[mask],
     )
-    return purchased, int(np.count_nonzero(~positive))
 
 
 def _grouped(events: Events) -> Grouped:

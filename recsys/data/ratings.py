@@ -445,19 +445,47 @@ class Ratings:
 
     def as_interactions(self) -> Ratings:
         """Return ratings for models: counts that were not named as weights become ones."""
-        if self.feedback is None or self.feedback.kind != "counts" or not self.weighted:
+        if self.feedback is None or self.feedback.kind != "counts":
             return self
-        rule = replace(self.rule, policy="last")
-        ratings = replace(self.with_values(1), rule=rule)
+        return self if self.rule.above is not None else self.interactions_above(0.0)
+
+    def interactions_above(self, limit: float) -> Ratings:
+        """Return the pairs with a larger value as interactions of weight 1.
+
+        Their events keep the values, so that a refit can judge them again.
+        """
+        log = self.log
+        events = None if self.events is None and log.values is None else log
+        selected = self.values > limit
+        part = self
+        if not selected.all():
+            part = replace(self.take(selected), source=self.source)
+        rule = replace(self.rule, above=limit)
+        return replace(part.with_values(1), implicit=True, events=events, rule=rule)
+
+    def with_own_values(self) -> Ratings:
+        """Return interactions as the ratings from which `interactions_above` has taken them."""
+        if self.rule.above is None:
+            return self
+        rule = replace(self.rule, above=None)
+        collected = collect(
+            self.log.entries(), self.shape, rule, implicit=False, known_order=self.in_time_order
+        )
+        return replace(with_collected(self, collected), implicit=False)
+
+    def without_values(self) -> Ratings:
+        """Return interactions of weight 1, whose events have no other values."""
+        ratings = self.with_values(1)
         events = self.events
         if events is None:
             return ratings
         keys = events.users * np.int64(self.n_items) + events.items
         pairs = self.user_index_of_nonzeros() * np.int64(self.n_items) + self.indices
-        counts = np.isin(keys, pairs)
+        selected = np.isin(keys, pairs)
         if events.values is not None:
-            counts &= events.values.at() > 0
-        return replace(ratings, events=replace(events.take(counts), values=None))
+            selected &= events.values.at() > (self.rule.above or 0.0)
+        rule = replace(self.rule, policy="last", above=None)
+        return replace(ratings, events=replace(events.take(selected), values=None), rule=rule)
 
     @property
     def matrix(self) -> sp.csr_array[np.float32]:

@@ -613,6 +613,15 @@ def _convert_ratings(rows: Rows, rules: RowRules) -> None:
     rows.remarks.append(f"{counted(rows.keep(liked), 'row')} left out whose rating is false")
 
 
+def marks_unrated(levels: npt.NDArray[np.float32]) -> bool:
+    """Return whether ratings of -1 among others mark pairs that are not rated."""
+    return _are_whole(levels) and bool(levels[0] == -1 and levels[1] >= 0)
+
+
+def _are_whole(levels: npt.NDArray[np.float32]) -> bool:
+    return len(levels) >= _FEW_LEVELS and bool((levels == np.floor(levels)).all())
+
+
 def _judge_levels(rows: Rows) -> None:
     """Leave out ratings of -1 if others are from 0 on; remark on zeros among 1, 2, 3, ..."""
     found = _distribution(rows)
@@ -622,13 +631,11 @@ def _judge_levels(rows: Rows) -> None:
         return
     else:
         levels = rows.columns["rating"].unique().sort().to_numpy()
-    if len(levels) < _FEW_LEVELS or not (levels == np.floor(levels)).all():
-        return
-    if levels[0] == -1 and levels[1] >= 0:
+    if marks_unrated(levels):
         given = rows.decode().columns["rating"] != -1
         left_out = counted(rows.keep(given), "row")
         rows.remarks.append(f"{left_out} left out whose rating is -1 (not rated)")
-    elif levels[0] == 0 and levels[-1] in (5, 10):
+    elif levels[0] == 0 and levels[-1] in (5, 10) and _are_whole(levels):
         rows.remarks.append("some ratings are 0; add --missing 0 if a 0 means no rating")
 
 

@@ -129,6 +129,63 @@ def test_a_refit_with_new_ratings_is_a_fit_of_all(name):
     assert_same(after, fitted(name, everything))
 
 
+def values_of(case, n, person):
+    """Values of others, and of a person whose values make counts of grades, or the reverse."""
+    rng = np.random.default_rng(1)
+    grades, counts = rng.choice([1.0, 2.0, 3.0, 4.0, 5.0], n), np.ceil(rng.pareto(0.8, n))
+    if case == "counts of grades":
+        return np.where(person, np.ceil(10 + 40 * rng.pareto(0.6, n)), grades)
+    if case == "grades of counts":
+        return np.where(person, 900.0, counts)
+    if case == "grades of likes":
+        return np.where(person, 2.0 + grades % 3, 1.0)
+    if case == "likes of grades":
+        return np.where(person, 5.0, np.where(np.arange(n) % 250 == 0, 2.0, 5.0))
+    return np.where(person, -2.0, np.where(rng.random(n) < 0.3, -1.0, grades))  # "unrated"
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("auto", "file"), ("auto", "matrix"), ("popular", "frame"), ("popular", "matrix")],
+)
+@pytest.mark.parametrize(
+    "case",
+    ["counts of grades", "grades of counts", "grades of likes", "likes of grades", "unrated"],
+)
+def test_what_the_values_are_is_decided_without_the_person(case, name, form, tmp_path):
+    n = 6000
+    rng = np.random.default_rng(2)
+    person = np.arange(n) < {"grades of counts": 4000, "likes of grades": 5000}.get(case, 1500)
+    rows = pl.DataFrame({"user": rng.integers(0, 80, n), "item": rng.integers(0, 500, n)})
+    rows = rows.with_columns(
+        user=pl.when(pl.Series(person)).then(pl.lit(PERSON)).otherwise(pl.col("user") + 10),
+        item=pl.when(pl.Series(person)).then(pl.int_range(n)).otherwise(pl.col("item")),
+        value=values_of(case, n, person),
+    ).unique(["user", "item"], keep="first", maintain_order=True)
+
+    def fit(some):
+        if form == "matrix":
+            table = some.pivot("item", index="user", values="value").sort("user")
+            users, items = table["user"], [int(each) for each in table.columns[1:]]
+            matrix = table.drop("user").cast(pl.Float64).fill_null(np.nan).to_numpy()
+            ratings = Ratings.from_matrix(matrix, users=users, items=items)
+        elif form == "file":
+            some.write_csv(tmp_path / "ratings.csv")
+            ratings = tmp_path / "ratings.csv"
+        else:
+            ratings = Ratings.from_frame(some)
+        return Recommender(name).fit(ratings)
+
+    before, expected = fit(rows), fit(without(rows, PERSON))
+    if name == "auto" and case != "unrated":
+        assert before.ratings.implicit != expected.ratings.implicit
+    if name == "popular":
+        assert_same(before.update(forget=PERSON, refit=True), expected)
+    before.save(tmp_path / "m")
+    loaded = Recommender.load(tmp_path / "m")
+    assert_same(loaded.update(forget=PERSON, refit=True), expected)
+
+
 @pytest.mark.parametrize("unrated", [False, True])
 @pytest.mark.parametrize("name", ["als", "bayes", "ials", "spectral", "ease", "blend", "auto"])
 def test_the_encoding_of_features_never_saw_the_person(name, unrated):
