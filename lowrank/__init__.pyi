@@ -36,5 +36,6 @@ from .subset import leverage_scores as leverage_scores
 from .subset import select_columns as select_columns
 from .svd import SVD as SVD
 from .svd import ConvergenceWarning as ConvergenceWarning
+from .svd import singular_values as singular_values
 from .svd import truncated_svd as truncated_svd
 from .whitening import Whitening as Whitening

@@ -18,17 +18,17 @@ from lowrank.errors import (
     real_matrix,
 )
 from lowrank.kernels import pieces
-from lowrank.operators import largest_entry, safe_exponent
+from lowrank.operators import MatrixOperator, largest_entry, safe_exponent
 from lowrank.rank import noise_unit, threshold_factor, whole_spectrum
 from lowrank.svd import SVD, truncated_svd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from lowrank.arguments import MatrixLike, OperatorLike, RandomStateLike
-    from lowrank.operators import FloatArray, MatrixOperator
+    from lowrank.operators import Float64Array, FloatArray
 
 _CHUNK = 1 << 22  # maximum number of entries of a temporary array
 _FIRST_RANK = 16  # first rank to try; it is then doubled
@@ -38,8 +38,9 @@ _METHODS = ("hard", "soft", "shrink")
 class LowRank:
     """The n x m matrix ``left @ right.T``, stored as its two factors.
 
-    Products, sums, entries and norms are computed from the factors; only `toarray` and slices
-    create dense arrays. Indexing works as in NumPy: ``B[i, j]``, ``B[i]``, ``B[:, j]``,
+    Products, sums, entries and norms are computed from the factors. Dense arrays are created by
+    `toarray`, ``np.asarray``, slices, and sums with arrays. Functions such as `truncated_svd` take
+    it as an operator. Indexing works as in NumPy: ``B[i, j]``, ``B[i]``, ``B[:, j]``,
     ``B[2:4, [0, 5]]``, and two index arrays select pairs.
 
     Parameters
@@ -86,6 +87,11 @@ class LowRank:
         return self.left.shape[0], self.right.shape[0]
 
     @property
+    def ndim(self) -> int:
+        """Number of axes, 2."""
+        return 2
+
+    @property
     def rank(self) -> int:
         """Number of columns of the factors, an upper bound of the rank of the matrix."""
         return int(self.left.shape[1])
@@ -104,6 +110,17 @@ class LowRank:
     def error(self) -> float | None:
         """Frobenius distance to the approximated matrix, ``svd.error``, or None."""
         return None if self.svd is None else self.svd.error
+
+    @property
+    def matrix(self) -> LowRank:
+        """The matrix itself, as other results name theirs."""
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the dense array, for ``np.asarray`` and functions of NumPy."""
+        if copy is False:
+            raise ArgumentError("copy must not be False: the dense array of a LowRank is new.")
+        return self.toarray().astype(dtype or self.dtype, copy=False)
 
     @property
     def T(self) -> LowRank:  # noqa: N802
@@ -150,15 +167,25 @@ class LowRank:
     def __rmatmul__(self, other: Any) -> Any:
         return (self.T @ _operand(other, self.shape[0], -1).T).T
 
-    def __add__(self, other: Any) -> LowRank:
+    def __add__(self, other: Any) -> Any:
         if not isinstance(other, LowRank):
-            return NotImplemented
+            dense = _dense_operand(other)
+            return NotImplemented if dense is None else self.toarray() + dense
         if self.shape != other.shape:
             raise ArgumentError(f"shapes must be equal; got {self.shape} and {other.shape}.")
         return LowRank(np.hstack([self.left, other.left]), np.hstack([self.right, other.right]))
 
-    def __sub__(self, other: Any) -> LowRank:
-        return self + -other if isinstance(other, LowRank) else NotImplemented
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        if isinstance(other, LowRank):
+            return self + -other
+        dense = _dense_operand(other)
+        return NotImplemented if dense is None else self.toarray() - dense
+
+    def __rsub__(self, other: Any) -> Any:
+        dense = _dense_operand(other)
+        return NotImplemented if dense is None else dense - self.toarray()
 
     def __neg__(self) -> LowRank:
         return LowRank(-self.left, self.right)
@@ -206,6 +233,10 @@ class LowRank:
     def toarray(self) -> FloatArray:
         """Return the matrix as a dense array of shape (n, m)."""
         return self.left @ self.right.T
+
+    def as_operator(self) -> LowRankOperator:
+        """Return the matrix as the solvers see it, given by its products."""
+        return LowRankOperator(self)
 
     def frobenius_norm(self) -> float:
         """Return the Frobenius norm, from QR factorizations, without cancellation."""
@@ -472,6 +503,68 @@ def _taken(factor: FloatArray, key: Any, name: str) -> FloatArray:
             f"of such integers or of {size} booleans; got {key!r}."
         ) from None
     return taken
+
+
+def _dense_operand(other: Any) -> NDArray[Any] | None:
+    """Return an operand of a sum as an array, or None if it is a number or something else."""
+    array = np.asarray(other.toarray() if hasattr(other, "toarray") else other)
+    return array if array.ndim and array.dtype.kind in "fiub" else None
+
+
+def _longest_row(factor: FloatArray) -> float:
+    """Return the largest length of a row, without overflow of its squares."""
+    if not factor.size:
+        return 0.0
+    return float(np.hypot.reduce(factor.astype(np.float64), axis=1).max())
+
+
+class LowRankOperator(MatrixOperator):
+    """A matrix in factored form, as the solvers see it."""
+
+    def __init__(self, matrix: LowRank, dtype: np.dtype[Any] | None = None) -> None:
+        super().__init__(matrix.shape, dtype or matrix.dtype)
+        self.matrix = matrix
+        self._left = np.ascontiguousarray(matrix.left, self.dtype)
+        self._right = np.ascontiguousarray(matrix.right, self.dtype)
+        self.entries = self._left.size + self._right.size
+
+    @property
+    def peak(self) -> float:
+        """Largest absolute entry that the factors allow, by the lengths of their rows."""
+        return _longest_row(self._left) * _longest_row(self._right)
+
+    def column_squares(self, row: Float64Array) -> Float64Array:
+        """Return the sum of squares of each column of A - 1 row'."""
+        left = self._left.astype(np.float64)
+        means = left.mean(axis=0) if len(left) else left.sum(axis=0)
+        R = np.linalg.qr(left - means)[1]
+        within = np.square(R @ self._right.T.astype(np.float64)).sum(axis=0)
+        shift = self._right.astype(np.float64) @ means - row
+        squares: Float64Array = within + len(left) * shift**2
+        return squares
+
+    def column_means(self) -> Float64Array:
+        """Return the mean of each column."""
+        sums: Float64Array = self._right.astype(np.float64) @ self._left.sum(axis=0, dtype=float)
+        return sums / max(1, self.shape[0])
+
+    def scaled(self, factor: float) -> LowRankOperator:
+        """Return the operator of factor * A."""
+        return LowRankOperator(self.matrix * factor, self.dtype)
+
+    def wide(self) -> LowRankOperator:
+        """Return the operator with vectors, products and sums in float64."""
+        return LowRankOperator(self.matrix, np.dtype(np.float64))
+
+    def _matmat(self, X: FloatArray) -> FloatArray:
+        return self._left @ (self._right.T @ X)
+
+    def _rmatmat(self, Y: FloatArray) -> FloatArray:
+        return self._right @ (self._left.T @ Y)
+
+    def _toarray(self) -> FloatArray:
+        product: FloatArray = self._left @ self._right.T
+        return product
 
 
 def _operand(other: Any, size: int, axis: int) -> Any:

@@ -136,6 +136,9 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
     given: Any = by_blocks(A)
     if isinstance(given, MatrixOperator):
         return given
+    if hasattr(given, "as_operator"):  # a LowRank, whose module imports this one
+        operator: MatrixOperator = given.as_operator()
+        return operator
     if isinstance(given, LinearOperator):
         return ProductOperator(given, _working_dtype(given.dtype, given.shape))
     entries: Any
@@ -172,6 +175,8 @@ def entries_of(matrix: MatrixOperator, hint: str = "") -> Any:
         return matrix.array
     if isinstance(matrix, SparseOperator):
         return matrix.csr
+    if hasattr(matrix, "matrix"):  # a LowRank
+        return matrix.toarray()
     kind = "a LinearOperator" if isinstance(matrix, ProductOperator) else "centred rows"
     if isinstance(matrix, RowBlocks):
         kind = "RowBlocks (a numpy.memmap above 1 GB is read as RowBlocks)"

@@ -389,7 +389,7 @@ def by_blocks(matrix: Any) -> Any:
     Raises
     ------
     ArgumentTypeError
-        If it is a matrix that NumPy takes for a single object, such as a LowRank.
+        If it is a result that NumPy takes for a single object, such as a Completion.
     """
     is_array = hasattr(matrix, "__array__") or isinstance(matrix, MatrixOperator)
     if hasattr(matrix, "toarray") and not (is_array or _is_sparse(matrix)):

@@ -57,6 +57,15 @@ class RobustPCA:
     duality_gap: float
     iterations: int
 
+    @property
+    def matrix(self) -> LowRank:
+        """The low-rank part, as other results name their matrix."""
+        return self.low_rank
+
+    def toarray(self) -> FloatArray:
+        """Return the low-rank part as a dense array of shape (n, m)."""
+        return self.low_rank.toarray()
+
     def __repr__(self) -> str:
         share = self.sparse.nnz / max(1, math.prod(self.low_rank.shape))
         return (

@@ -7,7 +7,7 @@ import time
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
+    from lowrank.approximation import LowRank
     from lowrank.arguments import MatrixLike, OperatorLike, Problem, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray, MatrixOperator, Triplets
 
@@ -40,7 +41,7 @@ class ConvergenceWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SVD:
-    """The k largest singular triplets of an n x m matrix A; unpacks as ``U, s, Vt``.
+    """The k largest singular triplets of an n x m matrix A; unpacks and indexes as ``U, s, Vt``.
 
     Attributes
     ----------
@@ -85,6 +86,34 @@ class SVD:
 
     def __iter__(self) -> Iterator[FloatArray]:
         return iter((self.U, self.s, self.Vt))
+
+    def __len__(self) -> int:
+        return 3
+
+    @overload
+    def __getitem__(self, index: int) -> FloatArray: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[FloatArray, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> FloatArray | tuple[FloatArray, ...]:
+        return (self.U, self.s, self.Vt)[index]
+
+    @property
+    def Vh(self) -> FloatArray:  # noqa: N802
+        """The right singular vectors under the name that NumPy and SciPy give them, ``Vt``."""
+        return self.Vt
+
+    @property
+    def matrix(self) -> LowRank:
+        """The product ``U diag(s) Vt`` in factored form."""
+        from lowrank.approximation import LowRank  # which imports this module
+
+        return LowRank(self.U * self.s, self.Vt.T, svd=self)
+
+    def toarray(self) -> FloatArray:
+        """Return the product as a dense array of shape (n, m)."""
+        return self.matrix.toarray()
 
     def __repr__(self) -> str:
         return (
@@ -326,6 +355,30 @@ def truncated_svd(
     """
     problem = validated(A, k, method, tol, center, random_state)
     return _solved(problem, stacklevel=3)._rounded(problem.matrix.dtype)
+
+
+def singular_values(
+    A: OperatorLike,
+    k: int | None = None,
+    *,
+    method: str = "auto",
+    tol: float | None = None,
+    center: ArrayLike | bool | None = None,
+    random_state: RandomStateLike = 0,
+) -> FloatArray:
+    """Return the k largest singular values in descending order, by default all, shape (k,).
+
+    The other parameters, the errors and the warnings are those of `truncated_svd`.
+
+    Examples
+    --------
+    >>> singular_values([[3.0, 0.0], [0.0, -4.0]])
+    array([4., 3.])
+    """
+    matrix = as_operator(A)
+    rank = min(matrix.shape) if k is None else k
+    problem = validated(matrix, rank, method, tol, center, random_state)
+    return _solved(problem, stacklevel=3).s.astype(problem.matrix.dtype, copy=False)
 
 
 def unrounded_svd(

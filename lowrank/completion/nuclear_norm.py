@@ -96,6 +96,10 @@ class SoftImputation:
         """The completed matrix in factored form."""
         return LowRank(self.U * self.s, self.Vt.T)
 
+    def toarray(self) -> FloatArray:
+        """Return the completed matrix as a dense array of shape (n, m)."""
+        return self.matrix.toarray()
+
 
 @dataclass(frozen=True, eq=False)
 class HeldOutPath:
