@@ -37,7 +37,10 @@ _METRICS = (
 )
 _DETAILS = "As in `recsys fit --help` and `recsys split --help`"
 _HINTS = {"--metric": _METRICS, "--metrics": _METRICS}
-_NOT_ONLINE = ("--train", "--test", "--model", "--per-user", "--report", "--fail-if")
+_NOT_ONLINE = (
+    *("--relevant-from", "--train", "--test", "--model"),
+    *("--per-user", "--report", "--fail-if"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,9 @@ class _Request:
         "N",
         "Number of random items to rank held-out items among, instead of all.",
         type=click.IntRange(min=1),
+    )
+    relevant_from: float | None = cli.declared(
+        "RATING", "Lowest test rating of a relevant item.", type=float, show_default="all ratings"
     )
     diversity: float = cli.declared(
         "X",
@@ -129,6 +135,7 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
             models,
             splits,
             ns,
+            relevant_from=request.relevant_from,
             candidates=request.candidates,
             new=request.new,
             diversity=request.diversity,

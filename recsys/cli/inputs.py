@@ -534,6 +534,7 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     """Read users (by default one new user), known items and, if present, ratings."""
     import polars as pl
 
+    from recsys.changes import plausible_range
     from recsys.data.rows import RowOptions, RowRules
     from recsys.folding import NEW_USER
     from recsys.readers.id_lists import read_history
@@ -552,6 +553,13 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     if "user" not in frame.columns:
         frame = frame.with_columns(pl.lit(NEW_USER).alias("user"))
     frame = frame.filter(pl.Series(_known(path, frame["item"], items, "rows are of unknown items")))
+    low, _ = plausible_range(recommender.ratings)
+    if "rating" in frame.columns and low > 0:
+        grades = frame["rating"].cast(pl.Float64, strict=False)
+        n_zeros = int((grades == 0).sum())
+        if n_zeros:
+            frame = frame.filter((grades != 0).fill_null(True))
+            note(f"{path}: {counted(n_zeros, 'row')} left out whose rating is 0 (not rated)")
     are_summed = {"event", "value"} & {*frame.columns}
     repeated = len(frame) - frame.select("user", "item").n_unique()
     if repeated and not are_summed:

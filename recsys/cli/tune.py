@@ -52,6 +52,9 @@ class _Search:
         type=click.Choice(("tpe", "random", "grid")),
         default="tpe",
     )
+    relevant_from: float | None = cli.declared(
+        "RATING", "Lowest test rating of a relevant item.", type=float, show_default="all ratings"
+    )
     study: str | None = cli.declared(
         "PATH", "File of the trials, with which an interrupted search can be continued."
     )

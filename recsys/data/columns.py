@@ -70,9 +70,11 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "parentasin",
         "movie product book track artist song album game film course",
         "venueid placeid poiid bookmarkid beerid jokeid hotelid restaurantid jobid newsid",
+        "const tconst",  # of IMDb
     ),
     "rating": (
         "rating ratings score stars overall bookrating movierating userrating starrating myscore "
+        "myrating yourrating "
         "reviewscore",
         "value count plays playcount weight listens clicks grade",
         "liked isliked like favorite favourite recommended isrecommended",
@@ -84,7 +86,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "purchasedate orderdate invoicedate reviewdate tdat eventdate ratingdate orderedat "
         "purchasedat boughtat ratedat reviewedat playedat listenedat watchedat viewedat clickedat "
         "occurredat ordertime purchasetime reviewtime ordertimestamp",
-        "utctimestamp transactiondate transactiontime transactiondt dateadded",
+        "utctimestamp transactiondate transactiontime transactiondt daterated dateadded",
     ),
     "event": (
         "event eventtype eventname interactiontype",

@@ -114,6 +114,7 @@ def tune(
     random_state: int = 0,
     threads: int | None = None,
     features: bool | Sequence[str] = True,
+    relevant_from: float | None = None,
     on_trial: Callable[[Trial, Trial], None] | None = None,
     on_step: Callable[[int, Step], None] | None = None,
 ) -> Tuning:
@@ -161,6 +162,8 @@ def tune(
         Number of threads, by default all available cores.
     features : bool or sequence of str
         As in `Recommender.fit`.
+    relevant_from : float, optional
+        Minimum rating of a relevant validation item. By default, all are relevant.
     on_trial, on_step : callable, optional
         `on_trial` is called after each trial with the `Trial` and the best one so far; `on_step`
         after each iteration with the number of the trial and a `Step`.
@@ -214,7 +217,7 @@ def tune(
     common = {each.name: settings[each.name] for each in parameters(model) if each.name in settings}
     common |= fixed
     sample = _sample_users(split, random_state)
-    task = _Objective(model, metric, searched, fixed, common, split, sample)
+    task = _Objective(model, metric, searched, fixed, common, split, sample, relevant_from)
     mark = fingerprint(data)
     kept = _open_study(study, task.identity(mark, random_state), task)
     _search(kept, task, sampler, trials, timeout, random_state, on_trial, on_step)
@@ -254,6 +257,7 @@ class _Objective:
     common: dict[str, Any]
     split: Split
     sample: Split
+    relevant_from: float | None = None
 
     @property
     def minimize(self) -> bool:
@@ -272,6 +276,8 @@ class _Objective:
             "validation part": {"method": self.split.method, **held_out},
             "seed": random_state,
         }
+        if self.relevant_from is not None:
+            arguments["relevant from"] = self.relevant_from
         return dict(json.loads(json.dumps(arguments)))
 
     def suggest(self, trial: optuna.Trial, is_first: bool) -> dict[str, float | None]:
@@ -344,7 +350,7 @@ class _Objective:
             predicted = predicted_ratings(served, test)
             predicted = np.clip(predicted, *split.train.grade_range())
             return (rmse if kind == "rmse" else mae)(predicted, test.values)
-        task = RankingTask.of(split, int(n))
+        task = RankingTask.of(split, int(n), self.relevant_from)
         values, _ = measure_lists(task.recommend(served), task, [int(n)], [METRICS[kind]])
         return float(np.mean(values[self.metric]))
 

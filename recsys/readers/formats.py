@@ -170,7 +170,12 @@ def read_jsonl(
     passing = BadRows(request.rules.bad_rows)  # bad rows of the sample are counted below
     sample = [fields for _, fields in islice(json_objects(data, passing), SAMPLE)]
     names = _keys(sample)
-    if len(sample) == 1 and any(isinstance(each, list | dict) for each in sample[0].values()):
+    paths = _paths(request, sample)
+    if paths:
+        sample = [_with_paths(fields, paths) for fields in sample]
+        names = _keys(sample)
+    is_alone = len(sample) == 1 and not paths
+    if is_alone and any(isinstance(each, list | dict) for each in sample[0].values()):
         raise DataError(
             f"{data.name} is one nested JSON object, with the keys {', '.join(names)}; write one "
             "object per rating, one per line or in an array."
@@ -183,10 +188,10 @@ def read_jsonl(
         names, request, data.name, required, lambda place: [row.get(names[place]) for row in sample]
     )
     bad, lines = BadRows(request.rules.bad_rows), pl.Series(dtype=pl.Int64)
-    rows = _read_fast(data, names, roles, sample) if nested is None else None
+    rows = _read_fast(data, names, roles, sample) if nested is None and not paths else None
     if rows is None:
         values: dict[str, list[Any]] = {"line": [], **{role: [] for role in roles}}
-        objects = json_objects(data, bad)
+        objects = ((n, _with_paths(fields, paths)) for n, fields in json_objects(data, bad))
         for line, fields in ((n, row) for n, each in objects for row in _unnested(each, nested)):
             found = {role: fields.get(names[place]) for role, place in roles.items()}
             problem = next(filter(None, (_problem(role, found[role]) for role in found)), None)
@@ -213,6 +218,33 @@ def read_jsonl(
     form += f", a row for each of {nested}" * (nested is not None)
     name = _name_of_ratings(names, roles)
     return replace(rows, layout=f"{form}, {description}", place=place_of, bad=bad, name=name)
+
+
+def _paths(request: Request, sample: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Return the requested columns that are fields of nested objects, such as "context.user.id"."""
+    paths: dict[str, list[str]] = {}
+    for name in request.columns.values():
+        keys = name.split(".")
+        is_nested = len(keys) > 1 and not any(name in fields for fields in sample)
+        if is_nested and any(_at_path(fields, keys) is not None for fields in sample):
+            paths[name] = keys
+    return paths
+
+
+def _at_path(fields: Any, keys: Sequence[str]) -> Any:
+    """Return the value of a field of nested objects, or None."""
+    for key in keys:
+        if not isinstance(fields, dict):
+            return None
+        fields = fields.get(key)
+    return fields
+
+
+def _with_paths(fields: dict[str, Any], paths: dict[str, list[str]]) -> dict[str, Any]:
+    """Return an object with the fields at some paths next to its own."""
+    if not paths:
+        return fields
+    return {**fields, **{name: _at_path(fields, keys) for name, keys in paths.items()}}
 
 
 def _keys(rows: list[dict[str, Any]]) -> list[str]:
