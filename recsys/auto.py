@@ -232,7 +232,7 @@ class Auto(Model):
 
     @property
     def _takes_features(self) -> bool:
-        """Whether some candidate uses features."""
+        """Return whether some candidate uses features."""
         if self._choice is None:
             return True
         models = (each.unfitted(0, None) for each in self._choice.candidates)
@@ -410,7 +410,7 @@ def feedback_of(ratings: Ratings) -> Feedback:
 def as_implicit(ratings: Ratings) -> Ratings:
     """Return the ratings as implicit feedback, with all values 1.
 
-    If nearly all are the same, lower ones are left out, because they are no likes.
+    If nearly all are the same, lower ones are left out, because they are dislikes.
     """
     feedback = feedback_of(ratings)
     if ratings.implicit and feedback.kind == "counts":

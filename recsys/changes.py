@@ -67,7 +67,7 @@ class Change:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the ratings are the same as before."""
+        """Return whether the ratings are the same as before."""
         has_changed = len(self.changed_users) or len(self.changed_items)
         return not (self.n_added or self.n_removed or has_changed)
 

@@ -81,7 +81,7 @@ class Plan:
 
     @property
     def description(self) -> str:
-        """What changes, in words."""
+        """Description of what changes, in words."""
         change = self.change
         parts = [counted(change.n_added, "new event")]
         if change.n_repeated:

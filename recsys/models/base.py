@@ -218,7 +218,7 @@ class Model:
 
     @property
     def _takes_features(self) -> bool:
-        """Whether features of the ratings would be used, after `_plan`."""
+        """Return whether features of the ratings would be used, after `_plan`."""
         return self.uses_features
 
     def _with_request(self, request: FitRequest) -> Self:
