@@ -12,12 +12,14 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import polars as pl
 
 from recsys.changes import described
 from recsys.data.csr import Values
 from recsys.data.events import collect
 from recsys.data.features import FeatureRequest, Features
 from recsys.data.feedback import judge
+from recsys.data.ids import integers_if_whole
 from recsys.data.ratings import Ratings, has_items, has_ratings, restricted, with_collected
 from recsys.data.rows import Policy, marks_unrated
 from recsys.models.base import Step
@@ -36,7 +38,8 @@ def refitted(recommender: R, ratings: Ratings, on_step: Callable[[Step], None] |
         model = requested_model(request)
     else:
         model = type(recommender.model)(**recommender.model.get_params())
-    ratings = judged_again(without_unrated(ratings), recommender.provenance.reading)
+    ratings = with_ids_read_again(without_unrated(ratings))
+    ratings = judged_again(ratings, recommender.provenance.reading)
     ratings = model._plan(with_tables_typed_again(ratings))
     return type(recommender)(model)._fit(encoded_again(ratings), on_step)
 
@@ -46,6 +49,21 @@ def without_unrated(ratings: Ratings) -> Ratings:
     users = has_ratings(ratings) | ~described(ratings, "user")
     items = has_items(ratings) | ~described(ratings, "item")
     return restricted(ratings, users, items)
+
+
+def with_ids_read_again(ratings: Ratings) -> Ratings:
+    """Return ratings whose ids of text files are integers if all remaining ones are."""
+    ids = {"user": ratings.users.values, "item": ratings.items.values}
+    read = dict(ids)
+    for side in ratings.untyped:
+        values = ids[side]
+        if values.dtype == pl.String:
+            integers = integers_if_whole(values)
+            if integers.n_unique() == len(values):
+                read[side] = integers
+    if all(read[side].dtype == ids[side].dtype for side in ids):
+        return ratings
+    return ratings.relabelled(read["user"], read["item"])
 
 
 def judged_again(ratings: Ratings, reading: Mapping[str, Any]) -> Ratings:

@@ -243,6 +243,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     features : dict
         Blocks of the encoded features of users and of items.
     feature_request : FeatureRequest or None
+    untyped : list of str
         As in `Ratings`.
     title : str or None
         Column of the item table with titles.
@@ -270,6 +271,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     files: dict[FileName, FileEntry]
     features: dict[Side, list[BlockEntry]] = {}
     feature_request: FeatureRequest | None = None
+    untyped: list[Side] = []
     period: tuple[str, str] | None = None
     parent: str | None = None
     tag: str | None = None
@@ -769,6 +771,7 @@ def _saved_ratings(
         rule=manifest.rule.to_rule(),
         scale=_saved_scale(manifest),
         feature_request=manifest.feature_request,
+        untyped=tuple(manifest.untyped),
         in_time_order=found.get("ratings/in_time_order"),
     )
     if levels is not None and data.max(initial=0) >= len(levels):

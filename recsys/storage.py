@@ -150,6 +150,7 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
         "source": known.source if source is None else str(source),
         "features": blocks,
         "feature_request": ratings.feature_request,
+        "untyped": list(ratings.untyped),
         "title": None if ratings.item_table is None else ratings.item_table.title,
         "rule": schema.RuleEntry.from_rule(ratings.rule),
         "feedback": schema.FeedbackEntry.from_feedback(ratings.feedback),

@@ -121,6 +121,8 @@ class Ratings:
         Decision of the reader on the values: grades, counts of interactions, ...
     scale : tuple of float, or None
         Lowest and highest grade, if they were given.
+    untyped : tuple of {"item", "user"}
+        Ids of a text file, which are integers if all are in the form of integers.
 
     Examples
     --------
@@ -149,6 +151,7 @@ class Ratings:
     in_time_order: npt.NDArray[np.bool_] | None = None
     feedback: Feedback | None = None
     scale: tuple[float, float] | None = None
+    untyped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         nnz = int(self.indptr[-1])
@@ -627,6 +630,16 @@ class Ratings:
             in_time_order=in_time_order,
         )
 
+    def relabelled(self, users: pl.Series, items: pl.Series) -> Ratings:
+        """Return the same ratings with other distinct ids, given in the order of the present ones.
+
+        Features are left out.
+        """
+        user_ids, item_ids = Ids(users, "user"), Ids(items, "item")
+        indices = user_ids.find(users), item_ids.find(items)
+        bare = replace(self, item_features=None, user_features=None)
+        return bare._reordered(user_ids, item_ids, *indices)
+
     def _reordered(
         self,
         users: Ids,
@@ -639,7 +652,14 @@ class Ratings:
         entries.rows = user_indices[entries.rows].astype(np.int32)
         entries.columns = item_indices[entries.columns].astype(np.int32)
         shape = len(users), len(items)
-        collected = collect(entries, shape, self.rule, implicit=self.implicit)
+        known_order = self.in_time_order
+        if known_order is not None:
+            remaining = user_indices >= 0
+            known_order = np.ones(len(users), np.bool_)
+            known_order[user_indices[remaining]] = self.in_time_order[remaining]  # type: ignore
+        collected = collect(
+            entries, shape, self.rule, implicit=self.implicit, known_order=known_order
+        )
         empty = np.zeros(len(users) + 1, np.int64)
         renamed = replace(
             self.take(np.zeros(self.nnz, np.bool_)), users=users, items=items, indptr=empty
@@ -758,7 +778,8 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
         rows.remarks.append(f"{pairs} left out whose weights add up to zero or less")
     source = Source.of(name, rows, collected.csr.n_duplicates, policy)
     ratings = _of_collected(users, items, collected, rows.implicit, source)
-    return replace(ratings, feedback=rows.feedback, scale=rows.scale)
+    untyped = tuple(sorted(rows.untyped))
+    return replace(ratings, feedback=rows.feedback, scale=rows.scale, untyped=untyped)
 
 
 def with_options(ratings: Ratings, options: Mapping[str, Any], rules: RowRules) -> Ratings:

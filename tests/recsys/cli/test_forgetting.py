@@ -132,3 +132,17 @@ def test_a_refit_with_new_ratings_has_the_files_of_one_fit(run, folders, name):
     run("fit", "old/ratings.csv", *options, "--out", "m")
     run("update", "m", "new/ratings.csv", "--refit", "--out", "found")
     assert_same_files("found", "expected")
+
+
+@pytest.mark.parametrize("name", ["als", "interactions", "events"])
+def test_ids_are_integers_again_without_a_person_of_another_kind(run, name):
+    """The id of the person, and of an item of the person, make texts of all ids."""
+    rows = ratings().with_columns(pl.col("user", "item").str.replace(r"^(user|item)-", ""))
+    others = rows.filter(pl.col("user") != SECRET)
+    rows = rows.with_columns(item=pl.col("item").replace("777", "a-song"))
+    rows.write_csv("with.csv")
+    others.write_csv("without.csv")
+    run("fit", "with.csv", *MODELS[name], "--out", "m")
+    run("fit", "without.csv", *MODELS[name], "--out", "expected")
+    run("update", "m", "--forget-user", SECRET, "--refit", "--out", "found")
+    assert_same_files("found", "expected")
