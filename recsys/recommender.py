@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from lowrank.kernels.topk import Ties
 from recsys import folding, predictions
 from recsys.data.features import TableLike
 from recsys.data.frames import FrameLike, listed
@@ -32,7 +33,7 @@ from recsys.readers import as_ratings
 from recsys.reranking import ColdUser, Request, requested
 from recsys.schema import Saved, load_model
 from recsys.storage import save_model
-from recsys.topn import Cosine, KnownUsers, Scorer, TopN, top_n
+from recsys.topn import Cosine, CsrPairs, KnownUsers, Scorer, TopN, top_n
 from recsys.update import reading_of, updated
 from recsys.user_columns import check_columns
 
@@ -443,7 +444,8 @@ class Recommender:
         polars DataFrame
             Columns user, item, rank (Int32, from 1), score (Float32; for ratings, the prediction,
             not clipped, minus a discount for items with few ratings), title if the items have any,
-            and new (Boolean) if items may have no ratings. Ties are ordered by item id.
+            and new (Boolean) if items may have no ratings. Items with equal scores are in a random
+            order of their ids, which is the same for all users.
         """
         others = (items, block, where, history, where_user, user_features, at_most, per)
         plain = exclude_seen and not diversity and cold_start in ("error", "popular")
@@ -520,7 +522,8 @@ class Recommender:
         if items is not None:
             return self._similar("item", items, n, self._item_similarity)
         texts = [text] if isinstance(text, str) else list(cast(Sequence[str], text))
-        blocks = top_n(predictions.text_similarity(self.ratings, texts), np.arange(len(texts)), n)
+        scorer = predictions.text_similarity(self.ratings, texts)
+        blocks = top_n(scorer, np.arange(len(texts)), n, ties=Ties(self.ratings.items.hashes))
         return self._joined(blocks, pl.Series("text", texts, dtype=pl.String), self.ratings.items)
 
     def similar_users(self, users: IdsLike, n: int = 10) -> pl.DataFrame:
@@ -530,7 +533,8 @@ class Recommender:
     def _similar(self, kind: str, queries: IdsLike, n: int, scorer: Scorer) -> pl.DataFrame:
         ids: Ids = getattr(self.ratings, f"{kind}s")
         places = ids.index(listed(queries))
-        blocks = top_n(scorer, places, n, exclude=Cosine.exclude_itself)
+        ties = Ties(ids.hashes)
+        blocks = top_n(scorer, places, n, exclude=Cosine.exclude_itself, ties=ties)
         return self._joined(blocks, ids.take(places), ids)
 
     def _joined(self, blocks: Iterator[TopN], labels: pl.Series, ids: Ids) -> pl.DataFrame:
@@ -554,7 +558,8 @@ class Recommender:
     @cached_property
     def _known_users(self) -> KnownUsers:
         rated = None if self._new is None or self.model.uses_features else ~self._new
-        return KnownUsers(self.model, self.ratings.indptr, self.ratings.indices, rated)
+        seen = CsrPairs(self.ratings.indptr, self.ratings.indices)
+        return KnownUsers(self.model, seen, rated, Ties(self.ratings.items.hashes))
 
     @cached_property
     def _popular(self) -> Popular:

@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from lowrank import kernels
+from lowrank.kernels.topk import Ties
 from recsys.data.frames import listed
 from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
@@ -84,7 +85,7 @@ def requested(
     if new is not None and not model.uses_features:
         allowed, new = ~new if allowed is None else allowed & ~new, None
     limited: dict[str, Any] = {"exclude": CsrPairs(*seen) if len(seen[1]) else None}
-    limited["allowed"] = allowed
+    limited |= {"allowed": allowed, "ties": Ties(ratings.items.hashes)}
     search: Search = partial(top_n, model, **limited)
     if popular is not None and (places >= model.n_users).any():
         search = with_strangers(model, popular, **limited)

@@ -77,8 +77,8 @@ def shortlist(path: str | Path, users: Sequence[str], n: int) -> Shortlist | Non
     """Return the n best items that each user has not rated, or None if a `Recommender` is needed.
 
     It is needed if the model is damaged or its scores have no factored form, if a user is unknown,
-    if no user has any items left, and without compiled kernels. Each of `users` is an id, or
-    several ids between commas; a repeated id counts once.
+    if no user has any items left, if two scores are equal, and without compiled kernels. Each of
+    `users` is an id, or several ids between commas; a repeated id counts once.
     """
     try:
         if backend().name != "compiled":
@@ -196,10 +196,13 @@ class _Model:
         if is_new.any() and not self.places_new:
             raise LookupError("items that are not recommended")
         limits: dict[str, Any] = {"sparse": form.sparse, "seen": seen}
-        found = top_k(form.users, form.items, n, offset=form.offset, bias=form.bias, **limits)
+        found = top_k(form.users, form.items, n + 1, offset=form.offset, bias=form.bias, **limits)
         if not found.counts.any():
             raise LookupError("no items")
-        rows, ranks = np.nonzero(np.arange(found.items.shape[1]) < found.counts[:, None])
+        is_found = np.arange(found.items.shape[1]) < found.counts[:, None]
+        if (is_found[:, 1:] & (found.scores[:, 1:] == found.scores[:, :-1])).any():
+            raise LookupError("ties, whose order depends on the hashes of all ids")
+        rows, ranks = np.nonzero(is_found[:, :n])
         shown, scores = found.items[rows, ranks].tolist(), found.scores[rows, ranks]
         columns: dict[str, list[Any]] = {
             "user": [user_ids[place] for place in places[rows]],

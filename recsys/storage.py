@@ -54,6 +54,7 @@ from recsys import schema
 from recsys.addresses import Location, located
 from recsys.atomic import hidden_names, put_in_place, recover, unfinished_directory
 from recsys.data.features import Features
+from recsys.data.ids import joined_texts
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.messages import system_reason
@@ -389,9 +390,7 @@ def encoded(series: pl.Series) -> tuple[schema.ColumnType, dict[str, NDArray[Any
     if isinstance(series.dtype, pl.String | pl.Categorical | pl.Enum):
         kind = "list" if kind == "list" else "text"
         texts = series.cast(pl.String).fill_null("")
-        lengths = np.append(0, texts.str.len_bytes().to_numpy())
-        arrays["_offsets"] = np.cumsum(lengths, dtype=np.int64)
-        arrays["_bytes"] = np.frombuffer((texts.str.join().item() or "").encode(), dtype=np.uint8)
+        arrays["_bytes"], arrays["_offsets"] = joined_texts(texts)
         return kind, arrays
     if series.dtype == pl.Date:
         kind, series = "date", series.cast(pl.Int32)

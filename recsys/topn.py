@@ -1,8 +1,9 @@
 """Exact top-N over all items, in blocks of users.
 
-The result of a user does not depend on the other users of the query, bit for bit. Ties go to the
-lower item index. If scores have a factored form (`Scorer._factor_form`), a compiled kernel scores
-and selects without storing the scores; see `lowrank.kernels.retrieval.top_k`.
+The result of a user does not depend on the other users of the query, bit for bit. Equal scores are
+in a random order, given by `ties`, or else in the order of the items. If scores have a factored
+form (`Scorer._factor_form`), a compiled kernel scores and selects without storing the scores; see
+`lowrank.kernels.retrieval.top_k`.
 
 Otherwise the scores of a block are computed together, and their rounding may depend on the block.
 The cut is therefore widened by a bound on the rounding (`Scorer._score_error`), and the candidates
@@ -14,16 +15,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.kernels.retrieval import top_k
-from lowrank.kernels.topk import SearchOrder, item_order
-from recsys.errors import check_whole
-from recsys.models.base import Floats, Indices
+from lowrank.kernels.topk import Hashes, SearchOrder, Ties, item_order, mixed
+from recsys.errors import DataError, check_whole
+from recsys.models.base import Floats, Indices, Model
 from recsys.models.factor_form import FactorForm
 
 Exclude = Callable[[Indices], tuple[Indices, NDArray[np.integer[Any]]]]
@@ -33,6 +34,7 @@ _BLOCK_RESULTS = 2**20  # maximum number of results of a block of users
 _BLOCK_FACTORS = 2**23  # user factors of a block for the kernel: 32 MB
 _SAMPLE, _TOGETHER = 16, 4  # users of a timing trial: in total, and per search
 _PAYS_AFTER = 32  # number of small searches after which the items are ordered
+_MANY = 64  # candidates of a user, in addition to n, from which the best are selected one by one
 
 
 class Scorer(Protocol):
@@ -86,6 +88,7 @@ def top_n(
     exclude: Exclude | None = None,
     allowed: NDArray[np.bool_] | None = None,
     order: SearchOrder | None = None,
+    ties: Ties | None = None,
 ) -> Iterator[TopN]:
     """Find the n best items of each user.
 
@@ -104,9 +107,21 @@ def top_n(
     order : SearchOrder, optional
         The result of `search_order` for the scorer and `allowed`, which makes small searches
         faster.
+    ties : Ties, optional
+        Random order of equal scores, such as `user_ties`, for these users. By default, the lower
+        item comes first.
     """
     check_n(n)
-    return _blocks(scorer, users, int(n), exclude, allowed, order)
+    return _blocks(scorer, users, int(n), exclude, allowed, order, ties)
+
+
+def user_ties(items: Hashes, users: Hashes, random_state: int = 0) -> Ties:
+    """Return a random order of equal scores that differs between users, for an evaluation.
+
+    It depends on the hashes of the ids and the seed only, and so is the same with more items.
+    """
+    seed = np.array([random_state % 2**64], np.uint64)
+    return Ties(items, mixed(users ^ mixed(seed)))
 
 
 def search_order(
@@ -135,6 +150,14 @@ def search_order(
     return order if ordered < without else None
 
 
+class SearchOptions(TypedDict):
+    """Options of `top_n` that are the same for all users."""
+
+    allowed: NDArray[np.bool_] | None
+    order: SearchOrder | None
+    ties: Ties | None
+
+
 class KnownUsers:
     """Search for the best new items of a few users at a time.
 
@@ -142,11 +165,15 @@ class KnownUsers:
     """
 
     def __init__(
-        self, scorer: Scorer, indptr: Indices, items: Any, allowed: NDArray[np.bool_] | None
+        self,
+        scorer: Scorer,
+        seen: CsrPairs,
+        allowed: NDArray[np.bool_] | None = None,
+        ties: Ties | None = None,
     ) -> None:
-        self.allowed = allowed
+        self.allowed, self.ties = allowed, ties
         self.order: SearchOrder | None = None
-        self._scorer, self._seen, self._searches = scorer, CsrPairs(indptr, items), 0
+        self._scorer, self._seen, self._searches = scorer, seen, 0
         self._popularity: float | None = getattr(scorer, "popularity", None)
 
     def prepare(self) -> None:
@@ -163,8 +190,12 @@ class KnownUsers:
         self._searches += 1
         if self._searches == _PAYS_AFTER:
             self.prepare()
-        limits: dict[str, Any] = {"allowed": self.allowed, "order": self.order}
-        return top_n(self._scorer, users, n, exclude=self._seen, **limits)
+        return top_n(self._scorer, users, n, exclude=self._seen, **self.options)
+
+    @property
+    def options(self) -> SearchOptions:
+        """Options of `top_n` for these items."""
+        return {"allowed": self.allowed, "order": self.order, "ties": self.ties}
 
 
 def check_n(n: object) -> None:
@@ -186,13 +217,14 @@ class CsrPairs:
 
 
 def select(
-    scores: Floats,
+    scores: NDArray[np.floating[Any]],
     n: int,
     *,
     error: Floats | None = None,
     exact: Callable[[Indices, Indices], Floats] | None = None,
+    ties: Ties | None = None,
 ) -> TopN:
-    """Find the n largest scores of each row, sorted by row, descending score, item.
+    """Find the n largest scores of each row, sorted by row and descending score.
 
     `scores` are overwritten; minus infinity and NaN are never selected. With `exact`, the entries
     are ranked by the scores that it returns for rows and items, from which `scores` may differ by
@@ -207,11 +239,40 @@ def select(
         chosen &= losses <= np.where(np.isnan(cut), np.float32(np.inf), cut)[:, None]
     rows, items = np.divmod(np.flatnonzero(chosen), max(1, scores.shape[1]))
     found = -losses[rows, items] if exact is None else exact(rows, items)
-    order = np.lexsort((items, -found, rows))
+    kept = _largest(rows, items, found, n, ties)
+    rows, items, found = rows[kept], items[kept], found[kept]
+    places = items if ties is None else ties.places(rows, items)
+    order = np.lexsort((places, -found, rows))
     counts = np.bincount(rows, minlength=len(scores))
     ranks = np.arange(1, len(rows) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
-    kept = order[ranks <= n]
-    return TopN(rows[kept], items[kept], ranks[ranks <= n].astype(np.int32), found[kept])
+    order = order[ranks <= n]
+    return TopN(
+        rows[order],
+        items[order],
+        ranks[ranks <= n].astype(np.int32),
+        found[order].astype(np.float32, copy=False),
+    )
+
+
+def _largest(
+    rows: Indices, items: Indices, scores: Floats, n: int, ties: Ties | None
+) -> NDArray[Any]:
+    """Return a mask of candidates, grouped by row, without most that are not among the n best.
+
+    Rows in which many items have the same score would take long to sort.
+    """
+    kept = np.ones(len(rows), np.bool_)
+    counts = np.bincount(rows)
+    ends = np.cumsum(counts)
+    for row in np.flatnonzero(counts > n + _MANY):
+        part = slice(ends[row] - counts[row], ends[row])
+        losses = -scores[part]
+        cut = np.partition(losses, n - 1)[n - 1]
+        kept[part] = losses < cut
+        equal = part.start + np.flatnonzero(losses == cut)
+        places = items[equal] if ties is None else ties.places(rows[equal], items[equal])
+        kept[equal[np.argsort(places)[: n - np.count_nonzero(kept[part])]]] = True
+    return kept
 
 
 def inverse_lengths(vectors: Floats) -> Floats:
@@ -288,6 +349,7 @@ def _blocks(
     exclude: Exclude | None,
     allowed: NDArray[np.bool_] | None,
     order: SearchOrder | None,
+    ties: Ties | None,
 ) -> Iterator[TopN]:
     """Yield at least one block; blocks are larger if the kernel computes the scores."""
 
@@ -300,17 +362,20 @@ def _blocks(
     if len(users) > size and is_compiled and (form := scorer._factor_form(users[:0])) is not None:
         size = max(size, size_of_block(form.users.shape[1], _BLOCK_FACTORS))
     for start in range(0, max(1, len(users)), size):
-        part = users[start : start + size]
+        rows = slice(start, start + size)
+        part = users[rows]
+        ties_of_part = None if ties is None else ties.take(rows)
         form = scorer._factor_form(part) if is_compiled else None
         if form is None:
-            top = _by_scores(scorer, part, n, exclude, allowed)
+            top = _by_scores(scorer, part, n, exclude, allowed, ties_of_part)
         else:
-            top = _by_factors(form, part, n, exclude, allowed=allowed, order=order)
+            options: SearchOptions = {"allowed": allowed, "order": order, "ties": ties_of_part}
+            top = _by_factors(form, part, n, exclude, options)
         yield TopN(top.rows + start, top.items, top.ranks, top.scores)
 
 
 def _by_factors(
-    form: FactorForm, users: Indices, n: int, exclude: Exclude | None, **limits: Any
+    form: FactorForm, users: Indices, n: int, exclude: Exclude | None, options: SearchOptions
 ) -> TopN:
     seen = None  # pairs to leave out, in the form of the kernel
     if isinstance(exclude, CsrPairs):
@@ -320,8 +385,17 @@ def _by_factors(
         order = np.argsort(rows, kind="stable")
         indptr = np.searchsorted(rows[order], np.arange(len(users) + 1))
         seen = kernels.Seen(np.arange(len(users)), indptr, items[order].astype(np.int32))
-    given = {name: getattr(form, name) for name in ("offset", "bias", "weight", "sparse")}
-    found = top_k(form.users, form.items, n, **given, seen=seen, **limits)
+    found = top_k(
+        form.users,
+        form.items,
+        n,
+        offset=form.offset,
+        bias=form.bias,
+        weight=form.weight,
+        sparse=form.sparse,
+        seen=seen,
+        **options,
+    )
     rows, columns = np.nonzero(np.arange(found.items.shape[1]) < found.counts[:, None])
     items, scores = found.items[rows, columns], found.scores[rows, columns]
     if form.link is not None:
@@ -335,16 +409,48 @@ def _by_scores(
     n: int,
     exclude: Exclude | None,
     allowed: NDArray[np.bool_] | None,
+    ties: Ties | None,
 ) -> TopN:
-    scores = scorer.scores(users)
+    scores = checked_scores(scorer, users)
     if exclude is not None:
         scores[exclude(users)] = -np.inf
     if allowed is not None:
         scores[:, ~allowed] = -np.inf
     if (error := scorer._score_error(users)) is None:
-        return select(scores, n)
+        return select(scores, n, ties=ties)
 
     def exact(rows: Indices, items: Indices) -> Floats:
         return scorer.pair_scores(users[rows], items)
 
-    return select(scores, n, error=error, exact=exact)
+    return select(scores, n, error=error, exact=exact, ties=ties)
+
+
+def checked_scores(scorer: Scorer, users: Indices) -> NDArray[np.floating[Any]]:
+    """Return the scores of a scorer as single or double precision.
+
+    Raises
+    ------
+    DataError
+        If they are not numbers, have another shape, or a model's are NaN.
+    """
+    scores = np.asarray(scorer.scores(users))
+    name = getattr(scorer, "name", type(scorer).__name__)
+    shape = len(users), scorer.n_items
+    if scores.shape != shape:
+        raise DataError(
+            f"The scores of the {name} model must have one row per user and one column per item, "
+            f"shape {shape}; got shape {scores.shape}."
+        )
+    if scores.dtype.kind not in "biuf":
+        raise DataError(f"The scores of the {name} model must be numbers; got {scores.dtype}.")
+    if scores.dtype not in (np.float32, np.float64):
+        scores = scores.astype(np.float32 if scores.dtype.itemsize < 4 else np.float64)
+    if not scores.flags.writeable:  # such as the result of np.broadcast_to
+        scores = scores.copy()
+    if isinstance(scorer, Model) and np.isnan(scores).any():
+        row, item = np.argwhere(np.isnan(scores))[0].tolist()
+        raise DataError(
+            f"The scores of the {name} model must be numbers, or minus infinity for items to leave "
+            f"out; got NaN for the user of index {users[row]} and the item of index {item}."
+        )
+    return scores

@@ -67,7 +67,7 @@ def check_same(core: ModuleType) -> None:
         If they do not, because they were compiled from other sources.
     """
     for name, function in vars(reference).items():
-        if isinstance(function, FunctionType):
+        if isinstance(function, FunctionType) and function.__module__ == reference.__name__:
             code, signature = function.__code__, getattr(core, name, core).__doc__ or ""
             found = re.findall(r"[(,] ?(\w+): ", signature.partition("\n")[0])
             if not hasattr(core, name) or found != list(code.co_varnames[: code.co_argcount]):

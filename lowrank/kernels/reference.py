@@ -5,11 +5,14 @@ For descriptions see the functions of `lowrank.kernels`. `threads` is accepted a
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lowrank.kernels.topk import Hashes, SearchOrder, Seen, Stops, Ties, TopK, mixed
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
@@ -226,59 +229,54 @@ def place(W: Floats, V: Floats, threads: int) -> None:
     V[:] = W
 
 
-def top_k(
+def best_items(
     users: Floats,
-    offset: Floats,
     items: Floats,
+    offset: Floats,
     bias: Floats,
     weight: Floats | None,
-    order: Ints,
-    user_size: Floats | None,
-    size: Floats | None,
-    lift: Floats | None,
-    stops: Ints,
-    user_rest: Floats,
-    item_rest: Floats,
-    history_indptr: Any,
-    history_indices: Any,
-    history_data: Any,
-    sparse_indptr: Any,
-    sparse_indices: Any,
-    sparse_data: Any,
-    seen_rows: Ints | None,
-    seen_indptr: Ints | None,
-    seen_indices: Ints | None,
-    found: Ints,
-    scores: Floats,
-    counts: Ints,
+    order: SearchOrder,
+    stops: Stops,
+    sparse: tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]] | None,
+    seen: Seen | None,
+    ties: Ties | None,
+    found: TopK,
     threads: int,
 ) -> None:
     """Write the best of the items in `order` for each user; all are scored, bounds are ignored."""
-    sums, sparse = None, (sparse_indptr, sparse_indices, sparse_data)
-    if history_indptr is not None:
-        sums = np.empty((len(users), len(order)), np.float32)
-        sparse_rows(history_indptr, history_indices, history_data, *sparse, sums, threads)
-    places = np.argsort(order)
-    candidates = order[places].astype(np.int64)
+    sums = None
+    if sparse is not None:
+        sums = np.empty((len(users), len(order.items)), np.float32)
+        history, weights = sparse
+        sparse_rows(*history, *weights, sums, threads)
+    columns = np.argsort(order.items)
+    candidates = order.items[columns].astype(np.int64)
+    n = found.items.shape[1]
     for query in range(len(users)):
+        rows = np.full(len(candidates), query)
         dots = np.empty(len(candidates), np.float32)
-        pair_dots(users, items, np.full(len(candidates), query), candidates, dots, threads)
+        pair_dots(users, items, rows, candidates, dots, threads)
         if weight is None:
             values = (offset[query] + bias[candidates]) + dots
             if sums is not None:
-                values += sums[query, places]
+                values += sums[query, columns]
         else:
             cosines = np.clip(dots * (offset[query] * bias[candidates]), -1, 1)
             values = cosines * weight[candidates]
         good = values > -np.inf
-        if seen_rows is not None and seen_indptr is not None and seen_indices is not None:
-            row = seen_rows[query]
-            good &= ~np.isin(candidates, seen_indices[seen_indptr[row] : seen_indptr[row + 1]])
-        chosen, left = values[good] + np.float32(0), candidates[good]
-        best = np.argsort(-chosen, kind="stable")[: found.shape[1]]
-        counts[query] = len(best)
-        found[query, : len(best)], found[query, len(best) :] = left[best], -1
-        scores[query, : len(best)], scores[query, len(best) :] = chosen[best], -np.inf
+        if seen is not None:
+            row = seen.rows[query]
+            rated = seen.indices[seen.indptr[row] : seen.indptr[row + 1]]
+            good &= ~np.isin(candidates, rated)
+        values = values[good] + np.float32(0)
+        unseen = candidates[good]
+        places = unseen if ties is None else ties.places(rows[good], unseen)
+        best = np.lexsort((places, -values))[:n]
+        count = found.counts[query] = len(best)
+        found.items[query, :count] = unseen[best]
+        found.items[query, count:] = -1
+        found.scores[query, :count] = values[best]
+        found.scores[query, count:] = -np.inf
 
 
 def sparse_pairs(
@@ -393,6 +391,18 @@ def scan_codes(
         out[part] = factor * scale[part] * (dots - centre) + slack * error[part]
     if len(base):
         out += np.float32(weight) * base
+
+
+def hash_texts(bytes: NDArray[np.uint8], offsets: Ints, hashes: Hashes) -> None:
+    """Write a hash of each text: its bytes are mixed in, eight at a time."""
+    for text, (start, end) in enumerate(itertools.pairwise(offsets.tolist())):
+        length = end - start
+        words = np.zeros(-(-length // 8) * 8, np.uint8)
+        words[:length] = bytes[start:end]
+        state = mixed(np.array([length], np.uint64))
+        for word in words.view("<u8"):
+            state = mixed(state ^ word)
+        hashes[text] = state[0]
 
 
 def largest(scores: Floats, found: Ints) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.kernels import Csr, CsrArrays, Floats32, Int64s, SparsePart, backends, resolve_threads
-from lowrank.kernels.topk import SearchOrder, Seen, TopK, search_plan
+from lowrank.kernels.topk import Hashes, SearchOrder, Seen, Ties, TopK, search_plan
 
 
 def top_k(
@@ -25,6 +25,7 @@ def top_k(
     sparse: SparsePart | None = None,
     prune: bool = True,
     order: SearchOrder | None = None,
+    ties: Ties | None = None,
     threads: int | None = None,
 ) -> TopK:
     r"""Find the n items with the largest scores for each user.
@@ -32,10 +33,10 @@ def top_k(
     The score is ``((offset_u + bias_i) + x_u . y_i) + sum_j h_uj S_ji``, where the last term is
     that of `sparse`, if given.
 
-    The result is exact. Ties are broken by the lower item; NaN and minus infinity are never found.
-    A score is the same to the bit alone or among millions, and equal to that of `pair_dots` and
-    `sparse_pairs`. Scores of all pairs are not stored: in addition to the result, each thread takes
-    a few MB, and with `sparse` 32 MB more for the sums of a block of users.
+    The result is exact; NaN and minus infinity are never found. A score is the same to the bit
+    alone or among millions, and equal to that of `pair_dots` and `sparse_pairs`. Scores of all
+    pairs are not stored: in addition to the result, each thread takes a few MB, and with `sparse`
+    32 MB more for the sums of a block of users.
 
     Parameters
     ----------
@@ -60,6 +61,8 @@ def top_k(
     order : SearchOrder, optional
         Result of `topk.item_order` for the same items, bias and allowed; it saves time in a search
         for few queries without `sparse`.
+    ties : Ties, optional
+        Random order of equal scores. By default, the lower item comes first.
 
     Raises
     ------
@@ -92,11 +95,20 @@ def top_k(
     shape = len(x), min(n, n_found)
     found = TopK(np.empty(shape, np.int32), np.empty(shape, np.float32), np.zeros(len(x), np.int64))
     if found.items.size:
-        excluded = seen or (None, None, None)
-        part = (None,) * 6 if sparse is None else (*sparse.history, *sparse.weights)
-        threads = resolve_threads(threads)
-        vectors = x, offset, y, bias, weight
-        backends.active.top_k(*vectors, *order, *stops, *part, *excluded, *found, threads)
+        backends.active.best_items(
+            x,
+            y,
+            offset,
+            bias,
+            weight,
+            order,
+            stops,
+            None if sparse is None else (sparse.history, sparse.weights),
+            seen,
+            ties,
+            found,
+            resolve_threads(threads),
+        )
     return found
 
 
@@ -163,6 +175,16 @@ def gram_rows(
         for each in (columns, values)
     )
     return CsrArrays(np.append(0, np.cumsum(counts)), *kept)
+
+
+def hash_texts(bytes: NDArray[np.uint8], offsets: Int64s) -> Hashes:
+    """Return a hash of each text, the same on any machine.
+
+    Text i is ``bytes[offsets[i] : offsets[i + 1]]``.
+    """
+    hashes = np.empty(len(offsets) - 1, np.uint64)
+    backends.active.hash_texts(bytes, offsets, hashes)
+    return hashes
 
 
 def sum_rows(

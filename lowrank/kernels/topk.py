@@ -1,14 +1,15 @@
-"""Order of the items in a top-k search, bounds of scores, and results."""
+"""Order of the items in a top-k search and of ties, bounds of scores, and results."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Items = NDArray[np.int32]
+Hashes = NDArray[np.uint64]
 
 _FEW_QUERIES = 256  # for fewer queries, sorting all items by length costs more than it saves
 _FIRST_STOP = 64  # number of columns before the first stop
@@ -21,6 +22,50 @@ class Seen(NamedTuple):
     rows: NDArray[np.int64]
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
+
+
+class Ties(NamedTuple):
+    """Random order of equal scores: ascending ``mixed(items[i] ^ queries[q])``.
+
+    The place of an item depends on its hash and that of the query, and so neither on other items
+    nor on the number of queries.
+
+    Attributes
+    ----------
+    items : uint64 ndarray of shape (n_items,)
+        Hash of each item.
+    queries : uint64 ndarray of shape (n_queries,), optional
+        Hash of each query. By default, all queries have the same order.
+    """
+
+    items: Hashes
+    queries: Hashes | None = None
+
+    def take(self, queries: NDArray[np.integer[Any]] | slice) -> Ties:
+        """Return the order for some of the queries."""
+        if self.queries is None:
+            return self
+        return self._replace(queries=self.queries[queries])
+
+    def places(self, rows: NDArray[np.integer[Any]], items: NDArray[np.integer[Any]]) -> Hashes:
+        """Return what orders equal scores, for pairs of a query and an item."""
+        hashes = self.items[items]
+        if self.queries is not None:
+            hashes = hashes ^ self.queries[rows]
+        return mixed(hashes)
+
+
+def mixed(x: Hashes) -> Hashes:
+    """Return a pseudo-random function of 64-bit integers (SplitMix64).
+
+    References
+    ----------
+    Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators".
+    """
+    x = x + np.uint64(0x9E3779B97F4A7C15)  # arrays wrap around silently
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 class TopK(NamedTuple):

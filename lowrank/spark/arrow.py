@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowrank.kernels.retrieval import hash_texts
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -43,6 +45,15 @@ def table_of(frame: DataFrame) -> pa.Table:
 def column(batch: Any, name: str) -> NDArray[Any]:
     """Return a column of numbers of a record batch or table."""
     return np.asarray(batch.column(name).to_numpy(zero_copy_only=False))
+
+
+def hashes(batch: Any, name: str) -> NDArray[np.uint64]:
+    """Return the hash of each integer or text of a column, as `hash_texts` of its text."""
+    import pyarrow as pa
+
+    texts = batch.column(name).cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
+    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    return hash_texts(np.frombuffer(b"".join(texts), np.uint8), offsets)
 
 
 def lists(batch: Any, name: str) -> tuple[NDArray[np.int64], NDArray[Any]]:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from lowrank.kernels.retrieval import hash_texts
 from recsys.errors import DataError, UnknownIdError
 from recsys.messages import close_matches, enumerated, shortened
 
@@ -93,7 +94,7 @@ class Ids:
     [30, 10]
     """
 
-    __slots__ = ("_numbers", "_order", "_sorted", "kind", "values")
+    __slots__ = ("_hashes", "_numbers", "_order", "_sorted", "kind", "values")
 
     def __init__(self, values: IdsLike, kind: str, *, sort: bool = True) -> None:
         if isinstance(values, int | str):
@@ -113,6 +114,7 @@ class Ids:
                 self._order = series.arg_sort().to_numpy().astype(np.int64)
         numbers = self._sorted.to_numpy() if series.dtype == pl.Int64 else None
         self._numbers: npt.NDArray[np.int64] | None = numbers
+        self._hashes: npt.NDArray[np.uint64] | None = None
 
     @property
     def dtype(self) -> pl.DataType:
@@ -142,6 +144,13 @@ class Ids:
 
     def __hash__(self) -> int:
         return hash((self.kind, len(self), self.dtype))
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """Hash of each id; see `id_hashes`."""
+        if self._hashes is None:
+            self._hashes = id_hashes(self.values)
+        return self._hashes
 
     def invalid(self) -> npt.NDArray[np.int64]:
         """Return the indices of texts that are not ids, such as "NULL" and "1.23457E+11"."""
@@ -317,6 +326,18 @@ class Ids:
             return f"ids look like {_listed(self.values.head(_NAMED))}"
         ids_are = "ids{} are" if len(near) > 1 else "id{} is"
         return f"the nearest {ids_are.format(to_which)} {_listed(near)}"
+
+
+def id_hashes(ids: pl.Series) -> npt.NDArray[np.uint64]:
+    """Return a hash of the text of each id, the same in any data and on any machine."""
+    return hash_texts(*joined_texts(ids.cast(pl.String)))
+
+
+def joined_texts(texts: pl.Series) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Return the UTF-8 bytes of texts, one after the other, and their n + 1 offsets."""
+    lengths = np.append(0, texts.str.len_bytes().to_numpy())
+    joined = texts.str.join().item() or ""
+    return np.frombuffer(joined.encode(), np.uint8), np.cumsum(lengths, dtype=np.int64)
 
 
 def row_place(row: int) -> Spot:

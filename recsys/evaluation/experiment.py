@@ -36,7 +36,7 @@ from recsys.evaluation.results import (
 )
 from recsys.evaluation.splits import COLD, NOTHING_KNOWN, Split
 from recsys.models.abilities import FoldsInUsers
-from recsys.models.base import Floats, Indices, Model, Step, predicted_ratings
+from recsys.models.base import Indices, Model, Step, predicted_ratings
 from recsys.models.factor_form import FactorForm
 from recsys.models.histories import Histories
 from recsys.models.registry import MODELS, make_model, model_class
@@ -44,10 +44,17 @@ from recsys.predictions import clip_to_range
 from recsys.provenance import fingerprint
 from recsys.recommender import Recommender
 from recsys.reranking import best_items
-from recsys.topn import CsrPairs, Scorer, TopN, check_n, top_n
+from recsys.topn import (
+    CsrPairs,
+    Scorer,
+    TopN,
+    check_n,
+    checked_scores,
+    top_n,
+    user_ties,
+)
 
 _CSR = ("shape", "indptr", "indices", "values")
-_BLOCK_SCORES = 2**22  # scores computed together: 16 MB
 NO_FEATURES = ":no-features"
 """Suffix of a model name: fit the model without the features of the ratings."""
 
@@ -236,8 +243,8 @@ class RankingTask:
     `relevant` holds the relevant test ratings, and `users` the users who have any. Without
     `candidates`, the items to rank are the `allowed` ones that the user has not rated in the
     training part. If the split holds out whole items or users, only their ratings are relevant; if
-    it holds out items, only these are allowed. Among candidates, and among held-out items, ties are
-    broken at random (see `_Drawn`).
+    it holds out items, only these are allowed. Items with equal scores are in a random order, which
+    differs between users; `random_state` is its seed.
     """
 
     split: Split
@@ -306,15 +313,27 @@ class RankingTask:
     def recommend(self, model: Model) -> Lists:
         """Return each user's n best items, padded with -1, shape (n_ranked, n)."""
         lists = np.full((len(self.users), self.n), -1, dtype=np.int32)
-        search: Callable[[Indices, int], Iterator[TopN]]
-        if self.candidates is None and self.split.method != "items":
-            seen = None
-            if self.split.repeats == "drop":
-                seen = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
-            search = partial(top_n, model, exclude=seen, allowed=self.allowed)
-        else:
-            search = _Drawn(model, self.candidates, self.allowed, self.random_state).search
-        ranked = search, self.users, self.n, model, self.split.train
+        scorer: Scorer = model
+        if self.candidates is not None:
+            scorer = _Among(model, self.candidates)
+        seen = None
+        if self.candidates is None and self.split.repeats == "drop":
+            seen = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
+        users, items = self.split.test.users, self.split.test.items
+        ties = user_ties(items.hashes, users.hashes[self.users], self.random_state)
+
+        def search(queries: Indices, n: int) -> Iterator[TopN]:
+            return top_n(
+                scorer,
+                self.users[queries],
+                n,
+                exclude=seen,
+                allowed=self.allowed,
+                ties=ties.take(queries),
+            )
+
+        queries = np.arange(len(self.users))
+        ranked = search, queries, self.n, model, self.split.train
         for top in best_items(*ranked, diversity=self.diversity):
             lists[top.rows, top.ranks - 1] = top.items
         return lists
@@ -372,59 +391,24 @@ def draw_items(
     return drawn[~np.isin(drawn, rated)][:n].astype(np.int32)
 
 
-class _Drawn:
-    """`Scorer` of the allowed items, or of each user's candidates, which breaks ties at random.
+class _Among:
+    """`Scorer` of each user's candidates."""
 
-    Items are in random order, rotated differently for each user. Otherwise, a model that gives
-    unknown items equal scores would rank them by their order in the data, where popular or old
-    items often come first.
-    """
+    def __init__(self, model: Scorer, candidates: CsrPairs) -> None:
+        self._model, self._candidates = model, candidates
+        self.n_items = model.n_items
+        self.pair_scores, self._score_error = model.pair_scores, model._score_error
 
-    def __init__(
-        self,
-        model: Scorer,
-        candidates: CsrPairs | None,
-        allowed: NDArray[np.bool_] | None,
-        random_state: int,
-    ) -> None:
-        self._model, self._pick = model, candidates
-        items = np.arange(model.n_items) if allowed is None else np.flatnonzero(allowed)
-        self._order = np.random.default_rng(random_state).permutation(items)
-        self.n_items = len(items)
-        self._score_error = model._score_error
-
-    def items(self, users: Indices, places: Indices) -> Indices:
-        """Return the items at the given places in the users' orders."""
-        starts = users * 7919  # a large prime, so that consecutive users start far apart
-        found: Indices = self._order[(starts + places) % max(self.n_items, 1)]
-        return found
-
-    def search(self, users: Indices, n: int) -> Iterator[TopN]:
-        """Find the n best items of each user, as `top_n` does."""
-        for top in top_n(self, users, n):
-            yield replace(top, items=self.items(users[top.rows], top.items))
-
-    def pair_scores(self, users: Indices, places: Indices) -> Floats:
-        """Return the scores of pairs of users and places."""
-        return self._model.pair_scores(users, self.items(users, places))
-
-    def scores(self, users: Indices) -> Floats:
-        """Return the scores of all places, minus infinity for items other than candidates."""
-        found = np.empty((len(users), self.n_items), np.float32)
-        size = max(1, _BLOCK_SCORES // self._model.n_items)  # scores of all of the model's items
-        for at in range(0, len(users), size):
-            block = users[at : at + size]
-            scores = self._model.scores(block)
-            if self._pick is not None:
-                others = np.ones(scores.shape, dtype=bool)
-                others[self._pick(block)] = False
-                scores[others] = -np.inf
-            items = self.items(block[:, None], np.arange(self.n_items))
-            found[at : at + size] = np.take_along_axis(scores, items, axis=1)
-        return found
+    def scores(self, users: Indices) -> NDArray[np.floating[Any]]:
+        """Return the scores of all items, minus infinity for items other than candidates."""
+        scores = checked_scores(self._model, users)
+        others = np.ones(scores.shape, np.bool_)
+        others[self._candidates(users)] = False
+        scores[others] = -np.inf
+        return scores
 
     def _factor_form(self, users: Indices) -> FactorForm | None:
-        return None  # the compiled search has one order of the items for all users
+        return None  # the compiled search has the same candidates for all users
 
 
 def _prepare(

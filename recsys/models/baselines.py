@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 import lowrank
 from lowrank import kernels
+from lowrank.kernels.topk import mixed
 from recsys.models.base import (
     FactorModel,
     Floats,
@@ -254,8 +255,9 @@ class Random(Model):
         return block
 
     def _scores(self, users: NDArray[np.int64], items: NDArray[np.int64]) -> Floats:
-        pair = _mix(users.astype(np.uint64) + _mix(np.array([self.random_state], np.uint64)))
-        bits = _mix(pair + items.astype(np.uint64)) >> np.uint64(40)
+        seed = mixed(np.array([self.random_state], np.uint64))
+        pair = mixed(users.astype(np.uint64) + seed)
+        bits = mixed(pair + items.astype(np.uint64)) >> np.uint64(40)
         evenly = bits.astype(np.float32) * np.float32(2**-24)
         return np.float32(self.low) + np.float32(self.high - self.low) * evenly
 
@@ -390,11 +392,3 @@ def damped_biases(
     residuals = histories.values - np.float64(mean) - other_bias[histories.indices]
     sums = np.bincount(side.codes, residuals, minlength=histories.n_rows)
     return residuals, side.shrink(sums.astype(float))
-
-
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Advance and scramble 64-bit states (SplitMix64); unsigned arrays wrap around silently."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))

@@ -21,6 +21,7 @@ from lowrank.completion.implicit import (
 from lowrank.completion.links import Terms
 from lowrank.kernels import CsrArrays
 from lowrank.kernels.retrieval import top_k
+from lowrank.kernels.topk import Ties, mixed
 from recsys.models.base import Floats, OnStep, Step, check_indices
 from recsys.models.histories import Explanation, Histories
 from recsys.models.item_item import weight_unit, weighted_matrix
@@ -396,12 +397,15 @@ class _Trial:
             users = np.flatnonzero(counts)
             seen = kernels.Seen(users, *kernels.csr_arrays(train)[:2])
             n = max(1, min(_TOP, n_items // 5))  # shorter lists for small catalogues
-            found = top_k(last.row_factors[users], last.column_factors, n, seen=seen).items
+            hashes = [mixed(np.arange(n, dtype=np.uint64)) for n in (n_items, train.shape[0])]
+            ties = Ties(hashes[0], mixed(hashes[1][users]))
+            found = top_k(last.row_factors[users], last.column_factors, n, seen=seen, ties=ties)
             relevant = held_out.tocoo()
             keys = relevant.coords[0].astype(np.int64) * n_items + relevant.coords[1]
-            hits = np.isin(users[:, None] * n_items + found, keys) & (found >= 0)
+            items = found.items
+            hits = np.isin(users[:, None] * n_items + items, keys) & (items >= 0)
             discounts = 1 / np.log2(np.arange(2, n + 2))
             best = discounts.cumsum()[np.minimum(counts[users], n) - 1]
-            mean = float(np.sum(hits @ discounts[: found.shape[1]] / best)) / max(len(users), 1)
+            mean = float(np.sum(hits @ discounts[: items.shape[1]] / best)) / max(len(users), 1)
             total += mean
         return total

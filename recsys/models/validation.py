@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from recsys.models.base import Floats, Indices, Model, predicted_ratings
 from recsys.models.registry import make_model
-from recsys.topn import CsrPairs, top_n
+from recsys.topn import CsrPairs, top_n, user_ties
 
 if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
@@ -112,14 +112,16 @@ class HeldOut:
         users = self._users
         users = users[:: -(-len(users) // _USERS) or 1].copy()  # contiguous, for the kernels
         n_items, exclude = self.train.n_items, CsrPairs(self.train.indptr, self.train.indices)
+        ties = user_ties(self.train.items.hashes, self.train.users.hashes[users])
         best = [
             top.rows * n_items + top.items
             for each in models
-            for top in top_n(each, users, _DEPTH, exclude=exclude)
+            for top in top_n(each, users, _DEPTH, exclude=exclude, ties=ties)
         ]
-        pairs = np.sort(np.concatenate(best))
-        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+        pairs = np.unique(np.concatenate(best))
         rows, items = np.divmod(pairs, n_items)
+        order = np.lexsort((ties.places(rows, items), rows))
+        pairs, items = pairs[order], items[order]
         counts = np.bincount(rows, minlength=len(users))
         places = np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts)
         scores = np.full((len(models), len(users), counts.max(initial=1)), _NEVER)
@@ -140,6 +142,8 @@ _NEVER = np.float32(-1e30)  # score of padding; finite, since 0 * inf is NaN
 @dataclass(frozen=True, slots=True)
 class Lists:
     """Candidate items for the ranked lists of users, one row per user.
+
+    Candidates with equal scores are ranked in their order.
 
     Attributes
     ----------
@@ -177,6 +181,10 @@ class Lists:
             total -= np.float32(weights[m]) * self.scores[m, with_any]
         top = min(self.top, total.shape[1])
         best = np.argpartition(total, top - 1, axis=1)[:, :top]
+        cut = np.take_along_axis(total, best, axis=1).max(axis=1, initial=-np.inf, keepdims=True)
+        tied = np.count_nonzero(total <= cut, axis=1) > top
+        best[tied] = np.argsort(total[tied], axis=1, kind="stable")[:, :top]
+        best.sort(axis=1)  # so that equal scores stay in their order
         order = np.argsort(np.take_along_axis(total, best, axis=1), axis=1, kind="stable")
         best = np.take_along_axis(best, order, axis=1)
         hits = np.take_along_axis(self.relevant[with_any], best, axis=1)

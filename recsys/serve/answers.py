@@ -154,7 +154,8 @@ class Answers:
         places = np.asarray(items, np.int64)
         lists: list[list[Json]] = [[] for _ in items]
         scorer, itself = self.recommender._item_similarity, Cosine.exclude_itself
-        for top in top_n(scorer, places, n, exclude=itself):
+        ties = self.recommender._known_users.ties
+        for top in top_n(scorer, places, n, exclude=itself, ties=ties):
             self._append(top, lists)
         named = zip(self.facts.names(places), lists, strict=True)
         return [name | {"items": rows, "model": self.name} for name, rows in named]
@@ -167,9 +168,8 @@ class Answers:
         With `shown`, a recommender of these users, add the reasons of each item.
         """
         lists: list[list[Json]] = [[] for _ in users]
-        known = self.recommender._known_users
-        limits: dict[str, Any] = {"allowed": known.allowed, "order": known.order}
-        for top in top_n(model, users, n, exclude=seen, **limits):
+        options = self.recommender._known_users.options
+        for top in top_n(model, users, n, exclude=seen, **options):
             self._append(top, lists)
             if shown is not None:
                 for at in np.unique(top.rows):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from lowrank.kernels.topk import Ties
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
@@ -133,10 +134,12 @@ def _check_size(recommender: Recommender, n: int) -> None:
 
 def _items(facts: Facts, items: Indices) -> Form:
     ratings, titles = facts.ratings, facts.ratings.titles
+    places = Ties(ratings.items.hashes).places(items, items)
     found: Form = {
         "ids": id_texts(ratings.items, items),
         "titles": None if titles is None else titles[items].to_list(),
         "counts": facts.counts[items].astype(np.int32),
+        "ties": np.argsort(np.argsort(places)).astype(np.int32),
     }
     if not ratings.implicit:
         found["means"] = facts.means[items].astype(np.float32)
@@ -192,6 +195,7 @@ def _neighbours(recommender: Recommender, items: Indices) -> Form:
         shape[1],
         exclude=Cosine.exclude_itself,
         allowed=place >= 0,
+        ties=Ties(recommender.ratings.items.hashes),
     )
     for top in blocks:
         places[top.rows, top.ranks - 1] = place[top.items]

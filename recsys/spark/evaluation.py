@@ -108,7 +108,9 @@ def evaluate(
             relevant = pairs if relevant_from is None else pairs.where(pairs.value >= relevant_from)
             tested = relevant.select(sql.col("user").alias("index"))
             chosen = users.join(tested, "index", "left_semi")
-            top = top_items(spark, fitted, n, users=chosen, broadcast_limit=broadcast_limit)
+            top = top_items(
+                spark, fitted, n, users=chosen, by_user=True, broadcast_limit=broadcast_limit
+            )
             found = top.select("user_index", "item_index", "rank").toDF("user", "item", "rank")
             metrics |= _ranking_metrics(found, relevant, n)
         finally:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowrank.kernels import at_most
+from lowrank.kernels.topk import Ties
 from lowrank.spark import arrow
 from recsys.errors import DataError, UnknownIdError
 from recsys.models.base import FactorModel, obscurity
 from recsys.spark.results import Place, SparkModel, staged
 from recsys.spark.session import BROADCAST_LIMIT, reported, spark_session
-from recsys.topn import CsrPairs, TopN, top_n
+from recsys.topn import CsrPairs, TopN, top_n, user_ties
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _LEAST_BLOCK = 1000  # minimum number of items in a block
 _NAMED = 3  # maximum number of unknown ids in a message
+_LOWEST = np.int64(-(2**63))  # exclusive or with it converts the order of unsigned integers
 _WRITTEN = ["user", "item", "rank", "score"]
 
 
@@ -97,12 +99,14 @@ def top_items(
     items: IdsLike | None = None,
     block: IdsLike | None = None,
     users: DataFrame | None = None,
+    by_user: bool = False,
     broadcast_limit: int = BROADCAST_LIMIT,
 ) -> DataFrame:
     """Return the n best items of each user, as `recommend` writes them.
 
     The columns are user_index, item_index, user, item, rank and score. `users` are rows of the
-    table of users, by default all.
+    table of users, by default all. The random order of equal scores is the same for all users, or
+    differs `by_user`, for an evaluation.
 
     Raises
     ------
@@ -124,6 +128,7 @@ def top_items(
     queries = model.table(spark, "users") if users is None else users
     user, item = (dict(table.dtypes)["id"] for table in (queries, candidates))
     schema = f"user_index int, item_index int, user {user}, item {item}, rank int, score float"
+    schema += ", tie bigint"
     mean = model.fitted["global_mean"]
     size = max(_LEAST_BLOCK, broadcast_limit // (4 * (model.parameters["factors"] + 1)))
 
@@ -132,12 +137,15 @@ def top_items(
         table = arrow.table_of(candidates.where(is_near).sort("index")).combine_chunks()
         off = obscurity(np.log1p(arrow.column(table, "count")), most, std)
         bias = arrow.column(table, "bias") - np.float32(weight) * off
+        hashes = arrow.hashes(table, "id")
         table = table.drop_columns(["bias", "count"]).append_column("bias", [bias])
+        table = table.append_column("hash", [hashes])
         shared: Any = spark.sparkContext.broadcast(table)
 
         def rank(batches: Iterator[Any]) -> Iterator[Any]:
             for batch in batches:
-                yield from _ranked(batch, shared.value, mean, n).combine_chunks().to_batches()
+                found = _ranked(batch, shared.value, mean, n, by_user=by_user)
+                yield from found.combine_chunks().to_batches()
 
         seen = sql.array().cast("array<int>")
         if exclude_seen:
@@ -147,11 +155,11 @@ def top_items(
 
     blocks = [ranked(first) for first in range(0, model.training["items"], size)]
     if len(blocks) == 1:
-        return blocks[0]
-    order = Window.partitionBy("user_index").orderBy(sql.desc("score"), "item_index")
+        return blocks[0].drop("tie")
+    order = Window.partitionBy("user_index").orderBy(sql.desc("score"), "tie")
     merged = reduce(DataFrame.unionAll, blocks)
     merged = merged.withColumn("rank", sql.row_number().over(order).cast("int"))
-    return merged.where(sql.col("rank") <= n)
+    return merged.where(sql.col("rank") <= n).drop("tie")
 
 
 def _marked(candidates: DataFrame, listed: IdsLike, *, wanted: bool) -> DataFrame:
@@ -171,7 +179,7 @@ def _marked(candidates: DataFrame, listed: IdsLike, *, wanted: bool) -> DataFram
     return marked.withColumn("allowed", sql.col("allowed") & fits).drop("name")
 
 
-def _ranked(users: Any, candidates: pa.Table, mean: float, n: int) -> pa.Table:
+def _ranked(users: Any, candidates: pa.Table, mean: float, n: int, *, by_user: bool) -> pa.Table:
     """Rank consecutive items for a batch of users."""
     import pyarrow as pa
 
@@ -185,6 +193,9 @@ def _ranked(users: Any, candidates: pa.Table, mean: float, n: int) -> pa.Table:
         "user_factors": arrow.matrix(users, "factors"),
         "item_factors": arrow.matrix(candidates, "factors"),
     }
+    ties = Ties(arrow.column(candidates, "hash"))
+    if by_user:
+        ties = user_ties(ties.items, arrow.hashes(users, "id"))
     with at_most(1):  # Spark runs a task on each core
         tops = top_n(
             FactorModel._from_arrays({}, arrays),
@@ -192,6 +203,7 @@ def _ranked(users: Any, candidates: pa.Table, mean: float, n: int) -> pa.Table:
             n,
             exclude=CsrPairs(indptr, (seen - first).astype(np.int32)),
             allowed=None if allowed.all() else allowed,
+            ties=ties,
         )
         found = TopN.joined(tops)
     columns = {
@@ -201,5 +213,6 @@ def _ranked(users: Any, candidates: pa.Table, mean: float, n: int) -> pa.Table:
         "item": candidates.column("id").take(pa.array(found.items)),
         "rank": found.ranks,
         "score": found.scores,
+        "tie": ties.places(found.rows, found.items).astype(np.int64) ^ _LOWEST,
     }
     return pa.table(columns)

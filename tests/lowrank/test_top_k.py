@@ -11,8 +11,8 @@ from hypothesis.extra import numpy as hnp
 from lowrank import kernels
 from lowrank.kernels import Seen
 from lowrank.kernels import topk as ordering
-from lowrank.kernels.retrieval import top_k
-from lowrank.kernels.topk import search_plan
+from lowrank.kernels.retrieval import hash_texts, top_k
+from lowrank.kernels.topk import Ties, mixed, search_plan
 
 COMPILED = kernels.supported()[1:]
 FUSED = [name for name in COMPILED if name.startswith("avx")]
@@ -94,6 +94,59 @@ def test_exact_scores_with_ties_give_the_reference_result(data, name, prune):
     scores = (offset[:, None] + bias) + users @ items.T
     scores[mask] = scores[:, ~allowed] = -np.inf
     assert listed(found) == by_sorting(scores, n)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), prune=st.booleans(), by_query=st.booleans())
+def test_ties_are_in_the_order_of_their_hashes_on_every_kernel(data, prune, by_query):
+    k, n_users = data.draw(st.integers(0, 3)), data.draw(st.sampled_from([1, 3, 17, 40]))
+    n_items, n = data.draw(st.integers(1, 300)), data.draw(st.integers(1, 30))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    users, items = (rng.integers(-1, 2, (m, k)).astype(np.float32) for m in (n_users, n_items))
+    bias = rng.integers(-1, 2, n_items).astype(np.float32)
+    mask, seen = random_seen(n_users, n_items, 0.2, k)
+    hashes = [rng.integers(0, 2**64, m, np.uint64) for m in (n_items, n_users)]
+    ties = Ties(hashes[0], hashes[1] if by_query else None)
+    scores = bias + users @ items.T
+    scores[mask] = -np.inf
+    expected = []
+    for user, row in enumerate(scores):
+        own = mixed(hashes[0] ^ hashes[1][user]) if by_query else mixed(hashes[0])
+        candidates = sorted((-row[i], own[i], i) for i in np.flatnonzero(row > -np.inf))
+        best = [item for *_, item in candidates[:n]]
+        expected.append((best, row[best].tolist()))
+    for name in kernels.supported():
+        kernels.use(name)
+        for threads in (1, 2):
+            options = {"bias": bias, "seen": seen, "ties": ties, "prune": prune}
+            assert listed(top_k(users, items, n, threads=threads, **options)) == expected
+
+
+@pytest.mark.parametrize("name", kernels.supported())
+def test_the_order_of_ties_is_another_for_each_query_and_uniform(name):
+    """Of two equal items, each is first for half of the queries."""
+    kernels.use(name)
+    hashes = mixed(np.arange(4000, dtype=np.uint64))
+    ties = Ties(hashes[:2], hashes)
+    found = top_k(np.zeros((4000, 1), np.float32), np.zeros((2, 1), np.float32), 1, ties=ties)
+    assert abs(found.items.mean() - 0.5) < 0.03
+
+
+@pytest.mark.parametrize("name", kernels.supported())
+def test_hashes_depend_on_the_text_only(name):
+    kernels.use(name)
+    texts = ["", "a", "b", "ab", "ba", "12345678", "123456789", "a\0", "é" * 20, "1" * 1000]
+    together = hash_texts(*bytes_of(texts))
+    assert len(set(together.tolist())) == len(texts)
+    assert together[[1, 8]].tolist() == [0x5E025F9ADE9EAF3E, 0xBC918FA39ACAF564]
+    for text, hash in zip(texts, together, strict=True):
+        assert hash_texts(*bytes_of(["other", text]))[1] == hash
+
+
+def bytes_of(texts):
+    encoded = [text.encode() for text in texts]
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    return np.frombuffer(b"".join(encoded), np.uint8), offsets
 
 
 @settings(max_examples=150, deadline=None)
@@ -299,5 +352,12 @@ def test_shapes_and_indices_are_checked_before_memory_is_touched():
         top_k(users, items, 2, seen=seen._replace(rows=np.array([0, -1, 2])))
     with pytest.raises(ValueError, match="seen_indptr must ascend from 0"):
         top_k(users, items, 2, seen=seen._replace(indptr=np.array([0, 1, 2, 4])))
+    hashes = np.zeros(5, np.uint64)
+    with pytest.raises(ValueError, match="ties must have one entry per item"):
+        top_k(users, items, 2, ties=Ties(hashes[:4]))
+    with pytest.raises(ValueError, match="ties must have one entry per user"):
+        top_k(users, items, 2, ties=Ties(hashes, hashes))
+    with pytest.raises(ValueError, match="offsets must ascend"):
+        hash_texts(np.zeros(3, np.uint8), np.array([0, 2, 1]))
     with pytest.raises(ValueError, match="rows and others must hold indices"):
         kernels.pair_dots(users, items, np.array([0]), np.array([5]))

@@ -86,12 +86,14 @@ def test_recommends_unseen_items_best_first_with_titles(recommender):
 def test_there_is_no_title_column_without_titles():
     frame = Recommender("popular").fit(Ratings.from_frame(FRAME)).recommend(30)
     assert frame.columns == ["user", "item", "rank", "score"]
-    assert frame.rows() == [(30, "b", 1, 1.0), (30, "c", 2, 1.0)]
+    assert frame["rank"].to_list() == [1, 2]
+    assert set(frame["item"]) == {"b", "c"}
 
 
 def test_seen_items_are_kept_on_request(recommender):
     frame = recommender.recommend(10, exclude_seen=False)
-    assert frame["item"].to_list() == ["a", "c", "b", "d"]
+    assert frame["score"].to_list() == [3, 3, 2, 2]
+    assert set(frame["item"][:2]) == {"a", "c"}
 
 
 def test_all_users_are_the_default(recommender):
@@ -125,8 +127,8 @@ def test_users_come_in_the_order_asked_and_as_often(recommender):
 
 def test_integers_find_textual_twins():
     twins = FRAME.with_columns(pl.col("user").cast(pl.String))
-    frame = Recommender("popular").fit(Ratings.from_frame(twins)).recommend(30, 1)
-    assert frame.rows() == [("30", "b", 1, 1.0)]
+    frame = Recommender("popular").fit(Ratings.from_frame(twins)).recommend(10, 1)
+    assert frame.rows() == [("10", "c", 1, 1.0)]
 
 
 def test_allow_and_block_together(recommender):
@@ -188,13 +190,15 @@ def test_batches_are_the_frame_in_pieces(recommender, monkeypatch):
 
 def test_unknown_users_get_the_most_rated_items_on_request(recommender):
     frame = recommender.recommend([99, 20, "77"], 2, cold_start="popular")
+    second = frame["item"][1]  # b and c have one rating each
+    assert second in ("b", "c")
     assert frame.drop("title").rows() == [
         (99, "a", 1, 3.0),
-        (99, "b", 2, 1.0),
+        (99, second, 2, 1.0),
         (20, "b", 1, 5.0),
         (20, "d", 2, 3.0),
         (77, "a", 1, 3.0),
-        (77, "b", 2, 1.0),
+        (77, second, 2, 1.0),
     ]
     assert frame.schema == recommender.recommend(10).schema
     known = recommender.recommend([20], 2, cold_start="popular")
@@ -372,8 +376,9 @@ def test_fitting_again_forgets_what_was_derived(ratings):
     recommender = Recommender("popular").fit(ratings)
     recommender.recommend(99, cold_start="popular")
     recommender.fit(Ratings.from_frame(FRAME.filter(pl.col("item") != "a")))
-    frame = recommender.recommend(99, 1, cold_start="popular")
-    assert frame.rows() == [(99, "b", 1, 1.0)]
+    frame = recommender.recommend(99, 3, cold_start="popular")
+    assert set(frame["item"]) == {"b", "c"}
+    assert frame["score"].to_list() == [1, 1]
     assert "title" not in frame.columns
 
 

@@ -8,6 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 import recsys.topn
 from lowrank import kernels
+from lowrank.kernels.topk import Ties
 from recsys.errors import DataError
 from recsys.models.base import FactorModel
 from recsys.topn import Cosine, CsrPairs, select, top_n
@@ -96,6 +97,22 @@ def test_select_takes_the_exact_scores_within_the_error(scores, n, seed):
         exact=lambda rows, items: exact[rows, items],
     )
     assert tuples(top) == sorted_top(exact, n)
+
+
+@given(BLOCKS, st.integers(1, 15), st.integers(0, 2**32 - 1))
+def test_selected_ties_are_in_the_order_of_their_hashes(scores, n, seed):
+    rng = np.random.default_rng(seed)
+    many = np.tile(scores, 40)  # so many that rows are reduced before they are sorted
+    for block in (scores, many):
+        ties = Ties(*(rng.integers(0, 2**64, size, np.uint64) for size in block.shape[::-1]))
+        rows, items = np.divmod(np.arange(block.size), block.shape[1])
+        places = ties.places(rows, items).reshape(block.shape)
+        expected = []
+        for row, values in enumerate(block):
+            good = np.flatnonzero(values > -np.inf)
+            best = good[np.lexsort((places[row, good], -values[good]))][:n]
+            expected += [(row, item, rank, values[item]) for rank, item in enumerate(best, 1)]
+        assert tuples(select(block.copy(), n, ties=ties)) == expected
 
 
 def test_nan_is_worse_than_anything_at_the_cut_too():

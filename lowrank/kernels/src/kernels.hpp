@@ -73,8 +73,18 @@ struct ImplicitProblem {
     T* residual;  // one for each entry, in and out; or null
 };
 
+// A pseudo-random function of 64 bits: SplitMix64 of Steele, Lea and Flood (2014). Inlined, so that each instruction
+// set has its own.
+[[gnu::always_inline]] inline std::uint64_t mixed(std::uint64_t x) {
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
 // The n best unseen items in `order` for each query, by score = ((offset + bias_i) + x . y_i) + the sum over the
-// history of the query of value_j S_ji. NaN and minus infinity are left out; ties are broken by the lower item.
+// history of the query of value_j S_ji. NaN and minus infinity are left out. Equal scores are in ascending order of
+// mixed(tie_items_i ^ tie_queries_q), or of items.
 struct TopKProblem {
     const float* users;   // n_queries x k, the vectors x
     const float* offset;  // n_queries
@@ -100,6 +110,8 @@ struct TopKProblem {
     const std::int64_t* seen_rows;  // n_queries: the row of each in a CSR matrix of seen items; or null
     const std::int64_t* seen_indptr;
     const std::int32_t* seen_indices;
+    const std::uint64_t* tie_items;    // n_items; or null
+    const std::uint64_t* tie_queries;  // n_queries; or null for zeros
     std::int64_t n_queries;
     std::int64_t n;
     std::int32_t* found;   // n_queries x n, out: items, best first, then -1

@@ -41,16 +41,23 @@ Csr<float> checked_csr(const In1<std::int64_t>& indptr, const In1<std::int32_t>&
     return A;
 }
 
-void top_k(In2<float> users, In1<float> offset, In2<float> items, In1<float> bias,
-           std::optional<In1<float>> weight, In1<std::int32_t> order,
-           std::optional<In1<float>> user_size, std::optional<In1<float>> size, std::optional<In1<float>> lift,
-           In1<std::int64_t> stops, In2<float> user_rest, In2<float> item_rest,
-           std::optional<In1<std::int64_t>> history_indptr, std::optional<In1<std::int32_t>> history_indices,
-           std::optional<In1<float>> history_data, std::optional<In1<std::int64_t>> sparse_indptr,
-           std::optional<In1<std::int32_t>> sparse_indices, std::optional<In1<float>> sparse_data,
-           std::optional<In1<std::int64_t>> seen_rows, std::optional<In1<std::int64_t>> seen_indptr,
-           std::optional<In1<std::int32_t>> seen_indices, Out2<std::int32_t> found, Out2<float> scores,
-           Out1<std::int64_t> counts, int threads) {
+template <class T>
+using Maybe1 = std::optional<In1<T>>;
+using Rows = std::tuple<In1<std::int64_t>, In1<std::int32_t>, In1<float>>;
+// The named tuples of topk.py and the two matrices of a SparsePart.
+using OrderArrays = std::tuple<In1<std::int32_t>, Maybe1<float>, Maybe1<float>, Maybe1<float>>;
+using StopArrays = std::tuple<In1<std::int64_t>, In2<float>, In2<float>>;
+using SparseArrays = std::tuple<Rows, Rows>;
+using SeenArrays = std::tuple<In1<std::int64_t>, In1<std::int64_t>, In1<std::int32_t>>;
+using TieArrays = std::tuple<In1<std::uint64_t>, Maybe1<std::uint64_t>>;
+using FoundArrays = std::tuple<Out2<std::int32_t>, Out2<float>, Out1<std::int64_t>>;
+
+void best_items(In2<float> users, In2<float> items, In1<float> offset, In1<float> bias, Maybe1<float> weight,
+                OrderArrays in_order, StopArrays product_stops, std::optional<SparseArrays> sparse,
+                std::optional<SeenArrays> seen, std::optional<TieArrays> ties, FoundArrays result, int threads) {
+    const auto& [order, user_size, size, lift] = in_order;
+    const auto& [stops, user_rest, item_rest] = product_stops;
+    const auto& [found, scores, counts] = result;
     const std::size_t n_queries = users.shape(0), n_items = items.shape(0);
     require(users.shape(1) == items.shape(1), "users and items must have the same number of columns");
     require(offset.size() == n_queries && counts.size() == n_queries, "offset and counts must have one entry per user");
@@ -81,29 +88,61 @@ void top_k(In2<float> users, In1<float> offset, In2<float> items, In1<float> bia
                 "stops must ascend between 0 and the number of columns");
     problem.stops = stops.data(), problem.n_stops = static_cast<std::int64_t>(stops.size());
     problem.user_rest = user_rest.data(), problem.item_rest = item_rest.data();
-    if (history_indptr && history_indices && history_data && sparse_indptr && sparse_indices && sparse_data) {
-        problem.sparse = checked_rows(*sparse_indptr, *sparse_indices, *sparse_data, problem.n_order);
-        problem.history = checked_csr(*history_indptr, *history_indices, *history_data, problem.sparse.n_rows);
+    if (sparse) {
+        const auto& [history, weights] = *sparse;
+        const auto& [history_indptr, history_indices, history_data] = history;
+        const auto& [sparse_indptr, sparse_indices, sparse_data] = weights;
+        problem.sparse = checked_rows(sparse_indptr, sparse_indices, sparse_data, problem.n_order);
+        problem.history = checked_csr(history_indptr, history_indices, history_data, problem.sparse.n_rows);
         require(problem.history.n_rows == problem.n_queries, "history must have one row per user");
         require(!problem.weight && !problem.size, "weighted cosines and bounds of the order are for factors alone");
     }
-    if (seen_rows && seen_indptr && seen_indices) {
-        require(seen_rows->size() == n_queries, "seen_rows must have one entry per user");
+    if (seen) {
+        const auto& [seen_rows, seen_indptr, seen_indices] = *seen;
+        require(seen_rows.size() == n_queries, "seen_rows must have one entry per user");
         for (std::size_t i = 0; i < n_queries; ++i) {
-            const std::size_t row = seen_rows->data()[i];
-            require(row < seen_indptr->size() && row + 1 < seen_indptr->size(), "seen_rows must hold indices of rows");
-            const std::int64_t begin = seen_indptr->data()[row], end = seen_indptr->data()[row + 1];
-            require(0 <= begin && begin <= end && end <= static_cast<std::int64_t>(seen_indices->size()),
+            const std::size_t row = seen_rows.data()[i];
+            require(row < seen_indptr.size() && row + 1 < seen_indptr.size(), "seen_rows must hold indices of rows");
+            const std::int64_t begin = seen_indptr.data()[row], end = seen_indptr.data()[row + 1];
+            require(0 <= begin && begin <= end && end <= static_cast<std::int64_t>(seen_indices.size()),
                     "seen_indptr must ascend from 0 to the number of seen items");
         }
-        problem.seen_rows = seen_rows->data(), problem.seen_indptr = seen_indptr->data();
-        problem.seen_indices = seen_indices->data();
+        problem.seen_rows = seen_rows.data(), problem.seen_indptr = seen_indptr.data();
+        problem.seen_indices = seen_indices.data();
+    }
+    if (ties) {
+        const auto& [tie_items, tie_queries] = *ties;
+        require(tie_items.size() == n_items, "ties must have one entry per item");
+        require(!tie_queries || tie_queries->size() == n_queries, "ties must have one entry per user");
+        problem.tie_items = tie_items.data();
+        problem.tie_queries = tie_queries ? tie_queries->data() : nullptr;
     }
     const nb::gil_scoped_release release;
     const RetrievalKernels& kernel = active->retrieval;
     const std::int64_t step = topk_block(problem.n_queries, problem.n, threads);
     on_ranges(problem.n_queries, step, threads, kernel.topk_workspace(problem, step),
               [&](auto begin, auto end, void* memory) { kernel.topk_users(problem, begin, end, step, memory); });
+}
+
+void top_k(In2<float> users, In1<float> offset, In2<float> items, In1<float> bias,
+           std::optional<In1<float>> weight, In1<std::int32_t> order,
+           std::optional<In1<float>> user_size, std::optional<In1<float>> size, std::optional<In1<float>> lift,
+           In1<std::int64_t> stops, In2<float> user_rest, In2<float> item_rest,
+           std::optional<In1<std::int64_t>> history_indptr, std::optional<In1<std::int32_t>> history_indices,
+           std::optional<In1<float>> history_data, std::optional<In1<std::int64_t>> sparse_indptr,
+           std::optional<In1<std::int32_t>> sparse_indices, std::optional<In1<float>> sparse_data,
+           std::optional<In1<std::int64_t>> seen_rows, std::optional<In1<std::int64_t>> seen_indptr,
+           std::optional<In1<std::int32_t>> seen_indices, Out2<std::int32_t> found, Out2<float> scores,
+           Out1<std::int64_t> counts, int threads) {
+    std::optional<SparseArrays> sparse;
+    if (history_indptr) {
+        sparse.emplace(Rows{*history_indptr, *history_indices, *history_data},
+                       Rows{*sparse_indptr, *sparse_indices, *sparse_data});
+    }
+    std::optional<SeenArrays> seen;
+    if (seen_rows) seen.emplace(*seen_rows, *seen_indptr, *seen_indices);
+    best_items(users, items, offset, bias, weight, {order, user_size, size, lift}, {stops, user_rest, item_rest},
+               sparse, seen, std::nullopt, {found, scores, counts}, threads);
 }
 
 void sparse_pairs(In1<std::int64_t> history_indptr, In1<std::int32_t> history_indices, In1<float> history_data,
@@ -204,6 +243,27 @@ void scan_codes(In2<std::uint8_t> codes, In1<float> scale, In1<float> error, In1
               [&](auto begin, auto end, void*) { active->retrieval.scan_codes(scan, begin, end); });
 }
 
+// Hashes texts by their bytes, eight at a time.
+void hash_texts(In1<std::uint8_t> bytes, In1<std::int64_t> offsets, Out1<std::uint64_t> hashes) {
+    require(offsets.size() == hashes.size() + 1, "offsets must have one entry more than texts");
+    const std::int64_t* starts = offsets.data();
+    require(std::is_sorted(starts, starts + offsets.size()) && starts[0] >= 0 &&
+                starts[hashes.size()] <= static_cast<std::int64_t>(bytes.size()),
+            "offsets must ascend from 0 to the number of bytes");
+    for (std::size_t i = 0; i < hashes.size(); ++i) {
+        const std::uint8_t* text = bytes.data() + starts[i];
+        const std::int64_t length = starts[i + 1] - starts[i];
+        std::uint64_t hash = mixed(static_cast<std::uint64_t>(length));
+        for (std::int64_t at = 0; at < length; at += 8) {
+            std::uint64_t word = 0;
+            for (std::int64_t b = 0; b < 8 && at + b < length; ++b)
+                word |= static_cast<std::uint64_t>(text[at + b]) << 8 * b;
+            hash = mixed(hash ^ word);
+        }
+        hashes.data()[i] = hash;
+    }
+}
+
 // Writes the positions of the largest scores, best first, ties by lower position; returns their number.
 std::int64_t largest(In1<float> scores, Out1<std::int64_t> found) {
     using Entry = std::pair<float, std::int64_t>;
@@ -240,6 +300,9 @@ std::int64_t largest(In1<float> scores, Out1<std::int64_t> found) {
 }  // namespace
 
 void add_search(nb::module_& m) {
+    add(m, "best_items", &best_items, "users", "items", "offset", "bias", "weight", "order", "stops", "sparse", "seen",
+        "ties", "found", "threads");
+    add(m, "hash_texts", &hash_texts, "bytes", "offsets", "hashes");
     add(m, "top_k", &top_k, "users", "offset", "items", "bias", "weight", "order", "user_size", "size", "lift",
         "stops", "user_rest", "item_rest", "history_indptr", "history_indices", "history_data", "sparse_indptr",
         "sparse_indices", "sparse_data", "seen_rows", "seen_indptr", "seen_indices", "found", "scores", "counts",

@@ -11,8 +11,8 @@
 // The sparse part is summed before the products, for as many positions of the order at once as keep
 // the sums of a block of users in the cache, for each user in the order of the history.
 //
-// A candidate is one integer: the score, order-preserving, above the complement of the item.
-// The larger integer is the better score or, in a tie, the lower item.
+// A candidate is one integer: the score, order-preserving, above the complement of the item. Only if two scores are
+// equal, candidates are compared by their places among ties.
 
 #pragma once
 
@@ -105,38 +105,68 @@ struct TopKBlock {
     std::int64_t* cursor = nullptr;  // per entry of the histories, the entry of its row of S that is next
 };
 
-inline std::uint64_t candidate_key(float score, std::int32_t item) {
+// An integer in the order of scores.
+inline std::uint32_t score_bits(float score) {
     score += 0.0f;  // minus zero ties with zero
     std::uint32_t bits;
     __builtin_memcpy(&bits, &score, sizeof bits);
-    bits = bits >> 31 ? ~bits : bits | 0x80000000u;
-    return static_cast<std::uint64_t>(bits) << 32 | (0xffffffffu - static_cast<std::uint32_t>(item));
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-inline float candidate_score(std::uint64_t key) {
-    std::uint32_t bits = static_cast<std::uint32_t>(key >> 32);
+inline float score_of(std::uint32_t bits) {
     bits = bits >> 31 ? bits & 0x7fffffffu : ~bits;
     float score;
     __builtin_memcpy(&score, &bits, sizeof score);
     return score;
 }
 
-inline std::int32_t candidate_item(std::uint64_t key) {
-    return static_cast<std::int32_t>(0xffffffffu - static_cast<std::uint32_t>(key));
+// A score, or the size of an entry, above the complement of an index.
+inline std::uint64_t candidate_key(float score, std::int64_t index) {
+    return static_cast<std::uint64_t>(score_bits(score)) << 32 | ~static_cast<std::uint32_t>(index);
 }
 
-// Puts `key` at or below `place` of a heap with the smallest key on top.
-inline void sift(std::uint64_t* heap, std::int64_t size, std::int64_t place, std::uint64_t key) {
+inline float candidate_score(std::uint64_t key) { return score_of(static_cast<std::uint32_t>(key >> 32)); }
+
+inline std::int32_t candidate_item(std::uint64_t key) { return static_cast<std::int32_t>(~static_cast<std::uint32_t>(key)); }
+
+inline bool is_tie(std::uint64_t a, std::uint64_t b) { return (a ^ b) >> 32 == 0; }
+
+// The order of the candidates of a query.
+struct Worse {
+    const TopKProblem& problem;
+    std::int64_t query;
+
+    [[gnu::always_inline]] bool operator()(std::uint64_t a, std::uint64_t b) const {
+        if (__builtin_expect(is_tie(a, b), 0)) return of_equals(a, b);
+        return a < b;
+    }
+
+    [[gnu::noinline]] bool of_equals(std::uint64_t a, std::uint64_t b) const {
+        if (!problem.tie_items) return a < b;
+        const std::uint64_t place_a = place_of(candidate_item(a)), place_b = place_of(candidate_item(b));
+        return place_a == place_b ? a < b : place_a > place_b;
+    }
+
+    std::uint64_t place_of(std::int32_t item) const {
+        const std::uint64_t hash = problem.tie_items[item];
+        return mixed(problem.tie_queries ? hash ^ problem.tie_queries[query] : hash);
+    }
+};
+
+// Puts `key` at or below `place` of a heap with the worst key on top.
+template <class Order>
+inline void sift(std::uint64_t* heap, std::int64_t size, std::int64_t place, std::uint64_t key, const Order& worse) {
     for (std::int64_t child; (child = 2 * place + 1) < size; place = child) {
-        child += child + 1 < size && heap[child + 1] < heap[child];
-        if (key <= heap[child]) break;
+        child += child + 1 < size && worse(heap[child + 1], heap[child]);
+        if (!worse(heap[child], key)) break;
         heap[place] = heap[child];
     }
     heap[place] = key;
 }
 
-inline void make_heap(std::uint64_t* heap, std::int64_t size) {
-    for (std::int64_t place = size / 2; place-- > 0;) sift(heap, size, place, heap[place]);
+template <class Order>
+inline void make_heap(std::uint64_t* heap, std::int64_t size, const Order& worse) {
+    for (std::int64_t place = size / 2; place-- > 0;) sift(heap, size, place, heap[place], worse);
 }
 
 // Whether `item` is in the query's row of seen items. Rows are short: comparing with all of one is
@@ -153,15 +183,16 @@ inline void offer(const TopKBlock& block, std::int32_t user, float score, std::i
     const std::int64_t n = block.problem.n;
     std::uint64_t* heap = block.heaps + user * n;
     const std::uint64_t key = candidate_key(score, item);
+    const Worse worse{block.problem, block.first + user};
     std::int64_t& count = block.count[user];
-    if (count == n && key <= heap[0]) return;
+    if (count == n && !worse(heap[0], key)) return;
     if (is_seen(block.problem, block.first + user, item)) return;
     if (count < n) {
         heap[count++] = key;
         if (count < n) return;
-        make_heap(heap, n);
+        make_heap(heap, n, worse);
     } else {
-        sift(heap, n, 0, key);
+        sift(heap, n, 0, key, worse);
     }
     block.threshold[user] = candidate_score(heap[0]);
 }
@@ -426,16 +457,29 @@ inline std::int64_t still_active(const TopKBlock& block, std::int64_t start, std
     return left;
 }
 
+// Sorts a heap, best first.
+template <class Order>
+inline void sort_heap(std::uint64_t* heap, std::int64_t size, const Order& worse) {
+    for (std::int64_t last = size; last-- > 1;) {
+        const std::uint64_t worst = heap[0];
+        sift(heap, last, 0, heap[last], worse);
+        heap[last] = worst;
+    }
+}
+
 // Writes the candidates of one user, best first.
 inline void write_found(const TopKBlock& block, std::int32_t user) {
     const TopKProblem& problem = block.problem;
     std::uint64_t* heap = block.heaps + user * problem.n;
     const std::int64_t count = block.count[user], query = block.first + user;
-    if (count < problem.n) make_heap(heap, count);
-    for (std::int64_t last = count; last-- > 1;) {
-        const std::uint64_t worst = heap[0];
-        sift(heap, last, 0, heap[last]);
-        heap[last] = worst;
+    const Worse worse{problem, query};
+    if (count < problem.n) make_heap(heap, count, worse);
+    sort_heap(heap, count, [](std::uint64_t a, std::uint64_t b) { return a < b; });  // by score, which takes less time
+    for (std::int64_t i = 0, end; i < count; i = end) {
+        for (end = i + 1; end < count && is_tie(heap[i], heap[end]); ++end) {}
+        if (end == i + 1) continue;
+        make_heap(heap + i, end - i, worse);
+        sort_heap(heap + i, end - i, worse);
     }
     problem.counts[query] = count;
     for (std::int64_t i = 0; i < problem.n; ++i) {

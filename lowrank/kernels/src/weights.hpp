@@ -57,12 +57,11 @@ template <class Least, class Use>
     }
 }
 
-inline std::uint64_t size_key(const float* sums, std::int64_t i) {
-    return candidate_key(__builtin_fabsf(sums[i]), static_cast<std::int32_t>(i));
-}
+inline std::uint64_t size_key(const float* sums, std::int64_t i) { return candidate_key(__builtin_fabsf(sums[i]), i); }
 
 // The key of the smallest of the largest `most` entries: of equal sizes the lower column is larger.
 inline std::uint64_t least_key(const SparseSums& found, std::int64_t most, std::uint64_t* heap) {
+    const auto smaller = [](std::uint64_t a, std::uint64_t b) { return a < b; };
     std::int64_t count = 0;
     float least = __FLT_DENORM_MIN__;
     for_each_large(found, [&] { return least; }, [&](std::int64_t i) {
@@ -70,9 +69,9 @@ inline std::uint64_t least_key(const SparseSums& found, std::int64_t most, std::
         if (count < most) {
             heap[count++] = key;
             if (count < most) return;
-            make_heap(heap, most);
+            make_heap(heap, most, smaller);
         } else if (key > heap[0]) {
-            sift(heap, most, 0, key);
+            sift(heap, most, 0, key, smaller);
         }
         least = candidate_score(heap[0]);
     });

@@ -282,9 +282,9 @@ function foldIn(form, history) {
   return KINDS[form.kind](form, history);
 }
 
-// The n positions with the largest scores; equal scores keep their order.
-function largest(scores, n, excluded) {
+// The n positions with the largest scores; equal scores are in ascending order of `ties`.
+function largest(scores, n, excluded, ties) {
   const places = [];
   for (let i = 0; i < scores.length; i++) if (!excluded.has(i)) places.push(i);
-  return places.sort((a, b) => scores[b] - scores[a] || a - b).slice(0, n);
+  return places.sort((a, b) => scores[b] - scores[a] || ties[a] - ties[b]).slice(0, n);
 }

@@ -87,13 +87,14 @@ class Embedded {
 
   folded(history, n, variant, user) {
     const { form, scores_new: scoresNew } = this.of(variant), counts = this.data.items.counts.data;
+    const ties = this.data.items.ties.data;
     const value = (each) => (this.data.weighted ? each.value : 1);  // interactions without weights are ones
     const sorted = history.map((each) => [this.place(each.item), value(each)]).sort((a, b) => a[0] - b[0]);
     const known = { items: sorted.map(([place]) => place), values: sorted.map(([, value]) => value), user };
     const { scores, reasons } = foldIn(form, known);
     const excluded = new Set(known.items);
     if (!scoresNew) counts.forEach((count, place) => { if (!count) excluded.add(place); });
-    const items = largest(scores, n, excluded).map((place, at) => {
+    const items = largest(scores, n, excluded, ties).map((place, at) => {
       const terms = reasons(place).map(([key, contribution]) => (
         typeof key === "string" ? { feature: key, contribution } : { ...this.named(known.items[key]), contribution }));
       terms.sort((a, b) => Math.abs(b.contribution) - Math.abs(a.contribution));
