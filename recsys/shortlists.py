@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.kernels import Seen, backend
-from lowrank.kernels.retrieval import top_k
+from lowrank.kernels.retrieval import hash_texts, top_k
+from lowrank.kernels.topk import Hashes, Ties
 from recsys.models.factor_form import FactorForm, Floats
 from recsys.saved_arrays import (
     FORMAT_VERSION,
@@ -77,8 +78,8 @@ def shortlist(path: str | Path, users: Sequence[str], n: int) -> Shortlist | Non
     """Return the n best items that each user has not rated, or None if a `Recommender` is needed.
 
     It is needed if the model is damaged or its scores have no factored form, if a user is unknown,
-    if no user has any items left, if two scores are equal, and without compiled kernels. Each of
-    `users` is an id, or several ids between commas; a repeated id counts once.
+    if no user has any items left, and without compiled kernels. Each of `users` is an id, or
+    several ids between commas; a repeated id counts once.
     """
     try:
         if backend().name != "compiled":
@@ -201,7 +202,8 @@ class _Model:
             raise LookupError("no items")
         is_found = np.arange(found.items.shape[1]) < found.counts[:, None]
         if (is_found[:, 1:] & (found.scores[:, 1:] == found.scores[:, :-1])).any():
-            raise LookupError("ties, whose order depends on the hashes of all ids")
+            limits["ties"] = Ties(item_ids.hashes())
+            found = top_k(form.users, form.items, n, offset=form.offset, bias=form.bias, **limits)
         rows, ranks = np.nonzero(is_found[:, :n])
         shown, scores = found.items[rows, ranks].tolist(), found.scores[rows, ranks]
         columns: dict[str, list[Any]] = {
@@ -237,6 +239,14 @@ class _Column:
             return int(self.values[place])
         start, end = self.offsets[place : place + 2]
         return self.values[start:end].tobytes().decode()
+
+    def hashes(self) -> Hashes:
+        """Return the hash of each id, as `recsys.Ids.hashes`."""
+        if self.offsets is not None:
+            return hash_texts(self.values, self.offsets)
+        texts = [str(number).encode() for number in self.values.tolist()]
+        offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        return hash_texts(np.frombuffer(b"".join(texts), np.uint8), offsets)
 
     def find(self, text: str) -> int:
         """Return the position of an id in the sorted column, or -1."""

@@ -97,7 +97,8 @@ def evaluate(
     Predict a rating for every test pair, clipped to the range of the training ratings. Recommend
     items to every user with relevant test items, among all items that the user has not rated in
     the training part, or among all if the split keeps repeated pairs. If the split holds out whole
-    items, recommend only these.
+    items, recommend only these. Items with equal scores are in a random order, which differs
+    between users.
 
     Parameters
     ----------
@@ -131,7 +132,7 @@ def evaluate(
     confidence : float
         Confidence level of the intervals.
     random_state : int
-        Seed of the candidates, the bootstrap and the tests.
+        Seed of the candidates, the order of equal scores, the bootstrap and the tests.
     on_step : callable, optional
         Called with the label of the model and a `Step` after each iteration.
 

@@ -3,9 +3,10 @@
 Ranking metrics are functions of arrays: the `lists` of recommended items, the `hits` among them,
 `n_relevant` (at least 1), and others that `Metric` describes. They return one float64 value per
 user, shape (n_users,), or NaN where a metric is undefined: some need at least one recommendation,
-diversity needs two. Among equal scores, chance decides, for each user anew. Users without relevant
-test items have no ranking metrics, and are left out of the means. ``p_i`` is the share of users who
-have rated item i in the training part.
+diversity needs two. Users without relevant test items have no ranking metrics, and are left out of
+the means. ``p_i`` is the share of users who have rated item i in the training part.
+
+Items with equal scores are in a random order, which differs between users.
 """
 
 from __future__ import annotations

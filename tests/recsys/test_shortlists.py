@@ -91,6 +91,20 @@ def check_shortlist(model, users) -> pl.DataFrame:
     return expected
 
 
+@pytest.mark.parametrize(("users", "items"), [(number, text), (text, number)])
+def test_equal_scores_are_in_the_order_of_a_recommender(tmp_path, users, items):
+    """Vectors of small whole numbers, with many equal scores."""
+    recommender = Recommender("als", factors=2, popularity=0).fit(ratings_of(users, items))
+    arrays = recommender.model
+    rng = np.random.default_rng(0)
+    arrays.item_bias[:] = 0
+    arrays.item_factors[:] = rng.integers(-1, 2, arrays.item_factors.shape)
+    arrays.user_factors[:] = rng.integers(-1, 2, arrays.user_factors.shape)
+    recommender.save(tmp_path / "model")
+    expected = check_shortlist(tmp_path / "model", users)
+    assert expected.filter(pl.col("user") == users(4))["score"].n_unique() < 5
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     path = tmp_path_factory.mktemp("shortlists") / "model"

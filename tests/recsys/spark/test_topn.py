@@ -4,11 +4,13 @@ import math
 import shutil
 from statistics import mean, stdev
 
+import numpy as np
 import polars as pl
 import pytest
 
 from recsys.errors import DataError, ModelFileError, UnknownIdError
-from recsys.evaluation import mae, rmse, split_from_pair
+from recsys.evaluation import evaluate as measure
+from recsys.evaluation import mae, rmse, shared_test, split_from_pair
 from recsys.predictions import clip_to_range
 from recsys.readers import read_ratings
 from recsys.recommender import Recommender
@@ -36,6 +38,50 @@ def test_it_recommends_as_one_machine_does(spark, case, tmp_path, limit, monkeyp
     )
     here = opened.recommend(n=5, items=allow, block=block).drop("title", strict=False)
     assert written(tmp_path / "top").equals(here.sort("user", "rank"))
+
+
+@pytest.fixture
+def coarse(case, monkeypatch):
+    """The model with vectors of small whole numbers: many equal scores, here and on Spark."""
+    from pyspark.sql import functions as sql
+
+    from recsys.spark.results import SparkModel
+
+    table = SparkModel.table
+
+    def rounded(self, spark, side):
+        whole = sql.transform("factors", lambda each: sql.signum(each).cast("float"))
+        frame = table(self, spark, side).withColumn("factors", whole)
+        return frame.withColumn("bias", sql.lit(0).cast("float"))
+
+    monkeypatch.setattr(SparkModel, "table", rounded)
+    opened = Recommender.load(case.path)
+    opened.model.set_params(popularity=0.0)
+    for side in ("user", "item"):
+        for name, change in (("factors", np.sign), ("bias", np.zeros_like)):
+            array = getattr(opened.model, f"{side}_{name}")
+            setattr(opened.model, f"{side}_{name}", change(array))
+    return opened
+
+
+@pytest.mark.parametrize("limit", [2**30, 0], ids=["broadcast", "blocks"])
+def test_equal_scores_are_in_the_order_of_one_machine(
+    spark, case, coarse, tmp_path, limit, monkeypatch
+):
+    from recsys.spark import evaluate, recommend, topn
+
+    monkeypatch.setattr(topn, "_LEAST_BLOCK", 1 + coarse.ratings.n_items // 3)
+    monkeypatch.setattr(topn, "obscurity", lambda counts, *_: np.zeros(len(counts), np.float32))
+    recommend(str(case.path), str(tmp_path / "top"), 20, broadcast_limit=limit)
+    here = coarse.recommend(n=20).drop("title", strict=False)
+    assert here.filter(user=here["user"][0])["score"].n_unique() < 5
+    assert written(tmp_path / "top").equals(here.sort("user", "rank"))
+    found = evaluate(str(case.path), str(case.test_file), 10, broadcast_limit=limit)
+    splits = shared_test({"als": coarse.ratings}, read_ratings(case.test_file)).splits
+    names = [f"{kind}@10" for kind in ("precision", "recall", "ndcg")]
+    expected = measure([coarse], splits, metrics=["precision", "recall", "ndcg"], resamples=0)
+    measured = [found.metrics[name].value for name in names]
+    assert measured == pytest.approx(expected.table.select(names).row(0))
 
 
 def test_seen_items_are_kept_where_asked_for_and_a_folder_is_replaced(spark, case, tmp_path):
