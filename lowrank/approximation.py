@@ -288,7 +288,7 @@ def approximate(
     method: str = "auto",
     tol: float | None = None,
     center: ArrayLike | bool | None = None,
-    random_state: RandomStateLike = None,
+    random_state: RandomStateLike = 0,
 ) -> LowRank:
     """Compute the best rank-k approximation of a matrix, ``left = U diag(s)`` and ``right = V``.
 
@@ -306,7 +306,7 @@ def approximate(
 
 
 def hard_threshold(
-    A: SVD | OperatorLike, tau: float, *, random_state: RandomStateLike = None
+    A: SVD | OperatorLike, tau: float, *, random_state: RandomStateLike = 0
 ) -> LowRank:
     """Keep the singular values above a threshold unchanged, and drop the others.
 
@@ -335,7 +335,7 @@ def hard_threshold(
 
 
 def soft_threshold(
-    A: SVD | OperatorLike, tau: float, *, random_state: RandomStateLike = None
+    A: SVD | OperatorLike, tau: float, *, random_state: RandomStateLike = 0
 ) -> LowRank:
     """Subtract a threshold from the singular values, and set negative results to zero.
 
@@ -383,7 +383,7 @@ def denoise(
     noise: float | None = None,
     *,
     method: str = "shrink",
-    random_state: RandomStateLike = None,
+    random_state: RandomStateLike = 0,
 ) -> LowRank:
     """Estimate a low-rank matrix from an observation with white noise.
 

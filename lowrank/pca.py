@@ -185,7 +185,7 @@ class PCA(
     whiten: bool = False
     method: str = "auto"
     tol: float | None = None
-    random_state: RandomStateLike = None
+    random_state: RandomStateLike = 0
 
     def fit(self, X: MatrixLike, y: object = None) -> Self:
         """Find the components.

@@ -8,9 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from lowrank.arguments import checked_count, checked_rank
 from lowrank.errors import ArgumentError, check_positive
@@ -18,12 +17,12 @@ from lowrank.kernels import pieces
 from lowrank.operators import safe_exponent
 from lowrank.pca import PCA
 from lowrank.samples import (
-    FLOAT_DTYPES,
     GaussianDensityMixin,
     checked_scores,
     project,
     samples_of,
     times_square,
+    validated_array,
 )
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike, RandomStateLike
     from lowrank.operators import Float64Array, FloatArray
 
+_DEFAULT = 2  # components by default
 _NO_NOISE = 1e-10  # replaces a noise variance of 0 in posteriors, relative to the largest variance
 _CHUNK = 1 << 21  # maximum size of a temporary array of a block, in numbers
 _LEAST_NOISE = 1e-10  # minimum, relative to the mean variance; less makes k x k systems singular
@@ -61,8 +61,9 @@ class ProbabilisticPCA(
 
     Parameters
     ----------
-    n_components : int, default 2
-        Number of latent coordinates k, from 0 to min(n_samples, n_features - 1).
+    n_components : int, optional
+        Number of latent coordinates k, from 0 to min(n_samples, n_features - 1). By default 2, or 1
+        if there are only two features, and 0 with one.
     tol : float, default 1e-7
         EM stops when a step increases the log-likelihood per known entry by at most this amount.
     max_iter : int, default 1000
@@ -121,11 +122,11 @@ class ProbabilisticPCA(
 
     scale_ = None  # of GaussianDensityMixin: columns are not scaled
 
-    n_components: int = 2
+    n_components: int | None = None
     _: KW_ONLY
     tol: float = 1e-7
     max_iter: int = 1000
-    random_state: RandomStateLike = None
+    random_state: RandomStateLike = 0
 
     def fit(self, X: MatrixLike, y: object = None) -> Self:
         """Fit the model.
@@ -150,7 +151,8 @@ class ProbabilisticPCA(
         data = self._checked(X, reset=True)
         count, features = data.shape
         limits = min(count, features - 1), f"n_samples={count}, below n_features={features}"
-        self.n_components_ = checked_rank(self.n_components, *limits, name="n_components")
+        wanted = min(_DEFAULT, limits[0]) if self.n_components is None else self.n_components
+        self.n_components_ = checked_rank(wanted, *limits, name="n_components")
         self.n_samples_ = count
         check_positive(self.tol, "tol")
         checked_count(self.max_iter, "max_iter")
@@ -303,15 +305,8 @@ class ProbabilisticPCA(
 
     def _checked(self, X: Any, *, reset: bool = False, **options: Any) -> Any:
         """Check samples; NaN is allowed in dense ones."""
-        return validate_data(
-            self,
-            X,
-            dtype=FLOAT_DTYPES,
-            reset=reset,
-            ensure_all_finite=True if sparse.issparse(X) else "allow-nan",
-            ensure_min_samples=2 if reset else 1,
-            **{"accept_sparse": "csr", **options},
-        )
+        options = {"accept_sparse": "csr", "ensure_min_samples": 2 if reset else 1} | options
+        return validated_array(self, X, reset=reset, allow_nan=True, **options)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

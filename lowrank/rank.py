@@ -192,8 +192,8 @@ def choose_rank(
     rule: str = "gavish-donoho",
     *,
     fraction: float = 0.9,
-    center: bool | None = None,
-    random_state: RandomStateLike = None,
+    center: bool = True,
+    random_state: RandomStateLike = 0,
 ) -> int:
     """Choose the rank of a matrix by a named rule.
 
@@ -208,8 +208,8 @@ def choose_rank(
         rank 50) and `minka`.
     fraction : float
         Fraction of the energy for the rule "energy".
-    center : bool, optional
-        Subtract the column means first.
+    center : bool, default True
+        Subtract the column means first, as `lowrank.PCA` does.
     random_state : int, Generator, RandomState or None
         Seed of the start vectors, permutations and folds.
 
@@ -361,7 +361,7 @@ def _log_evidence(spectrum: Float64Array, k: int, n: int) -> float:
 
 
 def parallel_analysis(
-    A: OperatorLike, *, center: bool | None = None, random_state: RandomStateLike = None
+    A: OperatorLike, *, center: bool = True, random_state: RandomStateLike = 0
 ) -> int:
     """Count the leading singular values that exceed those of column-wise permutations of A.
 
@@ -454,8 +454,8 @@ def bi_cross_validation(
     A: OperatorLike,
     max_rank: int = 50,
     *,
-    center: bool | None = None,
-    random_state: RandomStateLike = None,
+    center: bool = True,
+    random_state: RandomStateLike = 0,
 ) -> Float64Array:
     """Return the mean squared error of predicting held-out blocks from the others, at each rank.
 

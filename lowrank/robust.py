@@ -81,7 +81,7 @@ def robust_pca(
     penalty: float | None = None,
     tol: float | None = None,
     max_iter: int = 500,
-    random_state: RandomStateLike = None,
+    random_state: RandomStateLike = 0,
 ) -> RobustPCA:
     """Decompose a matrix into a low-rank and a sparse part, by principal component pursuit.
 

@@ -12,13 +12,14 @@ from scipy.sparse.linalg import LinearOperator
 
 from lowrank import kernels
 from lowrank.arguments import checked_generator, checked_integer
-from lowrank.blocks import RowBlocks, by_blocks
+from lowrank.blocks import RowBlocks, by_blocks, not_finite
 from lowrank.errors import ArgumentError, ArgumentTypeError
 from lowrank.operators import (
     DenseOperator,
     MatrixOperator,
     SparseOperator,
     canonical,
+    largest_entry,
     safe_exponent,
 )
 
@@ -139,9 +140,7 @@ def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings:
             "principal components, use truncated_svd with center=True."
         )
     if not isinstance(data, RowBlocks):
-        from sklearn.utils.validation import validate_data  # slow, not needed to choose ranks
-
-        return validate_data(estimator, data, dtype=FLOAT_DTYPES, reset=reset, **settings)
+        return validated_array(estimator, data, reset=reset, **settings)
     if data.is_sparse and "accept_sparse" not in settings:
         raise ArgumentTypeError("X must be dense; got RowBlocks of sparse blocks.")
     if reset:
@@ -151,6 +150,31 @@ def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings:
         expected = estimator.n_features_in_
         raise ArgumentError(f"X must have {expected} features; got {data.shape[1]}.")
     return data
+
+
+def validated_array(
+    estimator: Any, X: Any, *, reset: bool, allow_nan: bool = False, **settings: Any
+) -> Any:
+    """Check data in memory as scikit-learn does, but name the first entry that is not finite.
+
+    Raises
+    ------
+    ValueError
+        As `validated_samples`; NaN in dense data is accepted with `allow_nan`.
+    """
+    from sklearn.utils.validation import validate_data  # slow, not needed to choose ranks
+
+    settings |= {"dtype": FLOAT_DTYPES, "reset": reset, "ensure_all_finite": False}
+    data = validate_data(estimator, X, **settings)
+    is_sparse = sparse.issparse(data)
+    if np.isfinite(largest_entry(data.data if is_sparse else data)):
+        return data
+    if allow_nan and not is_sparse:
+        known = np.where(np.isnan(data), 0, data)
+        if np.isfinite(known).all():
+            return data
+        raise not_finite(known, "X")
+    raise not_finite(data, "X")
 
 
 def samples_of(X: Any, center_samples: bool = False) -> Samples:
@@ -244,7 +268,11 @@ def checked_scores(X: ArrayLike, columns: int, expected: str = "n_components_") 
     """
     from sklearn.utils.validation import check_array
 
-    scores: FloatArray = check_array(X, input_name="X", dtype=FLOAT_DTYPES, ensure_min_features=0)
+    scores: FloatArray = check_array(
+        X, input_name="X", dtype=FLOAT_DTYPES, ensure_min_features=0, ensure_all_finite=False
+    )
+    if not np.isfinite(largest_entry(scores)):
+        raise not_finite(scores, "X")
     if scores.shape[1] != columns:
         raise ArgumentError(f"X must have {columns} columns ({expected}); got {scores.shape[1]}.")
     return scores

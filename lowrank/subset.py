@@ -116,7 +116,7 @@ class CUR(_WithRatio):
 
 
 def leverage_scores(
-    A: MatrixLike | LinearOperator, k: int, *, random_state: RandomStateLike = None
+    A: MatrixLike | LinearOperator, k: int, *, random_state: RandomStateLike = 0
 ) -> FloatArray:
     """Compute the leverage score of each column in the best rank-k approximation, shape (m,).
 
@@ -149,7 +149,7 @@ def leverage_scores(
 
 
 def select_columns(
-    A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateLike = None
+    A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateLike = 0
 ) -> ColumnSubset:
     """Select k columns whose span approximates a matrix well.
 
@@ -210,7 +210,7 @@ def select_columns(
     return ColumnSubset(chosen, error, target.unscaled(target.best))
 
 
-def cur(A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateLike = None) -> CUR:
+def cur(A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateLike = 0) -> CUR:
     """Approximate a matrix by k of its columns and k of its rows.
 
     Parameters

@@ -283,7 +283,7 @@ def truncated_svd(
     method: str = "auto",
     tol: float | None = None,
     center: ArrayLike | bool | None = None,
-    random_state: RandomStateLike = None,
+    random_state: RandomStateLike = 0,
 ) -> SVD:
     """Compute the k largest singular triplets of a matrix and their accuracy.
 
@@ -388,7 +388,7 @@ def unrounded_svd(
     method: str = "auto",
     tol: float | None = None,
     center: ArrayLike | bool | None = None,
-    random_state: RandomStateLike = None,
+    random_state: RandomStateLike = 0,
 ) -> SVD:
     """Return `truncated_svd` before it is rounded: float64 wherever float32 is not enough."""
     problem = validated(A, k, method, tol, center, random_state)

@@ -13,13 +13,13 @@ from sklearn.base import (
     OneToOneFeatureMixin,
     TransformerMixin,
 )
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from lowrank.arguments import checked_rank
 from lowrank.blocks import RowBlocks
 from lowrank.errors import check_choice, check_positive
 from lowrank.pca import PCA
-from lowrank.samples import FLOAT_DTYPES, checked_scores, validated_samples
+from lowrank.samples import checked_scores, validated_array, validated_samples
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -142,7 +142,7 @@ class Whitening(
         if isinstance(X, RowBlocks):
             blocks = validated_samples(self, X, reset=False).dense_blocks(0)
             return np.vstack([self.transform(block) for block in blocks if len(block)])
-        data: Any = validate_data(self, X, dtype=FLOAT_DTYPES, reset=False)
+        data: Any = validated_array(self, X, reset=False)
         centred: FloatArray = data - self.mean_
         if self.scale_ is not None:
             centred /= self.scale_

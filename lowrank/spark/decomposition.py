@@ -71,7 +71,7 @@ def truncated_svd(
     n_columns: int | None = None,
     tol: float | None = None,
     center: ArrayLike | bool | None = None,
-    random_state: RandomStateLike = None,
+    random_state: RandomStateLike = 0,
     left: str | None = None,
 ) -> DistributedSVD:
     """Compute the k largest singular values and vectors of a matrix on the cluster.
@@ -352,7 +352,7 @@ class PCA(pca.PCA):
         ddof: int = 1,
         whiten: bool = False,
         tol: float | None = None,
-        random_state: RandomStateLike = None,
+        random_state: RandomStateLike = 0,
     ) -> None:
         rest: dict[str, Any] = {"ddof": ddof, "whiten": whiten, "tol": tol}
         super().__init__(n_components, center=center, random_state=random_state, **rest)

@@ -112,7 +112,7 @@ def decompose(
     elif isinstance(n_components, str):
         seed = 0 if random_state is None else random_state
         try:
-            k = max(1, lowrank.choose_rank(weighted, n_components, random_state=seed))
+            k = max(1, lowrank.choose_rank(weighted, n_components, center=False, random_state=seed))
         except ValueError as error:
             raise DataError(f"n_components must be a rank or a rule for it: {error}") from error
     elif isinstance(n_components, numbers.Integral) and 1 <= n_components <= largest:

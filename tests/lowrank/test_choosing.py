@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import numpy as np
@@ -11,7 +12,8 @@ from scipy.integrate import quad
 from scipy.sparse.linalg import aslinearoperator
 from sklearn.decomposition._pca import _assess_dimension, _infer_dimension
 
-from lowrank import arguments, denoise, optimal_threshold
+import lowrank
+from lowrank import PCA, arguments, denoise, optimal_threshold
 from lowrank.blocks import RowBlocks
 from lowrank.rank import (
     RULES,
@@ -97,7 +99,8 @@ def test_threshold_for_known_noise():
 
 def test_exactly_low_rank_without_noise():
     A = np.outer(np.arange(1.0, 31), np.ones(20)) + np.outer(np.ones(30), np.arange(20.0))
-    assert choose_rank(A, "gavish-donoho") == 2
+    assert choose_rank(A, "gavish-donoho", center=False) == 2
+    assert choose_rank(A, "gavish-donoho") == 1
 
 
 def test_evidence_equals_scikit_learn():
@@ -284,3 +287,16 @@ def test_a_rule_checks_the_matrix_once(rule, monkeypatch):
     monkeypatch.setattr(arguments, "_working_dtype", lambda *of: checks.append(of) or kind(*of))
     choose_rank(planted(), rule, center=True, random_state=0)
     assert len(checks) == 1
+
+
+def test_choose_rank_and_pca_centre_in_the_same_way():
+    X = np.random.default_rng(0).standard_normal((100, 20)) + 3
+    for rule in ("elbow", "profile", "parallel"):
+        assert choose_rank(X, rule) == PCA(rule).fit(X).n_components_
+
+
+def test_one_default_of_random_state():
+    functions = (getattr(lowrank, name) for name in lowrank.__all__)
+    signatures = (inspect.signature(function) for function in functions if callable(function))
+    parameters = (signature.parameters.get("random_state") for signature in signatures)
+    assert {parameter.default for parameter in parameters if parameter} == {0}

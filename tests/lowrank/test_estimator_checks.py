@@ -23,6 +23,7 @@ CHECKED = [
     PCA(2, standardize=True),
     PCA(1, center="exact", whiten=True, center_samples=True),
     PCA(0.9, center=False),
+    ProbabilisticPCA(),
     ProbabilisticPCA(1),
     Whitening(),
     Whitening("zca"),
@@ -123,3 +124,30 @@ def test_search_in_a_pipeline(estimator):
     pipeline = make_pipeline(StandardScaler(), clone(estimator), LinearRegression())
     search = GridSearchCV(pipeline, {f"{name}__n_components": [1, 2]}).fit(X, X[:, 0])
     assert search.best_estimator_[1].n_components_ == 2
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
+@each_estimator
+def test_the_first_entry_that_is_not_finite_is_named(estimator, convert, value):
+    kind = "NaN" if np.isnan(value) else "infinity"
+    is_dense = convert is np.asarray
+    if isinstance(estimator, Whitening) and not is_dense:
+        pytest.skip("takes dense data")
+    if isinstance(estimator, ProbabilisticPCA) and is_dense and kind == "NaN":
+        pytest.skip("takes NaN for missing entries")
+    X = data()
+    fitted = clone(estimator).fit(convert(X))
+    X[7, 2] = X[9, 1] = value
+    for call in (clone(estimator).fit, fitted.transform):
+        with pytest.raises(ValueError, match=f"X must be finite; got {kind} at row 7, column 2"):
+            call(convert(X))
+
+
+def test_the_default_number_of_latent_coordinates_fits_the_data():
+    assert [ProbabilisticPCA().fit(data()[:, :m]).n_components_ for m in (1, 2, 3, 6)] == [
+        0,
+        1,
+        2,
+        2,
+    ]
