@@ -372,8 +372,8 @@ class Recommender:
         forget : id or sequence of ids, optional
             Users to remove with all their data.
         refit : bool, optional
-            True always refits, as if no fit had come before; False never does. By default as
-            described above.
+            True always refits, as if no fit had come before, and without validation ratings; False
+            never does. By default as described above.
         as_of : str, date, datetime or int, optional
             Present time, if it is not that of the clock. Ratings later than a day after it are
             left out, and ages count from the newest of the others.

@@ -80,6 +80,7 @@ def assert_same_files(one, other):
 
 MODELS = {
     "chosen": [],
+    "chosen with parameters": ["--factors", "8", "-p", "als.linked=true", "--no-features"],
     "als": ["--model", "als", "--factors", "4"],
     "linked": ["--model", "als", "--factors", "4", "-p", "linked=true"],
     "bayes": ["--model", "bayes", "--factors", "3"],
