@@ -124,7 +124,7 @@ def _pandas_column(series: Any, mixed: Collection[str] = ()) -> pl.Series:
     if kind == "M":
         return pl.Series(name, series.to_numpy(dtype="datetime64[us]"))
     missing = ("NoneType", "NAType", "NaTType")
-    values = [
+    values: list[Any] = [
         None if type(value).__name__ in missing or value != value else value  # NaN is not itself
         for value in series.tolist()
     ]

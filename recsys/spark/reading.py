@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _TEXT = re.compile(r"\.(csv|tsv|txt)(\.(gz|bz2|zst|lz4|snappy|deflate))?$", re.IGNORECASE)
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
+_EXACT = {"float": 2**24, "double": 2**53}  # numbers up to which floats are exact
 
 MOST_IDS = 2**31 - 1  # maximum number of ids: indices are signed 32-bit integers
 
@@ -88,7 +89,10 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
             raise DataError(f"{found}; ids are numbers, text or dates.")
         if kind in _NUMBERS:  # null for fractions
             whole = given[role].try_cast("bigint")
-            chosen[role] = sql.when(whole == given[role], whole)
+            is_whole = whole == given[role]
+            if kind in _EXACT:  # larger floats may be several ids
+                is_whole &= sql.abs(given[role]) <= _EXACT[kind]
+            chosen[role] = sql.when(is_whole, whole)
     if "rating" in roles:
         chosen["value"] = given["rating"].try_cast("float")
     if "timestamp" in roles:
