@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _READ = (
     *("--user-col", "--item-col", "--rating-col", "--timestamp-col", "--sep", "--encoding"),
     *("--implicit", "--duplicates", "--no-features", "--time-format", "--as-of"),
+    "--scale",
 )
 """Options for reading that also apply to Spark."""
 _TABLES = ("--features", "--item-table", "--user-table")
@@ -179,5 +180,5 @@ def _columns(reader: ReaderOptions) -> Any:
         sep=reader.sep,
         encoding=reader.encoding,
         implicit=reader.implicit,
-        rules=RowRules.of(time_format=reader.time_format, as_of=reader.as_of),
+        rules=RowRules.of(time_format=reader.time_format, as_of=reader.as_of, scale=reader.scale),
     )

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from recsys.data.columns import Request, choose_columns
+from recsys.data.feedback import Feedback, judge
 from recsys.errors import DataError
 from recsys.spark.results import Place, written
 from recsys.spark.times import timed
@@ -22,6 +25,7 @@ _EXACT = {"float": 2**24, "double": 2**53}  # numbers up to which floats are exa
 MOST_IDS = 2**31 - 1  # maximum number of ids: indices are signed 32-bit integers
 
 _ROW_BITS = (1 << 33) - 1  # monotonically_increasing_id is partition * 2**33 + row
+_JUDGED = 200_000  # rows from which counts are told from grades
 _STEPS = 1 << 20  # resolution of the held-out share
 _RATINGS_PER_BLOCK = 1_000_000
 
@@ -75,6 +79,8 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
     """
     from pyspark.sql import functions as sql
 
+    if request.weight is not None:
+        raise DataError(f"{path}: Spark uses no weights (--weight-col); fit on one machine.")
     roles = choose_columns(frame.columns, request, path)
     names = {role: frame.columns[place] for role, place in roles.items()}
     kinds = {role: frame.dtypes[place][1] for role, place in roles.items()}
@@ -101,19 +107,41 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
     table, value = named.select(*(chosen[role].alias(role) for role in order)), sql.col("value")
     wrong = {role: sql.col(role).isNull() for role in ("user", "item")}
     wrong["rating"] = value.isNull() | sql.isnan(value) | (sql.abs(value) == float("inf"))
+    scale = request.rules.scale
+    if scale is not None and "rating" in roles:
+        wrong["rating"] |= (value < scale[0]) | (value > scale[1])
     rows, *counts = table.agg(sql.count("*"), *map(sql.count_if, wrong.values())).first()
     if not rows:
         raise DataError("There are no ratings: the data have no rows.")
     for role, count in zip(wrong, counts, strict=True):
         if count:
-            needed = "a finite number" if role == "rating" else "an integer or text as id"
+            needed = "an integer or text as id"
+            if role == "rating":
+                needed = "a finite number" if scale is None else f"a grade of the scale {scale}"
             reason = f"must have {needed} in each row; {count:,} of {rows:,} rows do not."
             raise DataError(f"The column {names[role]!r} {reason}")
     remarks: tuple[str, ...] = ()
     if "timestamp" in roles:
         is_guessed = request.timestamp is None
         table, remarks = timed(table, names["timestamp"], request.rules, guessed=is_guessed)
-    return RatingsTable(table, "rating" not in roles, remarks)
+    if "rating" not in roles:
+        return RatingsTable(table, True, remarks)
+    feedback = judged(table, rows, names["rating"])
+    if request.rules.scale is None and feedback.kind == "counts":
+        table = table.where(value > 0).withColumn("value", sql.lit(1.0).cast("float"))
+        return RatingsTable(table, True, (*remarks, f"{feedback.reason} ({names['rating']})"))
+    return RatingsTable(table, False, remarks)
+
+
+def judged(table: DataFrame, n_rows: int, name: str) -> Feedback:
+    """Decide whether the column value has grades or counts, by a sample of the rows."""
+    sample = table.select("value")
+    if n_rows > _JUDGED:
+        sample = sample.sample(fraction=_JUDGED / n_rows, seed=0)
+    found = sorted((row[0], row[1]) for row in sample.groupBy("value").count().collect())
+    levels = np.array([level for level, _ in found], np.float64)
+    counts = np.array([count for _, count in found], np.int64)
+    return judge(levels, counts, name)
 
 
 @dataclass(frozen=True, slots=True)

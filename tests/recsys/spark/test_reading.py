@@ -209,3 +209,26 @@ def test_texts_are_read_in_the_order_that_a_day_tells(spark):
         timed(spark, texts, "string", Request(timestamp="time"))
     given = Request(rules=RowRules.of(time_format="%d.%m.%Y %H:%M:%S"))
     assert timed(spark, texts, "string", given)[0] == HOURS
+
+
+@pytest.mark.parametrize("name", ["plays", "rating"])
+def test_counts_are_interactions_on_spark_too(spark, name):
+    counts = [1] * 60 + [2] * 20 + [5] * 10 + [40] * 9 + [-1]
+    rows = [(n, n % 7, float(count)) for n, count in enumerate(counts)]
+    frame = spark.createDataFrame(rows, f"user int, item int, {name} double")
+    found = checked(frame)
+    assert found.implicit
+    assert found.frame.groupBy("value").count().collect() == [(1.0, 99)]
+    assert "the ratings look like counts or amounts, from -1 to 40" in found.remarks[-1]
+    graded = checked(frame, rules=RowRules.of(scale=(-1, 40)))
+    assert not graded.implicit
+    with pytest.raises(DataError, match="must have a grade of the scale"):
+        checked(frame, rules=RowRules.of(scale=(1, 5)))
+    with pytest.raises(DataError, match="Spark uses no weights"):
+        checked(frame, weight=name)
+
+
+def checked(frame, **options):
+    from recsys.spark.reading import checked_ratings
+
+    return checked_ratings(frame, Request(**options), "the table")
