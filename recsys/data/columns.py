@@ -79,6 +79,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "value count plays playcount weight listens clicks grade",
         "liked isliked like favorite favourite recommended isrecommended",
     ),
+    "quantity": ("quantity quantities qty", "nclicks numclicks clickcount nplays numplays"),
     "timestamp": (
         "timestamp ts unixreviewtime unixtime",
         "time datetime",
@@ -268,6 +269,10 @@ def choose_columns(
             except DataError:  # ambiguous names matter only if weights are given
                 if request.rules.event_weights is not None:
                     raise
+    has_kinds = chosen["event"] is not None  # which would need weights, too
+    ignores_values = request.implicit or request.rules.event_weights is not None
+    if chosen["rating"] is None and not (has_kinds or ignores_values):
+        chosen["rating"] = usual_column(names, "quantity", where, set(chosen.values()))
     if "event_id" not in chosen:
         chosen["event_id"] = usual_column(names, "event_id", where, set(chosen.values()))
     if weight is not None:

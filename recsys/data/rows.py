@@ -554,13 +554,13 @@ def _numbers_of(rows: Rows) -> npt.NDArray[np.float32]:
     return rows.columns["rating"].to_numpy() if array is None else array
 
 
-def _take_likes(rows: Rows, noun: str = "rating") -> None:
+def _take_likes(rows: Rows) -> None:
     """Take numbers above 0 as likes, and leave out the other rows."""
     liked = rows.decode().columns.pop("rating") > 0
     rows.implicit = True
     if n_left_out := rows.keep(liked):
         row = counted(n_left_out, "row")
-        rows.remarks.append(f"{row} left out whose {noun} is 0 or less")
+        rows.remarks.append(f"{row} left out whose rating is 0 or less")
 
 
 def _check_scale(rows: Rows, scale: tuple[float, float]) -> None:
@@ -817,8 +817,7 @@ def _check_half_life(rows: Rows, half_life: float) -> None:
             "half_life needs timestamps; name their column with --timestamp-col (timestamp=)."
         )
     if rows.feedback is not None and rows.feedback.kind == "counts":
-        _take_likes(rows, "count")
-        rows.feedback = None  # the weights are those of the age
+        rows.feedback = None  # a weight is count times age
     seconds = rows.columns["timestamp"].to_numpy()
     days = half_life / 86400
     fading = float(seconds.max()) - FADED * half_life

@@ -138,6 +138,19 @@ def test_returns_are_subtracted_and_pairs_without_a_rest_left_out():
     assert "weight = qty" in str(ratings.source)
 
 
+@pytest.mark.parametrize("name", ["quantity", "Qty", "count", "plays", "n_clicks", "weight"])
+def test_a_column_of_counts_is_a_weight_that_ages(name):
+    frame = pl.DataFrame(
+        {"user": [1, 1, 2, 2], "item": [1, 2, 1, 2], name: [3, 1, 2, 1], "time": [0, 1, 1, 0]}
+    ).with_columns(pl.col("time") * 86400 + 1_700_000_000)
+    ratings = Ratings.from_frame(frame)
+    assert ratings.implicit
+    assert ratings.values.tolist() == [3.0, 1.0, 2.0, 1.0]
+    aged = Ratings.from_frame(frame, half_life="1d")
+    assert aged.values.tolist() == [1.5, 1.0, 2.0, 0.5]
+    assert not Ratings.from_frame(frame, implicit=True).weighted
+
+
 def test_weights_are_quantity_times_kind_times_age():
     options = {"weight": "qty", "event_weights": {"buy": 5, "view": 1}, "half_life": "1d"}
     ratings = Ratings.from_frame(RETURNS, **options)
