@@ -124,27 +124,6 @@ void best_items(In2<float> users, In2<float> items, In1<float> offset, In1<float
               [&](auto begin, auto end, void* memory) { kernel.topk_users(problem, begin, end, step, memory); });
 }
 
-void top_k(In2<float> users, In1<float> offset, In2<float> items, In1<float> bias,
-           std::optional<In1<float>> weight, In1<std::int32_t> order,
-           std::optional<In1<float>> user_size, std::optional<In1<float>> size, std::optional<In1<float>> lift,
-           In1<std::int64_t> stops, In2<float> user_rest, In2<float> item_rest,
-           std::optional<In1<std::int64_t>> history_indptr, std::optional<In1<std::int32_t>> history_indices,
-           std::optional<In1<float>> history_data, std::optional<In1<std::int64_t>> sparse_indptr,
-           std::optional<In1<std::int32_t>> sparse_indices, std::optional<In1<float>> sparse_data,
-           std::optional<In1<std::int64_t>> seen_rows, std::optional<In1<std::int64_t>> seen_indptr,
-           std::optional<In1<std::int32_t>> seen_indices, Out2<std::int32_t> found, Out2<float> scores,
-           Out1<std::int64_t> counts, int threads) {
-    std::optional<SparseArrays> sparse;
-    if (history_indptr) {
-        sparse.emplace(Rows{*history_indptr, *history_indices, *history_data},
-                       Rows{*sparse_indptr, *sparse_indices, *sparse_data});
-    }
-    std::optional<SeenArrays> seen;
-    if (seen_rows) seen.emplace(*seen_rows, *seen_indptr, *seen_indices);
-    best_items(users, items, offset, bias, weight, {order, user_size, size, lift}, {stops, user_rest, item_rest},
-               sparse, seen, std::nullopt, {found, scores, counts}, threads);
-}
-
 void sparse_pairs(In1<std::int64_t> history_indptr, In1<std::int32_t> history_indices, In1<float> history_data,
                   In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<float> data, In1<std::int64_t> rows,
                   In1<std::int64_t> columns, Out1<float> found, int threads) {
@@ -303,10 +282,6 @@ void add_search(nb::module_& m) {
     add(m, "best_items", &best_items, "users", "items", "offset", "bias", "weight", "order", "stops", "sparse", "seen",
         "ties", "found", "threads");
     add(m, "hash_texts", &hash_texts, "bytes", "offsets", "hashes");
-    add(m, "top_k", &top_k, "users", "offset", "items", "bias", "weight", "order", "user_size", "size", "lift",
-        "stops", "user_rest", "item_rest", "history_indptr", "history_indices", "history_data", "sparse_indptr",
-        "sparse_indices", "sparse_data", "seen_rows", "seen_indptr", "seen_indices", "found", "scores", "counts",
-        "threads");
     add(m, "sparse_pairs", &sparse_pairs, "history_indptr", "history_indices", "history_data", "indptr", "indices",
         "data", "rows", "columns", "found", "threads");
     add(m, "sparse_rows", &sparse_rows, "history_indptr", "history_indices", "history_data", "indptr", "indices",
