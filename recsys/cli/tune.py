@@ -144,6 +144,8 @@ def tune(
             **vars(search),
         )
     commands = _commands(found, (ratings, train), fitting, splitting, reader)
+    if search.relevant_from is not None and "evaluate" in commands:
+        commands["evaluate"] += f" --relevant-from {search.relevant_from:g}"
     output.write_document(_document(found, search.sampler, fitting, commands), _frame(found))
     note(_summary(found))
     for purpose, line in commands.items():

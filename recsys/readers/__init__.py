@@ -351,6 +351,12 @@ def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user"
     request = replace(request, **cast(Any, dict.fromkeys(folders)))
     required = [role for role in required if role not in folders]
     layout = detect(data, request)
+    if layout.kind in ("netflix", "lightgcn", "counted") and request.needed:
+        role, name = next(iter(request.needed.items()))
+        raise DataError(
+            f"{data.name} has a form without named columns ({layout.kind}), so the {role} column "
+            f"{name!r} cannot be used; leave it out, or name the separator with --sep."
+        )
     if layout.kind == "netflix":
         rows = read_netflix(data, request)
     elif layout.kind in ("lightgcn", "counted"):

@@ -50,3 +50,5 @@ def test_grades_from_a_limit_are_relevant(run, ratings):
         for limit in ((), ("--relevant-from", "4"))
     ]
     assert tuned[0] != tuned[1]
+    said = run("tune", ratings, *options, "--relevant-from", "4").stderr
+    assert "--relevant-from 4" in said

@@ -93,3 +93,10 @@ def test_columns_of_ids() -> None:
     assert id_column(["price"], "item", None, "t") is None
     with pytest.raises(DataError, match="t has several columns that may be the item"):
         id_column(["item", "item_id"], "item", None, "t")
+
+
+@pytest.mark.parametrize("content", ["1 7 8 9\n2 8\n3 9\n", "1:\n7,3,2005-09-06\n"])
+def test_a_column_named_in_a_form_without_columns_is_an_error(read, content):
+    read(content, "data.txt")
+    with pytest.raises(DataError, match=r"form without named columns .* the rating column '3'"):
+        read(content, "data.txt", rating=3)
