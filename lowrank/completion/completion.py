@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import deque
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,13 +13,19 @@ import numpy as np
 from scipy import sparse
 
 from lowrank.approximation import LowRank
-from lowrank.arguments import checked_generator, checked_rank
+from lowrank.arguments import checked_count, checked_generator, checked_rank
 from lowrank.blocks import as_array
-from lowrank.completion.als import BiasedFactors, Biases, als_sweeps
-from lowrank.completion.nuclear_norm import choose_regularization, penalties_to, soft_impute_path
+from lowrank.completion.als import BiasedFactors, Biases, als_sweeps, moments
+from lowrank.completion.nuclear_norm import (
+    choose_regularization,
+    penalties_to,
+    soft_impute,
+    soft_impute_path,
+)
 from lowrank.completion.observed import Entries, hold_out, observed_entries, root_mean_square
 from lowrank.errors import ArgumentError, ArgumentTypeError, check_choice, check_positive
 from lowrank.operators import safe_exponent
+from lowrank.svd import ConvergenceWarning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,13 +38,13 @@ if TYPE_CHECKING:
 
 METHODS = ("als", "soft-impute")
 
-_MAX_ITER = 100  # sweeps of alternating least squares
-_STALLED = 1e-4  # stop after a sweep that lowers the objective by a smaller share of it
+_CANDIDATE = (1e-4, 100)  # tolerance and sweeps of the fits that are compared
 _RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _PENALTIES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
 _PATIENCE = 2  # a search ends after this many candidates with a clearly higher held-out error
 _CLEARLY = 1.001  # ratio to the lowest error above which an error is clearly higher
 _TEST_FRACTION = 0.1
+_OBJECTIVE_ROUNDING = 8  # rounding error of an objective, in machine epsilons
 _HOPELESS = float(np.finfo(np.float64).max)  # the error of a candidate that cannot be fitted
 
 
@@ -134,6 +141,8 @@ def complete(
     method: str = "als",
     regularization: float | None = None,
     biases: bool = True,
+    tol: float = 1e-4,
+    max_iter: int = 500,
     random_state: RandomStateLike = 0,
 ) -> Completion:
     r"""Complete a matrix with missing entries.
@@ -155,13 +164,18 @@ def complete(
         "soft-impute" penalises the sum of the singular values, a convex problem whose solution
         determines the rank; the biases are fitted before and subtracted.
     regularization : float, optional
-        Positive penalty lambda, by default chosen by held-out error. For "als" it is in units of
-        the standard deviation of the entries, and is multiplied by the square root of the number of
-        entries of each row and column. "soft-impute" lowers the singular values by it. See
-        `lowrank.completion.als.als_sweeps` and `lowrank.completion.nuclear_norm.soft_impute` for
-        references.
+        Positive penalty lambda in units of the standard deviation of the entries (without `biases`,
+        of their root mean square), by default chosen by held-out error. "als" multiplies it by the
+        square root of the number of entries of each row and column. "soft-impute" lowers the
+        singular values by it. See `lowrank.completion.als.als_sweeps` and
+        `lowrank.completion.nuclear_norm.soft_impute` for references.
     biases : bool
         Whether to fit a mean and biases.
+    tol : float, default 1e-4
+        "als" ends after a sweep that lowers the objective by at most this share of it;
+        "soft-impute" when the duality gap is at most this share of the objective.
+    max_iter : int, default 500
+        Maximum number of sweeps, or of iterations of `soft_impute`.
     random_state : int, Generator, RandomState or None
         Seed of the held-out sample (a tenth of the known entries) and of the starting factors.
 
@@ -172,7 +186,12 @@ def complete(
     ArgumentError
         If X has no known entries, stores an entry twice, or has an infinity; if `method` is
         unknown; if `k` or `regularization` is out of its range, or cannot be chosen because X has
-        only one entry.
+        only one entry; or if `tol` is not positive or `max_iter` is below 1.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If `tol` is not reached in `max_iter` iterations.
 
     Examples
     --------
@@ -190,15 +209,14 @@ def complete(
         check_positive(regularization, "regularization")
     if not isinstance(random_state, (int, np.integer)):  # several fits use the same seed
         random_state = int(checked_generator(random_state).integers(2**32))
+    check_positive(tol, "tol")
+    stop = _Stop(float(tol), checked_count(max_iter, "max_iter"))
     exponent = safe_exponent(float(np.abs(known.data).max()), known.dtype)
     unit = 2.0**exponent
-    # The penalty of "als" is relative to the deviation of the entries; that of "soft-impute" is
-    # absolute.
-    size = unit if method == "soft-impute" else 1.0
     if exponent:
         known = (known.astype(np.float64) / unit).astype(known.dtype)
     fit = _by_als if method == "als" else _by_soft_impute
-    found = fit(known, rank, regularization and regularization / size, biases, random_state)
+    found = fit(known, rank, regularization, biases, random_state, stop)
     scale = found.factors.dtype.type(unit)
     half = exponent // 2  # split between the two factors: one alone might overflow
     left, right = found.factors.left, found.factors.right
@@ -208,14 +226,23 @@ def complete(
         row_bias=found.row_bias * scale,
         column_bias=found.column_bias * scale,
         factors=LowRank(np.ldexp(left, half), np.ldexp(right, exponent - half)),
-        regularization=found.regularization * size,
         rmse=found.rmse * unit,
         held_out_rmse=found.held_out_rmse and found.held_out_rmse * unit,
     )
 
 
+class _Stop(NamedTuple):
+    tol: float
+    max_iter: int
+
+
 def _by_als(
-    X: csr_array, k: int | None, regularization: float | None, biases: bool, seed: int
+    X: csr_array,
+    k: int | None,
+    regularization: float | None,
+    biases: bool,
+    seed: int,
+    stop: _Stop,
 ) -> Completion:
     chosen = None
     if k is None or regularization is None:
@@ -224,7 +251,15 @@ def _by_als(
         kept, others = hold_out(X, _TEST_FRACTION, seed)
         chosen = _lowest(_bests_of_ranks(kept, others, ranks, penalties, biases, seed))
         k, regularization = chosen.k, chosen.regularization
-    fitted = _fitted_als(X, k, regularization, biases, seed)
+    decreases: list[float] = []
+    fitted = _fitted_als(X, k, regularization, biases, seed, stop, decreases)
+    if decreases and decreases[-1] > stop.tol:
+        warnings.warn(
+            f"The last sweep lowered the objective by {decreases[-1]:.1e} of it, more than "
+            f"tol={stop.tol:.1e}, after max_iter={stop.max_iter} sweeps; increase max_iter or tol.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
     if fitted is None:
         raise ArgumentError(
             f"regularization must be larger than {regularization:g} for k={k} columns: with it the "
@@ -243,15 +278,29 @@ def _by_als(
 
 
 def _fitted_als(
-    X: csr_array, k: int, regularization: float, biases: bool, seed: int
+    X: csr_array,
+    k: int,
+    regularization: float,
+    biases: bool,
+    seed: int,
+    stop: _Stop,
+    decreases: list[float],
 ) -> BiasedFactors | None:
-    """Return the factors after convergence; None if the penalty is lost in rounding."""
+    """Return the factors after convergence; None if the penalty is lost in rounding.
+
+    The share by which each sweep lowers the objective is appended to `decreases`.
+    """
     previous = math.inf
+    rounding = _OBJECTIVE_ROUNDING * float(np.finfo(X.dtype).eps)
     sweeps = als_sweeps(X, k, regularization=regularization, biases=biases, random_state=seed)
-    for sweep in islice(sweeps, _MAX_ITER):
+    for sweep in islice(sweeps, stop.max_iter):
         if not math.isfinite(sweep.objective):
             return None
-        if previous - sweep.objective <= _STALLED * sweep.objective:
+        decrease = previous - sweep.objective
+        decreases.append(decrease / sweep.objective if sweep.objective > 0 else 0.0)
+        if decreases[-1] <= rounding:  # the objective is not more accurate
+            decreases[-1] = 0.0
+        if decreases[-1] <= stop.tol:
             break
         previous = sweep.objective
     return sweep.factors
@@ -278,7 +327,7 @@ def _bests_of_ranks(
     """
 
     def candidate(k: int, penalty: float) -> _Candidate:
-        fitted = _fitted_als(kept, k, penalty, biases, seed)
+        fitted = _fitted_als(kept, k, penalty, biases, seed, _Stop(*_CANDIDATE), [])
         return _Candidate(_HOPELESS if fitted is None else _error_at(fitted, others), k, penalty)
 
     near, patience = penalties, _PATIENCE
@@ -310,9 +359,16 @@ def _error_at(fitted: BiasedFactors, entries: Entries) -> float:
 
 
 def _by_soft_impute(
-    X: csr_array, k: int | None, regularization: float | None, biases: bool, seed: int
+    X: csr_array,
+    k: int | None,
+    regularization: float | None,
+    biases: bool,
+    seed: int,
+    stop: _Stop,
 ) -> Completion:
     error = None
+    mean, deviation = moments(X)
+    unit = (deviation if biases else math.hypot(mean, deviation)) or 1.0
     if regularization is None:
         kept, others = hold_out(X, _TEST_FRACTION, seed)
         fitted = Biases.of(kept, biases)
@@ -321,12 +377,25 @@ def _by_soft_impute(
         path = choose_regularization(
             fitted.subtracted(kept), held_out=others, max_rank=k, random_state=seed
         )
-        regularization, error = path.best, float(path.held_out_rmses.min())
+        regularization, error = path.best / unit, float(path.held_out_rmses.min())
     fitted = Biases.of(X, biases)
     residual = fitted.subtracted(X)
-    grid = penalties_to(regularization, residual)
-    path_to_it = soft_impute_path(residual, grid, max_rank=k, random_state=seed)
-    solution = deque(path_to_it, maxlen=1).pop()
+    *larger, last = penalties_to(regularization * unit, residual)
+    start = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        if larger:
+            starts = soft_impute_path(residual, larger, max_rank=k, random_state=seed)
+            start = deque(starts, maxlen=1).pop()
+    solution = soft_impute(
+        residual,
+        float(last),
+        max_rank=k,
+        start=start,
+        tol=stop.tol,
+        max_iter=stop.max_iter,
+        random_state=seed,
+    )
     return Completion(
         *fitted,
         factors=solution.matrix,

@@ -23,7 +23,7 @@ from lowrank.completion.observed import (
     sum_of_squares,
 )
 from lowrank.errors import ArgumentError, check_positive
-from lowrank.operators import SparseOperator
+from lowrank.operators import SparseOperator, safe_exponent
 from lowrank.svd import ConvergenceWarning, truncated_svd
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from lowrank.operators import FloatArray
 
 _MAX_ITER = 100
+_PENALTY_EXPONENT = 100  # of the largest penalty, and minus that of the smallest, in float32
 _MOST_COLUMNS = 100  # default maximum rank
 _ROUNDING = 8  # rounding error of an objective, in machine epsilons
 _PATIENCE = 5  # iterations without a smaller gap before the fit ends, if the objective is constant
@@ -217,13 +218,14 @@ def soft_impute_path(
     *,
     max_rank: int | None = None,
     tol: float = 1e-3,
+    max_iter: int = _MAX_ITER,
     random_state: RandomStateLike = 0,
 ) -> Iterator[SoftImputation]:
     """Complete a matrix for several penalties, each fit starting from the previous solution.
 
     Parameters
     ----------
-    X, max_rank, tol, random_state
+    X, max_rank, tol, max_iter, random_state
         As for `soft_impute`.
     regularizations : array-like of shape (p,), optional
         Positive penalties, used from the largest to the smallest. By default 20 in geometric
@@ -257,7 +259,7 @@ def soft_impute_path(
     def path() -> Iterator[SoftImputation]:
         solution = None
         for penalty in grid.tolist():
-            solution = _solve(replace(problem, penalty=penalty), solution, tol, _MAX_ITER)
+            solution = _solve(replace(problem, regularization=penalty), solution, tol, max_iter)
             yield solution
 
     return path()
@@ -323,11 +325,12 @@ class _Point:
 class _Problem:
     """Checked arguments of `soft_impute`, and the entries by rows and by columns."""
 
-    X: csr_array
+    X: csr_array  # divided by 2**exponent, so that squares neither overflow nor vanish
+    exponent: int
     rows: kernels.CsrArrays
     columns: kernels.CsrArrays
     row_of_entry: NDArray[np.intp]
-    penalty: float
+    regularization: float
     max_rank: int
     random_state: RandomStateLike
 
@@ -339,15 +342,27 @@ class _Problem:
         check_positive(penalty, "regularization")
         largest = min(X.shape)
         cap = checked_rank(max_rank, largest, "min(X.shape)", name="max_rank", or_none=True)
+        exponent = safe_exponent(float(np.abs(X.data).max()), X.dtype)
+        if exponent:
+            data = (X.data.astype(np.float64) * 2.0**-exponent).astype(X.dtype)
+            X = sparse.csr_array((data, X.indices, X.indptr), shape=X.shape)
         return cls(
             X=X,
+            exponent=exponent,
             rows=kernels.csr_arrays(X),
             columns=kernels.csr_arrays(X.T.tocsr()),
             row_of_entry=Entries.of(X).rows,
-            penalty=float(penalty),
+            regularization=float(penalty),
             max_rank=cap or min(largest, _MOST_COLUMNS),
             random_state=random_state,
         )
+
+    @property
+    def penalty(self) -> float:
+        """The regularization in units of the divided entries, within the range of the type."""
+        unit = math.frexp(self.regularization)
+        exponent = max(min(unit[1] - self.exponent, _PENALTY_EXPONENT), -_PENALTY_EXPONENT)
+        return math.ldexp(unit[0], exponent)
 
     def point(self, U: FloatArray, s: FloatArray, V: FloatArray) -> _Point:
         """Evaluate the objective: half the sum of squared residuals plus the penalty."""
@@ -364,7 +379,8 @@ class _Problem:
             return self.point(*(np.zeros(shape, dtype) for shape in ((n, 0), 0, (m, 0))))
         if solution.shape != (n, m):
             raise ArgumentError(f"start must have shape {(n, m)}; got {solution.shape}.")
-        arrays = solution.U[:, :k], solution.s[:k], solution.Vt[:k].T
+        values = solution.s[:k].astype(np.float64) * 2.0**-self.exponent
+        arrays = solution.U[:, :k], values, solution.Vt[:k].T
         return self.point(*(array.astype(dtype, copy=False) for array in arrays))
 
     def swept(self, Z: _Point) -> _Point:
@@ -461,18 +477,21 @@ def _solve(
     if gap > tol and not (capped and len(objectives) <= max_iter):
         warnings.warn(
             f"The duality gap is {gap:.1e} of the objective, above tol={tol:.1e}, after "
-            f"{len(objectives) - 1} iterations with regularization={problem.penalty:.6g}; choose "
-            "a larger tol or more iterations, or start from a larger regularization.",
+            f"{len(objectives) - 1} iterations with regularization={problem.regularization:.6g}; "
+            "choose a larger tol or more iterations, or start from a larger regularization.",
             ConvergenceWarning,
             stacklevel=3,
         )
+    unit = 2.0**problem.exponent
+    with np.errstate(over="ignore"):  # objectives are squares
+        scaled = np.array(objectives) * unit * unit
     return SoftImputation(
         U=point.U,
-        s=point.s,
+        s=(point.s.astype(np.float64) * unit).astype(point.s.dtype),
         Vt=point.V.T,
-        regularization=problem.penalty,
-        objectives=np.array(objectives),
-        rmse=root_mean_square(point.residual.data),
+        regularization=problem.regularization,
+        objectives=scaled,
+        rmse=root_mean_square(point.residual.data) * unit,
         gap=gap,
     )
 

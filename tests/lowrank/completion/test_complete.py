@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowrank import complete, soft_impute
+from lowrank import ConvergenceWarning, complete, soft_impute
 from lowrank.completion.als import Biases, als_sweeps
 from lowrank.completion.observed import observed_entries
 
@@ -49,17 +49,36 @@ def rms(values):
 @pytest.mark.parametrize("penalty", [None, 0.5])
 def test_every_scale_is_completed_in_the_same_way(method, size, dtype, penalty):
     X = table(n=30, m=24)[0].astype(dtype)
-    given = penalty if penalty is None or method == "als" else penalty * size
-    scaled = complete((X * size).astype(dtype), method=method, regularization=given)
+    scaled = complete((X * size).astype(dtype), method=method, regularization=penalty)
     plain = complete(X, method=method, regularization=penalty)
     near = {"rtol": 1e-2, "atol": 1e-4} if X.dtype == np.float32 else {"rtol": 1e-9}
     np.testing.assert_allclose(scaled.toarray() / size, plain.toarray(), **near)
     assert scaled.toarray().dtype == X.dtype
     assert scaled.rmse / size == pytest.approx(plain.rmse, rel=1e-2)
-    unit = 1.0 if method == "als" else size
-    assert scaled.regularization / unit == pytest.approx(plain.regularization, rel=1e-3)
+    assert scaled.regularization == pytest.approx(plain.regularization, rel=1e-3)
     if penalty is None:
         assert scaled.held_out_rmse / size == pytest.approx(plain.held_out_rmse, rel=1e-2)
+
+
+@methods
+def test_an_unreached_tolerance_is_a_warning(method):
+    X, _ = table()
+    with pytest.warns(ConvergenceWarning, match=r"above tol=1.0e-09|more than tol=1.0e-09"):
+        complete(X, 3, method=method, regularization=0.2, tol=1e-9, max_iter=2)
+
+
+def test_a_tolerance_is_reached_by_soft_impute():
+    X, _ = table()
+    result = complete(X, method="soft-impute", regularization=0.5, biases=False, tol=1e-8)
+    unit = np.sqrt(np.nanmean(X**2))
+    best = soft_impute(X, 0.5 * unit, tol=1e-12, max_iter=1000)
+    np.testing.assert_allclose(result.toarray(), best.toarray(), atol=1e-3)
+
+
+@pytest.mark.parametrize("arguments", [{"tol": 0.0}, {"tol": -1.0}, {"max_iter": 0}])
+def test_tolerance_and_iterations_are_checked(arguments):
+    with pytest.raises(ValueError, match=r"tol must be positive|max_iter must be at least 1"):
+        complete(table()[0], 2, **arguments)
 
 
 def test_a_penalty_that_is_lost_in_rounding_raises():
@@ -145,7 +164,8 @@ def test_soft_impute_works_on_what_the_biases_leave_over():
     X, _ = table()
     result = complete(X, method="soft-impute", regularization=2.0)
     rest = X - result.mean - result.row_bias[:, None] - result.column_bias
-    direct = soft_impute(rest, 2.0, tol=1e-6).matrix.toarray()
+    deviation = np.nanstd(X)
+    direct = soft_impute(rest, 2.0 * deviation, tol=1e-6).matrix.toarray()
     np.testing.assert_allclose(result.factors.toarray(), direct, atol=0.05)
 
 

@@ -361,3 +361,16 @@ def test_repr_has_the_certificate():
     text = repr(soft_impute(table(), 1.0))
     assert text.startswith("SoftImputation(shape=(30, 20), rank=")
     assert "gap=" in text
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e100, 1e200])
+def test_every_scale_is_imputed_in_the_same_way(scale):
+    X = table(n=30, m=20)
+    plain, scaled = soft_impute(X, 0.5), soft_impute(X * scale, 0.5 * scale)
+    assert scaled.rank == plain.rank
+    assert scaled.gap == pytest.approx(plain.gap, rel=1e-2)
+    assert scaled.rmse / scale == pytest.approx(plain.rmse)
+    np.testing.assert_allclose(scaled.toarray() / scale, plain.toarray(), atol=1e-9)
+    continued = soft_impute(X * scale, 0.5 * scale, start=scaled)
+    expected = soft_impute(X, 0.5, start=plain).toarray()
+    np.testing.assert_allclose(continued.toarray() / scale, expected, atol=1e-9)
