@@ -44,6 +44,7 @@ Texts: TypeAlias = Literal["terms", "vectors"]
 Floats: TypeAlias = npt.NDArray[np.floating]
 
 _FACTORS = 8  # of the ratings, which texts predict for held-out items
+_LEAST_GAIN = 1e-4  # relative decrease of the error for which vectors are worth it
 _FOLDS = 5  # one is held out; with few items two, one after the other
 _ROUNDING = 1e-6
 _FEW = 5_000
@@ -477,7 +478,8 @@ def _more_telling(
             errors[place] += own @ (off[at].astype(np.float64) ** 2 @ weight)
             mean = np.average(rows, axis=0, weights=np.sqrt(known))
             whole += own @ ((rows[at] - mean) ** 2 @ weight) / 2
-    chosen = encoders[int(errors[1] < errors[0])]
+    # Rounding, which differs between machines, does not decide between equal errors.
+    chosen = vectors if errors[1] < (1 - _LEAST_GAIN) * errors[0] else terms
     shares = [f"{1 - error / whole:.1%}" if error < whole else "nothing" for error in errors]
     remark = f"words explain {shares[0]} of held-out {table.kind}s, vectors {shares[1]}"
     blocks = (
