@@ -817,7 +817,8 @@ def _check_half_life(rows: Rows, half_life: float) -> None:
             "half_life needs timestamps; name their column with --timestamp-col (timestamp=)."
         )
     if rows.feedback is not None and rows.feedback.kind == "counts":
-        rows.feedback = None  # a weight is count times age
+        _take_likes(rows)
+        rows.feedback = None  # the weights are those of the age, as models fit counts as ones
     seconds = rows.columns["timestamp"].to_numpy()
     days = half_life / 86400
     fading = float(seconds.max()) - FADED * half_life

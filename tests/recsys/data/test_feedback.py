@@ -139,7 +139,7 @@ def test_returns_are_subtracted_and_pairs_without_a_rest_left_out():
 
 
 @pytest.mark.parametrize("name", ["quantity", "Qty", "count", "plays", "n_clicks", "weight"])
-def test_a_column_of_counts_is_a_weight_that_ages(name):
+def test_a_column_of_counts_is_read_as_interactions_and_as_weights_if_named(name):
     frame = pl.DataFrame(
         {"user": [1, 1, 2, 2], "item": [1, 2, 1, 2], name: [3, 1, 2, 1], "time": [0, 1, 1, 0]}
     ).with_columns(pl.col("time") * 86400 + 1_700_000_000)
@@ -147,7 +147,9 @@ def test_a_column_of_counts_is_a_weight_that_ages(name):
     assert ratings.implicit
     assert ratings.values.tolist() == [3.0, 1.0, 2.0, 1.0]
     aged = Ratings.from_frame(frame, half_life="1d")
-    assert aged.values.tolist() == [1.5, 1.0, 2.0, 0.5]
+    assert aged.values.tolist() == [0.5, 1.0, 1.0, 0.5]
+    weighed = Ratings.from_frame(frame, weight=name, half_life="1d")
+    assert weighed.values.tolist() == [1.5, 1.0, 2.0, 0.5]
     assert not Ratings.from_frame(frame, implicit=True).weighted
 
 
