@@ -164,7 +164,8 @@ class FeatureEncoder:
         ids : Ids
             Items or users, such as those of the ratings.
         columns : sequence of str, optional
-            Columns to use; by default all except the title.
+            Columns to use; by default all except the title, and except columns that identify
+            persons (see `Features.identifying`).
         texts : {"terms", "vectors"}
             Encode texts as words, or as vectors from latent semantic indexing with up to 100
             dimensions.
@@ -179,7 +180,8 @@ class FeatureEncoder:
         if texts not in ("terms", "vectors"):
             raise DataError(f"texts must be 'terms' or 'vectors'; got {texts!r}.")
         if columns is None:
-            columns = [name for name in features.kinds if name != features.title]
+            left_out = {features.title, *features.identifying()}
+            columns = [name for name in features.kinds if name not in left_out]
         chosen, blocks = features.select(columns), []
         by_id = chosen.rows_of(ids)
         known = chosen.frame[by_id[by_id >= 0]]  # whatever the order of the table

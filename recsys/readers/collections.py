@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _SILENT = "script, style, noscript, template, svg, head"
 _SPLIT = re.compile(r"[\t,;]\s*|\s+")
 _TRAILING = re.compile(r"([0-9]+)\D*$")
+_TREC = "TREC's columns"
 _JUDGED = {"query": pl.String, "document": pl.String, "relevance": pl.Float64}
 _LEAST_MATCHED = 0.5  # minimum share of ids that must match if they are not read unchanged
 _WITHOUT_ZEROS = "without leading zeros"
@@ -188,11 +190,11 @@ class Judgements:
     def relevant(self) -> pl.DataFrame:
         """Return the distinct rows of relevant documents.
 
-        These are the rows with a relevance above 0. If there are none, all rows are relevant, as in
-        files that list relevant documents with a column of zeros.
+        These are the rows with a relevance above 0. If every relevance is 0, all rows are relevant,
+        as in files that list relevant documents with a column of zeros.
         """
-        is_relevant = self.frame["relevance"] > 0
-        rows = self.frame.filter(is_relevant) if is_relevant.any() else self.frame
+        relevance = self.frame["relevance"]
+        rows = self.frame if (relevance == 0).all() else self.frame.filter(relevance > 0)
         return rows.select("query", "document").unique(maintain_order=True)
 
 
@@ -206,7 +208,8 @@ def read_judgements(path: str | PathLike[str], *, encoding: str | None = None) -
     Raises
     ------
     DataError
-        If the lines have different numbers of fields, or a relevance is not a number.
+        If the lines have different numbers of fields, or a relevance is not a number, or if
+        no document is relevant.
     """
     with open_data(path, encoding) as data:
         lines = [(number, line.strip()) for number, line in enumerate(data.lines(), 1)]
@@ -232,10 +235,16 @@ def read_judgements(path: str | PathLike[str], *, encoding: str | None = None) -
     values = []
     for (number, _), each in zip(rows, relevance, strict=True):
         try:
-            values.append(float(each))
+            value = float(each)
         except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
             message = f"{name}, line {number}: the relevance must be a number; got {each!r}."
-            raise DataError(message) from None
+            raise DataError(message)
+        values.append(value)
+    grades = header or form == _TREC  # and not a list of relevant documents
+    if grades and max(values) <= 0:
+        raise DataError(f"{name} has no relevant document: no relevance is above 0.")
     frame = pl.DataFrame([query, document, values], _JUDGED)
     return Judgements(frame, f"{name}: {header or form}")
 
@@ -249,7 +258,7 @@ def _roles(columns: list[list[str]]) -> tuple[list[str], list[str], Sequence[str
     query, second, third, last = columns
     if len(set(second)) > 1 and len(set(third)) == 1 and set(third) <= {"0", "Q0"}:
         return query, second, last, "queries, documents, zeros"
-    return query, third, last, "TREC's columns"
+    return query, third, last, _TREC
 
 
 def _of_blocks(lines: list[tuple[int, str]], name: str) -> Judgements:

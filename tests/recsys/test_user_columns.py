@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -61,7 +62,7 @@ def test_a_saved_model_has_the_columns_of_users_in_use_and_to_keep(
 ):
     if features is not None:
         ratings = with_features(ratings, None if features == "all" else features)
-    recommender = Recommender(model).fit(ratings)
+    recommender = Recommender(model).fit(ratings, features=features is not None)
     recommender.save(tmp_path / "m", keep_columns=keep)
     assert columns_in(tmp_path / "m") == expected
     assert knows(tmp_path / "m") == ("email" in expected)
@@ -70,8 +71,42 @@ def test_a_saved_model_has_the_columns_of_users_in_use_and_to_keep(
     assert loaded.recommend(3).equals(recommender.recommend(3))
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("email", "k{}@example.org"),
+        ("login", "k{}@mail.example.org"),
+        ("First Name", "k{}"),
+        ("phone", "+49 151 {}"),
+        ("Billing_Address", "k{}, High Street"),
+    ],
+)
+def test_columns_that_identify_users_are_no_features_though_two_users_share_one(
+    ratings, tmp_path, column, value
+):
+    people = {"user": range(N), column: [value.format(user // 2) for user in range(N)]}
+    people["country"] = ["DE", "FR"] * (N // 2)
+    ratings = replace(ratings, user_table=Features.of(pl.DataFrame(people), "user"))
+    Recommender("als").fit(with_features(ratings, None)).save(tmp_path / "m")
+    save_split(random_split(ratings), tmp_path / "split")
+    assert columns_in(tmp_path / "m") == ["country"]
+    saved = pl.read_parquet(tmp_path / "split" / "users.parquet")
+    assert saved.columns == ["user", "country"]
+    Recommender("als").fit(with_features(ratings, [column])).save(tmp_path / "named")
+    assert columns_in(tmp_path / "named") == [column]
+
+
+def test_a_column_of_a_mobile_app_is_a_feature(ratings, tmp_path):
+    people = {"user": range(N), "mobile": [user % 3 == 0 for user in range(N)]}
+    people["plan_name"] = ["free", "pro"] * (N // 2)
+    ratings = replace(ratings, user_table=Features.of(pl.DataFrame(people), "user"))
+    Recommender("als").fit(with_features(ratings, None)).save(tmp_path / "m")
+    assert columns_in(tmp_path / "m") == ["mobile", "plan_name"]
+
+
 def test_columns_to_keep_are_kept_in_updates(ratings, tmp_path):
-    Recommender("als").fit(ratings).save(tmp_path / "m", keep_columns=["plan"])
+    recommender = Recommender("als").fit(ratings, features=False)
+    recommender.save(tmp_path / "m", keep_columns=["plan"])
     people = pl.DataFrame({"user": [1, 99], "email": ["k1@example.org", "x"], "plan": "pro"})
     new = pl.DataFrame({"user": [1, 99], "item": [3, 4], "rating": [2.0, 3.0]})
     updated = Recommender.load(tmp_path / "m").update(Ratings.from_frame(new, user_table=people))

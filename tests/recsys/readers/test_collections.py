@@ -143,11 +143,21 @@ def test_forms_of_judgements(tmp_path, text, pairs, form):
     assert form in found.decision
 
 
+def test_a_negative_relevance_is_never_relevant(tmp_path):
+    path = tmp_path / "qrels"
+    path.write_text("1 2 -1\n1 3 -2\n2 4 0\n")
+    assert read_judgements(path).relevant().is_empty()
+
+
 def test_judgements_that_cannot_be_read_are_named(tmp_path):
     path = tmp_path / "qrels"
     for text, message in (
         ("1 2 1\n1 2\n", "qrels, line 2: each judgement must have the same 2 to 4 fields"),
         ("1 2 x\n", "qrels, line 1: the relevance must be a number; got 'x'"),
+        ("1 2 1\n1 3 nan\n", "qrels, line 2: the relevance must be a number; got 'nan'"),
+        ("1 0 2 inf\n", "qrels, line 1: the relevance must be a number; got 'inf'"),
+        ("1 0 2 0\n1 0 3 0\n", "qrels has no relevant document: no relevance is above 0"),
+        ("query-id\tcorpus-id\tscore\nq1\td1\t0\n", "qrels has no relevant document"),
         ("\n", "qrels has no judgements"),
     ):
         path.write_text(text)
