@@ -44,6 +44,7 @@ FULL = {
     "Truncated SVD of the Gowalla training matrix": "svd.py --repeats 3 gowalla normalised",
     "Truncated SVD with AVX2": "LOWRANK_KERNELS=avx2 svd.py --repeats 3 gowalla",
     "Truncated SVD and PCA of other matrices": "svd.py --repeats 3 cranfield dense 25m",
+    "Tables with columns of very different units": "scales.py",
     "A matrix larger than memory": "blocks.py",
     "Kernels under the roofline": "roofline.py",
     "Serving: top-20 of all Gowalla users": "serve.py",

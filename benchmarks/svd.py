@@ -1,7 +1,7 @@
 """Truncated SVD and PCA against SciPy, scikit-learn and gensim, at equal accuracy.
 
 Each peer uses the loosest setting with which it reaches the residual that `truncated_svd` promises
-(1e-4 of s[0] in float32, 1e-8 in float64), or its tightest setting. The residual of each is
+(1e-4 of each s[i] in float32, 1e-8 in float64), or its tightest setting. The residual of each is
 printed. "passes s" is the time of as many products with a block of 16 vectors as our solver makes
 passes, "read s" that of reading the matrix once from memory.
 
@@ -118,14 +118,14 @@ def _gensim(A: Any, k: int) -> Triplets:
 
 
 def residual(A: Any, found: Triplets) -> float:
-    """Return the largest ||A' u - s v|| / s[0], with u = A v / s where a library keeps no u."""
+    """Return the largest ||A' u - s v|| / s, with u = A v / s where a library keeps no u."""
     _, s, Vt = found
     centre = A.mean(axis=0) if isinstance(A, np.ndarray) else np.zeros(A.shape[1])
     product = A @ Vt.T - centre @ Vt.T
     back = A.T @ product - np.outer(centre, product.sum(axis=0))
     right = np.linalg.norm(back / s - Vt.T * s, axis=0)
     left = np.abs(np.linalg.norm(product, axis=0) - s)
-    return float(max(left.max(), right.max()) / s.max())
+    return float((np.maximum(left, right) / s).max())
 
 
 def peers_of(case: Case, dtype: str, k: int) -> Iterator[str]:
