@@ -45,7 +45,8 @@ WHOLE_NUMBER = re.compile(r"^(?:0|-?[1-9][0-9]{0,18})(?:\.0+)?$")
 
 _INT64_LIMIT = 2**63
 # Larger floats are not all of the whole numbers, so that different ids may have become one.
-_EXACT_FLOAT64, _EXACT_FLOAT32 = 2**53, 2**24
+_EXACT_FLOAT64 = 2**53
+_EXACT_FLOATS: dict[object, int] = {pl.Float32: 2**24, pl.Float16: 2**11}
 _ROUNDED = r"^-?[0-9](?:\.[0-9]+)?[eE]\+[0-9]{2,}$"  # as spreadsheets write long numbers
 _INEXACT = r"^-?[1-9][0-9]{15,}\.0+$"
 _TABLE_PAYS_FROM = 100_000  # number of queries for which a table is faster than a binary search
@@ -448,7 +449,7 @@ def id_problem(value: object, kind: str, dtype: pl.DataType | None = None) -> st
 
 def _exact(dtype: pl.DataType | None) -> int:
     """Return the number up to which floats of a type are exact."""
-    return _EXACT_FLOAT32 if dtype == pl.Float32 else _EXACT_FLOAT64
+    return _EXACT_FLOATS.get(dtype, _EXACT_FLOAT64)
 
 
 def integers_if_whole(texts: pl.Series) -> pl.Series:

@@ -162,6 +162,7 @@ def test_exact_numbers_of_other_types(series: pl.Series, expected: list[Any]) ->
     ("series", "message"),
     [
         (pl.Series([1.0, 16777218.0], dtype=pl.Float32), "floats are exact up to 16,777,216 only"),
+        (np.array([2048, 2050], np.float16), "floats are exact up to 2,048 only"),
         (pl.Series([1.0, 1e18]), r"Row 2: user id 1e\+18 may be rounded"),
         (pl.Series([Decimal("1.50")]), r"user id 1\.50 is neither integer nor string"),
         (np.array([1234567890123456781.0]), "may be rounded"),
