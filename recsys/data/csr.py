@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from lowrank.kernels import N_CODES, backends, default_threads, level_counts
-from recsys.data.ids import MISSING_IDS, Ids, id_problem
+from recsys.data.ids import MISSING_IDS, Ids, id_problem, is_bad_id
 from recsys.data.rows import Policy, Rows
 from recsys.data.times import epoch_seconds
 from recsys.errors import DataError
@@ -336,7 +336,8 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     Raises
     ------
     DataError
-        If an id is a text that marks a missing id, such as "NULL", or a rounded number.
+        If an id is a text that marks a missing id, such as "NULL", or an id, of an event too, is a
+        rounded number.
     """
     columns: Any = rows.arrays or rows.columns
     known = rows.distinct
@@ -355,7 +356,11 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     if kinds is not None:
         entries.kinds = kinds.to_numpy(writable=True)
     if "event_id" in columns:
-        entries.keys = event_keys(columns.pop("event_id"))
+        events: pl.Series = columns.pop("event_id")
+        bad = first_rounded(events)
+        if bad is not None:
+            raise DataError(f"{rows.place(bad)}: {id_problem(events[bad], 'event', events.dtype)}")
+        entries.keys = event_keys(events)
     if given is not None and rows.levels is not None:
         data: Any = given.to_numpy(writable=True) if isinstance(given, pl.Series) else given
         entries.values = Values.ordered(data, rows.levels)
@@ -367,15 +372,37 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
 
 
 def event_keys(ids: pl.Series) -> npt.NDArray[np.uint64]:
-    """Return a hash of the text of each id of an event, 0 where the id is missing."""
+    """Return a hash of the text of each id of an event, 0 where the id is missing.
+
+    A whole number that was stored as a float, 17.0, has the hash of the integer.
+    """
     from pandas.util import hash_array  # the same on every machine, and in every version
 
-    texts = ids.cast(pl.String)
+    texts = _texts_of_events(ids)
     is_missing = texts.is_null() | texts.is_in(MISSING_IDS)
     keys = hash_array(texts.fill_null("").to_numpy().astype(object), categorize=False)
     keys = np.maximum(keys, 1)
     keys[is_missing.to_numpy()] = 0
     return np.asarray(keys, np.uint64)
+
+
+def first_rounded(ids: pl.Series) -> int | None:
+    """Return the first row whose id of an event is a rounded number, which may be several ids."""
+    if ids.dtype.is_float():
+        numbers = ids.fill_nan(None)
+        rounded = is_bad_id(numbers) & (numbers == numbers.floor())  # not nan, and not 1.5
+    else:
+        texts = ids.cast(pl.String)
+        rounded = is_bad_id(texts) & ~texts.is_in(MISSING_IDS)
+    return rounded.arg_max() if rounded.any() else None
+
+
+def _texts_of_events(ids: pl.Series) -> pl.Series:
+    """Convert ids of events to texts, and whole numbers to the texts of integers."""
+    if not ids.dtype.is_float():
+        return ids.cast(pl.String).str.replace(r"^(-?[0-9]+)\.0+$", "$1")
+    whole = ids.cast(pl.Int64, strict=False)
+    return whole.cast(pl.String).zip_with(whole == ids, ids.cast(pl.String))
 
 
 def encode(

@@ -218,6 +218,25 @@ def test_hashes_of_ids_are_the_same_on_every_machine():
     assert event_keys(pl.Series([17])).tolist() == event_keys(pl.Series(["17"])).tolist()
 
 
+@pytest.mark.parametrize("ids", [[1.0, 2.0, None], [1.0, 2.0, np.nan], ["1.0", "2.0", None]])
+def test_whole_numbers_that_were_stored_as_floats_are_the_ids_of_the_same_events(ids):
+    rows = {"user": [1, 1, 2], "item": [7, 7, 8], "quantity": [1, 2, 3], "event_id": [1, 2, None]}
+    first = Ratings.from_frame(pl.DataFrame(rows), weight="quantity", event_id="event_id")
+    again = Ratings.from_frame(
+        pl.DataFrame(rows | {"event_id": ids}), weight="quantity", event_id="event_id"
+    )
+    updated = Recommender("popular").fit(first).update(again)
+    assert updated.ratings.values.tolist()[0] == 3
+    assert set(event_keys(pl.Series(ids))) == set(event_keys(pl.Series([1, 2, None])))
+
+
+@pytest.mark.parametrize("ids", [["7", "1.23457E+11"], [7.0, 2.0**60], [None, "9" * 17 + ".0"]])
+def test_rejects_rounded_ids_of_events(ids):
+    rows = {"user": [1, 1], "item": [7, 8], "event_id": ids}
+    with pytest.raises(DataError, match="Row 2: event id .* rounded"):
+        Ratings.from_frame(pl.DataFrame(rows))
+
+
 def test_without_times_a_repetition_cannot_be_told_and_that_is_said():
     rows = pl.DataFrame({"user": [1, 1], "item": [7, 7], "event": ["view", "view"]})
     ratings = Ratings.from_frame(rows, event_weights=KINDS)
