@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recsys.data.age import DAY, FADED, check_reach, present, reference_time
-from recsys.data.csr import Entries, Values
+from recsys.data.csr import CSR, Entries, Values
 from recsys.data.events import EventRule, collect, common_kinds, joined_entries, set_kinds
 from recsys.data.features import Features
 from recsys.data.ids import Ids, IdsLike, Spot
@@ -287,6 +287,7 @@ def change_of(
     collected = collect(
         entries, whole.shape, rule, implicit=old.implicit, known_order=_common_order(parts)
     )
+    _check_unrepeated(collected.csr, whole)
     n_added = n_selected - collected.n_same - (n_old - n_removed)
     after = whole
     if n_added or n_removed or not _is_same_rule(old.rule, rule):
@@ -304,6 +305,24 @@ def change_of(
         n_removed=n_removed,
         n_late=n_late,
         n_repeated=collected.n_same,
+    )
+
+
+def _check_unrepeated(csr: CSR, ratings: Ratings) -> None:
+    """Check that no pair has several events, if these are an error.
+
+    Raises
+    ------
+    DataError
+    """
+    if csr.repeat is None:
+        return
+    entry = csr.repeat[2]
+    user = ratings.users.values[int(np.searchsorted(csr.indptr, entry, side="right")) - 1]
+    item = ratings.items.values[int(csr.indices[entry])]
+    raise DataError(
+        f"User {user!r} has rated item {item!r} already, and the model was fitted with "
+        "--duplicates error; give --duplicates last, first, mean or sum to add such ratings."
     )
 
 

@@ -24,7 +24,7 @@ from recsys.data.csr import (
     sort_rows_by,
     to_csr,
 )
-from recsys.data.rows import NO_EVENT, Policy, check_kinds
+from recsys.data.rows import ANY_EVENT, NO_EVENT, Policy, with_few_kinds
 
 _CHUNK = 1 << 18  # events compared at once, to limit temporary memory
 _LEAST_WEIGHT = np.float32(1e-12)  # of an old interaction, so that it does not underflow
@@ -319,18 +319,20 @@ def common_kinds(rules: Sequence[EventRule]) -> tuple[tuple[str, ...], tuple[flo
         if not rule.kinds:
             weights.setdefault(NO_EVENT, 1.0)
         weights |= dict(zip(rule.kinds, rule.weights, strict=True))
-    check_kinds(len(weights))
+    weights = with_few_kinds(weights)
     kinds = tuple(sorted(weights))
     return kinds, tuple(weights[kind] for kind in kinds)
 
 
 def set_kinds(entries: Entries, own: tuple[str, ...], kinds: tuple[str, ...]) -> None:
     """Replace codes of `own` kinds by codes of `kinds`; entries without one get a code, too."""
+    codes = {kind: code for code, kind in enumerate(kinds)}
+    others = codes.get(ANY_EVENT, 0)
     if entries.kinds is None:
-        code = kinds.index(NO_EVENT) if NO_EVENT in kinds else 0
+        code = codes.get(NO_EVENT, others)
         entries.kinds = np.full(len(entries.rows), code, np.uint8)
     elif own != kinds:
-        table = np.array([kinds.index(kind) for kind in own], np.uint8)
+        table = np.array([codes.get(kind, others) for kind in own], np.uint8)
         entries.kinds = table[entries.kinds]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypedDict, get_args
@@ -771,10 +772,11 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
         )
     rest = weights.get(ANY_EVENT, 0.0)
     given = {kind: float(weights.get(kind, rest)) for kind in table["kind"]}
-    codes = dict(zip(sorted(given), range(len(given)), strict=True))
-    check_kinds(len(codes))
+    coded = with_few_kinds(given)
+    rows.kind_weights = dict(sorted(coded.items()))
+    positions = {kind: code for code, kind in enumerate(rows.kind_weights)}
+    codes = {kind: positions[kind if kind in coded else ANY_EVENT] for kind in given}
     rows.columns["event"] = kinds.replace_strict(codes, return_dtype=pl.UInt8)
-    rows.kind_weights = {kind: given[kind] for kind in codes}
     parts = [f"{kind} {n:,} x {given[kind]:g}" for kind, n in table.head(_MOST_KINDS).rows()]
     absent = [kind for kind in weights if kind not in given and kind != ANY_EVENT]
     parts += [f"no {kind}" for kind in absent]
@@ -782,6 +784,22 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
     rows.implicit = True
     counted_kinds = [codes[kind] for kind, weight in given.items() if weight > 0]
     rows.keep(rows.columns["event"].is_in(counted_kinds))
+
+
+def with_few_kinds(weights: Mapping[str, float]) -> dict[str, float]:
+    """Let "*" stand for all kinds of the most common weight if there are more kinds than codes.
+
+    Raises
+    ------
+    DataError
+        If there are still too many.
+    """
+    if len(weights) <= _MOST_CODES:
+        return dict(weights)
+    usual, _ = Counter(weights.values()).most_common(1)[0]
+    others = {kind: weight for kind, weight in weights.items() if weight != usual}
+    check_kinds(len(others) + 1)
+    return {**others, ANY_EVENT: usual}
 
 
 def check_kinds(n_kinds: int) -> None:

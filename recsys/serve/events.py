@@ -51,6 +51,7 @@ def event_records(bodies: Sequence[EventBody]) -> list[Json]:
             raise DataError(f"Event {number}: {problem}")
         event = {"user": body.user, "item": body.item, "value": body.value, "event": body.event}
         event["timestamp"] = time.isoformat(timespec="seconds").replace("+00:00", "Z")
+        event["event_id"] = None  # each line has the key, since readers look at the first lines
         if body.id is not None:
             event["event_id"] = str(body.id)
         elif body.timestamp is None:

@@ -341,6 +341,15 @@ def test_an_update_without_news_keeps_the_model(name):
         np.testing.assert_array_equal(again.model._arrays()[key], array)
 
 
+def test_a_repeated_pair_is_an_error_if_it_was_one_in_the_fit():
+    model = Recommender("popular").fit(Ratings.from_frame(frame(n=1), duplicates="error"))
+    again = frame(n=1).with_columns(timestamp=pl.lit(9 * DAY))
+    with pytest.raises(DataError, match=r"has rated item .* already, and the model was"):
+        model.update(Ratings.from_frame(again, duplicates="error"))
+    same = model.update(Ratings.from_frame(frame(n=1), duplicates="error"))
+    assert same.training["changes"] == "0 new events, 1 known already"
+
+
 def test_an_update_reads_as_the_model_was_read(tmp_path):
     events = pl.DataFrame(
         {

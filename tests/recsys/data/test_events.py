@@ -247,11 +247,27 @@ def test_without_times_a_repetition_cannot_be_told_and_that_is_said():
     assert "without times, a repeated event counts as a new one" in updated.training["changes"]
 
 
-def test_kinds_have_codes_of_a_byte():
+def test_kinds_without_a_weight_of_their_own_may_be_any_number():
     n = 300
     rows = {"user": [1] * n, "item": range(n), "event": [f"kind-{i}" for i in range(n)]}
+    frame = pl.DataFrame(rows).with_columns(time=pl.int_range(n) + 1_700_000_000)
+    weights = {"kind-7": 5.0, "*": 1.0}
+    ratings = Ratings.from_frame(frame, event_weights=weights)
+    assert (ratings.values.sum(), ratings.rule.kinds) == (n + 4, ("*", "kind-7"))
+    some = [Ratings.from_frame(each, event_weights=weights) for each in (frame[:200], frame[200:])]
+    assert len(some[0].rule.kinds) == 200
+    change = change_of(*some)
+    same(change.after, ratings)
+    dropped = Ratings.from_frame(frame, event_weights={"kind-7": 5.0, "*": 0.0})
+    assert dropped.n_ratings == 1
+
+
+def test_kinds_with_weights_of_their_own_have_codes_of_a_byte():
+    n = 300
+    rows = {"user": [1] * n, "item": range(n), "event": [f"kind-{i}" for i in range(n)]}
+    weights = {f"kind-{i}": float(i + 1) for i in range(n)}
     with pytest.raises(DataError, match="at most 256 kinds of events; got 300"):
-        Ratings.from_frame(pl.DataFrame(rows), event_weights={"*": 1.0})
+        Ratings.from_frame(pl.DataFrame(rows), event_weights=weights)
 
 
 def test_three_nights_over_a_growing_journal(tmp_path):

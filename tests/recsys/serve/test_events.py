@@ -40,7 +40,7 @@ def test_events_are_lines_that_update_reads(saved, tmp_path):
         )
         assert (reply.status, reply.json) == (201, {"stored": 2})
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        assert lines[0] == EVENT | {"timestamp": "2026-01-31T12:00:00Z"}
+        assert lines[0] == EVENT | {"timestamp": "2026-01-31T12:00:00Z", "event_id": None}
         assert lines[1]["timestamp"].endswith("Z")
         assert "events" in service.get("/v1/model").json["abilities"]
         assert "recsys_events_stored_total 2.0" in service.get("/metrics").body.decode()
