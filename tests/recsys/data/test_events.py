@@ -233,7 +233,7 @@ def test_whole_numbers_that_were_stored_as_floats_are_the_ids_of_the_same_events
 @pytest.mark.parametrize("ids", [["7", "1.23457E+11"], [7.0, 2.0**60], [None, "9" * 17 + ".0"]])
 def test_rejects_rounded_ids_of_events(ids):
     rows = {"user": [1, 1], "item": [7, 8], "event_id": ids}
-    with pytest.raises(DataError, match="Row 2: event id .* rounded"):
+    with pytest.raises(DataError, match=r"Row 2: event id .* rounded"):
         Ratings.from_frame(pl.DataFrame(rows))
 
 
