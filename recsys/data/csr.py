@@ -24,6 +24,8 @@ _FEW_PLACES, _ROWS_PER_PLACE = 2**12, 8  # limits on the range of ids that is co
 _MOST_IDS = 2**31 - 1
 _FEWEST = 1 << 16  # minimum number of rows to allocate
 _FEWEST_KEYS = 1 << 12  # minimum number of keys to allocate
+_PAIRS_OF_AN_ID = 2  # maximum mean number of pairs for each id of an event,
+_FEWEST_EVENTS = 20  # unless there are few
 _LARGEST = float(np.finfo(np.float32).max)
 _ROUNDING = 1e-6  # share of the sum of absolute weights that is a rounding error
 
@@ -336,8 +338,8 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     Raises
     ------
     DataError
-        If an id is a text that marks a missing id, such as "NULL", or an id, of an event too, is a
-        rounded number.
+        If an id is a text that marks a missing id, such as "NULL", an id, of an event too, is a
+        rounded number, or the ids of events are not of single events.
     """
     columns: Any = rows.arrays or rows.columns
     known = rows.distinct
@@ -361,6 +363,7 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
         if bad is not None:
             raise DataError(f"{rows.place(bad)}: {id_problem(events[bad], 'event', events.dtype)}")
         entries.keys = event_keys(events)
+        _check_events(entries)
     if given is not None and rows.levels is not None:
         data: Any = given.to_numpy(writable=True) if isinstance(given, pl.Series) else given
         entries.values = Values.ordered(data, rows.levels)
@@ -395,6 +398,21 @@ def first_rounded(ids: pl.Series) -> int | None:
         texts = ids.cast(pl.String)
         rounded = is_bad_id(texts) & ~texts.is_in(MISSING_IDS)
     return rounded.arg_max() if rounded.any() else None
+
+
+def _check_events(entries: Entries) -> None:
+    """Raise an error if most ids of events stand for several pairs, as ids of kinds do."""
+    keys = pl.Series("key", entries.keys)
+    frame = pl.DataFrame({"key": keys, "user": entries.rows, "item": entries.columns})
+    frame = frame.filter(keys != 0)
+    n_ids = frame["key"].n_unique()
+    most = max(_FEWEST_EVENTS, _PAIRS_OF_AN_ID * n_ids)
+    if len(frame) > most and (n_pairs := frame.n_unique()) > most:
+        raise DataError(
+            f"The column of ids of events has {n_ids:,} different ids for {n_pairs:,} rows of "
+            "different users or items, so that these are not ids of single events; name another "
+            "column with --event-id-col (event_id=), or rename this one."
+        )
 
 
 def _texts_of_events(ids: pl.Series) -> pl.Series:

@@ -230,6 +230,17 @@ def test_whole_numbers_that_were_stored_as_floats_are_the_ids_of_the_same_events
     assert set(event_keys(pl.Series(ids))) == set(event_keys(pl.Series([1, 2, None])))
 
 
+def test_rejects_ids_of_kinds_as_ids_of_events():
+    n = 60
+    rows = {"user": [k % 10 for k in range(n)], "item": [k % 12 for k in range(n)]}
+    kinds = [k % 3 for k in range(n)]
+    message = "3 different ids for 60 rows of different users or items"
+    with pytest.raises(DataError, match=message):
+        Ratings.from_frame(pl.DataFrame(rows | {"event_id": kinds}))
+    several = pl.DataFrame(rows | {"event_id": list(range(n))})
+    assert Ratings.from_frame(pl.concat([several] * 5)).n_ratings == n  # the same events
+
+
 @pytest.mark.parametrize("ids", [["7", "1.23457E+11"], [7.0, 2.0**60], [None, "9" * 17 + ".0"]])
 def test_rejects_rounded_ids_of_events(ids):
     rows = {"user": [1, 1], "item": [7, 8], "event_id": ids}
