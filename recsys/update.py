@@ -69,6 +69,8 @@ class Plan:
         the model.
     wider : str or None
         How grades exceed the range of the last fit.
+    untimed : str or None
+        Times that are lost, because either the old or the new ratings have none.
     """
 
     change: Change
@@ -78,6 +80,7 @@ class Plan:
     source: str | None
     forgets: bool
     wider: str | None = None
+    untimed: str | None = None
 
     @property
     def description(self) -> str:
@@ -97,8 +100,7 @@ class Plan:
             parts.append(faded_remark(n_faded, after.rule.half_life))
         if change.n_added and after.rule.policy in ("mean", "sum") and after.seconds is None:
             parts.append("without times, a repeated event counts as a new one")
-        if self.wider is not None:
-            parts.append(self.wider)
+        parts += [remark for remark in (self.untimed, self.wider) if remark is not None]
         return ", ".join(parts)
 
 
@@ -129,11 +131,22 @@ def planned(
         reading[AS_OF] = iso_time(now)
     aged = recommender.training.get("aged", 0.0) + _half_lives(old, change.after)
     reason = reason_to_refit(recommender, change, new, refit, aged, wider)
+    plan = Plan(change, reading, aged, reason, origin.source, forget is not None, wider)
+    plan = replace(plan, untimed=_lost_times(old, new))
     if forget is None:
-        return Plan(change, reading, aged, reason, origin.source, forgets=False, wider=wider)
+        return plan
     source = f"{_source_name(change.after, origin)}, without forgotten users"
     change = replace(change, after=replace(change.after, source=None))
-    return Plan(change, reading, aged, reason, source, forgets=True, wider=wider)
+    return replace(plan, change=change, source=source)
+
+
+def _lost_times(old: Ratings, new: Ratings | None) -> str | None:
+    """Return a remark if only the old or only the new ratings have times."""
+    if new is None or not new.nnz or (old.seconds is None) == (new.seconds is None):
+        return None
+    if new.seconds is None:
+        return "the new events have no times, so that the times of all earlier ones are dropped"
+    return "the times of the new events are dropped, because the earlier ones have none"
 
 
 def _source_name(ratings: Ratings, origin: Provenance) -> str:

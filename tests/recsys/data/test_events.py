@@ -258,6 +258,17 @@ def test_without_times_a_repetition_cannot_be_told_and_that_is_said():
     assert "without times, a repeated event counts as a new one" in updated.training["changes"]
 
 
+def test_an_update_says_which_times_it_drops():
+    rows = pl.DataFrame({"user": [1, 2], "item": [7, 7], "rating": [3, 4]})
+    timed = Ratings.from_frame(rows.with_columns(timestamp=pl.lit("2025-06-02")))
+    untimed = Ratings.from_frame(rows)
+    changes = Recommender("bias").fit(timed).update(untimed).training["changes"]
+    assert "the new events have no times, so that the times of all earlier ones" in changes
+    changes = Recommender("bias").fit(untimed).update(timed).training["changes"]
+    assert "the times of the new events are dropped, because the earlier ones" in changes
+    assert "times" not in Recommender("bias").fit(timed).update(timed).training["changes"]
+
+
 def test_kinds_without_a_weight_of_their_own_may_be_any_number():
     n = 300
     rows = {"user": [1] * n, "item": range(n), "event": [f"kind-{i}" for i in range(n)]}
