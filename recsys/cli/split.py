@@ -67,7 +67,7 @@ class SplitOptions:
 
     repeats: Literal["drop", "keep"] = cli.declared(
         "",
-        "Test pairs that the training part has, too: leave them out or test them.",
+        "Test pairs seen in training: left out, or tested.",
         type=click.Choice(["drop", "keep"]),
         default="drop",
     )
