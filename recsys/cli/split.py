@@ -67,7 +67,7 @@ class SplitOptions:
 
     repeats: Literal["drop", "keep"] = cli.declared(
         "",
-        "Test pairs seen in training: left out, or tested.",
+        "Test pairs that the training part has, too: leave them out or test them.",
         type=click.Choice(["drop", "keep"]),
         default="drop",
     )
@@ -95,7 +95,7 @@ class SplitOptions:
 
 def split_options(details: str = "") -> cli.Decorator:
     """Add the options of splits as `splitting`; with `details`, the help only names minor ones."""
-    options = cli.declared_in(SplitOptions, "Splitting", details, ("last", "folds"))
+    options = cli.declared_in(SplitOptions, "Splitting", details, ("last", "folds", "repeats"))
     return cli.bundle("splitting", SplitOptions, *options)
 
 
