@@ -498,6 +498,8 @@ def _convert_times(rows: Rows, rules: RowRules) -> None:
         seconds, unit = timed(times, rows.place, form)
         if form is None and unit is not None and unit.name != "s":
             rows.remarks.append(f"times in {unit.noun}")
+    if times.dtype == pl.Float32:  # two seconds of today are 128 apart
+        rows.remarks.append("times in single precision, which are rounded to minutes")
     rows.columns["timestamp"] = seconds
     judged = dated(seconds.to_numpy(), rules.now, rows.place)
     rows.remarks += judged.remarks

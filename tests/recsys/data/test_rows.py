@@ -237,3 +237,11 @@ def test_bad_lines_of_lightgcn(tmp_path):
     with pytest.raises(DataError, match="line 4000: 'x' is not an integer"):
         read_ratings(path)
     assert read_ratings(path, bad_rows="skip").nnz == 3 * 3999
+
+
+def test_says_that_times_in_single_precision_are_rounded() -> None:
+    times = pl.Series([1748854801, 1748854999])
+    frame = pl.DataFrame({"user": [1, 2], "item": [7, 7], "time": times})
+    for dtype, is_rounded in ((pl.Float32, True), (pl.Float64, False), (pl.Int64, False)):
+        ratings = Ratings.from_frame(frame.with_columns(pl.col("time").cast(dtype)))
+        assert ("times in single precision" in str(ratings.source)) == is_rounded
