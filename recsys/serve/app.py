@@ -24,7 +24,14 @@ from recsys import __version__
 from recsys.errors import RecsysError
 from recsys.serve.bodies import ProblemBody
 from recsys.serve.gate import Gate
-from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError, problem_of, without_hint
+from recsys.serve.problems import (
+    KINDS,
+    MEDIA_TYPE,
+    ProblemError,
+    names_user,
+    problem_of,
+    without_hint,
+)
 from recsys.serve.routes import Answer, health, metrics, routes, with_the_api_key
 from recsys.serve.service import Service
 from recsys.serve.settings import Settings
@@ -152,6 +159,9 @@ async def _problem(request: Request, error: Exception) -> Answer:
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"][1:])) or first["loc"][0]
+        if place.endswith(".int"):  # the last of the types of an id
+            place = place.removesuffix(".int")
+            first = first | {"msg": "an id is text of at most 500 characters, or an integer"}
         own = first.get("ctx", {}).get("error")
         sentence = f"{own}." if isinstance(own, ValueError) else f"{place}: {first['msg']}."
         if first["type"] == "json_invalid":
@@ -162,10 +172,13 @@ async def _problem(request: Request, error: Exception) -> Answer:
         problem = ProblemError(kind, f"{error.detail}: {request.method} {request.url.path}.")
     else:
         problem = problem_of(error)
-    if problem.kind == "unknown-id" and str(problem).startswith("Unknown user"):
-        service = request.app.state.service
+    service = request.app.state.service
+    if names_user(problem):
         service.counters.unknown_users.inc()
-        if service.access.objection(request.state.level, request.scope) is not None:
-            problem = without_hint(problem)  # the nearest ids are those of other users
+    unhinted = without_hint(problem)  # hints name ids and values of other users
+    if unhinted is not problem:
+        level = request.state.level
+        if level is None or service.access.objection(level, request.scope) is not None:
+            problem = unhinted
     headers = getattr(error, "headers", None)
     return Answer(problem.document(), problem.status, headers, media_type=MEDIA_TYPE)

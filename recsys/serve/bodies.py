@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_validator,
+)
 
 from recsys.serve.settings import LENGTH
 
@@ -276,6 +285,16 @@ class RecommendRequest(_Body):
     diversity: float = Field(0.0, ge=0, le=1)
     at_most: int | None = Field(None, ge=1)
     per: str | None = Field(None, max_length=200)
+
+    @field_validator("features")
+    @classmethod
+    def _in_unicode(cls, features: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Check texts of any depth, as Pydantic checks all other texts."""
+        try:
+            json.dumps(features, ensure_ascii=False).encode()
+        except (UnicodeEncodeError, RecursionError):
+            raise ValueError("features must have values that are text or numbers") from None
+        return features
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:

@@ -12,6 +12,7 @@ from recsys.errors import ModelFileError, RecsysError, UnknownIdError
 MEDIA_TYPE = "application/problem+json"
 
 _UNKNOWN_USER = re.compile(r"""Unknown users? (-?\d+|'[^']*'|"[^"]*")""")
+_UNKNOWN_VALUE = re.compile(r"(.* is unknown); (?:did you mean|known are) ", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +72,26 @@ def unauthorized() -> ProblemError:
     return ProblemError("unauthorized", f"The service needs an API key; {way}.")
 
 
+def names_user(problem: ProblemError) -> bool:
+    """Return whether a problem is an unknown user."""
+    return problem.kind == "unknown-id" and str(problem).startswith("Unknown user")
+
+
 def without_hint(problem: ProblemError) -> ProblemError:
-    """Return the problem of an unknown user with the requested id only, not the nearest ones.
+    """Return a problem without data of users: without the nearest ids, or values of features.
 
     Examples
     --------
     >>> print(without_hint(ProblemError("unknown-id", "Unknown user 7; the nearest id is 8.")))
     Unknown user 7.
+    >>> print(without_hint(ProblemError("invalid-request", "job: 'x' is unknown; known are a, b.")))
+    job: 'x' is unknown.
     """
+    value = _UNKNOWN_VALUE.match(str(problem))
+    if value is not None:
+        return ProblemError(problem.kind, f"{value[1]}.")
+    if not names_user(problem):
+        return problem
     named = _UNKNOWN_USER.match(str(problem))
     return ProblemError(problem.kind, f"Unknown user {named[1]}." if named else "Unknown user.")
 

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from click.testing import CliRunner
 from fastapi import FastAPI
 from serving import Application, Command, Reply
 
+from recsys import Ratings, Recommender, with_features
 from recsys.cli.main import cli
 from recsys.errors import DataError
 from recsys.serve import create_app
@@ -75,8 +77,8 @@ def served(saved: dict[str, Path], tmp_path: Path) -> Iterator[Any]:
     """Serve a model with some settings."""
     running: list[Application] = []
 
-    def serve(**settings: Any) -> Application:
-        app = create_app(str(saved["als"]), events=str(tmp_path / "events.jsonl"), **settings)
+    def serve(model: Path = saved["als"], **settings: Any) -> Application:
+        app = create_app(str(model), events=str(tmp_path / "events.jsonl"), **settings)
         running.append(Application(app).__enter__())
         return running[-1].ready()
 
@@ -174,6 +176,37 @@ def test_errors_name_no_other_users(served):
         assert hint.json["detail"] == "Unknown user 7; the nearest ids are 100, 101, 102."
         reply = ask(remote, request)
         assert (reply.status, reply.json["detail"]) == (404, "Unknown user 7.")
+
+
+def test_errors_name_no_values_of_users(served, tmp_path):
+    n = 60
+    pairs = {"user": [*range(n)] * 2, "item": [*range(1, 6)] * 24, "rating": [1.0, 4.0] * n}
+    people = pl.DataFrame({"user": range(n), "job": ["nurse", "clerk", "smith"] * (n // 3)})
+    ratings = with_features(Ratings.from_frame(pl.DataFrame(pairs), user_table=people))
+    Recommender("als", factors=2, iterations=2).fit(ratings).save(tmp_path / "jobs")
+    request = ("/v1/recommend", {"features": {"job": "pilot"}})
+    hint = ask(served(tmp_path / "jobs"), request).json["detail"]
+    assert hint == "job: 'pilot' is unknown; known are clerk, nurse, smith."
+    for service, headers in (
+        (served(tmp_path / "jobs", host="0.0.0.0"), {}),
+        (served(tmp_path / "jobs", list_key="lists", api_key="all"), {"x-api-key": "lists"}),
+    ):
+        reply = ask(service, request, headers)
+        assert (reply.status, reply.json["detail"]) == (400, "job: 'pilot' is unknown.")
+
+
+@pytest.mark.parametrize("user", [5.0, None, True, "\ud800", "x" * 600])
+def test_an_id_that_is_neither_text_nor_integer_is_one_sentence(served, user):
+    reply = ask(served(), ("/v1/recommend", {"users": [user]}))
+    expected = "users.0: an id is text of at most 500 characters, or an integer."
+    assert (reply.status, reply.json["detail"]) == (400, expected)
+
+
+@pytest.mark.parametrize("value", ["\ud800", ["\ud800"], {"\ud800": 1}])
+def test_features_must_be_unicode(served, value):
+    reply = ask(served(), ("/v1/recommend", {"features": {"job": value}}))
+    assert reply.status == 400
+    assert reply.json["detail"] == "features must have values that are text or numbers."
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
