@@ -432,8 +432,9 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     try:
         _convert(rows, rules)
     except DataError:
-        if rules.bad_rows is None:
-            _report_bad(rows, rules)
+        several = None if rules.bad_rows is not None else _several_bad_rows(rows, rules)
+        if several is not None:
+            raise several from None
         raise
     if rules.since is not None or rules.until is not None:
         _keep_range(rows, rules)
@@ -653,19 +654,15 @@ def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
         rows.remarks.append(f"{counted(bad.count, 'bad row')} left out")
 
 
-def _report_bad(rows: Rows, rules: RowRules) -> None:
-    """Raise an error with the causes and their counts if several rows are bad.
-
-    Raises
-    ------
-    BadRowsError
-    """
+def _several_bad_rows(rows: Rows, rules: RowRules) -> BadRowsError | None:
+    """Return an error with the causes and their counts, or None if fewer than two rows are bad."""
     wrong = _bad_rows(rows.decode(), rules)
     n_bad = int(wrong.sum())
-    if n_bad > 1:
-        number = f"{n_bad:,} of {counted(len(wrong), 'row')}"
-        message = f"{number} cannot be read{rows.bad.listed()}"
-        raise BadRowsError(message, n_bad, len(wrong))
+    if n_bad <= 1:
+        return None
+    number = f"{n_bad:,} of {counted(len(wrong), 'row')}"
+    message = f"{number} cannot be read{rows.bad.listed()}"
+    return BadRowsError(message, n_bad, len(wrong))
 
 
 def _bad_rows(rows: Rows, rules: RowRules) -> pl.Series:

@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.errors import DataError
+from recsys.messages import counted
 from recsys.evaluation.metrics import METRICS
 from recsys.evaluation.results import Evaluation, Measurement, Settings, SplitInfo, summarize
 from recsys.lsi.search import METHODS
@@ -68,9 +69,8 @@ def _judged(
         remarks.append(f"documents matched {of_documents}")
     n_missing = int((documents[queries >= 0] < 0).sum())
     if n_missing:
-        remarks.append(
-            f"{n_missing:,} relevant documents are not in the index and count as not found"
-        )
+        missing = counted(n_missing, "relevant document")
+        remarks.append(f"{missing} outside of the index, counted as not found")
     chosen = np.unique(queries[queries >= 0])
     remarks.append(f"{len(chosen):,} of {len(labels):,} queries have relevant documents")
     relevant = []

@@ -233,7 +233,7 @@ def test_an_index_is_measured_on_judged_queries(run):
     document = json.loads(result.stdout)
     assert document["counts"] == {"queries": 2, "documents": 5, "judgements": 4}
     assert {row["method"] for row in document["metrics"]} == {"hybrid", "lsi", "bm25"}
-    assert "1 relevant documents are not in the index" in result.stderr
+    assert "1 relevant document outside of the index" in result.stderr
     assert pl.read_csv("each.csv").height == 6
     table = run("lsi", "evaluate", "index", *how, "--method", "bm25", "--format", "table").stdout
     assert "recall@100" in table

@@ -133,7 +133,7 @@ def test_a_reading_of_ids_is_decided_by_all_judgements():
     rows = [("a", "x1", 1), ("a", "x2", 1), ("a", "d1", 0), ("b", "d3", 1)]
     found = evaluate_search(lsi, ["a", "b"], ["tea", "milk"], judged(*rows), methods=["bm25"])
     assert found.per_user.filter(user="a")["recall@100"].to_list() == [0]
-    assert "2 relevant documents are not in the index" in found.splits[0].description
+    assert "2 relevant documents outside of the index" in found.splits[0].description
 
 
 def test_judgements_of_nothing_that_is_there_are_rejected():
