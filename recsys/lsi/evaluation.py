@@ -12,10 +12,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.errors import DataError
-from recsys.messages import counted
 from recsys.evaluation.metrics import METRICS
 from recsys.evaluation.results import Evaluation, Measurement, Settings, SplitInfo, summarize
 from recsys.lsi.search import METHODS
+from recsys.messages import counted
 from recsys.readers.collections import Judgements, places_of
 
 if TYPE_CHECKING:
