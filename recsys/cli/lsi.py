@@ -245,7 +245,7 @@ def terms(
 
     loaded = lsi.Index.load(index)
     known = loaded.terms_.find(words) >= 0
-    terms = [w if k else normalised(w.lower()) for w, k in zip(words, known, strict=True)]
+    terms = [w if k else normalised(w).strip() for w, k in zip(words, known, strict=True)]
     output.write(loaded.similar_terms(terms, n), command="lsi terms", n=n)
 
 

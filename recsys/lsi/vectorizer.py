@@ -39,7 +39,14 @@ _UNSPACED = (
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
-_JOINERS = "\u200c\u200d"
+_WORD_CHARACTER = re.compile("[\\w\U00020000-\U0003ffff]")  # with ideographs of later Unicode
+_JOINERS = frozenset("\u200c\u200d")
+_IGNORED = "\u00ad\u2060\ufeff"  # soft hyphen, word joiner, space of no width that does not break
+# Joiners are part of the spelling in Arabic and Indic scripts, from U+0590 on.
+_NEEDLESS_JOINERS = re.compile("(?<![\u0590-\U0003ffff])[\u200c\u200d]+")
+_RAISED = frozenset("\u00b9\u00b2\u00b3\u2070\u2074\u2075\u2076\u2077\u2078\u2079")
+_RAISED_NUMBER = re.compile(rf"(?<=[\w\u0300-\u036f]{{2}})[{''.join(sorted(_RAISED))}]+")
+_FEW_SIGNS = 8  # maximum number of different signs that are replaced one by one, which is faster
 _LAST_MARK = 0x1FFFF  # beyond it are variation selectors only
 _PLAIN_WORD = r"\b\w\w+\b"  # as `words_of` in texts of ASCII, for polars
 
@@ -58,32 +65,105 @@ _RIVAL = 0.65  # maximum share of stop words of another language, relative to th
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text, with upper and lower case as they are.
+    """Return the words of a text, in lower case and in Unicode's compatibility form.
+
+    A word is two or more letters, digits or underscores of any alphabet, with their marks. In
+    scripts without spaces between words, it is a pair of characters. Other characters, such as
+    the sign of a trademark, separate words, but soft hyphens and joiners do not. A raised number
+    separates words after two or more letters, where it is mostly that of a note.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    list of str
+        The words in the order of the text, with repetitions.
 
     Examples
     --------
-    >>> words_of("A nurse, \u559d\u8336")  # two Chinese characters are one pair
-    ['nurse', '\u559d\u8336']
+    >>> words_of("Acme\u2122 caf\u00e9, \uff11\uff10 \ufb01sh, \u559d\u8336")
+    ['acme', 'caf\u00e9', '10', 'fish', '\u559d\u8336']
     """
+    if text.isascii():
+        return _PLAIN_WORDS.findall(text.lower())
     text = normalised(text)
-    letters = frozenset[str]() if text.isascii() else set(text)
+    letters = set(text)
     # Most texts have neither marks nor scripts without spaces.
     if letters.isdisjoint(_marks()) and not any(map(_UNSPACED_RUN.match, letters)):
         return _PLAIN_WORDS.findall(text)
     words: list[str] = []
     end = 0
     for run in _UNSPACED_RUN.finditer(text):
-        words += _spaced_words().findall(text, end, run.start())
+        words += _spaced_words_in(text, end, run.start())
         characters = run.group()
         words += [first + second for first, second in pairwise(characters)] or [characters]
         end = run.end()
-    words += _spaced_words().findall(text, end)
+    words += _spaced_words_in(text, end, len(text))
     return words
 
 
 def normalised(text: str) -> str:
-    """Return a text in Unicode's composed form (NFKC), for the comparison of words."""
-    return text if text.isascii() else unicodedata.normalize("NFKC", text)
+    """Return a text with its words in lower case and compatibility form, for comparison.
+
+    Compatibility forms (NFKC) of signs have letters, and some forms of letters have signs. So signs
+    become spaces before, and again after.
+    """
+    if text.isascii():
+        return text.lower()
+    separate = _with_spaces(text)
+    if not _RAISED.isdisjoint(separate):
+        separate = _RAISED_NUMBER.sub(" ", separate)
+    form = unicodedata.normalize("NFKC", separate)
+    lower = unicodedata.normalize("NFKC", form.lower())
+    if form != separate:
+        lower = _with_spaces(lower)
+    return lower if _JOINERS.isdisjoint(lower) else _NEEDLESS_JOINERS.sub("", lower)
+
+
+def _with_spaces(text: str) -> str:
+    """Return a text with spaces for signs beyond ASCII, and without soft hyphens."""
+    changed = [c for c in set(text) if not c.isascii() and _CHARACTERS[ord(c)] != ord(c)]
+    if len(changed) > _FEW_SIGNS:
+        return text.translate(_CHARACTERS)
+    for character in changed:
+        text = text.replace(character, "" if character in _IGNORED else " ")
+    return text
+
+
+class _Characters(dict[int, "int | None"]):
+    """What stands for each character in the search for words: itself, a space, or nothing."""
+
+    def __missing__(self, point: int) -> int | None:
+        character = chr(point)
+        own: int | None = point
+        if character in _IGNORED:
+            own = None
+        elif character.isascii():
+            own = point
+        elif unicodedata.category(character) == "No":
+            own = point if _is_number_in_words(character) else ord(" ")
+        elif not _WORD_CHARACTER.match(character) and character not in _marks():
+            own = ord(" ")
+        self[point] = own
+        return own
+
+
+def _is_number_in_words(character: str) -> bool:
+    """Return whether a sign of a number, such as \u00b2 but not \u00bd, can be part of a word."""
+    form = unicodedata.decomposition(character)
+    return not form or form.startswith(("<super>", "<sub>"))
+
+
+_CHARACTERS = _Characters()
+
+
+def _spaced_words_in(text: str, start: int, end: int) -> list[str]:
+    """Return the words of a part of a text whose script has spaces between words."""
+    words = _spaced_words().findall(text, start, end)
+    words = [word.rstrip("\u200c\u200d") for word in words]
+    return [word for word in words if len(word) > 1]
 
 
 @cache
@@ -115,7 +195,7 @@ class Tokenizer:
     def __call__(self, text: str) -> list[str]:
         """Return the words of a text, without those of its markup."""
         text = plain_text(text)
-        return words_of(text.lower()) if self.is_default else self._pattern.findall(text.lower())
+        return words_of(text) if self.is_default else self._pattern.findall(text.lower())
 
 
 def word_frame(texts: pl.Series) -> pl.DataFrame:
@@ -133,7 +213,7 @@ def word_frame(texts: pl.Series) -> pl.DataFrame:
     plain = rows.lazy().filter(is_plain).select("row", lower.str.extract_all(_PLAIN_WORD)).collect()
     others = rows.filter(~is_plain)
     if len(others):
-        words = [words_of(text.lower()) for text in others["word"]]
+        words = [words_of(text) for text in others["word"]]
         others = others.with_columns(pl.Series("word", words, dtype=pl.List(pl.String)))
         plain = pl.concat([plain, others])
     return plain.explode("word").drop_nulls()
@@ -401,7 +481,7 @@ class WordEncoder:
         terms = list(map(str, self.terms.values.to_list()))
         places = {term: place for place, term in enumerate(terms)} if not self.language.name else {}
         for place, term in enumerate(terms):
-            stem = self.language.stem(normalised(term.lower()))
+            stem = self.language.stem(normalised(term))
             places.setdefault(term if stem is None else stem, place)
         return places
 
