@@ -73,17 +73,17 @@ class Recommender:
 
     Examples
     --------
-    >>> pairs = {"user": ["ann", "ann", "bob", "cy"], "item": ["tea", "oat", "tea", "rye"]}
-    >>> recommender = Recommender("popular").fit(pl.DataFrame(pairs))
+    >>> users, items = ["ann", "ann", "bob", "cy", "dan"], ["tea", "oat", "tea", "rye", "oat"]
+    >>> recommender = Recommender("popular").fit(pl.DataFrame({"user": users, "item": items}))
     >>> recommender.recommend("bob", n=2).rows()
-    [('bob', 'oat', 1, 1.0), ('bob', 'rye', 2, 1.0)]
+    [('bob', 'oat', 1, 2.0), ('bob', 'rye', 2, 1.0)]
 
     New users are described by their ratings, and scores are explained:
 
     >>> recommender.recommend(history={"tea": 1, "oat": 1}).rows()
     [('new', 'rye', 1, 1.0)]
     >>> recommender.explain("bob", "oat").rows()
-    [('base', None, 1.0), ('item', 'tea', 0.0)]
+    [('base', None, 2.0), ('item', 'tea', 0.0)]
     """
 
     def __init__(self, model: Model | str = "als", **params: Any) -> None:

@@ -314,7 +314,9 @@ def _as_texts(values: pl.Series) -> pl.Series:
 
 
 def _has_addresses(values: pl.Series) -> bool:
-    """Return whether most values of a column of texts are e-mail addresses."""
+    """Return whether a column is of texts, and most of them are e-mail addresses."""
+    if values.dtype != pl.String:
+        return False
     texts = values.drop_nulls()
     return 2 * int(texts.str.contains(_EMAIL).sum()) > len(texts)
 

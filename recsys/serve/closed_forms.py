@@ -154,7 +154,8 @@ def form_size(model: Model, n: int) -> int:
     --------
     >>> import recsys
     >>> ratings = recsys.read_ratings(recsys.sample_path())
-    >>> form_size(recsys.Recommender("als", factors=16).fit(ratings).model, 1000)
+    >>> recommender = recsys.Recommender("als", factors=16).fit(ratings, features=False)
+    >>> form_size(recommender.model, 1000)
     72000
     """
     if isinstance(model, Blend):

@@ -215,3 +215,8 @@ def test_columns_without_a_kind_are_left_out_and_said() -> None:
     features = Features.of(table, "item")
     assert [*features.kinds] == ["year"]
     assert features.left_out == ("vector (lists of numbers)", "size (nested)")
+
+
+def test_numbers_that_are_categories_are_no_addresses() -> None:
+    frame = pl.DataFrame({"user": [1, 2, 3], "zip": [1010, 1020, 1010], "email": ["a@b.org"] * 3})
+    assert Features.of(frame, "user").identifying() == ["email"]
