@@ -225,6 +225,7 @@ class IndexTraining(Struct, frozen=True):
 
     documents: Count
     terms: Count
+    terms_outside_dimensions: Count
     words: Count
     empty_documents: Count
     added: Count

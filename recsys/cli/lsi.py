@@ -300,9 +300,10 @@ def add(
 ) -> None:
     """Add documents to an index.
 
-    New documents without ids get the next numbers after those of the index. The words of the index
-    and their weights do not change; unknown words are ignored and counted. With fold-in, the time
-    is proportional to the new documents. When the reported share outside the dimensions and the
+    New documents without ids get the next numbers after those of the index. They are found by all
+    their words, ranked as in a new index. The dimensions do not know new words, which have no
+    meaning until everything is indexed again. With fold-in, the time is nearly proportional to the
+    new documents. When the reported share outside the dimensions and the
     loss of orthogonality (both 0 for a new index) grow, update the decomposition or index
     everything again.
     """
@@ -318,9 +319,9 @@ def add(
     note(
         f"added {counted(added.n_documents, 'document')} by {added.method}"
         f"{f' ({added.n_replaced:,} replaced)' if replace else ''}, saved in {target}; "
-        f"{counted(added.unknown_words, 'unknown word')} ignored; {added.outside:.1%} of the "
-        f"squared weights were outside the index's dimensions; loss of orthogonality "
-        f"{added.orthogonality_loss:.2g}"
+        f"{counted(added.unknown_words, 'new word')} without meaning until indexed again; "
+        f"{added.outside:.1%} of the squared weights were outside the index's dimensions; "
+        f"loss of orthogonality {added.orthogonality_loss:.2g}"
     )
 
 
@@ -434,8 +435,8 @@ def evaluate(
 def info(index: str, output: Output) -> None:
     """Show the size and parameters of an index.
 
-    The output has the numbers of documents, words and dimensions, and the loss of orthogonality
-    caused by folding in.
+    The output has the numbers of documents, words and dimensions, that of added words without
+    meaning in the dimensions until a new index, and the loss of orthogonality caused by folding in.
     """
     from recsys.cli.info import manifest_facts
     from recsys.cli.output import write_facts

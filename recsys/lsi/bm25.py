@@ -16,11 +16,11 @@ _K1, _B = 1.2, 0.75  # saturation of counts, and influence of the document lengt
 
 
 class Postings(NamedTuple):
-    """The documents of each term, with the BM25 weight of the term in them, without the idf.
+    """The documents of each term, with the counts of the term in them.
 
-    The weight of a count c in a document of length l is
-    ``(k1 + 1) c / (c + k1 (1 - b + b l / mean l))`` with k1 = 1.2 and b = 0.75. The arrays are
-    those of a CSR matrix of terms by documents.
+    The arrays are those of a CSR matrix of terms by documents. The weight of a count c is
+    ``(k1 + 1) c / (c + s)``, with the `saturation` s of the document. It is computed for the terms
+    of a query, since every added document changes the mean length.
 
     References
     ----------
@@ -29,37 +29,63 @@ class Postings(NamedTuple):
 
     indptr: Indices
     documents: NDArray[np.int32]
-    weights: Floats
+    counts: Floats
 
     @classmethod
-    def of(cls, counts: Any, mean_length: float) -> Self:
+    def of(cls, counts: Any) -> Self:
         """Return the postings of counts, a csr_array of shape (n_documents, n_terms)."""
-        lengths = np.add.reduceat(np.append(counts.data, 0), counts.indptr[:-1])
-        lengths = np.where(np.diff(counts.indptr) > 0, lengths, 0)
-        saturation = _K1 * (1 - _B + _B * lengths / max(mean_length, 1e-9))
         by_term = counts.astype(np.float32, copy=False).tocsc()
-        documents, weights = by_term.indices.astype(np.int32, copy=False), by_term.data
-        weights = (_K1 + 1) * weights / (weights + saturation.astype(np.float32)[documents])
-        return cls(by_term.indptr.astype(np.int64), documents, weights)
+        documents = by_term.indices.astype(np.int32, copy=False)
+        return cls(by_term.indptr.astype(np.int64), documents, by_term.data)
 
     @classmethod
     def none(cls, n_terms: int) -> Self:
         """Return postings without documents."""
         return cls(np.zeros(n_terms + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
 
-    def add(self, terms: Indices, factors: Floats, out: Floats) -> None:
-        """Add the weights of terms, each times its factor, to scores of the documents."""
-        sum_rows(self, terms, factors, len(out), out=out)
+    def widened(self, n_terms: int) -> Self:
+        """Return postings with further terms, which no document has."""
+        more = n_terms + 1 - len(self.indptr)
+        return self._replace(indptr=np.pad(self.indptr, (0, more), "edge")) if more else self
 
-    def of_document(self, document: int, terms: Indices) -> NDArray[np.float64]:
+    def add(self, terms: Indices, factors: Floats, saturation: Floats, out: Floats) -> None:
+        """Add the weights of terms, each times its factor, to scores of the documents."""
+        ends = np.append(0, np.cumsum(self.indptr[terms + 1] - self.indptr[terms]))
+        if not ends[-1]:
+            return
+        slices = [slice(*self.indptr[term : term + 2].tolist()) for term in terms.tolist()]
+        documents = np.concatenate([self.documents[own] for own in slices])
+        counts = np.concatenate([self.counts[own] for own in slices])
+        weights = _weights(counts, saturation[documents])
+        sum_rows((ends, documents, weights), np.arange(len(terms)), factors, len(out), out=out)
+
+    def of_document(self, document: int, terms: Indices, saturation: Floats) -> NDArray[np.float64]:
         """Return the weight of each term in one document."""
-        found = np.zeros(len(terms))
+        counts = np.zeros(len(terms), np.float32)
         for number, term in enumerate(terms.tolist()):
             own = slice(*self.indptr[term : term + 2])
             at = int(np.searchsorted(self.documents[own], document))
             if document in self.documents[own][at : at + 1]:
-                found[number] = self.weights[own][at]
-        return found
+                counts[number] = self.counts[own][at]
+        return _weights(counts, saturation[[document]]).astype(np.float64)
+
+
+def _weights(counts: Floats, saturation: Floats) -> Floats:
+    """Return the weights of counts in documents, without the idf."""
+    weights: Floats = (_K1 + 1) * counts / (counts + saturation)
+    return weights
+
+
+def document_lengths(counts: Any) -> NDArray[np.floating[Any]]:
+    """Return the sum of each row of a csr_array of counts."""
+    lengths = np.add.reduceat(np.append(counts.data, 0), counts.indptr[:-1])
+    return np.where(np.diff(counts.indptr) > 0, lengths, 0).astype(counts.dtype, copy=False)
+
+
+def saturation(lengths: NDArray[np.floating[Any]], mean_length: float) -> Floats:
+    """Return ``k1 (1 - b + b l / mean l)`` for documents of length l, k1 = 1.2 and b = 0.75."""
+    saturations: Floats = _K1 * (1 - _B + _B * lengths / max(mean_length, 1e-9))
+    return saturations.astype(np.float32)
 
 
 def inverse_document_frequency(df: Indices, n: int) -> Floats:

@@ -113,13 +113,12 @@ class Index:
         arrays = saved.arrays
         try:
             index = cls(**saved.parameters)
-            encoder = WordEncoder(index.weighting, token_pattern=index.token_pattern)
+            encoder = WordEncoder(index.weighting, index.min_df, token_pattern=index.token_pattern)
             check_language(language := saved.training["language"])
             encoder.language = Language(language, frozenset(saved.stop_words))
             encoder.terms = Ids(saved.terms, "term", sort=False)
             has_counts = index.weighting != "count"
-            mean = saved.training["mean_length"] if has_counts else None
-            parts = [Part.of(*part, len(saved.terms), mean) for part in saved.parts]
+            parts = [Part.of(*part, len(saved.terms), has_counts) for part in saved.parts]
             index.documents_ = Collection(tuple(parts)).without(arrays["removed"])
         except (TypeError, ValueError) as error:
             reason = str(error).rstrip(".")

@@ -199,15 +199,15 @@ def _of_matrix(counts: Any, labels: Labels, first: int) -> tuple[pl.DataFrame, A
 
 def further_counts(
     encoder: Encoder, documents: Any, labels: Labels, first: int, matrix: Matrix
-) -> tuple[pl.DataFrame, Any, int]:
-    """Return the names and counts of further documents, and the number of unknown words."""
+) -> tuple[pl.DataFrame, Any, list[list[str]]]:
+    """Return the names and counts of further documents, and the unknown words of each text."""
     batches = text_batches(documents, labels, first)
     if batches is None:
-        return *_of_matrix(matrix(documents), labels, first), 0
+        return *_of_matrix(matrix(documents), labels, first), []
     texts = Texts(batches)
     encoded = [encoder.encode(each) for each in texts]
     counts = sparse.vstack([each.counts for each in encoded], format="csr")
-    return texts.table, counts, sum(len(words) for each in encoded for words in each.unknown)
+    return texts.table, counts, [words for each in encoded for words in each.unknown]
 
 
 def as_queries(encoder: Encoder, given: Any, matrix: Matrix, *, columns: bool) -> Queries:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import validate_data
 
@@ -155,15 +156,16 @@ class LSI(
         self._encoder = encoder
         self._set_space(decompose(rows, self.n_components, self.random_state))
         n_words = _n_words(counts) if self._has_counts else 0
-        self.training_ = {"mean_length": n_words / max(1, rows.shape[0])}
         self.documents_ = Collection((self._part(labels, counts, rows),))
         by = "as given" if self.n_components is not None else _DEFAULT
         if isinstance(self.n_components, str):
             by = f"rule: {self.n_components}"
-        self.training_ |= {
+        self.training_ = {
+            "mean_length": n_words / max(1, rows.shape[0]),
             "documents": rows.shape[0],
             "empty_documents": _n_empty(counts),
             "terms": rows.shape[1],
+            "terms_outside_dimensions": 0,
             "words": n_words,
             "language": encoder.language.name,
             "dimensions": self.n_components_,
@@ -200,10 +202,14 @@ class LSI(
         method: str = "fold-in",
         replace: bool = False,
     ) -> Added:
-        """Add documents to the index without changing its terms and their weights.
+        """Add documents to the index; they are found by all their words at once.
 
-        They are stored separately, so that the time to add and save is proportional to their
-        number.
+        Exact words (BM25) are ranked as in a new index of all documents: by the same lengths and
+        frequencies. New words have no weight in the dimensions, and so no meaning, until the index
+        is fitted again; "update" turns the dimensions by the known words only. Without counts (see
+        `weighting`) new words are left out. With a `min_df` above 1, a new word must be in as many
+        of the documents that are added together. The language stays. The documents are stored
+        separately, so that the time to add and save is nearly proportional to their number.
 
         Parameters
         ----------
@@ -228,10 +234,7 @@ class LSI(
         self._check_fitted()
         check_choice("method", method, _ADDING)
         given = documents, (ids, titles), len(self.documents_)
-        names, counts, n_unknown = further_counts(self._encoder, *given, self._matrix)
-        rows = self._encoder.weigh(counts)
-        more = self._part(names, counts, rows)
-        outside = outside_share(rows, more.embedding)
+        names, counts, unknown = further_counts(self._encoder, *given, self._matrix)
         old = self.documents_.ids.find(names["document"])
         if not replace and (old >= 0).any():
             label = names["document"][int((old >= 0).argmax())]
@@ -240,6 +243,10 @@ class LSI(
                 "replace it."
             )
         old = self.documents_.places_of(old[old >= 0])
+        counts = self._with_new_terms(counts, unknown)
+        rows = self._encoder.weigh(counts)
+        more = self._part(names, counts, rows)
+        outside = outside_share(rows, more.embedding)
         self._remove(old)
         self._note_change(more, slice(None), 1)
         self.documents_ = self.documents_.extended(more)
@@ -249,10 +256,34 @@ class LSI(
                 self._space, self._encoder.weigh(whole.counts), len(more)
             )
             self._set_space(space)
-            whole = Part(whole.table, whole.counts, embedding, whole.mean_length)
+            whole = Part(whole.table, whole.counts, embedding, whole.has_counts)
             self.documents_, self._totals = Collection((whole,)), whole.totals()
         loss = self._note_loss()
+        n_unknown = sum(map(len, unknown))
         return Added(len(more), method, outside, loss, n_unknown, len(old))
+
+    def _with_new_terms(self, counts: Any, unknown: list[list[str]]) -> Any:
+        """Return counts with those of new terms, which are added to the index for BM25.
+
+        Without weight in the dimensions they change neither coordinates nor cosines.
+        """
+        encoder = self._encoder
+        if not self._has_counts or not isinstance(encoder, WordEncoder) or not any(unknown):
+            return counts
+        if encoder.terms.values.dtype != pl.String:  # terms of a matrix without a vocabulary
+            return counts
+        names, further = encoder.new_terms(unknown)
+        if not names:
+            return counts
+        self._encoder = encoder.extended(names)
+        self.n_features_in_ = n_terms = len(self._encoder.terms)
+        components = np.pad(self.components_, ((0, 0), (0, len(names))))
+        self._set_space(Space(components, self.singular_values_))
+        self.documents_ = self.documents_.widened(n_terms)
+        outside = self.training_["terms_outside_dimensions"] + len(names)
+        facts = {"terms": n_terms, "terms_outside_dimensions": outside}
+        self.training_ = self.training_ | facts
+        return sparse.hstack([counts, further.astype(counts.dtype)], format="csr")
 
     def remove_documents(self, documents: IdsLike | int | str) -> int:
         """Remove documents from the index without changing its terms and dimensions.
@@ -294,6 +325,7 @@ class LSI(
         facts["empty_documents"] += sign * _n_empty(counts)
         facts["words"] += sign * _n_words(counts) if self._has_counts else 0
         facts["added" if sign > 0 else "removed"] += counts.shape[0]
+        facts["mean_length"] = facts["words"] / max(1, facts["documents"])
         self.training_ = facts
 
     def _note_loss(self) -> float:
@@ -351,8 +383,7 @@ class LSI(
         return tags
 
     def _part(self, names: pl.DataFrame, counts: Any, rows: Any) -> Part:
-        mean = self.training_["mean_length"] if self._has_counts else None
-        return Part(names, counts, self._space.project(rows), mean)
+        return Part(names, counts, self._space.project(rows), self._has_counts)
 
     def _matrix(self, matrix: Any, *, reset: bool = False) -> Any:
         """Return a checked matrix as CSR, documents in rows."""

@@ -17,7 +17,7 @@ from lowrank.kernels import pieces
 from lowrank.kernels.retrieval import scan_codes
 from recsys import schema
 from recsys.data.ids import Ids
-from recsys.lsi.bm25 import Postings
+from recsys.lsi.bm25 import Postings, document_lengths
 from recsys.saved_arrays import (
     MANIFEST,
     VERIFIED_TOGETHER,
@@ -61,9 +61,10 @@ _PART_ARRAYS = {
     "codes": ("coded", "code width"),
     "code_scale": ("coded",),
     "code_error": ("coded",),
+    "lengths": ("documents",),
     "postings_indptr": ("terms + 1",),
     "postings_documents": ("postings",),
-    "postings_weights": ("postings",),
+    "postings_counts": ("postings",),
 }
 
 
@@ -135,15 +136,15 @@ class Part:
 
     `table` has the columns document and, if known, title and snippet. `counts` is a csr_array of
     counts of terms, or the rows of the given matrix. `embedding` are the coordinates V_k S_k.
-    `mean_length` is the mean number of words of a document, for BM25, None if the rows are not
-    counts. `removed` are the ascending rows of removed documents. `stored` are the arrays of a
-    saved index, which are used instead of computing them again.
+    `has_counts` is false if the rows are not counts, which BM25 needs. `removed` are the ascending
+    rows of removed documents. `stored` are the arrays of a saved index, which are used instead of
+    computing them again.
     """
 
     table: pl.DataFrame
     counts: Any
     embedding: NDArray[np.floating[Any]]
-    mean_length: float | None
+    has_counts: bool
     removed: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
     stored: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
@@ -156,7 +157,7 @@ class Part:
             tables_joined([part.table[rows] for part, rows in pairs]),
             sparse.vstack([part.counts[rows] for part, rows in pairs], format="csr"),
             np.concatenate([part.embedding[rows] for part, rows in pairs]),
-            parts[0].mean_length,
+            parts[0].has_counts,
         )
 
     def __len__(self) -> int:
@@ -165,9 +166,18 @@ class Part:
     def without(self, rows: Indices) -> Part:
         """Return the part with further documents removed."""
         left = replace(self, removed=np.union1d(self.removed, rows))
-        shared = ("vectors", "inverse", "postings", "codes", "arrays")
+        shared = ("vectors", "inverse", "lengths", "postings", "codes", "arrays")
         left.__dict__.update({key: each for key, each in self.__dict__.items() if key in shared})
         return left
+
+    def widened(self, n_terms: int) -> Part:
+        """Return the part with further terms, which none of its documents has."""
+        csr = (self.counts.data, self.counts.indices, self.counts.indptr)
+        counts = sparse.csr_array(csr, shape=(len(self), n_terms))
+        wide = replace(self, counts=counts)
+        shared = ("vectors", "inverse", "lengths", "codes", "arrays")
+        wide.__dict__.update({key: each for key, each in self.__dict__.items() if key in shared})
+        return wide
 
     @cached_property
     def vectors(self) -> Floats:
@@ -184,11 +194,16 @@ class Part:
     @cached_property
     def postings(self) -> Postings:
         """The documents of each term."""
+        n_terms = self.counts.shape[1]
         if "postings_indptr" in self.stored:
-            return Postings(*(self.stored[f"postings_{name}"] for name in Postings._fields))
-        if self.mean_length is None:
-            return Postings.none(self.counts.shape[1])
-        return Postings.of(self.counts, self.mean_length)
+            stored = [self.stored[f"postings_{name}"] for name in Postings._fields]
+            return Postings(*stored).widened(n_terms)
+        return Postings.of(self.counts) if self.has_counts else Postings.none(n_terms)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.floating[Any]]:
+        """Number of words of each document."""
+        return self.stored["lengths"] if self.stored else document_lengths(self.counts)
 
     @cached_property
     def codes(self) -> Codes | None:
@@ -224,6 +239,7 @@ class Part:
             "counts_indices": self.counts.indices,
             "counts_indptr": self.counts.indptr.astype(np.int64),
             "inverse": self.inverse,
+            "lengths": self.lengths,
             **dict(zip(_CODES, codes, strict=True)),
             **{f"postings_{name}": each for name, each in self.postings._asdict().items()},
         }
@@ -234,12 +250,12 @@ class Part:
         arrays: Mapping[str, NDArray[Any]],
         table: pl.DataFrame,
         n_terms: int,
-        mean_length: float | None,
+        has_counts: bool,
     ) -> Self:
         """Return the documents that the `arrays` and `table` of a saved index describe."""
         csr = (arrays["counts_data"], arrays["counts_indices"], arrays["counts_indptr"])
         counts = sparse.csr_array(csr, shape=(len(table), n_terms))
-        return cls(table, counts, arrays["embedding"], mean_length, stored=arrays)
+        return cls(table, counts, arrays["embedding"], has_counts, stored=arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,6 +334,10 @@ class Collection:
         while len(parts) > 1 and len(parts[-2]) < _LARGER * len(parts[-1]):
             parts[-2:] = [Part.joined(parts[-2:])]
         return Collection(tuple(parts))
+
+    def widened(self, n_terms: int) -> Collection:
+        """Return a collection with further terms, which none of its documents has."""
+        return Collection(tuple(part.widened(n_terms) for part in self.parts))
 
     def without(self, places: Indices) -> Collection:
         """Return a collection without some documents; rebuild parts that lose a quarter."""
@@ -433,6 +453,8 @@ def _check_part(
     own = {**sizes, "documents": n, "documents + 1": n + 1}
     own |= {"entries": arrays["counts_data"].size, "postings": arrays["postings_documents"].size}
     coded, width = (*arrays["codes"].shape, 0, 0)[:2]  # a damaged array may have any number of axes
+    # Terms of documents that were added later are not among those of earlier parts.
+    own["terms + 1"] = min(sizes["terms + 1"], max(1, arrays["postings_indptr"].size))
     own |= {"coded": n if coded else 0, "code width": width if coded else 0}
     _check_arrays(arrays, _PART_ARRAYS, own, everything)
     if coded and (2 * width < max(_FEWEST, sizes["k"]) or width & (width - 1)):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowrank.kernels.retrieval import largest
-from recsys.lsi.bm25 import inverse_document_frequency
+from recsys.lsi.bm25 import inverse_document_frequency, saturation
 from recsys.lsi.parts import Collection, Part
 from recsys.lsi.queries import Query
 
@@ -127,23 +127,32 @@ class Search:
         df = np.zeros(parts[0].counts.shape[1], np.int64)
         for part in parts:
             df += np.diff(part.postings.indptr)
-            if len(part.removed) and part.mean_length is not None:
+            if len(part.removed) and part.has_counts:
                 df -= np.bincount(part.counts[part.removed].indices, minlength=len(df))
         return inverse_document_frequency(df, len(self.documents))
+
+    @cached_property
+    def saturation(self) -> Floats:
+        """Saturation of counts in the document at each place."""
+        lengths = np.concatenate([part.lengths for part in self.documents.parts])
+        n_words = lengths.sum(dtype=np.float64)
+        n_words -= lengths[self.documents.removed].sum(dtype=np.float64)
+        return saturation(lengths, float(n_words) / max(1, len(self.documents)))
 
     def bm25(self, query: Query) -> Floats:
         """Return the BM25 score of each place."""
         scores = np.zeros(self.n_places, np.float32)
         factors = self.idf[query.terms] * query.counts.astype(np.float32, copy=False)
         for part, own in self.documents.slices:
-            part.postings.add(query.terms, factors, scores[own])
+            part.postings.add(query.terms, factors, self.saturation[own], scores[own])
         scores[self.documents.removed] = 0
         return scores
 
     def word_shares(self, query: Query, place: int) -> Doubles:
         """Return the contribution of each term of a query to the BM25 score of a document."""
         part, row = self.documents.row_of(place)
-        weights = part.postings.of_document(row, query.terms)
+        of_part = self.saturation[place - row :]
+        weights = part.postings.of_document(row, query.terms, of_part)
         return weights * self.idf[query.terms] * query.counts
 
     def units(self, places: Indices) -> Floats:

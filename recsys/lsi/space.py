@@ -70,7 +70,8 @@ class Added:
         ||V'V - I||_2, where V are all document vectors divided by the singular values. It is 0 for
         an SVD, and grows with folding in.
     unknown_words : int
-        Number of occurrences of unknown words, which were left out.
+        Number of occurrences of words that the index did not have. If the index has counts of
+        texts, they are new terms, which are found by words, but without meaning until a new fit.
     n_replaced : int
         Number of documents that had the same ids and were removed.
     """

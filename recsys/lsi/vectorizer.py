@@ -7,10 +7,11 @@ import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import polars as pl
@@ -445,12 +446,46 @@ class WordEncoder:
         )
         return Encoded(self.weigh(counts), unknown, counts)
 
+    def new_terms(self, texts: Sequence[Sequence[str]]) -> tuple[list[str], Any]:
+        """Return the terms of unknown words of texts, in alphabetic order, and their counts."""
+        stems: dict[str, Counter[str]] = {}
+        entries = list[tuple[int, str]]()
+        for row, words in enumerate(texts):
+            for word in words:
+                stem = self.language.stem(word)
+                if stem is not None:
+                    stems.setdefault(stem, Counter())[word] += 1
+                    entries.append((row, stem))
+        frequency = Counter(stem for _, stem in set(entries))
+        frequent = [stem for stem in stems if frequency[stem] >= self._min_df]
+        names = {stem: stems[stem].most_common(1)[0][0] for stem in frequent}
+        order = sorted(frequent, key=names.__getitem__)
+        columns = {stem: column for column, stem in enumerate(order)}
+        inside = [(row, columns[stem]) for row, stem in entries if stem in columns]
+        rows, terms = np.array(inside, np.int32).reshape(-1, 2).T
+        ones = np.ones(len(inside), np.float32)
+        counts = sparse.coo_array((ones, (rows, terms)), shape=(len(texts), len(order)))
+        return [names[stem] for stem in order], counts.tocsr()
+
+    def extended(self, names: Sequence[str]) -> Self:
+        """Return an encoder with further terms, which have no weight in the dimensions."""
+        wide = copy(self)
+        wide.__dict__.pop("_places", None)
+        wide._known = {}
+        wide.terms = Ids([*self.terms.values.to_list(), *names], "term", sort=False)
+        weights = np.pad(self.weighting.term_weights, (0, len(names)))
+        wide.weighting = replace(self.weighting, term_weights=weights)
+        return wide
+
     def queries(self, texts: Sequence[str], single: bool) -> Queries:
         """Return texts as queries."""
         queries = []
         for text in texts:
             places, numbers, lost = self.count(text)
             terms, counts = np.array(places, np.int64), np.array(numbers, np.float64)
+            # Terms of added documents come last; scores are summed in the order of a new index.
+            order = self.terms.values.gather(terms).arg_sort().to_numpy()
+            terms, counts = terms[order], counts[order]
             queries.append(Query(terms, counts, self.weighting.of_query(terms, counts), lost))
         return Queries([*texts], queries, single)
 
@@ -471,7 +506,7 @@ class WordEncoder:
             if place >= 0:
                 counts[place] = counts.get(place, 0) + n
             elif place == _UNKNOWN:
-                unknown.append(word)
+                unknown += [word] * n
         terms = sorted(counts)
         return terms, [counts[term] for term in terms], unknown
 

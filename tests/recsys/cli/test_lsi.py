@@ -124,7 +124,7 @@ def test_adding(run, index, method):
     Path("more.txt").write_text("A doctor called a nurse at night\n")
     said = run("lsi", "add", index, "more.txt", "--method", method).stderr
     assert "more.txt: one document per line, ids are line numbers + 5\n" in said
-    assert f"added 1 document by {method}, saved in index; 2 unknown words ignored" in said
+    assert f"added 1 document by {method}, saved in index; 2 new words without meaning" in said
     found = rows(run("lsi", "query", index, "doctor", "-n", 6, "--json"))
     assert 6 in {row["document"] for row in found}
     facts = json.loads(run("lsi", "info", index, "--json").stdout)

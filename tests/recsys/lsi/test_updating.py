@@ -81,7 +81,9 @@ def test_an_update_restores_orthogonality_and_takes_up_more(index):
     texts = ["A tram drives through the town.", "The tram stops at the bridge in the town."]
     added = index.add_documents(texts, method="update")
     assert added.orthogonality_loss < 1e-5
-    assert added.unknown_words == 6  # tram and town, twice each, stops, bridge; not "drives"
+    assert (
+        added.unknown_words == 6
+    )  # new words: tram and town, twice each, stops, bridge; not "drives"
     np.testing.assert_allclose(
         index.document_vectors(), index._space.project(index.document_weights()), atol=1e-5
     )
@@ -124,3 +126,70 @@ def test_numbers_and_names_of_documents_become_names(everyday):
     assert index.query("nurse", n=1)["document"].dtype == pl.String
     with pytest.raises(DataError, match="Document '0' is already in the index"):
         index.add_documents(["the nurse"], ids=["0"])
+
+
+WORDS = [
+    "kettle",
+    "toaster",
+    "boils",
+    "burns",
+    "bread",
+    "water",
+    "radio",
+    "plays",
+    "lamp",
+    "caf\u00e9",
+]
+
+
+def random_texts(seed, n, words, longest):
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(words, rng.integers(1, longest))) for _ in range(n)]
+
+
+@pytest.mark.parametrize("method", ["fold-in", "update"])
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("saved", [False, True])
+def test_words_of_added_documents_are_ranked_as_in_a_new_index(tmp_path, method, steps, saved):
+    old = random_texts(0, 40, WORDS[:6], 8)
+    more = random_texts(1, 60, WORDS, 60)
+    index = LSI(3, language=None).fit(old)
+    for number, texts in enumerate(np.array_split(np.array(more, object), steps)):
+        index.add_documents(texts.tolist(), method=method)
+        if saved:
+            index.save(tmp_path / f"{number}")
+            index = LSI.load(tmp_path / f"{number}", verify=True)
+    gone = [3, 50]
+    index.remove_documents(gone)
+    left = [place for place in range(100) if place not in gone]
+    whole = LSI(3, language=None).fit([(old + more)[place] for place in left], ids=left)
+    assert sorted(index.terms_.values) == whole.terms_.values.to_list()
+    assert index.training_["mean_length"] == whole.training_["mean_length"]
+    assert index.training_["terms_outside_dimensions"] == 4
+    for query in [*WORDS, *random_texts(2, 30, WORDS, 6)]:
+        ours = index.query(query, 98, method="bm25")
+        assert ours.equals(whole.query(query, 98, method="bm25"))
+        first = ours["document"][0]
+        terms = index.explain(query, first, method="bm25")
+        assert terms.equals(whole.explain(query, first, method="bm25"))
+
+
+def test_a_new_word_is_found_and_has_no_meaning_yet(index):
+    components, before = index.components_.copy(), index.document_vectors().copy()
+    index.add_documents(["A zeppelin, two zeppelins"], ids=["new"])
+    for method in ("bm25", "hybrid"):
+        assert index.query("zeppelin", n=1, method=method)["document"].to_list() == ["new"]
+    with pytest.raises(DataError, match="no weight in the dimensions"):
+        index.query("zeppelin", method="lsi")
+    n_new = index.training_["terms_outside_dimensions"]
+    assert n_new == len(index.terms_) - components.shape[1] > 0
+    np.testing.assert_array_equal(index.components_[:, :-n_new], components)
+    assert not index.components_[:, -n_new:].any()
+    np.testing.assert_array_equal(index.document_vectors()[:-1], before)
+
+
+def test_an_index_is_unchanged_if_documents_cannot_be_added(index):
+    terms = len(index.terms_)
+    with pytest.raises(DataError, match="already in the index"):
+        index.add_documents(["A zeppelin"], ids=[3])
+    assert len(index.terms_) == terms
