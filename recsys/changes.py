@@ -12,7 +12,14 @@ import numpy.typing as npt
 
 from recsys.data.age import DAY, FADED, check_reach, present, reference_time
 from recsys.data.csr import CSR, Entries, Values
-from recsys.data.events import EventRule, collect, common_kinds, joined_entries, set_kinds
+from recsys.data.events import (
+    EventRule,
+    Events,
+    collect,
+    common_kinds,
+    joined_entries,
+    set_kinds,
+)
 from recsys.data.features import Features
 from recsys.data.ids import Ids, IdsLike, Spot
 from recsys.data.ratings import Ratings, restricted, table_of
@@ -407,13 +414,20 @@ def _touched_users(
         leaves = (events.seconds < reach.first) | (events.seconds > reach.last)
         touched[events.users[leaves]] = True
     for new in parts[1:]:
-        touched[new.log.users] = True
-        known, keys = old.log.keys, new.log.keys
-        if known is not None and keys is not None:  # of an event that has another user by now
-            touched[old.log.users[np.isin(known, keys[keys > 0])]] = True
+        has_events, _ = _with_events(new)
+        touched |= has_events
+        touched |= _with_keys_of(old.events, new.events)
     if rule.half_life is not None and touched.any():  # the age of all events may change
         touched[:] = True
     return touched
+
+
+def _with_keys_of(old: Events | None, new: Events | None) -> npt.NDArray[np.bool_] | bool:
+    """Mark the users of old events whose ids new events have, perhaps with another user."""
+    if old is None or new is None or old.keys is None or new.keys is None:
+        return False
+    same = np.isin(old.keys, new.keys[new.keys > 0])
+    return _mask_of(old.users[same], len(old.indptr) - 1)
 
 
 def _of_users(ratings: Ratings, users: npt.NDArray[np.bool_]) -> Ratings:
