@@ -219,7 +219,7 @@ class Index:
         polars DataFrame
             One row for each known term of the query, with columns term and contribution (Float64);
             contributions sum to the score. "lsi" adds the column through: the term of the document
-            with the largest share in the contribution, null for a document without words. "hybrid"
+            with the largest share in the contribution, null if there is none. "hybrid"
             adds the columns words and meaning, which sum to the contribution, and up to two rows.
             One is that of the best documents (their ids are in through), whose mean is the meaning
             of the query unless there are few documents. The other is that of the average document,
@@ -385,7 +385,7 @@ class Index:
         """Split the cosine of a query and a document into one share for each word of the query.
 
         Also returns, for each share, the term of the document that contributes most to it; null for
-        a document without words.
+        a document without words, and for a word without weight in the dimensions.
         """
         own = self._encoder.weigh(self.documents_.counts_of(place))
         target = self._search.units(np.array([place]))[0].astype(np.float64)
@@ -399,8 +399,10 @@ class Index:
         # The document is d'U_k, so each share splits again over the terms of the document.
         document_basis = self.components_[:, own.indices].astype(np.float64) * own.data
         products = (weights[:, None] * basis) @ document_basis
-        signs = np.where(shares < 0, -1, 1)[:, None]
-        return shares, names.gather(own.indices[np.argmax(products * signs, axis=1)])
+        products *= np.where(shares < 0, -1, 1)[:, None]
+        through = names.gather(own.indices[np.argmax(products, axis=1)])
+        has_share = pl.Series(products.max(axis=1) > 0)
+        return shares, through.zip_with(has_share, names.clear(len(shares)))
 
     @cached_property
     def _totals(self) -> NDArray[np.float64]:

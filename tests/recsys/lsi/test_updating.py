@@ -181,6 +181,8 @@ def test_a_new_word_is_found_and_has_no_meaning_yet(index):
         assert index.query("zeppelin", n=1, method=method)["document"].to_list() == ["new"]
     with pytest.raises(DataError, match="no weight in the dimensions"):
         index.query("zeppelin", method="lsi")
+    explained = index.explain("zeppelin nurse", 3, method="lsi").filter(term="zeppelin")
+    assert explained.select("contribution", "through").row(0) == (0, None)
     n_new = index.training_["terms_outside_dimensions"]
     assert n_new == len(index.terms_) - components.shape[1] > 0
     np.testing.assert_array_equal(index.components_[:, :-n_new], components)
