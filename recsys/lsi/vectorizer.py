@@ -134,7 +134,7 @@ def _with_spaces(text: str) -> str:
 
 
 class _Characters(dict[int, "int | None"]):
-    """What stands for each character in the search for words: itself, a space, or nothing."""
+    """Replacement of each character in the search for words: itself, a space, or nothing."""
 
     def __missing__(self, point: int) -> int | None:
         character = chr(point)
