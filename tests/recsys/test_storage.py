@@ -1,6 +1,7 @@
 """Saved models: what is written comes back, and what was damaged is rejected in one sentence."""
 
 import errno
+import gc
 import hashlib
 import json
 import os
@@ -61,6 +62,13 @@ class Tiny(FactorModel):
         self.user_factors = rng.normal(size=(ratings.n_users, 3)).astype(np.float32)
         self.item_factors = rng.normal(size=(ratings.n_items, 3)).astype(np.float32)
         return self
+
+
+@pytest.fixture(autouse=True)
+def close_maps():
+    """Close the maps of models that could not be loaded, which errors keep open for a while."""
+    yield
+    gc.collect(1)
 
 
 @pytest.fixture(autouse=True)
