@@ -196,12 +196,12 @@ def _claimed(path: Path) -> Iterator[bool]:
     try:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield _is_at(descriptor, path)
+        yield is_at(descriptor, path)
     finally:
         os.close(descriptor)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def is_at(descriptor: int, path: Path) -> bool:
     """Return whether an open file or directory is still the one at a path."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -306,7 +306,7 @@ def _locked(path: Path, on_wait: Callable[[], None], stack: ExitStack) -> object
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError:  # a file system without locks
             return identity
-        if _is_at(descriptor, path):  # the last holder of the lock may have replaced it
+        if is_at(descriptor, path):  # the last holder of the lock may have replaced it
             return identity
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from recsys.atomic import flush
+from recsys.atomic import flush, is_at
 from recsys.errors import DataError
 from recsys.serve.problems import ProblemError
 
@@ -66,20 +66,13 @@ def _locked(path: Path) -> Iterator[int]:
         try:
             if fcntl is not None:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_at(descriptor, path):  # not replaced or removed since it was opened
+            if is_at(descriptor, path):  # not replaced or removed since it was opened
                 if is_new:
                     flush(path.parent)
                 yield descriptor
                 return
         finally:
             os.close(descriptor)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _end_last_line(descriptor: int, path: Path) -> int:
