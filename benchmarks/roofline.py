@@ -25,7 +25,7 @@ from measuring import machine, table
 from threadpoolctl import threadpool_info
 
 from lowrank import kernels
-from lowrank.kernels.retrieval import scan_codes, sum_rows, top_k
+from lowrank.kernels.retrieval import sum_rows, top_k
 
 HERE = Path(__file__).resolve().parent
 SETS = ("avx2", "avx512")
@@ -93,9 +93,9 @@ def dense_kernels() -> dict[str, Kernel]:
     n, p, w, documents, width = 30_000, 192, 16, 200_000, 128
     V, W = (rng.standard_normal((n, size)).astype(np.float32) for size in (p, w))
     tall = rng.standard_normal((20_000, 512)).astype(np.float32)
-    codes = rng.integers(0, 256, (documents, width), np.uint8)
-    scale, error, out = (np.ones(documents, np.float32) for _ in range(3))
-    query = rng.integers(-100, 100, 2 * width).astype(np.int16)
+    vectors = rng.standard_normal((documents, width)).astype(np.float32)
+    query = rng.standard_normal(width).astype(np.float32)
+    out = np.ones(documents, np.float32)
     per_word, words = 50_000, 8
     places = [np.sort(rng.choice(documents, per_word, replace=False)) for _ in range(words)]
     postings = (
@@ -109,10 +109,8 @@ def dense_kernels() -> dict[str, Kernel]:
             lambda: kernels.coefficients(V, W), 2 * n * p * w, 4 * n * (p + w)
         ),
         "Gram matrix (BLAS)": Kernel(lambda: tall.T @ tall, tall.size * 512.0, tall.nbytes),
-        "scan of 4-bit codes": Kernel(
-            lambda: scan_codes(codes, scale, error, query, out),
-            4 * codes.size,
-            codes.nbytes + 12 * documents,
+        "scan of float32 vectors (BLAS)": Kernel(
+            lambda: vectors @ query, 2 * vectors.size, vectors.nbytes
         ),
         "BM25, 8 words": Kernel(
             lambda: sum_rows(postings, rows, factors, documents, out=out),

@@ -160,13 +160,6 @@ class SavedDirectory:
         finally:
             os.close(parent)
 
-    def link(self, name: str, path: Path) -> None:
-        """Make a hard link to a file."""
-        if self._descriptor is None:
-            os.link(self.real / name, path)
-        else:
-            os.link(name, path, src_dir_fd=self._descriptor)
-
     def was_replaced(self) -> bool:
         """Return whether the path leads to another directory or model.json by now."""
         try:

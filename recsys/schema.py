@@ -86,9 +86,9 @@ Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 # Patterns end in \Z, since $ also matches before a final line feed.
-_TABLES = r"users|items|(item|user)_(table|levels)|terms|stop_words|documents_[0-9]{1,6}"
+_TABLES = r"users|items|(item|user)_(table|levels)|terms|stop_words|documents"
 TableName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({_TABLES})\Z")]
-FOLDER = rf"(arrays|part_[0-9]{{1,6}}|ratings|events|(item|user)_features|{_TABLES})"
+FOLDER = rf"(arrays|ratings|events|(item|user)_features|{_TABLES})"
 """Pattern of the directories of a saved model or index."""
 FileName: TypeAlias = Annotated[str, Meta(pattern=rf"\A{FOLDER}/[A-Za-z0-9_]{{1,100}}\.npy\Z")]
 FoldName: TypeAlias = Annotated[str, Meta(pattern=r"\Afold-[0-9]{1,9}\Z")]

@@ -4,11 +4,10 @@
 
     MODEL/                                        INDEX/
         model.json                                    model.json
-        arrays/NAME.npy    fitted arrays              arrays/NAME.npy    of the decomposition
+        arrays/NAME.npy    fitted arrays              arrays/NAME.npy    coordinates, counts
         ratings/...        indptr, indices, data      terms/...          terms in index order
         events/...         the events behind ratings
-        users/..., items/...  ids                     part_0/NAME.npy    documents added together
-                                                      documents_0/...    ids, titles, snippets
+        users/..., items/...  ids                     documents/...      ids, titles, snippets
         user_table/..., item_table/...  tables of users and items, if any
         user_features/..., user_levels/... (item_...)  encoded features, and their levels
 
@@ -36,8 +35,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from numbers import Real
 from pathlib import Path
@@ -64,12 +62,11 @@ from recsys.saved_arrays import (
     FORMAT_VERSION,
     MANIFEST,
     DamageError,
-    SavedDirectory,
     resolved,
     sha256_of,
     write_mark,
 )
-from recsys.schema import INDEX, MODEL, Form, Manifest, Saved, format_of
+from recsys.schema import MODEL, Form, Manifest, Saved, format_of
 from recsys.user_columns import (
     check_columns,
     saved_columns,
@@ -91,19 +88,6 @@ _ROWS = ("indptr", "indices", "data")
 _PARTS = ("train", "test", "history")
 _TOO_LARGE = 2**63
 _SUFFIXES = ("csv", "tsv", "txt", "dat", "jsonl", "parquet")
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Contents of a saved directory, to which a new one may link unchanged files.
-
-    Arrays and tables are compared by identity, so they must not be changed in place.
-    """
-
-    directory: Path
-    manifest: Manifest
-    arrays: Mapping[str, NDArray[Any]]
-    tables: Mapping[str, pl.DataFrame]
 
 
 def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> None:
@@ -252,35 +236,23 @@ def write_directory(
     tables: Mapping[str, pl.DataFrame],
     of_features: Mapping[str, Features],
     ratings: Ratings | None,
-    origin: Origin | None = None,
     **fields: Any,
-) -> Manifest:
-    """Write arrays and tables, then model.json with the fingerprint of `ratings`.
+) -> None:
+    """Write arrays and tables, then model.json with the fingerprint of `ratings`."""
+    columns, of_tables = _columns(tables, of_features)
+    everything = {**arrays, **of_tables}
+    for folder in {name.partition("/")[0] for name in everything}:
+        (directory / folder).mkdir()
 
-    Files that are unchanged since `origin` are linked.
-    """
-    with _linkable(origin) as source:
-        links = {}
-        if origin is not None and source is not None:
-            links = _links(arrays, tables, origin)
-        columns, of_tables = _columns(tables, of_features, links, origin)
-        everything = {**arrays, **of_tables}
-        for folder in {name.partition("/")[0] for name in everything}:
-            (directory / folder).mkdir()
+    def saved(name: str) -> schema.FileEntry:
+        return _written(directory / f"{name}.npy", everything[name])
 
-        def saved(name: str) -> schema.FileEntry:
-            path = directory / f"{name}.npy"
-            if origin is not None and source is not None and name in links:
-                source.link(f"{links[name]}.npy", path)
-                return origin.manifest.files[f"{links[name]}.npy"]
-            return _written(path, everything[name])
-
-        with ThreadPoolExecutor(kernels.available_cores()) as pool:  # for the checksums
-            mark = None if ratings is None else pool.submit(fingerprint, ratings)
-            entries = {
-                f"{name}.npy": entry
-                for name, entry in zip(everything, pool.map(saved, everything), strict=True)
-            }
+    with ThreadPoolExecutor(kernels.available_cores()) as pool:  # for the checksums
+        mark = None if ratings is None else pool.submit(fingerprint, ratings)
+        entries = {
+            f"{name}.npy": entry
+            for name, entry in zip(everything, pool.map(saved, everything), strict=True)
+        }
     versions = {"python": platform.python_version(), "kernels": str(kernels.backend())}
     versions |= {"numpy": np.__version__, "polars": pl.__version__}
     manifest = Manifest(
@@ -296,7 +268,6 @@ def write_directory(
         **fields,
     )
     (directory / MANIFEST).write_bytes(schema.to_json(manifest))
-    return manifest
 
 
 def _written(path: Path, array: NDArray[Any]) -> schema.FileEntry:
@@ -309,20 +280,12 @@ def _written(path: Path, array: NDArray[Any]) -> schema.FileEntry:
 
 
 def _columns(
-    tables: Mapping[str, pl.DataFrame],
-    of_features: Mapping[str, Features],
-    links: Mapping[str, str],
-    origin: Origin | None,
+    tables: Mapping[str, pl.DataFrame], of_features: Mapping[str, Features]
 ) -> tuple[dict[str, list[schema.ColumnEntry]], dict[str, Any]]:
-    """Return the columns of tables and their arrays, with None for linked arrays."""
+    """Return the columns of tables and their arrays."""
     columns: dict[str, list[schema.ColumnEntry]] = {}
     arrays: dict[str, Any] = {}
     for table, frame in tables.items():
-        linked = [name for name in links if name.startswith(f"{table}/")]
-        if origin is not None and linked:
-            columns[table] = origin.manifest.columns[links[linked[0]].partition("/")[0]]
-            arrays |= dict.fromkeys(linked)
-            continue
         columns[table] = []
         for number, series in enumerate(frame.get_columns()):
             kind, parts = encoded(series)
@@ -334,41 +297,6 @@ def _columns(
             columns[table].append(entry)
             arrays |= {f"{table}/{number}{suffix}": array for suffix, array in parts.items()}
     return columns, arrays
-
-
-@contextmanager
-def _linkable(origin: Origin | None) -> Iterator[SavedDirectory | None]:
-    """Yield the directory of `origin` to link files from.
-
-    It is None if it has been replaced, or if the file system has no hard links.
-    """
-    with ExitStack() as stack:
-        source = None
-        try:
-            if origin is not None:
-                source = stack.enter_context(SavedDirectory(origin.directory))
-                if schema.checked_manifest(source, INDEX).files != origin.manifest.files:
-                    source = None
-            if source is not None:
-                with unfinished_directory(source.real) as trial:
-                    source.link(MANIFEST, trial / MANIFEST)
-        except (OSError, DamageError, ModelFileError):
-            source = None
-        yield source
-
-
-def _links(
-    arrays: Mapping[str, NDArray[Any]], tables: Mapping[str, pl.DataFrame], origin: Origin
-) -> dict[str, str]:
-    """Return the names of arrays and table columns to link, with their names in `origin`."""
-    by_identity = {id(array): name for name, array in origin.arrays.items()}
-    links = {name: by_identity[id(a)] for name, a in arrays.items() if id(a) in by_identity}
-    for name, frame in tables.items():
-        for theirs in [key for key, table in origin.tables.items() if table is frame]:
-            files = [file for file in origin.manifest.files if file.startswith(f"{theirs}/")]
-            for file in (file.removesuffix(".npy") for file in files):
-                links[f"{name}/{file.partition('/')[2]}"] = file
-    return links
 
 
 def encoded(series: pl.Series) -> tuple[schema.ColumnType, dict[str, NDArray[Any]]]:

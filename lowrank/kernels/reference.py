@@ -369,30 +369,6 @@ def sum_rows(
         out[indices[own]] += factor * data[own]
 
 
-def scan_codes(
-    codes: Ints,
-    scale: Floats,
-    error: Floats,
-    query: Ints,
-    base: Floats,
-    weight: float,
-    factor: float,
-    centre: float,
-    slack: float,
-    out: Floats,
-    threads: int,
-) -> None:
-    """Write weight base + factor scale (codes @ query - centre) + slack error of 4-bit codes."""
-    block = _BLOCK_FLOATS // max(1, codes.shape[1])
-    low, high = query.astype(np.float64).reshape(2, -1)
-    for start in range(0, len(codes), block):
-        part = slice(start, start + block)
-        dots = (codes[part] & 15) @ low + (codes[part] >> 4) @ high
-        out[part] = factor * scale[part] * (dots - centre) + slack * error[part]
-    if len(base):
-        out += np.float32(weight) * base
-
-
 def hash_texts(bytes: NDArray[np.uint8], offsets: Ints, hashes: Hashes) -> None:
     """Write a hash of each text: its bytes are mixed in, eight at a time."""
     for text, (start, end) in enumerate(itertools.pairwise(offsets.tolist())):

@@ -1,4 +1,4 @@
-"""Retrieval: items with the largest scores, products of sparse matrices, and vectors as codes.
+"""Retrieval: items with the largest scores, and products of sparse matrices.
 
 For the form of the arguments see `lowrank.kernels`.
 """
@@ -197,43 +197,6 @@ def sum_rows(
     total = np.zeros(n_cols, np.float32) if out is None else out
     backends.active.sum_rows(*matrix, rows, factors, total)
     return total
-
-
-def scan_codes(
-    codes: NDArray[np.uint8],
-    scale: Floats32,
-    error: Floats32,
-    query: NDArray[np.int16],
-    out: Floats32,
-    *,
-    base: Floats32 | None = None,
-    weight: float = 1.0,
-    factor: float = 1.0,
-    centre: float = 0.0,
-    slack: float = 0.0,
-    threads: int | None = None,
-) -> None:
-    """Write ``weight base + factor scale (codes . query - centre) + slack error`` to `out`.
-
-    The codes are vectors of integers from 0 to 15, two in a byte. They take an eighth of the memory
-    of float32; reading this memory dominates the time of a product with one vector.
-
-    Parameters
-    ----------
-    codes : uint8 ndarray of shape (n, width), C-ordered
-    scale, error, out : float32 ndarrays of shape (n,)
-    query : int16 ndarray of shape (2 width,)
-        Entries for the lower halves of the bytes, then for the upper halves. Products must fit in
-        32 bits: 30 width max |q_j| < 2**31.
-    base : float32 ndarray of shape (n,), optional
-    weight, factor, centre, slack : float
-    threads : int, optional
-    """
-    given = np.zeros(0, np.float32) if base is None else base
-    # The compiled kernel takes only numbers that are exact in float32.
-    numbers = (float(np.float32(each)) for each in (weight, factor, centre, slack))
-    threads = resolve_threads(threads)
-    backends.active.scan_codes(codes, scale, error, query, given, *numbers, out, threads)
 
 
 def largest(scores: Floats32, n: int) -> Int64s:

@@ -32,42 +32,44 @@ class Postings(NamedTuple):
     counts: Floats
 
     @classmethod
-    def of(cls, counts: Any) -> Self:
+    def from_counts(cls, counts: Any) -> Self:
         """Return the postings of counts, a csr_array of shape (n_documents, n_terms)."""
         by_term = counts.astype(np.float32, copy=False).tocsc()
         documents = by_term.indices.astype(np.int32, copy=False)
         return cls(by_term.indptr.astype(np.int64), documents, by_term.data)
 
     @classmethod
-    def none(cls, n_terms: int) -> Self:
+    def empty(cls, n_terms: int) -> Self:
         """Return postings without documents."""
         return cls(np.zeros(n_terms + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
 
-    def widened(self, n_terms: int) -> Self:
-        """Return postings with further terms, which no document has."""
-        more = n_terms + 1 - len(self.indptr)
-        return self._replace(indptr=np.pad(self.indptr, (0, more), "edge")) if more else self
-
     def add(self, terms: Indices, factors: Floats, saturation: Floats, out: Floats) -> None:
         """Add the weights of terms, each times its factor, to scores of the documents."""
-        ends = np.append(0, np.cumsum(self.indptr[terms + 1] - self.indptr[terms]))
-        if not ends[-1]:
+        lengths = self.indptr[terms + 1] - self.indptr[terms]
+        indptr = np.append(0, np.cumsum(lengths))
+        if not indptr[-1]:
             return
-        slices = [slice(*self.indptr[term : term + 2].tolist()) for term in terms.tolist()]
-        documents = np.concatenate([self.documents[own] for own in slices])
-        counts = np.concatenate([self.counts[own] for own in slices])
+        slices = [self._slice(term) for term in terms.tolist()]
+        documents = np.concatenate([self.documents[entries] for entries in slices])
+        counts = np.concatenate([self.counts[entries] for entries in slices])
         weights = _weights(counts, saturation[documents])
-        sum_rows((ends, documents, weights), np.arange(len(terms)), factors, len(out), out=out)
+        rows = np.arange(len(terms))
+        sum_rows((indptr, documents, weights), rows, factors, len(out), out=out)
 
-    def of_document(self, document: int, terms: Indices, saturation: Floats) -> NDArray[np.float64]:
+    def weights_in(self, document: int, terms: Indices, saturation: Floats) -> NDArray[np.float64]:
         """Return the weight of each term in one document."""
         counts = np.zeros(len(terms), np.float32)
         for number, term in enumerate(terms.tolist()):
-            own = slice(*self.indptr[term : term + 2])
-            at = int(np.searchsorted(self.documents[own], document))
-            if document in self.documents[own][at : at + 1]:
-                counts[number] = self.counts[own][at]
+            entries = self._slice(term)
+            documents = self.documents[entries]
+            position = int(np.searchsorted(documents, document))
+            if position < len(documents) and documents[position] == document:
+                counts[number] = self.counts[entries][position]
         return _weights(counts, saturation[[document]]).astype(np.float64)
+
+    def _slice(self, term: int) -> slice:
+        """Return the positions of the documents of a term."""
+        return slice(*self.indptr[term : term + 2].tolist())
 
 
 def _weights(counts: Floats, saturation: Floats) -> Floats:

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from recsys.data.ids import Ids
 from recsys.errors import DataError, NotFittedError, check_choice
-from recsys.lsi.inputs import Texts, text_batches
+from recsys.lsi.documents import Texts, text_batches
 from recsys.lsi.queries import best_rows, similar_rows
 from recsys.lsi.space import decompose
 from recsys.lsi.vectorizer import TOKEN_PATTERN, Language, StopWords, Tokenizer
@@ -100,7 +100,7 @@ class Eigenwords:
         self.min_count = min_count
         self.random_state = random_state
         self._tokenize = Tokenizer(token_pattern)
-        self._stop_words = Language.of(None, stop_words).stop_words
+        self._stop_words = Language.named(None, stop_words).stop_words
         self._terms: Ids | None = None
 
     def __repr__(self) -> str:

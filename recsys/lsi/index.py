@@ -15,10 +15,11 @@ from recsys.data.frames import listed
 from recsys.data.ids import Ids
 from recsys.data.ratings import check_process
 from recsys.errors import DataError, ModelFileError, check_choice
-from recsys.lsi.inputs import as_queries
-from recsys.lsi.parts import Collection, Part, load_index
+from recsys.lsi.collection import Collection
+from recsys.lsi.documents import as_queries
+from recsys.lsi.files import load_index
 from recsys.lsi.queries import NothingToRankError, Queries, Query, similar_rows
-from recsys.lsi.search import METHODS, Ranking, Search
+from recsys.lsi.search import METHODS, Fusion, Ranking, Search
 from recsys.lsi.space import Space, Weighting
 from recsys.lsi.vectorizer import (
     POWER,
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
 
     from lowrank.arguments import MatrixLike, RandomStateLike
     from recsys.data.ids import IdsLike
-    from recsys.lsi.inputs import Encoder
-    from recsys.storage import Origin
+    from recsys.lsi.documents import Encoder
 
     QueriesLike = str | Sequence[str] | MatrixLike
 
@@ -49,7 +49,7 @@ FEEDBACK = "(best documents)"
 AVERAGE = "(average document)"
 """Row of an explanation for the scores of the average document, which are subtracted."""
 
-_NO_WORDS = Query(np.zeros(0, np.int64), *np.zeros((2, 0)))
+_NO_WORDS = Query(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
 
 
 class Index:
@@ -72,7 +72,6 @@ class Index:
     training_: dict[str, Any]
     n_features_in_: int
     _encoder: Encoder
-    _origin: Origin | None = None
 
     def __init__(
         self,
@@ -109,17 +108,18 @@ class Index:
             If there is no saved index at `path`, or it is damaged or too new.
         """
         check_process()
-        saved, origin = load_index(path, verify=verify)
+        saved = load_index(path, verify=verify)
         arrays = saved.arrays
         try:
             index = cls(**saved.parameters)
             encoder = WordEncoder(index.weighting, index.min_df, token_pattern=index.token_pattern)
-            check_language(language := saved.training["language"])
+            language = saved.training["language"]
+            check_language(language)
             encoder.language = Language(language, frozenset(saved.stop_words))
             encoder.terms = Ids(saved.terms, "term", sort=False)
-            has_counts = index.weighting != "count"
-            parts = [Part.of(*part, len(saved.terms), has_counts) for part in saved.parts]
-            index.documents_ = Collection(tuple(parts)).without(arrays["removed"])
+            index.documents_ = Collection.from_arrays(
+                arrays, saved.documents, len(saved.terms), index.weighting != "count"
+            )
         except (TypeError, ValueError) as error:
             reason = str(error).rstrip(".")
             raise ModelFileError(f"The saved index {path} is damaged: {reason}.") from None
@@ -128,7 +128,7 @@ class Index:
         index._set_space(Space(arrays["components"], arrays["singular_values"]))
         index.n_features_in_ = len(encoder.terms)
         index.training_ = saved.training
-        index._totals, index._origin = arrays["totals"], origin
+        index._totals = arrays["totals"]
         return index
 
     @property
@@ -181,26 +181,31 @@ class Index:
         """
         self._check_fitted()
         check_n(n)
-        method = self._method(method)
-        given = self._queries(queries)
-        given.check(self.terms_)
-        rows, found = self._found(given, n, method)
-        ids, *shown = self.documents_.shown(found.documents)
+        method = self._checked_method(method)
+        checked = self._queries(queries)
+        checked.check(self.terms_)
+        rows, ranking = self._rankings(checked, n, method)
+        ids, *others = self.documents_.columns_of(ranking.documents)
         ranks = (np.arange(1, len(rows) + 1) - np.searchsorted(rows, rows)).astype(np.int32)
-        columns = [ids, pl.Series("rank", ranks), pl.Series("score", found.scores)]
+        columns = [ids, pl.Series("rank", ranks), pl.Series("score", ranking.scores)]
         if parts:
-            matched = []
-            for row, place in zip(rows.tolist(), found.documents.tolist(), strict=True):
-                terms = self.documents_.counts_of(place).indices
-                both = self.terms_.values.gather(np.intersect1d(terms, given.each[row].terms))
-                matched.append(", ".join(map(str, both)))
-            columns += [pl.Series("words", found.words), pl.Series("meaning", found.meaning)]
-            columns.append(pl.Series("matched", matched, dtype=pl.String))
-        frame = pl.DataFrame([*columns, *shown])
-        if given.single:
+            columns.append(pl.Series("words", ranking.words))
+            columns.append(pl.Series("meaning", ranking.meaning))
+            columns.append(self._matched(checked, rows, ranking.documents))
+        frame = pl.DataFrame([*columns, *others])
+        if checked.is_single:
             return frame
-        kept = given.labels if labels is None else labels
-        return frame.select(pl.Series("query", list(kept)).gather(rows), pl.all())
+        names = pl.Series("query", list(checked.labels if labels is None else labels))
+        return frame.select(names.gather(rows), pl.all())
+
+    def _matched(self, queries: Queries, rows: Indices, documents: Indices) -> pl.Series:
+        """Return the terms of queries that documents contain, joined by commas."""
+        matched = []
+        for row, document in zip(rows.tolist(), documents.tolist(), strict=True):
+            terms = self.documents_.counts[[document]].indices
+            shared = np.intersect1d(terms, queries.queries[row].terms)
+            matched.append(", ".join(map(str, self.terms_.values.gather(shared))))
+        return pl.Series("matched", matched, dtype=pl.String)
 
     def explain(
         self, query: QueriesLike, document: int | str, *, method: str | None = None
@@ -233,40 +238,53 @@ class Index:
             If the document is not in the index.
         """
         self._check_fitted()
-        method = self._method(method)
-        given = self._queries(query)
-        if not given.single:
+        method = self._checked_method(method)
+        queries = self._queries(query)
+        if not queries.is_single:
             raise DataError("explain takes one query, as a text or a vector.")
-        given.check(self.terms_)
-        wanted = given.each[0].towards(self.components_)
-        place = int(self.documents_.places([document])[0])
-        terms = self.terms_.values.gather(wanted.terms).alias("term")
-        bm25 = self._search.word_shares(wanted, place)
+        queries.check(self.terms_)
+        directed = queries.queries[0].towards(self.components_)
+        row = int(self.documents_.rows_of([document])[0])
+        terms = self.terms_.values.gather(directed.terms).alias("term")
+        bm25 = self._search.word_shares(directed, row)
         if method == "bm25":
             return _sorted(pl.DataFrame([terms, pl.Series("contribution", bm25)]))
-        cosines, through = self._cosine_shares(wanted, place)
+        cosines, through = self._cosine_shares(directed, row)
         if method == "lsi":
             return _sorted(pl.DataFrame([terms, pl.Series("contribution", cosines), through]))
-        fusion = self._search.fusion(wanted)
+        fusion = self._search.fusion(directed)
+        if len(fusion.best):  # their mean is the meaning of the query
+            cosines = np.zeros(len(terms))
+            through = through.clear(len(terms))
         words = fusion.words * bm25
-        unit = self._search.units(np.array([place]))[0].astype(np.float64)
+        meaning = fusion.meaning * cosines
+        shares = pl.DataFrame(
+            [
+                terms.cast(pl.String),
+                pl.Series("contribution", words + meaning),
+                pl.Series("words", words),
+                pl.Series("meaning", meaning),
+                through.cast(pl.String),
+            ]
+        )
+        return pl.concat([_sorted(shares), self._fusion_shares(fusion, row)])
+
+    def _fusion_shares(self, fusion: Fusion, row: int) -> pl.DataFrame:
+        """Return the contributions of the best documents, if any, and of the average document."""
+        unit = self.documents_.unit_vectors(np.array([row]))[0].astype(np.float64)
         of_best = fusion.meaning * float(unit @ fusion.direction)
-        rest = pl.DataFrame(
+        best_ids = self.documents_.columns_of(fusion.best)[0]
+        shares = pl.DataFrame(
             {
                 "term": [FEEDBACK, AVERAGE],
                 "contribution": [of_best, -fusion.average],
                 "words": [0.0, -fusion.average_words],
                 "meaning": [of_best, -fusion.average_meaning],
-                "through": [", ".join(map(str, self.documents_.shown(fusion.best)[0])), None],
+                "through": [", ".join(map(str, best_ids)), None],
             },
             schema_overrides={"through": pl.String},
         )
-        if len(fusion.best):  # their mean is the meaning of the query
-            cosines, through = np.zeros(len(terms)), through.clear(len(terms))
-        meaning = cosines * fusion.meaning
-        own = pl.DataFrame({"term": terms.cast(pl.String), "contribution": words + meaning})
-        own = own.with_columns(words=words, meaning=meaning, through=through.cast(pl.String))
-        return pl.concat([_sorted(own), rest if len(fusion.best) else rest[1:]])
+        return shares if len(fusion.best) else shares[1:]
 
     def similar_documents(self, documents: IdsLike | int | str, n: int = 10) -> pl.DataFrame:
         """Find the n documents most similar to each of some documents of the index.
@@ -288,18 +306,20 @@ class Index:
         """
         self._check_fitted()
         frames = []
-        for place in self.documents_.places(listed(documents)).tolist():
-            unit = self._search.units(np.array([place]))[0]
-            found = self._search.by_meaning(_NO_WORDS._replace(direction=unit), n + 1)
-            others = np.flatnonzero((found.documents != place) & unit.any())[:n]
-            ids, *shown = self.documents_.shown(found.documents[others])
+        for row in self.documents_.rows_of(listed(documents)).tolist():
+            unit = self.documents_.unit_vectors(np.array([row]))[0]
+            query = _NO_WORDS._replace(direction=unit)
+            ranking = self._search.by_meaning(query, n + 1)
+            # Without coordinates, a document is similar to none.
+            others = np.flatnonzero((ranking.documents != row) & unit.any())[:n]
+            ids, *names = self.documents_.columns_of(ranking.documents[others])
             columns = [
+                self.documents_.columns_of(np.full(len(ids), row))[0],
                 ids.alias("similar"),
                 pl.Series("rank", np.arange(1, len(ids) + 1, dtype=np.int32)),
+                pl.Series("score", ranking.scores[others]),
             ]
-            columns += [pl.Series("score", found.scores[others]), *shown]
-            label = self.documents_.shown(np.full(len(ids), place))[0]
-            frames.append(pl.DataFrame([label, *columns]))
+            frames.append(pl.DataFrame([*columns, *names]))
         return pl.concat(frames)
 
     def similar_terms(self, terms: IdsLike | int | str, n: int = 10) -> pl.DataFrame:
@@ -323,15 +343,15 @@ class Index:
         """Return the rows of V_k S_k of some documents (ids), by default of all."""
         self._check_fitted()
         if documents is None:
-            return self.documents_.whole.embedding
-        return self.documents_.whole.embedding[self.documents_.ids.index(listed(documents))]
+            return self.documents_.embedding
+        return self.documents_.embedding[self.documents_.rows_of(listed(documents))]
 
     def document_weights(self, documents: IdsLike | int | str | None = None) -> Any:
         """Return the weighted terms of some documents (ids), by default of all, as a csr_array."""
         self._check_fitted()
-        counts = self.documents_.whole.counts
+        counts = self.documents_.counts
         if documents is not None:
-            counts = counts[self.documents_.ids.index(listed(documents))]
+            counts = counts[self.documents_.rows_of(listed(documents))]
         return self._encoder.weigh(counts)
 
     def term_vectors(self, terms: IdsLike | int | str | None = None) -> Floats:
@@ -354,75 +374,73 @@ class Index:
 
     @cached_property
     def _search(self) -> Search:
-        facts = self.training_
-        length = facts["words"] / max(1, facts["documents"] - facts["empty_documents"])
-        return Search(self.documents_, length, self._totals)
+        training = self.training_
+        n_with_words = training["documents"] - training["empty_documents"]
+        mean_length = training["words"] / max(1, n_with_words)
+        return Search(self.documents_, mean_length, self._totals)
 
-    def _found(self, given: Queries, n: int, method: str) -> tuple[Indices, Ranking]:
+    def _rankings(self, queries: Queries, n: int, method: str) -> tuple[Indices, Ranking]:
         """Return the indices of queries, and the documents that a method finds for each."""
         search = self._search
         find = {"bm25": search.by_words, "hybrid": search.by_both, "lsi": search.by_meaning}[method]
-        queries = [
-            (number, query.towards(self.components_))
-            for number, query in enumerate(given.each)
-            if len(query.terms)
-        ]
-        if method == "lsi":
-            queries = [each for each in queries if each[1].direction.any()]
-        if not queries:
+        numbers = []
+        rankings = []
+        for number, query in enumerate(queries.queries):
+            directed = query.towards(self.components_)
+            if len(query.terms) and (method != "lsi" or directed.direction.any()):
+                numbers.append(number)
+                rankings.append(find(directed, n))
+        if not rankings:
             raise NothingToRankError(
                 "The words of the query have no weight in the dimensions of the index, so nothing "
                 "can be ranked; use other words, another method, or an index with more dimensions."
             )
-        found = [find(query, n) for _, query in queries]
-        if len(found) == 1:
-            return np.full(len(found[0].documents), queries[0][0]), found[0]
-        counts = [len(each.documents) for each in found]
-        rows = np.repeat([number for number, _ in queries], counts)
-        return rows, Ranking(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+        rows = np.repeat(numbers, [len(ranking.documents) for ranking in rankings])
+        return rows, Ranking(*map(np.concatenate, zip(*rankings, strict=True)))
 
-    def _cosine_shares(self, query: Query, place: int) -> tuple[Floats, pl.Series]:
+    def _cosine_shares(self, query: Query, row: int) -> tuple[Floats, pl.Series]:
         """Split the cosine of a query and a document into one share for each word of the query.
 
         Also returns, for each share, the term of the document that contributes most to it; null for
         a document without words, and for a word without weight in the dimensions.
         """
-        own = self._encoder.weigh(self.documents_.counts_of(place))
-        target = self._search.units(np.array([place]))[0].astype(np.float64)
+        document = self._encoder.weigh(self.documents_.counts[[row]])
+        target = self.documents_.unit_vectors(np.array([row]))[0].astype(np.float64)
         weights = query.weights.astype(np.float64)
         basis = self.components_[:, query.terms].T.astype(np.float64)
         scale = np.linalg.norm(weights @ basis) * np.linalg.norm(target)
-        shares = weights * (basis @ target) / scale if scale > 0 else np.zeros(len(weights))
+        shares = np.zeros(len(weights))
+        if scale > 0:
+            shares = weights * (basis @ target) / scale
         names = self.terms_.values.alias("through")
-        if not own.nnz:
+        if not document.nnz:
             return shares, names.clear(len(shares))
         # The document is d'U_k, so each share splits again over the terms of the document.
-        document_basis = self.components_[:, own.indices].astype(np.float64) * own.data
+        document_basis = self.components_[:, document.indices].astype(np.float64) * document.data
         products = (weights[:, None] * basis) @ document_basis
         products *= np.where(shares < 0, -1, 1)[:, None]
-        through = names.gather(own.indices[np.argmax(products, axis=1)])
+        through = names.gather(document.indices[np.argmax(products, axis=1)])
         has_share = pl.Series(products.max(axis=1) > 0)
         return shares, through.zip_with(has_share, names.clear(len(shares)))
 
     @cached_property
     def _totals(self) -> NDArray[np.float64]:
-        """Sums of `Part.totals` over all documents."""
-        parts = [part.totals() for part in self.documents_.parts]
-        return np.asarray(np.sum(parts, axis=0))
+        """Sums over all documents; see `Collection.totals`."""
+        return self.documents_.totals()
 
-    def _method(self, given: str | None) -> str:
+    def _checked_method(self, method: str | None) -> str:
         """Return the method of a search after checking that the index has the counts for it."""
-        check_choice("method", self.method if given is None else given, METHODS)
+        check_choice("method", self.method if method is None else method, METHODS)
         if self._has_counts:
-            return given or self.method
-        if given not in (None, "lsi"):
+            return method or self.method
+        if method not in (None, "lsi"):
             raise DataError(
-                f"method={given!r} needs counts of words; the weights of this index allow 'lsi'."
+                f"method={method!r} needs counts of words; the weights of this index allow 'lsi'."
             )
         return "lsi"
 
-    def _queries(self, given: Any) -> Queries:
-        return as_queries(self._encoder, given, self._matrix, columns=self.terms_in_rows)
+    def _queries(self, queries: Any) -> Queries:
+        return as_queries(self._encoder, queries, self._matrix, in_columns=self.terms_in_rows)
 
     def _matrix(self, matrix: Any) -> Any:
         """Reject queries that are vectors; only `LSI` has scikit-learn's checks for them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -17,9 +18,10 @@ from sklearn.utils.validation import validate_data
 
 from recsys.data.frames import listed
 from recsys.errors import DataError, ModelFileError, check_choice
+from recsys.lsi.collection import Collection
+from recsys.lsi.documents import Texts, further_counts, learned_counts, text_batches
+from recsys.lsi.files import SavedIndex, save_index
 from recsys.lsi.index import Floats, Index
-from recsys.lsi.inputs import Texts, further_counts, learned_counts, text_batches
-from recsys.lsi.parts import Collection, Part, SavedIndex, save_index
 from recsys.lsi.search import METHODS
 from recsys.lsi.space import (
     DEFAULT_RANK,
@@ -146,30 +148,28 @@ class LSI(
         """
         start = time.perf_counter()
         check_choice("method", self.method, METHODS)
-        names = ("min_df", "stop_words", "token_pattern", "language")
-        encoder = make_encoder(self.weighting, **{name: getattr(self, name) for name in names})
+        encoder = make_encoder(
+            self.weighting,
+            min_df=self.min_df,
+            stop_words=self.stop_words,
+            token_pattern=self.token_pattern,
+            language=self.language,
+        )
         matrix = partial(self._matrix, reset=True)
-        labels, counts = learned_counts(encoder, documents, (ids, titles), vocabulary, matrix)
+        table, counts = learned_counts(encoder, documents, (ids, titles), vocabulary, matrix)
         self.n_features_in_ = counts.shape[1]
-        self.__dict__.pop("_totals", None)
         rows = encoder.learn(counts)
         self._encoder = encoder
         self._set_space(decompose(rows, self.n_components, self.random_state))
-        n_words = _n_words(counts) if self._has_counts else 0
-        self.documents_ = Collection((self._part(labels, counts, rows),))
-        by = "as given" if self.n_components is not None else _DEFAULT
-        if isinstance(self.n_components, str):
-            by = f"rule: {self.n_components}"
+        self.documents_ = self._collection(table, counts, rows)
+        self._totals = self.documents_.totals()
         self.training_ = {
-            "mean_length": n_words / max(1, rows.shape[0]),
-            "documents": rows.shape[0],
-            "empty_documents": _n_empty(counts),
+            **self._summary(),
             "terms": rows.shape[1],
             "terms_outside_dimensions": 0,
-            "words": n_words,
             "language": encoder.language.name,
             "dimensions": self.n_components_,
-            "dimensions_by": by,
+            "dimensions_by": self._dimensions_by(),
             "share_kept": min(1.0, energy(self.singular_values_) / energy(rows.data)),
             "added": 0,
             "removed": 0,
@@ -178,6 +178,25 @@ class LSI(
         }
         return self
 
+    def _dimensions_by(self) -> str:
+        """Return how the number of dimensions was chosen."""
+        if isinstance(self.n_components, str):
+            return f"rule: {self.n_components}"
+        return _DEFAULT if self.n_components is None else "as given"
+
+    def _summary(self) -> dict[str, Any]:
+        """Return the numbers of documents and words."""
+        counts = self.documents_.counts
+        n_words = 0
+        if self._has_counts:
+            n_words = int(counts.data.sum(dtype=np.float64))
+        return {
+            "mean_length": n_words / max(1, counts.shape[0]),
+            "documents": counts.shape[0],
+            "empty_documents": int(np.sum(np.diff(counts.indptr) == 0)),
+            "words": n_words,
+        }
+
     def transform(self, documents: DocumentsLike) -> Floats:
         """Return the coordinates q' U_k of texts or of rows of counts, shape (n, n_components_)."""
         self._check_fitted()
@@ -185,13 +204,13 @@ class LSI(
         if batches is None:
             return self._space.project(self._encoder.weigh(self._matrix(documents)))
         rows = (self._encoder.encode(texts).rows for texts in Texts(batches))
-        return np.concatenate([self._space.project(each) for each in rows])
+        return np.concatenate(list(map(self._space.project, rows)))
 
     def fit_transform(
         self, documents: DocumentsLike, y: object = None, **fit_params: Any
     ) -> Floats:
         """Index documents and return their coordinates, as `transform` would."""
-        return np.array(self.fit(documents, y, **fit_params).documents_.whole.embedding)
+        return np.array(self.fit(documents, y, **fit_params).documents_.embedding)
 
     def add_documents(
         self,
@@ -208,8 +227,7 @@ class LSI(
         frequencies. New words have no weight in the dimensions, and so no meaning, until the index
         is fitted again; "update" turns the dimensions by the known words only. Without counts (see
         `weighting`) new words are left out. With a `min_df` above 1, a new word must be in as many
-        of the documents that are added together. The language stays. The documents are stored
-        separately, so that the time to add and save is nearly proportional to their number.
+        of the documents that are added together. The language stays.
 
         Parameters
         ----------
@@ -233,34 +251,40 @@ class LSI(
         """
         self._check_fitted()
         check_choice("method", method, _ADDING)
-        given = documents, (ids, titles), len(self.documents_)
-        names, counts, unknown = further_counts(self._encoder, *given, self._matrix)
-        old = self.documents_.ids.find(names["document"])
-        if not replace and (old >= 0).any():
-            label = names["document"][int((old >= 0).argmax())]
+        labels = (ids, titles)
+        table, counts, unknown = further_counts(
+            self._encoder, documents, labels, len(self.documents_), self._matrix
+        )
+        replaced = self.documents_.ids.find(table["document"])
+        if not replace and (replaced >= 0).any():
+            label = table["document"][int((replaced >= 0).argmax())]
             raise DataError(
                 f"Document {label!r} is already in the index; use --replace (replace=True) to "
                 "replace it."
             )
-        old = self.documents_.places_of(old[old >= 0])
+        replaced = replaced[replaced >= 0]
         counts = self._with_new_terms(counts, unknown)
         rows = self._encoder.weigh(counts)
-        more = self._part(names, counts, rows)
-        outside = outside_share(rows, more.embedding)
-        self._remove(old)
-        self._note_change(more, slice(None), 1)
-        self.documents_ = self.documents_.extended(more)
+        added = self._collection(table, counts, rows)
+        outside = outside_share(rows, added.embedding)
+        documents_left = self._without(replaced)
+        self._totals = self._totals + added.totals()
+        self.documents_ = documents_left.extended(added)
         if method == "update":
-            whole = self.documents_.whole
-            space, embedding = with_documents(
-                self._space, self._encoder.weigh(whole.counts), len(more)
-            )
+            weighted = self._encoder.weigh(self.documents_.counts)
+            space, embedding = with_documents(self._space, weighted, len(added))
             self._set_space(space)
-            whole = Part(whole.table, whole.counts, embedding, whole.has_counts)
-            self.documents_, self._totals = Collection((whole,)), whole.totals()
-        loss = self._note_loss()
-        n_unknown = sum(map(len, unknown))
-        return Added(len(more), method, outside, loss, n_unknown, len(old))
+            self.documents_ = dataclasses.replace(self.documents_, embedding=embedding)
+            self._totals = self.documents_.totals()
+        self._note_change(n_added=len(added), n_removed=len(replaced))
+        return Added(
+            n_documents=len(added),
+            method=method,
+            outside=outside,
+            orthogonality_loss=self.training_["orthogonality_loss"],
+            unknown_words=sum(map(len, unknown)),
+            n_replaced=len(replaced),
+        )
 
     def _with_new_terms(self, counts: Any, unknown: list[list[str]]) -> Any:
         """Return counts with those of new terms, which are added to the index for BM25.
@@ -276,13 +300,15 @@ class LSI(
         if not names:
             return counts
         self._encoder = encoder.extended(names)
-        self.n_features_in_ = n_terms = len(self._encoder.terms)
+        self.n_features_in_ = len(self._encoder.terms)
         components = np.pad(self.components_, ((0, 0), (0, len(names))))
         self._set_space(Space(components, self.singular_values_))
-        self.documents_ = self.documents_.widened(n_terms)
-        outside = self.training_["terms_outside_dimensions"] + len(names)
-        facts = {"terms": n_terms, "terms_outside_dimensions": outside}
-        self.training_ = self.training_ | facts
+        n_outside = self.training_["terms_outside_dimensions"] + len(names)
+        self.training_ = {
+            **self.training_,
+            "terms": self.n_features_in_,
+            "terms_outside_dimensions": n_outside,
+        }
         return sparse.hstack([counts, further.astype(counts.dtype)], format="csr")
 
     def remove_documents(self, documents: IdsLike | int | str) -> int:
@@ -305,43 +331,38 @@ class LSI(
             If no document would remain.
         """
         self._check_fitted()
-        places = np.unique(self.documents_.places(listed(documents)))
-        if len(places) == len(self.documents_):
+        rows = np.unique(self.documents_.rows_of(listed(documents)))
+        if len(rows) == len(self.documents_):
             raise DataError("An index must have at least one document; no document would remain.")
-        self._remove(places)
-        self._note_loss()
-        return len(places)
+        self.documents_ = self._without(rows)
+        self._note_change(n_removed=len(rows))
+        return len(rows)
 
-    def _remove(self, places: NDArray[np.int64]) -> None:
-        for part, rows in self.documents_.owned(places):
-            self._note_change(part, rows, -1)
-        self.documents_ = self.documents_.without(places)
+    def _without(self, rows: NDArray[np.int64]) -> Collection:
+        """Return the documents without some rows, which are subtracted from the totals."""
+        if not len(rows):
+            return self.documents_
+        self._totals = self._totals - self.documents_.take(rows).totals()
+        return self.documents_.take(np.delete(np.arange(len(self.documents_)), rows))
 
-    def _note_change(self, part: Part, rows: Any, sign: int) -> None:
-        """Update the summary of the index for rows of a part that are added (1) or removed (-1)."""
-        counts, facts = part.counts[rows], dict(self.training_)
-        self._totals = self._totals + sign * part.totals(rows)
-        facts["documents"] += sign * counts.shape[0]
-        facts["empty_documents"] += sign * _n_empty(counts)
-        facts["words"] += sign * _n_words(counts) if self._has_counts else 0
-        facts["added" if sign > 0 else "removed"] += counts.shape[0]
-        facts["mean_length"] = facts["words"] / max(1, facts["documents"])
-        self.training_ = facts
-
-    def _note_loss(self) -> float:
+    def _note_change(self, n_added: int = 0, n_removed: int = 0) -> None:
+        """Update the summary of the index for its documents."""
         gram = self._totals[1 + self.n_components_ :]
-        loss = orthogonality_loss(gram, self.singular_values_)
-        self.training_ = self.training_ | {"orthogonality_loss": loss}
+        self.training_ = {
+            **self.training_,
+            **self._summary(),
+            "added": self.training_["added"] + n_added,
+            "removed": self.training_["removed"] + n_removed,
+            "orthogonality_loss": orthogonality_loss(gram, self.singular_values_),
+        }
         self.__dict__.pop("_search", None)
-        return loss
 
     # Save
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save the index as a directory of JSON and ``.npy`` files, without pickle.
 
-        Unchanged arrays that were loaded or saved before are not written again, but linked to the
-        same files. With `overwrite`, a saved index at `path` is replaced, but nothing else.
+        With `overwrite`, a saved index at `path` is replaced, but nothing else.
 
         Raises
         ------
@@ -357,15 +378,22 @@ class LSI(
             )
         if not isinstance(parameters["stop_words"], str | None):
             parameters["stop_words"] = sorted(parameters["stop_words"])
-        arrays: dict[str, NDArray[Any]] = {"components": self.components_}
-        arrays |= {"singular_values": self.singular_values_, "totals": self._totals}
-        arrays |= {"removed": self.documents_.removed}
-        arrays["term_weights"] = self._encoder.weighting.term_weights
-        parts = [(part.arrays, part.table) for part in self.documents_.parts]
-        stop_words = sorted(self._encoder.language.stop_words)
-        terms = self.terms_.values
-        saved = SavedIndex(parameters, self.training_, arrays, terms, stop_words, parts)
-        self._origin = save_index(saved, path, overwrite=overwrite, origin=self._origin)
+        arrays = {
+            "components": self.components_,
+            "singular_values": self.singular_values_,
+            "term_weights": self._encoder.weighting.term_weights,
+            "totals": self._totals,
+            **self.documents_.arrays(),
+        }
+        saved = SavedIndex(
+            parameters,
+            self.training_,
+            arrays,
+            documents=self.documents_.table,
+            terms=self.terms_.values,
+            stop_words=sorted(self._encoder.language.stop_words),
+        )
+        save_index(saved, path, overwrite=overwrite)
 
     @property
     def _space(self) -> Space:
@@ -382,25 +410,17 @@ class LSI(
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _part(self, names: pl.DataFrame, counts: Any, rows: Any) -> Part:
-        return Part(names, counts, self._space.project(rows), self._has_counts)
+    def _collection(self, table: pl.DataFrame, counts: Any, rows: Any) -> Collection:
+        return Collection(table, counts, self._space.project(rows), self._has_counts)
 
     def _matrix(self, matrix: Any, *, reset: bool = False) -> Any:
         """Return a checked matrix as CSR, documents in rows."""
-        turned = np.asarray(matrix) if isinstance(matrix, list | tuple) else matrix
+        array = np.asarray(matrix) if isinstance(matrix, list | tuple) else matrix
         checked = validate_data(
             self,
-            turned.T if self.terms_in_rows else turned,
+            array.T if self.terms_in_rows else array,
             accept_sparse="csr",
             dtype=[np.float64, np.float32],
             reset=reset,
         )
         return canonical_csr(checked)
-
-
-def _n_empty(counts: Any) -> int:
-    return int(np.sum(np.diff(counts.indptr) == 0))
-
-
-def _n_words(counts: Any) -> int:
-    return int(counts.data.sum(dtype=np.float64))

@@ -23,8 +23,8 @@ Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 
 _NAMED = 5  # maximum number of unknown words in a message
-# Maximum difference in length of a similar word, and maximum number of words to compare.
-_LONGER, _COMPARED = 2, 5000
+_LONGER = 2  # maximum difference in length of a similar word
+_COMPARED = 5000  # maximum number of words to compare
 ROUNDING = 1e-5
 """Length of a projection, relative to the query, that may be mere rounding error."""
 
@@ -50,44 +50,44 @@ class Query(NamedTuple):
         """Return the query with its direction q' U_k, of length 1, or 0 if it has none."""
         direction = components[:, self.terms].astype(np.float64) @ self.weights
         length = float(np.sqrt(direction @ direction))
-        has_one = length > ROUNDING * float(np.sqrt(self.weights @ self.weights))
-        direction *= 1 / length if has_one else 0
+        is_rounding = length <= ROUNDING * float(np.sqrt(self.weights @ self.weights))
+        direction *= 0 if is_rounding else 1 / length
         return self._replace(direction=direction.astype(np.float32))
 
 
 class Queries(NamedTuple):
-    """Queries with their texts, or the positions of vectors; `single` unless a list was given."""
+    """Queries with their texts, or the positions of vectors; `is_single` unless in a list."""
 
     labels: Sequence[Any]
-    each: Sequence[Query]
-    single: bool
+    queries: Sequence[Query]
+    is_single: bool
 
     @classmethod
-    def of_rows(
-        cls, rows: Any, weigh: Callable[[Indices, Floats], Floats], single: bool
+    def from_rows(
+        cls, rows: Any, weigh: Callable[[Indices, Floats], Floats], is_single: bool
     ) -> Queries:
         """Return the rows of a CSR matrix as queries; `weigh` takes terms and counts."""
         terms = np.split(rows.indices.astype(np.int64), rows.indptr[1:-1])
         counts = np.split(rows.data, rows.indptr[1:-1])
-        pairs = zip(terms, counts, strict=True)
-        return cls(range(rows.shape[0]), [Query(*pair, weigh(*pair)) for pair in pairs], single)
+        queries = [Query(*pair, weigh(*pair)) for pair in zip(terms, counts, strict=True)]
+        return cls(range(rows.shape[0]), queries, is_single)
 
-    def check(self, known: Ids) -> None:
+    def check(self, terms: Ids) -> None:
         """Check that queries have known words; see `check_words`."""
-        lost = np.array([not len(query.terms) for query in self.each])
-        check_words([query.unknown for query in self.each], lost, known, stacklevel=5)
+        is_empty = np.array([not len(query.terms) for query in self.queries])
+        check_words([query.unknown for query in self.queries], is_empty, terms, stacklevel=5)
 
 
 def check_words(
     unknown: Sequence[Sequence[str]],
-    lost: NDArray[np.bool_],
-    known: Ids | None = None,
+    is_empty: NDArray[np.bool_],
+    terms: Ids | None = None,
     stacklevel: int = 4,
 ) -> None:
     """Check that queries have known words.
 
-    `unknown` are the unknown words of each query, and `lost` marks queries without a known word.
-    For a single query, the message names similar words of `known`.
+    `unknown` are the unknown words of each query, and `is_empty` marks queries without a known
+    word. For a single query, the message names similar words of `terms`.
 
     Warns
     -----
@@ -99,54 +99,58 @@ def check_words(
     NothingToRankError
         If no query has a known word.
     """
-    if not lost.any() and not any(unknown):
+    if not is_empty.any() and not any(unknown):
         return
-    different = list(dict.fromkeys(word for words in unknown for word in words))
-    alone = known if len(unknown) == 1 else None
-    shown = str if alone is None else partial(_with_similar, known=alone.values)
-    listed_words = enumerated(different, _NAMED, shown)
-    if lost.all():
+    words = list(dict.fromkeys(word for words_of_query in unknown for word in words_of_query))
+    shown: Callable[[str], str] = str
+    if terms is not None and len(unknown) == 1:
+        shown = partial(_with_similar, terms=terms.values)
+    listed_words = enumerated(words, _NAMED, shown)
+    if is_empty.all() and words:
+        raise NothingToRankError(f"No word of the query is in the index: {listed_words}.")
+    if is_empty.all():
         raise NothingToRankError(
-            f"No word of the query is in the index: {listed_words}."
-            if different
-            else "The query has no words, or only stop words; by default a word has at least two "
+            "The query has no words, or only stop words; by default a word has at least two "
             "letters."
         )
-    if different:
-        message = f"Not in the index: {listed_words}."
-        if lost.any():
-            n = int(lost.sum())
-            subject = "One query has" if n == 1 else f"{n:,} queries have"
-            message += f" {subject} no known word, and therefore no results."
-        warnings.warn(message, UnknownTermWarning, stacklevel=stacklevel)
+    if not words:
+        return
+    message = f"Not in the index: {listed_words}."
+    n_empty = int(is_empty.sum())
+    if n_empty:
+        subject = "One query has" if n_empty == 1 else f"{n_empty:,} queries have"
+        message += f" {subject} no known word, and therefore no results."
+    warnings.warn(message, UnknownTermWarning, stacklevel=stacklevel)
 
 
-def _with_similar(word: str, known: pl.Series) -> str:
-    """Return a word, with the most similar known word that begins with the same letter."""
-    texts = known.cast(pl.String)
-    lengths = texts.str.len_chars().cast(pl.Int64)
-    alike = texts.filter(texts.str.starts_with(word[:1]) & ((lengths - len(word)).abs() <= _LONGER))
-    near = close_matches(word, alike.head(_COMPARED), 1)
-    return f"{word} (did you mean {near[0]}?)" if near else word
+def _with_similar(word: str, terms: pl.Series) -> str:
+    """Return a word, with the most similar term that begins with the same letter."""
+    texts = terms.cast(pl.String)
+    differences = (texts.str.len_chars().cast(pl.Int64) - len(word)).abs()
+    similar = texts.filter(texts.str.starts_with(word[:1]) & (differences <= _LONGER))
+    matches = close_matches(word, similar.head(_COMPARED), 1)
+    if not matches:
+        return word
+    return f"{word} (did you mean {matches[0]}?)"
 
 
 def best_rows(scorer: Cosine, n_queries: int, n: int, exclude: Indices | None = None) -> TopN:
     """Return the n rows with the largest cosine for each query, without row `exclude[q]`."""
     without = None if exclude is None else lambda q: (np.arange(len(q)), exclude[q])
-    found = TopN.joined(top_n(scorer, np.arange(n_queries), n, exclude=without))
-    np.clip(found.scores, -1, 1, out=found.scores)  # rounding may exceed 1
-    return found
+    top = TopN.joined(top_n(scorer, np.arange(n_queries), n, exclude=without))
+    np.clip(top.scores, -1, 1, out=top.scores)  # rounding may exceed 1
+    return top
 
 
 def similar_rows(
-    labels: Ids, vectors: NDArray[np.float32], wanted: IdsLike | int | str, n: int
+    labels: Ids, vectors: NDArray[np.float32], names: IdsLike | int | str, n: int
 ) -> pl.DataFrame:
     """Return the rows most similar to some rows as a frame: term, similar, rank, score."""
-    places = labels.index(listed(wanted))
-    top = best_rows(Cosine(vectors, vectors[places]), len(places), n, places)
+    rows = labels.index(listed(names))
+    top = best_rows(Cosine(vectors, vectors[rows]), len(rows), n, rows)
     return pl.DataFrame(
         [
-            labels.values.gather(places[top.rows]).alias(labels.kind),
+            labels.values.gather(rows[top.rows]).alias(labels.kind),
             labels.values.gather(top.items).alias("similar"),
             pl.Series("rank", top.ranks),
             pl.Series("score", top.scores),
@@ -154,9 +158,11 @@ def similar_rows(
     )
 
 
-def has_texts(given: Any) -> bool:
+def has_texts(queries: Any) -> bool:
     """Return whether queries are texts, not vectors."""
-    if isinstance(given, str):
+    if isinstance(queries, str):
         return True
-    column = isinstance(given, Sequence | pl.Series) or hasattr(given, "tolist")  # pandas, NumPy
-    return column and np.ndim(given) == 1 and isinstance(next(iter(given), None), str)
+    is_sequence = isinstance(queries, Sequence | pl.Series) or hasattr(queries, "tolist")
+    if not is_sequence or np.ndim(queries) != 1:
+        return False
+    return isinstance(next(iter(queries), None), str)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from lowrank.kernels.retrieval import largest
 from recsys.lsi.bm25 import inverse_document_frequency, saturation
-from recsys.lsi.parts import Collection, Part
+from recsys.lsi.collection import Collection
 from recsys.lsi.queries import Query
 
 METHODS = ("hybrid", "lsi", "bm25")
@@ -27,10 +26,10 @@ _MOST_MEANING = 0.8  # weight of meaning in long documents
 _FEW_WORDS = 30  # mean document length at which meaning has half that weight, for 8 query words
 _BEST = 10  # number of best documents whose mean replaces the direction of the query
 _RARELY = 40  # minimum number of documents in the collection for each of these
-_GATHERED = 16  # vectors are read one by one for less than one in this many documents, else codes
-_CANDIDATES = 200  # number of documents, best by words or by bounds, that are scored first
+_GATHERED = 16  # vectors are read one by one for less than one in this many documents
+_CANDIDATES = 200  # number of documents, best by words, that are scored first
 _ROUNDING = 1e-5  # relative rounding error of float32 sums
-_ALIKE = 1e-6  # maximum variance, relative to the squared mean, that is taken for rounding error
+_EQUAL = 1e-6  # maximum variance, relative to the squared mean, that is taken for rounding error
 
 
 class Ranking(NamedTuple):
@@ -77,8 +76,8 @@ class Search:
     of each of the ten is the difference of its score and that of the eleventh. See
     docs/howto/lsi.md.
 
-    `mean_length` is the mean number of words of a document. `totals` are the sums of `Part.totals`,
-    which give the mean and the variance of the cosines with any direction without a pass over all
+    `mean_length` is the mean number of words of a document. `totals` are `Collection.totals`, which
+    give the mean and the variance of the cosines with any direction without a pass over all
     documents.
 
     References
@@ -91,90 +90,51 @@ class Search:
     totals: Doubles
 
     @cached_property
-    def n_places(self) -> int:
-        """Number of places, including those of removed documents."""
-        return sum(map(len, self.documents.parts))
-
-    @cached_property
     def without_direction(self) -> Indices:
-        """Places of documents that are removed or have no coordinates, never found by a cosine."""
-        return self._left_out(lambda part, rows: rows)
+        """Documents without coordinates, which have no cosine."""
+        return np.flatnonzero(self.documents.inverse == 0)
 
     @cached_property
-    def without_words(self) -> Indices:
-        """Places of documents that are removed or have no words, which are never found."""
-        return self._left_out(
-            lambda part, rows: rows[part.counts.indptr[rows + 1] == part.counts.indptr[rows]]
-        )
-
-    def _left_out(self, empty: Callable[[Part, Indices], Indices]) -> Indices:
-        """Return places of removed documents, and `empty` rows among those without coordinates."""
-        found = [
-            own.start + empty(part, np.flatnonzero(part.inverse == 0))
-            for part, own in self.documents.slices
-        ]
-        return np.union1d(self.documents.removed, np.concatenate(found)).astype(np.int64)
-
-    @cached_property
-    def is_filtered(self) -> bool:
-        """True if codes give upper bounds of scores, by which most documents are skipped."""
-        return any(part.codes is not None for part in self.documents.parts)
+    def empty(self) -> Indices:
+        """Documents without coordinates and without words, which are never found."""
+        without_words = np.flatnonzero(np.diff(self.documents.counts.indptr) == 0)
+        return np.intersect1d(self.without_direction, without_words)
 
     @cached_property
     def idf(self) -> Floats:
         """Weight of each term."""
-        parts = self.documents.parts
-        df = np.zeros(parts[0].counts.shape[1], np.int64)
-        for part in parts:
-            df += np.diff(part.postings.indptr)
-            if len(part.removed) and part.has_counts:
-                df -= np.bincount(part.counts[part.removed].indices, minlength=len(df))
-        return inverse_document_frequency(df, len(self.documents))
+        frequency = np.diff(self.documents.postings.indptr)
+        return inverse_document_frequency(frequency, len(self.documents))
 
     @cached_property
     def saturation(self) -> Floats:
-        """Saturation of counts in the document at each place."""
-        lengths = np.concatenate([part.lengths for part in self.documents.parts])
-        n_words = lengths.sum(dtype=np.float64)
-        n_words -= lengths[self.documents.removed].sum(dtype=np.float64)
-        return saturation(lengths, float(n_words) / max(1, len(self.documents)))
+        """Saturation of counts in each document."""
+        lengths = self.documents.lengths
+        n_words = float(lengths.sum(dtype=np.float64))
+        return saturation(lengths, n_words / max(1, len(self.documents)))
 
     def bm25(self, query: Query) -> Floats:
-        """Return the BM25 score of each place."""
-        scores = np.zeros(self.n_places, np.float32)
+        """Return the BM25 score of each document."""
+        scores = np.zeros(len(self.documents), np.float32)
         factors = self.idf[query.terms] * query.counts.astype(np.float32, copy=False)
-        for part, own in self.documents.slices:
-            part.postings.add(query.terms, factors, self.saturation[own], scores[own])
-        scores[self.documents.removed] = 0
+        self.documents.postings.add(query.terms, factors, self.saturation, scores)
         return scores
 
-    def word_shares(self, query: Query, place: int) -> Doubles:
+    def word_shares(self, query: Query, document: int) -> Doubles:
         """Return the contribution of each term of a query to the BM25 score of a document."""
-        part, row = self.documents.row_of(place)
-        of_part = self.saturation[place - row :]
-        weights = part.postings.of_document(row, query.terms, of_part)
+        postings = self.documents.postings
+        weights = postings.weights_in(document, query.terms, self.saturation)
         return weights * self.idf[query.terms] * query.counts
 
-    def units(self, places: Indices) -> Floats:
-        """Return the unit vectors of some documents, shape (n_places, k), 0 without coordinates."""
-        if len(self.documents.parts) == 1:
-            part = self.documents.parts[0]
-            return part.vectors[places] * part.inverse[places, None]
-        found = np.empty((len(places), self.totals.shape[1]), np.float32)
-        for part, own in self.documents.slices:
-            inside = (places >= own.start) & (places < own.stop)
-            rows = places[inside] - own.start
-            found[inside] = part.vectors[rows] * part.inverse[rows, None]
-        return found
-
-    def cosines(self, direction: Floats, places: Indices | None = None) -> Floats:
+    def cosines(self, direction: Floats, documents: Indices | None = None) -> Floats:
         """Return the cosines of documents, all by default, with a direction of length 1."""
-        if places is not None:
-            return self.units(places) @ direction
-        parts = self.documents.parts
-        return np.concatenate([(part.vectors @ direction) * part.inverse for part in parts])
+        if documents is not None:
+            return self.documents.unit_vectors(documents) @ direction
+        # One pass over all vectors takes as long as reading them from memory.
+        products: Floats = (self.documents.vectors @ direction) * self.documents.inverse
+        return products
 
-    def spread(self, direction: Floats) -> tuple[float, float]:
+    def cosine_moments(self, direction: Floats) -> tuple[float, float]:
         """Return the mean and the standard deviation of the cosines of all documents."""
         means, covariance = self._moments
         mean = float(means @ direction)
@@ -183,9 +143,11 @@ class Search:
     @cached_property
     def _moments(self) -> tuple[Floats, Floats]:
         """Mean and covariance of the unit vectors."""
-        k, n = self.totals.shape[1], len(self.documents)
-        mean, outer = self.totals[0] / n, self.totals[1 : k + 1] / n
-        return mean.astype(np.float32), (outer - np.outer(mean, mean)).astype(np.float32)
+        k = self.totals.shape[1]
+        n = len(self.documents)
+        mean = self.totals[0] / n
+        covariance = self.totals[1 : k + 1] / n - np.outer(mean, mean)
+        return mean.astype(np.float32), covariance.astype(np.float32)
 
     def by_words(self, query: Query, n: int) -> Ranking:
         """Find the n documents with the best BM25 scores, among those with a word of the query."""
@@ -196,125 +158,97 @@ class Search:
 
     def by_meaning(self, query: Query, n: int) -> Ranking:
         """Find the n documents with the largest cosines."""
-        found = self._best(Fusion(0.0, 0.0, 1.0, 0.0, query.direction), None, n)
-        scores = np.clip(found.meaning, -1, 1)  # rounding may exceed 1
-        return found._replace(scores=scores, meaning=scores)
+        fusion = Fusion(0.0, 0.0, 1.0, 0.0, query.direction)
+        ranking = self._ranking(fusion, None, n)
+        scores = np.clip(ranking.meaning, -1, 1)  # rounding may exceed 1
+        return ranking._replace(scores=scores, meaning=scores)
 
     def by_both(self, query: Query, n: int) -> Ranking:
         """Find the n documents with the best scores of words and meaning."""
         bm25 = self.bm25(query)
-        candidates = largest(bm25, max(_CANDIDATES, 2 * n))
-        first = np.sort(candidates[:_CANDIDATES])
-        units = self.units(first)
-        fusion = self._fusion(query, bm25, first, units)
-        if not self.is_filtered or not fusion.words:
-            return self._best(fusion, bm25, n)
-        if len(candidates) > len(first):
-            found = self._ranked(fusion, bm25, np.sort(candidates), n)
-        else:
-            found = self._ranked(fusion, bm25, first, n, units @ fusion.direction)
-        if len(found.scores) == n:
-            # No cosine exceeds 1, so a better document has at least this BM25 score.
-            least = float(found.scores[-1]) + fusion.average - fusion.meaning * (1 + _ROUNDING)
-            least /= fusion.words
-            if least > bm25[candidates[-1]]:
-                return found
-            if least > 0 and len(places := np.flatnonzero(bm25 >= least)) < len(bm25) // _GATHERED:
-                return self._ranked(fusion, bm25, places, n)
-        return self._best(fusion, bm25, n)
+        fusion = self.fusion(query, bm25)
+        most = len(bm25) // _GATHERED
+        n_candidates = max(_CANDIDATES, 2 * n)
+        if not fusion.words or n_candidates > most:
+            return self._ranking(fusion, bm25, n)
+        candidates = np.sort(largest(bm25, n_candidates))
+        ranking = self._ranking(fusion, bm25, n, candidates)
+        if len(ranking.scores) < n:
+            return self._ranking(fusion, bm25, n)
+        # No cosine exceeds 1, so a better document has at least this BM25 score.
+        least = float(ranking.scores[-1]) + fusion.average - fusion.meaning * (1 + _ROUNDING)
+        if least <= 0:
+            return self._ranking(fusion, bm25, n)
+        rivals = np.flatnonzero(bm25 >= least / fusion.words)
+        if len(rivals) > most:
+            return self._ranking(fusion, bm25, n)
+        return self._ranking(fusion, bm25, n, rivals)
 
-    def fusion(self, query: Query) -> Fusion:
-        """Return the coefficients of the hybrid score for a query."""
-        first = np.sort(largest(bm25 := self.bm25(query), _CANDIDATES))
-        return self._fusion(query, bm25, first, self.units(first))
-
-    def _fusion(self, query: Query, bm25: Floats, first: Indices, units: Floats) -> Fusion:
-        """Return the fusion of a query; `first` are the documents with the best BM25 scores."""
-        n, weight = len(self.documents), words_weight(self.mean_length, len(query.terms))
-        average = float(bm25.sum()) / n
-        deviation = _deviation(average, float(bm25 @ bm25) / n - average**2)
+    def fusion(self, query: Query, bm25: Floats | None = None) -> Fusion:
+        """Return the coefficients of the hybrid score for a query with its BM25 scores."""
+        scores = self.bm25(query) if bm25 is None else bm25
+        n = len(self.documents)
+        weight = words_weight(self.mean_length, len(query.terms))
+        average = float(scores.sum()) / n
+        deviation = _deviation(average, float(scores @ scores) / n - average**2)
         words = weight / deviation if deviation > 0 else 0.0
-        mean, spread = self.spread(query.direction)
+        mean, spread = self.cosine_moments(query.direction)
         meaning = (1 - weight) / spread if spread > 0 else 0.0
         fusion = Fusion(words, words * average, meaning, meaning * mean, query.direction)
-        own = bm25[first]
-        n_best = min(_BEST, n // _RARELY, int(np.count_nonzero(own)))
+        first = np.sort(largest(scores, _CANDIDATES))
+        first = first[scores[first] > 0]
+        n_best = min(_BEST, n // _RARELY, len(first))
         if not meaning or not n_best:
             return fusion
+        units = self.documents.unit_vectors(first)
         # Feedback uses half the weight of meaning.
-        scores = np.float32(words * (1 + weight) / (2 * weight)) * (own - average)
-        scores += np.float32(meaning / 2) * (units @ query.direction - mean)
-        scores[own == 0] = -np.inf
-        best = largest(scores, n_best + 1)
-        above = scores[best[:n_best]] - (scores[best[n_best]] if len(best) > n_best else 0)
-        total = np.maximum(above, _ROUNDING) @ units[best[:n_best]]
+        ranks = np.float32(words * (1 + weight) / (2 * weight)) * (scores[first] - average)
+        ranks += np.float32(meaning / 2) * (units @ query.direction - mean)
+        order = largest(ranks, n_best + 1)
+        best = order[:n_best]
+        next_rank = ranks[order[n_best]] if len(order) > n_best else 0
+        total = np.maximum(ranks[best] - next_rank, _ROUNDING) @ units[best]
         length = math.sqrt(float(total @ total))
         direction = total / np.float32(length or 1)
-        mean, spread = self.spread(direction)
+        mean, spread = self.cosine_moments(direction)
         if spread == 0:
             return fusion
         meaning = (1 - weight) / spread
-        about = words, words * average, meaning, meaning * mean, direction
-        return Fusion(*about, first[best[:n_best]])
+        average_words = words * average
+        return Fusion(words, average_words, meaning, meaning * mean, direction, first[best])
 
-    def _best(self, fusion: Fusion, bm25: Floats | None, n: int) -> Ranking:
-        """Find the n best documents; skip those whose upper bounds are too low."""
-        if not self.is_filtered:
-            return self._ranked(fusion, bm25, None, n)
-        bounds = np.empty(self.n_places, np.float32)
-        extra = 0.0
-        for part, own in self.documents.slices:
-            base = None if bm25 is None else bm25[own]
-            if part.codes is None:
-                bounds[own] = fusion.meaning * (part.vectors @ fusion.direction) * part.inverse
-                bounds[own] += 0 if base is None else base * np.float32(fusion.words)
-            else:
-                how = fusion.direction, base, fusion.words, fusion.meaning, bounds[own]
-                extra = max(extra, part.codes.bounds(*how))
-        bounds[self.without_direction if bm25 is None else self.without_words] = -np.inf
-        first = np.sort(largest(bounds, max(_CANDIDATES, 2 * n)))
-        found = self._ranked(fusion, bm25, first, n)
-        if len(found.scores) < n:
-            return self._ranked(fusion, bm25, None, n)
-        least = float(found.scores[-1]) + fusion.average
-        least -= extra + _ROUNDING * (abs(least) + fusion.meaning)
-        return self._ranked(fusion, bm25, np.flatnonzero(bounds >= least), n)
-
-    def _ranked(
-        self,
-        fusion: Fusion,
-        bm25: Floats | None,
-        places: Indices | None,
-        n: int,
-        cosines: Floats | None = None,
+    def _ranking(
+        self, fusion: Fusion, bm25: Floats | None, n: int, documents: Indices | None = None
     ) -> Ranking:
-        """Return the n best of the documents at ascending `places`, by default of all."""
-        meaning = self.cosines(fusion.direction, places) if cosines is None else cosines
+        """Return the n best of some documents, given in ascending order, by default of all."""
+        meaning = self.cosines(fusion.direction, documents)
         meaning *= np.float32(fusion.meaning)
         meaning -= np.float32(fusion.average_meaning)
         if bm25 is None:
             words = np.zeros(len(meaning), np.float32)
         else:
-            words = (bm25 if places is None else bm25[places]) * np.float32(fusion.words)
+            scores_of_words = bm25 if documents is None else bm25[documents]
+            words = scores_of_words * np.float32(fusion.words)
             words -= np.float32(fusion.average_words)
         scores = words + meaning
-        without = self.without_direction if bm25 is None else self.without_words
-        if places is None:
-            scores[without] = -np.inf
-        elif len(without):
-            near = np.minimum(np.searchsorted(without, places), len(without) - 1)
-            scores[without[near] == places] = -np.inf
+        left_out = self.without_direction if bm25 is None else self.empty
+        if documents is None:
+            scores[left_out] = -np.inf
+        elif len(left_out):
+            scores[np.isin(documents, left_out)] = -np.inf
         best = largest(scores, n)
-        found = best if places is None else places[best]
-        return Ranking(found, scores[best], words[best], meaning[best])
+        rows = best if documents is None else documents[best]
+        return Ranking(rows, scores[best], words[best], meaning[best])
 
 
 def _deviation(mean: float, variance: float) -> float:
     """Return the square root of a variance, 0 if it is mere rounding error."""
-    return math.sqrt(variance) if variance > _ALIKE * mean**2 else 0.0
+    return math.sqrt(variance) if variance > _EQUAL * mean**2 else 0.0
 
 
 def words_weight(mean_length: float, n_words: int) -> float:
     """Return the weight of exact words, given the lengths of documents and of the query."""
+    if not mean_length:
+        return 1.0
     few = _FEW_WORDS * math.sqrt(n_words / 8)
-    return 1 - _MOST_MEANING * mean_length / (mean_length + few) if mean_length else 1.0
+    return 1 - _MOST_MEANING * mean_length / (mean_length + few)

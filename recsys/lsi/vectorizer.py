@@ -6,12 +6,12 @@ import re
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import chain, pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -31,7 +31,8 @@ TOKEN_PATTERN = r"(?u)\b\w\w+\b"
 POWER = 0.5
 """Power of the length by which the weights of a document are divided: see `Weighting.apply`."""
 
-_UNKNOWN, _STOP = -1, -2  # in place of the term of a word
+_UNKNOWN = -1  # in place of the term of a word
+_STOP = -2
 _REMEMBERED = 1_000_000  # maximum number of words in the cache of terms
 _PLAIN_WORDS = re.compile(TOKEN_PATTERN)
 # Thai and Lao, Burmese, Khmer, Japanese syllables, Chinese characters.
@@ -231,14 +232,16 @@ class Language:
     stop_words: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, name: str | None, stop_words: StopWords = None) -> Language:
+    def named(cls, name: str | None, stop_words: StopWords = None) -> Language:
         """Return a language with `stop_words` in addition to its own."""
-        own: frozenset[str] = frozenset()
+        words: frozenset[str] = frozenset()
         if isinstance(stop_words, str):
-            own = stop_words_of(stop_words)
+            words = stop_words_of(stop_words)
         elif stop_words is not None:
-            own = frozenset(map(str, stop_words))
-        return cls(name, own if name is None else own | stop_words_of(name))
+            words = frozenset(map(str, stop_words))
+        if name is not None:
+            words |= stop_words_of(name)
+        return cls(name, words)
 
     def __reduce__(self) -> tuple[Any, ...]:  # a stemmer has no pickled form
         return Language, (self.name, self.stop_words)
@@ -348,9 +351,9 @@ class WordEncoder:
         self._min_df = min_df
         self._stop_words = stop_words
         self._tokenize = Tokenizer(token_pattern)
-        self._wanted = language
-        self.language = Language.of(None if language == "auto" else language, stop_words)
-        self._known: dict[str, int] = {}
+        self._is_detected = language == "auto"
+        self.language = Language.named(None if self._is_detected else language, stop_words)
+        self._remembered: dict[str, int] = {}
         self.terms: Ids
         self.weighting: Weighting
 
@@ -362,65 +365,58 @@ class WordEncoder:
         DataError
             If there are no words, or none in `min_df` documents.
         """
-        categories = pl.Categories.random()  # numbers words in the order of their appearance
-        kind = pl.Categorical(categories)
-        held = pl.Series([], dtype=kind)  # keeps the numbers between batches
-        blocks, n_texts = [], 0
-        for batch in texts:
-            blocks.append(self._counted(batch, kind))
-            n_texts += len(batch)
-        n_words = 1 + max((int(indices.max(initial=-1)) for _, indices, _ in blocks), default=-1)
-        if not n_words:
-            raise DataError(_no_terms(n_texts, 0, 1))
-        data, indices, lengths = (np.concatenate(each) for each in zip(*blocks, strict=True))
-        del blocks
-        ends = np.append(0, np.cumsum(lengths))
-        found = sparse.csr_array((data, indices, ends), shape=(n_texts, n_words))
-        words = [str(categories[code]) for code in range(n_words)]
-        del held
-        totals = np.bincount(found.indices, found.data, minlength=len(words))
-        if self._wanted == "auto":
-            counts = dict(zip(words, totals.tolist(), strict=True))
-            self.language = Language.of(detect(counts), self._stop_words)
-        return self._merged(found, words, totals)
+        # Imported here, because searching does not need it.
+        from sklearn.feature_extraction.text import CountVectorizer
 
-    def _counted(self, texts: Sequence[str], kind: pl.Categorical) -> tuple[NDArray[Any], ...]:
-        """Return the words of each text: counts, codes of words, numbers of distinct words."""
-        if self._tokenize.is_default:
-            frame = word_frame(pl.Series(texts, dtype=pl.String))
-        else:
-            found = [self._tokenize(text) for text in texts]
-            frame = pl.DataFrame({"row": np.arange(len(texts)), "word": found}).explode("word")
-            frame = frame.cast({"word": pl.String}).drop_nulls()
-        codes = frame["word"].cast(kind).to_physical().to_numpy().astype(np.int32)
-        places = frame["row"].to_numpy(), codes
-        shape = len(texts), 1 + int(codes.max(initial=0))
-        counts = sparse.coo_array((np.ones(len(codes), np.float32), places), shape=shape).tocsr()
-        return counts.data, counts.indices, np.diff(counts.indptr)
+        n_texts = 0
+
+        def all_texts() -> Iterator[str]:
+            nonlocal n_texts
+            for batch in texts:
+                n_texts += len(batch)
+                yield from batch
+
+        counter = CountVectorizer(analyzer=self._tokenize, dtype=np.float32)
+        try:
+            counts = sparse.csr_array(counter.fit_transform(all_texts()))
+        except ValueError as error:
+            if "empty vocabulary" not in str(error):
+                raise
+            raise DataError(_no_words(n_texts)) from None
+        words = counter.get_feature_names_out().tolist()
+        totals = np.bincount(counts.indices, counts.data, minlength=len(words))
+        if self._is_detected:
+            language = detect(dict(zip(words, totals.tolist(), strict=True)))
+            self.language = Language.named(language, self._stop_words)
+        return self._merged(counts, words, totals)
 
     def _merged(self, counts: Any, words: list[str], totals: NDArray[Any]) -> Any:
         """Return the counts of terms, words with the same stem, that are in `min_df` texts."""
-        stems: dict[str, int] = {}
+        columns: dict[str, int] = {}  # of stems
         names: list[str] = []
-        of_word = np.full(len(words), -1, np.int64)
-        for place in np.argsort(-totals, kind="stable").tolist():  # most frequent words first
-            stem = self.language.stem(words[place])
-            if stem is not None:
-                of_word[place] = stems.setdefault(stem, len(stems))
-                names += [words[place]] * (len(stems) - len(names))
-        merged = _with_columns(counts, of_word, len(stems))
-        n_words = int(merged.data.sum())
-        if not n_words:
-            raise DataError(_no_terms(counts.shape[0], 0, 1))
-        frequency = np.bincount(merged.indices, minlength=len(stems))
-        kept = np.flatnonzero(frequency >= self._min_df)
-        if not len(kept):
-            raise DataError(_no_terms(counts.shape[0], n_words, self._min_df))
-        kept = kept[np.argsort(np.array(names, dtype=object)[kept], kind="stable")]
-        self.terms = Ids([names[place] for place in kept.tolist()], "term", sort=False)
-        target = np.full(len(stems), -1)
-        target[kept] = np.arange(len(kept))
-        return _with_columns(merged, target, len(kept))
+        column_of_word = np.full(len(words), -1, np.int64)
+        for word in np.argsort(-totals, kind="stable").tolist():  # most frequent words first
+            stem = self.language.stem(words[word])
+            if stem is None:
+                continue
+            if stem not in columns:
+                columns[stem] = len(columns)
+                names.append(words[word])
+            column_of_word[word] = columns[stem]
+        merged = _with_columns(counts, column_of_word, len(names))
+        if not merged.nnz:
+            raise DataError(_no_words(counts.shape[0]))
+        frequency = np.bincount(merged.indices, minlength=len(names))
+        frequent = np.flatnonzero(frequency >= self._min_df)
+        if not len(frequent):
+            raise DataError(
+                f"No word is in at least min_df={self._min_df} documents; choose a smaller min_df."
+            )
+        order = frequent[np.argsort(np.array(names, dtype=object)[frequent], kind="stable")]
+        self.terms = Ids([names[column] for column in order.tolist()], "term", sort=False)
+        target = np.full(len(names), -1)
+        target[order] = np.arange(len(order))
+        return _with_columns(merged, target, len(order))
 
     def learn(self, counts: Any) -> Any:
         """Learn the global weights; return the weighted rows."""
@@ -433,33 +429,37 @@ class WordEncoder:
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the weighted rows of texts, and the unknown words of each."""
-        data, indices, indptr, unknown = array("f"), array("i"), array("q", [0]), []
+        data = array("f")
+        indices = array("i")
+        indptr = array("q", [0])
+        unknown = []
         for text in texts:
-            terms, numbers, lost = self.count(text)
+            terms, term_counts, unknown_words = self.count(text)
             indices.extend(terms)
-            data.extend(numbers)
+            data.extend(term_counts)
             indptr.append(len(indices))
-            unknown.append(lost)
-        counts = sparse.csr_array(
-            (np.array(data, np.float32), np.array(indices, np.int32), np.array(indptr, np.int64)),
-            shape=(len(texts), len(self.terms)),
-        )
+            unknown.append(unknown_words)
+        csr = np.array(data, np.float32), np.array(indices, np.int32), np.array(indptr, np.int64)
+        counts = sparse.csr_array(csr, shape=(len(texts), len(self.terms)))
         return Encoded(self.weigh(counts), unknown, counts)
 
     def new_terms(self, texts: Sequence[Sequence[str]]) -> tuple[list[str], Any]:
         """Return the terms of unknown words of texts, in alphabetic order, and their counts."""
-        stems: dict[str, Counter[str]] = {}
+        words_of_stem: dict[str, Counter[str]] = {}
         entries = list[tuple[int, str]]()
         for row, words in enumerate(texts):
             for word in words:
                 stem = self.language.stem(word)
                 if stem is not None:
-                    stems.setdefault(stem, Counter())[word] += 1
+                    words_of_stem.setdefault(stem, Counter())[word] += 1
                     entries.append((row, stem))
         frequency = Counter(stem for _, stem in set(entries))
-        frequent = [stem for stem in stems if frequency[stem] >= self._min_df]
-        names = {stem: stems[stem].most_common(1)[0][0] for stem in frequent}
-        order = sorted(frequent, key=names.__getitem__)
+        names = {
+            stem: min(words, key=lambda word: (-words[word], word))
+            for stem, words in words_of_stem.items()
+            if frequency[stem] >= self._min_df
+        }
+        order = sorted(names, key=names.__getitem__)
         columns = {stem: column for column, stem in enumerate(order)}
         inside = [(row, columns[stem]) for row, stem in entries if stem in columns]
         rows, terms = np.array(inside, np.int32).reshape(-1, 2).T
@@ -467,68 +467,76 @@ class WordEncoder:
         counts = sparse.coo_array((ones, (rows, terms)), shape=(len(texts), len(order)))
         return [names[stem] for stem in order], counts.tocsr()
 
-    def extended(self, names: Sequence[str]) -> Self:
+    def extended(self, names: Sequence[str]) -> WordEncoder:
         """Return an encoder with further terms, which have no weight in the dimensions."""
-        wide = copy(self)
-        wide.__dict__.pop("_places", None)
-        wide._known = {}
-        wide.terms = Ids([*self.terms.values.to_list(), *names], "term", sort=False)
+        encoder = copy(self)
+        encoder.__dict__.pop("_term_of_stem", None)
+        encoder._remembered = {}
+        encoder.terms = Ids([*self.terms.values.to_list(), *names], "term", sort=False)
         weights = np.pad(self.weighting.term_weights, (0, len(names)))
-        wide.weighting = replace(self.weighting, term_weights=weights)
-        return wide
+        encoder.weighting = replace(self.weighting, term_weights=weights)
+        return encoder
 
-    def queries(self, texts: Sequence[str], single: bool) -> Queries:
+    def queries(self, texts: Sequence[str], is_single: bool) -> Queries:
         """Return texts as queries."""
         queries = []
         for text in texts:
-            places, numbers, lost = self.count(text)
-            terms, counts = np.array(places, np.int64), np.array(numbers, np.float64)
+            term_list, count_list, unknown = self.count(text)
+            terms = np.array(term_list, np.int64)
+            counts = np.array(count_list, np.float64)
             # Terms of added documents come last; scores are summed in the order of a new index.
             order = self.terms.values.gather(terms).arg_sort().to_numpy()
             terms, counts = terms[order], counts[order]
-            queries.append(Query(terms, counts, self.weighting.of_query(terms, counts), lost))
-        return Queries([*texts], queries, single)
+            queries.append(Query(terms, counts, self.weighting.of_query(terms, counts), unknown))
+        return Queries([*texts], queries, is_single)
 
-    def queries_of(self, rows: Any, single: bool) -> Queries:
+    def queries_of(self, rows: Any, is_single: bool) -> Queries:
         """Return rows of counts as queries."""
-        return Queries.of_rows(rows, self.weighting.of_query, single)
+        return Queries.from_rows(rows, self.weighting.of_query, is_single)
 
     def count(self, text: str) -> tuple[list[int], list[float], list[str]]:
         """Return the terms of a text, ascending, their counts, and its unknown words."""
-        known, counts, unknown = self._known, dict[int, float](), list[str]()
+        counts = dict[int, float]()
+        unknown = list[str]()
         for word, n in Counter(self._tokenize(text)).items():
-            place = known.get(word)
-            if place is None:
-                stem = self.language.stem(word)
-                place = _STOP if stem is None else self._places.get(stem, _UNKNOWN)
-                if len(known) < _REMEMBERED:
-                    known[word] = place
-            if place >= 0:
-                counts[place] = counts.get(place, 0) + n
-            elif place == _UNKNOWN:
+            term = self._term_of(word)
+            if term >= 0:
+                counts[term] = counts.get(term, 0) + n
+            elif term == _UNKNOWN:
                 unknown += [word] * n
         terms = sorted(counts)
         return terms, [counts[term] for term in terms], unknown
 
+    def _term_of(self, word: str) -> int:
+        """Return the term of a word, `_UNKNOWN` or `_STOP`."""
+        term = self._remembered.get(word)
+        if term is None:  # stems take most of the time of an addition
+            stem = self.language.stem(word)
+            term = _STOP if stem is None else self._term_of_stem.get(stem, _UNKNOWN)
+            if len(self._remembered) < _REMEMBERED:
+                self._remembered[word] = term
+        return term
+
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _term_of_stem(self) -> dict[str, int]:
         """The term of each stem, in lower case: the vocabulary of a matrix may have capitals."""
-        terms = list(map(str, self.terms.values.to_list()))
-        places = {term: place for place, term in enumerate(terms)} if not self.language.name else {}
-        for place, term in enumerate(terms):
-            stem = self.language.stem(normalised(term))
-            places.setdefault(term if stem is None else stem, place)
-        return places
+        names = list(map(str, self.terms.values.to_list()))
+        terms: dict[str, int] = {}
+        if not self.language.name:
+            terms = {name: term for term, name in enumerate(names)}
+        for term, name in enumerate(names):
+            stem = self.language.stem(normalised(name))
+            terms.setdefault(name if stem is None else stem, term)
+        return terms
 
 
 def _with_columns(counts: Any, target: NDArray[np.int64], n: int) -> Any:
     """Return counts in n columns; column j is the sum of those with target j, -1 drops a column."""
     columns = target.astype(np.int32)[counts.indices]
-    kept = columns >= 0
-    ends = np.append(0, np.cumsum(kept))[counts.indptr]
-    data = counts.data if kept.all() else counts.data[kept]
-    columns = columns if kept.all() else columns[kept]
-    merged = sparse.csr_array((data, columns, ends), shape=(counts.shape[0], n))
+    inside = columns >= 0
+    indptr = np.append(0, np.cumsum(inside))[counts.indptr]
+    csr = counts.data[inside], columns[inside], indptr
+    merged = sparse.csr_array(csr, shape=(counts.shape[0], n))
     merged.sum_duplicates()
     return merged
 
@@ -547,8 +555,10 @@ class VectorizerEncoder:
     def read(self, texts: Iterable[Sequence[str]]) -> Any:
         """Fit the vectorizer to all texts at once."""
         rows = self._vectorizer.fit_transform(list(chain.from_iterable(texts)))
-        names = getattr(self._vectorizer, "get_feature_names_out", None)
-        self.terms = Ids(range(rows.shape[1]) if names is None else names(), "term", sort=False)
+        names = range(rows.shape[1])
+        if hasattr(self._vectorizer, "get_feature_names_out"):
+            names = self._vectorizer.get_feature_names_out()
+        self.terms = Ids(names, "term", sort=False)
         return canonical_csr(rows)
 
     def learn(self, rows: Any) -> Any:
@@ -557,26 +567,39 @@ class VectorizerEncoder:
 
     weigh = learn
 
-    def queries(self, texts: Sequence[str], single: bool) -> Queries:
+    def queries(self, texts: Sequence[str], is_single: bool) -> Queries:
         """Return texts as queries."""
-        rows, unknown, _ = self.encode(texts)  # the texts are labels, with their markup
-        found = zip(self.queries_of(rows, single).each, unknown, strict=True)
-        return Queries([*texts], [query._replace(unknown=lost) for query, lost in found], single)
+        encoded = self.encode(texts)
+        queries = [
+            query._replace(unknown=unknown)
+            for query, unknown in zip(
+                self.queries_of(encoded.rows, is_single).queries, encoded.unknown, strict=True
+            )
+        ]
+        return Queries([*texts], queries, is_single)  # the texts are labels, with their markup
 
-    def queries_of(self, rows: Any, single: bool) -> Queries:
+    def queries_of(self, rows: Any, is_single: bool) -> Queries:
         """Return rows of weights as queries."""
-        return Queries.of_rows(rows, lambda _, weights: weights, single)
+        return Queries.from_rows(rows, lambda _, weights: weights, is_single)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the rows of texts, and unknown words if the vectorizer has a vocabulary."""
         texts = [plain_text(text) for text in texts]
         rows = canonical_csr(self._vectorizer.transform(texts))
-        known = getattr(self._vectorizer, "vocabulary_", None)
-        if known is None:
+        vocabulary = getattr(self._vectorizer, "vocabulary_", None)
+        if vocabulary is None:
             return Encoded(rows, [[] for _ in texts], rows)
         analyze = self._vectorizer.build_analyzer()
-        unknown = [[w for w in dict.fromkeys(analyze(text)) if w not in known] for text in texts]
+        unknown = [
+            [word for word in dict.fromkeys(analyze(text)) if word not in vocabulary]
+            for text in texts
+        ]
         return Encoded(rows, unknown, rows)
+
+
+def _no_words(n_texts: int) -> str:
+    texts = "the document" if n_texts == 1 else f"any of the {n_texts:,} documents"
+    return f"There are no words in {texts}; by default a word has at least two letters."
 
 
 def make_encoder(weighting: Any, **settings: Any) -> WordEncoder | VectorizerEncoder:
@@ -595,13 +618,6 @@ def make_encoder(weighting: Any, **settings: Any) -> WordEncoder | VectorizerEnc
         f"weighting must be one of {', '.join(map(repr, WEIGHTINGS))} or a scikit-learn "
         f"vectorizer; got {weighting!r}."
     )
-
-
-def _no_terms(n: int, n_words: int, min_df: int) -> str:
-    documents = "the document" if n == 1 else f"any of the {n:,} documents"
-    if not n_words:
-        return f"There are no words in {documents}; by default a word has at least two letters."
-    return f"No word is in at least min_df={min_df} documents; choose a smaller min_df."
 
 
 def checked_text(text: Any, number: int, noun: str = "Document") -> str:

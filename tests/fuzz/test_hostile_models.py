@@ -250,7 +250,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", ["model.json", "a table", "arrays"])
 @pytest.mark.parametrize("other", OTHERS)
 def test_what_is_no_file_is_not_opened(saved, name, other):
-    table = "users/0.npy" if saved.name == "als" else "documents_0/0.npy"
+    table = "users/0.npy" if saved.name == "als" else "documents/0.npy"
     path = saved / (table if name == "a table" else name)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     OTHERS[other](path)

@@ -143,18 +143,6 @@ struct PairDots {
     float* dots;  // out
 };
 
-// out_i = weight base_i + scale_i (query . codes_i), of vectors stored as integers.
-struct CodeScan {
-    const std::uint8_t* codes;   // n x width
-    const float* scale;          // n
-    const float* error;          // n
-    const std::int16_t* query;   // 2 width: for the lower halves of the bytes, then the upper ones
-    const float* base;           // n, or null
-    float weight, factor, centre, slack;
-    float* out;                  // n
-    std::int64_t width;
-};
-
 struct RetrievalKernels {
     std::size_t (*topk_workspace)(const TopKProblem&, std::int64_t block_users);
     void (*topk_users)(const TopKProblem&, std::int64_t begin, std::int64_t end, std::int64_t block_users,
@@ -168,7 +156,6 @@ struct RetrievalKernels {
                         std::int64_t end);
     std::size_t (*gram_workspace)(const GramProblem&);
     void (*gram_rows)(const GramProblem&, std::int64_t begin, std::int64_t end, void* workspace);
-    void (*scan_codes)(const CodeScan&, std::int64_t begin, std::int64_t end);
     void (*block_maxima)(const float* scores, std::int64_t size, std::int64_t count, float* maxima);
     std::int64_t (*next_at_least)(const float* scores, std::int64_t i, std::int64_t n, float bar);
 };

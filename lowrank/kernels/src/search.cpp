@@ -208,20 +208,6 @@ void sum_rows(In1<std::int64_t> indptr, In1<std::int32_t> indices, In1<float> da
     require(inside, "indices must be those of columns");
 }
 
-// out = weight base + factor scale (query . codes - centre) + slack error, of codes of 4 bits.
-void scan_codes(In2<std::uint8_t> codes, In1<float> scale, In1<float> error, In1<std::int16_t> query, In1<float> base,
-                float weight, float factor, float centre, float slack, Out1<float> out, int threads) {
-    const std::size_t n = codes.shape(0), width = codes.shape(1);
-    require(query.size() == 2 * width, "query must have two entries per column of codes");
-    require(scale.size() == n && error.size() == n && out.size() == n && (base.size() == n || base.size() == 0),
-            "scale, error, base and out must have one entry per row of codes");
-    const CodeScan scan{codes.data(), scale.data(), error.data(), query.data(), base.size() ? base.data() : nullptr,
-                        weight, factor, centre, slack, out.data(), static_cast<std::int64_t>(width)};
-    const nb::gil_scoped_release release;
-    on_ranges(static_cast<std::int64_t>(n), 4096, threads, 0,
-              [&](auto begin, auto end, void*) { active->retrieval.scan_codes(scan, begin, end); });
-}
-
 // Hashes texts by their bytes, eight at a time.
 void hash_texts(In1<std::uint8_t> bytes, In1<std::int64_t> offsets, Out1<std::uint64_t> hashes) {
     require(offsets.size() == hashes.size() + 1, "offsets must have one entry more than texts");
@@ -289,8 +275,6 @@ void add_search(nb::module_& m) {
     add(m, "gram_rows", &gram_rows, "indptr", "indices", "data", "column_indptr", "column_indices", "column_data",
         "weight", "scale", "out", "first", "columns", "values", "counts", "threads");
     add(m, "sum_rows", &sum_rows, "indptr", "indices", "data", "rows", "factors", "out");
-    add(m, "scan_codes", &scan_codes, "codes", "scale", "error", "query", "base", "weight", "factor", "centre", "slack",
-        "out", "threads");
     add(m, "largest", &largest, "scores", "found");
     add(m, "pair_dots", &pair_dots, "left", "right", "rows", "others", "dots", "threads");
 }

@@ -24,7 +24,7 @@ constexpr Kernels<T> kernels() {
 constexpr KernelTable table(const char* name) {
     return {name, lanes<float>, kernels<float>(), kernels<double>(),
             {topk_workspace, topk_users, pair_dots_range, sparse_pairs, sparse_rows, gram_workspace, gram_rows,
-             scan_codes, block_maxima, next_at_least}};
+             block_maxima, next_at_least}};
 }
 
 }  // namespace lowrank::LOWRANK_ISA

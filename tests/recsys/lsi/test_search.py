@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import sparse
 
 from recsys.errors import DataError
 from recsys.lsi import LSI, DocumentBatch
-from recsys.lsi.parts import Codes, Collection, Part
+from recsys.lsi import search as searching
+from recsys.lsi.collection import Collection
 from recsys.lsi.queries import Query
 from recsys.lsi.search import Search, words_weight
 from recsys.lsi.vectorizer import Language, detect, stop_words_of
@@ -28,8 +27,8 @@ def test_bm25_is_robertsons_formula():
     counts = np.array([[2, 0, 1], [0, 1, 1], [3, 1, 0], [0, 0, 0]], np.float32)
     matrix = sparse.csr_array(counts)
     table = pl.DataFrame({"document": range(4)})
-    part = Part(table, matrix, np.ones((4, 1), np.float32), counts.sum() / 4)
-    search = Search(Collection((part,)), 1.5, part.totals())
+    documents = Collection(table, matrix, np.ones((4, 1), np.float32), has_counts=True)
+    search = Search(documents, 1.5, documents.totals())
     query = Query(np.array([0, 2]), np.array([1.0, 2.0], np.float32), np.ones(2))
     found = search.bm25(query)
     lengths, df, k1, b = counts.sum(axis=1), (counts > 0).sum(axis=0), 1.2, 0.75
@@ -149,7 +148,7 @@ def test_a_language_is_known_by_its_stop_words(language):
 
 
 def test_stems_are_those_of_the_library():
-    german = Language.of("german")
+    german = Language.named("german")
     assert german.stem("krankenhäuser") == german.stem("krankenhäusern")
     assert german.stem("und") is None
 
@@ -157,7 +156,7 @@ def test_stems_are_those_of_the_library():
 def test_titles_count_thrice_in_texts_that_are_more_than_their_title():
     batch = DocumentBatch([1, 2], ["about tea and milk", "bread"], ["tea", "bread"])
     lsi = LSI(1).fit([batch])
-    counts = lsi.documents_.whole.counts.toarray()
+    counts = lsi.documents_.counts.toarray()
     assert counts[0, lsi.terms_.index(["tea"])[0]] == 4
     assert counts[1, lsi.terms_.index(["bread"])[0]] == 1
 
@@ -177,17 +176,16 @@ def test_removed_documents_are_gone_and_replaced_ones_are_new(everyday):
 def test_changes_lead_to_the_index_of_what_is_left(everyday, tmp_path):
     changed, n = LSI(5).fit(everyday * 3), 48
     changed.add_documents(everyday[:3], ids=[100, 101, 102])
-    assert len(changed.documents_.parts) == 2
     changed.remove_documents([4, 5, 101])
     gone = {4, 5, n + 1}
     texts = [text for i, text in enumerate([*everyday * 3, *everyday[:3]]) if i not in gone]
     whole = LSI(5).fit(texts)
-    # With the terms, weights and space of the changed one, and documents all in one part:
+    # With the terms, weights and space of the changed one:
     for name in ("components_", "singular_values_", "_encoder", "training_"):
         setattr(whole, name, getattr(changed, name))
     rows = changed._encoder.encode(texts)
-    whole._totals = (part := whole._part(whole.documents_.table, rows.counts, rows.rows)).totals()
-    whole.documents_ = Collection((part,))
+    whole.documents_ = whole._collection(whole.documents_.table, rows.counts, rows.rows)
+    whole._totals = whole.documents_.totals()
     changed.save(tmp_path / "index")
     for lsi in (changed, LSI.load(tmp_path / "index")):
         np.testing.assert_allclose(lsi._totals, whole._totals, atol=1e-4)
@@ -206,12 +204,11 @@ def test_changes_lead_to_the_index_of_what_is_left(everyday, tmp_path):
         assert similar.filter(document=102)["similar"][0] in {2, 18, 34}
 
 
-def test_parts_are_joined_as_they_grow(everyday):
+def test_documents_are_added_and_removed_again_and_again(everyday):
     lsi = LSI(5).fit(everyday)
     for start in range(0, 32, 2):
         lsi.add_documents(everyday[start % 16 : start % 16 + 2])
     assert len(lsi.documents_) == 48
-    assert len(lsi.documents_.parts) <= 5
     expected = np.tile(lsi.transform(everyday), (3, 1))
     np.testing.assert_allclose(lsi.document_vectors(), expected, atol=1e-5)
     lsi.remove_documents(range(16))
@@ -220,7 +217,7 @@ def test_parts_are_joined_as_they_grow(everyday):
 
 @pytest.fixture(scope="module")
 def large():
-    """More documents than are reordered, so that codes leave most of them out."""
+    """So many documents that a search looks only at those with enough words."""
     rng = np.random.default_rng(0)
     words = np.array([f"word{i}" for i in range(400)])
     topics = rng.integers(0, 400, (40, 12))
@@ -235,18 +232,16 @@ def large():
     return LSI(20, language=None).fit(texts)
 
 
-def test_a_filter_by_codes_loses_nothing(large, monkeypatch):
-    assert large._search.is_filtered
-    # Found among those with the best words, among those with words enough, and among all.
+def test_looking_only_at_documents_with_enough_words_loses_nothing(large, monkeypatch):
+    # The best are among those with the best words, among those with words enough, and among all.
     queries = ("word1 word2", "word10 word20 word30 word40", "few", "few most", "most", "third")
-    for method in ("hybrid", "lsi"):
-        found = [large.query(query, n=20, method=method) for query in queries]
+    for query in queries:
+        found = large.query(query, n=20)
         with monkeypatch.context() as patch:
-            patch.setitem(large._search.__dict__, "is_filtered", False)
-            expected = [large.query(query, n=20, method=method) for query in queries]
-        for ours, theirs in zip(found, expected, strict=True):
-            assert ours["document"].to_list() == theirs["document"].to_list()
-            np.testing.assert_allclose(ours["score"], theirs["score"], rtol=1e-4)
+            patch.setattr(searching, "_GATHERED", 10**9)  # always all documents
+            expected = large.query(query, n=20)
+        assert found["document"].to_list() == expected["document"].to_list()
+        np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-4)
 
 
 def test_meaning_alone_finds_the_same_one_by_one_and_together(large):
@@ -254,18 +249,3 @@ def test_meaning_alone_finds_the_same_one_by_one_and_together(large):
     queries = ["word1 word2 word3"] * 40  # so many are a product of matrices
     many = large.query(queries, n=20, method="lsi", labels=range(40)).filter(query=0)
     assert found["document"].to_list() == many["document"].to_list()
-
-
-@given(st.integers(0, 10**6), st.integers(1, 90))
-def test_bounds_by_codes_are_above_the_scores_and_close(seed, k):
-    rng = np.random.default_rng(seed)
-    vectors = rng.standard_normal((60, k)).astype(np.float32) * rng.random(k, np.float32)
-    vectors[3] = 0
-    lengths = np.linalg.norm(vectors, axis=1)
-    inverse = np.divide(1, lengths, out=np.zeros(60, np.float32), where=lengths > 0)
-    codes, bm25, out = Codes.of(vectors, inverse), rng.random(60, np.float32), np.empty(60, "f4")
-    direction = vectors[7] * inverse[7]
-    extra = codes.bounds(direction, bm25, 0.4, 0.6, out)
-    scores = 0.4 * bm25 + 0.6 * (vectors @ direction) * inverse
-    assert (out + extra >= scores - 1e-5).all()
-    assert (out + extra - scores).max() < 0.25

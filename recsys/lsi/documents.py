@@ -1,4 +1,4 @@
-"""Texts and matrices given to an index: names of documents, counts of terms, queries."""
+"""Documents and queries given to an index as texts or matrices: names, and counts of terms."""
 
 from __future__ import annotations
 
@@ -43,30 +43,32 @@ class Texts:
         self._names: list[tuple[Any, str | None, str]] = []
 
     def __iter__(self) -> Iterator[list[str]]:
-        for ids, texts, given in self._batches:
-            titles = given or [None] * len(ids)
+        for ids, texts, batch_titles in self._batches:
+            titles = list(batch_titles or [None] * len(ids))
             if not len(ids) == len(texts) == len(titles):
                 raise DataError(
                     "A batch must have as many ids (and titles) as texts; got "
                     f"{len(ids)} ids, {len(titles)} titles and {len(texts)} texts."
                 )
             first = len(self._names)
-            checked = [plain_text(checked_text(text, first + i)) for i, text in enumerate(texts)]
+            bodies = [plain_text(checked_text(text, first + i)) for i, text in enumerate(texts)]
             titles = [plain_text(title) if isinstance(title, str) else title for title in titles]
-            self._names += zip(ids, titles, map(_snippet, checked), strict=True)
-            yield [_with_title(*each) for each in zip(titles, checked, strict=True)]
+            self._names += zip(ids, titles, map(_snippet, bodies), strict=True)
+            yield list(map(_with_title, titles, bodies))
 
     @property
     def table(self) -> pl.DataFrame:
         """Columns document, title (if any) and snippet of the texts read so far."""
         ids, titles, snippets = map(list, zip(*self._names, strict=True))
-        known = any(title is not None for title in titles)
-        return _table(ids, titles if known else None, snippets)
+        has_titles = any(title is not None for title in titles)
+        return _table(ids, titles if has_titles else None, snippets)
 
 
 def _snippet(text: str) -> str:
     line = " ".join(text[: 4 * _SNIPPET].split())
-    return line if len(line) <= _SNIPPET else line[: _SNIPPET - 1].rstrip() + "…"
+    if len(line) <= _SNIPPET:
+        return line
+    return line[: _SNIPPET - 1].rstrip() + "…"
 
 
 def _with_title(title: str | None, text: str) -> str:
@@ -74,26 +76,28 @@ def _with_title(title: str | None, text: str) -> str:
     if not title:
         return text
     # Many texts begin with their title. Repetition is of no use if there is little more.
-    has_title = " ".join(text[: 2 * len(title)].split()).startswith(" ".join(title.split()))
-    rest = len(text) - len(title) * has_title
-    times = (_TITLES if rest > len(title) else 1) - has_title
-    return f"{title}\n" * times + text
+    beginning = " ".join(text[: 2 * len(title)].split())
+    has_title = beginning.startswith(" ".join(title.split()))
+    n_more = len(text) - len(title) * has_title
+    times = _TITLES if n_more > len(title) else 1
+    return f"{title}\n" * (times - has_title) + text
 
 
 def _table(
     ids: Any, titles: Sequence[str | None] | None, snippets: Sequence[str] | None = None
 ) -> pl.DataFrame:
     columns = [Ids(ids, "document", sort=False).values.alias("document")]
-    for name, values in (("title", titles), ("snippet", snippets)):
-        columns += [] if values is None else [pl.Series(name, list(values), dtype=pl.String)]
+    for name, texts in (("title", titles), ("snippet", snippets)):
+        if texts is not None:
+            columns.append(pl.Series(name, list(texts), dtype=pl.String))
     return pl.DataFrame(columns)
 
 
-def _check_lengths(n: int, ids: Any, titles: Any) -> None:
-    for name, given in (("ids", ids), ("titles", titles)):
-        if given is not None and len(given) != n:
+def _check_lengths(n: int, labels: Labels) -> None:
+    for name, values in zip(("ids", "titles"), labels, strict=True):
+        if values is not None and len(values) != n:
             raise DataError(
-                f"{name} must have one entry for each of {n} documents; got {len(given)}."
+                f"{name} must have one entry for each of {n} documents; got {len(values)}."
             )
 
 
@@ -114,12 +118,7 @@ def text_batches(
     problem = _problem(documents)
     if problem:
         raise DataError(f"Documents must be a list of texts or a matrix; got {problem}")
-    shape = getattr(documents, "shape", None)
-    if shape is None or isinstance(documents, pl.Series):
-        is_matrix = not isinstance(documents, Iterable)
-    else:
-        is_matrix = len(shape) != 1 or not isinstance(next(iter(documents), None), str)
-    if is_matrix:
+    if _is_matrix(documents):
         return None
     stream = iter(documents)
     first = next(stream, _NONE)
@@ -127,11 +126,11 @@ def text_batches(
         raise DataError("There are no documents.")
     stream = chain([first], stream)
     if isinstance(first, DocumentBatch):
-        if any(each is not None for each in labels):
+        if any(values is not None for values in labels):
             raise DataError("Batches of documents have ids and titles; give no others.")
         return stream
     if isinstance(first, str | None):
-        return batches_of(_documents(stream, *labels, first_id))
+        return batches_of(_documents(stream, labels, first_id))
     if isinstance(documents, Sequence) and not isinstance(first, Number):
         return None
     raise DataError(
@@ -140,29 +139,46 @@ def text_batches(
     )
 
 
+def _is_matrix(documents: Any) -> bool:
+    """Return whether documents are (or should be) a matrix, as far as their type shows it."""
+    shape = getattr(documents, "shape", None)
+    if shape is None or isinstance(documents, pl.Series):
+        return not isinstance(documents, Iterable)
+    return len(shape) != 1 or not isinstance(next(iter(documents), None), str)
+
+
 def _problem(documents: Any) -> str | None:
     """Return why documents are neither texts nor a matrix, if their type shows it."""
     if isinstance(documents, str | bytes):
         return "one text."
     if isinstance(documents, Mapping) and not hasattr(documents, "shape"):  # not a dok_matrix
         return "a mapping. Give its values, and its keys as ids."
-    is_table = isinstance(documents, pl.LazyFrame) or (
-        not all(dtype.is_numeric() for dtype in documents.dtypes)
-        if isinstance(documents, pl.DataFrame)
-        else is_pandas(documents)
-        and any(getattr(dtype, "kind", "O") not in "biuf" for dtype in documents.dtypes)
-    )
-    return "a frame with columns that are not numbers. Give its column of texts." * is_table or None
+    if _is_table(documents):
+        return "a frame with columns that are not numbers. Give its column of texts."
+    return None
 
 
-def _documents(texts: Iterable[str], ids: Any, titles: Any, first_id: int) -> Iterator[Document]:
-    labels = count(first_id) if ids is None else chain(ids, repeat(None))
-    heads = repeat(None) if titles is None else chain(titles, repeat(None))
+def _is_table(documents: Any) -> bool:
+    """Return whether documents are a frame with columns that are not numbers."""
+    if isinstance(documents, pl.LazyFrame):
+        return True
+    if isinstance(documents, pl.DataFrame):
+        return not all(dtype.is_numeric() for dtype in documents.dtypes)
+    if not is_pandas(documents):
+        return False
+    return any(getattr(dtype, "kind", "O") not in "biuf" for dtype in documents.dtypes)
+
+
+def _documents(texts: Iterable[str], labels: Labels, first_id: int) -> Iterator[Document]:
+    ids, titles = labels
+    # Too few labels are completed here, and are an error once all texts are counted.
+    all_ids = count(first_id) if ids is None else chain(ids, repeat(None))
+    all_titles = repeat(None) if titles is None else chain(titles, repeat(None))
     n = 0
     for text in texts:
-        yield Document(next(labels), text, next(heads))
+        yield Document(next(all_ids), text, next(all_titles))
         n += 1
-    _check_lengths(n, ids, titles)
+    _check_lengths(n, labels)
 
 
 def learned_counts(
@@ -179,21 +195,24 @@ def learned_counts(
     if batches is not None:
         if vocabulary is not None:
             raise DataError("vocabulary is for matrices; the terms of texts are their words.")
-        counts = encoder.read(texts := Texts(batches))
+        texts = Texts(batches)
+        counts = encoder.read(texts)
         return texts.table, counts
     names, counts = _of_matrix(matrix(documents), labels, 0)
     n_terms = counts.shape[1]
-    terms = range(n_terms) if vocabulary is None else vocabulary
-    if len(terms) != n_terms:  # type: ignore[arg-type]
-        given = len(terms)  # type: ignore[arg-type]
-        raise DataError(f"vocabulary must have one entry for each of {n_terms} terms; got {given}.")
+    terms: Any = range(n_terms) if vocabulary is None else vocabulary
+    if len(terms) != n_terms:
+        raise DataError(
+            f"vocabulary must have one entry for each of {n_terms} terms; got {len(terms)}."
+        )
     encoder.terms = Ids(terms, "term", sort=False)
     return names, counts
 
 
 def _of_matrix(counts: Any, labels: Labels, first: int) -> tuple[pl.DataFrame, Any]:
-    n, (ids, titles) = counts.shape[0], labels
-    _check_lengths(n, ids, titles)
+    n = counts.shape[0]
+    ids, titles = labels
+    _check_lengths(n, labels)
     return _table(range(first, first + n) if ids is None else ids, titles), counts
 
 
@@ -205,32 +224,35 @@ def further_counts(
     if batches is None:
         return *_of_matrix(matrix(documents), labels, first), []
     texts = Texts(batches)
-    encoded = [encoder.encode(each) for each in texts]
-    counts = sparse.vstack([each.counts for each in encoded], format="csr")
-    return texts.table, counts, [words for each in encoded for words in each.unknown]
+    encoded = [encoder.encode(batch) for batch in texts]
+    counts = sparse.vstack([batch.counts for batch in encoded], format="csr")
+    unknown = list(chain.from_iterable(batch.unknown for batch in encoded))
+    return texts.table, counts, unknown
 
 
-def as_queries(encoder: Encoder, given: Any, matrix: Matrix, *, columns: bool) -> Queries:
+def as_queries(encoder: Encoder, queries: Any, matrix: Matrix, *, in_columns: bool) -> Queries:
     """Return queries as terms with counts and weights.
 
-    With `columns`, the queries of a matrix are its columns.
+    With `in_columns`, the queries of a matrix are its columns.
 
     Raises
     ------
     DataError
         If queries are neither texts nor vectors, or there are none.
     """
-    texts = has_texts(given)
-    single = isinstance(given, str) or (np.ndim(given) == 1 and not texts)
-    if texts:
-        queries = [given] if isinstance(given, str) else list(given)
-        for number, text in enumerate(queries):
+    if has_texts(queries):
+        is_single = isinstance(queries, str)
+        texts = [queries] if is_single else list(queries)
+        for number, text in enumerate(texts):
             checked_text(text, number, "Query")
-        return encoder.queries(queries, single)
-    if np.ndim(given) == 0:
-        kind = type(given).__name__
+        return encoder.queries(texts, is_single)
+    n_axes = np.ndim(queries)
+    if n_axes == 0:
+        kind = type(queries).__name__
         raise DataError(f"A query must be a text, several texts, or rows of counts; got {kind}.")
-    if single and not len(given):
+    if n_axes > 1:
+        return encoder.queries_of(matrix(queries), False)
+    if not len(queries):
         raise DataError("There are no queries.")
-    rows = np.asarray(given)[None, :] if single else given
-    return encoder.queries_of(matrix(rows.T if single and columns else rows), single)
+    row = np.asarray(queries)[None, :]
+    return encoder.queries_of(matrix(row.T if in_columns else row), True)
