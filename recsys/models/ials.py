@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,7 @@ from lowrank.completion.links import Terms
 from lowrank.kernels import CsrArrays
 from lowrank.kernels.retrieval import top_k
 from lowrank.kernels.topk import Ties, mixed
-from recsys.models.base import Floats, OnStep, Step, check_indices
+from recsys.models.base import Floats, Model, OnStep, Step, check_indices
 from recsys.models.histories import Explanation, Histories
 from recsys.models.item_item import weight_unit, weighted_matrix
 from recsys.models.parameters import (
@@ -131,6 +131,24 @@ class IALS(PriorModel):
     penalty: float = fitted()
     pair_weight: float = fitted()
 
+    _first_item_factors: ClassVar[Floats | None] = None
+
+    def _fit_like(
+        self,
+        trials: Mapping[str, Model],
+        ratings: Ratings,
+        *,
+        on_step: OnStep = None,
+        validation: Ratings | None = None,
+    ) -> Self:
+        """Fit with the penalties of a trial, and start from its items; see `Model`."""
+        trial = trials.get(self.name)
+        if isinstance(trial, IALS):
+            vars(self)["_first_item_factors"] = trial.item_factors
+        super()._fit_like(trials, ratings, on_step=on_step, validation=validation)
+        vars(self).pop("_first_item_factors", None)
+        return self
+
     def _fit(
         self,
         ratings: Ratings,
@@ -152,6 +170,7 @@ class IALS(PriorModel):
             k,
             row_features=None if users is None else features[0],
             column_features=None if items is None else features[1],
+            start=self._first_item_factors,
             random_state=self.random_state,
             **self._options(),
         )

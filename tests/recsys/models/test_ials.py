@@ -93,3 +93,15 @@ def test_a_heavier_interaction_counts_more():
     item = ratings.indices[0]
     before, after = (IALS(**options).fit(each).scores([0])[0, item] for each in (ratings, heavier))
     assert after > before
+
+
+def test_the_fit_to_everything_starts_from_a_trial_and_keeps_the_request():
+    ratings = two_tastes()
+    trial, steps, cold_steps = IALS(factors=6).fit(ratings), [], []
+    model = IALS(factors=6)._fit_like({"ials": trial}, ratings, on_step=steps.append)
+    IALS(factors=6).fit(ratings, on_step=cold_steps.append)
+    assert (model.penalty, model.pair_weight) == (trial.penalty, trial.pair_weight)
+    assert len(steps) < len(cold_steps)
+    assert model.regularization is None
+    again = model.fit(ratings)
+    np.testing.assert_array_equal(again.item_factors, trial.item_factors)
