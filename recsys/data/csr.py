@@ -379,14 +379,23 @@ def event_keys(ids: pl.Series) -> npt.NDArray[np.uint64]:
 
     A whole number that was stored as a float, 17.0, has the hash of the integer.
     """
+    keys = np.empty(len(ids), np.uint64)
+    for start in range(0, len(ids), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        keys[part] = _hashes_of_events(ids[part])
+    return keys
+
+
+def _hashes_of_events(ids: pl.Series) -> npt.NDArray[np.uint64]:
+    """Return a hash of the text of each id of an event, 0 where the id is missing."""
     from pandas.util import hash_array  # the same on every machine, and in every version
 
     texts = _texts_of_events(ids)
     is_missing = texts.is_null() | texts.is_in(MISSING_IDS)
-    keys = hash_array(texts.fill_null("").to_numpy().astype(object), categorize=False)
-    keys = np.maximum(keys, 1)
-    keys[is_missing.to_numpy()] = 0
-    return np.asarray(keys, np.uint64)
+    hashes = hash_array(texts.fill_null("").to_numpy().astype(object), categorize=False)
+    hashes = np.maximum(hashes, 1)
+    hashes[is_missing.to_numpy()] = 0
+    return np.asarray(hashes, np.uint64)
 
 
 def first_rounded(ids: pl.Series) -> int | None:
@@ -402,12 +411,16 @@ def first_rounded(ids: pl.Series) -> int | None:
 
 def _check_events(entries: Entries) -> None:
     """Raise an error if most ids of events stand for several pairs, as ids of kinds do."""
+    assert entries.keys is not None
+    sorted_keys = np.sort(entries.keys[entries.keys != 0])
+    n_ids = int(np.count_nonzero(np.diff(sorted_keys))) + 1
+    most = max(_FEWEST_EVENTS, _PAIRS_OF_AN_ID * n_ids)
+    if len(sorted_keys) <= most:
+        return
     keys = pl.Series("key", entries.keys)
     frame = pl.DataFrame({"key": keys, "user": entries.rows, "item": entries.columns})
-    frame = frame.filter(keys != 0)
-    n_ids = frame["key"].n_unique()
-    most = max(_FEWEST_EVENTS, _PAIRS_OF_AN_ID * n_ids)
-    if len(frame) > most and (n_pairs := frame.n_unique()) > most:
+    n_pairs = frame.filter(keys != 0).n_unique()
+    if n_pairs > most:
         raise DataError(
             f"The column of ids of events has {n_ids:,} different ids for {n_pairs:,} rows of "
             "different users or items, so that these are not ids of single events; name another "
@@ -628,13 +641,15 @@ def merged(grouped: Grouped, shape: tuple[int, int], policy: Policy) -> CSR:
     is_first = np.append(True, ~repeats)
     is_last = np.append(~repeats, True)
     arrays = grouped.arrays
-    if "seconds" in arrays:
+    if "seconds" in arrays and _fall(arrays["seconds"], repeats):
         members = np.flatnonzero(~(is_first & is_last))
         pairs = np.cumsum(is_first[members])
         order = members[_by_time(pairs, arrays["seconds"][members])]
         for name in arrays:
             arrays[name][members] = arrays[name][order]
-    totals = _totals(grouped, np.flatnonzero(is_first), policy)
+    totals = None
+    if policy in ("mean", "sum"):
+        totals = _totals(grouped, np.flatnonzero(is_first), policy)
     selected = is_first if policy == "first" else is_last
     for name in arrays:
         arrays[name] = _moved_to_front(arrays[name], selected)
@@ -666,20 +681,35 @@ def _first_repeat(grouped: Grouped, repeats: npt.NDArray[np.bool_]) -> tuple[int
 
 def _totals(
     grouped: Grouped, firsts: npt.NDArray[np.int64], policy: Policy
-) -> npt.NDArray[np.float64] | None:
-    """Return the sum or mean of each pair, whose first entries are given; else None."""
-    if policy not in ("mean", "sum"):
-        return None
-    n_entries = grouped.n_entries
-    ones = np.broadcast_to(np.float32(1), n_entries)  # takes no memory
-    numbers = ones if grouped.values is None else grouped.values.at()
-    totals: npt.NDArray[np.float64] = np.add.reduceat(numbers, firsts, dtype=np.float64)
-    if numbers.min(initial=0) < 0:  # what is returned as a whole leaves no rounding error
-        sizes = np.add.reduceat(np.abs(numbers), firsts, dtype=np.float64)
-        totals[np.abs(totals) <= _ROUNDING * sizes] = 0
+) -> npt.NDArray[np.float64]:
+    """Return the sum or mean of each pair, whose first entries are given."""
+    totals = np.empty(len(firsts))
+    for start in range(0, len(firsts), _CHUNK):
+        stop = start + _CHUNK
+        end = int(firsts[stop]) if stop < len(firsts) else grouped.n_entries
+        totals[start:stop] = _sums(grouped, firsts[start:stop], end)
     if policy == "mean":
-        totals /= np.diff(firsts, append=n_entries)
+        totals /= np.diff(firsts, append=grouped.n_entries)
     return totals
+
+
+def _sums(grouped: Grouped, firsts: npt.NDArray[np.int64], end: int) -> npt.NDArray[np.float64]:
+    """Return the sum of each of some pairs, whose entries are next to one another."""
+    begin = int(firsts[0])
+    starts = firsts - begin
+    if grouped.values is None:
+        return np.diff(starts, append=end - begin).astype(np.float64)
+    numbers = grouped.values.at(slice(begin, end))
+    sums: npt.NDArray[np.float64] = np.add.reduceat(numbers, starts, dtype=np.float64)
+    if numbers.min() < 0:  # what is returned as a whole leaves no rounding error
+        sizes = np.add.reduceat(np.abs(numbers), starts, dtype=np.float64)
+        sums[np.abs(sums) <= _ROUNDING * sizes] = 0
+    return sums
+
+
+def _fall(seconds: npt.NDArray[Any], repeats: npt.NDArray[np.bool_]) -> bool:
+    """Return whether an entry is older than the previous one of its pair."""
+    return bool((repeats & (seconds[1:] < seconds[:-1])).any())
 
 
 def compact_times(seconds: npt.NDArray[Any]) -> Times:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -252,17 +252,29 @@ def _interactions(csr: CSR, above: float) -> tuple[CSR, int]:
 
 def event_weights(events: Events, rule: EventRule) -> npt.NDArray[np.float32]:
     """Return the weight of each event: its own weight times that of its kind and of its age."""
-    weights = np.ones(len(events))
+    weights = np.empty(len(events), np.float32)
+    newest = None if events.seconds is None or not len(events) else events.seconds.max()
+    for start in range(0, len(events), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        weights[part] = _weights_of(events, part, rule, newest)
+    return weights
+
+
+def _weights_of(
+    events: Events, part: slice, rule: EventRule, newest: np.number[Any] | None
+) -> npt.NDArray[np.float64]:
+    """Return the weights of some events; `newest` is the time of the newest of all events."""
+    weights = np.ones(len(events.items[part]))
     if events.values is not None:
-        weights *= events.values.at()
+        weights *= events.values.at(part)
     if events.kinds is not None:
-        weights *= np.asarray(rule.weights)[events.kinds]
-    if rule.half_life is not None and events.seconds is not None and len(events):
-        ages = events.seconds.max() - events.seconds.astype(np.float64)
+        weights *= np.asarray(rule.weights)[events.kinds[part]]
+    if rule.half_life is not None and events.seconds is not None and newest is not None:
+        ages = newest - events.seconds[part].astype(np.float64)
         weights *= np.exp2(-ages / rule.half_life)
         positive = weights > 0
         weights[positive] = np.maximum(weights[positive], _LEAST_WEIGHT)
-    return weights.astype(np.float32)
+    return weights
 
 
 def implied_events(csr: CSR) -> Events:
@@ -423,20 +435,39 @@ def _has_returns(values: Values | None) -> bool:
 
 def _repeated(grouped: Grouped) -> Mask:
     """Mark the events that an earlier row of the same user has told already."""
-    hashes = _mixed(grouped.rows.astype(np.uint64))
-    for name in sorted(grouped.arrays):
-        numbers = np.asarray(grouped.arrays[name])
+    repeated = np.zeros(grouped.n_entries, np.bool_)
+    for block in _user_blocks(grouped.indptr):
+        users = np.searchsorted(grouped.indptr, np.arange(block.start, block.stop), side="right")
+        arrays = [users, *(array[block] for _, array in sorted(grouped.arrays.items()))]
+        repeated[block] = _later_copies(arrays)
+    return repeated
+
+
+def _user_blocks(indptr: npt.NDArray[np.int64]) -> Iterator[slice]:
+    """Yield the positions of the events of some users at a time, to limit temporary memory."""
+    n_events = int(indptr[-1])
+    begin = 0
+    while begin < n_events:
+        last_user = np.searchsorted(indptr, min(begin + _CHUNK, n_events))
+        end = int(indptr[last_user])
+        yield slice(begin, end)
+        begin = end
+
+
+def _later_copies(columns: Sequence[npt.NDArray[Any]]) -> Mask:
+    """Mark the rows, given by columns, that are equal to an earlier row."""
+    hashes = np.zeros(len(columns[0]), np.uint64)
+    for numbers in columns:
         if numbers.dtype.kind == "f":
             numbers = numbers.astype(np.float64).view(np.uint64)
         hashes = _mixed(hashes ^ numbers.astype(np.int64, copy=False).view(np.uint64))
     order = np.argsort(hashes, kind="stable")
-    same = hashes[order[1:]] == hashes[order[:-1]]
-    pairs = np.flatnonzero(same)
-    for array in (grouped.rows, *grouped.arrays.values()):
-        pairs = pairs[array[order[pairs + 1]] == array[order[pairs]]]
-    repeated = np.zeros(grouped.n_entries, np.bool_)
-    repeated[order[pairs + 1]] = True
-    return repeated
+    pairs = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
+    for numbers in columns:
+        pairs = pairs[numbers[order[pairs + 1]] == numbers[order[pairs]]]
+    copies = np.zeros(len(hashes), np.bool_)
+    copies[order[pairs + 1]] = True
+    return copies
 
 
 def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -1,6 +1,7 @@
 """Events: what a rule makes of them, what is a repetition, what is kept; updates as readings."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import polars as pl
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from recsys import Ratings, Recommender, read_ratings
 from recsys.changes import change_of
+from recsys.data import csr
+from recsys.data import events as events_module
 from recsys.data.csr import event_keys
 from recsys.errors import DataError
 
@@ -195,6 +198,28 @@ def test_events_need_at_most_32_bytes_each_with_the_ratings():
     stored = [ratings.indices, ratings.data, ratings.seconds, *ratings.events.arrays().values()]
     per_event = sum(array.nbytes for array in stored if array is not None) / n
     assert per_event <= 32
+
+
+@pytest.mark.parametrize("has_repeats", [False, True])
+def test_making_ratings_of_events_needs_at_most_32_bytes_each(has_repeats, monkeypatch):
+    n_events, n_users = 200_000, 1_000
+    tracemalloc.start()
+    rng = np.random.default_rng(0)
+    users = rng.integers(0, n_users, n_events).astype(np.int32)
+    n_items = 300 if has_repeats else n_events
+    items = rng.permutation(n_events).astype(np.int32) % n_items
+    seconds = np.sort(rng.integers(0, 20_000, n_events)).astype(np.int32)  # with ties
+    monkeypatch.setattr(csr, "_CHUNK", 1 << 12)
+    monkeypatch.setattr(events_module, "_CHUNK", 1 << 12)
+    entries = csr.Entries(users, items, seconds=seconds)
+    del users, items, seconds
+    tracemalloc.reset_peak()
+    shape, rule = (n_users, n_items), events_module.EventRule("sum")
+    collected = events_module.collect(entries, shape, rule, implicit=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert collected.events is not None
+    assert peak <= 32 * n_events
 
 
 def test_an_event_is_known_by_its_id():
