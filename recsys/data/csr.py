@@ -655,7 +655,7 @@ def merged(grouped: Grouped, shape: tuple[int, int], policy: Policy) -> CSR:
         arrays[name] = _moved_to_front(arrays[name], selected)
     grouped.indptr -= np.searchsorted(np.flatnonzero(~selected), grouped.indptr)
     if totals is not None:
-        arrays["data"], grouped.levels = Values.of(totals.astype(np.float32))
+        arrays["data"], grouped.levels = Values.of(totals)
     return replace(_as_csr(grouped, shape), n_duplicates=n_repeats)
 
 
@@ -681,15 +681,16 @@ def _first_repeat(grouped: Grouped, repeats: npt.NDArray[np.bool_]) -> tuple[int
 
 def _totals(
     grouped: Grouped, firsts: npt.NDArray[np.int64], policy: Policy
-) -> npt.NDArray[np.float64]:
+) -> npt.NDArray[np.float32]:
     """Return the sum or mean of each pair, whose first entries are given."""
-    totals = np.empty(len(firsts))
+    totals = np.empty(len(firsts), np.float32)
     for start in range(0, len(firsts), _CHUNK):
         stop = start + _CHUNK
         end = int(firsts[stop]) if stop < len(firsts) else grouped.n_entries
-        totals[start:stop] = _sums(grouped, firsts[start:stop], end)
-    if policy == "mean":
-        totals /= np.diff(firsts, append=grouped.n_entries)
+        sums = _sums(grouped, firsts[start:stop], end)
+        if policy == "mean":
+            sums /= np.diff(firsts[start:stop], append=end)
+        totals[start:stop] = sums
     return totals
 
 
