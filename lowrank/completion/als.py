@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from lowrank import kernels
 from lowrank.errors import ArgumentError
-from lowrank.kernels import CodedMatrix, Floats, Stored, level_counts, transposed
+from lowrank.kernels import (
+    CodedMatrix,
+    CsrArrays,
+    Floats,
+    Stored,
+    level_counts,
+    transposed,
+)
 from lowrank.subspace import leading_directions
 
 if TYPE_CHECKING:
@@ -65,24 +72,38 @@ class Biases(NamedTuple):
 
     @classmethod
     def of(
-        cls, X: Known, wanted: bool, rounds: int = _BIAS_ROUNDS, by_column: Stored | None = None
+        cls,
+        X: Known,
+        wanted: bool,
+        rounds: int = _BIAS_ROUNDS,
+        by_column: Stored | None = None,
+        weights: Floats | None = None,
     ) -> Biases:
         """Fit a mean and damped biases by alternating exact solutions; zeros unless `wanted`."""
         (n, m), dtype = X.shape, X.dtype
         if not wanted:
             return cls(0.0, np.zeros(n, dtype), np.zeros(m, dtype))
-        by_row, (mean, _) = stored(X), moments(X)
-        sums, weights, known = [], [], []
-        for side, length in ((by_row, m), (by_column or transposed(by_row, m), n)):
+        by_row, (mean, _) = stored(X), moments(X, weights)
+        column_weights = None
+        if weights is not None:
+            column_weights = _transposed_weights(by_row, weights, m)
+        sides = (by_row, m, weights), (by_column or transposed(by_row, m), n, column_weights)
+        sums, totals, known = [], [], []
+        for side, length, side_weights in sides:
             ones = np.ones((length, 1), dtype)
             shifted = _with_values(side, lambda values: values - dtype.type(mean))
+            ones_at_entries = _with_values(side, np.ones_like)
+            if side_weights is not None:
+                shifted = _multiplied(shifted, side_weights)
+                ones_at_entries = _multiplied(ones_at_entries, side_weights)
             sums.append(kernels.csr_matmat(shifted, ones))
-            weights.append((np.diff(side.indptr) + _BIAS_DAMPING).astype(dtype)[:, None])
-            known.append(_with_values(side, np.ones_like))
+            known.append(ones_at_entries)
+            counts = _row_weights(side, side_weights)
+            totals.append((counts + _BIAS_DAMPING).astype(dtype)[:, None])
         row_bias = np.zeros_like(sums[0])
         for _ in range(rounds):
-            column_bias = (sums[1] - kernels.csr_matmat(known[1], row_bias)) / weights[1]
-            row_bias = (sums[0] - kernels.csr_matmat(known[0], column_bias)) / weights[0]
+            column_bias = (sums[1] - kernels.csr_matmat(known[1], row_bias)) / totals[1]
+            row_bias = (sums[0] - kernels.csr_matmat(known[0], column_bias)) / totals[0]
         return cls(mean, row_bias[:, 0], column_bias[:, 0])
 
     def at(self, rows: NDArray[Any], columns: NDArray[Any]) -> Floats:
@@ -109,21 +130,34 @@ class _Side:
     bias: Floats
     penalty: Floats
     bias_penalty: Floats | None
+    weights: Floats | None = None
+    nonnegative: bool = False
 
     @classmethod
     def of(
-        cls, entries: Stored, k: int, regularization: float, scale: float, power: float
+        cls,
+        entries: Stored,
+        k: int,
+        regularization: float,
+        scale: float,
+        power: float,
+        *,
+        weights: Floats | None = None,
+        nonnegative: bool = False,
     ) -> _Side:
         """Return a side with factors and biases of zero."""
-        counts, dtype = np.diff(entries.indptr), entries.dtype
+        dtype = entries.dtype
+        counts = _row_weights(entries, weights)
         # Rows without entries count as rows with one, so that no penalty is zero.
-        weight = np.maximum(counts, 1).astype(dtype) ** dtype.type(power)
+        power_of_count = np.where(counts > 0, counts, 1).astype(dtype) ** dtype.type(power)
         return cls(
             entries=entries,
             factors=kernels.aligned_zeros((len(counts), k), dtype),
             bias=np.zeros(len(counts), dtype),
-            penalty=dtype.type(regularization * scale) * weight,
-            bias_penalty=dtype.type(regularization) * weight,
+            penalty=dtype.type(regularization * scale) * power_of_count,
+            bias_penalty=dtype.type(regularization) * power_of_count,
+            weights=weights,
+            nonnegative=nonnegative,
         )
 
     def solve(self, other_factors: Floats, other_bias: Floats, mean: float) -> float:
@@ -137,6 +171,8 @@ class _Side:
             bias_penalty=self.bias_penalty,
             factors=self.factors,
             bias=self.bias,
+            weights=self.weights,
+            nonnegative=self.nonnegative,
         )
         return math.fsum(objective)
 
@@ -153,7 +189,7 @@ class _Side:
         if self.bias_penalty is None:
             return 0.0
         errors = float((self.bias_penalty.astype(np.float64) * self.bias).sum())
-        return errors / len(self.entries.indices)
+        return errors / _total_weight(self.entries, self.weights)
 
 
 def als_sweeps(
@@ -163,6 +199,8 @@ def als_sweeps(
     regularization: float,
     count_power: float = 0.5,
     biases: bool = True,
+    weights: Floats | None = None,
+    nonnegative: bool = False,
     start: BiasedFactors | None = None,
     random_state: int | None = 0,
     threads: int | None = None,
@@ -171,13 +209,14 @@ def als_sweeps(
 
     Minimises over the mean :math:`\mu`, the biases and the factors
 
-    .. math:: \sum_{(u,i)} (x_{ui} - \mu - b_u - c_i - a_u \cdot m_i)^2
+    .. math:: \sum_{(u,i)} w_{ui} (x_{ui} - \mu - b_u - c_i - a_u \cdot m_i)^2
               + \lambda \sum_u n_u^g (s |a_u|^2 + b_u^2) + \lambda \sum_i n_i^g (s |m_i|^2 + c_i^2)
 
     by solving exactly for all :math:`(a_u, b_u)`, then for all :math:`(m_i, c_i)`, and correcting
-    the mean after each half-sweep. :math:`n` is the number of entries of a row or column.
-    :math:`s` is the standard deviation of the entries; it makes the solution scale with the data,
-    so that the same :math:`\lambda` suits any rating scale. The objective never rises.
+    the mean after each half-sweep. :math:`n` is the number of entries of a row or column, or with
+    weights their sum: a weight of 2 stands for an entry twice. :math:`s` is the standard deviation
+    of the entries; it makes the solution scale with the data, so that the same
+    :math:`\lambda` suits any rating scale. The objective never rises.
 
     Parameters
     ----------
@@ -192,6 +231,10 @@ def als_sweeps(
         The exponent g: 0 is plain ridge, 1 the weighting of Zhou et al.
     biases : bool
         With False, the mean and the biases stay zero, and s is the root mean square.
+    weights : ndarray of shape (nnz,), optional
+        The weights w of the stored entries, in their order; not negative, by default one.
+    nonnegative : bool
+        Whether the factors must not be negative. The mean and the biases are free.
     start : BiasedFactors, optional
         Starting point, by default `biased_start`. Only its mean and the factors and biases of the
         columns are used.
@@ -208,14 +251,19 @@ def als_sweeps(
     Raises
     ------
     ArgumentError
-        If `check_problem` raises it, or if `start` does not fit the shape of X.
+        If `check_problem` raises it, if `start` does not fit the shape of X, or if `weights` are
+        not one number for each entry, or are negative, or all zero.
 
     References
     ----------
     Zhou, Wilkinson, Schreiber and Pan (2008), "Large-scale parallel collaborative filtering for
     the Netflix prize", section 3.
+    Kim and Park (2011), "Fast nonnegative matrix factorization: an active-set-like method and
+    comparisons".
     """
     check_problem(X, k, regularization=regularization)
+    if weights is not None:
+        weights = _checked_weights(weights, X)
     if start is not None and start.column_factors.shape != (X.shape[1], k):
         raise ArgumentError(
             f"start must have column factors of shape {(X.shape[1], k)}; "
@@ -224,12 +272,34 @@ def als_sweeps(
     with kernels.at_most(threads):
         entries, seed = stored(X), random_state
         by_column = transposed(entries, X.shape[1])
-        start = start or biased_start(X, k, biases=biases, random_state=seed, by_column=by_column)
-    mean, deviation = moments(X)
+        if start is None:
+            start = biased_start(
+                X,
+                k,
+                biases=biases,
+                weights=weights,
+                nonnegative=nonnegative,
+                random_state=seed,
+                by_column=by_column,
+            )
+    mean, deviation = moments(X, weights)
     scale = (deviation if biases else math.hypot(mean, deviation)) or 1.0
+    column_weights = None
+    if weights is not None:
+        column_weights = _transposed_weights(entries, weights, X.shape[1])
     rows, columns = (
-        _Side.of(each, k, regularization, scale, count_power) for each in (entries, by_column)
+        _Side.of(
+            side,
+            k,
+            regularization,
+            scale,
+            count_power,
+            weights=side_weights,
+            nonnegative=nonnegative,
+        )
+        for side, side_weights in ((entries, weights), (by_column, column_weights))
     )
+    total_weight = _total_weight(entries, weights)
     columns.factors[:], mean = start.column_factors, 0.0
     if biases:
         columns.bias[:], mean = start.column_bias, start.mean
@@ -238,26 +308,31 @@ def als_sweeps(
     while True:
         with kernels.at_most(threads):
             half = rows.solve(columns.factors, columns.bias, mean) + columns.penalties()
-            half -= X.nnz * (shift := rows.mean_residual()) ** 2
+            half -= total_weight * (shift := rows.mean_residual()) ** 2
             mean += shift
             fitted = columns.solve(rows.factors, rows.bias, mean)
-            fitted -= X.nnz * (shift := columns.mean_residual()) ** 2
+            fitted -= total_weight * (shift := columns.mean_residual()) ** 2
             mean += shift
         squares = fitted - columns.penalties()
         yield AlsSweep(
             BiasedFactors(mean, rows.bias, columns.bias, rows.factors, columns.factors),
             half_objective=half,
             objective=fitted + rows.penalties(),
-            rmse=math.sqrt(max(squares, 0.0) / X.nnz),
+            rmse=math.sqrt(max(squares, 0.0) / total_weight),
         )
 
 
-def moments(X: Known) -> tuple[float, float]:
+def moments(X: Known, weights: Floats | None = None) -> tuple[float, float]:
     """Return the mean and the standard deviation of the known entries."""
+    if weights is not None:
+        values = (X.arrays.data if isinstance(X, CodedMatrix) else X.data).astype(np.float64)
+        mean = float(np.average(values, weights=weights.astype(np.float64)))
+        squares = np.average((values - mean) ** 2, weights=weights.astype(np.float64))
+        return mean, math.sqrt(squares)
     if isinstance(X, CodedMatrix):
-        weights, levels = level_counts(X.codes), X.levels.astype(np.float64)
-        mean = float(np.average(levels, weights=weights))
-        return mean, math.sqrt(np.average((levels - mean) ** 2, weights=weights))
+        counts, levels = level_counts(X.codes), X.levels.astype(np.float64)
+        mean = float(np.average(levels, weights=counts))
+        return mean, math.sqrt(np.average((levels - mean) ** 2, weights=counts))
     mean = float(X.data.mean(dtype=np.float64))
     return mean, math.sqrt(np.mean((X.data - np.float64(mean)) ** 2))
 
@@ -265,6 +340,55 @@ def moments(X: Known) -> tuple[float, float]:
 def stored(X: Known) -> Stored:
     """Return a matrix in the form that the kernels take."""
     return X if isinstance(X, CodedMatrix) else kernels.csr_arrays(X)
+
+
+def _row_weights(entries: Stored, weights: Floats | None) -> NDArray[np.float64]:
+    """Return the total weight of the entries of each row."""
+    if weights is None:
+        return np.diff(entries.indptr).astype(np.float64)
+    # Sums of each row's entries, not differences of sums over all: equal rows have equal sums.
+    filled = np.flatnonzero(np.diff(entries.indptr))
+    sums = np.zeros(len(entries.indptr) - 1)
+    if filled.size:
+        wide = weights.astype(np.float64)
+        sums[filled] = np.add.reduceat(wide, entries.indptr[filled])
+    return sums
+
+
+def _total_weight(entries: Stored, weights: Floats | None) -> float:
+    """Return the total weight of all entries."""
+    if weights is None:
+        return float(len(entries.indices))
+    return float(weights.sum(dtype=np.float64))
+
+
+def _transposed_weights(entries: Stored, weights: Floats, n_columns: int) -> Floats:
+    """Return the weights of entries in the order of the transposed matrix."""
+    matrix = transposed(CsrArrays(entries.indptr, entries.indices, weights), n_columns)
+    assert isinstance(matrix, CsrArrays)
+    return matrix.data
+
+
+def _multiplied(entries: Stored, weights: Floats) -> CsrArrays:
+    """Return a matrix with its values multiplied by weights."""
+    arrays = entries.arrays if isinstance(entries, CodedMatrix) else entries
+    return arrays._replace(data=arrays.data * weights)
+
+
+def _checked_weights(weights: Floats, X: Known) -> Floats:
+    """Return the weights of entries in the dtype of X."""
+    if weights.shape != (X.nnz,):
+        raise ArgumentError(
+            f"weights must have one number for each entry, shape ({X.nnz},); got {weights.shape}."
+        )
+    bad = np.flatnonzero(~(weights >= 0) | ~np.isfinite(weights))
+    if bad.size:
+        raise ArgumentError(
+            f"weights must be finite and not negative; got {weights[bad[0]]} at entry {bad[0]}."
+        )
+    if not weights.any():
+        raise ArgumentError("weights must have at least one positive number; all are 0.")
+    return np.ascontiguousarray(weights, X.dtype)
 
 
 def _with_values(entries: Stored, function: Callable[[Floats], Floats]) -> Stored:
@@ -299,29 +423,54 @@ def biased_start(
     k: int,
     *,
     biases: bool = True,
+    weights: Floats | None = None,
+    nonnegative: bool = False,
     random_state: int | None = 0,
     by_column: Stored | None = None,
 ) -> BiasedFactors:
     """Return biases, and column factors ``V sqrt(s)`` from a rough SVD of their residual.
 
     From here, alternating fits take about half as many sweeps as from random factors. The row
-    factors are zero. `by_column` is the transpose of X; passing it saves time.
+    factors are zero. With weights, the residual is multiplied by them; with `nonnegative`, the
+    columns of V are replaced by their `dominant_parts`. `by_column` is the transpose of X; passing
+    it saves time.
     """
     (n, m), dtype = X.shape, X.dtype
-    mean, row_bias, column_bias = fitted = Biases.of(X, biases, _START_ROUNDS, by_column)
+    fitted = Biases.of(X, biases, _START_ROUNDS, by_column, weights)
+    mean, row_bias, column_bias = fitted
     R: Stored
     turned: Stored | None = None
+    if weights is not None:
+        weights = weights / weights.mean()
     if isinstance(X, CodedMatrix):
         shift = row_bias + dtype.type(mean)
         R = X._replace(row_shift=shift, column_shift=column_bias)
-        if isinstance(by_column, CodedMatrix):
+        if weights is None and isinstance(by_column, CodedMatrix):
             turned = by_column._replace(row_shift=column_bias, column_shift=shift)
     else:
         R = kernels.csr_arrays(fitted.subtracted(X))
+    if weights is not None:
+        R = _multiplied(R, weights)
     options: dict[str, Any] = {"steps": _START_STEPS, "extra": _START_EXTRA}
     V, s = leading_directions(R, m, k, transpose=turned, random_state=random_state, **options)
     V *= np.sqrt(s)
+    if nonnegative:
+        V = dominant_parts(V)
     return BiasedFactors(mean, row_bias, column_bias, np.zeros((n, k), dtype), V)
+
+
+def dominant_parts(V: Floats) -> Floats:
+    """Return the positive or the negative part of each column, whichever is longer, as positive.
+
+    References
+    ----------
+    Boutsidis and Gallopoulos (2008), "SVD based initialization: a head start for nonnegative matrix
+    factorization".
+    """
+    positive = np.maximum(V, 0)
+    negative = np.maximum(-V, 0)
+    is_positive = (positive**2).sum(axis=0) >= (negative**2).sum(axis=0)
+    return np.where(is_positive, positive, negative)
 
 
 def solve_rows(
@@ -333,20 +482,30 @@ def solve_rows(
     regularization: float,
     scale: float,
     count_power: float,
+    weights: Floats | None = None,
+    nonnegative: bool = False,
     threads: int | None = None,
 ) -> tuple[Floats, Floats]:
     r"""Solve the ridge regression of each row against fixed columns: a half-sweep, or a fold-in.
 
     For a row with n entries, minimises
 
-    .. math:: \sum_i (x_i - \mu - c_i - b - a \cdot m_i)^2 + \lambda n^g (s |a|^2 + b^2)
+    .. math:: \sum_i w_i (x_i - \mu - c_i - b - a \cdot m_i)^2 + \lambda n^g (s |a|^2 + b^2)
 
     and returns the factors and biases of all rows, shapes (n_rows, k) and (n_rows,). The result of
     a row is the same to the bit whichever rows are solved with it, on any number of threads. The
     factors and biases of the columns have shapes (m, k) and (m,). `scale` is the standard deviation
     s of the entries that the columns were fitted to; for the other parameters see `als_sweeps`.
     """
-    rows = _Side.of(entries, column_factors.shape[1], regularization, scale, count_power)
+    rows = _Side.of(
+        entries,
+        column_factors.shape[1],
+        regularization,
+        scale,
+        count_power,
+        weights=weights,
+        nonnegative=nonnegative,
+    )
     with kernels.at_most(threads):
         rows.solve(np.ascontiguousarray(column_factors), np.ascontiguousarray(column_bias), mean)
     return rows.factors, rows.bias

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,7 @@ def implicit_sweeps(
     regularization: float,
     unobserved_weight: float,
     count_power: float = 1.0,
+    nonnegative: bool = False,
     start: Floats | None = None,
     row_features: GroupedFeatures | None = None,
     column_features: GroupedFeatures | None = None,
@@ -99,6 +100,9 @@ def implicit_sweeps(
     in which all rows with interactions have the same weight. After these sweeps the objective never
     rises. Rows without interactions are left out of the pairs, and have factors of zero.
 
+    With `nonnegative`, no factor is negative. The solutions are then exact, too, and features are
+    not supported.
+
     `W` has sorted indices and no duplicates; `regularization` and `unobserved_weight` are the
     positive numbers lambda and alpha_0, `count_power` is g, and `start` are the starting column
     factors: their strongest k directions if there are more, and random ones added if there are
@@ -107,7 +111,8 @@ def implicit_sweeps(
     Raises
     ------
     ArgumentError
-        If `check_problem` raises it, a weight is negative, or `start` lacks a row of each column.
+        If `check_problem` raises it, a weight is negative, or `start` lacks a row of each column;
+        with `nonnegative`, if features are given or `start` has a negative number.
 
     References
     ----------
@@ -121,12 +126,21 @@ def implicit_sweeps(
     if W.data.min() < 0:
         raise ArgumentError(f"Weights must not be negative; got {W.data.min()}.")
     (n, m), dtype = W.shape, W.dtype
+    if nonnegative and (row_features is not None or column_features is not None):
+        raise ArgumentError("nonnegative=True does not support features.")
     deviation, given = dtype.type(_START / math.sqrt(k)), start
     start = np.random.default_rng(random_state).standard_normal((m, k), dtype) * deviation
+    if nonnegative:
+        np.abs(start, out=start)
     if given is not None:
         if given.ndim != 2 or len(given) != m:
             raise ArgumentError(f"start must have {m} rows; got shape {given.shape}.")
-        if given.shape[1] > k:  # all turns are alike: keep the strongest directions
+        if nonnegative and given.min(initial=0) < 0:
+            raise ArgumentError(f"start must not be negative; got {given.min()}.")
+        if given.shape[1] > k and nonnegative:
+            longest = np.argsort(-np.einsum("ij,ij->j", given, given), kind="stable")
+            given = given[:, np.sort(longest[:k])]
+        elif given.shape[1] > k:  # all turns are alike: keep the strongest directions
             given = in_principal_axes(given)[:, -k:]
         start[:, : given.shape[1]] = given  # columns of zeros would stay so
     both = kernels.csr_arrays(W), kernels.csr_arrays(W.T.tocsr())
@@ -144,9 +158,10 @@ def implicit_sweeps(
         if each is not None:  # only rows with interactions have weight
             ridge = FeatureRidge.of(each, (np.diff(entries.indptr) > 0).astype(dtype), k)
             ridge.penalties = np.full(len(ridge.penalties), FEATURE_PENALTY)
-        sides.append(_Side(entries, penalty, factors, ridge))
+        sides.append(_Side(entries, penalty, factors, ridge, nonnegative=nonnegative))
     rows, columns = sides
-    in_blocks = rows.ridge is None and columns.ridge is None and blocks_are_faster(counts, k)
+    is_plain = rows.ridge is None and columns.ridge is None and not nonnegative
+    in_blocks = is_plain and blocks_are_faster(counts, k)
     columns.factors[:] = start
     if columns.ridge is not None:
         columns.factors[columns.ridge.weight == 0] = 0
@@ -175,11 +190,12 @@ class _Side:
     prior: PriorMean | None = None
     points: Floats | None = None
     in_blocks: bool = False
+    nonnegative: bool = False
 
     def solve(self, other: _Side, unobserved_weight: float) -> float:
         """Solve for the factors; return the sum of errors and of this side's penalties."""
         known, gram = other.factors, _gram(other.factors, unobserved_weight)
-        if self.ridge is None and other.ridge is None:
+        if self.ridge is None and other.ridge is None and not self.nonnegative:
             # Rotated factors are equivalent. Rows with few entries are faster to solve with a
             # diagonal Gram matrix.
             values, axes = _principal_axes(gram)
@@ -189,8 +205,16 @@ class _Side:
                 return self._solve_blocks(known, values)
             gram = np.diag(values).astype(known.dtype)
         right = None if self.points is None else self.penalty[:, None] * self.points
-        given: dict[str, Any] = {"gram": gram, "penalty": self.penalty, "factors": self.factors}
-        found = math.fsum(kernels.implicit_half_sweep(self.entries, known, right=right, **given))
+        objective = kernels.implicit_half_sweep(
+            self.entries,
+            known,
+            gram=gram,
+            penalty=self.penalty,
+            factors=self.factors,
+            right=right,
+            nonnegative=self.nonnegative,
+        )
+        found = math.fsum(objective)
         # The kernel leaves out the constant term of the penalty.
         return found if self.points is None else found + _penalty(self.points, self.penalty)
 
@@ -258,6 +282,7 @@ def solve_interactions(
     points: Floats | None = None,
     known: NDArray[np.bool_] | None = None,
     whole: tuple[NDArray[np.float64], int] | None = None,
+    nonnegative: bool = False,
     threads: int | None = None,
 ) -> Floats:
     """Solve for rows against fixed columns: a half-sweep of `implicit_sweeps`, or a fold-in.
@@ -267,7 +292,8 @@ def solve_interactions(
     with fewer entries than factors are solved faster if the column factors are
     `in_principal_axes`. `points` are the prior means of the rows, shape (n, k), by default zero.
     Columns that are not `known`, shape (m,), are left out of the pairs. If the columns given are a
-    subset, `whole` has the Gram matrix of the factors of all columns, and their number.
+    subset, `whole` has the Gram matrix of the factors of all columns, and their number. With
+    `nonnegative`, no row factor is negative.
     """
     (m, k), used = column_factors.shape, np.ascontiguousarray(column_factors)
     others = m
@@ -285,8 +311,15 @@ def solve_interactions(
         penalty = _penalties(weights, m, others, regularization, unobserved_weight, count_power)
         factors = kernels.aligned_zeros((len(weights.indptr) - 1, k), used.dtype)
         right = None if points is None else penalty[:, None] * points
-        given: dict[str, Any] = {"gram": gram, "penalty": penalty, "factors": factors}
-        kernels.implicit_half_sweep(weights, used, right=right, **given)
+        kernels.implicit_half_sweep(
+            weights,
+            used,
+            gram=gram,
+            penalty=penalty,
+            factors=factors,
+            right=right,
+            nonnegative=nonnegative,
+        )
     return factors
 
 

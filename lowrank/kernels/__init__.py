@@ -265,18 +265,23 @@ def als_half_sweep(
     shift: float = 0.0,
     bias_penalty: Floats | None = None,
     bias: Floats | None = None,
+    weights: Floats | None = None,
+    nonnegative: bool = False,
     threads: int | None = None,
 ) -> NDArray[np.float64]:
     r"""Solve the ridge regression of every row of a sparse matrix against fixed factors.
 
-    For each row u with entries :math:`x_{ui}`, `factors` and `bias` receive the exact minimiser of
+    For each row u with entries :math:`x_{ui}` of weights :math:`w_{ui}`, `factors` and `bias`
+    receive the exact minimiser of
 
-    .. math:: \sum_i (x_{ui} - \text{shift} - c_i - a_u \cdot m_i - b_u)^2
+    .. math:: \sum_i w_{ui} (x_{ui} - \text{shift} - c_i - a_u \cdot m_i - b_u)^2
               + \lambda_u \|a_u\|^2 + \lambda^b_u b_u^2
 
     by a Cholesky factorisation of the normal equations or, for a row with few entries, of the dual
-    system, which has one equation per entry. Rows without entries become zero. Returns the minimum
-    of each row, penalties included, in float64, shape (n_rows,).
+    system, which has one equation per entry. With `nonnegative`, the minimum is over
+    :math:`a_u \ge 0`, by block principal pivoting, or by coordinate descent where the normal
+    equations are singular. Rows without entries become zero. Returns the minimum of each row,
+    penalties included, in float64, shape (n_rows,).
 
     Parameters
     ----------
@@ -285,15 +290,25 @@ def als_half_sweep(
     other : ndarray of shape (n_cols, k), float32 or float64
         The fixed factors m_i; their dtype is the working dtype.
     penalty : ndarray of shape (n_rows,)
-        Positive ridge penalties lambda_u.
+        Positive ridge penalties lambda_u; with `nonnegative`, they may be zero.
     factors, bias : ndarrays of shape (n_rows, k) and (n_rows,)
-        Output: the factors a_u and the biases b_u.
+        Output: the factors a_u and the biases b_u. With `nonnegative`, the search starts from the
+        previous factors.
     other_bias : ndarray of shape (n_cols,), optional
         The fixed biases c_i; zero by default.
     shift : float
         Subtracted from every entry.
     bias_penalty : ndarray of shape (n_rows,), optional
         Penalties of the row biases; without them no biases are fitted.
+    weights : ndarray of shape (nnz,), optional
+        The weights of the entries, not negative; one by default.
+    nonnegative : bool
+        Whether the factors must not be negative. Biases are free.
+
+    References
+    ----------
+    Kim and Park (2011), "Fast nonnegative matrix factorization: an active-set-like method and
+    comparisons", section 4.
     """
     dtype, n_rows = other.dtype, len(factors)
     objective = np.empty(n_rows)
@@ -309,6 +324,8 @@ def als_half_sweep(
         np.empty(n_rows, dtype) if bias is None else bias,
         objective,
         resolve_threads(threads),
+        None if weights is None else np.ascontiguousarray(weights, dtype),
+        nonnegative,
     )
     return objective
 
@@ -322,6 +339,7 @@ def implicit_half_sweep(
     factors: Floats,
     right: Floats | None = None,
     residual: Floats | None = None,
+    nonnegative: bool = False,
     threads: int | None = None,
 ) -> NDArray[np.float64]:
     r"""Solve the least squares of every row of a matrix of interactions against fixed factors.
@@ -333,7 +351,8 @@ def implicit_half_sweep(
               - 2 r_u \cdot a_u
 
     by a Cholesky factorisation of the normal equations. If G is diagonal and `right` not given, the
-    dual system, with one equation per entry, is used for rows where that is faster. Returns the
+    dual system, with one equation per entry, is used for rows where that is faster. With
+    `nonnegative`, the minimum is over :math:`a_u \ge 0`, as in `als_half_sweep`. Returns the
     minimum of each row in float64, shape (n_rows,).
 
     With `residual` the factors are one block of several. The errors of the other blocks then
@@ -348,12 +367,14 @@ def implicit_half_sweep(
     gram, penalty : ndarrays of shape (k, k) and (n_rows,)
         The symmetric, positive semidefinite matrix G, and the positive penalties lambda_u.
     factors : ndarray of shape (n_rows, k)
-        Output: the factors a_u. With `residual`, also input: the previous factors.
+        Output: the factors a_u. With `residual` or `nonnegative`, also input: the previous factors.
     right : ndarray of shape (n_rows, k), optional
         The vectors r_u, such as the penalty times a prior mean; zero by default.
     residual : ndarray of shape (nnz,), optional
         The errors of the factors of all blocks, each times the square root of its weight. They are
         updated in place.
+    nonnegative : bool
+        Whether the factors must not be negative; without `residual` only.
     """
     objective = np.empty(len(factors))
     backends.active.implicit_half_sweep(
@@ -366,6 +387,7 @@ def implicit_half_sweep(
         resolve_threads(threads),
         None if right is None else np.ascontiguousarray(right, other.dtype),
         residual,
+        nonnegative,
     )
     return objective
 

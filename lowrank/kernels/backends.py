@@ -67,6 +67,8 @@ def check_same(core: ModuleType) -> None:
         If they do not, because they were compiled from other sources.
     """
     for name, function in vars(reference).items():
+        if name.startswith("_"):
+            continue
         if isinstance(function, FunctionType) and function.__module__ == reference.__name__:
             code, signature = function.__code__, getattr(core, name, core).__doc__ or ""
             found = re.findall(r"[(,] ?(\w+): ", signature.partition("\n")[0])

@@ -36,8 +36,10 @@ def als_half_sweep(
     bias: Floats,
     objective: NDArray[np.float64],
     threads: int,
+    weights: Floats | None = None,
+    nonnegative: bool = False,
 ) -> None:
-    """Solve one ridge regression per row, exactly."""
+    """Solve one weighted ridge regression per row, exactly."""
     k = other.shape[1]
     for row in range(len(factors)):
         observed = slice(indptr[row], indptr[row + 1])
@@ -47,12 +49,36 @@ def als_half_sweep(
             continue
         target = data[observed] - other.dtype.type(shift) - other_bias[columns]
         design = np.column_stack([other[columns], np.full(len(columns), fit_bias, other.dtype)])
+        if weights is not None:
+            roots = np.sqrt(weights[observed])
+            target = roots * target
+            design = roots[:, None] * design
         ridge = np.append(np.full(k, penalty[row]), bias_penalty[row] if fit_bias else 1)
         right = design.T @ target
-        solution = np.linalg.solve(design.T @ design + np.diag(ridge).astype(other.dtype), right)
+        system = design.T @ design + np.diag(ridge).astype(other.dtype)
+        if nonnegative:
+            solution = _nonnegative_solution(system, right, k)
+        else:
+            solution = np.linalg.solve(system, right)
         factors[row], bias[row] = solution[:k], solution[k]
         squares = target.astype(np.float64) @ target
         objective[row] = squares - solution.astype(np.float64) @ right
+
+
+def _nonnegative_solution(system: Floats, right: Floats, k: int) -> Floats:
+    """Minimise x'Ax - 2b'x over x with the first k unknowns not negative, the others free."""
+    from scipy.optimize import nnls  # slow to import
+
+    A = system.astype(np.float64)
+    b = right.astype(np.float64)
+    from_free = np.linalg.solve(A[k:, k:], np.column_stack([A[k:, :k], b[k:]]))
+    reduced = A[:k, :k] - A[:k, k:] @ from_free[:, :k]
+    values, axes = np.linalg.eigh(reduced)
+    positive = values > k * np.finfo(np.float64).eps * values[-1]
+    roots = np.sqrt(values[positive])
+    along = axes[:, positive].T
+    bound, _ = nnls(roots[:, None] * along, along @ (b[:k] - A[:k, k:] @ from_free[:, k]) / roots)
+    return np.append(bound, from_free[:, k] - from_free[:, :k] @ bound).astype(right.dtype)
 
 
 def implicit_half_sweep(
@@ -67,6 +93,7 @@ def implicit_half_sweep(
     threads: int,
     right: Floats | None = None,
     residual: Floats | None = None,
+    nonnegative: bool = False,
 ) -> None:
     """Solve one weighted least squares problem per row; with residuals, for a block of factors."""
     fixed = np.eye(other.shape[1], dtype=other.dtype)
@@ -79,7 +106,11 @@ def implicit_half_sweep(
             target = residual[observed] + design @ factors[row]
         total = design.T @ target + (0 if right is None else right[row])
         system = design.T @ design + gram + penalty[row] * fixed
-        factors[row] = solution = np.linalg.solve(system, total)
+        if nonnegative:
+            solution = _nonnegative_solution(system, total, len(total))
+        else:
+            solution = np.linalg.solve(system, total)
+        factors[row] = solution
         objective[row] = target.astype(np.float64) @ target - solution.astype(np.float64) @ total
         if residual is not None:
             residual[observed] = target - design @ solution

@@ -14,6 +14,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from lowrank import kernels
@@ -37,7 +38,7 @@ def random_csr(n, m, density, dtype, rng):
     return A.indptr.astype(np.int64), A.indices.astype(np.int32), A.data
 
 
-def half_sweep(problem, k, *, name, fit_bias=True, threads=1):
+def half_sweep(problem, k, *, name, fit_bias=True, threads=1, weights=None, nonnegative=False):
     matrix, other, other_bias, penalty = problem
     kernels.use(name)
     factors = np.full((len(matrix[0]) - 1, k), np.nan, other.dtype)
@@ -51,6 +52,8 @@ def half_sweep(problem, k, *, name, fit_bias=True, threads=1):
         bias_penalty=penalty / 2 if fit_bias else None,
         factors=factors,
         bias=bias,
+        weights=weights,
+        nonnegative=nonnegative,
         threads=threads,
     )
     return factors, bias, objective
@@ -111,6 +114,131 @@ def test_implicit_half_sweep_equals_reference(name, dtype, k, form):
         scale = max(1.0, np.abs(expected).max())
         np.testing.assert_allclose(got, expected, atol=TOLERANCE[dtype] * scale, rtol=0)
         np.testing.assert_array_equal(got, on_threads)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("k", [1, 2, 7, 16, 17, 33, 64])
+def test_weighted_half_sweep_equals_reference(name, dtype, k, nonnegative):
+    matrix, other, other_bias, penalty = als_problem(37, 60, k, 0.3, dtype, seed=k)
+    if nonnegative:
+        other = np.abs(other)
+    weights = np.random.default_rng(k).exponential(size=len(matrix[2])).astype(dtype)
+    weights[::5] = 0
+    for fit_bias in (True, False):
+        for given_weights in (weights, None):
+            expected, got, on_threads = (
+                half_sweep(
+                    (matrix, other, other_bias, penalty),
+                    k,
+                    name=kernel,
+                    fit_bias=fit_bias,
+                    threads=threads,
+                    weights=given_weights,
+                    nonnegative=nonnegative,
+                )
+                for kernel, threads in (("reference", 1), (name, 1), (name, 3))
+            )
+            for ours, theirs, again in zip(got, expected, on_threads, strict=True):
+                scale = max(1.0, np.abs(theirs).max())
+                np.testing.assert_allclose(ours, theirs, atol=TOLERANCE[dtype] * scale, rtol=0)
+                np.testing.assert_array_equal(ours, again)
+            if nonnegative:
+                assert got[0].min() >= 0
+
+
+@pytest.mark.parametrize("name", kernels.supported())
+@given(seed=st.integers(0, 2**32 - 1), k=st.integers(1, 20), n=st.integers(1, 40))
+@settings(max_examples=40, deadline=None)
+def test_nonnegative_rows_are_those_of_scipy(name, seed, k, n):
+    rng = np.random.default_rng(seed)
+    target = rng.exponential(size=n)
+    other = rng.normal(size=(n, k))  # of both signs, so that many unknowns are at zero
+    penalty = 10.0 ** rng.uniform(-6, 1)
+    kernels.use(name)
+    factors = np.zeros((1, k))
+    objective = kernels.als_half_sweep(
+        (np.array([0, n]), np.arange(n, dtype=np.int32), target),
+        other,
+        penalty=np.array([penalty]),
+        factors=factors,
+        nonnegative=True,
+    )
+    design = np.vstack([other, np.sqrt(penalty) * np.eye(k)])
+    solution, distance = nnls(design, np.append(target, np.zeros(k)))
+    np.testing.assert_allclose(factors[0], solution, atol=1e-5 * np.abs(solution).max(), rtol=0)
+    assert objective[0] == pytest.approx(distance**2, rel=1e-8, abs=1e-12 * target @ target)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_nonnegative_rows_without_a_unique_solution_reach_the_minimum(name, dtype):
+    """With more factors than entries, equal factors or factors of zero, and without a penalty."""
+    rng = np.random.default_rng(0)
+    other = rng.exponential(size=(12, 30)).astype(dtype)
+    other[:, 7] = other[:, 3]
+    other[:, 9] = 0
+    matrix = random_csr(25, 12, 0.5, dtype, rng)
+    kernels.use(name)
+    factors = rng.exponential(size=(25, 30)).astype(dtype)
+    objective = kernels.als_half_sweep(
+        matrix, other, penalty=np.zeros(25), factors=factors, nonnegative=True
+    )
+    assert factors.min() >= 0
+    for row in range(25):
+        entries = slice(matrix[0][row], matrix[0][row + 1])
+        design, target = other[matrix[1][entries]].astype(float), matrix[2][entries]
+        least = nnls(design, target.astype(float))[1] ** 2
+        size = max(float(target @ target), 1.0)
+        assert np.sum((design @ factors[row] - target) ** 2) <= least + 1e-6 * size
+        assert objective[row] == pytest.approx(least, abs=1e-6 * size)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("k", [1, 7, 16, 33, 64])
+def test_nonnegative_implicit_half_sweep_equals_reference(name, dtype, k):
+    rng = np.random.default_rng(k)
+    weights = random_csr(37, 60, 0.3, dtype, rng)
+    other = np.abs(rng.normal(size=(60, k))).astype(dtype)
+    results = []
+    for kernel, threads in (("reference", 1), (name, 1), (name, 3)):
+        kernels.use(kernel)
+        factors = np.zeros((37, k), dtype)
+        objective = kernels.implicit_half_sweep(
+            weights,
+            other,
+            gram=other.T @ other / 10,
+            penalty=np.full(37, 0.5),
+            factors=factors,
+            nonnegative=True,
+            threads=threads,
+        )
+        results.append((factors, objective))
+    for expected, got, on_threads in zip(*results, strict=True):
+        scale = max(1.0, np.abs(expected).max())
+        np.testing.assert_allclose(got, expected, atol=TOLERANCE[dtype] * scale, rtol=0)
+        np.testing.assert_array_equal(got, on_threads)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_a_weighted_row_has_the_same_bits_alone_and_among_others(name, nonnegative):
+    (indptr, indices, data), other, other_bias, penalty = als_problem(
+        40, 60, 9, 0.4, np.float32, seed=3
+    )
+    weights = np.random.default_rng(4).exponential(size=len(data)).astype(np.float32)
+    options = {"name": name, "nonnegative": nonnegative}
+    problem = (indptr, indices, data), other, other_bias, penalty
+    together = half_sweep(problem, 9, weights=weights, **options)
+    for row in range(0, 40, 7):
+        entries = slice(indptr[row], indptr[row + 1])
+        matrix = np.array([0, indptr[row + 1] - indptr[row]]), indices[entries], data[entries]
+        single = matrix, other, other_bias, penalty[row : row + 1]
+        alone = half_sweep(single, 9, weights=weights[entries], **options)
+        for one, many in zip(alone, together, strict=True):
+            np.testing.assert_array_equal(one[0], many[row])
 
 
 @pytest.mark.parametrize("name", ["reference", *COMPILED])

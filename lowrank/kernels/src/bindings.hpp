@@ -45,7 +45,10 @@ inline void check_offsets(const In1<std::int64_t>& indptr, std::size_t n_entries
 
 // noconvert: a silent copy of an output would lose the result; of an input, it would cost time.
 inline auto argument(const char* name) { return nb::arg(name).noconvert(); }
-inline nb::arg_v argument(const nb::arg_v& with_default) { return with_default; }
+template <class Default>
+Default argument(const Default& with_default) {
+    return with_default;
+}
 
 template <class Function, class... Arguments>
 void add(nb::module_& m, const char* name, Function* function, Arguments... arguments) {

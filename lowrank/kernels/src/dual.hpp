@@ -37,19 +37,25 @@ inline void turn_tile(const Workspace<T>& work, std::int64_t n, std::int64_t k, 
 }
 
 // The upper triangle of B D^-1 B' in `gram`, in rows of `width` numbers, and the targets in a row behind it.
-// work.scale has D^-1/2 of the factors, and of the bias if there is one. `target` is as for `accumulate`,
+// work.scale has D^-1/2 of the factors, and of the bias if there is one. `equation` is as for `accumulate`,
 // and `ahead` is what the next row needs. The sums of gathered factors are left where the turned tile follows.
-template <bool Weighted, class T, class Target>
+template <bool Weighted, class T, class EquationOf>
 inline void dual_system(const Csr<T>& entries, std::int64_t row, const T* other, const Workspace<T>& work,
-                        std::int64_t k, bool with_bias, std::int64_t width, T* gram, const Target& target,
-                        const Ahead<T>& ahead) {
+                        std::int64_t k, bool with_bias, std::int64_t width, T* gram,
+                        const EquationOf& equation, const Ahead<T>& ahead) {
     const std::int64_t begin = entries.indptr[row], n = entries.indptr[row + 1] - begin;
     T* right = gram + width * width;
     __builtin_memset(gram, 0, (width + rhs_columns) * width * sizeof(T));
-    for (std::int64_t p = 0; p < n; ++p) right[p] = target(begin + p, entries.indices[begin + p]);
-    gather<T, Weighted>({other, k, entries.indices + begin, right, n, work.tile, work.turned, work.width}, k);
+    for (std::int64_t p = 0; p < n; ++p) {
+        const Equation<T> entry = equation(begin + p, entries.indices[begin + p]);
+        right[p] = entry.target;
+        work.roots[p] = entry.root;
+    }
+    gather<T, Weighted>({other, k, entries.indices + begin, right, work.roots, n, work.tile, work.turned, work.width},
+                        k);
     turn_tile(work, n, k, width);
-    for (std::int64_t p = 0; with_bias && p < width; ++p) work.turned[k * width + p] = p < n ? work.scale[k] : 0;
+    for (std::int64_t p = 0; with_bias && p < width; ++p)
+        work.turned[k * width + p] = p < n ? work.scale[k] * work.roots[p] : 0;
     gram_update(Tile<T>{work.turned, k + with_bias, width}, width, gram, gram, ahead);
 }
 
@@ -65,24 +71,29 @@ inline void solve_dual(const Workspace<T>& work, int count, std::int64_t size, s
     back_substitute(systems, work.solution);
 }
 
-// D^-1 B'y of one lane.
-template <bool Weighted, class T>
-inline void dual_factors(const Csr<T>& entries, std::int64_t row, const T* other, const Workspace<T>& work,
-                         std::int64_t k, int lane, const T* targets, T* factors) {
+// D^-1 B'y of one lane. Returns the last number of B'y, for a bias.
+template <class T, class EquationOf>
+inline double dual_factors(const Csr<T>& entries, std::int64_t row, const T* other, const Workspace<T>& work,
+                           std::int64_t k, int lane, const EquationOf& equation, T* factors) {
     const std::int64_t begin = entries.indptr[row], n = entries.indptr[row + 1] - begin;
     T* sums = work.turned;
     __builtin_memset(sums, 0, rhs_columns * work.width * sizeof(T));
-    for (std::int64_t p = 0; p < n; ++p) work.targets[p] = work.solution[p][lane] * (Weighted ? targets[p] : 1);
-    gather<T, false>({other, k, entries.indices + begin, work.targets, n, work.tile, sums, work.width}, k);
+    double total = 0;
+    for (std::int64_t p = 0; p < n; ++p) {
+        work.targets[p] = work.solution[p][lane] * equation(begin + p, entries.indices[begin + p]).root;
+        total += work.targets[p];
+    }
+    gather<T, false>({other, k, entries.indices + begin, work.targets, nullptr, n, work.tile, sums, work.width}, k);
     for (std::int64_t j = 0; j < k; ++j) factors[j] = work.scale[j] * work.scale[j] * sums[j];
+    return total;
 }
 
-// Solves the rows begin:end that have few entries. `problem` has the entries, factors and so on; scale(row)
-// writes work.scale, target(row) returns what `accumulate` calls, and finish(row, lane, y) takes what is left.
-template <bool Weighted, class T, class Scale, class Target, class Finish>
+// Solves the rows begin:end that have few entries: scale(row) writes work.scale, equations(row) returns what
+// `accumulate` calls, and finish(row, t'y, last number of B'y) takes the minimum and what a bias needs.
+template <bool Weighted, class T, class Scale, class Equations, class Finish>
 inline void dual_rows(const Csr<T>& entries, const T* other, T* factors, const Workspace<T>& work, std::int64_t k,
-                      bool with_bias, std::int64_t begin, std::int64_t end, const Scale& scale, const Target& target,
-                      const Finish& finish) {
+                      bool with_bias, std::int64_t begin, std::int64_t end, const Scale& scale,
+                      const Equations& equations, const Finish& finish) {
     constexpr int W = lanes<T>;
     constexpr std::int64_t step = W > block_rows ? W : block_rows;
     for (std::int64_t size = dual_step; dual_size(size, k); size += dual_step) {
@@ -96,17 +107,21 @@ inline void dual_rows(const Csr<T>& entries, const T* other, T* factors, const W
             if (ready >= 0) {
                 scale(ready);
                 dual_system<Weighted>(entries, ready, other, work, k, with_bias, width,
-                                      work.grams + count * work.gram_size, target(ready), ahead);
+                                      work.grams + count * work.gram_size, equations(ready), ahead);
                 rows[count++] = ready;
             }
             ready = row;
             if (count < W && (row < end || count == 0)) continue;
             solve_dual(work, count, size, width);
             for (int lane = 0; lane < count; ++lane) {
-                scale(rows[lane]);
+                const std::int64_t solved = rows[lane], length = entries.indptr[solved + 1] - entries.indptr[solved];
                 const T* targets = work.grams + lane * work.gram_size + width * width;
-                dual_factors<Weighted>(entries, rows[lane], other, work, k, lane, targets, factors + rows[lane] * k);
-                finish(rows[lane], lane, targets);
+                double minimum = 0;
+                for (std::int64_t p = 0; p < length; ++p)
+                    minimum += static_cast<double>(work.solution[p][lane]) * targets[p];
+                scale(solved);
+                finish(solved, minimum,
+                       dual_factors(entries, solved, other, work, k, lane, equations(solved), factors + solved * k));
             }
             count = 0;
         }

@@ -8,12 +8,6 @@
 
 namespace lowrank::LOWRANK_ISA {
 
-// v (1 - a.m)^2 is the square of a target root(v) with factors root(v) m.
-template <class T>
-inline T root(T weight) {
-    return weight == 1 ? weight : static_cast<T>(__builtin_sqrt(weight));
-}
-
 // Gathers a row's entries, root(v) m, tile by tile, multiplies them by a vector of work.width numbers, and calls
 // use(first entry, number of entries, products).
 template <class T, class Use>
@@ -79,6 +73,16 @@ inline void solve_interactions(const ImplicitProblem<T>& problem, const Workspac
         for (int l = 0; problem.right != nullptr && l < batch.count; ++l)
             systems.right(i)[0][l] += problem.right[batch.row[l] * problem.k + i];
     }
+    if (problem.nonnegative) {
+        solve_nonnegative(work, problem.k, batch.row, batch.count, problem.factors);
+        for (int l = 0; l < batch.count; ++l) {
+            const std::int64_t row = batch.row[l];
+            T* factors = problem.factors + row * problem.k;
+            problem.objective[row] = batch.sum_squares[l] - store_nonnegative(work, problem.k, l, factors);
+        }
+        batch.count = 0;
+        return;
+    }
     factor(systems);
     V gain{};
     for (std::int64_t i = 0; i < systems.size; ++i) {
@@ -117,22 +121,21 @@ void implicit_rows(const ImplicitProblem<T>& problem, std::int64_t begin, std::i
     const std::int64_t k = problem.k;
     work.prepare(k, problem.gram);
     for (std::int64_t j = k; j < work.width; ++j) work.turned[j] = 0;
-    const auto target = [&](std::int64_t row) {
-        return [&problem, row](std::int64_t place, std::int64_t) { return root(problem.weights.value(row, place)); };
+    const auto equations = [&](std::int64_t row) {  // v (1 - a.m)^2 has the target root(v)
+        return [&problem, row](std::int64_t place, std::int64_t) {
+            const T weight = root(problem.weights.value(row, place));
+            return Equation<T>{weight, weight};
+        };
     };
     const auto scale = [&](std::int64_t row) {
         for (std::int64_t j = 0; j < k; ++j)
             work.scale[j] = static_cast<T>(1 / __builtin_sqrt(problem.gram[j * k + j] + problem.penalty[row]));
     };
-    const bool dual = problem.right == nullptr && problem.residual == nullptr && is_diagonal(problem.gram, k);
+    const bool is_plain = problem.right == nullptr && problem.residual == nullptr && !problem.nonnegative;
+    const bool dual = is_plain && is_diagonal(problem.gram, k);
     if (dual)
-        dual_rows<true>(problem.weights, problem.other, problem.factors, work, k, false, begin, end, scale, target,
-                  [&](std::int64_t row, int lane, const T* targets) {
-                      const std::int64_t n = problem.weights.indptr[row + 1] - problem.weights.indptr[row];
-                      problem.objective[row] = 0;
-                      for (std::int64_t p = 0; p < n; ++p)
-                          problem.objective[row] += static_cast<double>(work.solution[p][lane]) * targets[p];
-                  });
+        dual_rows<true>(problem.weights, problem.other, problem.factors, work, k, false, begin, end, scale, equations,
+                        [&](std::int64_t row, double minimum, double) { problem.objective[row] = minimum; });
     Batch<T> batch;
     for (std::int64_t row = begin; row < end; ++row) {
         if (dual && dual_size(problem.weights.indptr[row + 1] - problem.weights.indptr[row], k)) continue;
@@ -141,7 +144,7 @@ void implicit_rows(const ImplicitProblem<T>& problem, std::int64_t begin, std::i
         batch.sum_squares[batch.count++] =
             problem.residual != nullptr
                 ? accumulate_block(problem, row, work, gram)
-                : accumulate<T, true>(problem.weights, row, problem.other, k, k, work, gram, target(row)).squares;
+                : accumulate<T, true>(problem.weights, row, problem.other, k, k, work, gram, equations(row)).squares;
         if (batch.count == lanes<T>) solve_interactions(problem, work, batch);
     }
     solve_interactions(problem, work, batch);

@@ -35,10 +35,11 @@ struct Csr {
 
 // One half-sweep of alternating least squares: for each row u with observations (i, x_ui)
 //
-//   minimise  sum_i (x_ui - shift - other_bias_i - a_u . m_i - b_u)^2
+//   minimise  sum_i w_ui (x_ui - shift - other_bias_i - a_u . m_i - b_u)^2
 //             + penalty_u |a_u|^2 + bias_penalty_u b_u^2
 //
-// over a_u (k numbers) and, with fit_bias, over b_u. Rows without observations become zero.
+// over a_u (k numbers; with `nonnegative` none below zero) and, with fit_bias, over b_u. Rows without observations
+// become zero.
 template <class T>
 struct AlsProblem {
     Csr<T> ratings;
@@ -46,12 +47,14 @@ struct AlsProblem {
     const T* other_bias;    // n_cols, the fixed biases c_i
     const T* penalty;       // n_rows
     const T* bias_penalty;  // n_rows
-    T* factors;             // n_rows x k, out
+    T* factors;             // n_rows x k, out; with `nonnegative` also in, where the search starts
     T* bias;                // n_rows, out
     double* objective;      // n_rows, out: the row's minimum, penalties included
     double shift;
     std::int64_t k;
     bool fit_bias;
+    const T* weights;  // one for each observation; or null for ones
+    bool nonnegative;
 };
 
 // One half-sweep of implicit alternating least squares: for each row u with interactions i of weight v_ui
@@ -59,7 +62,7 @@ struct AlsProblem {
 //   minimise  sum_i v_ui (1 - a_u . m_i)^2 + a_u' gram a_u + penalty_u |a_u|^2 - 2 right_u . a_u
 //
 // With residuals root(v_ui) (t_ui - a_u . m_i) of the given factors, t_ui replaces 1, and the residuals become those of
-// the new factors.
+// the new factors. With `nonnegative`, over a_u >= 0, without residuals.
 template <class T>
 struct ImplicitProblem {
     Csr<T> weights;
@@ -67,10 +70,11 @@ struct ImplicitProblem {
     const T* gram;      // k x k, symmetric
     const T* penalty;   // n_rows
     const T* right;     // n_rows x k, or null for zeros
-    T* factors;         // n_rows x k, out; with residuals also in
+    T* factors;         // n_rows x k, out; with residuals or `nonnegative` also in
     double* objective;  // n_rows, out: the row's minimum
     std::int64_t k;
     T* residual;  // one for each entry, in and out; or null
+    bool nonnegative;
 };
 
 // A pseudo-random function of 64 bits: SplitMix64 of Steele, Lea and Flood (2014). Inlined, so that each instruction

@@ -35,13 +35,16 @@ struct Workspace {
     std::int64_t gram_size;            // numbers in one row's normal equations
     T* tile;
     T* targets;  // of the rows of the tile
+    T* roots;    // of their weights
     T* start;    // width x width: what each row's Gram matrix starts from
     T* turned;   // a transposed tile (dual.hpp)
     T* scale;    // of its rows
     T* grams;
     V* solution;
-    V* line;  // of the inverse (posterior.hpp)
-    LaneSystems<T> systems;
+    V* line;   // of the inverse (posterior.hpp), or the gradient (nonnegative.hpp)
+    V* free;   // which unknowns are not at zero (nonnegative.hpp)
+    V* wrong;  // and which have the wrong sign
+    LaneSystems<T> systems, reduced;
     std::size_t bytes;
 
     Workspace(std::int64_t k, void* memory, std::int64_t more = 0) {
@@ -57,14 +60,19 @@ struct Workspace {
         systems.size = round_up(k + more, panel);
         tile = scratch.take<T>(room * width);
         targets = scratch.take<T>(room + W);
+        roots = scratch.take<T>(room + W);
         start = scratch.take<T>(width * width);
         turned = scratch.take<T>((k + 1) * width);
         scale = scratch.take<T>(k + 1);
         solution = scratch.take<V>(most);
         line = scratch.take<V>(most);
+        free = scratch.take<V>(most);
+        wrong = scratch.take<V>(most);
         systems.inverse_diagonal = scratch.take<V>(most);
         systems.cells = scratch.take<V>(LaneSystems<T>::cell_count(most));
         grams = scratch.take<T>(gram_size * W);
+        reduced.inverse_diagonal = scratch.take<V>(most);
+        reduced.cells = scratch.take<V>(LaneSystems<T>::cell_count(most));
         bytes = reinterpret_cast<std::size_t>(scratch.next);  // of a layout that starts at null
     }
 
@@ -85,8 +93,14 @@ template <class T>
     for (; j < k; ++j) to[j] = from[j] * factor;
 }
 
+// The equation root (m . a + b) = target of an entry, with the root of its weight.
+template <class T>
+struct Equation {
+    T target, root;
+};
+
 struct TargetSums {
-    double sum = 0, squares = 0;
+    double sum = 0, squares = 0, weight = 0;
 
     // Adds n targets, in the lanes of a register; there is room for a register's lanes more.
     template <class T>
@@ -103,24 +117,38 @@ struct TargetSums {
             sum += sums[i];
             squares += all[i];
         }
+        weight += static_cast<double>(n);
+    }
+
+    // Adds n targets with the roots of their weights, by which they are multiplied.
+    template <class T>
+    void add(const T* targets, const T* roots, std::int64_t n) {
+        for (std::int64_t p = 0; p < n; ++p) {
+            const double target = targets[p], root = roots[p];
+            sum += root * target;
+            squares += target * target;
+            weight += root * root;
+        }
     }
 };
 
 // Vectors of k factors and where to gather them: n rows of `width` numbers, and the rows of their sums times
-// the targets and of their sums.
+// the targets and of their sums. If Weighted, the vectors are multiplied by the roots of the weights, and those in
+// the last sums by the weights.
 template <class T>
 struct Gathering {
     const T* other;
     std::int64_t step;  // between vectors of `other`
     const std::int32_t* indices;
     const T* targets;
+    const T* roots;
     std::int64_t n;
     T* tile;
     T* sums;
     std::int64_t width;
 };
 
-// Cols times N factors from j on; if Weighted, times the targets.
+// Cols times N factors from j on.
 template <class T, bool Weighted, int Cols, int N>
 inline void gather_strip(const Gathering<T>& to, std::int64_t j) {
     Vec<T, N> wanted[Cols], all[Cols];
@@ -134,10 +162,15 @@ inline void gather_strip(const Gathering<T>& to, std::int64_t j) {
         const Vec<T, N> target = broadcast<T, N>(to.targets[p]);
         unrolled<Cols>([&](auto c) __attribute__((always_inline)) {
             Vec<T, N> v = load<T, N>(row + c * N);
-            if constexpr (Weighted) v *= target;
+            if constexpr (Weighted) {
+                const Vec<T, N> root = broadcast<T, N>(to.roots[p]);
+                v *= root;
+                all[c] = add_product<T, N>(all[c], v, root);
+            } else {
+                all[c] += v;
+            }
             store<T, N>(packed + c * N, v);
             wanted[c] = add_product<T, N>(wanted[c], v, target);
-            all[c] += v;
         });
     }
     for (int c = 0; c < Cols; ++c) {
@@ -157,12 +190,12 @@ inline void gather(const Gathering<T>& to, std::int64_t k, std::int64_t j = 0) {
 }
 
 // The Gram matrix of one row's data, added to work.start, and behind it the sums of the factors times the
-// targets, and of the factors: vectors of k at a distance of `step` in `other`, if Weighted times their
-// targets. target(place, column) returns an entry's target.
-template <class T, bool Weighted, class Target>
+// targets, and of the factors: vectors of k at a distance of `step` in `other`, if Weighted times the roots of the
+// weights. equation(place, column) returns an entry's Equation.
+template <class T, bool Weighted, class EquationOf>
 [[gnu::always_inline]] inline TargetSums accumulate(const Csr<T>& ratings, std::int64_t row, const T* other,
                                                     std::int64_t step, std::int64_t k, const Workspace<T>& work,
-                                                    T* gram, const Target& target) {
+                                                    T* gram, const EquationOf& equation) {
     const std::int64_t begin = ratings.indptr[row], end = ratings.indptr[row + 1];
     const std::int64_t stored = ratings.indptr[ratings.n_rows];
     const std::int32_t* indices = ratings.indices;
@@ -172,9 +205,14 @@ template <class T, bool Weighted, class Target>
     std::int64_t start = begin;
     do {
         const std::int64_t n = end - start < work.tile_rows ? end - start : work.tile_rows;
-        for (std::int64_t p = 0; p < n; ++p) work.targets[p] = target(start + p, indices[start + p]);
-        found.add(work.targets, n);
-        gather<T, Weighted>({other, step, indices + start, work.targets, n, work.tile, sums, work.width}, k);
+        for (std::int64_t p = 0; p < n; ++p) {
+            const Equation<T> entry = equation(start + p, indices[start + p]);
+            work.targets[p] = entry.target;
+            if constexpr (Weighted) work.roots[p] = entry.root;
+        }
+        if constexpr (Weighted) found.add(work.targets, work.roots, n);
+        else found.add(work.targets, n);
+        gather<T, Weighted>({other, step, indices + start, work.targets, work.roots, n, work.tile, sums, work.width}, k);
         std::int64_t first = start + n > work.fetched ? start + n : work.fetched;
         work.fetched = start + n + work.ahead < stored ? start + n + work.ahead : stored;
         for (; first + n < work.fetched; ++first)

@@ -179,12 +179,13 @@ void posterior_rows(const PosteriorProblem<T>& problem, std::int64_t begin, std:
         const int count = static_cast<int>(end - first < lanes<T> ? end - first : lanes<T>);
         TargetSums sums[lanes<T>];
         for (int l = 0; l < count; ++l) {
-            const auto target = [&](std::int64_t place, std::int64_t column) {
-                return static_cast<T>(problem.ratings.value(first + l, place) - problem.shift) -
-                       problem.other_bias[column * problem.bias_step];
+            const auto equation = [&](std::int64_t place, std::int64_t column) {
+                const T target = static_cast<T>(problem.ratings.value(first + l, place) - problem.shift) -
+                                 problem.other_bias[column * problem.bias_step];
+                return Equation<T>{target, 1};
             };
             sums[l] = accumulate<T, false>(problem.ratings, first + l, problem.other, problem.step, problem.k, work,
-                                           work.grams + l * work.gram_size, target);
+                                           work.grams + l * work.gram_size, equation);
         }
         assemble(problem, first, count, work, sums);
         solve_posteriors(problem, work, first, count, sums);

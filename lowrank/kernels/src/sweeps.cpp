@@ -13,15 +13,18 @@ namespace {
 template <class T>
 void als_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> data, In2<T> other,
                     In1<T> other_bias, double shift, In1<T> penalty, In1<T> bias_penalty, bool fit_bias,
-                    Out2<T> factors, Out1<T> bias, Out1<double> objective, int threads) {
+                    Out2<T> factors, Out1<T> bias, Out1<double> objective, int threads,
+                    std::optional<In1<T>> weights, bool nonnegative) {
     const std::int64_t n_rows = factors.shape(0), n_cols = other.shape(0);
+    require(!weights || weights->size() == indices.size(), "weights must have one number per entry");
     require(factors.shape(1) == other.shape(1), "factors and other must have the same number of columns");
     require(static_cast<std::int64_t>(other_bias.size()) == n_cols, "other_bias must have one entry per row of other");
     for (std::size_t size : {penalty.size(), bias_penalty.size(), bias.size(), objective.size()})
         require(static_cast<std::int64_t>(size) == n_rows, "penalties, bias and objective must have one entry per row");
     const AlsProblem<T> problem{csr<T>(indptr, indices, data, n_rows, n_cols), other.data(), other_bias.data(),
                                 penalty.data(), bias_penalty.data(), factors.data(), bias.data(),
-                                objective.data(), shift, static_cast<std::int64_t>(other.shape(1)), fit_bias};
+                                objective.data(), shift, static_cast<std::int64_t>(other.shape(1)), fit_bias,
+                                weights ? weights->data() : nullptr, nonnegative};
     const nb::gil_scoped_release release;
     const Kernels<T>& kernel = kernels<T>();
     on_rows(indptr.data(), n_rows, active->batch_rows, threads, kernel.sweep_workspace(problem.k),
@@ -31,17 +34,18 @@ void als_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<
 template <class T>
 void implicit_half_sweep(In1<std::int64_t> indptr, In1<std::int32_t> indices, Values<T> data, In2<T> other,
                          In2<T> gram, In1<T> penalty, Out2<T> factors, Out1<double> objective, int threads,
-                         std::optional<In2<T>> right, std::optional<Out1<T>> residual) {
+                         std::optional<In2<T>> right, std::optional<Out1<T>> residual, bool nonnegative) {
     const std::size_t n_rows = factors.shape(0), k = other.shape(1);
     require(!right || (right->shape(0) == n_rows && right->shape(1) == k), "right must be of the shape of factors");
     require(!residual || residual->size() == indices.size(), "residual must have one number per entry");
+    require(!residual || !nonnegative, "non-negative factors are not solved for in blocks");
     require(factors.shape(1) == k, "factors and other must have the same number of columns");
     require(gram.shape(0) == k && gram.shape(1) == k, "gram must be square, of the length of a vector");
     require(penalty.size() == n_rows && objective.size() == n_rows, "penalty and objective must have one entry per row");
     const ImplicitProblem<T> problem{
         csr<T>(indptr, indices, data, static_cast<std::int64_t>(n_rows), static_cast<std::int64_t>(other.shape(0))),
         other.data(), gram.data(), penalty.data(), right ? right->data() : nullptr, factors.data(), objective.data(),
-        static_cast<std::int64_t>(k), residual ? residual->data() : nullptr};
+        static_cast<std::int64_t>(k), residual ? residual->data() : nullptr, nonnegative};
     const nb::gil_scoped_release release;
     const Kernels<T>& kernel = kernels<T>();
     on_rows(indptr.data(), problem.weights.n_rows, active->batch_rows, threads, kernel.sweep_workspace(problem.k),
@@ -110,12 +114,13 @@ void drift_smooth(In1<std::int64_t> indptr, In1<T> gaps, In1<T> data, double noi
 template <class T>
 void add_typed(nb::module_& m) {
     add(m, "als_half_sweep", &als_half_sweep<T>, "indptr", "indices", "data", "other", "other_bias", "shift",
-        "penalty", "bias_penalty", "fit_bias", "factors", "bias", "objective", "threads");
+        "penalty", "bias_penalty", "fit_bias", "factors", "bias", "objective", "threads",
+        nb::arg("weights").noconvert() = nb::none(), nb::arg("nonnegative") = false);
     m.def("implicit_half_sweep", &implicit_half_sweep<T>, nb::arg("indptr").noconvert(), nb::arg("indices").noconvert(),
           nb::arg("data").noconvert(), nb::arg("other").noconvert(), nb::arg("gram").noconvert(),
           nb::arg("penalty").noconvert(), nb::arg("factors").noconvert(), nb::arg("objective").noconvert(),
           nb::arg("threads"), nb::arg("right").noconvert() = nb::none(),
-          nb::arg("residual").noconvert() = nb::none());
+          nb::arg("residual").noconvert() = nb::none(), nb::arg("nonnegative") = false);
     add(m, "posterior_half_sweep", &posterior_half_sweep<T>, "indptr", "indices", "data", "other", "shift", "prior",
         "weight", "prior_right", "noise_variance", "draws", "covariance", "vectors", "objective", "log_det", "threads",
         nb::arg("invert") = true);

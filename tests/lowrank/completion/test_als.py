@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowrank import kernels
 from lowrank.completion.als import BiasedFactors, als_sweeps, biased_start
 
 
@@ -26,15 +27,18 @@ def predictions(f: BiasedFactors) -> np.ndarray:
     return f.mean + f.row_bias[:, None] + f.column_bias + f.row_factors @ f.column_factors.T
 
 
-def objective(X, f: BiasedFactors, lam, g) -> float:
+def objective(X, f: BiasedFactors, lam, g, weights=None, biases=True) -> float:
     """The penalised sum of squares, written down from the docstring of `als_sweeps`."""
     coo = X.tocoo()
     error = coo.data - predictions(f)[coo.row, coo.col]
-    s = X.data.std()
-    value = error @ error
+    w = np.ones(X.nnz) if weights is None else weights
+    mean = np.average(X.data, weights=w) if biases else 0.0
+    s = np.sqrt(np.average((X.data - mean) ** 2, weights=w))
+    value = w @ error**2
     sides = [(0, f.row_factors, f.row_bias), (1, f.column_factors, f.column_bias)]
     for axis, factors, bias in sides:
-        n = np.maximum(np.bincount(coo.coords[axis], minlength=len(bias)), 1)
+        n = np.bincount(coo.coords[axis], weights=w, minlength=len(bias))
+        n = np.where(n > 0, n, 1)
         value += lam * (n**g) @ (s * (factors**2).sum(axis=1) + bias**2)
     return float(value)
 
@@ -199,3 +203,102 @@ def test_a_start_of_another_shape_raises():
     start = next(als_sweeps(X, 2, regularization=0.4)).factors
     with pytest.raises(ValueError, match=r"column factors of shape \(30, 3\); got \(30, 2\)"):
         next(als_sweeps(X, 3, regularization=0.4, start=start))
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("g", [0.0, 0.5, 1.0])
+def test_weighted_objective_is_the_formula_and_never_rises(nonnegative, biases, g):
+    X, _ = observed()
+    np.abs(X.data, out=X.data)
+    weights = np.random.default_rng(1).exponential(size=X.nnz)
+    options = {"biases": biases, "weights": weights, "nonnegative": nonnegative}
+    previous = np.inf
+    sweeps = als_sweeps(X, 3, regularization=0.4, count_power=g, **options)
+    for sweep in islice(sweeps, 15):
+        reached = objective(X, sweep.factors, 0.4, g, weights, biases)
+        assert sweep.objective == pytest.approx(reached, rel=1e-9)
+        assert sweep.half_objective <= previous * (1 + 1e-12)
+        assert sweep.objective <= sweep.half_objective * (1 + 1e-12)
+        previous = sweep.objective
+        if nonnegative:
+            assert sweep.factors.row_factors.min() >= 0
+            assert sweep.factors.column_factors.min() >= 0
+
+
+@pytest.mark.parametrize("biases", [False, True])
+def test_a_weight_of_two_is_an_entry_twice(biases):
+    X, _ = observed(seed=3)
+    twice = np.full(X.nnz, 2.0)
+    options = {"regularization": 0.3, "count_power": 1.0, "biases": biases}
+    once, weighted = (
+        next(islice(als_sweeps(X, 2, weights=w, **options), 300, None)) for w in (None, twice)
+    )
+    assert weighted.objective == pytest.approx(2 * once.objective, rel=1e-6)
+    np.testing.assert_allclose(
+        predictions(weighted.factors), predictions(once.factors), rtol=0, atol=1e-3
+    )
+
+
+def test_entries_of_weight_zero_have_no_influence():
+    X, _ = observed(seed=4)
+    weights = np.where(np.random.default_rng(2).random(X.nnz) < 0.3, 0.0, 1.0)
+    changed = X.copy()
+    changed.data[weights == 0] = 1e3
+    rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[weights > 0]
+    kept = sp.csr_array((X.data[weights > 0], (rows, X.indices[weights > 0])), shape=X.shape)
+    kept.sort_indices()
+    weighted = next(islice(als_sweeps(changed, 2, regularization=0.3, weights=weights), 60, None))
+    without = next(islice(als_sweeps(kept, 2, regularization=0.3), 60, None))
+    assert weighted.objective == pytest.approx(without.objective, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_nonnegative_factors_of_a_nonnegative_product_are_found(dtype):
+    rng = np.random.default_rng(0)
+    full = (rng.exponential(size=(60, 3)) @ rng.exponential(size=(3, 40))).astype(dtype)
+    X = sp.csr_array(np.where(rng.random(full.shape) < 0.7, full, 0))
+    sweeps = als_sweeps(X, 3, regularization=1e-4, biases=False, nonnegative=True)
+    sweep = next(islice(sweeps, 200, None))
+    assert np.abs(predictions(sweep.factors) - full).max() < 0.05 * full.max()
+    assert sweep.factors.row_factors.dtype == dtype
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_coded_matrices_take_weights(nonnegative):
+    X, _ = observed(dtype=np.float32)
+    X.data = np.abs(np.round(X.data))
+    levels, codes = np.unique(X.data, return_inverse=True)
+    arrays = kernels.csr_arrays(X)
+    coded = kernels.CodedMatrix(
+        arrays.indptr,
+        arrays.indices,
+        codes.astype(np.uint8),
+        kernels.padded(levels),
+        X.shape[1],
+    )
+    weights = np.random.default_rng(1).exponential(size=X.nnz).astype(np.float32)
+    options = {"regularization": 0.4, "weights": weights, "nonnegative": nonnegative}
+    plain, from_codes = (next(als_sweeps(matrix, 3, **options)) for matrix in (X, coded))
+    np.testing.assert_allclose(
+        predictions(plain.factors), predictions(from_codes.factors), rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones(3), r"one number for each entry, shape \(\d+,\); got \(3,\)"),
+        (-1.0, r"not negative; got -1.0 at entry 5"),
+        (np.nan, r"finite and not negative; got nan at entry 5"),
+        (0.0, "at least one positive number; all are 0"),
+    ],
+)
+def test_bad_weights_raise(weights, message):
+    X, _ = observed()
+    if not isinstance(weights, np.ndarray):
+        bad = weights
+        weights = np.full(X.nnz, 0.0 if bad == 0 else 1.0)
+        weights[5] = bad
+    with pytest.raises(ValueError, match=message):
+        next(als_sweeps(X, 2, regularization=1.0, weights=weights))

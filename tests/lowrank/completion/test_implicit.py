@@ -226,3 +226,40 @@ def test_folded_rows_leave_unknown_columns_out_and_are_pulled_to_points():
         system = mine.T @ mine + 0.1 * Y.T @ Y + penalty * np.eye(3)
         right = mine.sum(axis=0) + penalty * points[row]
         np.testing.assert_allclose(found[row], np.linalg.solve(system, right), atol=1e-9)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    k=st.integers(1, 9),
+    regularization=st.floats(0.01, 3),
+    weight=st.floats(0.001, 2),
+)
+def test_nonnegative_factors_lower_the_same_objective(seed, k, regularization, weight):
+    W, previous = interactions(seed=seed), np.inf
+    options = {"regularization": regularization, "unobserved_weight": weight, "nonnegative": True}
+    for sweep in islice(implicit_sweeps(W, k, **options, random_state=seed), 4):
+        factors = sweep.row_factors, sweep.column_factors
+        assert min(side.min() for side in factors) >= 0
+        reached = objective(W, *factors, regularization, weight, 1.0)
+        assert sweep.objective == pytest.approx(reached, rel=1e-9)
+        assert sweep.objective <= sweep.half_objective * (1 + 1e-12) <= previous * (1 + 2e-12)
+        previous = sweep.objective
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_nonnegative_rows_are_solved_again_from_their_interactions(dtype):
+    W = interactions(dtype=dtype)
+    options = {"regularization": 0.1, "unobserved_weight": 0.2, "nonnegative": True}
+    sweep = next(islice(implicit_sweeps(W, 4, **options), 300, None))
+    rows = solve_interactions(kernels.csr_arrays(W), sweep.column_factors, **options)
+    np.testing.assert_allclose(rows, sweep.row_factors, atol=1e-3)
+
+
+def test_nonnegative_starts_keep_the_longest_columns_and_must_not_be_negative():
+    W = interactions()
+    options = {"regularization": 0.1, "unobserved_weight": 0.2, "nonnegative": True}
+    start = np.abs(np.random.default_rng(0).normal(size=(20, 6)))
+    sweep = next(implicit_sweeps(W, 4, **options, start=start))
+    assert sweep.column_factors.shape == (20, 4)
+    with pytest.raises(ArgumentError, match="start must not be negative; got -1"):
+        next(implicit_sweeps(W, 4, **options, start=-np.ones((20, 4))))
