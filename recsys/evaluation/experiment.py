@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from lowrank.kernels import pieces
+from lowrank.kernels.topk import Ties
 from recsys.data.ratings import Ratings, has_items
 from recsys.errors import DataError, check_whole
 from recsys.evaluation.metrics import (
@@ -74,6 +75,8 @@ class WithoutFeatures:
 ModelLike = Model | Recommender | WithoutFeatures | str
 _BLOCK = 2**20  # recommendations measured together
 _BINS = 40  # bins of the histogram of residuals
+# The order of equal scores has another seed: else candidates would precede the relevant items.
+_OF_CANDIDATES = 0x5EED
 
 
 def evaluate(
@@ -350,8 +353,9 @@ def sample_candidates(
     """Draw candidates: each user's relevant items, and n others that the user has not rated.
 
     The others are drawn without replacement from the `allowed` items, a bool ndarray of shape
-    (n_items,), by default all. A user with fewer than n unrated items gets all of them. Each user's
-    generator is seeded by `random_state` and the user's index.
+    (n_items,), by default all. A user with fewer than n unrated items gets all of them. The draw
+    depends on the ids of the user and the items and on `random_state`, not on the order of ids, so
+    that a saved model and a new one rank the same candidates.
 
     Sampled metrics differ from those over all items, and may order models differently: they measure
     how well a model separates relevant items from random ones.
@@ -370,26 +374,28 @@ def sample_candidates(
     def row(ratings: Ratings, user: int) -> NDArray[np.int32]:
         return np.asarray(ratings.indices[ratings.indptr[user] : ratings.indptr[user + 1]])
 
-    never = np.flatnonzero([] if allowed is None else ~allowed).astype(np.int32)
+    item_hashes = split.test.items.hashes
+    user_hashes = split.test.users.hashes
+    draws = user_ties(item_hashes, user_hashes, random_state + _OF_CANDIDATES)
     counts = np.diff(relevant.indptr)
     rows = [relevant.indices[:0]] * relevant.n_users
     for user in np.flatnonzero(counts).tolist():
-        rated = np.concatenate([row(split.test, user), never])
+        eligible = np.ones(relevant.n_items, np.bool_) if allowed is None else allowed.copy()
+        eligible[row(split.test, user)] = False
         if split.repeats == "drop":
-            rated = np.concatenate([row(split.seen, user), rated])
-        drawn = draw_items(np.random.default_rng([random_state, user]), relevant.n_items, n, rated)
+            eligible[row(split.seen, user)] = False
+        drawn = draw_items(draws, user, np.flatnonzero(eligible), n)
         rows[user] = np.concatenate([row(relevant, user), drawn])
     indptr = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     return CsrPairs(indptr, np.concatenate(rows))
 
 
-def draw_items(
-    rng: np.random.Generator, n_items: int, n: int, rated: NDArray[np.int32]
-) -> NDArray[np.int32]:
-    """Draw n different items that are not rated."""
-    # At most len(rated) of the drawn items are rated, so n others remain.
-    drawn = rng.choice(n_items, min(n + len(rated), n_items), replace=False)
-    return drawn[~np.isin(drawn, rated)][:n].astype(np.int32)
+def draw_items(draws: Ties, user: int, eligible: Indices, n: int) -> NDArray[np.int32]:
+    """Draw n of the eligible items, or all if they are fewer: the first in the user's order."""
+    places = draws.places(np.full(len(eligible), user), eligible)
+    if n < len(eligible):
+        eligible = eligible[np.argpartition(places, n)[:n]]
+    return eligible.astype(np.int32)
 
 
 class _Among:

@@ -11,6 +11,7 @@ import recsys.evaluation.experiment
 import recsys.topn
 from recsys.data.encoder import with_features
 from recsys.data.features import Features
+from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, NotFittedError
 from recsys.evaluation import (
@@ -34,6 +35,7 @@ from recsys.evaluation.statistics import holm, sign_flip
 from recsys.models.als import ALS
 from recsys.models.baselines import Bias, Popular, Random
 from recsys.recommender import Recommender
+from recsys.topn import user_ties
 
 
 @pytest.fixture
@@ -485,12 +487,36 @@ def test_sampled_candidates_are_ranked_among_themselves(split, model):
         assert value == len(set(ranked) & set(liked.tolist())) / 4
 
 
-def test_candidates_are_different_items_that_are_not_rated():
-    rated = np.arange(0, 2000, 2, dtype=np.int32)
-    drawn = draw_items(np.random.default_rng(0), 20_000, 500, rated)
-    assert len(set(drawn.tolist())) == 500
-    assert not set(drawn.tolist()) & set(rated.tolist())
-    assert abs(drawn.mean() - 10_500) < 1000
+def candidates_by_id(parts):
+    """Return the candidates of each user with test ratings, as sets of texts."""
+    test = parts[1]
+    drawn = sample_candidates(Split(*parts), test, 3, random_state=2)
+    items = test.items.values.cast(pl.String).gather(drawn.indices).to_list()
+    ends = zip(test.users, drawn.indptr[:-1], drawn.indptr[1:], strict=True)
+    return {str(user): {*items[start:end]} for user, start, end in ends if end > start}
+
+
+def test_candidates_depend_on_ids_and_not_on_their_order(split):
+    users, items = (ids.values.cast(pl.String) for ids in (split.train.users, split.train.items))
+    as_texts = [part.relabelled(users, items) for part in split]  # "10" comes before "9"
+    more_users = split.train.users.union([-7, 99])
+    with_others = [part.renumbered(more_users, part.items) for part in split]
+    expected = candidates_by_id([*split])
+    assert len(expected) > 30
+    assert candidates_by_id(as_texts) == expected
+    assert candidates_by_id(with_others) == expected
+
+
+def test_candidates_of_all_users_are_spread_over_the_items():
+    n_items = 4_000
+    users = Ids(pl.Series(range(300)), "user")
+    items = Ids(pl.Series(range(n_items)), "item")
+    draws = user_ties(items.hashes, users.hashes, 3)
+    eligible = np.arange(1, n_items, 2)
+    drawn = np.concatenate([draw_items(draws, user, eligible, 50) for user in range(300)])
+    assert (drawn % 2 == 1).all()
+    assert abs(drawn.mean() - n_items / 2) < 40
+    assert len(np.unique(drawn)) > 0.99 * len(eligible)
 
 
 @pytest.mark.parametrize("n", [0, -1])
