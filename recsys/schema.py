@@ -45,6 +45,7 @@ from recsys.data.feedback import Feedback, Kind
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings
 from recsys.data.rows import Policy, check_scale
+from recsys.data.split_parts import SPLIT_FORMAT, PartReading
 from recsys.errors import ModelFileError, RecsysError
 from recsys.models.base import Model
 from recsys.models.registry import MODELS
@@ -71,8 +72,6 @@ if TYPE_CHECKING:
 INDEX_FORMAT = "recsys-lsi"
 SPARK_FORMAT = "recsys-spark-model"  # written by `recsys.spark`, and loaded without a cluster too
 MEASURED = "metrics.json"
-SPLIT_MANIFEST = "split.json"
-SPLIT_FORMAT: Literal["recsys-split"] = "recsys-split"
 _FEW_TEXTS = 2**16  # maximum number of texts that Python slices faster than polars
 ATTEMPTS = 20
 """Maximum number of times to read a directory that is replaced again and again."""
@@ -309,7 +308,7 @@ class SplitManifest(Struct, frozen=True, kw_only=True):
     counts: dict[str, int] = {}
     files: list[PartName] = []
     folds: list[FoldName] = []
-    weighted: bool = False  # the files have a column "weight"
+    reading: PartReading = PartReading()
 
 
 def read_document(file: Path) -> dict[str, Any]:

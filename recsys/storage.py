@@ -54,6 +54,7 @@ from recsys.atomic import hidden_names, put_in_place, recover, unfinished_direct
 from recsys.data.features import Features
 from recsys.data.ids import joined_texts
 from recsys.data.ratings import Ratings
+from recsys.data.split_parts import COUNTS, SPLIT_FORMAT, SPLIT_MANIFEST, PartReading
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.messages import system_reason
 from recsys.models.registry import MODELS, model_class
@@ -358,7 +359,7 @@ def save_split(
             (folder / name).mkdir()
             _write_split(split, folder / name, form, features, keep_columns)
         manifest = schema.SplitManifest(package_version=recsys.__version__, folds=names)
-        (folder / schema.SPLIT_MANIFEST).write_bytes(schema.to_json(manifest))
+        (folder / SPLIT_MANIFEST).write_bytes(schema.to_json(manifest))
 
 
 def _write_split(
@@ -377,11 +378,12 @@ def _write_split(
                 f"got {value!r}."
             )
     names = [f"{name}.{form}" for name in _PARTS[: len(split.parts)]]
-    weighted = split.train.implicit and split.train.as_interactions().weighted
+    reading = PartReading.of(split.train, split.parts)
     for name, ratings in zip(names, split.parts, strict=True):
         frame = ratings.to_frame()
-        if ratings.implicit:  # so that they are read as what they are
-            frame = frame.rename({"rating": "weight" if weighted else "count"}, strict=False)
+        if ratings.implicit:
+            column = COUNTS if reading.weight is None else reading.weight
+            frame = frame.rename({"rating": column}, strict=False)
         frame.write_csv(folder / name) if form == "csv" else frame.write_parquet(folder / name)
     check_columns(split.train, keep_columns)
     train = with_columns(split.train, useful_columns(split.train, features, keep_columns))
@@ -401,9 +403,9 @@ def _write_split(
         fingerprint=fingerprint(*split.parts),
         counts=counts,
         files=names,
-        weighted=weighted,
+        reading=reading,
     )
-    (folder / schema.SPLIT_MANIFEST).write_bytes(schema.to_json(manifest))
+    (folder / SPLIT_MANIFEST).write_bytes(schema.to_json(manifest))
 
 
 def check_split_target(path: str | Path, *, overwrite: bool) -> None:
@@ -415,7 +417,7 @@ def check_split_target(path: str | Path, *, overwrite: bool) -> None:
     """
     target = Path(os.path.realpath(path))
     manifest = read_split_manifest(target) if target.is_dir() else None
-    names = [] if manifest is None else [schema.SPLIT_MANIFEST, *manifest.files, *manifest.folds]
+    names = [] if manifest is None else [SPLIT_MANIFEST, *manifest.files, *manifest.folds]
     own = re.compile("|".join(map(re.escape, names)))
     if problem := _obstacle(target, "saved split", manifest is not None, own, overwrite):
         raise DataError(f"The split cannot be saved in {path}: {problem}")
@@ -471,7 +473,7 @@ def read_undisturbed(folder: Path, read: Callable[[Path], T]) -> T:
 def _state(folder: Path) -> tuple[tuple[int, int, int], ...]:
     """Return what changes if another split takes the place of one."""
     entries = []
-    for path in (folder, folder / schema.SPLIT_MANIFEST):
+    for path in (folder, folder / SPLIT_MANIFEST):
         with suppress(OSError):
             status = path.stat()
             is_directory = stat.S_ISDIR(status.st_mode)
@@ -487,8 +489,8 @@ def read_split_manifest(path: str | Path) -> schema.SplitManifest | None:
     ------
     DataError
     """
-    file = Path(path) / schema.SPLIT_MANIFEST
-    if not file.is_file() or schema.SPLIT_FORMAT.encode() not in file.read_bytes():
+    file = Path(path) / SPLIT_MANIFEST
+    if not file.is_file() or SPLIT_FORMAT.encode() not in file.read_bytes():
         return None
     links = sorted(entry.name for entry in Path(path).iterdir() if entry.is_symlink())
     if links:

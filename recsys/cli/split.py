@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -133,11 +133,8 @@ def load_splits(
     from recsys.evaluation.split_files import read_pair, read_split
     from recsys.storage import is_split, split_files
 
-    def read(
-        path: str | Path, *, weight: str | None = None, like: Mapping[str, Any] | None = None
-    ) -> Ratings:
-        own = reader if weight is None else replace(reader, weight_col=weight)
-        return inputs.load_ratings(str(path), own, like)
+    def read(path: str | Path, *, like: Mapping[str, Any] | None = None) -> Ratings:
+        return inputs.load_ratings(str(path), reader, like)
 
     train, test = pair
     if bool(sources) == (train is not None) or (train is None) != (test is None):
@@ -202,10 +199,10 @@ def split(
 
     DIR contains train.csv and test.csv; history.csv, with the other ratings of the users that
     --method users holds out; items.parquet and users.parquet, if there are tables of items or users
-    (of users, the columns that can be features); and split.json, with the method, a fingerprint and
-    counts. With --method k-fold, it contains one directory for each fold. DIR is written to a
-    temporary directory and moved into place when complete. To evaluate models on it, run
-    `recsys evaluate DIR`.
+    (of users, the columns that can be features); and split.json, with the method, a fingerprint,
+    counts, and how the files are read: keep it next to them. With --method k-fold, it contains one
+    directory for each fold. DIR is written to a temporary directory and moved into place when
+    complete. To evaluate models on it, run `recsys evaluate DIR`.
     """
     from recsys.storage import check_split_target, save_split
     from recsys.user_columns import check_columns, useful_columns

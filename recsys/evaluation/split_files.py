@@ -12,10 +12,12 @@ import numpy as np
 
 from recsys.data.ids import Ids
 from recsys.data.ratings import Ratings, has_items, has_ratings
+from recsys.data.split_parts import SPLIT_MANIFEST
 from recsys.errors import DataError, check_choice
 from recsys.evaluation.splits import (
     DESCRIPTIONS,
     NOTHING_KNOWN,
+    PARAMETERS_OF,
     Mask,
     RatingsLike,
     Repeats,
@@ -25,7 +27,6 @@ from recsys.evaluation.splits import (
 )
 from recsys.provenance import fingerprint as fingerprint  # re-exported by the package
 from recsys.readers import as_ratings, read_ratings
-from recsys.schema import SPLIT_MANIFEST
 from recsys.storage import read_split_manifest, read_undisturbed, split_files
 from recsys.storage import save_split as save_split
 
@@ -252,15 +253,14 @@ def _pair(
     if manifest is not None:
         history = history or files.get("history")
         form = Formatter().parse(DESCRIPTIONS.get(manifest.method, ""))
-        needed = ["cut" if name == "moment" else name for _, name, *_ in form if name]
+        needed = [PARAMETERS_OF.get(name, name) for _, name, *_ in form if name]
         if not all(name in manifest.parameters for name in needed):
             raise DataError(f"{folder / SPLIT_MANIFEST} is damaged: it lacks {', '.join(needed)}.")
     names = ("method", "parameters") if manifest else ()
     described: dict[str, Any] = {name: getattr(manifest, name) for name in names}
-    weight = "weight" if manifest is not None and manifest.weighted else None
-    known = read(train, weight=weight)
-    held_out = read(test, weight=weight, like=_like(known))
-    earlier = None if history is None else read(history, weight=weight, like=_like(known))
+    known = read(train)
+    held_out = read(test, like=_like(known))
+    earlier = None if history is None else read(history, like=_like(known))
     if manifest is not None:
         repeats = manifest.repeats
     split = split_from_pair(known, held_out, history=earlier, repeats=repeats, **described)

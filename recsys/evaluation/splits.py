@@ -29,7 +29,7 @@ FOLDS = 5
 DESCRIPTIONS = {
     "random": "{test_fraction:.0%} of the ratings, at random (seed {random_state})",
     "per-user": "{test_fraction:.0%} of each user's ratings, at random (seed {random_state})",
-    "leave-last": "the last {k} of each user's ratings",
+    "leave-last": "each user's last {events}",
     "time": "the ratings since {moment}",
     "k-fold": "fold {fold} of {folds} of the ratings, at random (seed {random_state})",
     "users": "{test_fraction:.0%} of the ratings of {user_fraction:.0%} of the users, who are "
@@ -39,6 +39,8 @@ DESCRIPTIONS = {
     "users-cold": "all ratings of {user_fraction:.0%} of the users, and {test_fraction:.0%} of the "
     "other ratings (seed {random_state})",
 }
+PARAMETERS_OF = {"moment": "cut", "events": "k"}
+"""Parameters that are described in other words."""
 Repeats = Literal["drop", "keep"]
 """Treatment of test pairs of user and item that the training part has, too."""
 
@@ -132,8 +134,12 @@ class Split:
     def description(self) -> str:
         """Description of the test part in words."""
         template = DESCRIPTIONS.get(self.method, "a given pair of data sets")
+        k = self.parameters.get("k", 1)
+        events = "event" if k == 1 else f"{k} events"
+        if self.repeats == "drop":
+            events += " whose item is new to the user"
         moment = shown_time(self.parameters.get("cut", 0))
-        return template.format(**self.parameters, moment=moment)
+        return template.format(**self.parameters, moment=moment, events=events)
 
     def check(self) -> None:
         """Check that the parts do not overlap.

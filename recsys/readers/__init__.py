@@ -40,6 +40,7 @@ from recsys.data.rows import (
     check_policy,
     prepared,
 )
+from recsys.data.split_parts import reading_of_parts
 from recsys.data.times import Moment, seconds_or_null
 from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
@@ -72,6 +73,7 @@ TableSource: TypeAlias = "str | os.PathLike[str] | TableLike"
 """Path of a table of items or users, or a frame."""
 
 _SIDE_TABLES = ("item_table", "user_table")
+_KEPT_OF_PARTS = ("weight", "scale")  # options for parts of a split that updates need, too
 _FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")  # partitioned tables of Hive and Spark
 _OF_A_ROW = re.compile(r", (?:line|row|object) \d+: (?!.*(?:header|--time-format))")
 # With the semicolons of spreadsheets; points are of thousands only in a column that has commas.
@@ -143,7 +145,7 @@ def read_ratings(
     user, item, rating, timestamp, event, event_id, weight : str or int, optional
         Names of columns, needed if the usual names (userId, movieId, asin, stars, timestamp, ...)
         are missing or ambiguous. In a file without header, column numbers from 1. Weights are used
-        only if they are named.
+        only if they are named, or the file is a part of a split of weighted interactions.
     sep : str, optional
         Separator of the columns: one character, "tab" or "::".
     encoding : str, optional
@@ -176,9 +178,12 @@ def read_ratings(
     every |= {"item_table": item_table, "user_table": user_table, **named, **options}
     given = {name: value for name, value in every.items() if value is not None}
     sources = _listed(source)
+    of_parts = _of_parts(sources, given, like, implicit=implicit)
+    given |= {name: of_parts.pop(name) for name in _KEPT_OF_PARTS if name in of_parts}
     chosen = _with_earlier(given, like or {}, sources, query)
     policy, encoding = check_policy(chosen.get("duplicates")), chosen.get("encoding")
-    request = request_of(chosen, given, like, {*options}, implicit=implicit, sep=sep)
+    requested = {**chosen, **of_parts}
+    request = request_of(requested, given, like, {*options}, implicit=implicit, sep=sep)
     rules = request.rules
 
     def pick(names: Sequence[str], where: str) -> Roles:
@@ -252,6 +257,26 @@ def _with_earlier(
         if is_file and not Path(str(place)).exists():
             del earlier[name]  # the model has its own copy of the table
     return completed(given, earlier)
+
+
+def _of_parts(
+    sources: Sequence[str],
+    given: Mapping[str, Any],
+    like: Mapping[str, Any] | None,
+    *,
+    implicit: bool,
+) -> dict[str, Any]:
+    """Return the options for parts of a saved split, apart from those that others decide."""
+    options = reading_of_parts(sources)
+    if implicit or not given.keys().isdisjoint(("rating", "weight", "scale", "event_weights")):
+        decided = {"weight", "feedback"}
+    elif like is not None:  # grades or interactions, as the earlier reading decided
+        decided = {"feedback", "scale"}
+    else:
+        decided = set()
+    if implicit:
+        decided.add("scale")
+    return {name: value for name, value in options.items() if name not in {*decided, *given}}
 
 
 def _in_database(given: TableSource, sources: Sequence[str]) -> TableSource:

@@ -351,8 +351,10 @@ def read_fast(
     ):
         return None
     if kinds.get("rating") == "float":
-        numbers: Any = rows.arrays.get("rating", rows.columns.get("rating"))
-        if not np.isfinite(numbers if rows.levels is None else rows.levels).all():
+        numbers: Any = rows.levels
+        if numbers is None:
+            numbers = np.asarray(rows.arrays.get("rating", rows.columns.get("rating")))
+        if not np.isfinite(numbers).all():
             return None
     for role in strings:
         rows.columns[role] = integers_if_whole(rows.spread().columns[role])
@@ -389,10 +391,12 @@ def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kin
     texts = _sampled(layout, place)
     if role == "rating":
         return "text" if texts and all(map(is_truth, texts)) else "float"
-    if role == "timestamp" and time_format is not None:
-        return time_format if "%" in time_format else "text"
+    if role == "timestamp" and time_format is not None and "%" in time_format:
+        return time_format
+    if role == "timestamp" and all(map(_INTEGER.fullmatch, texts)):
+        return "integer"
     if role == "timestamp":
-        return "integer" if all(map(_INTEGER.fullmatch, texts)) else iso_format(texts) or "text"
+        return (iso_format(texts) if time_format is None else None) or "text"
     if role in OPTIONAL_ROLES:
         return "text"
     return "id" if all(map(CANONICAL_INTEGER.match, texts)) else "name"

@@ -129,7 +129,7 @@ def test_a_folder_with_a_split(run, ratings):
         (["--method", "time"], "the ratings since 2001-"),
         (["--method", "random"], "10% of the ratings, at random (seed 0)"),
         (["--method", "per-user", "--validation-fraction", 0.3], "30% of each user's ratings"),
-        (["--method", "leave-last", "--last", 2], "the last 2 of each user's ratings"),
+        (["--method", "leave-last", "--last", 2], "each user's last 2 events"),
         (["--method", "users"], "20% of the ratings of 10% of the users, who are folded in"),
     ],
 )

@@ -218,6 +218,8 @@ def test_another_seed_holds_out_other_ratings_of_the_same_number(ratings):
 
 def test_the_last_ratings_of_each_user(timed):
     split = leave_last_split(timed, k=2)
+    assert split.description == "each user's last 2 events whose item is new to the user"
+    assert leave_last_split(timed, repeats="keep").description == "each user's last event"
     assert_parted(timed, split)
     for user, rows in timed.to_frame().group_by("user"):
         last = rows.sort("timestamp").tail(min(2, len(rows) - 1))["item"].to_list()

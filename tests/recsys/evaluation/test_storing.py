@@ -15,17 +15,22 @@ from recsys.data.features import Features
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
 from recsys.evaluation import (
+    evaluate,
     fingerprint,
     held_out_users,
     k_fold,
     random_split,
     read_split,
     save_split,
+    shared_test,
+    split_from_pair,
     time_split,
 )
 from recsys.evaluation.split_files import read_pair
 from recsys.readers import read_ratings
+from recsys.recommender import Recommender
 from recsys.storage import split_files
+from recsys.update import reading_of
 
 
 @pytest.fixture
@@ -269,3 +274,94 @@ def test_a_cut_before_the_year_1_is_read_again(tmp_path):
     again = read_split(tmp_path / "s")
     assert (again.parameters, again.description) == (split.parameters, split.description)
     assert again.description == f"the ratings since {cut} s after 1970"
+
+
+def log_of_events(unit="s"):
+    """Return events with quantities, kinds, grades and plays, in the order of time."""
+    rng = np.random.default_rng(0)
+    n = 2_000
+    users = rng.integers(0, 40, n)
+    items = np.where(rng.random(n) < 0.6, users % 4 * 8 + users % 3, rng.integers(0, 32, n))
+    times = 1_700_000_000 + np.sort(rng.integers(0, 200 * 86_400, n))
+    if unit == "d":
+        times = (times - 1_700_000_000) // 86_400
+    quantities = rng.geometric(0.3, n) * np.where(rng.random(n) < 0.03, -1, 1)
+    return pl.DataFrame(
+        {
+            "user": [f"{user:03d}" for user in users],
+            "item": [f"i{item}" if item % 5 else str(item) for item in items],
+            "time": times,
+            "quantity": quantities,
+            "event": rng.choice(["view", "cart", "buy"], n),
+            "grade": np.minimum(100, np.ceil(3 * rng.pareto(0.8, n) + 1)),
+            "plays": np.abs(quantities),
+        }
+    )
+
+
+KINDS = {"event_weights": {"view": 1, "cart": 2, "buy": 5}}
+LOGS = {
+    "weights": ("quantity", {"weight": "quantity"}, "ease"),
+    "kinds": ("event", KINDS, "ease"),
+    "kinds and weights": ("event quantity", {**KINDS, "weight": "quantity"}, "ease"),
+    "ages": ("", {"half_life": "30d"}, "ease"),
+    "grades with a long tail": ("grade", {"scale": (1, 100)}, "bias"),
+    "counts": ("plays", {}, "ease"),
+    "times in days": ("quantity", {"weight": "quantity", "time_format": "d"}, "ease"),
+    "times to come": ("quantity", {"weight": "quantity", "as_of": "2080-01-01"}, "ease"),
+}
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", LOGS)
+@pytest.mark.parametrize("candidates", [None, 5])
+def test_a_split_and_its_files_and_a_model_of_them_have_one_answer(
+    tmp_path, kind, form, candidates
+):
+    columns, options, model = LOGS[kind]
+    frame = log_of_events(options.get("time_format", "s"))
+    if "as_of" in options:
+        frame = frame.with_columns(pl.col("time") + 50 * 365 * 86_400)
+    frame.select("user", "item", "time", *columns.split()).write_csv(tmp_path / "log.csv")
+    split = time_split(read_ratings(tmp_path / "log.csv", **options))
+    save_split(split, tmp_path / "parts", form=form)
+    train, test = (tmp_path / "parts" / f"{name}.{form}" for name in ("train", "test"))
+    fitted = Recommender(model).fit(str(train))
+    held_out = read_ratings(test, like=reading_of(fitted))
+    settings = {"n": 5, "candidates": candidates, "resamples": 0}
+    ways = [
+        evaluate(model, split, **settings),
+        evaluate(model, split_from_pair(train, test), **settings),
+        evaluate(model, read_pair(train, test), **settings),
+        evaluate(
+            {model: fitted}, shared_test({model: fitted.ratings}, held_out).splits, **settings
+        ),
+    ]
+    tables = [way.table.drop("fit_seconds", "recommend_seconds").row(0) for way in ways]
+    assert ways[0].table["ndcg@5"][0] > 0
+    assert tables == tables[:1] * 4
+
+
+def test_a_column_of_weights_is_only_read_as_weights_in_a_split(tmp_path):
+    frame = log_of_events().select("user", "item", "time", "quantity")
+    split = time_split(Ratings.from_frame(frame, weight="quantity"))
+    save_split(split, tmp_path / "parts")
+    train = tmp_path / "parts" / "train.csv"
+    assert "weight = weight" in str(read_ratings(train).source)
+    assert not read_ratings(train, implicit=True).weighted
+    copied = tmp_path / "train.csv"
+    copied.write_bytes(train.read_bytes())
+    assert "rating = weight" in str(read_ratings(copied).source)
+    (tmp_path / "split.json").write_text('{"format": "recsys-split", "files": 3}')
+    with pytest.raises(DataError, match=r"split\.json is damaged"):
+        read_ratings(copied)
+
+
+def test_a_model_of_a_log_reads_the_weights_of_a_part(tmp_path):
+    frame = log_of_events().select("user", "item", "time", "quantity")
+    frame.write_csv(tmp_path / "log.csv")
+    model = Recommender("ease").fit(read_ratings(tmp_path / "log.csv", weight="quantity"))
+    save_split(time_split(model.ratings), tmp_path / "parts")
+    test = read_ratings(tmp_path / "parts" / "test.csv", like=reading_of(model))
+    assert "weight = weight" in str(test.source)
+    assert test.weighted

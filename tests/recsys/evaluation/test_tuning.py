@@ -117,7 +117,7 @@ def test_any_split_may_validate(ratings, tmp_path):
     timed = with_times(ratings)
     last_two = functools.partial(leave_last_split, k=2)
     found = quick("bias", timed, validation=last_two, study=tmp_path / "s")
-    assert found.held_out == "the last 2 of each user's ratings"
+    assert found.held_out == "each user's last 2 events whose item is new to the user"
     assert found.validation_ratings == leave_last_split(timed, 2).without_new().test.n_ratings
     with pytest.raises(DataError, match="differs in its validation part;"):
         quick("bias", timed, validation=leave_last_split, study=tmp_path / "s")

@@ -250,3 +250,14 @@ def test_a_half_life_that_one_far_event_decides_is_an_error(read: Read) -> None:
     with pytest.raises(DataError, match=r"--since 2025-01-01 leaves 1 of 281 events \(ratings"):
         read(content, since="2025")
     assert read(content, since="2025", like={}).nnz == 1
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "d"])
+def test_a_unit_of_times_goes_with_many_different_ratings(tmp_path, unit):
+    seconds = 1_700_006_400 + 86_400 * np.arange(600)
+    times = {"s": seconds, "ms": 1000 * seconds, "d": seconds // 86_400}[unit]
+    frame = pl.DataFrame({"user": "ann", "item": range(600), "rating": np.linspace(1, 5, 600)})
+    frame.with_columns(time=times).write_csv(tmp_path / "r.csv")
+    ratings = read_ratings(tmp_path / "r.csv", time_format=unit)
+    assert ratings.timestamps.tolist() == (seconds // 86_400 * 86_400).tolist()
+    assert ratings.values == pytest.approx(np.linspace(1, 5, 600))

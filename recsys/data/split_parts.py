@@ -1,0 +1,94 @@
+"""Parts of a saved split, and how they are read: their split.json tells weights from counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from recsys.data.age import TOLERANCE, iso_time, present
+from recsys.data.ratings import Ratings
+from recsys.errors import DataError
+
+SPLIT_MANIFEST = "split.json"
+SPLIT_FORMAT: Literal["recsys-split"] = "recsys-split"
+WEIGHTS: Literal["weight"] = "weight"
+"""Column of the weights of interactions in the parts of a split."""
+COUNTS = "count"
+"""Column of counts of interactions that no one named as weights."""
+
+_LONGEST = 1 << 20  # size of the largest split.json that is read for one part, in bytes
+
+
+class PartReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Options with which the parts of a split are read as what they are; see `read_ratings`."""
+
+    weight: Literal["weight"] | None = None
+    feedback: Literal["grades", "counts"] | None = None
+    scale: tuple[float, float] | None = None
+    time_format: Literal["s"] | None = None
+    as_of: str | None = None
+
+    @classmethod
+    def of(cls, train: Ratings, parts: Sequence[Ratings]) -> PartReading:
+        """Return the options for the parts of a split, of which `train` is the training part."""
+        weight: Literal["weight"] | None = None
+        feedback: Literal["grades", "counts"] | None = "grades"
+        if train.implicit:
+            is_weighted = train.as_interactions().weighted
+            weight = WEIGHTS if is_weighted else None
+            feedback = "counts" if train.weighted and not is_weighted else None
+        times = [part.timestamps for part in parts]
+        newest = [int(each.max()) for each in times if each is not None and len(each)]
+        as_of = None
+        if newest and max(newest) > present() + TOLERANCE:  # as `as_of` has allowed
+            as_of = iso_time(max(newest))
+        return cls(
+            weight=weight,
+            feedback=feedback,
+            scale=train.scale,
+            time_format="s" if newest else None,
+            as_of=as_of,
+        )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options by name, without those that are not set."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value}
+
+
+class _Description(msgspec.Struct):
+    """Contents of split.json that decide how one part is read."""
+
+    format: str = ""
+    files: list[str] = []
+    reading: PartReading = PartReading()
+
+
+def reading_of_parts(sources: Sequence[str]) -> dict[str, Any]:
+    """Return the options for sources that are parts of a saved split; none for others.
+
+    Raises
+    ------
+    DataError
+        If a split.json next to them is damaged.
+    """
+    options: dict[str, Any] = {}
+    for source in sources:
+        path = Path(source)
+        manifest = path.parent / SPLIT_MANIFEST
+        if "::" in source or "://" in source or not manifest.is_file():
+            continue
+        text = manifest.read_bytes()[:_LONGEST]
+        if SPLIT_FORMAT.encode() not in text:
+            continue
+        try:
+            split = msgspec.json.decode(text, type=_Description)
+        except msgspec.MsgspecError as error:
+            raise DataError(f"{manifest} is damaged: {error}.") from None
+        stems = {name.partition(".")[0] for name in split.files}
+        if split.format == SPLIT_FORMAT and path.name.partition(".")[0] in stems:
+            options |= split.reading.options
+    return options
