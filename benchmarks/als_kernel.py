@@ -14,7 +14,15 @@ from functools import partial
 import numpy as np
 import scipy.sparse as sp
 from generated import movielens_shaped
-from measuring import interleaved, machine, median, sgemm_flops, sgemm_rate, spread, table
+from measuring import (
+    interleaved,
+    machine,
+    median,
+    sgemm_flops,
+    sgemm_rate,
+    spread,
+    table,
+)
 
 from lowrank import kernels
 from lowrank.kernels import reference
@@ -67,7 +75,9 @@ def measure(A: sp.csr_array, k: int, repeats: int) -> list[object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("ranks", nargs="*", type=int, default=[32, 64, 128], metavar="K")
+    parser.add_argument(
+        "ranks", nargs="*", type=int, default=[32, 64, 128], metavar="K"
+    )
     parser.add_argument("--ratings", type=int, default=25_000_000)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
@@ -75,7 +85,15 @@ def main() -> None:
     print(
         f"{machine()}\nkernels: {kernels.backend()}; {A.shape[0]:,} x {A.shape[1]:,}, {A.nnz:,}\n"
     )
-    headers = ["k", "kernel s", "min-max", "sgemm GF/s", "limit s", "kernel/limit", "loop s"]
+    headers = [
+        "k",
+        "kernel s",
+        "min-max",
+        "sgemm GF/s",
+        "limit s",
+        "kernel/limit",
+        "loop s",
+    ]
     rows = [measure(A, k, arguments.repeats) for k in arguments.ranks]
     print(table([*headers, "loop/kernel"], rows))
 

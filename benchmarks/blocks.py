@@ -83,14 +83,19 @@ def by_batches(rows: int, k: int) -> str:
     cells = []
     for size in (100, 500):
         seconds, angles = {}, {}
-        for name, estimator in (("lowrank", PCA(k)), ("scikit-learn", IncrementalPCA(k))):
+        for name, estimator in (
+            ("lowrank", PCA(k)),
+            ("scikit-learn", IncrementalPCA(k)),
+        ):
             start = time.perf_counter()
             for first in range(0, rows, size):
                 estimator.partial_fit(X[first : first + size])
             seconds[name] = time.perf_counter() - start
             angles[name] = largest_angle(exact, estimator.components_)
         ratio = seconds["scikit-learn"] / seconds["lowrank"]
-        cells.append((str(size), angles["lowrank"], angles["scikit-learn"], f"{ratio:.2f}"))
+        cells.append(
+            (str(size), angles["lowrank"], angles["scikit-learn"], f"{ratio:.2f}")
+        )
     headers = ("batch", "angle, lowrank", "angle, scikit-learn", "times as fast")
     return table(headers, cells)
 
@@ -103,10 +108,14 @@ def largest_angle(first: np.ndarray, second: np.ndarray) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of 4 kB on the disk")
+    parser.add_argument(
+        "--rows", type=int, default=1_000_000, help="rows of 4 kB on the disk"
+    )
     rows = parser.parse_args().rows
     print(machine())
-    print(f"\nTruncated SVD with {DIRECTIONS} triplets of {rows:,} x {COLUMNS} float32 on disk:\n")
+    print(
+        f"\nTruncated SVD with {DIRECTIONS} triplets of {rows:,} x {COLUMNS} float32 on disk:\n"
+    )
     print(on_disk(rows))
     print("\nPCA with 10 components of 20,000 x 300 samples, batch by batch:\n")
     print(by_batches(20_000, 10))

@@ -48,12 +48,18 @@ def judgements(name: str) -> list[tuple[str, str, float]]:
     return pairs
 
 
-def agreement(places: dict[str, int], vectors: np.ndarray, name: str) -> tuple[float, int]:
+def agreement(
+    places: dict[str, int], vectors: np.ndarray, name: str
+) -> tuple[float, int]:
     """Return Spearman's correlation of cosines and judgements, and how many pairs are known."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    known = [pair for pair in judgements(name) if pair[0] in places and pair[1] in places]
+    known = [
+        pair for pair in judgements(name) if pair[0] in places and pair[1] in places
+    ]
     cosines = [float(unit[places[a]] @ unit[places[b]]) for a, b, _ in known]
-    return float(spearmanr(cosines, [value for *_, value in known]).statistic), len(known)
+    return float(spearmanr(cosines, [value for *_, value in known]).statistic), len(
+        known
+    )
 
 
 def word2vec(texts: list[str], **settings: Any) -> tuple[dict[str, int], np.ndarray]:
@@ -67,17 +73,26 @@ def word2vec(texts: list[str], **settings: Any) -> tuple[dict[str, int], np.ndar
 
 def eigenwords(texts: list[str], **settings: Any) -> tuple[dict[str, int], np.ndarray]:
     words = Eigenwords(**settings).fit(texts)
-    return {name: place for place, name in enumerate(words.terms_.values)}, words.vectors_
+    return {
+        name: place for place, name in enumerate(words.terms_.values)
+    }, words.vectors_
 
 
-def measured(path: Path, made: Callable[..., Any], settings: dict[str, Any]) -> list[Any]:
+def measured(
+    path: Path, made: Callable[..., Any], settings: dict[str, Any]
+) -> list[Any]:
     """Return agreement with each list, number of words, seconds, and growth of the process, MB."""
     texts = paragraphs(path)
     before, start = peak(), time.perf_counter()
     places, vectors = made(texts, **settings)
     seconds, grown = time.perf_counter() - start, peak() - before
     found = [agreement(places, vectors, name) for name in JUDGED]
-    return [*(f"{value:.3f} ({n})" for value, n in found), f"{len(places):,}", seconds, grown]
+    return [
+        *(f"{value:.3f} ({n})" for value, n in found),
+        f"{len(places):,}",
+        seconds,
+        grown,
+    ]
 
 
 def peak() -> float:
@@ -100,7 +115,12 @@ def main() -> None:
         ("sqrt", "merged", 5),
         ("ppmi", "merged", 5),
     ):
-        settings = {"scaling": scaling, "sides": sides, "window": window, "n_components": k}
+        settings = {
+            "scaling": scaling,
+            "sides": sides,
+            "window": window,
+            "n_components": k,
+        }
         runs[f"Eigenwords, {scaling}, {sides}, window {window}"] = eigenwords, settings
     for epochs in arguments.epochs:
         settings = {"vector_size": k, "window": 5, "epochs": epochs}
@@ -111,7 +131,13 @@ def main() -> None:
             how = arguments.text, made, {**settings, "min_count": least}
             rows.append([name, *alone.submit(measured, *how).result()])
         print(rows[-1], flush=True)
-    headers = ["vectors", *(f"{name} (pairs)" for name in JUDGED), "words", "seconds", "memory, MB"]
+    headers = [
+        "vectors",
+        *(f"{name} (pairs)" for name in JUDGED),
+        "words",
+        "seconds",
+        "memory, MB",
+    ]
     print("\n" + table(headers, rows))
 
 

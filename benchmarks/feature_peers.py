@@ -30,11 +30,16 @@ class Data:
         arrays = dict(np.load(path))
         self.chosen = json.loads(str(arrays.pop("chosen")))
         self.n_users, self.held = int(arrays["n_users"]), arrays["held"]
-        self.inner_held, self.dense = arrays["inner_held"], arrays["dense"].astype(float)
+        self.inner_held, self.dense = (
+            arrays["inner_held"],
+            arrays["dense"].astype(float),
+        )
         csr = arrays["data"], arrays["indices"], arrays["indptr"]
         self.features = sparse.csr_matrix(csr, shape=tuple(arrays["shape"]))
         self.parts = {
-            name: tuple(arrays[f"{name}_{column}"] for column in ("users", "items", "values"))
+            name: tuple(
+                arrays[f"{name}_{column}"] for column in ("users", "items", "values")
+            )
             for name in ("inner", "validation", "train", "test", "warm", "warm_test")
         }
 
@@ -74,7 +79,9 @@ class OfCmfrec:
         self.model.fit(frame, I=info)
 
     def scores(self, data, held):
-        users, items = np.meshgrid(np.arange(data.n_users), np.arange(len(held)), indexing="ij")
+        users, items = np.meshgrid(
+            np.arange(data.n_users), np.arange(len(held)), indexing="ij"
+        )
         import pandas as pd
 
         info = pd.DataFrame(self.F[held])
@@ -97,7 +104,10 @@ class OfCmfrec:
 class OfContentBased:
     """A map from features to factors, fitted to the ratings."""
 
-    title, rates = "cmfrec ContentBased", False  # its scores of new items are taken as ranks
+    title, rates = (
+        "cmfrec ContentBased",
+        False,
+    )  # its scores of new items are taken as ranks
     settings = tuple({"k": 20, "lambda_": penalty} for penalty in (3.0, 30.0))
 
     def fit(self, data, part, params):
@@ -115,7 +125,12 @@ class OfContentBased:
         films = pd.DataFrame(self.F, columns=[f"f{j}" for j in range(self.F.shape[1])])
         self.films = films
         self.model = ContentBased(
-            **params, maxiter=100, user_bias=True, item_bias=False, verbose=False, nthreads=2
+            **params,
+            maxiter=100,
+            user_bias=True,
+            item_bias=False,
+            verbose=False,
+            nthreads=2,
         )
         everybody = everybody.assign(UserId=np.arange(data.n_users))
         films = films.assign(ItemId=np.arange(len(films)))
@@ -125,7 +140,9 @@ class OfContentBased:
         out = np.empty((data.n_users, len(held)))
         for user in range(data.n_users):
             mine = self.users.iloc[np.full(len(held), user)].reset_index(drop=True)
-            out[user] = self.model.predict_new(mine, self.films.iloc[held].reset_index(drop=True))
+            out[user] = self.model.predict_new(
+                mine, self.films.iloc[held].reset_index(drop=True)
+            )
         return out
 
     predict = None
@@ -153,7 +170,9 @@ class OfLightfm:
             users, items, sign = users[sign > 0], items[sign > 0], sign[sign > 0]
         X = sparse.coo_matrix((sign, (users, items)), shape=(data.n_users, n_items))
         known = sparse.diags(np.isin(np.arange(n_items), items).astype(np.float32))
-        self.rows = sparse.hstack([known, data.features], format="csr").astype(np.float32)
+        self.rows = sparse.hstack([known, data.features], format="csr").astype(
+            np.float32
+        )
         self.model = LightFM(**params, random_state=0)
         self.model.fit(X, item_features=self.rows, epochs=epochs, num_threads=2)
 
@@ -174,10 +193,14 @@ class OfMyfm:
     def design(self, data, users, items):
         n, n_items = len(users), data.features.shape[0]
         one = np.ones(n)
-        by_user = sparse.csr_matrix((one, (np.arange(n), users)), shape=(n, data.n_users))
+        by_user = sparse.csr_matrix(
+            (one, (np.arange(n), users)), shape=(n, data.n_users)
+        )
         known = one * self.known[items]
         by_item = sparse.csr_matrix((known, (np.arange(n), items)), shape=(n, n_items))
-        return sparse.hstack([by_user, by_item, data.features[items]], format="csr").astype(float)
+        return sparse.hstack(
+            [by_user, by_item, data.features[items]], format="csr"
+        ).astype(float)
 
     def fit(self, data, part, params):
         import myfm
@@ -195,7 +218,9 @@ class OfMyfm:
     def scores(self, data, held):
         out = np.empty((data.n_users, len(held)))
         for user in range(data.n_users):
-            out[user] = self.model.predict(self.design(data, np.full(len(held), user), held))
+            out[user] = self.model.predict(
+                self.design(data, np.full(len(held), user), held)
+            )
         return out
 
     def predict(self, data, users, items):
@@ -205,7 +230,10 @@ class OfMyfm:
 def quality(peer, data):
     """Return the error on held-out items: RMSE, or minus the AUC of each user's likes among all."""
     users, items, values = data.parts["validation"]
-    found, places = peer.scores(data, data.inner_held), np.searchsorted(data.inner_held, items)
+    found, places = (
+        peer.scores(data, data.inner_held),
+        np.searchsorted(data.inner_held, items),
+    )
     if peer.rates:
         off = np.clip(found[users, places], 0.5, 5) - values
         return float(np.sqrt(np.mean(off**2)))
@@ -229,7 +257,9 @@ def main() -> None:
     for kind in (OfCmfrec, OfContentBased, OfLightfm, OfMyfm):
         try:
             if kind.title not in chosen:
-                errors = [quality(fitted(kind, data, "inner", p), data) for p in kind.settings]
+                errors = [
+                    quality(fitted(kind, data, "inner", p), data) for p in kind.settings
+                ]
                 chosen[kind.title] = int(np.argmin(errors))
             best = kind.settings[chosen[kind.title]]
             start = time.perf_counter()
@@ -249,7 +279,11 @@ def main() -> None:
                 data, everything
             )
         titles.append(kind.title)
-    rated = [kind.title for kind in (OfCmfrec, OfContentBased, OfLightfm, OfMyfm) if kind.rates]
+    rated = [
+        kind.title
+        for kind in (OfCmfrec, OfContentBased, OfLightfm, OfMyfm)
+        if kind.rates
+    ]
     np.savez(
         sys.argv[2],
         titles=np.array(titles),

@@ -51,7 +51,10 @@ from recsys.readers import read_ratings
 
 LIKED = 4.0
 TOP = 20
-OF_LIKES = {f"{name}, of likes": (name, {}) for name in ("spectral", "ials", "sparse-ease", "auto")}
+OF_LIKES = {
+    f"{name}, of likes": (name, {})
+    for name in ("spectral", "ials", "sparse-ease", "auto")
+}
 WITHOUT = ", without features"
 RIDGES = (1.0, 3.0, 10.0, 30.0)
 Figures = dict[str, dict[str, list[float]]]
@@ -81,10 +84,14 @@ def film_features(ratings: Ratings, folder: Path) -> Blocks:
     """Return genres, the year and words of tags of the films."""
     films = pl.read_csv(folder / "movies.csv")
     tags = pl.read_csv(folder / "tags.csv")
-    place = dict(zip(ratings.items.values.to_list(), range(ratings.n_items), strict=True))
+    place = dict(
+        zip(ratings.items.values.to_list(), range(ratings.n_items), strict=True)
+    )
     words = defaultdict(Counter)
     for film, tag in tags.select("movieId", "tag").iter_rows():
-        words[film].update("".join(c if c.isalnum() else " " for c in tag.lower()).split())
+        words[film].update(
+            "".join(c if c.isalnum() else " " for c in tag.lower()).split()
+        )
     genres, years = {}, {}
     for film, title, names in films.iter_rows():
         genres[film] = [name for name in names.split("|") if not name.startswith("(")]
@@ -92,12 +99,17 @@ def film_features(ratings: Ratings, folder: Path) -> Blocks:
         years[film] = float(year) if year.isdigit() else math.nan
     frequency = Counter(word for film in words for word in words[film])
     weights = {
-        film: {w: (1 + math.log(n)) * math.log(len(words) / frequency[w]) for w, n in own.items()}
+        film: {
+            w: (1 + math.log(n)) * math.log(len(words) / frequency[w])
+            for w, n in own.items()
+        }
         for film, own in words.items()
     }
     return Blocks.of(
         {
-            "genres": one_hot({f: dict.fromkeys(g, 1.0) for f, g in genres.items()}, place, 1),
+            "genres": one_hot(
+                {f: dict.fromkeys(g, 1.0) for f, g in genres.items()}, place, 1
+            ),
             "year": standardised(years, place),
             "tags": one_hot(weights, place, 2),
         }
@@ -106,7 +118,9 @@ def film_features(ratings: Ratings, folder: Path) -> Blocks:
 
 def one_hot(rows: dict, place: dict, least: int) -> tuple[sparse.csr_array, list[str]]:
     """Return rows of length 1, without the columns that fewer than `least` rows have."""
-    counts = Counter(name for film, row in rows.items() if film in place for name in row)
+    counts = Counter(
+        name for film, row in rows.items() if film in place for name in row
+    )
     names = sorted(name for name, count in counts.items() if count >= least)
     column = {name: j for j, name in enumerate(names)}
     at, to, values = [], [], []
@@ -128,7 +142,10 @@ def standardised(numbers: dict, place: dict) -> tuple[sparse.csr_array, list[str
             column[place[film]] = number
     missing = np.isnan(column)
     column = np.where(missing, 0, (column - np.nanmean(column)) / np.nanstd(column))
-    return sparse.csr_array(np.column_stack([column, missing])), ["year", "year missing"]
+    return sparse.csr_array(np.column_stack([column, missing])), [
+        "year",
+        "year missing",
+    ]
 
 
 def held_out_items(ratings: Ratings, seed: int) -> tuple[Ratings, Ratings, np.ndarray]:
@@ -153,14 +170,18 @@ def aucs(scores: np.ndarray, liked: np.ndarray) -> np.ndarray:
 
 def gains(scores: np.ndarray, liked: np.ndarray, top: int) -> np.ndarray:
     """Return the NDCG of each row with liked columns; ties are in random order."""
-    noise = np.broadcast_to(np.random.default_rng(0).random(scores.shape[1]), scores.shape)
+    noise = np.broadcast_to(
+        np.random.default_rng(0).random(scores.shape[1]), scores.shape
+    )
     best = np.lexsort((noise, -scores), axis=1)[:, :top]
     discounts = 1 / np.log2(np.arange(2, top + 2))
     ideal = discounts.cumsum()[np.minimum(liked.sum(axis=1), top) - 1]
     return np.take_along_axis(liked, best, axis=1) @ discounts[: best.shape[1]] / ideal
 
 
-def cold_figures(scores: np.ndarray, train: Ratings, test: Ratings, held: np.ndarray) -> dict:
+def cold_figures(
+    scores: np.ndarray, train: Ratings, test: Ratings, held: np.ndarray
+) -> dict:
     """Return RMSE, AUC and NDCG of scores of all held-out items, one row per user."""
     users, place = test.user_index_of_nonzeros(), np.searchsorted(held, test.indices)
     clipped = np.clip(scores[users, place], train.values.min(), train.values.max())
@@ -182,7 +203,9 @@ def warm_gain(scores: np.ndarray, train: Ratings, test: Ratings) -> float:
     return float(gains(scores, liked[rows], TOP).mean())
 
 
-def ridge_per_user(train: Ratings, F: np.ndarray, penalty: float, held: np.ndarray) -> np.ndarray:
+def ridge_per_user(
+    train: Ratings, F: np.ndarray, penalty: float, held: np.ndarray
+) -> np.ndarray:
     """Return predictions of each user's own ridge regression on features, the user's mean free."""
     centre = F[train.indices].mean(axis=0)
     scores = np.empty((train.n_users, len(held)))
@@ -197,13 +220,17 @@ def ridge_per_user(train: Ratings, F: np.ndarray, penalty: float, held: np.ndarr
     return scores
 
 
-def measure_ridge(train, test, held, inner, blocks: Blocks, figures: Figures, chosen: dict) -> None:
+def measure_ridge(
+    train, test, held, inner, blocks: Blocks, figures: Figures, chosen: dict
+) -> None:
     for title, F in {
         "ridge per user, genres": blocks.matrix[:, blocks.groups["genres"]].toarray(),
         "ridge per user, all features": blocks.matrix.toarray(),
     }.items():
         if title not in chosen:
-            tried = [ridge_per_user(inner[0], F, penalty, inner[2]) for penalty in RIDGES]
+            tried = [
+                ridge_per_user(inner[0], F, penalty, inner[2]) for penalty in RIDGES
+            ]
             errors = [cold_figures(scores, *inner)["cold rmse"] for scores in tried]
             chosen[title] = RIDGES[int(np.argmin(errors))]
         start = time.perf_counter()
@@ -217,16 +244,25 @@ def add(figures: dict[str, list[float]], found: dict[str, float]) -> None:
         figures[key].append(value)
 
 
-def measure_ours(cold: tuple, warm: tuple, blocks: Blocks, figures: Figures, chosen: dict) -> None:
+def measure_ours(
+    cold: tuple, warm: tuple, blocks: Blocks, figures: Figures, chosen: dict
+) -> None:
     everybody = np.arange(cold[0].n_users)
     for title, (name, params) in (OURS | OF_LIKES).items():
-        parts = [likes_of(part) if title in OF_LIKES else part for part in (cold[0], warm[0])]
+        parts = [
+            likes_of(part) if title in OF_LIKES else part for part in (cold[0], warm[0])
+        ]
         for features in (blocks,) if name == "auto" else (None, blocks):
             own = figures[title if features else f"{title}{WITHOUT}"]
             name, params = chosen.get(title, (name, params))
-            model = make_model(name, **params).fit(replace(parts[0], item_features=features))
+            model = make_model(name, **params).fit(
+                replace(parts[0], item_features=features)
+            )
             if name == "auto":
-                name, params = chosen[title] = model.candidate.model, model.candidate.params
+                name, params = chosen[title] = (
+                    model.candidate.model,
+                    model.candidate.params,
+                )
                 print(f"auto: {'; '.join(model.findings)}", file=sys.stderr)
             scores = model.scores(everybody)[:, cold[2]].astype(float)
             found = cold_figures(scores, *cold)
@@ -236,7 +272,9 @@ def measure_ours(cold: tuple, warm: tuple, blocks: Blocks, figures: Figures, cho
             if name == "bayes":
                 found["inside cold"] = inside(model, cold[1])
             start = time.perf_counter()
-            model = make_model(name, **params).fit(replace(parts[1], item_features=features))
+            model = make_model(name, **params).fit(
+                replace(parts[1], item_features=features)
+            )
             found["fit"] = time.perf_counter() - start
             found["warm ndcg"] = warm_gain(model.scores(everybody), *warm)
             if title in OF_LIKES:
@@ -250,22 +288,39 @@ def measure_ours(cold: tuple, warm: tuple, blocks: Blocks, figures: Figures, cho
 
 
 def error(predicted: np.ndarray, test: Ratings) -> float:
-    return math.sqrt(np.mean((np.clip(predicted, 0.5, 5) - test.values) ** 2, dtype=float))
+    return math.sqrt(
+        np.mean((np.clip(predicted, 0.5, 5) - test.values) ** 2, dtype=float)
+    )
 
 
-def measure_peers(python, cold: tuple, warm: tuple, inner: tuple, blocks, figures, chosen) -> None:
+def measure_peers(
+    python, cold: tuple, warm: tuple, inner: tuple, blocks, figures, chosen
+) -> None:
     script = Path(__file__).with_name("feature_peers.py")
     dense = blocks.matrix[:, : blocks.groups["tags"].start].toarray()
     with tempfile.TemporaryDirectory() as folder:
         given, answer = Path(folder) / "in.npz", Path(folder) / "out.npz"
-        parts = {"inner": inner[0], "validation": inner[1], "train": cold[0], "test": cold[1]}
+        parts = {
+            "inner": inner[0],
+            "validation": inner[1],
+            "train": cold[0],
+            "test": cold[1],
+        }
         parts |= {"warm": warm[0], "warm_test": warm[1]}
         arrays = {"held": cold[2], "inner_held": inner[2], "dense": dense}
         for name, part in parts.items():
             arrays[f"{name}_users"] = part.user_index_of_nonzeros()
-            arrays[f"{name}_items"], arrays[f"{name}_values"] = part.indices, part.values
+            arrays[f"{name}_items"], arrays[f"{name}_values"] = (
+                part.indices,
+                part.values,
+            )
         M = blocks.matrix
-        arrays |= {"indptr": M.indptr, "indices": M.indices, "data": M.data, "shape": M.shape}
+        arrays |= {
+            "indptr": M.indptr,
+            "indices": M.indices,
+            "data": M.data,
+            "shape": M.shape,
+        }
         np.savez(given, n_users=cold[0].n_users, chosen=json.dumps(chosen), **arrays)
         subprocess.run([python, str(script), str(given), str(answer)], check=True)
         found = np.load(answer)
@@ -293,7 +348,11 @@ def print_scale(n_ratings: int, models: list[str]) -> None:
     for n_features in (1_000, 100_000):
         columns = rng.integers(0, n_features, 20 * n)
         matrix = sparse.csr_array(
-            (np.full(20 * n, 20**-0.5, np.float32), columns, np.arange(0, 20 * n + 1, 20)),
+            (
+                np.full(20 * n, 20**-0.5, np.float32),
+                columns,
+                np.arange(0, 20 * n + 1, 20),
+            ),
             shape=(n, n_features),
         )
         blocks = Blocks(matrix, (), {"words": slice(0, n_features)})
@@ -308,7 +367,9 @@ def print_scale(n_ratings: int, models: list[str]) -> None:
                 start = time.process_time()
                 unfitted.fit(data)
                 seconds.append(time.process_time() - start)
-            rows.append([name, n_ratings, n_features, *seconds, seconds[1] / seconds[0]])
+            rows.append(
+                [name, n_ratings, n_features, *seconds, seconds[1] / seconds[0]]
+            )
     print(table(["model", "ratings", "features", "without s", "with s", "ratio"], rows))
 
 
@@ -317,7 +378,9 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--first", type=int, default=0, help="seed of the first split")
     parser.add_argument("--scale", metavar="RATINGS", type=int)
-    parser.add_argument("--models", default="als,bayes,ials,spectral", help="with --scale")
+    parser.add_argument(
+        "--models", default="als,bayes,ials,spectral", help="with --scale"
+    )
     arguments = parser.parse_args()
     if arguments.scale:
         print_scale(arguments.scale, arguments.models.split(","))
@@ -331,7 +394,10 @@ def main() -> None:
     figures: Figures = defaultdict(lambda: defaultdict(list))
     chosen: dict = {}  # settings, on the first split
     for seed in range(arguments.first, arguments.first + arguments.splits):
-        cold, warm = held_out_items(ratings, seed), tuple(random_split(ratings, 0.1, seed))
+        cold, warm = (
+            held_out_items(ratings, seed),
+            tuple(random_split(ratings, 0.1, seed)),
+        )
         inner = held_out_items(cold[0], seed)
         measure_ours(cold, warm, blocks, figures, chosen)
         measure_ridge(*cold, inner, blocks, figures, chosen)
@@ -347,12 +413,22 @@ def main() -> None:
         [
             title,
             *(with_interval(found[key]) if key in found else "" for key in columns),
-            *(f"{np.mean(found[key]):.1%}" if key in found else "" for key in intervals),
+            *(
+                f"{np.mean(found[key]):.1%}" if key in found else ""
+                for key in intervals
+            ),
             float(np.median(found["fit"])),
         ]
         for title, found in figures.items()
     ]
-    headers = ["model", "warm RMSE", f"warm NDCG@{TOP}", "cold RMSE", "cold AUC", "cold NDCG@10"]
+    headers = [
+        "model",
+        "warm RMSE",
+        f"warm NDCG@{TOP}",
+        "cold RMSE",
+        "cold AUC",
+        "cold NDCG@10",
+    ]
     print(table([*headers, "in 90%, warm", "in 90%, cold", "fit s"], rows))
     if arguments.splits > 1:
         print_changes(figures)
@@ -366,8 +442,13 @@ def print_changes(figures: Figures) -> None:
             without = figures.get(f"{title}{WITHOUT}", {}).get(key)
             if without and key in found:
                 change = np.subtract(found[key], without)
-                p, better = ttest_rel(found[key], without).pvalue, sign * change.mean() > 0
-                verdict = ("better" if better else "worse") if p < 0.05 else "no difference"
+                p, better = (
+                    ttest_rel(found[key], without).pvalue,
+                    sign * change.mean() > 0,
+                )
+                verdict = (
+                    ("better" if better else "worse") if p < 0.05 else "no difference"
+                )
                 rows.append([title, key, with_interval(change), f"{p:.4f}", verdict])
     print(f"\n{table(['model', 'figure', 'with - without features', 'p', ''], rows)}")
 

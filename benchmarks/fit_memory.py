@@ -25,7 +25,9 @@ def write(ratings: int, folder: Path) -> list[Path]:
             block = pl.DataFrame(columns | {"timestamp": times})
             block.write_csv(text, include_header=number == 0)
             count += len(block)
-    pl.scan_csv(files[1], schema_overrides={"rating": pl.Float32}).sink_parquet(files[0])
+    pl.scan_csv(files[1], schema_overrides={"rating": pl.Float32}).sink_parquet(
+        files[0]
+    )
     return files
 
 
@@ -38,16 +40,36 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for file in write(arguments.ratings, Path(folder)):
             model = str(Path(folder) / "model")
-            options = ["--factors", str(arguments.factors), "--iterations", "5", "--quiet"]
+            options = [
+                "--factors",
+                str(arguments.factors),
+                "--iterations",
+                "5",
+                "--quiet",
+            ]
             command = ["recsys", "fit", str(file), "--out", model, "--force", *options]
             seconds, peak = peak_memory(command)
             size = file.stat().st_size
-            factors = sum(f.stat().st_size for f in Path(model).glob("arrays/*_factors.npy"))
+            factors = sum(
+                f.stat().st_size for f in Path(model).glob("arrays/*_factors.npy")
+            )
             each = [peak / arguments.ratings, (peak - factors) / arguments.ratings]
             rows.append([file.suffix, size / 1e6, seconds, peak / 1e9, *each])
-    print(f"{machine()}\n{arguments.ratings:,} ratings, {arguments.factors} factors, 5 sweeps\n")
     print(
-        table(["file", "MB", "seconds", "peak GB", "peak bytes per rating", "beyond factors"], rows)
+        f"{machine()}\n{arguments.ratings:,} ratings, {arguments.factors} factors, 5 sweeps\n"
+    )
+    print(
+        table(
+            [
+                "file",
+                "MB",
+                "seconds",
+                "peak GB",
+                "peak bytes per rating",
+                "beyond factors",
+            ],
+            rows,
+        )
     )
 
 

@@ -48,7 +48,10 @@ def movielens_blocks(
 def _shape(rng: np.random.Generator, n_ratings: int) -> tuple[np.ndarray, np.ndarray]:
     """Return how active users are, and the columns of items, the most popular ones first."""
     scale = n_ratings / ML25M_RATINGS
-    n_users, n_items = round(ML25M_USERS * scale), max(2000, round(ML25M_ITEMS * scale**0.5))
+    n_users, n_items = (
+        round(ML25M_USERS * scale),
+        max(2000, round(ML25M_ITEMS * scale**0.5)),
+    )
     activity = 20 + rng.lognormal(mean=3.9, sigma=1.35, size=n_users)
     return np.minimum(activity, n_items / 4), rng.permutation(n_items).astype(np.int32)
 

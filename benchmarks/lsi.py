@@ -47,7 +47,9 @@ def cranfield(folder: Path) -> Collected:
     for line in (folder / "cranqrel").read_text().splitlines():
         query, document, code = map(int, line.split()[:3])
         if code > 0:
-            relevant[query - 1].add(document - 1)  # both count from 1, in the order of the files
+            relevant[query - 1].add(
+                document - 1
+            )  # both count from 1, in the order of the files
     return Collected(documents, queries, relevant)
 
 
@@ -57,7 +59,9 @@ def cacm(folder: Path) -> Collected:
         for fields in records(folder / "cacm.all")
     ]
     text = (folder / "topics.cacm.txt").read_text()
-    queries = [each.strip() for each in re.findall(r"</DOCNO>(.*?)</DOC>", text, flags=re.S)]
+    queries = [
+        each.strip() for each in re.findall(r"</DOCNO>(.*?)</DOC>", text, flags=re.S)
+    ]
     relevant: list[set[int]] = [set() for _ in queries]
     for line in (folder / "qrels.cacm.txt").read_text().splitlines():
         query, _, document, _ = line.split()
@@ -69,7 +73,9 @@ def cacm(folder: Path) -> Collected:
 def records(path: Path) -> list[dict[str, str]]:
     """Split a file of the SMART form: ``.I`` begins a record, ``.X`` a field of it."""
     found = []
-    for record in re.split(r"^\.I .*\n", path.read_text(encoding="latin-1"), flags=re.M)[1:]:
+    for record in re.split(
+        r"^\.I .*\n", path.read_text(encoding="latin-1"), flags=re.M
+    )[1:]:
         parts = re.split(r"^\.([A-Z])\s*\n", record, flags=re.M)
         fields: dict[str, str] = {}
         for name, text in zip(parts[1::2], parts[2::2], strict=True):
@@ -85,8 +91,12 @@ def measures(scores: np.ndarray, relevant: list[set[int]]) -> np.ndarray:
         hits = np.isin(np.argsort(-scores[query], kind="stable"), list(wanted))
         precision = np.cumsum(hits) / np.arange(1, len(hits) + 1)
         recall = np.cumsum(hits) / len(wanted)
-        points = [precision[recall >= level - 1e-12].max(initial=0) for level in RECALLS]
-        rows.append((precision[hits].sum() / len(wanted), np.mean(points), hits[:10].mean()))
+        points = [
+            precision[recall >= level - 1e-12].max(initial=0) for level in RECALLS
+        ]
+        rows.append(
+            (precision[hits].sum() / len(wanted), np.mean(points), hits[:10].mean())
+        )
     return np.array(rows)
 
 
@@ -162,7 +172,11 @@ def gensim_index(
     bags = [words.doc2bow(text) for text in texts]
     weights = TfidfModel(bags)
     model = LsiModel(
-        weights[bags], id2word=words, num_topics=k, random_seed=0, power_iters=power_iters
+        weights[bags],
+        id2word=words,
+        num_topics=k,
+        random_seed=0,
+        power_iters=power_iters,
     )
     return analyze, words, weights, (model, gensim_vectors(model, weights[bags]))
 
@@ -226,12 +240,16 @@ def quality(data: Collected, ranks: list[int]) -> str:
         runs["TruncatedSVD, same weights", str(k)] = lambda k=k: sklearn_same_weights(
             base, queries, k
         )
-        runs["TfidfVectorizer + TruncatedSVD", str(k)] = lambda k=k: sklearn_pipeline(data, k)
+        runs["TfidfVectorizer + TruncatedSVD", str(k)] = lambda k=k: sklearn_pipeline(
+            data, k
+        )
         if with_gensim:
-            runs["gensim LsiModel, same weights", str(k)] = lambda k=k: gensim_same_weights(
-                base, queries, k
+            runs["gensim LsiModel, same weights", str(k)] = lambda k=k: (
+                gensim_same_weights(base, queries, k)
             )
-            runs["gensim TfidfModel + LsiModel", str(k)] = lambda k=k: gensim_pipeline(data, k)
+            runs["gensim TfidfModel + LsiModel", str(k)] = lambda k=k: gensim_pipeline(
+                data, k
+            )
     default = LSI().fit(data.documents)
     runs["LSI, log-entropy", str(default.n_components_)] = lambda: lsi_scores(
         LSI(weighting="log-entropy").fit(data.documents), data.queries
@@ -246,8 +264,19 @@ def quality(data: Collected, ranks: list[int]) -> str:
         mean = found.mean(axis=0)
         plain = mean[0] if plain is None else plain
         halves = [f"{found[start::2, 0].mean():.4f}" for start in (0, 1)]
-        rows.append([name, k, *(f"{x:.4f}" for x in mean), *halves, f"{mean[0] / plain:.2f}"])
-    headers = ["method", "k", "MAP", "11-point", "P@10", "MAP odd", "MAP even", "of tf-idf"]
+        rows.append(
+            [name, k, *(f"{x:.4f}" for x in mean), *halves, f"{mean[0] / plain:.2f}"]
+        )
+    headers = [
+        "method",
+        "k",
+        "MAP",
+        "11-point",
+        "P@10",
+        "MAP odd",
+        "MAP even",
+        "of tf-idf",
+    ]
     return table(headers, rows)
 
 
@@ -262,7 +291,10 @@ def index_times(data: Collected, k: int, repeats: int) -> str:
         runs["the same, power_iters=20"] = lambda: gensim_index(data.documents, k, 20)
     times = interleaved(runs, repeats)
     ours = median(times["LSI"])
-    rows = [[name, median(each), spread(each), median(each) / ours] for name, each in times.items()]
+    rows = [
+        [name, median(each), spread(each), median(each) / ours]
+        for name, each in times.items()
+    ]
     return table(["texts to index", "seconds", "min-max", "times ours"], rows)
 
 
@@ -284,7 +316,9 @@ def updating(data: Collected, k: int, repeats: int) -> str:
         return lsi
 
     def fresh() -> LSI:
-        return LSI(k, weighting="count").fit(everything, vocabulary=base.terms_.values.to_list())
+        return LSI(k, weighting="count").fit(
+            everything, vocabulary=base.terms_.values.to_list()
+        )
 
     runs = {
         "fresh SVD": run("fresh SVD", fresh),
@@ -333,7 +367,9 @@ def latency(data: Collected, repeats: int, copies: int) -> str:
 
         model = bm25s.BM25()
         model.index(stemmed(texts), show_progress=False)
-        runs["bm25s"] = lambda query: model.retrieve(stemmed([query]), k=10, show_progress=False)
+        runs["bm25s"] = lambda query: model.retrieve(
+            stemmed([query]), k=10, show_progress=False
+        )
     queries = data.queries[:50]
     times = {name: np.empty((repeats, len(queries))) for name in runs}
     for repeat in range(repeats):
@@ -343,11 +379,19 @@ def latency(data: Collected, repeats: int, copies: int) -> str:
                 run(query)
                 times[name][repeat, number] = time.perf_counter() - start
     # Of each query the least time, which other work on the machine changes little.
-    least = {name: 1e6 * float(np.median(each.min(axis=0))) for name, each in times.items()}
+    least = {
+        name: 1e6 * float(np.median(each.min(axis=0))) for name, each in times.items()
+    }
     middle = {name: 1e6 * float(np.median(each)) for name, each in times.items()}
     peer = "bm25s" if "bm25s" in runs else "query, bm25"
     rows = [
-        [name, middle[name], middle[name] / middle[peer], least[name], least[name] / least[peer]]
+        [
+            name,
+            middle[name],
+            middle[name] / middle[peer],
+            least[name],
+            least[name] / least[peer],
+        ]
         for name in runs
     ]
     headers = [f"{len(texts):,} documents", "median, microseconds", "times bm25s"]
@@ -356,7 +400,9 @@ def latency(data: Collected, repeats: int, copies: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("ranks", nargs="*", type=int, default=[50, 100, 200, 300], metavar="K")
+    parser.add_argument(
+        "ranks", nargs="*", type=int, default=[50, 100, 200, 300], metavar="K"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     data = cranfield(datasets() / "cranfield")

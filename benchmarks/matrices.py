@@ -30,7 +30,9 @@ def cranfield() -> sp.csr_array:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     text = (datasets() / "cranfield" / "cran.all.1400").read_text()
-    bodies = re.findall(r"^\.W\n(.*?)(?=^\.I |\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    bodies = re.findall(
+        r"^\.W\n(.*?)(?=^\.I |\Z)", text, flags=re.MULTILINE | re.DOTALL
+    )
     return sp.csr_array(TfidfVectorizer(sublinear_tf=True).fit_transform(bodies))
 
 

@@ -62,7 +62,10 @@ def peak_memory(command: Sequence[str]) -> tuple[float, int]:
         "print(time.perf_counter() - start, kib * 1024, code)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", probe, *command], capture_output=True, text=True, check=True
+        [sys.executable, "-c", probe, *command],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     seconds, peak, code = done.stdout.split()
     if code != "0":
@@ -80,7 +83,9 @@ def extra_memory(run: Callable[[], object]) -> int:
         return int(line.split()[1]) * 1024
 
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # freed memory that is kept would be used again unseen
+    ctypes.CDLL(None).malloc_trim(
+        0
+    )  # freed memory that is kept would be used again unseen
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
     before = resident(peak=False)
     run()
@@ -103,7 +108,9 @@ def machine() -> str:
     model = "unknown processor"
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        names = [x for x in cpuinfo.read_text().splitlines() if x.startswith("model name")]
+        names = [
+            x for x in cpuinfo.read_text().splitlines() if x.startswith("model name")
+        ]
         model = names[0].split(":")[1].strip() if names else platform.machine()
     return (
         f"{model}, {len(os.sched_getaffinity(0))} cores; Python {platform.python_version()}, "
@@ -125,7 +132,11 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
 
     def line(row: Sequence[str]) -> str:
-        return "| " + " | ".join(x.ljust(w) for x, w in zip(row, widths, strict=True)) + " |"
+        return (
+            "| "
+            + " | ".join(x.ljust(w) for x, w in zip(row, widths, strict=True))
+            + " |"
+        )
 
     rule = "|" + "|".join("-" * (w + 2) for w in widths) + "|"
     return "\n".join([line(headers), rule, *map(line, cells)])

@@ -47,18 +47,31 @@ def of_ranx(given, n_relevant):
     qrels, run = Qrels(relevant), Run(listed)
     evaluate(qrels, run, labels)  # compiles
     seconds, _ = fastest(lambda: evaluate(qrels, run, labels, return_mean=False))
-    by_user = {name: run.scores[label] for name, label in zip(names, labels, strict=True)}
-    found = {
-        name: np.array([values[str(user)] for user in users]) for name, values in by_user.items()
+    by_user = {
+        name: run.scores[label] for name, label in zip(names, labels, strict=True)
     }
-    found["map"] *= n_relevant / np.minimum(n, n_relevant)  # it divides by all that are relevant
+    found = {
+        name: np.array([values[str(user)] for user in users])
+        for name, values in by_user.items()
+    }
+    found["map"] *= n_relevant / np.minimum(
+        n, n_relevant
+    )  # it divides by all that are relevant
     return seconds, found
 
 
 def of_lenskit(given, n_relevant):
     import pandas as pd
     from lenskit.data import ItemListCollection, UserIDKey
-    from lenskit.metrics import NDCG, Hit, LogRankWeight, Precision, Recall, RecipRank, RunAnalysis
+    from lenskit.metrics import (
+        NDCG,
+        Hit,
+        LogRankWeight,
+        Precision,
+        Recall,
+        RecipRank,
+        RunAnalysis,
+    )
     from lenskit.metrics.ranking import AveragePrecision
 
     lists, users = given["lists"], given["users"]
@@ -75,7 +88,8 @@ def of_lenskit(given, n_relevant):
         UserIDKey,
     )
     test = ItemListCollection.from_df(
-        pd.DataFrame({"user_id": given["test_users"], "item_id": given["test_items"]}), UserIDKey
+        pd.DataFrame({"user_id": given["test_users"], "item_id": given["test_items"]}),
+        UserIDKey,
     )
     metrics = {
         "precision": Precision(n),
@@ -95,7 +109,9 @@ def of_lenskit(given, n_relevant):
     seconds, frame = fastest(measure)
     frame = frame.loc[users]
     found = {name: frame[name].to_numpy(float) for name in metrics}
-    found["recall"] *= np.minimum(n, n_relevant) / n_relevant  # it divides by N if that is less
+    found["recall"] *= (
+        np.minimum(n, n_relevant) / n_relevant
+    )  # it divides by N if that is less
     return seconds, found
 
 

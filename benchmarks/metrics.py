@@ -24,7 +24,15 @@ import time
 from pathlib import Path
 
 import numpy as np
-from measuring import datasets, extra_memory, interleaved, machine, median, spread, table
+from measuring import (
+    datasets,
+    extra_memory,
+    interleaved,
+    machine,
+    median,
+    spread,
+    table,
+)
 
 from lowrank import truncated_svd
 from recsys.evaluation import read_split
@@ -114,7 +122,10 @@ def against_peers(lists: np.ndarray, task: RankingTask, repeats: int) -> None:
     for python in pythons:
         for title, theirs in measured_by(python, lists, task).items():
             rows += compared(title, theirs, ours, median(seconds))
-    print("\n" + table(["peer", "seconds", "time ratio", "metric", "largest difference"], rows))
+    print(
+        "\n"
+        + table(["peer", "seconds", "time ratio", "metric", "largest difference"], rows)
+    )
 
 
 def measured_by(
@@ -156,7 +167,9 @@ def main() -> None:
     split = read_split(datasets() / "gowalla")
     task = RankingTask.of(split, N, catalogue=True)
     model = spectral(split.train, arguments.factors)
-    print(f"{machine()}\nGowalla, {len(task.users):,} users, {arguments.factors} factors\n")
+    print(
+        f"{machine()}\nGowalla, {len(task.users):,} users, {arguments.factors} factors\n"
+    )
     lists = cost(model, task, arguments.repeats)
     against_peers(lists, task, arguments.repeats)
 

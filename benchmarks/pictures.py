@@ -111,12 +111,23 @@ def draw_ratings(rows: list[Row]) -> Figure:
     peers = ("Surprise", "LensKit")
     for rank, row in enumerate(sorted(rows, key=lambda row: number(row["fit s"]))):
         place = (number(row["fit s"]), number(row["RMSE"]))
-        library = next((peer for peer in peers if row["model"].startswith(peer)), "recsys")
+        library = next(
+            (peer for peer in peers if row["model"].startswith(peer)), "recsys"
+        )
         color = dict(zip(("recsys", *peers), (OURS, *PEERS), strict=False))[library]
         interval = float(row["RMSE"].partition("±")[2] or 0)
         marker = dict(zip(("recsys", *peers), MARKERS, strict=False))[library]
-        axes.errorbar(*place, yerr=interval, fmt=marker, color=color, label=library, elinewidth=0.7)
-        _name(axes, row["model"].removeprefix(f"{library} "), place, below=rank % 2 == 1)
+        axes.errorbar(
+            *place,
+            yerr=interval,
+            fmt=marker,
+            color=color,
+            label=library,
+            elinewidth=0.7,
+        )
+        _name(
+            axes, row["model"].removeprefix(f"{library} "), place, below=rank % 2 == 1
+        )
     axes.set(xscale="log", xlabel="seconds of a fit", ylabel="RMSE, with 95% intervals")
     axes.margins(0.12)
     _legend_below(figure, axes)
@@ -132,7 +143,11 @@ def _legend_below(figure: Figure, axes: Axes) -> None:
     """Name each label of some axes once, below the picture."""
     handles, labels = axes.get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
-    where: dict[str, Any] = {"loc": "outside lower center", "ncols": len(once), "frameon": False}
+    where: dict[str, Any] = {
+        "loc": "outside lower center",
+        "ncols": len(once),
+        "frameon": False,
+    }
     figure.legend(once.values(), once.keys(), **where)
 
 

@@ -32,7 +32,13 @@ SURPRISE = {
     "Surprise SVD": (
         "SVD",
         [
-            {"n_factors": k, "reg_all": reg, "n_epochs": n, "lr_all": 0.01, "random_state": 0}
+            {
+                "n_factors": k,
+                "reg_all": reg,
+                "n_epochs": n,
+                "lr_all": 0.01,
+                "random_state": 0,
+            }
             for k in (50, 200)
             for reg in (0.05, 0.1)
             for n in (30, 60)
@@ -42,7 +48,9 @@ SURPRISE = {
 }
 LENSKIT = {
     "LensKit BiasedMF": [
-        {"embedding_size": k, "regularization": reg} for k in (32, 64) for reg in (0.1, 0.2, 0.4)
+        {"embedding_size": k, "regularization": reg}
+        for k in (32, 64)
+        for reg in (0.1, 0.2, 0.4)
     ]
 }
 
@@ -53,9 +61,14 @@ def of_surprise(name, params, train):
     data = surprise.Dataset(
         surprise.Reader(rating_scale=(train["values"].min(), train["values"].max()))
     )
-    rows = [(int(u), int(i), float(v), None) for u, i, v in zip(*columns(train), strict=True)]
+    rows = [
+        (int(u), int(i), float(v), None)
+        for u, i, v in zip(*columns(train), strict=True)
+    ]
     options = {"verbose": False} if "KNN" in name or name == "BaselineOnly" else {}
-    model = getattr(surprise, name)(**params, **options).fit(data.construct_trainset(rows))
+    model = getattr(surprise, name)(**params, **options).fit(
+        data.construct_trainset(rows)
+    )
     return lambda test: np.array(
         [
             model.predict(int(u), int(i)).est
@@ -70,7 +83,11 @@ def of_lenskit(_, params, train):
     from lenskit.data import ItemList, from_interactions_df
 
     frame = pd.DataFrame(
-        {"user_id": train["users"], "item_id": train["items"], "rating": train["values"]}
+        {
+            "user_id": train["users"],
+            "item_id": train["items"],
+            "rating": train["values"],
+        }
     )
     data = from_interactions_df(frame)
     model = BiasedMFScorer(**params)

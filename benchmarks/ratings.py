@@ -49,7 +49,10 @@ def triples(ratings: Ratings) -> dict[str, np.ndarray]:
 def errors(predicted: np.ndarray, train: Ratings, test: Ratings) -> dict[str, float]:
     """Return the errors of predictions, clipped to the range of the training ratings."""
     off = np.clip(predicted, train.values.min(), train.values.max()) - test.values
-    return {"rmse": math.sqrt(np.mean(off.astype(float) ** 2)), "mae": float(np.mean(np.abs(off)))}
+    return {
+        "rmse": math.sqrt(np.mean(off.astype(float) ** 2)),
+        "mae": float(np.mean(np.abs(off))),
+    }
 
 
 def measure_ours(train: Ratings, test: Ratings, figures: dict[str, Figures]) -> None:
@@ -79,7 +82,9 @@ def inside(model, test: Ratings, **times: np.ndarray) -> float:
     return float(np.mean((low <= test.values) & (test.values <= high)))
 
 
-def measure_peers(python: str, train: Ratings, test: Ratings, figures: dict[str, Figures]) -> None:
+def measure_peers(
+    python: str, train: Ratings, test: Ratings, figures: dict[str, Figures]
+) -> None:
     inner = random_split(train, 0.1, random_state=0)
     script = Path(__file__).with_name("rating_peers.py")
     with tempfile.TemporaryDirectory() as folder:
@@ -120,7 +125,9 @@ def main() -> None:
         measure_ours(train, test, figures)
         for python in pythons:
             measure_peers(python, train, test, figures)
-    print(f"{machine()}\nml-latest-small, {ratings.n_ratings:,} ratings, {splits} splits\n")
+    print(
+        f"{machine()}\nml-latest-small, {ratings.n_ratings:,} ratings, {splits} splits\n"
+    )
     rows = [
         [
             title,
@@ -132,7 +139,9 @@ def main() -> None:
         ]
         for title, found in figures.items()
     ]
-    print(table(["model", "RMSE", "MAE", "fit s", "predict s", "in 90% interval"], rows))
+    print(
+        table(["model", "RMSE", "MAE", "fit s", "predict s", "in 90% interval"], rows)
+    )
     peers = [
         np.mean(f["rmse"])
         for title, f in figures.items()
@@ -142,7 +151,8 @@ def main() -> None:
         print(
             "\nBest peer's RMSE minus ours: "
             + ", ".join(
-                f"{title} {min(peers) - np.mean(figures[title]['rmse']):+.4f}" for title in OURS
+                f"{title} {min(peers) - np.mean(figures[title]['rmse']):+.4f}"
+                for title in OURS
             )
         )
 

@@ -53,7 +53,9 @@ def least(run: Callable[[], object], budget: float = 2.0) -> float:
 
 def operations(counts: Any, k: int) -> float:
     """Return those of rows with `counts` entries, each in k unknowns or as many as its entries."""
-    ways = [n * u * (u + 1) + u**3 / 3 + 2 * u * k for u, n in ((k, counts), (counts, k))]
+    ways = [
+        n * u * (u + 1) + u**3 / 3 + 2 * u * k for u, n in ((k, counts), (counts, k))
+    ]
     return float(np.minimum(*ways).sum())
 
 
@@ -77,7 +79,9 @@ def sparse_kernels(A: Any) -> dict[str, Kernel]:
     found["sparse x 16 vectors"] = Kernel(
         lambda: kernels.csr_matmat(arrays, X, out=out), 32 * nnz, 8 * nnz + 64 * (n + m)
     )
-    users, items = (rng.standard_normal((size, 128)).astype(np.float32) for size in (512, m))
+    users, items = (
+        rng.standard_normal((size, 128)).astype(np.float32) for size in (512, m)
+    )
     for count in (1, 512):
         found["top 20 of one user" if count == 1 else "top 20 of 512 users"] = Kernel(
             lambda count=count: top_k(users[:count], items, 20, prune=False),
@@ -97,7 +101,9 @@ def dense_kernels() -> dict[str, Kernel]:
     query = rng.standard_normal(width).astype(np.float32)
     out = np.ones(documents, np.float32)
     per_word, words = 50_000, 8
-    places = [np.sort(rng.choice(documents, per_word, replace=False)) for _ in range(words)]
+    places = [
+        np.sort(rng.choice(documents, per_word, replace=False)) for _ in range(words)
+    ]
     postings = (
         np.arange(words + 1) * per_word,
         np.concatenate(places).astype(np.int32),
@@ -108,7 +114,9 @@ def dense_kernels() -> dict[str, Kernel]:
         "orthogonalisation, V'W": Kernel(
             lambda: kernels.coefficients(V, W), 2 * n * p * w, 4 * n * (p + w)
         ),
-        "Gram matrix (BLAS)": Kernel(lambda: tall.T @ tall, tall.size * 512.0, tall.nbytes),
+        "Gram matrix (BLAS)": Kernel(
+            lambda: tall.T @ tall, tall.size * 512.0, tall.nbytes
+        ),
         "scan of float32 vectors (BLAS)": Kernel(
             lambda: vectors @ query, 2 * vectors.size, vectors.nbytes
         ),
@@ -128,11 +136,14 @@ def measure() -> dict[str, Any]:
         found: dict[str, Any] = {
             "copy": 2 * source.nbytes / least(lambda: np.copyto(target, source)),
             "sgemm": 2 * 1500**3 / least(lambda: np.matmul(square, square, out=result)),
-            "blas": next(x["architecture"] for x in threadpool_info() if "architecture" in x),
+            "blas": next(
+                x["architecture"] for x in threadpool_info() if "architecture" in x
+            ),
         }
         every = sparse_kernels(gowalla()) | dense_kernels()
         found["kernels"] = {
-            name: (each.flops, each.bytes, least(each.run)) for name, each in every.items()
+            name: (each.flops, each.bytes, least(each.run))
+            for name, each in every.items()
         }
     return found
 
@@ -157,7 +168,10 @@ def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
             axes.plot(flops / size, flops / seconds / 1e9, "o", color=COLOURS[name])
     last = list(found.values())[-1]
     spots = {
-        kernel: (flops / size, [flops / one["kernels"][kernel][2] for one in found.values()])
+        kernel: (
+            flops / size,
+            [flops / one["kernels"][kernel][2] for one in found.values()],
+        )
         for kernel, (flops, size, _) in last["kernels"].items()
     }
     for kernel, (intensity, rates) in spots.items():
@@ -177,7 +191,9 @@ def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "roofline.png")
+    parser.add_argument(
+        "--out", type=Path, default=HERE.parent / "docs" / "roofline.png"
+    )
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
@@ -187,7 +203,9 @@ def main() -> None:
     for name in (name for name in SETS if name in kernels.supported()):
         environment = os.environ | {"LOWRANK_KERNELS": name}
         command = [sys.executable, __file__, "--one"]
-        done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
+        done = subprocess.run(
+            command, env=environment, check=True, stdout=subprocess.PIPE
+        )
         found[name] = json.loads(done.stdout)
     rows = [
         [

@@ -82,15 +82,23 @@ Say = Callable[[str], None]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--full", action="store_true", help="all benchmarks, in their full size")
-    parser.add_argument("--only", action="append", metavar="SCRIPT", help="such as svd.py")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="also write a Markdown file")
+    parser.add_argument(
+        "--full", action="store_true", help="all benchmarks, in their full size"
+    )
+    parser.add_argument(
+        "--only", action="append", metavar="SCRIPT", help="such as svd.py"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="also write a Markdown file"
+    )
     options = parser.parse_args()
     chosen = FULL if options.full else SMALL
     names = {script_of(command) for command in chosen.values()}
     unknown = set(options.only or ()) - names
     if unknown:
-        parser.error(f"there is no {', '.join(sorted(unknown))} in this set: {sorted(names)}")
+        parser.error(
+            f"there is no {', '.join(sorted(unknown))} in this set: {sorted(names)}"
+        )
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text("", encoding="utf-8")
@@ -123,16 +131,28 @@ def script_of(command: str) -> str:
 
 def description(script: str) -> str:
     """Return what a script says of itself before its usage."""
-    said = ast.get_docstring(ast.parse((HERE / script).read_text(encoding="utf-8"))) or ""
+    said = (
+        ast.get_docstring(ast.parse((HERE / script).read_text(encoding="utf-8"))) or ""
+    )
     return said.partition("Usage:")[0].strip()
 
 
 def head() -> str:
     """Return the machine, the date and the versions, as the head of the file."""
-    peers = [path for path in os.environ.get("PEERS_PYTHON", "").split(os.pathsep) if path]
+    peers = [
+        path for path in os.environ.get("PEERS_PYTHON", "").split(os.pathsep) if path
+    ]
     rows = [
-        [place, ", ".join(f"{name} {version}" for name, version in versions(python).items())]
-        for place, python in [("here", sys.executable), *(("peers", peer) for peer in peers)]
+        [
+            place,
+            ", ".join(
+                f"{name} {version}" for name, version in versions(python).items()
+            ),
+        ]
+        for place, python in [
+            ("here", sys.executable),
+            *(("peers", peer) for peer in peers),
+        ]
     ]
     today = datetime.now(tz=UTC).date()
     return f"# Benchmarks of {today}\n\n{machine()}\n\n{table(['where', 'versions'], rows)}"
@@ -141,7 +161,10 @@ def head() -> str:
 def versions(python: str) -> dict[str, str]:
     """Return the versions of what is measured, where another Python has it."""
     done = subprocess.run(
-        [python, "-c", VERSIONS, *MEASURED], check=True, stdout=subprocess.PIPE, text=True
+        [python, "-c", VERSIONS, *MEASURED],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     found: dict[str, str] = json.loads(done.stdout)
     return found
@@ -155,7 +178,9 @@ def run(command: str, say: Say) -> bool:
         return True
     before, _, after = command.partition(script)
     environment = os.environ | dict(word.split("=") for word in before.split())
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
+    environment["PATH"] = (
+        f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
+    )
     if folder := environment.get("RECSYS_DATASETS"):
         environment["RECSYS_DATASETS"] = str(Path(folder).resolve())
     start, this_machine = time.perf_counter(), machine()
@@ -174,7 +199,11 @@ def run(command: str, say: Say) -> bool:
         for line in process.stdout:
             if line.rstrip() != this_machine:  # the head has it
                 say(line.rstrip())
-    end = "" if process.returncode == 0 else f", failed with exit code {process.returncode}"
+    end = (
+        ""
+        if process.returncode == 0
+        else f", failed with exit code {process.returncode}"
+    )
     say(f"\n({time.perf_counter() - start:.0f} s{end})")
     return process.returncode == 0
 

@@ -33,7 +33,10 @@ SIZES = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000)
 STAGES = ("read", "fit", "save", "load", "top 20")
 SWEEPS = 5
 SWEPT = ("als", "ials")  # models that take --factors and --sweeps
-PART, BLOCK = 100_000_000, 5_000_000  # ratings of a file, and of what is generated at once
+PART, BLOCK = (
+    100_000_000,
+    5_000_000,
+)  # ratings of a file, and of what is generated at once
 
 
 def generate(n: int, folder: Path) -> None:
@@ -47,12 +50,18 @@ def generate(n: int, folder: Path) -> None:
     if done.exists() and done.read_text() == str(n):
         return
     folder.mkdir(parents=True, exist_ok=True)
-    schema = pa.schema({"userId": pa.int32(), "movieId": pa.int32(), "rating": pa.float32()})
-    for part, blocks in enumerate(batched(movielens_blocks(n, block=BLOCK), PART // BLOCK)):
+    schema = pa.schema(
+        {"userId": pa.int32(), "movieId": pa.int32(), "rating": pa.float32()}
+    )
+    for part, blocks in enumerate(
+        batched(movielens_blocks(n, block=BLOCK), PART // BLOCK)
+    ):
         path = folder / f"part-{part:02}.parquet"
         with ParquetWriter(path, schema, compression="zstd") as writer:
             for users, items, stars in blocks:
-                writer.write_table(pa.table([users + 1, items + 1, stars], schema=schema))
+                writer.write_table(
+                    pa.table([users + 1, items + 1, stars], schema=schema)
+                )
     done.write_text(str(n))
 
 
@@ -73,7 +82,11 @@ def measure(name: str, factors: int, sweeps: int, folder: Path) -> None:
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
         start, begun = time.perf_counter(), time.process_time()
         result = work()
-        found[name] = time.perf_counter() - start, time.process_time() - begun, peak_now()
+        found[name] = (
+            time.perf_counter() - start,
+            time.process_time() - begun,
+            peak_now(),
+        )
         wall, processor, peak = found[name]
         text = f"{name}: {wall:.1f} s, {processor:.1f} s of processors, peak {peak / 1e9:.2f} GB"
         print(text, file=sys.stderr, flush=True)
@@ -104,12 +117,17 @@ def peak_now() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--largest", type=int, default=SIZES[-1], metavar="N")
-    parser.add_argument("--ratings", type=float, metavar="N", help="this number alone, as 1e9")
+    parser.add_argument(
+        "--ratings", type=float, metavar="N", help="this number alone, as 1e9"
+    )
     parser.add_argument("--sweeps", type=int, default=SWEEPS, metavar="S")
     parser.add_argument("--factors", type=int, default=64, metavar="K")
     parser.add_argument("--model", default="als", metavar="NAME")
     parser.add_argument(
-        "--data", type=Path, metavar="FOLDER", help="generate here, unless the ratings are there"
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="generate here, unless the ratings are there",
     )
     parser.add_argument("--generate", type=int, metavar="N", help=argparse.SUPPRESS)
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
@@ -124,28 +142,54 @@ def main() -> None:
         compare(sizes, options.model, options.factors, options.sweeps, options.data)
 
 
-def compare(sizes: list[int], model: str, factors: int, sweeps: int, data: Path | None) -> None:
+def compare(
+    sizes: list[int], model: str, factors: int, sweeps: int, data: Path | None
+) -> None:
     about = f"{factors} factors, {sweeps} sweeps" if model in SWEPT else "defaults"
     print(f"{machine()}\n{model}: {about}\n", flush=True)
     rows = []
     for n in sizes:
         # Not in memory, where /tmp may be.
-        with tempfile.TemporaryDirectory(dir=Path.cwd() if n > SIZES[-1] else None) as own:
+        with tempfile.TemporaryDirectory(
+            dir=Path.cwd() if n > SIZES[-1] else None
+        ) as own:
             folder = str(data or own)
             print(f"{n:,} ratings in {folder}", file=sys.stderr, flush=True)
             run("--generate", str(n), "--data", folder)
-            options = "--model", model, "--factors", str(factors), "--sweeps", str(sweeps)
+            options = (
+                "--model",
+                model,
+                "--factors",
+                str(factors),
+                "--sweeps",
+                str(sweeps),
+            )
             found = json.loads(run("--measure", "--data", folder, *options))
         seconds, processors, peaks = zip(*(found[name] for name in STAGES), strict=True)
         rows.append([n, seconds, sum(processors), max(peaks)])
-    headers = ["ratings", *(f"{name} s" for name in STAGES), "processor s", "peak GB", "bytes each"]
-    shown = [[f"{n:,}", *times, cpu, peak / 1e9, peak / n] for n, times, cpu, peak in rows]
+    headers = [
+        "ratings",
+        *(f"{name} s" for name in STAGES),
+        "processor s",
+        "peak GB",
+        "bytes each",
+    ]
+    shown = [
+        [f"{n:,}", *times, cpu, peak / 1e9, peak / n] for n, times, cpu, peak in rows
+    ]
     print(table(headers, shown))
     if len(rows) > 1:
         (n, times, cpu, _), (most, last, last_cpu, _) = rows[0], rows[-1]
         grown = math.log(most / n)
-        growth = math.log(sum(last) / sum(times)) / grown, math.log(last_cpu / cpu) / grown
-        print("\nAll stages grow with the ratings to the power {:.2f} ({:.2f}).".format(*growth))
+        growth = (
+            math.log(sum(last) / sum(times)) / grown,
+            math.log(last_cpu / cpu) / grown,
+        )
+        print(
+            "\nAll stages grow with the ratings to the power {:.2f} ({:.2f}).".format(
+                *growth
+            )
+        )
         print("In brackets: of processor seconds.")
 
 

@@ -32,7 +32,14 @@ CONTAINERS: dict[str, Callable[[np.ndarray], Any]] = {
     "row blocks": lambda X: RowBlocks.from_array(X, rows=200),
 }
 HEADERS = [
-    *("dtype", "container", "tables", "largest s[0]/s[i]", "error of values", "of tolerance"),
+    *(
+        "dtype",
+        "container",
+        "tables",
+        "largest s[0]/s[i]",
+        "error of values",
+        "of tolerance",
+    ),
     *("error of deviations", "values taken for rounding", "warnings"),
 ]
 _ROUNDING = 4  # share of LAPACK's largest value, in epsilons, below which its values are rounding
@@ -45,7 +52,9 @@ class Worst:
         self.tables = self.dropped = self.warnings = 0
         self.ratio = self.error = self.share = self.deviation = 0.0
 
-    def add(self, X: np.ndarray, container: Callable[[np.ndarray], Any], k: int) -> None:
+    def add(
+        self, X: np.ndarray, container: Callable[[np.ndarray], Any], k: int
+    ) -> None:
         """Fit one table, and compare."""
         s = exact_values(X)[:k]
         samples = container(X)
@@ -68,13 +77,26 @@ class Worst:
         self.ratio = max(self.ratio, float(ratios.max()))
         self.error = max(self.error, float(errors.max()))
         self.share = max(self.share, float((errors / tolerance).max()))
-        self.deviation = max(self.deviation, float(np.abs(deviations[is_kept] - 1).max(initial=0)))
+        self.deviation = max(
+            self.deviation, float(np.abs(deviations[is_kept] - 1).max(initial=0))
+        )
 
     def row(self, dtype: str, container: str) -> list[str]:
         """Return the row of the printed table."""
         return [
-            *(dtype, container, str(self.tables), f"{self.ratio:.0e}", f"{self.error:.1e}"),
-            *(f"{self.share:.1%}", f"{self.deviation:.1e}", str(self.dropped), str(self.warnings)),
+            *(
+                dtype,
+                container,
+                str(self.tables),
+                f"{self.ratio:.0e}",
+                f"{self.error:.1e}",
+            ),
+            *(
+                f"{self.share:.1%}",
+                f"{self.deviation:.1e}",
+                str(self.dropped),
+                str(self.warnings),
+            ),
         ]
 
 
@@ -82,7 +104,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", type=int, default=400)
     arguments = parser.parse_args()
-    worst = {(dtype, name): Worst() for dtype in ("float32", "float64") for name in CONTAINERS}
+    worst = {
+        (dtype, name): Worst()
+        for dtype in ("float32", "float64")
+        for name in CONTAINERS
+    }
     for seed in range(arguments.tables):
         X, _ = mixed_table(seed)
         k = int(np.random.default_rng(seed).integers(1, min(X.shape) + 1))

@@ -98,18 +98,29 @@ def main() -> None:
         lsi, loading = timed(lambda: LSI.load(target))
         rows.append(["load", loading])
         known = set(lsi.terms_.values)
-        batch = [[word for word in text.split() if word in known] for text in texts.batch(200)]
+        batch = [
+            [word for word in text.split() if word in known]
+            for text in texts.batch(200)
+        ]
         for length in (2, 4, 20):
             queries = [" ".join(words[:length]) for words in batch]
             for method in ("bm25", "lsi", "hybrid"):
                 for query in queries[:20]:
                     lsi.query(query, method=method)
-                spent = [timed(lambda q=q, m=method: lsi.query(q, method=m))[1] for q in queries]
+                spent = [
+                    timed(lambda q=q, m=method: lsi.query(q, method=m))[1]
+                    for q in queries
+                ]
                 name = f"{length} words by {method}"
                 rows.append([f"{name}, p50, milliseconds", 1000 * median(spent)])
-                rows.append([f"{name}, p95, milliseconds", 1000 * np.quantile(spent, 0.95)])
+                rows.append(
+                    [f"{name}, p95, milliseconds", 1000 * np.quantile(spent, 0.95)]
+                )
             rows.append(
-                [f"{length} words, lists that a full scan changes", differing(lsi, queries)]
+                [
+                    f"{length} words, lists that a full scan changes",
+                    differing(lsi, queries),
+                ]
             )
         for size in (1_000, 10_000):
             more = list(texts.batches(size, n + size))
@@ -118,9 +129,17 @@ def main() -> None:
             rows.append([f"add {size:,} documents", adding])
             rows.append([f"save {size:,} documents more", saving])
         ids = list(range(0, n, max(1, n // 1000)))
-        rows.append([f"remove {len(ids):,} documents", timed(lambda: lsi.remove_documents(ids))[1]])
+        rows.append(
+            [
+                f"remove {len(ids):,} documents",
+                timed(lambda: lsi.remove_documents(ids))[1],
+            ]
+        )
         rows.append(["save", timed(lambda: lsi.save(target, overwrite=True))[1]])
-    headers = [f"{n:,} documents, {len(lsi.terms_):,} words, k = {lsi.n_components_}", "seconds"]
+    headers = [
+        f"{n:,} documents, {len(lsi.terms_):,} words, k = {lsi.n_components_}",
+        "seconds",
+    ]
     print(table(headers, rows))
 
 

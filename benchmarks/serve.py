@@ -39,7 +39,12 @@ from recsys.storage import save_model
 from recsys.topn import CsrPairs, top_n
 
 N = 20
-SGEMM_BLOCKS = (128, 256, 512, 1024)  # users; the bare product takes the fastest of them
+SGEMM_BLOCKS = (
+    128,
+    256,
+    512,
+    1024,
+)  # users; the bare product takes the fastest of them
 
 
 def svd_factors(ratings: Ratings, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -48,7 +53,9 @@ def svd_factors(ratings: Ratings, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def peer(k: int) -> AlternatingLeastSquares:
-    with warnings.catch_warnings():  # about BLAS threads, which are limited where it runs
+    with (
+        warnings.catch_warnings()
+    ):  # about BLAS threads, which are limited where it runs
         warnings.simplefilter("ignore", RuntimeWarning)
         return AlternatingLeastSquares(factors=k, iterations=10, random_state=0)
 
@@ -69,7 +76,9 @@ def factor_model(X: np.ndarray, Y: np.ndarray) -> ALS:
     """Return a fitted model whose scores are the products of these factors."""
     model = ALS(factors=X.shape[1], popularity=0)
     model.global_mean, model.user_factors, model.item_factors = 0.0, X, Y
-    model.user_bias, model.item_bias = (np.zeros(len(side), np.float32) for side in (X, Y))
+    model.user_bias, model.item_bias = (
+        np.zeros(len(side), np.float32) for side in (X, Y)
+    )
     model.item_obscurity = np.zeros(len(Y), np.float32)
     model.rating_std, model.most_ratings = 1.0, 1
     return model
@@ -87,11 +96,15 @@ def sgemm(X: np.ndarray, Y: np.ndarray, size: int) -> Callable[[], None]:
 
 
 def fastest_sgemm(X: np.ndarray, Y: np.ndarray) -> Callable[[], None]:
-    seconds = interleaved({str(size): sgemm(X[:4096], Y, size) for size in SGEMM_BLOCKS}, 3)
+    seconds = interleaved(
+        {str(size): sgemm(X[:4096], Y, size) for size in SGEMM_BLOCKS}, 3
+    )
     return sgemm(X, Y, int(min(seconds, key=lambda size: min(seconds[size]))))
 
 
-def candidates(ratings: Ratings, X: np.ndarray, Y: np.ndarray) -> dict[str, Callable[[], Any]]:
+def candidates(
+    ratings: Ratings, X: np.ndarray, Y: np.ndarray
+) -> dict[str, Callable[[], Any]]:
     model, other = factor_model(X, Y), peer(X.shape[1])
     other.user_factors, other.item_factors = X, Y
     users, known = np.arange(len(X)), liked(ratings)
@@ -100,7 +113,9 @@ def candidates(ratings: Ratings, X: np.ndarray, Y: np.ndarray) -> dict[str, Call
 
     def implicit() -> np.ndarray:
         with kernels.one_blas_thread():
-            return other.recommend(users, known, N=N, filter_already_liked_items=True)[0]
+            return other.recommend(users, known, N=N, filter_already_liked_items=True)[
+                0
+            ]
 
     return {
         "top_n": lambda: np.concatenate(
@@ -137,7 +152,9 @@ def measure(
     ]
 
 
-def one_at_a_time(recommend: Callable[[int], Any], n_users: int, times: int = 300) -> float:
+def one_at_a_time(
+    recommend: Callable[[int], Any], n_users: int, times: int = 300
+) -> float:
     """Return the median microseconds of an answer to one user."""
     seconds = []
     for user in np.random.default_rng(0).integers(n_users, size=times).tolist():
@@ -170,17 +187,33 @@ def application(ratings: Ratings, X: np.ndarray, Y: np.ndarray) -> list[list[Any
     ids = ratings.users.values.to_list()
     with tempfile.TemporaryDirectory() as folder:
         model, output = f"{folder}/model", f"{folder}/recommendations.parquet"
-        training = {"users": len(X), "items": len(Y), "ratings": ratings.nnz, "implicit": True}
+        training = {
+            "users": len(X),
+            "items": len(Y),
+            "ratings": ratings.nnz,
+            "implicit": True,
+        }
         training |= dict.fromkeys(("rating_min", "rating_max"), None) | {"seconds": 0.0}
         save_model(Saved(factor_model(X, Y), ratings, training), model)
-        command = [sys.executable, "-m", "recsys", "recommend", model, "--all", "-n", str(N)]
+        command = [
+            sys.executable,
+            "-m",
+            "recsys",
+            "recommend",
+            model,
+            "--all",
+            "-n",
+            str(N),
+        ]
         seconds, peak = peak_memory([*command, "--output", output])
         size = Path(output).stat().st_size
         recommender = Recommender.load(model)
         ours = one_at_a_time(lambda user: recommender.recommend(ids[user], N), len(X))
         calls = python_calls(lambda: recommender.recommend(ids[0], N))
     with kernels.one_blas_thread():
-        theirs = one_at_a_time(lambda user: other.recommend(user, known[user], N=N), len(X))
+        theirs = one_at_a_time(
+            lambda user: other.recommend(user, known[user], N=N), len(X)
+        )
     return [
         [
             "recsys recommend --all",
@@ -199,13 +232,27 @@ def main() -> None:
     ratings = read_ratings(datasets() / "gowalla" / "train.txt")
     rows = []
     for name, fitted in (("SVD", svd_factors), ("ALS", als_factors)):
-        rows += measure(name, ratings, fitted(ratings, arguments.factors), arguments.repeats)
+        rows += measure(
+            name, ratings, fitted(ratings, arguments.factors), arguments.repeats
+        )
     print(f"\n{machine()}; kernels: {kernels.backend()}; {ratings.n_users:,} users\n")
-    headers = ["factors", "", "seconds", "min-max", "users/s", "GF/s", "times implicit", "/ sgemm"]
+    headers = [
+        "factors",
+        "",
+        "seconds",
+        "min-max",
+        "users/s",
+        "GF/s",
+        "times implicit",
+        "/ sgemm",
+    ]
     print(table(headers, rows))
     print()
     print(
-        table(["application", ""], application(ratings, *svd_factors(ratings, arguments.factors)))
+        table(
+            ["application", ""],
+            application(ratings, *svd_factors(ratings, arguments.factors)),
+        )
     )
 
 

@@ -62,7 +62,10 @@ class Load:
     def row(self) -> list[Any]:
         """Return requests per second, and percentiles of their times in milliseconds."""
         cuts = statistics.quantiles(self.times, n=100)
-        return [len(self.times) / self.seconds, *(1000 * cuts[at - 1] for at in (50, 95, 99))]
+        return [
+            len(self.times) / self.seconds,
+            *(1000 * cuts[at - 1] for at in (50, 95, 99)),
+        ]
 
 
 class Connection(asyncio.Protocol):
@@ -103,7 +106,9 @@ class Connection(asyncio.Protocol):
         self.done.set_result(None)
 
 
-async def driven(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
+async def driven(
+    port: int, requests: Sequence[bytes], connections: int, seconds: float
+) -> Load:
     load, loop = Load(), asyncio.get_running_loop()
     start = time.perf_counter()
     made = [
@@ -116,7 +121,9 @@ async def driven(port: int, requests: Sequence[bytes], connections: int, seconds
     return replace(load, seconds=time.perf_counter() - start)
 
 
-def run_load(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
+def run_load(
+    port: int, requests: Sequence[bytes], connections: int, seconds: float
+) -> Load:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -129,20 +136,29 @@ def get(path: str) -> bytes:
 
 def post(path: str, body: Any) -> bytes:
     text = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    )
     return head.encode() + b"content-length: %d\r\n\r\n%s" % (len(text), text)
 
 
 def kinds(users: int, items: int) -> dict[str, list[bytes]]:
     rng = random.Random(0)
     strangers = [
-        post("/v1/recommend", {"history": [{"item": rng.randrange(items)} for _ in range(10)]})
+        post(
+            "/v1/recommend",
+            {"history": [{"item": rng.randrange(items)} for _ in range(10)]},
+        )
         for _ in range(500)
     ]
     return {
-        "known users": [get(f"/v1/recommend/{rng.randrange(users)}") for _ in range(5000)],
+        "known users": [
+            get(f"/v1/recommend/{rng.randrange(users)}") for _ in range(5000)
+        ],
         "strangers": strangers,
-        "similar items": [get(f"/v1/similar/{rng.randrange(items)}") for _ in range(5000)],
+        "similar items": [
+            get(f"/v1/similar/{rng.randrange(items)}") for _ in range(5000)
+        ],
     }
 
 
@@ -177,7 +193,9 @@ def running(command: Sequence[str], cwd: Path) -> Any:
 
 def family(process: int) -> set[int]:
     """Return a process and its descendants."""
-    listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True
+    ).stdout
     parents = {int(a): int(b) for a, b in map(str.split, listed.splitlines())}
     found = {process}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
@@ -190,7 +208,9 @@ def memory(process: int) -> float:
     total = 0
     for pid in family(process):
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        total += next(int(x.split()[1]) for x in rollup.splitlines() if x.startswith("Pss:"))
+        total += next(
+            int(x.split()[1]) for x in rollup.splitlines() if x.startswith("Pss:")
+        )
     return total / 1000
 
 
@@ -210,17 +230,31 @@ def serve(model: Path, workers: int) -> list[str]:
 
 def naive(folder: Path, model: Path) -> list[str]:
     (folder / "naive.py").write_text(NAIVE.format(model=str(model)))
-    words = [sys.executable, "-m", "uvicorn", "naive:app", "--port", "0", "--no-access-log"]
+    words = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "naive:app",
+        "--port",
+        "0",
+        "--no-access-log",
+    ]
     return [*words, "--log-level", "info"]
 
 
-def throughput(folder: Path, model: Path, requests: dict[str, list[bytes]], seconds: float) -> None:
+def throughput(
+    folder: Path, model: Path, requests: dict[str, list[bytes]], seconds: float
+) -> None:
     commands = {"naive": naive(folder, model)}
     commands |= {f"{n} worker{'s' * (n > 1)}": serve(model, n) for n in (1, 2)}
     rows, used = [], {}
     for name, command in commands.items():
         with running(command, folder) as (service, port):
-            wanted_of = {"known users": requests["known users"]} if name == "naive" else requests
+            wanted_of = (
+                {"known users": requests["known users"]}
+                if name == "naive"
+                else requests
+            )
             for kind, wanted in wanted_of.items():
                 run_load(port, wanted, 8, 1.0)  # warm
                 for connections in CONNECTIONS:
@@ -228,19 +262,33 @@ def throughput(folder: Path, model: Path, requests: dict[str, list[bytes]], seco
                     load = run_load(port, wanted, connections, seconds)
                     rate = len(load.times) / (processor(service.pid) - before)
                     failed = load.statuses.total() - load.statuses["200"]
-                    rows.append([name, kind, str(connections), *load.row(), rate, str(failed)])
+                    rows.append(
+                        [name, kind, str(connections), *load.row(), rate, str(failed)]
+                    )
             used[name] = memory(service.pid)
-    head = ["service", "requests", "connections", "requests/s", "p50, ms", "p95, ms", "p99, ms"]
+    head = [
+        "service",
+        "requests",
+        "connections",
+        "requests/s",
+        "p50, ms",
+        "p95, ms",
+        "p99, ms",
+    ]
     print(table([*head, "per second of processor", "failed"], rows))
     print("\nMegabytes (shared pages in parts): ", end="")
     print(", ".join(f"{name} {megabytes:.0f}" for name, megabytes in used.items()))
 
 
-def soak(folder: Path, model: Path, requests: dict[str, list[bytes]], minutes: float) -> None:
+def soak(
+    folder: Path, model: Path, requests: dict[str, list[bytes]], minutes: float
+) -> None:
     """Load for minutes, with a new model every 10 seconds: failures, and memory at every minute."""
     shutil.copytree(model, folder / "other")
     manifest = folder / "other" / "model.json"
-    print(f"\nSoak of {minutes:g} minutes, two workers, 16 connections, a new model every 10 s:")
+    print(
+        f"\nSoak of {minutes:g} minutes, two workers, 16 connections, a new model every 10 s:"
+    )
     with running(serve(model, 2), folder) as (service, port):
         mixed = [each for kind in requests.values() for each in kind[:500]]
         statuses: Counter[str] = Counter()
@@ -253,7 +301,9 @@ def soak(folder: Path, model: Path, requests: dict[str, list[bytes]], minutes: f
             new.rename(model)
             shutil.rmtree(old)
             if round_ % 6 == 5 or round_ == 0:
-                print(f"  {10 * (round_ + 1)} s: {dict(statuses)}, {memory(service.pid):.0f} MB")
+                print(
+                    f"  {10 * (round_ + 1)} s: {dict(statuses)}, {memory(service.pid):.0f} MB"
+                )
 
 
 def main() -> None:
@@ -262,7 +312,9 @@ def main() -> None:
     parser.add_argument("--factors", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES")
-    parser.add_argument("--saved", type=Path, help="model fitted before, to save the time of a fit")
+    parser.add_argument(
+        "--saved", type=Path, help="model fitted before, to save the time of a fit"
+    )
     chosen = parser.parse_args()
     print(machine(), end="\n\n")
     with tempfile.TemporaryDirectory() as name:

@@ -143,11 +143,17 @@ def write_sources(n_rows: int, folder: Path, uri: str | None) -> dict[str, str]:
     frame.write_parquet(places["Parquet"])
     frame.write_csv(places["CSV"])
     for source in [name for name in SOURCES[2:] if name in places]:
-        write_table(f"{places[source]}::ratings", frame.iter_slices(500_000), if_exists="replace")
+        write_table(
+            f"{places[source]}::ratings",
+            frame.iter_slices(500_000),
+            if_exists="replace",
+        )
     return places
 
 
-def reading(n_rows: int, repeats: int, pandas_rows: int, folder: Path, uri: str | None) -> str:
+def reading(
+    n_rows: int, repeats: int, pandas_rows: int, folder: Path, uri: str | None
+) -> str:
     places, rows = write_sources(n_rows, folder, uri), []
     readers = [name for name in READERS if name != "pandas" or n_rows <= pandas_rows]
     for source, place in places.items():
@@ -161,8 +167,18 @@ def reading(n_rows: int, repeats: int, pandas_rows: int, folder: Path, uri: str 
             used, clock, peaks = zip(*results, strict=True)
             ratios = [min(used) / base[0], min(clock) / base[1]]
             peak = f"{max(peaks) / n_rows:.0f}"
-            rows.append([source, reader, min(used), ratios[0], min(clock), ratios[1], peak])
-    heads = ["source", "reader", "processor, s", "/ polars", "clock, s", "/ polars", "peak B/row"]
+            rows.append(
+                [source, reader, min(used), ratios[0], min(clock), ratios[1], peak]
+            )
+    heads = [
+        "source",
+        "reader",
+        "processor, s",
+        "/ polars",
+        "clock, s",
+        "/ polars",
+        "peak B/row",
+    ]
     return f"{n_rows:,} rows\n\n{table(heads, rows)}"
 
 
@@ -203,7 +219,9 @@ def writing(n_rows: int, repeats: int, folder: Path, uri: str) -> str:
 
     def copy_indexed() -> None:
         run("DROP TABLE IF EXISTS filled", f"CREATE TABLE filled ({columns})")
-        run('CREATE INDEX ON filled ("user")', f"\\copy filled FROM '{file}' CSV HEADER")
+        run(
+            'CREATE INDEX ON filled ("user")', f"\\copy filled FROM '{file}' CSV HEADER"
+        )
 
     run(f"CREATE TABLE indexed ({columns})", 'CREATE INDEX ON indexed ("user")')
     candidates = {
@@ -216,17 +234,23 @@ def writing(n_rows: int, repeats: int, folder: Path, uri: str) -> str:
     }
     seconds = interleaved(candidates, repeats)
     base = median(seconds["COPY from CSV (psql)"])
-    rows = [[name, median(t), spread(t), median(t) / base] for name, t in seconds.items()]
+    rows = [
+        [name, median(t), spread(t), median(t) / base] for name, t in seconds.items()
+    ]
     heads = ["writing", "seconds", "spread", "/ COPY"]
     return f"{n_rows:,} recommendations\n\n{table(heads, rows)}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, action="append", help="default: 5 and 25 million")
+    parser.add_argument(
+        "--rows", type=int, action="append", help="default: 5 and 25 million"
+    )
     parser.add_argument("--recommendations", type=int, default=10_000_000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--pandas", type=int, default=5_000_000, help="most rows for pandas")
+    parser.add_argument(
+        "--pandas", type=int, default=5_000_000, help="most rows for pandas"
+    )
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:

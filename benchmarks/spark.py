@@ -67,7 +67,9 @@ def by_mllib(spark: SparkSession, file: Path, factors: int) -> float:
     blocks = max(4, -(-ratings.count() // RATINGS_PER_BLOCK))
     seconds = []
     for sweeps in (1, 1 + SWEEPS):  # the first also warms up
-        als = ALS(rank=factors, maxIter=sweeps, numUserBlocks=blocks, numItemBlocks=blocks)
+        als = ALS(
+            rank=factors, maxIter=sweeps, numUserBlocks=blocks, numItemBlocks=blocks
+        )
         start = time.perf_counter()
         als.fit(ratings).itemFactors.count()
         seconds.append(time.perf_counter() - start)
@@ -99,18 +101,36 @@ def measure(sizes: list[int], factors: int, memory: str) -> None:
                 columns = {"user": A.coords[0], "item": A.coords[1], "rating": A.data}
                 pl.DataFrame(columns).write_parquet(file)
                 del A, columns
-                here, there = on_this_machine(file, factors), on_spark(file, factors, place / "m")
+                here, there = (
+                    on_this_machine(file, factors),
+                    on_spark(file, factors, place / "m"),
+                )
                 mllib = by_mllib(spark, file, factors)
                 ratio = there["sweep"] / here["sweep"]
                 sweeps = [here["sweep"], there["sweep"], mllib, mllib / there["sweep"]]
                 others = [here["read"], there["read"], there["write"], there["whole"]]
                 rows.append([f"{size:,}", *sweeps, *others, cores * ratio])
-                print(*rows[-1], file=sys.stderr, flush=True)  # what a later failure would lose
+                print(
+                    *rows[-1], file=sys.stderr, flush=True
+                )  # what a later failure would lose
     finally:
         shutil.rmtree(place)
-    print(f"{machine()}\n{factors} factors, Spark local[*] on {cores} cores, driver {memory}\n")
-    names = ["ratings", "local sweep s", "Spark sweep s", "MLlib sweep s", "MLlib / Spark"]
-    names += ["local read s", "Spark read s", "Spark write s", f"Spark fit s, {SWEEPS} sweeps"]
+    print(
+        f"{machine()}\n{factors} factors, Spark local[*] on {cores} cores, driver {memory}\n"
+    )
+    names = [
+        "ratings",
+        "local sweep s",
+        "Spark sweep s",
+        "MLlib sweep s",
+        "MLlib / Spark",
+    ]
+    names += [
+        "local read s",
+        "Spark read s",
+        "Spark write s",
+        f"Spark fit s, {SWEEPS} sweeps",
+    ]
     print(table([*names, "cores for parity"], rows))
     print(
         "\nCores for parity: cores of a cluster at which a sweep would take as long as the local "
@@ -124,7 +144,9 @@ def sizing(factors: int) -> None:
     rows = []
     for ratings, (users, items) in ON_PAPER.items():
         vector, blocks = 4 * (factors + 1), -(-ratings // RATINGS_PER_BLOCK)
-        copies = users * min(blocks, ratings / users) + items * min(blocks, ratings / items)
+        copies = users * min(blocks, ratings / users) + items * min(
+            blocks, ratings / items
+        )
         counts = [f"{count:,}" for count in (ratings, users, items, blocks)]
         kept = [16 * ratings / 1e9, (users + items) * vector / 1e9]
         moved = [vector * copies / 1e9, vector * items / 1e9]
@@ -140,7 +162,9 @@ def main() -> None:
     parser.add_argument("ratings", nargs="*", type=int, default=SIZES)
     parser.add_argument("--factors", type=int, default=64)
     parser.add_argument("--memory", default="8g", help="spark.driver.memory")
-    parser.add_argument("--sizing", action="store_true", help="print sizes on paper only")
+    parser.add_argument(
+        "--sizing", action="store_true", help="print sizes on paper only"
+    )
     arguments = parser.parse_args()
     if arguments.sizing:
         sizing(arguments.factors)

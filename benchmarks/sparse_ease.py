@@ -33,7 +33,10 @@ class Exact:
         of_users = diags_array(model._user_scale())
         scaled = (of_users @ train.matrix @ diags_array(model.item_weight)).tocsr()
         self.model, self.by_user = model, kernels.csr_arrays(scaled)
-        self.by_item, self.histories = kernels.csr_arrays(scaled.T.tocsr()), Histories.of(train)
+        self.by_item, self.histories = (
+            kernels.csr_arrays(scaled.T.tocsr()),
+            Histories.of(train),
+        )
         signs = np.random.default_rng(0).choice([-1, 1], (model.n_items, PROBES))
         signs = signs.astype(np.float32)
         difference = signs * (self.solve(signs) - self.nearly(signs))
@@ -46,7 +49,9 @@ class Exact:
         """Return the product with the inverse that the model approximates."""
         constant, slope = self.model._line
         vectors = self.model.item_factors / self.model.item_output[:, None]
-        of_directions = self.model._correction(self.model._eigenvalues).astype(np.float32)
+        of_directions = self.model._correction(self.model._eigenvalues).astype(
+            np.float32
+        )
         found = np.float32(constant) * Z - np.float32(slope) * self.gram(Z)
         return found + vectors @ (of_directions[:, None] * (vectors.T @ Z))
 
@@ -66,7 +71,9 @@ class Exact:
     def scores(self, users: NDArray[np.int64]) -> Floats:
         rows = np.zeros((len(users), self.model.n_items), np.float32)
         some = self.histories.take(users)
-        rows[some.rows, some.indices] = some.values * self.model.item_weight[some.indices]
+        rows[some.rows, some.indices] = (
+            some.values * self.model.item_weight[some.indices]
+        )
         return -(self.solve(np.ascontiguousarray(rows.T)) / self.diagonal[:, None]).T
 
 
@@ -80,7 +87,10 @@ def main() -> None:
     found: dict[str, list[NDArray[np.float64]]] = {"ease": [], "sparse-ease": []}
     for start in range(0, len(users), BLOCK):
         block = users[start : start + BLOCK]
-        seen, relevant = train.matrix[block].tocoo().coords, test.matrix[block].toarray() > 0
+        seen, relevant = (
+            train.matrix[block].tocoo().coords,
+            test.matrix[block].toarray() > 0,
+        )
         n = relevant.sum(axis=1)
         for name, scorer in (("ease", exact), ("sparse-ease", model)):
             scores = np.array(scorer.scores(block))
@@ -99,10 +109,15 @@ def main() -> None:
     rows.append(
         [
             "difference",
-            *(f"{x:+.2%} ±{e:.2%}" for x, e in zip(lost.mean(axis=1), errors, strict=True)),
+            *(
+                f"{x:+.2%} ±{e:.2%}"
+                for x, e in zip(lost.mean(axis=1), errors, strict=True)
+            ),
         ]
     )
-    print(f"{len(users):,} users; penalty {model.penalty:.1f}, {len(model.response)} directions")
+    print(
+        f"{len(users):,} users; penalty {model.penalty:.1f}, {len(model.response)} directions"
+    )
     print(table(["model", f"Recall@{N}", f"NDCG@{N}"], rows))
 
 

@@ -55,7 +55,9 @@ def recsys_command() -> list[str]:
 
 def runner(command: Sequence[str], **variables: str) -> Callable[[], object]:
     environment = {**os.environ, **variables}
-    return lambda: subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+    return lambda: subprocess.run(
+        command, env=environment, stdout=subprocess.DEVNULL, check=True
+    )
 
 
 def main() -> None:
@@ -106,7 +108,16 @@ def rows(times: dict[str, list[float]]) -> list[list[object]]:
         ratio = "" if name == base else f"{time / seconds[base]:.2f}"
         within = spread(1000 * value for value in times[name])
         aim = f"at most {LIMITS[base]}" if name.startswith("recsys") else ""
-        found.append([name, f"{1000 * time:.0f}", within, "" if name == base else base, ratio, aim])
+        found.append(
+            [
+                name,
+                f"{1000 * time:.0f}",
+                within,
+                "" if name == base else base,
+                ratio,
+                aim,
+            ]
+        )
     return found
 
 

@@ -21,7 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from matrices import cranfield, decaying, degree_normalised, gowalla, movielens_shaped
-from measuring import extra_memory, interleaved, machine, median, memory_bandwidth, spread, table
+from measuring import (
+    extra_memory,
+    interleaved,
+    machine,
+    median,
+    memory_bandwidth,
+    spread,
+    table,
+)
 from scipy.sparse.linalg import svds
 from sklearn import decomposition
 from sklearn.utils.extmath import randomized_svd
@@ -30,7 +38,9 @@ from lowrank import PCA, kernels, truncated_svd
 
 Triplets = tuple[np.ndarray, np.ndarray, np.ndarray]
 TOL = {"float32": 1e-4, "float64": 1e-8}
-POWER_ITERATIONS = {"float32": 80}  # with which randomized_svd reaches 1e-4 on Gowalla, k = 64
+POWER_ITERATIONS = {
+    "float32": 80
+}  # with which randomized_svd reaches 1e-4 on Gowalla, k = 64
 HEADERS = [
     *("matrix", "dtype", "k", "solver", "seconds", "min-max", "residual", "times ours"),
     *("peak MB", "passes", "passes s", "read s"),
@@ -52,15 +62,22 @@ CASES = {
         "gowalla", gowalla, (64, 256), ("ARPACK", "PROPACK", "PRIMME", "randomized_svd")
     ),
     "normalised": Case(
-        "gowalla, normalised", lambda: degree_normalised(gowalla()), (64, 256), ("ARPACK",)
+        "gowalla, normalised",
+        lambda: degree_normalised(gowalla()),
+        (64, 256),
+        ("ARPACK",),
     ),
     "cranfield": Case(
         *("cranfield tf-idf", cranfield, (100, 300)),
         peers=("ARPACK", "TruncatedSVD", "gensim"),
         dtypes=("float64",),
     ),
-    "25m": Case("25M entries", movielens_shaped, (64,), ("ARPACK", "TruncatedSVD"), ("float32",)),
-    "dense": Case("dense, decaying", decaying, (50,), ("PCA", "PCA covariance", "PCA arpack")),
+    "25m": Case(
+        "25M entries", movielens_shaped, (64,), ("ARPACK", "TruncatedSVD"), ("float32",)
+    ),
+    "dense": Case(
+        "dense, decaying", decaying, (50,), ("PCA", "PCA covariance", "PCA arpack")
+    ),
 }
 
 
@@ -136,12 +153,16 @@ def peers_of(case: Case, dtype: str, k: int) -> Iterator[str]:
         if peer in ("PROPACK", "PRIMME") and k > 64:
             continue
         if peer in ("gensim", "PRIMME") and not find_spec(peer.lower()):
-            print(f"{peer} is left out: pip install {peer.lower()} adds it to the table.")
+            print(
+                f"{peer} is left out: pip install {peer.lower()} adds it to the table."
+            )
             continue
         yield peer
 
 
-def measure(case: Case, A: Any, k: int, repeats: int, bandwidth: float) -> list[list[Any]]:
+def measure(
+    case: Case, A: Any, k: int, repeats: int, bandwidth: float
+) -> list[list[Any]]:
     """Time our solver and the peers in turns, then each one's memory."""
     ours = "lowrank PCA" if isinstance(A, np.ndarray) else "truncated_svd"
     labels = [ours, *peers_of(case, A.dtype.name, k)]
@@ -158,9 +179,19 @@ def measure(case: Case, A: Any, k: int, repeats: int, bandwidth: float) -> list[
     limits = _limits(A, k, bandwidth)
     return [
         [
-            *(case.name, A.dtype.name, str(k), label, seconds[label], spread(times[label])),
+            *(
+                case.name,
+                A.dtype.name,
+                str(k),
+                label,
+                seconds[label],
+                spread(times[label]),
+            ),
             *(f"{residual(A, results[label]):.0e}", seconds[label] / seconds[ours]),
-            *(f"{memory[label] / 1e6:.0f}", *(limits if label == ours else ["", "", ""])),
+            *(
+                f"{memory[label] / 1e6:.0f}",
+                *(limits if label == ours else ["", "", ""]),
+            ),
         ]
         for label in labels
     ]
@@ -186,7 +217,9 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore")  # what a peer thinks of its convergence is in the table
+    warnings.simplefilter(
+        "ignore"
+    )  # what a peer thinks of its convergence is in the table
     bandwidth = memory_bandwidth()
     rows = []
     for name in arguments.cases or CASES:
@@ -194,7 +227,9 @@ def main() -> None:
         matrix = case.matrix()
         for dtype in case.dtypes:
             for k in case.ranks:
-                rows += measure(case, matrix.astype(dtype), k, arguments.repeats, bandwidth)
+                rows += measure(
+                    case, matrix.astype(dtype), k, arguments.repeats, bandwidth
+                )
                 print(f"{case.name}, {dtype}, k={k}: done", file=sys.stderr, flush=True)
     print(f"\n{machine()}; kernels: {kernels.backend()}; {bandwidth / 1e9:.0f} GB/s\n")
     print(table(HEADERS, rows))

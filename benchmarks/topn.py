@@ -155,13 +155,25 @@ def compare(data: str, titles: list[str]) -> None:
         except DataError as error:
             print(f"{title} is left out: {error}", flush=True)
     for title, accuracy in PUBLISHED.get(data, {}).items():
-        rows.append([title, "published, not run", *(f"{x:.4f}" for x in accuracy), "", "", ""])
-    headers = ["model", "settings", f"Recall@{N}", f"NDCG@{N}", "fit s", "all users s", "peak MB"]
+        rows.append(
+            [title, "published, not run", *(f"{x:.4f}" for x in accuracy), "", "", ""]
+        )
+    headers = [
+        "model",
+        "settings",
+        f"Recall@{N}",
+        f"NDCG@{N}",
+        "fit s",
+        "all users s",
+        "peak MB",
+    ]
     print(table(headers, rows))
 
 
 def main() -> None:
-    known = [title for title, (name, _) in CANDIDATES.items() if name in {*MODELS, "auto"}]
+    known = [
+        title for title, (name, _) in CANDIDATES.items() if name in {*MODELS, "auto"}
+    ]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("titles", nargs="*", default=known, metavar="MODEL")
     parser.add_argument("--data", action="append", choices=list(DATA))
@@ -169,7 +181,9 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{machine()}; kernels: {kernels.backend()}")
     for data in arguments.data or DATA:
-        compare(data, [title for title in arguments.titles if title not in arguments.skip])
+        compare(
+            data, [title for title in arguments.titles if title not in arguments.skip]
+        )
 
 
 if __name__ == "__main__":

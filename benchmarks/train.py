@@ -23,7 +23,15 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 from generated import movielens_shaped
-from measuring import interleaved, machine, median, sgemm_flops, sgemm_rate, spread, table
+from measuring import (
+    interleaved,
+    machine,
+    median,
+    sgemm_flops,
+    sgemm_rate,
+    spread,
+    table,
+)
 
 from lowrank import kernels
 from lowrank.completion.als import als_sweeps
@@ -36,13 +44,17 @@ def our_sweeps(A: sp.csr_array, k: int, n: int) -> list[float]:
     return list(np.diff(ends))
 
 
-def implicit_iterations(A: sp.csr_array, k: int, n: int, *, use_cg: bool) -> list[float]:
+def implicit_iterations(
+    A: sp.csr_array, k: int, n: int, *, use_cg: bool
+) -> list[float]:
     from implicit.als import AlternatingLeastSquares
     from threadpoolctl import threadpool_limits
 
     seconds: list[float] = []
     with threadpool_limits(1, "blas"):  # as the library asks for
-        model = AlternatingLeastSquares(factors=k, iterations=n, use_cg=use_cg, random_state=0)
+        model = AlternatingLeastSquares(
+            factors=k, iterations=n, use_cg=use_cg, random_state=0
+        )
         model.fit(
             sp.csr_matrix(A),
             show_progress=False,
@@ -59,7 +71,9 @@ def peer_epoch(python: str, A: sp.csr_array, k: int, feedback: str) -> list[floa
         entries = A.tocoo()
         np.savez(path, users=entries.row, items=entries.col, values=entries.data)
         command = [python, str(script), path, str(k), feedback]
-        said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        said = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
     return [float(value) for value in said.split()]
 
 
@@ -70,18 +84,27 @@ def limit(A: sp.csr_array, k: int) -> float:
     return (grams + sum(A.shape) * (k**3 / 3 + 2 * k**2)) / rate
 
 
-def measure(A: sp.csr_array, k: int, sweeps: int, pythons: list[str]) -> list[list[object]]:
+def measure(
+    A: sp.csr_array, k: int, sweeps: int, pythons: list[str]
+) -> list[list[object]]:
     found = {
         "recsys als, exact": our_sweeps(A, k, sweeps),
-        "implicit als, conjugate gradient": implicit_iterations(A, k, sweeps, use_cg=True),
-        "implicit als, Cholesky": implicit_iterations(A, k, max(1, sweeps // 3), use_cg=False),
+        "implicit als, conjugate gradient": implicit_iterations(
+            A, k, sweeps, use_cg=True
+        ),
+        "implicit als, Cholesky": implicit_iterations(
+            A, k, max(1, sweeps // 3), use_cg=False
+        ),
     }
     for python in pythons:
         if seconds := peer_epoch(python, A, k, "explicit"):
             found["LensKit BiasedMF"] = seconds
     found["limit at the rate of sgemm"] = [limit(A, k)]
     ours = median(found["recsys als, exact"])
-    return [[str(k), name, median(x), spread(x), median(x) / ours] for name, x in found.items()]
+    return [
+        [str(k), name, median(x), spread(x), median(x) / ours]
+        for name, x in found.items()
+    ]
 
 
 def main() -> None:
@@ -97,7 +120,9 @@ def main() -> None:
     print(
         f"{machine()}\nkernels: {kernels.backend()}; {A.shape[0]:,} x {A.shape[1]:,}, {A.nnz:,}\n"
     )
-    rows = [row for k in arguments.ranks for row in measure(A, k, arguments.sweeps, pythons)]
+    rows = [
+        row for k in arguments.ranks for row in measure(A, k, arguments.sweeps, pythons)
+    ]
     print(table(["k", "one sweep", "seconds", "min-max", "times ours"], rows))
 
 

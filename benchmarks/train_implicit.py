@@ -37,18 +37,27 @@ def our_sweeps(W: sp.csr_array, k: int, n: int) -> list[float]:
     return list(np.diff(ends))
 
 
-def measure(W: sp.csr_array, k: int, sweeps: int, pythons: list[str]) -> list[list[object]]:
+def measure(
+    W: sp.csr_array, k: int, sweeps: int, pythons: list[str]
+) -> list[list[object]]:
     found = {
         "recsys ials, exact": our_sweeps(W, k, sweeps),
-        "implicit als, conjugate gradient": implicit_iterations(W, k, sweeps, use_cg=True),
-        "implicit als, Cholesky": implicit_iterations(W, k, max(1, sweeps // 3), use_cg=False),
+        "implicit als, conjugate gradient": implicit_iterations(
+            W, k, sweeps, use_cg=True
+        ),
+        "implicit als, Cholesky": implicit_iterations(
+            W, k, max(1, sweeps // 3), use_cg=False
+        ),
     }
     for python in pythons:
         if seconds := peer_epoch(python, W, k, "implicit"):
             found["cmfrec CMF_implicit"] = seconds
     found["limit at the rate of sgemm"] = [limit(W, k)]
     ours = median(found["recsys ials, exact"])
-    return [[str(k), name, median(x), spread(x), median(x) / ours] for name, x in found.items()]
+    return [
+        [str(k), name, median(x), spread(x), median(x) / ours]
+        for name, x in found.items()
+    ]
 
 
 def race(W: sp.csr_array, k: int) -> list[list[object]]:
@@ -83,10 +92,19 @@ def main() -> None:
     )
     if arguments.blocks:
         rows = [row for k in arguments.ranks for row in race(W, k)]
-        columns = ["k", "sweeps by", "sweeps", "objective", "cpu seconds", "times exact"]
+        columns = [
+            "k",
+            "sweeps by",
+            "sweeps",
+            "objective",
+            "cpu seconds",
+            "times exact",
+        ]
         print(table(columns, rows))
         return
-    rows = [row for k in arguments.ranks for row in measure(W, k, arguments.sweeps, pythons)]
+    rows = [
+        row for k in arguments.ranks for row in measure(W, k, arguments.sweeps, pythons)
+    ]
     print(table(["k", "one sweep", "seconds", "min-max", "times ours"], rows))
 
 

@@ -25,7 +25,11 @@ def lenskit(parts: Mapping[str, np.ndarray], k: int) -> Fit:
     from lenskit.als import BiasedMFScorer
     from lenskit.data import from_interactions_df
 
-    frame = {"user_id": parts["users"], "item_id": parts["items"], "rating": parts["values"]}
+    frame = {
+        "user_id": parts["users"],
+        "item_id": parts["items"],
+        "rating": parts["values"],
+    }
     data = from_interactions_df(pd.DataFrame(frame))
     return lambda epochs: BiasedMFScorer(embedding_size=k, epochs=epochs).train(data)
 
@@ -36,7 +40,9 @@ def cmfrec(parts: Mapping[str, np.ndarray], k: int) -> Fit:
 
     matrix = coo_matrix((parts["values"], (parts["users"], parts["items"])))
     options = {"k": k, "use_float": True, "use_cg": True, "finalize_chol": False}
-    return lambda epochs: CMF_implicit(niter=epochs, verbose=False, **options).fit(matrix)
+    return lambda epochs: CMF_implicit(niter=epochs, verbose=False, **options).fit(
+        matrix
+    )
 
 
 def main() -> None:

@@ -29,7 +29,9 @@ from recsys.update import folded
 def held_back(ratings: Ratings, n: int, seed: int) -> tuple[Ratings, Ratings]:
     """Return most of the ratings, and n of them at random, with the users and items of both."""
     chosen = np.zeros(ratings.n_ratings, np.bool_)
-    chosen[np.random.default_rng(seed).choice(ratings.n_ratings, n, replace=False)] = True
+    chosen[np.random.default_rng(seed).choice(ratings.n_ratings, n, replace=False)] = (
+        True
+    )
     return ratings.take(~chosen), ratings.take(chosen)
 
 
@@ -71,9 +73,13 @@ def main() -> None:
     parser.add_argument(
         "--ratings", nargs="*", type=int, default=[1_000_000, 5_000_000, 25_000_000]
     )
-    parser.add_argument("--new", nargs="*", type=int, default=[100, 1_000, 10_000, 100_000])
+    parser.add_argument(
+        "--new", nargs="*", type=int, default=[100, 1_000, 10_000, 100_000]
+    )
     parser.add_argument("--factors", type=int, default=64)
-    parser.add_argument("--no-refit", action="store_true", help="Leave the new fits out.")
+    parser.add_argument(
+        "--no-refit", action="store_true", help="Leave the new fits out."
+    )
     arguments = parser.parse_args()
     print(f"{machine()}\n")
     rows = []
@@ -82,12 +88,23 @@ def main() -> None:
         base, rest = held_back(everything, max(arguments.new), 0)
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "model"
-            Recommender("als", factors=arguments.factors, iterations=2).fit(base).save(place)
+            Recommender("als", factors=arguments.factors, iterations=2).fit(base).save(
+                place
+            )
             for n_new in arguments.new:
                 _, new = held_back(rest, min(n_new, rest.n_ratings), 1)
                 refit = not arguments.no_refit and n_new == max(arguments.new)
                 rows.append([f"{n:,}", f"{n_new:,}", *measure(place, new, refit=refit)])
-    head = ["load", "merge", "fold in", "save", "update", "new fit", "update", "new fit"]
+    head = [
+        "load",
+        "merge",
+        "fold in",
+        "save",
+        "update",
+        "new fit",
+        "update",
+        "new fit",
+    ]
     units = ["s CPU"] * 6 + ["s"] * 2
     names = (f"{name}, {unit}" for name, unit in zip(head, units, strict=True))
     print(table(["ratings", "new", *names], rows).replace("nan", "   "))

@@ -43,17 +43,75 @@ GENRES = (
 )  # fmt: skip
 
 TASTES: dict[str, dict[str, float]] = {
-    "horror": {"Horror": 1.0, "Thriller": 0.2, "Children": -0.4, "Musical": -0.4, "Romance": -0.3},
-    "westerns": {"Western": 1.0, "Action": 0.15, "Sci-Fi": -0.4, "Musical": -0.3, "Horror": -0.3},
-    "musicals": {"Musical": 1.0, "Romance": 0.2, "Horror": -0.5, "War": -0.4, "Sci-Fi": -0.3},
-    "family": {"Animation": 0.9, "Children": 0.6, "Horror": -0.5, "War": -0.4, "Crime": -0.3},
-    "science fiction": {"Sci-Fi": 1.0, "Action": 0.15, "Romance": -0.4, "Western": -0.3},
-    "romance": {"Romance": 1.0, "Drama": 0.15, "Horror": -0.5, "Action": -0.4, "Western": -0.3},
-    "war": {"War": 1.0, "Drama": 0.15, "Children": -0.4, "Fantasy": -0.3, "Musical": -0.3},
-    "crime": {"Crime": 0.9, "Thriller": 0.4, "Musical": -0.4, "Fantasy": -0.3, "Children": -0.3},
-    "comedy": {"Comedy": 1.0, "Romance": 0.1, "Horror": -0.3, "War": -0.4, "Film-Noir": -0.3},
+    "horror": {
+        "Horror": 1.0,
+        "Thriller": 0.2,
+        "Children": -0.4,
+        "Musical": -0.4,
+        "Romance": -0.3,
+    },
+    "westerns": {
+        "Western": 1.0,
+        "Action": 0.15,
+        "Sci-Fi": -0.4,
+        "Musical": -0.3,
+        "Horror": -0.3,
+    },
+    "musicals": {
+        "Musical": 1.0,
+        "Romance": 0.2,
+        "Horror": -0.5,
+        "War": -0.4,
+        "Sci-Fi": -0.3,
+    },
+    "family": {
+        "Animation": 0.9,
+        "Children": 0.6,
+        "Horror": -0.5,
+        "War": -0.4,
+        "Crime": -0.3,
+    },
+    "science fiction": {
+        "Sci-Fi": 1.0,
+        "Action": 0.15,
+        "Romance": -0.4,
+        "Western": -0.3,
+    },
+    "romance": {
+        "Romance": 1.0,
+        "Drama": 0.15,
+        "Horror": -0.5,
+        "Action": -0.4,
+        "Western": -0.3,
+    },
+    "war": {
+        "War": 1.0,
+        "Drama": 0.15,
+        "Children": -0.4,
+        "Fantasy": -0.3,
+        "Musical": -0.3,
+    },
+    "crime": {
+        "Crime": 0.9,
+        "Thriller": 0.4,
+        "Musical": -0.4,
+        "Fantasy": -0.3,
+        "Children": -0.3,
+    },
+    "comedy": {
+        "Comedy": 1.0,
+        "Romance": 0.1,
+        "Horror": -0.3,
+        "War": -0.4,
+        "Film-Noir": -0.3,
+    },
     "documentary": {"Documentary": 1.0, "Drama": 0.2, "Fantasy": -0.5, "Action": -0.4},
-    "noir and mystery": {"Film-Noir": 0.9, "Mystery": 0.7, "Children": -0.4, "Sci-Fi": -0.3},
+    "noir and mystery": {
+        "Film-Noir": 0.9,
+        "Mystery": 0.7,
+        "Children": -0.4,
+        "Sci-Fi": -0.3,
+    },
     "adventure": {"Action": 0.7, "Adventure": 0.7, "Fantasy": 0.3, "Documentary": -0.5},
     "drama": {"Drama": 1.0, "Action": -0.4, "Horror": -0.4, "Sci-Fi": -0.3},
 }
@@ -88,7 +146,9 @@ def genre_vectors(genres: pl.Series) -> Floats:
 
 def taste_vectors() -> Floats:
     """Make an array of shape (n_tastes, 18) of `TASTES`."""
-    return np.array([[taste.get(genre, 0.0) for genre in GENRES] for taste in TASTES.values()])
+    return np.array(
+        [[taste.get(genre, 0.0) for genre in GENRES] for taste in TASTES.values()]
+    )
 
 
 def user_preferences(rng: np.random.Generator) -> Floats:
@@ -100,10 +160,16 @@ def user_preferences(rng: np.random.Generator) -> Floats:
     # One taste for half of the users, two for 35%, three for 15%.
     how_many = 1 + (rng.random((N_USERS, 1)) > [0.5, 0.85]).sum(axis=1)
     order = rng.random((N_USERS, n_tastes)).argsort(axis=1)
-    shares = np.where(order < how_many[:, None], 0.3 + rng.random((N_USERS, n_tastes)), 0.0)
+    shares = np.where(
+        order < how_many[:, None], 0.3 + rng.random((N_USERS, n_tastes)), 0.0
+    )
     shares /= shares.max(axis=1, keepdims=True)
-    preferences = shares @ taste_vectors() + 0.15 * rng.standard_normal((N_USERS, len(GENRES)))
-    disliked = (preferences + 0.3 * rng.standard_normal(preferences.shape)).argmin(axis=1)
+    preferences = shares @ taste_vectors() + 0.15 * rng.standard_normal(
+        (N_USERS, len(GENRES))
+    )
+    disliked = (preferences + 0.3 * rng.standard_normal(preferences.shape)).argmin(
+        axis=1
+    )
     preferences[np.arange(N_USERS), disliked] -= 0.5
     return preferences
 
@@ -183,8 +249,12 @@ def make_ratings(items: pl.DataFrame, seed: int) -> pl.DataFrame:
         [datetime(year + 1, 1, 1, tzinfo=UTC).timestamp() for year in items["year"]]
     )
     released = arrival[:, None] >= year_over
-    users, films = watch(np.where(released, np.log(weight) + CHOICE * affinity, -np.inf), rng)
-    stars = MEAN + quality(weight, rng)[films] + BIAS * rng.standard_normal(N_USERS)[users]
+    users, films = watch(
+        np.where(released, np.log(weight) + CHOICE * affinity, -np.inf), rng
+    )
+    stars = (
+        MEAN + quality(weight, rng)[films] + BIAS * rng.standard_normal(N_USERS)[users]
+    )
     stars += AFFINITY * affinity[users, films] + NOISE * rng.standard_normal(users.size)
     columns = {
         "userId": users + 1,
@@ -197,7 +267,9 @@ def make_ratings(items: pl.DataFrame, seed: int) -> pl.DataFrame:
 
 def main() -> None:
     """Read the arguments, write the file."""
-    parser = argparse.ArgumentParser(description="Generate the synthetic ratings of the sample.")
+    parser = argparse.ArgumentParser(
+        description="Generate the synthetic ratings of the sample."
+    )
     parser.add_argument("--output", type=Path, default=HERE / "ratings.csv")
     parser.add_argument("--seed", type=int, default=SEED)
     arguments = parser.parse_args()

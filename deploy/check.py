@@ -18,7 +18,15 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 ADDRESS = "http://127.0.0.1:8123"
-PLAIN = ["/", "/page/style.css", "/docs", "/openapi.json", "/metrics", "/health/ready", "/v1/model"]
+PLAIN = [
+    "/",
+    "/page/style.css",
+    "/docs",
+    "/openapi.json",
+    "/metrics",
+    "/health/ready",
+    "/v1/model",
+]
 NOT_OF_ALL = 400, 404  # such as the neighbours of an item in a model of popularity
 
 
@@ -37,9 +45,16 @@ def answer(target: str, body: Any = None) -> tuple[int, Any]:
 
 def of_model() -> Iterator[tuple[str, Any]]:
     """Yield what is asked of a model."""
-    user, item = (answer(f"/v1/{side}s?n=1")[1][f"{side}s"][0] for side in ("user", "item"))
+    user, item = (
+        answer(f"/v1/{side}s?n=1")[1][f"{side}s"][0] for side in ("user", "item")
+    )
     item, person = item["item"], quote(str(user))
-    for query in ("", "?explain=true", "?where=item%20IS%20NOT%20NULL", f"?exclude={item}"):
+    for query in (
+        "",
+        "?explain=true",
+        "?where=item%20IS%20NOT%20NULL",
+        f"?exclude={item}",
+    ):
         yield f"/v1/recommend/{person}{query}", None
     yield "/v1/recommend/987654321?unknown=popular", None
     for route in ("items?q=a", f"items/{item}", f"users/{person}", "map", "spectrum"):
@@ -58,7 +73,17 @@ def of_model() -> Iterator[tuple[str, Any]]:
 def check(path: str, folder: Path) -> None:
     """Serve one model or index, and stop with the first answer that is not as it should be."""
     log = str(folder / "events.jsonl")
-    command = ["recsys", "serve", path, "--port", ADDRESS[-4:], "--workers", "2", "--events", log]
+    command = [
+        "recsys",
+        "serve",
+        path,
+        "--port",
+        ADDRESS[-4:],
+        "--workers",
+        "2",
+        "--events",
+        log,
+    ]
     with subprocess.Popen(command) as process:
         try:
             deadline = time.monotonic() + 60

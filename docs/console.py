@@ -54,7 +54,9 @@ def pages() -> list[Path]:
 def examples(page: Path) -> list[Example]:
     """Return the examples of a page, in order."""
     blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
-    return [Example(*found) for _, block, _ in blocks for found in _EXAMPLE.findall(block)]
+    return [
+        Example(*found) for _, block, _ in blocks for found in _EXAMPLE.findall(block)
+    ]
 
 
 def needs_postgres(page: Path) -> bool:
@@ -74,7 +76,10 @@ def printed(example: Example) -> str:
     if program in ("psql", "sh"):
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         done = subprocess.run(
-            [program, *arguments], capture_output=True, text=True, env={**os.environ, "PATH": path}
+            [program, *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PATH": path},
         )
         return done.stdout + done.stderr
     if program == "curl":
@@ -82,7 +87,9 @@ def printed(example: Example) -> str:
     if arguments[-1] == "&":
         return _start_service(arguments[:-1])
     if program == "ls":
-        return "".join(f"{path.name}\n" for path in sorted(Path(arguments[0]).iterdir()))
+        return "".join(
+            f"{path.name}\n" for path in sorted(Path(arguments[0]).iterdir())
+        )
     if program != "recsys":
         raise ValueError(
             f"An example must be recsys, cat, ls, psql, curl or sh; got {example.command!r}."
@@ -98,7 +105,9 @@ _services: dict[str, tuple[subprocess.Popen[str], str]] = {}  # by the port on t
 
 def _start_service(arguments: list[str]) -> str:
     """Start `recsys serve` on a free port; return its output until it is ready."""
-    shown = arguments[arguments.index("--port") + 1] if "--port" in arguments else "8000"
+    shown = (
+        arguments[arguments.index("--port") + 1] if "--port" in arguments else "8000"
+    )
     words = [sys.executable, "-m", "recsys", *arguments, "--port", "0"]
     service = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     assert service.stderr is not None
@@ -122,7 +131,9 @@ def _answer(arguments: list[str]) -> str:
     return text if text.endswith("\n") else f"{text}\n"
 
 
-def _fetch(address: str, body: str | None = None, header: str = _OF_CURL) -> tuple[int, str]:
+def _fetch(
+    address: str, body: str | None = None, header: str = _OF_CURL
+) -> tuple[int, str]:
     port, _, path = address.removeprefix("localhost:").partition("/")
     connection = http.client.HTTPConnection("127.0.0.1", int(_services[port][1]))
     try:

@@ -26,10 +26,13 @@ REFERENCE = {
     "recsys": ("recsys", "recsys.evaluation", "recsys.lsi", "recsys.spark"),
 }
 _FORMULA = re.compile(
-    r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL
+    r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>',
+    re.DOTALL,
 )
 # A line that is replaced by the section of RESULTS.md with this heading.
-_SECTION = re.compile(r"^\[Results: (?P<heading>[^\]]+)\]\([./]*benchmarks/RESULTS\.md\)$", re.M)
+_SECTION = re.compile(
+    r"^\[Results: (?P<heading>[^\]]+)\]\([./]*benchmarks/RESULTS\.md\)$", re.M
+)
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -39,8 +42,13 @@ def on_files(files: Any, config: Any) -> Any:
         made[picture.name] = picture.read_bytes()
     paths = notebooks.paths()
     for number, path in enumerate(paths, start=1):
-        print(f"notebook {number}/{len(paths)}: {path.stem}", file=sys.stderr, flush=True)
-        made |= {f"notebooks/{name}": content for name, content in _notebook_files(path).items()}
+        print(
+            f"notebook {number}/{len(paths)}: {path.stem}", file=sys.stderr, flush=True
+        )
+        made |= {
+            f"notebooks/{name}": content
+            for name, content in _notebook_files(path).items()
+        }
     for package, modules in REFERENCE.items():
         print(f"reference of {package}", file=sys.stderr, flush=True)
         made[f"reference/{package}.md"] = _reference_page(package, modules)
@@ -67,7 +75,9 @@ def section(heading: str) -> str:
     KeyError
         If there is no such heading.
     """
-    parts = re.split(r"^## (.*)\n", RESULTS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    parts = re.split(
+        r"^## (.*)\n", RESULTS.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     return dict(zip(parts[1::2], parts[2::2], strict=True))[heading].strip()
 
 
@@ -121,7 +131,10 @@ def _constant(value: Any) -> str:
     """Describe a public value that is neither a class nor a function."""
     if not isinstance(value, dict):
         return f"`{value!r}`"
-    rows = [f"| `{key}` | {getattr(each, '__name__', each)} |" for key, each in value.items()]
+    rows = [
+        f"| `{key}` | {getattr(each, '__name__', each)} |"
+        for key, each in value.items()
+    ]
     return "\n".join(["| key | value |", "| --- | --- |", *rows])
 
 
@@ -136,7 +149,9 @@ def _notebook_files(path: Path) -> dict[str, bytes | str]:
     return {f"{path.stem}.md": "\n\n".join(parts) + "\n", **pictures}
 
 
-def _cell_parts(cell: dict[str, Any], stem: str, pictures: dict[str, bytes | str]) -> Iterator[str]:
+def _cell_parts(
+    cell: dict[str, Any], stem: str, pictures: dict[str, bytes | str]
+) -> Iterator[str]:
     """Yield the Markdown of a cell; its pictures go into `pictures`."""
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":

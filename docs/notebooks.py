@@ -21,7 +21,9 @@ __all__ = ["paths", "read", "refresh", "run"]
 
 ROOT = Path(__file__).resolve().parents[1]
 STAMPS = ROOT / "build" / "notebooks"
-COLOURS = 64  # number of colours of a picture: enough for a plot, at a third of the size
+COLOURS = (
+    64  # number of colours of a picture: enough for a plot, at a third of the size
+)
 NEAR = 0.1  # maximum mean difference of pictures (of 255) that is invisible
 _KINDS = ("image/png", "text/html", "text/plain")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -57,7 +59,9 @@ def run(path: Path) -> None:
         # Use socket files, because a kernel on TCP ports warns of unencrypted messages.
         settings = Config(KernelManager={"transport": "ipc", "ip": f"{folder}/kernel"})
         place = {"metadata": {"path": folder}}
-        NotebookClient(notebook, config=settings, timeout=300, resources=place).execute()
+        NotebookClient(
+            notebook, config=settings, timeout=300, resources=place
+        ).execute()
     new = json.loads(nbformat.writes(notebook))
     for cell, before in zip(new["cells"], read(path)["cells"], strict=True):
         cell["metadata"] = {}
@@ -67,7 +71,9 @@ def run(path: Path) -> None:
             if alike(cell["outputs"], before["outputs"]):
                 cell["outputs"] = before["outputs"]
     new["metadata"] = read(path)["metadata"]
-    path.write_text(json.dumps(new, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(new, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -95,7 +101,9 @@ def without_noise(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if "image/png" in data:
             data = {"image/png": smaller("".join(data["image/png"]))}
         elif "text/plain" in data:
-            data["text/plain"] = _ADDRESS.sub("", "".join(data["text/plain"])).splitlines(True)
+            data["text/plain"] = _ADDRESS.sub(
+                "", "".join(data["text/plain"])
+            ).splitlines(True)
         kind = output["output_type"]
         counted = {"execution_count": None} if kind == "execute_result" else {}
         kept.append({"data": data, **counted, "metadata": {}, "output_type": kind})
@@ -119,7 +127,10 @@ def alike(new: list[dict[str, Any]], old: list[dict[str, Any]]) -> bool:
 
     def texts(outputs: list[dict[str, Any]]) -> list[Any]:
         return [
-            {k: None if k == "image/png" else "".join(v) for k, v in output["data"].items()}
+            {
+                k: None if k == "image/png" else "".join(v)
+                for k, v in output["data"].items()
+            }
             if "data" in output
             else "".join(output["text"])
             for output in outputs
@@ -135,7 +146,9 @@ def alike(new: list[dict[str, Any]], old: list[dict[str, Any]]) -> bool:
 def _near(new: str, old: str) -> bool:
     from PIL import Image, ImageChops, ImageStat
 
-    first, second = (Image.open(io.BytesIO(base64.b64decode(each))) for each in (new, old))
+    first, second = (
+        Image.open(io.BytesIO(base64.b64decode(each))) for each in (new, old)
+    )
     if first.size != second.size:
         return False
     difference = ImageChops.difference(first.convert("RGB"), second.convert("RGB"))

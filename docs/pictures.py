@@ -20,7 +20,16 @@ from matplotlib import pyplot as plt
 
 HERE = Path(__file__).resolve().parent
 LIKED = ("Alien", "The Princess Bride", "Casablanca")
-GENRES = ("Horror", "Western", "Musical", "Animation", "Sci-Fi", "Romance", "War", "Crime")
+GENRES = (
+    "Horror",
+    "Western",
+    "Musical",
+    "Animation",
+    "Sci-Fi",
+    "Romance",
+    "War",
+    "Crime",
+)
 MARKERS = "osD^vP*X"
 
 
@@ -31,7 +40,9 @@ def item_map(vectors: np.ndarray) -> np.ndarray:
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     start = truncated_svd(unit, 2, center=True)
     spread = 1e-4 * start.U / start.U.std(axis=0)
-    return TSNE(perplexity=100, init=spread, metric="cosine", random_state=0).fit_transform(unit)
+    return TSNE(
+        perplexity=100, init=spread, metric="cosine", random_state=0
+    ).fit_transform(unit)
 
 
 def main_genres(ratings: Ratings) -> np.ndarray:
@@ -71,7 +82,9 @@ def photograph(recommender: Recommender) -> None:
         path = Path(folder) / "page.html"
         path.write_text(static_page(recommender).html, encoding="utf-8")
         size = {"width": 1200, "height": 880}
-        page = browser.new_page(viewport=size, device_scale_factor=1.5, reduced_motion="reduce")
+        page = browser.new_page(
+            viewport=size, device_scale_factor=1.5, reduced_motion="reduce"
+        )
         page.goto(path.as_uri())
         for title in LIKED:
             page.get_by_label("Add what you like").fill(title)

@@ -38,7 +38,10 @@ def commands(
 
 def reference() -> str:
     """Return the text of the page."""
-    sections = [f"\n## {path}\n\n```text\n{text.rstrip()}\n```\n" for path, text in commands(cli)]
+    sections = [
+        f"\n## {path}\n\n```text\n{text.rstrip()}\n```\n"
+        for path, text in commands(cli)
+    ]
     return HEAD + "".join(sections)
 
 

@@ -66,7 +66,9 @@ class LowRank:
 
     __array_ufunc__ = None  # NumPy defers array @ B and array * B to this class
 
-    def __init__(self, left: ArrayLike, right: ArrayLike, *, svd: SVD | None = None) -> None:
+    def __init__(
+        self, left: ArrayLike, right: ArrayLike, *, svd: SVD | None = None
+    ) -> None:
         first, second = _factor(left, "left"), _factor(right, "right")
         if first.shape[1] != second.shape[1]:
             raise ArgumentError(
@@ -119,7 +121,9 @@ class LowRank:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the dense array, for ``np.asarray`` and functions of NumPy."""
         if copy is False:
-            raise ArgumentError("copy must not be False: the dense array of a LowRank is new.")
+            raise ArgumentError(
+                "copy must not be False: the dense array of a LowRank is new."
+            )
         return self.toarray().astype(dtype or self.dtype, copy=False)
 
     @property
@@ -128,8 +132,13 @@ class LowRank:
         return LowRank(self.right, self.left)
 
     def __getitem__(self, key: Any) -> Any:
-        rows, columns = key if isinstance(key, tuple) and len(key) == 2 else (key, slice(None))
-        left, right = _taken(self.left, rows, "row"), _taken(self.right, columns, "column")
+        rows, columns = (
+            key if isinstance(key, tuple) and len(key) == 2 else (key, slice(None))
+        )
+        left, right = (
+            _taken(self.left, rows, "row"),
+            _taken(self.right, columns, "column"),
+        )
         if isinstance(rows, slice) or isinstance(columns, slice):
             return np.tensordot(left, right, axes=(-1, -1))
         return np.einsum("...k,...k->...", left, right)[()]
@@ -158,7 +167,9 @@ class LowRank:
     def __matmul__(self, other: Any) -> Any:
         block = _operand(other, self.shape[1], 0)
         if not isinstance(other, LowRank):
-            return self.left @ (block.T @ self.right).T  # a sparse block multiplies from the left
+            return (
+                self.left @ (block.T @ self.right).T
+            )  # a sparse block multiplies from the left
         core = self.right.T @ other.left
         if self.rank <= other.rank:
             return LowRank(self.left, other.right @ core.T)
@@ -172,8 +183,12 @@ class LowRank:
             dense = _dense_operand(other)
             return NotImplemented if dense is None else self.toarray() + dense
         if self.shape != other.shape:
-            raise ArgumentError(f"shapes must be equal; got {self.shape} and {other.shape}.")
-        return LowRank(np.hstack([self.left, other.left]), np.hstack([self.right, other.right]))
+            raise ArgumentError(
+                f"shapes must be equal; got {self.shape} and {other.shape}."
+            )
+        return LowRank(
+            np.hstack([self.left, other.left]), np.hstack([self.right, other.right])
+        )
 
     __radd__ = __add__
 
@@ -192,7 +207,9 @@ class LowRank:
 
     def __mul__(self, factor: Any) -> LowRank:
         if isinstance(factor, LowRank) or np.ndim(factor) != 0:
-            raise ArgumentTypeError(f"factor must be a number; got {type(factor).__name__}: use @.")
+            raise ArgumentTypeError(
+                f"factor must be a number; got {type(factor).__name__}: use @."
+            )
         if not isinstance(factor, numbers.Real):
             raise ArgumentTypeError(f"factor must be a real number; got {factor!r}.")
         return LowRank(self.left * self.dtype.type(factor), self.right)
@@ -240,7 +257,10 @@ class LowRank:
 
     def frobenius_norm(self) -> float:
         """Return the Frobenius norm, from QR factorizations, without cancellation."""
-        R, S = (np.linalg.qr(factor.astype(np.float64))[1] for factor in (self.left, self.right))
+        R, S = (
+            np.linalg.qr(factor.astype(np.float64))[1]
+            for factor in (self.left, self.right)
+        )
         core = R @ S.T
         exponent = safe_exponent(largest_entry(core), core.dtype)
         return float(np.linalg.norm(np.ldexp(core, -exponent))) * 2.0**exponent
@@ -263,20 +283,28 @@ class LowRank:
         if given.shape != self.shape:
             raise ArgumentError(f"A must have shape {self.shape}; got {given.shape}.")
         if isinstance(given, RowBlocks):
-            parts = ((LowRank(self.left[rows], self.right), part) for rows, part in given._blocks())
+            parts = (
+                (LowRank(self.left[rows], self.right), part)
+                for rows, part in given._blocks()
+            )
             return math.hypot(*(rows.distance_to(part) for rows, part in parts))
         wide = LowRank(self.left.astype(np.float64), self.right.astype(np.float64))
         norm = wide.frobenius_norm()
-        if exponent := safe_exponent(max(matrix.peak, norm), wide.dtype):  # squares overflow
+        if exponent := safe_exponent(
+            max(matrix.peak, norm), wide.dtype
+        ):  # squares overflow
             wide = LowRank(np.ldexp(wide.left, -exponent), wide.right)
             return wide.distance_to(matrix.scaled(2.0**-exponent)) * 2.0**exponent
         if not isinstance(given, np.ndarray):
             coo = given.tocoo()
             entries = wide.entries(*coo.coords)
             off = norm**2 - float(entries @ entries)
-            return math.hypot(np.linalg.norm(coo.data - entries), math.sqrt(max(off, 0.0)))
+            return math.hypot(
+                np.linalg.norm(coo.data - entries), math.sqrt(max(off, 0.0))
+            )
         differences = (
-            given[rows] - wide.left[rows] @ wide.right.T for rows in _pieces(*self.shape)
+            given[rows] - wide.left[rows] @ wide.right.T
+            for rows in _pieces(*self.shape)
         )
         return math.hypot(*map(np.linalg.norm, differences))
 
@@ -301,7 +329,9 @@ def approximate(
     >>> B.rank, round(B.error, 6)
     (2, 1.0)
     """
-    svd = truncated_svd(A, k, method=method, tol=tol, center=center, random_state=random_state)
+    svd = truncated_svd(
+        A, k, method=method, tol=tol, center=center, random_state=random_state
+    )
     return LowRank(svd.U * svd.s, svd.Vt.T, svd=svd)
 
 
@@ -422,8 +452,13 @@ def denoise(
     matrix = as_operator(X)
     beta, unit = _aspect(matrix, noise)
     if method == "hard":
-        return hard_threshold(matrix, threshold_factor(beta) * unit, random_state=random_state)
-    low, high = (1 - math.sqrt(beta)) * unit, (1 + math.sqrt(beta)) * unit  # edges of the noise
+        return hard_threshold(
+            matrix, threshold_factor(beta) * unit, random_state=random_state
+        )
+    low, high = (
+        (1 - math.sqrt(beta)) * unit,
+        (1 + math.sqrt(beta)) * unit,
+    )  # edges of the noise
     if method == "soft":
         return soft_threshold(matrix, high, random_state=random_state)
     svd = svd_down_to(matrix, high, random_state)
@@ -440,12 +475,19 @@ def _aspect(matrix: MatrixOperator, noise: float | None) -> tuple[float, float]:
         check_positive(noise, "noise", or_zero=True)
     if min(matrix.shape) == 0:
         return 1.0, 0.0
-    spectrum = np.zeros(0) if noise is not None else whole_spectrum(matrix, False, ": give noise")
+    spectrum = (
+        np.zeros(0)
+        if noise is not None
+        else whole_spectrum(matrix, False, ": give noise")
+    )
     return noise_unit(matrix.shape, noise, spectrum)
 
 
 def svd_down_to(
-    A: SVD | OperatorLike, tau: float, random_state: RandomStateLike, k: int = _FIRST_RANK
+    A: SVD | OperatorLike,
+    tau: float,
+    random_state: RandomStateLike,
+    k: int = _FIRST_RANK,
 ) -> SVD:
     """Return a decomposition with all singular values above tau, for a matrix starting at rank k.
 
@@ -493,7 +535,9 @@ def _factor(given: ArrayLike, name: str) -> FloatArray:
 
 def _taken(factor: FloatArray, key: Any, name: str) -> FloatArray:
     if key is None or key is Ellipsis or isinstance(key, tuple):
-        raise IndexError(f"{name} index must be an integer, a slice or an array; got {key!r}.")
+        raise IndexError(
+            f"{name} index must be an integer, a slice or an array; got {key!r}."
+        )
     try:
         taken: FloatArray = factor[key]
     except IndexError:
@@ -545,7 +589,9 @@ class LowRankOperator(MatrixOperator):
 
     def column_means(self) -> Float64Array:
         """Return the mean of each column."""
-        sums: Float64Array = self._right.astype(np.float64) @ self._left.sum(axis=0, dtype=float)
+        sums: Float64Array = self._right.astype(np.float64) @ self._left.sum(
+            axis=0, dtype=float
+        )
         return sums / max(1, self.shape[0])
 
     def scaled(self, factor: float) -> LowRankOperator:
@@ -569,7 +615,11 @@ class LowRankOperator(MatrixOperator):
 
 def _operand(other: Any, size: int, axis: int) -> Any:
     """Return an operand of a product, after checking that it has `size` along the summed axis."""
-    given = other if hasattr(other, "tocsr") or isinstance(other, LowRank) else np.asarray(other)
+    given = (
+        other
+        if hasattr(other, "tocsr") or isinstance(other, LowRank)
+        else np.asarray(other)
+    )
     if len(given.shape) not in (1, 2) or given.shape[axis] != size:
         place = "first" if axis == 0 else "last"
         raise ArgumentError(

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     RandomStateLike = int | np.random.Generator | np.random.RandomState | None
 
 _DEFAULT_TOL = {"float32": 1e-4, "float64": 1e-8}
-_FINEST_TOL = 500  # tolerance for tol=0, the limit of rounding, in units of the machine epsilon
+_FINEST_TOL = (
+    500  # tolerance for tol=0, the limit of rounding, in units of the machine epsilon
+)
 
 
 @dataclass(frozen=True)
@@ -150,13 +152,23 @@ def as_operator(A: OperatorLike) -> MatrixOperator:
         entries = canonical(sparse.csr_array(given)).astype(dtype, copy=False)
         matrix = SparseOperator(entries)
     else:
-        masked = int(np.ma.getmaskarray(given).sum()) if isinstance(given, np.ma.MaskedArray) else 0
+        masked = (
+            int(np.ma.getmaskarray(given).sum())
+            if isinstance(given, np.ma.MaskedArray)
+            else 0
+        )
         if masked:
-            raise ArgumentError(f"A must have no masked entries; got {masked}: fill them first.")
+            raise ArgumentError(
+                f"A must have no masked entries; got {masked}: fill them first."
+            )
         entries = as_array(given)
-        entries = entries.astype(_working_dtype(entries.dtype, entries.shape), copy=False)
+        entries = entries.astype(
+            _working_dtype(entries.dtype, entries.shape), copy=False
+        )
         if not (entries.flags.c_contiguous or entries.flags.f_contiguous):
-            entries = np.ascontiguousarray(entries)  # else BLAS copies it in every product
+            entries = np.ascontiguousarray(
+                entries
+            )  # else BLAS copies it in every product
         matrix = DenseOperator(entries)
     if not np.isfinite(matrix.peak):
         raise not_finite(entries, "A")
@@ -185,12 +197,21 @@ def entries_of(matrix: MatrixOperator, hint: str = "") -> Any:
     )
 
 
-def _working_dtype(given: np.dtype[Any] | None, shape: tuple[int, ...]) -> np.dtype[Any]:
-    return np.dtype(real_matrix(np.dtype(given), shape, "A"))  # float64 if None is given
+def _working_dtype(
+    given: np.dtype[Any] | None, shape: tuple[int, ...]
+) -> np.dtype[Any]:
+    return np.dtype(
+        real_matrix(np.dtype(given), shape, "A")
+    )  # float64 if None is given
 
 
 def checked_rank(
-    k: Any, largest: int, limit: str = "min(A.shape)", *, name: str = "k", or_none: bool = False
+    k: Any,
+    largest: int,
+    limit: str = "min(A.shape)",
+    *,
+    name: str = "k",
+    or_none: bool = False,
 ) -> int:
     """Return k as an int between 0 and `largest`; `limit` describes this bound in messages.
 
@@ -203,9 +224,14 @@ def checked_rank(
     """
     if or_none and k is None:
         return 0
-    least, rank = int(or_none), checked_integer(k, name, "an integer" + " or None" * or_none)
+    least, rank = (
+        int(or_none),
+        checked_integer(k, name, "an integer" + " or None" * or_none),
+    )
     if not least <= rank <= largest:
-        raise ArgumentError(f"{name} must be between {least} and {largest} ({limit}); got {rank}.")
+        raise ArgumentError(
+            f"{name} must be between {least} and {largest} ({limit}); got {rank}."
+        )
     return rank
 
 
@@ -290,5 +316,7 @@ def checked_center(center: Any, columns: int) -> Any:
         )
     bad = np.flatnonzero(~np.isfinite(row))
     if bad.size:
-        raise ArgumentError(f"center must be finite; got {row[bad[0]]} at column {bad[0]}.")
+        raise ArgumentError(
+            f"center must be finite; got {row[bad[0]]} at column {bad[0]}."
+        )
     return row.astype(np.float64)

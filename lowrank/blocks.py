@@ -116,7 +116,9 @@ class RowBlocks(MatrixOperator):
         return cls(_ArrayBlocks(source, step))
 
     @classmethod
-    def from_csr(cls, folder: str | PathLike[str], n_columns: int | None = None) -> Self:
+    def from_csr(
+        cls, folder: str | PathLike[str], n_columns: int | None = None
+    ) -> Self:
         """Read a CSR matrix from the files indptr.npy, indices.npy and data.npy in a folder.
 
         The default of `n_columns` is the largest column index plus one.
@@ -149,7 +151,9 @@ class RowBlocks(MatrixOperator):
         schema = frame.collect_schema()
         for name, dtype in schema.items():
             if not (dtype.is_numeric() or dtype == pl.Boolean):
-                raise ArgumentTypeError(f"{path}: column {name!r} must have numbers; got {dtype}.")
+                raise ArgumentTypeError(
+                    f"{path}: column {name!r} must have numbers; got {dtype}."
+                )
         length = int(frame.select(pl.len()).collect().item())
         step = _count(rows, "rows") or max(1, _BLOCK_BYTES // max(1, 8 * len(schema)))
         return cls(_ParquetBlocks(os.fspath(path), length, step))
@@ -169,7 +173,9 @@ class RowBlocks(MatrixOperator):
                     f"first, and {block.shape[1]} in the one that begins at row {rows}."
                 )
             if _is_sparse(block) != _is_sparse(first):
-                raise ArgumentTypeError("blocks must be all dense or all sparse; got both.")
+                raise ArgumentTypeError(
+                    "blocks must be all dense or all sparse; got both."
+                )
             dtype = np.result_type(dtype, block.dtype)
             peak = max(peak, largest)
             self._add_moments(block, largest, rows)
@@ -184,7 +190,9 @@ class RowBlocks(MatrixOperator):
         count, exponent = block.shape[0], safe_exponent(largest, np.dtype(np.float64))
         matrix = SparseOperator(block) if _is_sparse(block) else DenseOperator(block)
         means, scale = matrix.column_means(), 2.0**exponent
-        squares = (matrix.scaled(1 / scale) if exponent else matrix).column_squares(means / scale)
+        squares = (matrix.scaled(1 / scale) if exponent else matrix).column_squares(
+            means / scale
+        )
         shift, total = means - self._means, max(1, rows + count)
         between = shift * (rows * count / total) ** 0.5
         within = np.hypot(self._deviations, scale * np.sqrt(squares))
@@ -202,13 +210,17 @@ class RowBlocks(MatrixOperator):
 
     def column_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each column of A - 1 row', without a pass over A."""
-        squares: Float64Array = self._deviations**2 + self.shape[0] * (self._means - row) ** 2
+        squares: Float64Array = (
+            self._deviations**2 + self.shape[0] * (self._means - row) ** 2
+        )
         return squares
 
     def row_squares(self, row: Float64Array) -> Float64Array:
         """Return the sum of squares of each row of A - 1 row'."""
         blocks = self.centred(row).dense_blocks(0)
-        return np.concatenate([np.einsum("ij,ij->i", it, it, dtype=np.float64) for it in blocks])
+        return np.concatenate(
+            [np.einsum("ij,ij->i", it, it, dtype=np.float64) for it in blocks]
+        )
 
     def centred(self, row: FloatArray) -> Self:
         """Return A - 1 row', computed for dense blocks and kept as a correction for sparse ones."""
@@ -223,7 +235,10 @@ class RowBlocks(MatrixOperator):
         result = copy.copy(self)
         result._factors = factors if self._factors is None else self._factors * factors
         result._row = None if self._row is None else self._row * factors
-        result._means, result._deviations = self._means * factors, self._deviations * abs(factors)
+        result._means, result._deviations = (
+            self._means * factors,
+            self._deviations * abs(factors),
+        )
         bounds = abs(result._means) + result._deviations
         if result._row is not None:
             bounds += abs(result._row)
@@ -280,7 +295,9 @@ class RowBlocks(MatrixOperator):
     def _blocks(self) -> Iterator[tuple[slice, MatrixOperator]]:
         """Yield the rows of each block, and the scaled and centred block."""
         start, blocks = 0, self._start()
-        with ThreadPoolExecutor(1) as reader:  # reads the next block during the computation
+        with ThreadPoolExecutor(
+            1
+        ) as reader:  # reads the next block during the computation
             coming = reader.submit(next, blocks, None)
             while (given := coming.result()) is not None:
                 coming = reader.submit(next, blocks, None)
@@ -298,7 +315,9 @@ class RowBlocks(MatrixOperator):
         block: SparseOperator | DenseOperator
         if self.is_sparse:
             csr: Any = sparse.csr_array(given).astype(self.dtype, copy=False)
-            block = _SparseBlock(csr if csr.has_sorted_indices else csr.sorted_indices())
+            block = _SparseBlock(
+                csr if csr.has_sorted_indices else csr.sorted_indices()
+            )
         else:
             block = DenseOperator(as_array(given).astype(self.dtype, copy=False))
         if self._factors is not None:
@@ -344,7 +363,11 @@ class _CsrBlocks:
                     f"n_columns must be at least {needed}, as indices.npy says; "
                     f"got {self.n_columns}."
                 )
-            arrays = (np.array(data[entries]), columns, indptr[start : end + 1] - indptr[start])
+            arrays = (
+                np.array(data[entries]),
+                columns,
+                indptr[start : end + 1] - indptr[start],
+            )
             yield sparse.csr_array(arrays, shape=(end - start, self.n_columns))
             start = end
 
@@ -394,8 +417,14 @@ def by_blocks(matrix: Any) -> Any:
     is_array = hasattr(matrix, "__array__") or isinstance(matrix, MatrixOperator)
     if hasattr(matrix, "toarray") and not (is_array or _is_sparse(matrix)):
         name = type(matrix).__name__
-        raise ArgumentTypeError(f"{name} is not taken for an array: its toarray() returns one.")
-    is_large = isinstance(matrix, np.memmap) and matrix.ndim == 2 and matrix.nbytes > _IN_MEMORY
+        raise ArgumentTypeError(
+            f"{name} is not taken for an array: its toarray() returns one."
+        )
+    is_large = (
+        isinstance(matrix, np.memmap)
+        and matrix.ndim == 2
+        and matrix.nbytes > _IN_MEMORY
+    )
     return RowBlocks.from_array(matrix) if is_large else matrix
 
 

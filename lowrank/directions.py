@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 # Share of the kept variance that dropping the first direction may cost next to exact centring.
 _LARGEST_LOSS = 0.01
-_DAMPING = np.logspace(-4, -0.001, 60)  # tried in the bound of that loss; each gives a bound
+_DAMPING = np.logspace(
+    -4, -0.001, 60
+)  # tried in the bound of that loss; each gives a bound
 # Share of the whole below which a difference of sums of squares has lost digits.
 _CANCELS = {"float32": 1e-2, "float64": 1e-6}
 # Largest share of the remainder that errors of the directions may be, finest tolerance for that.
@@ -67,10 +69,14 @@ class PrincipalDirections:
     singular_values: Float64Array  # ||(Y - 1 row') v|| for each direction v
     variances: Float64Array  # along each direction, about the samples' own mean
     row: Float64Array  # row vector subtracted from each sample
-    alignment: float | None  # |cosine| between the dropped direction (if any) and the column mean
+    alignment: (
+        float | None
+    )  # |cosine| between the dropped direction (if any) and the column mean
     centering: Centering
     negligible: Float64Array  # singular values up to this limit are rounding errors
-    total: float  # sum of squares of Y about its means: total variance times the divisor
+    total: (
+        float  # sum of squares of Y about its means: total variance times the divisor
+    )
     distortion: float  # ||(Y - 1 row') (I - V V')||_F^2, 0 if it is only rounding error
     unexplained: float  # the same for Y about its means
     means: Float64Array  # column means of Y
@@ -89,14 +95,17 @@ class PrincipalDirections:
             singular_values=self.singular_values[:k].copy(),
             variances=self.variances[:k].copy(),
             negligible=self.negligible[:k].copy(),
-            distortion=self.distortion + float((self.singular_values[others] ** 2).sum()),
+            distortion=self.distortion
+            + float((self.singular_values[others] ** 2).sum()),
             unexplained=self.unexplained + lost,
         )
 
     def with_means(self, means: Float64Array) -> PrincipalDirections:
         """Return the same directions with other means, which differ where components are 0."""
         scaled = means * 2.0**-self.exponent
-        return replace(self, means=scaled, row=scaled if self.centering == "exact" else self.row)
+        return replace(
+            self, means=scaled, row=scaled if self.centering == "exact" else self.row
+        )
 
     def with_exponent(self, exponent: int) -> PrincipalDirections:
         """Return the same directions in units of 2**exponent."""
@@ -146,7 +155,9 @@ def directions_about(
     squares = samples.column_squares(np.zeros(samples.shape[1]))
     unexplained = distortion
     if not centred:
-        unexplained = squares_outside(samples, means, svd.Vt, np.sqrt(variances * divisor))
+        unexplained = squares_outside(
+            samples, means, svd.Vt, np.sqrt(variances * divisor)
+        )
     return PrincipalDirections(
         components=svd.Vt,
         singular_values=values,
@@ -154,7 +165,9 @@ def directions_about(
         row=row,
         alignment=None,
         centering="exact" if centred else "none",
-        negligible=rounding_limits(squares, samples.shape, samples.dtype, svd.s, svd.Vt),
+        negligible=rounding_limits(
+            squares, samples.shape, samples.dtype, svd.s, svd.Vt
+        ),
         total=float(samples.column_squares(means).sum()),
         distortion=distortion,
         unexplained=unexplained,
@@ -194,7 +207,9 @@ def directions_after_the_first(samples: Samples, k: int, solver: Solver) -> Drop
     along = float(means @ first)
     row = along * first
     order = np.arange(1, k + 1)
-    if k == largest:  # no direction k + 1: the first one, minus the mean, becomes the last
+    if (
+        k == largest
+    ):  # no direction k + 1: the first one, minus the mean, becomes the last
         order[-1:] = 0
         values[:1] = (variances[:1] * divisor) ** 0.5
     components = svd.Vt[order]
@@ -211,7 +226,9 @@ def directions_after_the_first(samples: Samples, k: int, solver: Solver) -> Drop
         negligible=limits[order],
         total=float(samples.column_squares(means).sum()),
         distortion=squares_outside(samples, row, components, values),
-        unexplained=squares_outside(samples, means, components, np.sqrt(variances * divisor)),
+        unexplained=squares_outside(
+            samples, means, components, np.sqrt(variances * divisor)
+        ),
         means=means,
         squares=squares,
         n_samples=samples.shape[0],
@@ -239,7 +256,9 @@ def _loss_of_dropping(count: int, means: Float64Array, svd: SVD, k: int) -> floa
     outside = max(float(means @ means - along @ along), 0.0)
     best = math.inf
     for share in _DAMPING:
-        inside = np.linalg.eigvalsh(np.diag(moments) - (1 - share) * np.outer(along, along))
+        inside = np.linalg.eigvalsh(
+            np.diag(moments) - (1 - share) * np.outer(along, along)
+        )
         beyond = float(moments[-1]) + (1 / share - 1) * outside
         bounds = np.sort(np.append(inside, np.full(k, beyond)))[::-1]
         best = min(best, float(bounds[:k].sum()))
@@ -303,16 +322,25 @@ def squares_outside(
 
 
 def _rounding_of_entries(
-    squares: Float64Array, shape: tuple[int, int], dtype: np.dtype[Any], components: FloatArray
+    squares: Float64Array,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    components: FloatArray,
 ) -> float:
     """Return the squares that rounding of the entries and of the solver leaves outside of V."""
     inside = np.einsum("ij,ij->j", components, components, dtype=np.float64)
-    share = (ENTRY_ROUNDING * float(np.finfo(dtype).eps)) ** 2 * max(1.0, shape[1] / shape[0])
+    share = (ENTRY_ROUNDING * float(np.finfo(dtype).eps)) ** 2 * max(
+        1.0, shape[1] / shape[0]
+    )
     solver = (SOLVER_ROUNDING * float(np.finfo(np.float64).eps)) ** 2 * shape[1]
-    return share * float(squares @ np.maximum(1 - inside, 0.0)) + solver * float(squares.sum())
+    return share * float(squares @ np.maximum(1 - inside, 0.0)) + solver * float(
+        squares.sum()
+    )
 
 
-def no_directions(features: int, centering: Centering, exponent: int) -> PrincipalDirections:
+def no_directions(
+    features: int, centering: Centering, exponent: int
+) -> PrincipalDirections:
     """Return the directions of no samples, to which batches are joined."""
     none = np.zeros(0)
     return PrincipalDirections(
@@ -359,14 +387,18 @@ def joined_directions(
     squares = forgetting * before.squares
     squares += samples.column_squares(np.zeros(samples.shape[1]))
     outside = forgetting * before.distortion + rest
-    if outside <= _rounding_of_entries(squares, (n_rows, len(squares)), samples.dtype, components):
+    if outside <= _rounding_of_entries(
+        squares, (n_rows, len(squares)), samples.dtype, components
+    ):
         outside = 0.0
     variances = values.astype(np.float64) ** 2
     unexplained = outside
     if not is_centred:
         along = components @ means
         variances = variances - (old + new) * along**2
-        unexplained = max(0.0, outside - (old + new) * float(means @ means - along @ along))
+        unexplained = max(
+            0.0, outside - (old + new) * float(means @ means - along @ along)
+        )
     total = forgetting * before.total + float(between @ between)
     total += float(samples.column_squares(batch_means).sum())
     return PrincipalDirections(
@@ -397,7 +429,9 @@ def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray, fl
     """
     rows, columns = stack.shape
     if 0 < 2 * k < min(stack.shape):
-        values, vectors = np.linalg.eigh(stack @ stack.T if rows <= columns else stack.T @ stack)
+        values, vectors = np.linalg.eigh(
+            stack @ stack.T if rows <= columns else stack.T @ stack
+        )
         values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1].T
         rest = float(values[k:].sum())
         s = np.sqrt(values[:k])
@@ -407,7 +441,9 @@ def _leading_rows(stack: FloatArray, k: int) -> tuple[FloatArray, FloatArray, fl
                 Vt = Vt @ stack / s[:, None]
             _, s, Vt = with_signs(np.ones((1, s.size)), s, Vt)
             return s, Vt, rest
-    if rows > columns:  # the R of a QR decomposition has the same values and right vectors
+    if (
+        rows > columns
+    ):  # the R of a QR decomposition has the same values and right vectors
         stack = linalg.qr(stack, mode="r", check_finite=False)[0][:columns]
     _, s, Vt = with_signs(*lapack_svd(stack))
     return s[:k], Vt[:k], float((s[k:] ** 2).sum())

@@ -27,10 +27,17 @@ _GATHERED = 1 << 20  # the same for entries of a sparse matrix: 8 MB
 # Entries outside 2**-x ... 2**x are rescaled: the solvers and the certificate sum fourth powers of
 # singular values and residuals, which must neither overflow nor underflow.
 _SAFE_EXPONENT = {"float32": 16, "float64": 160}
-_LARGEST_SUMMED, _HALVED = 1e290, 64  # entries whose sums may overflow are divided by 2**64
+_LARGEST_SUMMED, _HALVED = (
+    1e290,
+    64,
+)  # entries whose sums may overflow are divided by 2**64
 _LARGEST_EXPONENT = {"float32": 120, "float64": 1000}
-_NEARLY_FULL = 0.9  # share of stored entries above which a column of a sparse matrix is centred
-_CENTRED_BLOCK = 1 << 22  # number of entries centred at once: full BLAS speed, at most 32 MB
+_NEARLY_FULL = (
+    0.9  # share of stored entries above which a column of a sparse matrix is centred
+)
+_CENTRED_BLOCK = (
+    1 << 22
+)  # number of entries centred at once: full BLAS speed, at most 32 MB
 _CONVERTED_BLOCK = 1 << 20  # number of entries converted for a product at once: 8 MB
 _IDENTITY_BLOCK = 256  # columns of the identity per product of a LinearOperator
 
@@ -66,7 +73,9 @@ class MatrixOperator(ABC):
         Number of entries that a product reads.
     """
 
-    stored_dense: ClassVar[bool] = False  # whether the matrix is stored as a dense array
+    stored_dense: ClassVar[bool] = (
+        False  # whether the matrix is stored as a dense array
+    )
     in_blocks: ClassVar[bool] = False  # whether each pass reads the entries again
     is_sparse: bool = False
 
@@ -249,7 +258,9 @@ class DenseOperator(MatrixOperator):
     def _parts(self, axis: int) -> Iterator[slice]:
         """Yield slices of rows or columns to convert at once."""
         across = self.shape[1 - axis]
-        return kernels.pieces(self.shape[axis], max(1, _CONVERTED_BLOCK // max(1, across)))
+        return kernels.pieces(
+            self.shape[axis], max(1, _CONVERTED_BLOCK // max(1, across))
+        )
 
     def _matmat(self, X: FloatArray) -> FloatArray:
         if self.dtype == self.array.dtype:
@@ -293,7 +304,9 @@ class SparseOperator(MatrixOperator):
     def frobenius_norm(self) -> float:
         """Return the Frobenius norm, accumulated in float64."""
         data = self.csr.data
-        parts = (data[part].astype(np.float64) for part in kernels.pieces(data.size, _CHUNK))
+        parts = (
+            data[part].astype(np.float64) for part in kernels.pieces(data.size, _CHUNK)
+        )
         return math.sqrt(sum((_squares(part) for part in parts), start=0.0))
 
     def column_squares(self, row: Float64Array) -> Float64Array:
@@ -301,7 +314,9 @@ class SparseOperator(MatrixOperator):
         data, columns, (n, m) = self.csr.data, self.csr.indices, self.shape
         sums = np.zeros(m)
         for part in kernels.pieces(data.size, _GATHERED):
-            sums += np.bincount(columns[part], (data[part] - row[columns[part]]) ** 2, m)
+            sums += np.bincount(
+                columns[part], (data[part] - row[columns[part]]) ** 2, m
+            )
         return sums + (n - np.bincount(columns, minlength=m)) * row**2
 
     def row_squares(self, row: Float64Array) -> Float64Array:
@@ -309,7 +324,9 @@ class SparseOperator(MatrixOperator):
         n, offset = self.shape[0], row[self.csr.indices]
         rows = np.repeat(np.arange(n), np.diff(self.csr.indptr))
         stored = np.bincount(rows, (self.csr.data - offset) ** 2, n)
-        zeros: Float64Array = np.maximum(row @ row - np.bincount(rows, offset**2, n), 0.0)
+        zeros: Float64Array = np.maximum(
+            row @ row - np.bincount(rows, offset**2, n), 0.0
+        )
         return stored + zeros
 
     def column_means(self) -> Float64Array:
@@ -327,7 +344,10 @@ class SparseOperator(MatrixOperator):
 
     def scaled(self, factor: float | Float64Array) -> Self:
         """Return the operator of A with its entries, or each column, multiplied by a factor."""
-        csr, factors = self.csr, np.broadcast_to(factor, self.shape[1:]).astype(self.dtype)
+        csr, factors = (
+            self.csr,
+            np.broadcast_to(factor, self.shape[1:]).astype(self.dtype),
+        )
         data = csr.data * factors[csr.indices]
         return type(self)(type(csr)((data, csr.indices, csr.indptr), shape=csr.shape))
 
@@ -424,13 +444,19 @@ class ProductOperator(MatrixOperator):
                 f"A must give finite products; the LinearOperator's {name} "
                 f"has NaN or infinity in row {row}."
             )
-        return result.astype(self.dtype, order="C")  # a copy: solvers overwrite products
+        return result.astype(
+            self.dtype, order="C"
+        )  # a copy: solvers overwrite products
 
     def _toarray(self) -> FloatArray:
         rows, columns = self.shape
         if columns <= rows:
-            return np.hstack([self._matmat(X) for X in _identity_blocks(columns, self.dtype)])
-        return np.hstack([self._rmatmat(Y) for Y in _identity_blocks(rows, self.dtype)]).T
+            return np.hstack(
+                [self._matmat(X) for X in _identity_blocks(columns, self.dtype)]
+            )
+        return np.hstack(
+            [self._rmatmat(Y) for Y in _identity_blocks(rows, self.dtype)]
+        ).T
 
 
 def _centred_columns(csr: Any, row: Float64Array) -> tuple[Any, Float64Array]:
@@ -439,7 +465,9 @@ def _centred_columns(csr: Any, row: Float64Array) -> tuple[Any, Float64Array]:
     The matrix is None if there are no such columns. Where an entry is missing, one is added.
     """
     n, m = csr.shape
-    full = (np.bincount(csr.indices, minlength=m) >= max(1, _NEARLY_FULL * n)) & (row != 0)
+    full = (np.bincount(csr.indices, minlength=m) >= max(1, _NEARLY_FULL * n)) & (
+        row != 0
+    )
     if not full.any():
         return None, row
     columns = np.flatnonzero(full)
@@ -517,7 +545,10 @@ class CentredOperator(MatrixOperator):
         self._inner = inner
         self._exact_row = row
         self._row = row.astype(inner.dtype)
-        self._original = original or (inner, row)  # the matrix and row before some were centred
+        self._original = original or (
+            inner,
+            row,
+        )  # the matrix and row before some were centred
 
     def column_squares(self, row: Float64Array) -> Float64Array | None:
         """Return the sum of squares of each column of A - 1 (row of this operator + row)'."""

@@ -8,7 +8,11 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -42,10 +46,18 @@ if TYPE_CHECKING:
     from lowrank.operators import Float64Array, FloatArray
     from lowrank.samples import Samples
 
-_FULL_SPECTRUM = 1000  # largest min(shape) of dense data for computing all singular values
-_EXTRA_DIRECTIONS = 10  # partial_fit keeps 2 n_components + this many directions between batches
-_LEAST_DIVISOR = 1e-6  # smallest divisor of the variances, relative to the sum of the weights
-_FIRST_GUESS = 32  # initial number of directions in the search for a fraction of the variance
+_FULL_SPECTRUM = (
+    1000  # largest min(shape) of dense data for computing all singular values
+)
+_EXTRA_DIRECTIONS = (
+    10  # partial_fit keeps 2 n_components + this many directions between batches
+)
+_LEAST_DIVISOR = (
+    1e-6  # smallest divisor of the variances, relative to the sum of the weights
+)
+_FIRST_GUESS = (
+    32  # initial number of directions in the search for a fraction of the variance
+)
 
 
 class MeanAlignmentWarning(UserWarning):
@@ -217,7 +229,9 @@ class PCA(
         return self._scores(self._fit(X))
 
     @available_if(_can_follow_batches)  # type: ignore[untyped-decorator]
-    def partial_fit(self, X: MatrixLike, y: object = None, *, forgetting: float = 1.0) -> Self:
+    def partial_fit(
+        self, X: MatrixLike, y: object = None, *, forgetting: float = 1.0
+    ) -> Self:
         """Update the fit with a batch of samples.
 
         Means and the total variance of all samples are exact. The components are approximate: about
@@ -255,14 +269,21 @@ class PCA(
             )
         check_positive(forgetting, "forgetting", or_zero=True)
         if not 0 < forgetting <= 1:
-            raise ArgumentError(f"forgetting must be above 0 and at most 1; got {forgetting!r}.")
+            raise ArgumentError(
+                f"forgetting must be above 0 and at most 1; got {forgetting!r}."
+            )
         samples = samples_of(data, self.center_samples)
-        features, exponent = samples.shape[1], safe_exponent(samples.peak, np.dtype(np.float64))
+        features, exponent = (
+            samples.shape[1],
+            safe_exponent(samples.peak, np.dtype(np.float64)),
+        )
         wanted = self._wanted_of_batches(features)
         if before is None:
             require_samples(samples.shape[0], self.ddof)
             centering = self._checked_center()
-            before = no_directions(features, "none" if centering == "none" else "exact", exponent)
+            before = no_directions(
+                features, "none" if centering == "none" else "exact", exponent
+            )
         else:
             exponent = max(exponent, before.exponent)
             before = before.with_exponent(exponent)
@@ -370,7 +391,9 @@ class PCA(
             return largest
         if isinstance(wanted, str) and wanted in RULES:
             is_centred = self._checked_center() != "none"
-            k = choose_rank(samples, wanted, center=is_centred, random_state=self.random_state)
+            k = choose_rank(
+                samples, wanted, center=is_centred, random_state=self.random_state
+            )
             return min(k, largest)
         if isinstance(wanted, numbers.Real) and not isinstance(wanted, bool):
             if isinstance(wanted, numbers.Integral) and 0 <= wanted <= largest:
@@ -382,7 +405,9 @@ class PCA(
             f"between 0 and 1, None or one of {', '.join(map(repr, RULES))}; got {wanted!r}."
         )
 
-    def _directions(self, samples: Samples, k: int, centering: str) -> PrincipalDirections:
+    def _directions(
+        self, samples: Samples, k: int, centering: str
+    ) -> PrincipalDirections:
         """Return k principal directions, 0 <= k <= min(samples.shape)."""
         solver = Solver(self.ddof, self.method, self.tol, self.random_state)
         has_others = samples.is_sparse and k < min(samples.shape)
@@ -393,7 +418,9 @@ class PCA(
             return dropped.directions
         alignment = dropped.directions.alignment
         if centering == "auto":
-            return replace(directions_about(samples, k, solver, centred=True), alignment=alignment)
+            return replace(
+                directions_about(samples, k, solver, centred=True), alignment=alignment
+            )
         warnings.warn(
             "The dropped first direction carries variance about the mean: the components may lose "
             f"{dropped.loss:.1%} of the variance that exact centring keeps (mean_alignment_ is "
@@ -412,13 +439,17 @@ class PCA(
         k = largest if whole else min(_FIRST_GUESS, largest)
         rounding = 4 * float(np.finfo(samples.dtype).eps)
         divisor = samples.shape[0] - self.ddof
-        if centering == "auto":  # what dropping costs is known for one number of directions only
+        if (
+            centering == "auto"
+        ):  # what dropping costs is known for one number of directions only
             centering = "exact"
         while True:
             directions = self._directions(samples, k, centering)
             total = directions.total / divisor
             carried = np.cumsum(directions.variances)
-            needed = 1 + int(np.count_nonzero(carried < (fraction - rounding * k) * total))
+            needed = 1 + int(
+                np.count_nonzero(carried < (fraction - rounding * k) * total)
+            )
             if needed <= k or k == largest:
                 return directions.first(needed, divisor)
             k = min(2 * k, largest)
@@ -460,12 +491,18 @@ class PCA(
         check_is_fitted(self)
         data = validated_samples(self, X, accept_sparse="csr", reset=False)
         samples = samples_of(data, self.center_samples)
-        return samples if self.scale_ is None else samples.scaled(1 / self.scale_.astype(float))
+        return (
+            samples
+            if self.scale_ is None
+            else samples.scaled(1 / self.scale_.astype(float))
+        )
 
     def _scores(self, samples: Samples) -> FloatArray:
         row = self.mean_ if self.scale_ is None else self.mean_ / self.scale_
         scores = project(samples, row.astype(np.float64), self.components_)
         if self.whiten:
             has_variance = self._variances > self._negligible_variance
-            scores *= np.where(has_variance, 1 / np.where(has_variance, self._deviations, 1), 0)
+            scores *= np.where(
+                has_variance, 1 / np.where(has_variance, self._deviations, 1), 0
+            )
         return scores

@@ -29,9 +29,18 @@ __all__ = ["eigen_images", "loadings", "scores", "scree", "whitening_comparison"
 
 # Okabe & Ito (2008), safe for colour-blind readers; their yellow is too light on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = ("o", "s", "^", "D", "v", "P")  # one less than colours, to distinguish 42 classes
+_MARKERS = (
+    "o",
+    "s",
+    "^",
+    "D",
+    "v",
+    "P",
+)  # one less than colours, to distinguish 42 classes
 _MOST_MARKED = 60  # maximum number of points of a scree curve that get markers
-_MOST_ROWS = 20_000  # with more points, a scatter plot in a vector file is drawn as an image
+_MOST_ROWS = (
+    20_000  # with more points, a scatter plot in a vector file is drawn as an image
+)
 _MOST_LABELLED = 40  # maximum number of features whose names fit below the bars
 
 
@@ -91,10 +100,15 @@ def scree(
     axes = _axes(ax, (7, 4.2))
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    ranks, marker = np.arange(1, values.size + 1), "o" if values.size <= _MOST_MARKED else ""
+    ranks, marker = (
+        np.arange(1, values.size + 1),
+        "o" if values.size <= _MOST_MARKED else "",
+    )
     axes.plot(ranks, values, marker=marker, markersize=4, color=_COLOURS[0], label=name)
     right = axes.twinx()
-    right.plot(ranks, shares, "--", marker=marker, markersize=3, color=_COLOURS[1], label=whole)
+    right.plot(
+        ranks, shares, "--", marker=marker, markersize=3, color=_COLOURS[1], label=whole
+    )
     if k is not None:
         label = f"k = {k}" if rule is None else f"{rule}: k = {k}"
         axes.axvline(k, color="#666666", linestyle=":", linewidth=1.5, label=label)
@@ -108,7 +122,11 @@ def scree(
         side.spines["top"].set_visible(False)
     handles, above = [*axes.get_lines(), *right.get_lines()], (0.5, 1.0)
     axes.legend(
-        handles=handles, loc="lower center", bbox_to_anchor=above, ncols=len(handles), frameon=False
+        handles=handles,
+        loc="lower center",
+        bbox_to_anchor=above,
+        ncols=len(handles),
+        frameon=False,
     )
     axes.set_xlim(0.5 if k != 0 else -0.5, values.size + 0.5)
     return axes
@@ -148,11 +166,16 @@ def scores(
     if labels is None:
         _scatter(axes, points, color=_COLOURS[0])
     else:
-        _scatter_by_label(axes, points, _checked_labels(labels, len(points)), legend=True)
+        _scatter_by_label(
+            axes, points, _checked_labels(labels, len(points)), legend=True
+        )
     names = [f"component {j + 1}" for j in components]
     if estimator is not None:
         shares = [estimator.explained_variance_ratio_[j] for j in components]
-        names = [f"{name} ({x:.1%} of the variance)" for name, x in zip(names, shares, strict=True)]
+        names = [
+            f"{name} ({x:.1%} of the variance)"
+            for name, x in zip(names, shares, strict=True)
+        ]
     axes.set(xlabel=names[0], ylabel=names[1])
     return axes
 
@@ -170,11 +193,18 @@ def _scatter_by_label(
         return
     handles = []
     for place, name in enumerate(names):
-        colour, marker = _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
+        colour, marker = (
+            _COLOURS[place % len(_COLOURS)],
+            _MARKERS[place % len(_MARKERS)],
+        )
         _scatter(axes, points[labels == name], len(points), color=colour, marker=marker)
-        handles.append(Line2D([], [], ls="", marker=marker, color=colour, label=str(name)))
+        handles.append(
+            Line2D([], [], ls="", marker=marker, color=colour, label=str(name))
+        )
     if legend:
-        axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+        axes.legend(
+            handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False
+        )
 
 
 def whitening_comparison(
@@ -210,12 +240,16 @@ def whitening_comparison(
     clouds = {"before": before - before.mean(axis=0)}
     for method in ("pca", "zca"):
         whitened = Whitening(method, epsilon=0.0).fit_transform(data)
-        clouds[f"{method.upper()} whitening"] = _two_columns(whitened, features, "whitened X")
+        clouds[f"{method.upper()} whitening"] = _two_columns(
+            whitened, features, "whitened X"
+        )
     figure = _figure(fig, (10.5, 3.9))
     shade = before[:, 0] if labels is None else _checked_labels(labels, len(data))
     angle = np.linspace(0, 2 * np.pi, 200)
     circle = np.stack([np.cos(angle), np.sin(angle)])
-    for axes, (title, points) in zip(figure.subplots(1, 3), clouds.items(), strict=True):
+    for axes, (title, points) in zip(
+        figure.subplots(1, 3), clouds.items(), strict=True
+    ):
         _scatter_by_label(axes, points, shade)
         values, vectors = np.linalg.eigh(np.cov(points.T))
         ellipse = vectors @ (2 * np.sqrt(np.maximum(values, 0))[:, None] * circle)
@@ -228,7 +262,9 @@ def whitening_comparison(
     return figure
 
 
-def _scatter(axes: Axes, points: NDArray[Any], size: int | None = None, **look: Any) -> Any:
+def _scatter(
+    axes: Axes, points: NDArray[Any], size: int | None = None, **look: Any
+) -> Any:
     """Draw a scatter plot; markers are smaller for more points (`size`, by default all given)."""
     size = len(points) if size is None else size
     area = float(np.clip(25_000 / max(size, 1), 3, 28))
@@ -266,10 +302,14 @@ def loadings(
     rows = _components(components, count)
     found = getattr(components, "feature_names_in_", None) if names is None else names
     if found is not None and len(found) != rows.shape[1]:
-        raise ArgumentError(f"names must have length {rows.shape[1]}; got {len(found)}.")
+        raise ArgumentError(
+            f"names must have length {rows.shape[1]}; got {len(found)}."
+        )
     features = np.arange(rows.shape[1])
     named = found is not None and features.size <= _MOST_LABELLED
-    longest = max(len(str(name)) for name in found) if named and found is not None else 0
+    longest = (
+        max(len(str(name)) for name in found) if named and found is not None else 0
+    )
     across = max(5.0, min(11.0, 0.3 * features.size + 1.5))
     figure = _figure(fig, (across, 0.6 + 1.4 * len(rows) + 0.08 * longest))
     grid = figure.subplots(len(rows), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
@@ -285,7 +325,9 @@ def loadings(
     grid[0].set_ylim(-limit, limit)
     if named and found is not None:
         upright = longest > 3
-        grid[-1].set_xticks(features, [str(name) for name in found], rotation=90 * upright)
+        grid[-1].set_xticks(
+            features, [str(name) for name in found], rotation=90 * upright
+        )
     else:
         grid[-1].set_xlabel("feature")
     return figure
@@ -326,7 +368,9 @@ def eigen_images(
     height, width = (side, side) if shape is None else shape
     if height * width != pixels:
         got = "images that are not square need one" if shape is None else f"got {shape}"
-        raise ArgumentError(f"shape must be that of images with {pixels} pixels; {got}.")
+        raise ArgumentError(
+            f"shape must be that of images with {pixels} pixels; {got}."
+        )
     across = int(np.ceil(np.sqrt(len(rows))))
     down = -(-len(rows) // across)
     figure = _figure(fig, (1.35 * across, (1.35 * height / width + 0.25) * down))
@@ -338,7 +382,9 @@ def eigen_images(
             continue
         limit = float(np.abs(rows[j]).max()) or 1.0
         image = rows[j].reshape(height, width)
-        axes.imshow(image, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+        axes.imshow(
+            image, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest"
+        )
         title = f"{j + 1}" if ratios is None else f"{j + 1} ({ratios[j]:.1%})"
         axes.set_title(title, fontsize="small", pad=3)
     return figure
@@ -360,7 +406,9 @@ def _two_columns(given: ArrayLike, pair: tuple[int, int], name: str) -> NDArray[
     array = np.asarray(given)
     columns = array.shape[1] if array.ndim == 2 else 0
     if not all(0 <= j < columns for j in pair):
-        raise ArgumentError(f"{name} must have the columns {pair}; got shape {array.shape}.")
+        raise ArgumentError(
+            f"{name} must have the columns {pair}; got shape {array.shape}."
+        )
     return array[:, list(pair)]
 
 
@@ -388,5 +436,7 @@ def _figure(fig: Figure | None, size: tuple[float, float]) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(f"lowrank.plotting {missing_extra('matplotlib', 'plot')}") from error
+        raise ImportError(
+            f"lowrank.plotting {missing_extra('matplotlib', 'plot')}"
+        ) from error
     return Figure(figsize=size, layout="constrained")

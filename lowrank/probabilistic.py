@@ -8,7 +8,11 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
 from sklearn.utils.validation import check_is_fitted
 
 from lowrank.arguments import checked_count, checked_rank
@@ -37,7 +41,9 @@ if TYPE_CHECKING:
 _DEFAULT = 2  # components by default
 _NO_NOISE = 1e-10  # replaces a noise variance of 0 in posteriors, relative to the largest variance
 _CHUNK = 1 << 21  # maximum size of a temporary array of a block, in numbers
-_LEAST_NOISE = 1e-10  # minimum, relative to the mean variance; less makes k x k systems singular
+_LEAST_NOISE = (
+    1e-10  # minimum, relative to the mean variance; less makes k x k systems singular
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -150,8 +156,13 @@ class ProbabilisticPCA(
         """
         data = self._checked(X, reset=True)
         count, features = data.shape
-        limits = min(count, features - 1), f"n_samples={count}, below n_features={features}"
-        wanted = min(_DEFAULT, limits[0]) if self.n_components is None else self.n_components
+        limits = (
+            min(count, features - 1),
+            f"n_samples={count}, below n_features={features}",
+        )
+        wanted = (
+            min(_DEFAULT, limits[0]) if self.n_components is None else self.n_components
+        )
         self.n_components_ = checked_rank(wanted, *limits, name="n_components")
         self.n_samples_ = count
         check_positive(self.tol, "tol")
@@ -164,7 +175,9 @@ class ProbabilisticPCA(
             self._keep(pca._location, pca._axes, pca._variances, noise, data.dtype)
             self._negligible_variance = pca._negligible_variance
             self.n_iter_ = 1
-            self.log_likelihood_ = float(self._log_densities(data).sum(dtype=np.float64))
+            self.log_likelihood_ = float(
+                self._log_densities(data).sum(dtype=np.float64)
+            )
         return self
 
     def transform(self, X: MatrixLike) -> FloatArray:
@@ -176,11 +189,15 @@ class ProbabilisticPCA(
         check_is_fitted(self)
         data = self._checked(X)
         if _has_missing(data):
-            return np.vstack([each.mean for each in self._posteriors(data)]).astype(data.dtype)
+            return np.vstack([each.mean for each in self._posteriors(data)]).astype(
+                data.dtype
+            )
         scores = project(samples_of(data), self._location, self.components_)
         variances, noise = self._density_variances()
         lengths = np.sqrt(variances - noise)
-        factors = np.divide(lengths, variances, out=np.zeros_like(lengths), where=lengths > 0)
+        factors = np.divide(
+            lengths, variances, out=np.zeros_like(lengths), where=lengths > 0
+        )
         scores *= factors / self._unit
         return scores
 
@@ -305,7 +322,10 @@ class ProbabilisticPCA(
 
     def _checked(self, X: Any, *, reset: bool = False, **options: Any) -> Any:
         """Check samples; NaN is allowed in dense ones."""
-        options = {"accept_sparse": "csr", "ensure_min_samples": 2 if reset else 1} | options
+        options = {
+            "accept_sparse": "csr",
+            "ensure_min_samples": 2 if reset else 1,
+        } | options
         return validated_array(self, X, reset=reset, allow_nan=True, **options)
 
     def __sklearn_tags__(self) -> Any:
@@ -384,11 +404,15 @@ def posteriors(rows: IncompleteRows, model: FactorModel) -> Iterator[Posterior]:
         constant = count * math.log(2 * math.pi) + (count - k) * math.log(noise)
         constant += np.linalg.slogdet(system)[1]
         residual = (values - mean - hidden @ W.T) * known
-        distance = np.einsum("ij,ij->i", residual, residual) / noise + (hidden**2).sum(axis=1)
+        distance = np.einsum("ij,ij->i", residual, residual) / noise + (hidden**2).sum(
+            axis=1
+        )
         yield Posterior(part, hidden, noise * inverse, -0.5 * (constant + distance))
 
 
-def em_steps(rows: IncompleteRows, start: FactorModel) -> Iterator[tuple[FactorModel, float]]:
+def em_steps(
+    rows: IncompleteRows, start: FactorModel
+) -> Iterator[tuple[FactorModel, float]]:
     """Maximise the likelihood of the known entries by exact EM steps.
 
     Yields models, the first of which is the start, with the log-likelihood of all known entries.

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy import sparse
 
-from lowrank.arguments import as_operator, checked_generator, checked_integer, entries_of
+from lowrank.arguments import (
+    as_operator,
+    checked_generator,
+    checked_integer,
+    entries_of,
+)
 from lowrank.blocks import RowBlocks
 from lowrank.errors import ArgumentError, check_choice
 from lowrank.operators import safe_exponent
@@ -25,7 +30,10 @@ if TYPE_CHECKING:
 
 _LARGEST_GRAM = 5000  # largest min(shape) for the whole spectrum of a sparse matrix
 _MOST_RANKS = 50  # largest rank considered by "parallel", "cv", "elbow" and "profile"
-_PERMUTATIONS, _QUANTILE = 20, 0.95  # parallel analysis: permuted copies, quantile to exceed
+_PERMUTATIONS, _QUANTILE = (
+    20,
+    0.95,
+)  # parallel analysis: permuted copies, quantile to exceed
 _ELBOW = ": choose the rule 'elbow'"  # advice for a LinearOperator
 _FOLDS = 3  # folds of rows and of columns, which make 9 held-out blocks
 
@@ -239,7 +247,9 @@ def choose_rank(
     return choose(leading, matrix.shape, fraction)
 
 
-def gavish_donoho(s: ArrayLike, shape: tuple[int, int], noise: float | None = None) -> int:
+def gavish_donoho(
+    s: ArrayLike, shape: tuple[int, int], noise: float | None = None
+) -> int:
     r"""Count the singular values above the optimal hard threshold for white noise.
 
     With noise of standard deviation sigma per entry and beta = min(n, m) / max(n, m), the threshold
@@ -280,13 +290,19 @@ def gavish_donoho(s: ArrayLike, shape: tuple[int, int], noise: float | None = No
     if spectrum.size == 0:
         return 0
     beta, unit = noise_unit(shape, noise, spectrum)
-    rounding = 0.0 if noise is not None else spectrum[0] * max(shape) * np.finfo(np.float64).eps
+    rounding = (
+        0.0
+        if noise is not None
+        else spectrum[0] * max(shape) * np.finfo(np.float64).eps
+    )
     return int(np.sum(spectrum > max(threshold_factor(beta) * unit, rounding)))
 
 
 def threshold_factor(beta: float) -> float:
     """Return the optimal hard threshold in units of sqrt(max(n, m)) sigma."""
-    return math.sqrt(2 * (beta + 1) + 8 * beta / (beta + 1 + math.sqrt(beta**2 + 14 * beta + 1)))
+    return math.sqrt(
+        2 * (beta + 1) + 8 * beta / (beta + 1 + math.sqrt(beta**2 + 14 * beta + 1))
+    )
 
 
 def noise_unit(
@@ -333,7 +349,11 @@ def minka(eigenvalues: ArrayLike, n_samples: int) -> int:
     Minka (2000), "Automatic choice of dimensionality for PCA", equation (30).
     """
     spectrum = np.asarray(eigenvalues, dtype=np.float64)
-    tiny = spectrum.max(initial=0.0) * np.finfo(np.float64).eps * max(n_samples, spectrum.size)
+    tiny = (
+        spectrum.max(initial=0.0)
+        * np.finfo(np.float64).eps
+        * max(n_samples, spectrum.size)
+    )
     candidates = [k for k in range(1, spectrum.size) if spectrum[k - 1] > tiny]
     if not candidates:
         return min(1, max(spectrum.size - 1, 0))
@@ -346,7 +366,9 @@ def _log_evidence(spectrum: Float64Array, k: int, n: int) -> float:
     m = spectrum.size
     noise = float(spectrum[k:].mean())
     angles = (m - np.arange(1, k + 1) + 1) / 2
-    subspace = math.fsum(math.lgamma(a) - a * math.log(math.pi) for a in angles) - k * math.log(2)
+    subspace = math.fsum(
+        math.lgamma(a) - a * math.log(math.pi) for a in angles
+    ) - k * math.log(2)
     fit = -n / 2 * float(np.log(spectrum[:k]).sum()) - n * (m - k) / 2 * math.log(noise)
     parameters = m * k - k * (k + 1) / 2
     inverse = np.where(np.arange(m) < k, 1 / np.maximum(spectrum, 1e-300), 1 / noise)
@@ -380,7 +402,9 @@ def parallel_analysis(
     k = min(_MOST_RANKS, *matrix.shape)
     real = truncated_svd(matrix, k, center=center, random_state=0).s
     permuted = (samples_of(_permuted(entries, rng)) for _ in range(_PERMUTATIONS))
-    chance = [truncated_svd(B, k, center=center, tol=1e-3, random_state=0).s for B in permuted]
+    chance = [
+        truncated_svd(B, k, center=center, tol=1e-3, random_state=0).s for B in permuted
+    ]
     above = real > np.quantile(chance, _QUANTILE, axis=0)
     return int(np.argmin(np.append(above, False)))
 
@@ -390,7 +414,9 @@ def _permuted(entries: Any, rng: np.random.Generator) -> Any:
     if isinstance(entries, np.ndarray):
         return rng.permuted(entries, axis=0)
     csc = entries.tocsc()
-    rows = [rng.choice(csc.shape[0], size=n, replace=False) for n in np.diff(csc.indptr)]
+    rows = [
+        rng.choice(csc.shape[0], size=n, replace=False) for n in np.diff(csc.indptr)
+    ]
     indices = np.concatenate(rows) if rows else csc.indices
     return sparse.csc_array((csc.data, indices, csc.indptr), shape=csc.shape).tocsr()
 
@@ -497,14 +523,18 @@ def bi_cross_validation(
     rows, columns = (np.array_split(rng.permutation(size), _FOLDS) for size in shape)
     k = min(max_rank, shape[0] - len(rows[0]), shape[1] - len(columns[0]))
     errors = np.zeros(k + 1)
-    for row, column in product(rows, columns):  # ||A11 - A12 (A22)_j^+ A21||_F^2 for j = 0 ... k
+    for row, column in product(
+        rows, columns
+    ):  # ||A11 - A12 (A22)_j^+ A21||_F^2 for j = 0 ... k
         other_columns = np.setdiff1d(np.arange(shape[1]), column)
         upper, lower = entries[row], entries[np.setdiff1d(np.arange(shape[0]), row)]
         held_out, right_of_it = upper[:, column], upper[:, other_columns]
         below, diagonal = lower[:, column], lower[:, other_columns]
         near, far = mean[column], mean[other_columns]
         U, s, Vt = truncated_svd(samples_of(diagonal), k, center=far, random_state=0)
-        inverse = np.divide(1, s, out=np.zeros_like(s), where=s > s.max(initial=0) * 1e-6)
+        inverse = np.divide(
+            1, s, out=np.zeros_like(s), where=s > s.max(initial=0) * 1e-6
+        )
         left = (right_of_it @ Vt.T - far @ Vt.T) * inverse
         right = below.T @ U - np.outer(near, U.sum(axis=0))
         overlap = np.einsum("ij,ij->j", left, held_out @ right - near @ right)
@@ -523,7 +553,9 @@ def _by_evidence(s: Float64Array, shape: tuple[int, int], _: float) -> int:
             f"rule 'mle' needs at least as many samples as features; got {rows} and {columns}."
         )
     eigenvalues = np.zeros(columns)
-    scaled = np.ldexp(s, -math.frexp(s.max(initial=0.0))[1])  # so that squares do not overflow
+    scaled = np.ldexp(
+        s, -math.frexp(s.max(initial=0.0))[1]
+    )  # so that squares do not overflow
     eigenvalues[: s.size] = scaled**2 / max(rows - 1, 1)
     return minka(eigenvalues, rows)
 
@@ -537,7 +569,9 @@ def _by_cross_validation(matrix: MatrixOperator, **options: Any) -> int:
 # Input of each rule: "leading" (the 50 largest singular values), "spectrum" (all of them) or
 # "entries". The arguments are (s, shape, fraction), or (A, center=..., random_state=...) for
 # "entries".
-RULES: dict[str, tuple[Literal["leading", "spectrum", "entries"], Callable[..., int]]] = {
+RULES: dict[
+    str, tuple[Literal["leading", "spectrum", "entries"], Callable[..., int]]
+] = {
     "elbow": ("leading", lambda s, shape, fraction: elbow(s)),
     "profile": ("leading", lambda s, shape, fraction: profile_likelihood(s)),
     "energy": ("spectrum", lambda s, shape, fraction: rank_for_energy(s, fraction)),

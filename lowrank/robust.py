@@ -174,7 +174,9 @@ class _Pursuit:
         self._X, self._missing, self._penalty, self._rng = values, missing, penalty, rng
         self._norm = float(np.linalg.norm(values)) or 1.0
         spectral = float(truncated_svd(values, 1, random_state=rng).s[0]) or 1.0
-        self._multipliers = values / max(spectral, float(np.abs(values).max()) / penalty)
+        self._multipliers = values / max(
+            spectral, float(np.abs(values).max()) / penalty
+        )
         self._mu = _FIRST_WEIGHT / spectral
         self._low_rank: FloatArray = np.zeros_like(values)
         self.sparse: FloatArray = np.zeros_like(values)
@@ -216,7 +218,9 @@ class _Pursuit:
         """Return the duality gap of the low-rank part and the remainder of X."""
         reached = self.nuclear_norm
         reached += self._penalty * float(np.abs(self._rest).sum(dtype=np.float64))
-        spectral = float(truncated_svd(self._multipliers, 1, random_state=self._rng).s[0])
+        spectral = float(
+            truncated_svd(self._multipliers, 1, random_state=self._rng).s[0]
+        )
         largest = float(np.abs(self._multipliers).max()) / self._penalty
         bound = float(np.vdot(self._X, self._multipliers)) / max(spectral, largest, 1.0)
         return max(0.0, 1.0 - bound / reached) if reached else 0.0
@@ -230,10 +234,14 @@ def _known_values(X: ArrayLike) -> tuple[FloatArray, NDArray[np.bool_] | None]:
             "use X.toarray() if its zeros are known, and NaN for unknown entries."
         )
     array: Any = X if isinstance(X, np.ma.MaskedArray) else as_array(X)
-    values: Any = np.ma.getdata(array).astype(real_matrix(array.dtype, array.shape, "X"))
+    values: Any = np.ma.getdata(array).astype(
+        real_matrix(array.dtype, array.shape, "X")
+    )
     missing: Any = np.isnan(values) | np.ma.getmaskarray(array)
     if missing.all():
-        raise ArgumentError(f"X must have at least one known entry; got none in {array.shape}.")
+        raise ArgumentError(
+            f"X must have at least one known entry; got none in {array.shape}."
+        )
     values[missing] = 0.0
     if not np.isfinite(values).all():
         raise not_finite(values, "X")

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from lowrank.operators import Float64Array, FloatArray
 
 _CHUNK = 1 << 20  # number of entries that are projected at once
-FLOAT_DTYPES = [np.float64, np.float32]  # for validate_data: other dtypes become float64
+FLOAT_DTYPES = [
+    np.float64,
+    np.float32,
+]  # for validate_data: other dtypes become float64
 _EPS = float(np.finfo(np.float64).eps)
 # Rounding errors, in machine epsilons. Entries that are rounded once have 0.3, float32 products of
 # matrices of rank 300 have 3; solvers have some epsilons of the largest singular value.
@@ -60,7 +63,9 @@ class RowCentredSamples(MatrixOperator):
 
     def column_means(self) -> Float64Array:
         """Return the mean of each column, shape (m,)."""
-        means: Float64Array = self._sparse.column_means() - self._weights * self._offsets.mean()
+        means: Float64Array = (
+            self._sparse.column_means() - self._weights * self._offsets.mean()
+        )
         return means
 
     def column_squares(self, row: Float64Array) -> Float64Array:
@@ -100,11 +105,15 @@ class RowCentredSamples(MatrixOperator):
         return RowCentredSamples(self._sparse.wide().csr, self._offsets, self._weights)
 
     def _matmat(self, X: FloatArray) -> FloatArray:
-        correction: FloatArray = np.outer(self._offsets, self._weights @ X).astype(self.dtype)
+        correction: FloatArray = np.outer(self._offsets, self._weights @ X).astype(
+            self.dtype
+        )
         return self._sparse.matmat(X) - correction
 
     def _rmatmat(self, Y: FloatArray) -> FloatArray:
-        correction: FloatArray = np.outer(self._weights, self._offsets @ Y).astype(self.dtype)
+        correction: FloatArray = np.outer(self._weights, self._offsets @ Y).astype(
+            self.dtype
+        )
         return self._sparse.rmatmat(Y) - correction
 
     def _toarray(self) -> FloatArray:
@@ -125,7 +134,9 @@ def project(samples: Samples, row: Float64Array, components: FloatArray) -> Floa
     return scores * scores.dtype.type(2.0**exponent) if exponent else scores
 
 
-def validated_samples(estimator: Any, X: Any, *, reset: bool = True, **settings: Any) -> Any:
+def validated_samples(
+    estimator: Any, X: Any, *, reset: bool = True, **settings: Any
+) -> Any:
     """Check data as scikit-learn does; return RowBlocks unchanged.
 
     Raises
@@ -162,7 +173,9 @@ def validated_array(
     ValueError
         As `validated_samples`; NaN in dense data is accepted with `allow_nan`.
     """
-    from sklearn.utils.validation import validate_data  # slow, not needed to choose ranks
+    from sklearn.utils.validation import (
+        validate_data,
+    )  # slow, not needed to choose ranks
 
     settings |= {"dtype": FLOAT_DTYPES, "reset": reset, "ensure_all_finite": False}
     data = validate_data(estimator, X, **settings)
@@ -192,9 +205,13 @@ def samples_of(X: Any, center_samples: bool = False) -> Samples:
             )
         return X
     if not sparse.issparse(X):
-        rows = X - X.mean(axis=1, keepdims=True, dtype=np.float64) if center_samples else X
+        rows = (
+            X - X.mean(axis=1, keepdims=True, dtype=np.float64) if center_samples else X
+        )
         is_contiguous = rows.flags.c_contiguous or rows.flags.f_contiguous
-        return DenseOperator(rows.astype(X.dtype, "K" if is_contiguous else "C", copy=False))
+        return DenseOperator(
+            rows.astype(X.dtype, "K" if is_contiguous else "C", copy=False)
+        )
     given: Any = X
     csr = canonical(given.tocsr())
     if not center_samples:
@@ -258,7 +275,9 @@ def times_square(
         return (variances * unit * unit).astype(dtype or variances.dtype)
 
 
-def checked_scores(X: ArrayLike, columns: int, expected: str = "n_components_") -> FloatArray:
+def checked_scores(
+    X: ArrayLike, columns: int, expected: str = "n_components_"
+) -> FloatArray:
     """Check the argument of an inverse transform, and return it as float32 or float64.
 
     Raises
@@ -269,12 +288,18 @@ def checked_scores(X: ArrayLike, columns: int, expected: str = "n_components_") 
     from sklearn.utils.validation import check_array
 
     scores: FloatArray = check_array(
-        X, input_name="X", dtype=FLOAT_DTYPES, ensure_min_features=0, ensure_all_finite=False
+        X,
+        input_name="X",
+        dtype=FLOAT_DTYPES,
+        ensure_min_features=0,
+        ensure_all_finite=False,
     )
     if not np.isfinite(largest_entry(scores)):
         raise not_finite(scores, "X")
     if scores.shape[1] != columns:
-        raise ArgumentError(f"X must have {columns} columns ({expected}); got {scores.shape[1]}.")
+        raise ArgumentError(
+            f"X must have {columns} columns ({expected}); got {scores.shape[1]}."
+        )
     return scores
 
 
@@ -294,7 +319,9 @@ def require_samples(count: int, ddof: int) -> None:
         )
 
 
-def _sums(places: NDArray[np.integer[Any]], values: FloatArray, length: int) -> Float64Array:
+def _sums(
+    places: NDArray[np.integer[Any]], values: FloatArray, length: int
+) -> Float64Array:
     """Return the sum of the values at each position 0, ..., length - 1."""
     sums: Any = np.bincount(places, weights=values, minlength=length)
     return np.asarray(sums, np.float64)
@@ -314,11 +341,15 @@ def _squares_by_row(
     wide, V = samples.wide().centred(location), np.ascontiguousarray(axes.T, np.float64)
     if samples.is_sparse:
         squares: Float64Array = wide.matmat(V).astype(np.float64) ** 2
-        return squares, np.maximum(samples.row_squares(location) - squares.sum(axis=1), 0.0)
+        return squares, np.maximum(
+            samples.row_squares(location) - squares.sum(axis=1), 0.0
+        )
     scores: list[Float64Array] = []
     outside: list[Float64Array] = []
     for block in wide.dense_blocks(0):
-        for part in kernels.pieces(len(block), max(1, _CHUNK // max(1, block.shape[1]))):
+        for part in kernels.pieces(
+            len(block), max(1, _CHUNK // max(1, block.shape[1]))
+        ):
             rows = block[part].astype(np.float64, copy=False)
             scores.append(rows @ V)
             rest = rows - scores[-1] @ V.T
@@ -397,7 +428,9 @@ class GaussianDensityMixin:
                 precision /= np.outer(self.scale_, self.scale_)
         return times_square(precision, 1 / self._unit, self.components_.dtype)
 
-    def sample(self, n_samples: int = 1, *, random_state: RandomStateLike = None) -> FloatArray:
+    def sample(
+        self, n_samples: int = 1, *, random_state: RandomStateLike = None
+    ) -> FloatArray:
         """Draw samples from the probabilistic model, shape (n_samples, n_features).
 
         The default of `random_state` is that of the estimator.
@@ -410,7 +443,9 @@ class GaussianDensityMixin:
         self._require_fit()
         if checked_integer(n_samples, "n_samples") < 0:
             raise ArgumentError(f"n_samples must not be negative; got {n_samples}.")
-        rng = checked_generator(self.random_state if random_state is None else random_state)
+        rng = checked_generator(
+            self.random_state if random_state is None else random_state
+        )
         excess = np.maximum(self._variances - self._noise, 0)
         hidden = rng.standard_normal((n_samples, self.n_components_)) * np.sqrt(excess)
         noise = rng.standard_normal((n_samples, self.n_features_in_)) * self._noise**0.5
@@ -439,7 +474,9 @@ class GaussianDensityMixin:
         log_determinant += 2 * self.n_features_in_ * math.log(self._unit)
         if noise > 0:
             distance += outside / noise
-            log_determinant += (self.n_features_in_ - self.n_components_) * float(np.log(noise))
+            log_determinant += (self.n_features_in_ - self.n_components_) * float(
+                np.log(noise)
+            )
         if self.scale_ is not None:
             log_determinant += 2 * float(np.log(self.scale_, dtype=np.float64).sum())
         constant = self.n_features_in_ * float(np.log(2 * np.pi))

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 _METHODS = ("qr", "leverage", "forward", "backward")
 _CHUNK = 1 << 22  # maximum size of a temporary block of columns, in numbers
-_LARGEST_TRIANGLE = 1 << 27  # maximum size of the dense factor of a sparse matrix: 1 GiB
+_LARGEST_TRIANGLE = (
+    1 << 27
+)  # maximum size of the dense factor of a sparse matrix: 1 GiB
 _EPS = float(np.finfo(np.float64).eps)
 _STALE = 1e-6  # recompute downdated numbers below this share of their last exact value
 # Shares of the largest singular value that pseudo-inverses leave out, until the product is accurate
@@ -100,9 +102,8 @@ class CUR(_WithRatio):
 
     def __repr__(self) -> str:
         shape = (self.C.shape[0], self.R.shape[1])
-        return (
-            f"CUR(k={len(self.U)}, shape={shape}, error={self.error:.6g}, ratio={self.ratio:.4g})"
-        )
+        errors = f"error={self.error:.6g}, ratio={self.ratio:.4g}"
+        return f"CUR(k={len(self.U)}, shape={shape}, {errors})"
 
     @property
     def matrix(self) -> LowRank:
@@ -210,7 +211,9 @@ def select_columns(
     return ColumnSubset(chosen, error, target.unscaled(target.best))
 
 
-def cur(A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateLike = 0) -> CUR:
+def cur(
+    A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateLike = 0
+) -> CUR:
     """Approximate a matrix by k of its columns and k of its rows.
 
     Parameters
@@ -245,7 +248,9 @@ def cur(A: MatrixLike, k: int, *, method: str = "qr", random_state: RandomStateL
     columns, rows = _Columns(target.matrix), _Columns(target.matrix.T)
     first = target.choose(columns, rows=False)
     second = target.choose(rows, rows=True)
-    U, error = _best_middle(target, columns, _Span(columns.block(first)), _Span(rows.block(second)))
+    U, error = _best_middle(
+        target, columns, _Span(columns.block(first)), _Span(rows.block(second))
+    )
     return CUR(
         columns=first,
         rows=second,
@@ -304,13 +309,17 @@ class _Target:
         self.matrix = self.given.astype(np.float64, copy=False)
         if self.exponent:
             self.matrix = self.matrix * 2.0**-self.exponent
-        self.svd = truncated_svd(self.matrix, min(self.k, smaller), random_state=self.rng)
+        self.svd = truncated_svd(
+            self.matrix, min(self.k, smaller), random_state=self.rng
+        )
         self.best = 0.0  # Frobenius norm of the error of the best rank-k approximation
         if self.k < smaller:
             U, s, Vt = self.svd
             self.best = LowRank(U * s, Vt.T).distance_to(self.matrix)
         precision = 3e-8 if wrapped.is_sparse else 1e-13
-        self.rounding = precision * (self.svd.frobenius_norm or 0.0)  # errors below it become 0
+        self.rounding = precision * (
+            self.svd.frobenius_norm or 0.0
+        )  # errors below it become 0
 
     def choose(self, columns: _Columns, *, rows: bool) -> Indices:
         """Choose k columns, or rows given as columns of A'."""
@@ -325,7 +334,12 @@ class _Target:
         # The k shortest exponential waiting times with these rates are draws without replacement.
         scores = _leverage(self.svd, samples_of(self.matrix), self.dtype, rows=rows)
         waiting = np.full(scores.size, np.inf)
-        np.divide(self.rng.exponential(size=scores.size), scores, out=waiting, where=scores > 0)
+        np.divide(
+            self.rng.exponential(size=scores.size),
+            scores,
+            out=waiting,
+            where=scores > 0,
+        )
         return np.argsort(waiting, kind="stable")[:k]
 
     def distance(self, left: FloatArray, right: FloatArray) -> float:
@@ -338,7 +352,9 @@ class _Target:
         return math.ldexp(error, self.exponent) if error > self.rounding else 0.0
 
 
-def _leverage(svd: SVD, matrix: MatrixOperator, dtype: np.dtype[Any], *, rows: bool) -> FloatArray:
+def _leverage(
+    svd: SVD, matrix: MatrixOperator, dtype: np.dtype[Any], *, rows: bool
+) -> FloatArray:
     """Return the leverage scores of the directions that are not rounding errors in `dtype`."""
     squares = matrix.column_squares(np.zeros(matrix.shape[1]))
     limits = rounding_limits(squares, matrix.shape, dtype, svd.s, svd.Vt)
@@ -372,7 +388,9 @@ class _Span:
 
     def inverse(self, rank: int) -> Float64Array:
         """Return C^+ Q for the first `rank` singular values and columns Q of the basis."""
-        inverse: Float64Array = (self._Vt[:rank].T / self._s[:rank]) / self.norms[:, None]
+        inverse: Float64Array = (self._Vt[:rank].T / self._s[:rank]) / self.norms[
+            :, None
+        ]
         return inverse
 
 
@@ -422,7 +440,9 @@ class _Columns:
         rows, columns = self.shape
         if not self.is_sparse:
             dense: Float64Array = self._matrix
-            return dense if rows <= columns else np.asarray(np.linalg.qr(dense, mode="r"))
+            return (
+                dense if rows <= columns else np.asarray(np.linalg.qr(dense, mode="r"))
+            )
         size, limit = (8e-9 * n for n in (min(self.shape) * columns, _LARGEST_TRIANGLE))
         if size > limit:
             raise ArgumentError(
@@ -476,7 +496,9 @@ class _PivotedQR:
 
     def _best(self) -> int | None:
         """Return the column to choose next, None if all are in the span."""
-        stale = self._squares < _STALE * self._fresh_squares  # downdating has lost their precision
+        stale = (
+            self._squares < _STALE * self._fresh_squares
+        )  # downdating has lost their precision
         if self._gains is not None and self._fresh_gains is not None:
             stale |= self._gains < _STALE * self._fresh_gains
         if len(places := np.flatnonzero(stale & self._alive)):
@@ -494,7 +516,9 @@ class _PivotedQR:
             none = np.zeros_like(self._gains)
             worth = np.divide(self._gains, self._squares, out=none, where=self._alive)
         # 0 for columns in the span
-        scores = np.where(self._alive, np.maximum(worth, np.finfo(np.float64).tiny), 0.0)
+        scores = np.where(
+            self._alive, np.maximum(worth, np.finfo(np.float64).tiny), 0.0
+        )
         best = scores.max(initial=0.0)
         return int(np.argmax(scores >= (1 - _TIE) * best)) if best > 0 else None
 
@@ -542,7 +566,9 @@ def _backward(columns: _Columns, k: int) -> Indices:
     K = np.asfortranarray((T @ R).T)
     for last in range(rank - 1, k - 1, -1):
         K_left, T_left = K[:, : last + 1], T[: last + 1, : last + 1]
-        costs = np.einsum("ij,ij->j", K_left, K_left) / np.einsum("ij,ij->i", T_left, T_left)
+        costs = np.einsum("ij,ij->j", K_left, K_left) / np.einsum(
+            "ij,ij->i", T_left, T_left
+        )
         equal = np.flatnonzero(costs <= (1 + _TIE) * costs.min())
         place = int(equal[np.argmax(left[equal])])  # of ties, the last column of A
         K[:, [place, last]] = K[:, [last, place]]
@@ -553,5 +579,7 @@ def _backward(columns: _Columns, k: int) -> Indices:
         K[:, :last] -= np.outer(K[:, last], share)
         # A reflection maps the row to the last axis; without it, T T' is that of the others.
         row[-1] += np.copysign(np.linalg.norm(row), row[-1])
-        T[:last, : last + 1] -= np.outer(T[:last, : last + 1] @ row, row * (2 / (row @ row)))
+        T[:last, : last + 1] -= np.outer(
+            T[:last, : last + 1] @ row, row * (2 / (row @ row))
+        )
     return np.sort(left[:k])

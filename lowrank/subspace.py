@@ -137,7 +137,9 @@ def orthonormal(Q: Floats, gram: NDArray[np.float64] | None = None) -> Floats:
     return orthonormal(kernels.multiply(Q, turn[:, kept] / np.sqrt(squares[kept])))
 
 
-def _inverse_factor(gram: NDArray[np.float64], share: float) -> NDArray[np.float64] | None:
+def _inverse_factor(
+    gram: NDArray[np.float64], share: float
+) -> NDArray[np.float64] | None:
     """Return the inverse of the Cholesky factor; None if rounding grows by over 1 / `share`."""
     try:
         inverse: NDArray[np.float64] = np.linalg.inv(np.linalg.cholesky(gram))

@@ -14,7 +14,12 @@ import numpy as np
 from lowrank import kernels
 from lowrank.arguments import as_operator, checked_rank, counted, validated
 from lowrank.errors import ArgumentError, LowRankError, check_positive
-from lowrank.operators import CentredDenseOperator, DenseOperator, largest_entry, safe_exponent
+from lowrank.operators import (
+    CentredDenseOperator,
+    DenseOperator,
+    largest_entry,
+    safe_exponent,
+)
 from lowrank.solvers import COMPILED, HALF_ACCURATE, LAPACK_OF_ALL, SOLVERS, next_method
 from lowrank.solvers.lanczos import loses
 from lowrank.solvers.lapack import lapack_svd
@@ -31,8 +36,12 @@ if TYPE_CHECKING:
 _PROBES = 8  # number of random vectors; products are fastest with a multiple of 8
 # ||B|| <= 10 sqrt(2 / pi) max ||B x_i|| over p normal vectors x_i, with probability 1 - 10**-p.
 _PROBE_FACTOR = 10 * math.sqrt(2 / math.pi)
-_ROUNDING = 20  # residual that rounding of the products leaves, in machine epsilons of s[0]
-_LARGEST_ROUNDING = 1e-3  # largest share of a singular value that rounding of float32 may be
+_ROUNDING = (
+    20  # residual that rounding of the products leaves, in machine epsilons of s[0]
+)
+_LARGEST_ROUNDING = (
+    1e-3  # largest share of a singular value that rounding of float32 may be
+)
 
 
 class ConvergenceWarning(UserWarning):
@@ -128,11 +137,15 @@ class SVD:
             "k": self.k,
             "dtype": self.s.dtype,
             "explained energy": "unknown" if energy is None else f"{energy:.2%}",
-            "singular values": f"{self.s[0]:.6g} ... {self.s[-1]:.6g}" if self.k else "none",
+            "singular values": f"{self.s[0]:.6g} ... {self.s[-1]:.6g}"
+            if self.k
+            else "none",
             "largest residual": f"{self.residuals.max(initial=0.0):.1e}",
             "solver": f"{self.method}, {self.passes} passes, {self.seconds:.2f} s",
         }
-        rows = "".join(f"<tr><th>{name}</th><td>{fact}</td></tr>" for name, fact in facts.items())
+        rows = "".join(
+            f"<tr><th>{name}</th><td>{fact}</td></tr>" for name, fact in facts.items()
+        )
         return f"<table><caption>SVD</caption>{rows}</table>"
 
     @property
@@ -169,7 +182,9 @@ class SVD:
             return 1.0
         return min(1.0, (self._kept_norm / self.frobenius_norm) ** 2)
 
-    def updated(self, rows: MatrixLike, *, k: int | None = None, forgetting: float = 1.0) -> SVD:
+    def updated(
+        self, rows: MatrixLike, *, k: int | None = None, forgetting: float = 1.0
+    ) -> SVD:
         """Return the decomposition of the matrix with new rows appended, without reading A again.
 
         The new rows are added exactly to the rank-k approximation of A. ``residuals`` and
@@ -210,7 +225,9 @@ class SVD:
         start = time.perf_counter()
         operator = as_operator(rows)
         if operator.shape[1] != self.shape[1]:
-            raise ArgumentError(f"rows must have {self.shape[1]} columns; got {operator.shape[1]}.")
+            raise ArgumentError(
+                f"rows must have {self.shape[1]} columns; got {operator.shape[1]}."
+            )
         check_positive(forgetting, "forgetting")
         new = operator.toarray()
         peak = largest_entry(new)
@@ -226,7 +243,11 @@ class SVD:
             return scaled._scaled(exponent)
         new = new.astype(self.s.dtype, copy=False)
         largest = min(self.k + len(new), self.shape[1])
-        rank = min(self.k, largest) if k is None else checked_rank(k, largest, "k + len(rows), m")
+        rank = (
+            min(self.k, largest)
+            if k is None
+            else checked_rank(k, largest, "k + len(rows), m")
+        )
         old = self.s * self.s.dtype.type(forgetting)
         G, s, Vt = lapack_svd(np.vstack([old[:, None] * self.Vt, new]))
         left_out = float(s[rank]) if rank < s.size else 0.0
@@ -244,7 +265,9 @@ class SVD:
             residuals=np.stack([right, left]),
             frobenius_norm=None
             if norm is None
-            else math.hypot(forgetting * norm, float(np.linalg.norm(new.astype(np.float64)))),
+            else math.hypot(
+                forgetting * norm, float(np.linalg.norm(new.astype(np.float64)))
+            ),
             spectral_error_bound=error + left_out,
             passes=operator.passes,
             seconds=time.perf_counter() - start,
@@ -455,7 +478,9 @@ def _attempts(problem: Problem) -> list[tuple[str, bool]]:
 
 def _is_hopeless(problem: Problem, method: str, before: _Attempt) -> bool:
     """Return whether a solver that squares would lose what the last one has lost."""
-    return method in HALF_ACCURATE and loses(before.s, problem.tol, np.dtype(np.float64))
+    return method in HALF_ACCURATE and loses(
+        before.s, problem.tol, np.dtype(np.float64)
+    )
 
 
 @dataclass(frozen=True)
@@ -494,7 +519,9 @@ def _attempt(problem: Problem, method: str, is_wide: bool, passes: int) -> _Atte
     # The solver needs a dense copy, or the copy avoids centring an array in each product.
     is_centred_array = isinstance(matrix, CentredDenseOperator)
     in_products = is_centred_array and method not in ("gram", "qr") and not is_wide
-    if problem.k and (in_products or (method == "dense" and not isinstance(matrix, DenseOperator))):
+    if problem.k and (
+        in_products or (method == "dense" and not isinstance(matrix, DenseOperator))
+    ):
         array = matrix.toarray()  # the solver reads the copy, which saves a pass
         matrix = counted(DenseOperator(array), matrix.passes - 1)
     (U, s, Vt), certificate = _decomposed(problem, matrix, method)
@@ -506,7 +533,9 @@ def _attempt(problem: Problem, method: str, is_wide: bool, passes: int) -> _Atte
         s=s,
         Vt=Vt,
         certificate=certificate,
-        excess=residual_excess(s, residuals, problem.tol, matrix.dtype, matrix.subtracted),
+        excess=residual_excess(
+            s, residuals, problem.tol, matrix.dtype, matrix.subtracted
+        ),
     )
 
 
@@ -531,7 +560,9 @@ def residual_excess(
     allowed = tol * wide
     if tol >= rounding and dtype == np.float64:
         allowed = np.maximum(allowed, rounding * (wide[0] + subtracted))
-    ratios = np.divide(residuals, allowed, out=np.full(s.size, math.inf), where=allowed > 0)
+    ratios = np.divide(
+        residuals, allowed, out=np.full(s.size, math.inf), where=allowed > 0
+    )
     return float(np.where(residuals == 0, 0.0, ratios).max())
 
 
@@ -540,7 +571,9 @@ def residual_message(
 ) -> str:
     """Return the start of a warning about the residual that is largest next to its value."""
     wide = s.astype(np.float64)
-    shares = np.divide(residuals, wide, out=np.full(wide.size, math.inf), where=wide > 0)
+    shares = np.divide(
+        residuals, wide, out=np.full(wide.size, math.inf), where=wide > 0
+    )
     worst = int(np.argmax(np.where(residuals == 0, 0.0, shares)))
     return (
         f"The largest residual is {shares[worst]:.1e} relative to s[{worst}], above "
@@ -554,7 +587,11 @@ def _decomposed(
     """Return U, s and Vt with fixed signs, and their certificate."""
     k, rng = problem.k, problem.rng
     (rows, columns), dtype = matrix.shape, matrix.dtype
-    U, s, Vt = np.zeros((rows, 0), dtype), np.zeros(0, dtype), np.zeros((0, columns), dtype)
+    U, s, Vt = (
+        np.zeros((rows, 0), dtype),
+        np.zeros(0, dtype),
+        np.zeros((0, columns), dtype),
+    )
     # Compiled products alternate with small BLAS products, between which idle BLAS threads spin.
     with kernels.one_blas_thread() if method in COMPILED else nullcontext():
         if k:
@@ -596,7 +633,11 @@ class Certificate:
 
 
 def certify(
-    A: MatrixOperator, U: FloatArray, s: FloatArray, Vt: FloatArray, rng: np.random.Generator
+    A: MatrixOperator,
+    U: FloatArray,
+    s: FloatArray,
+    Vt: FloatArray,
+    rng: np.random.Generator,
 ) -> Certificate:
     """Measure the residuals and bound the spectral error, by one product with A and one with A'.
 
@@ -624,7 +665,9 @@ def certify(
 
 
 def _side_by_side(left: FloatArray, right: FloatArray) -> FloatArray:
-    both = kernels.aligned_empty((len(left), left.shape[1] + right.shape[1]), left.dtype)
+    both = kernels.aligned_empty(
+        (len(left), left.shape[1] + right.shape[1]), left.dtype
+    )
     kernels.place(left, both[:, : left.shape[1]])
     kernels.place(right, both[:, left.shape[1] :])
     return both

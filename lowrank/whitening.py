@@ -120,15 +120,24 @@ class Whitening(
         check_choice(self.method, _METHODS)
         check_positive(self.epsilon, "epsilon", or_zero=True)
         limits = min(data.shape), "min(X.shape)"
-        k = checked_rank(self.n_components, *limits, name="n_components", or_none=True) or None
+        k = (
+            checked_rank(self.n_components, *limits, name="n_components", or_none=True)
+            or None
+        )
         is_scaled = self.method == "zca-cor"
-        pca = PCA(k, center="exact", standardize=is_scaled, ddof=self.ddof, tol=0).fit(data)
+        pca = PCA(k, center="exact", standardize=is_scaled, ddof=self.ddof, tol=0).fit(
+            data
+        )
         has_variance = pca._variances > pca._negligible_variance
         self.components_ = pca.components_[has_variance]
         self.explained_variance_ = pca.explained_variance_[has_variance]
-        mean_square = pca._so_far.total / (pca._so_far.n_samples - self.ddof) / data.shape[1]
+        mean_square = (
+            pca._so_far.total / (pca._so_far.n_samples - self.ddof) / data.shape[1]
+        )
         damping = math.sqrt(self.epsilon * mean_square) * pca._unit
-        self._lengths = np.hypot(pca._deviations[has_variance], damping).astype(pca.mean_.dtype)
+        self._lengths = np.hypot(pca._deviations[has_variance], damping).astype(
+            pca.mean_.dtype
+        )
         self.mean_, self.scale_ = pca.mean_, pca.scale_
         self.n_components_ = int(np.count_nonzero(has_variance))
         return self
@@ -169,13 +178,19 @@ class Whitening(
         samples += self.mean_
         return samples
 
-    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
+    def get_feature_names_out(
+        self, input_features: ArrayLike | None = None
+    ) -> NDArray[Any]:
         """Return the names of the outputs: the names of the features unless method="pca".
 
         `input_features` has the names of the features if X had no names.
         """
         check_is_fitted(self)
-        mixin = ClassNamePrefixFeaturesOutMixin if self.method == "pca" else OneToOneFeatureMixin
+        mixin = (
+            ClassNamePrefixFeaturesOutMixin
+            if self.method == "pca"
+            else OneToOneFeatureMixin
+        )
         names: NDArray[Any] = mixin.get_feature_names_out(self, input_features)
         return names
 

@@ -41,7 +41,15 @@ _KEYWORDS = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _USER = re.compile(r"([^/@:]+|.*//.*):[^@]*@", re.DOTALL)  # and a password
-_SECRET_WORDS = ("password", "passwd", "pwd", "passfile", "secret", "token", "credential")
+_SECRET_WORDS = (
+    "password",
+    "passwd",
+    "pwd",
+    "passfile",
+    "secret",
+    "token",
+    "credential",
+)
 _DRIVE = re.compile(r"[a-z]:[\\/]", re.IGNORECASE)  # of Windows
 _FILES = ("sqlite", "duckdb", "file")
 UNNAMED = "(address)"
@@ -62,7 +70,9 @@ class Location(str):
         location.whole = whole
         return location
 
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:  # copies in files have no password
+    def __reduce__(
+        self,
+    ) -> tuple[type[str], tuple[str]]:  # copies in files have no password
         return str, (self[:],)
 
 
@@ -187,7 +197,9 @@ def parse_server(source: str) -> Server | None:
     have the form of names or numbers, and ports be numbers.
     """
     scheme = _POSTGRESQL.match(source)
-    parts = None if scheme is None else _PARTS.fullmatch(source[scheme.end() :].rstrip())
+    parts = (
+        None if scheme is None else _PARTS.fullmatch(source[scheme.end() :].rstrip())
+    )
     if parts is None:
         return None
     settings: dict[str, str | None] = {}

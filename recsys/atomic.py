@@ -80,10 +80,17 @@ def put_in_place(new: Path, target: Path, *, replace: bool = True) -> None:
     FileExistsError
         If there is a target, and it is not to be replaced.
     """
-    from concurrent.futures import ThreadPoolExecutor  # slow to import, and rarely needed
+    from concurrent.futures import (
+        ThreadPoolExecutor,
+    )  # slow to import, and rarely needed
 
     with ThreadPoolExecutor() as pool:  # the threads mostly wait
-        list(pool.map(flush, [*(path for path in new.rglob("*") if not path.is_symlink()), new]))
+        list(
+            pool.map(
+                flush,
+                [*(path for path in new.rglob("*") if not path.is_symlink()), new],
+            )
+        )
     if not replace or not target.exists():
         _rename_to_free_name(new, target)
     else:
@@ -105,7 +112,9 @@ def _rename_to_free_name(new: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+        raise FileExistsError(
+            errno.EEXIST, os.strerror(errno.EEXIST), str(target)
+        ) from error
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -169,7 +178,9 @@ def _remains(target: Path, suffix: str) -> list[Path]:
     """Return the temporary files and directories of a target, by their names."""
     pattern = re.compile(hidden_names(target.name, suffix))
     try:
-        return sorted(path for path in target.parent.iterdir() if pattern.fullmatch(path.name))
+        return sorted(
+            path for path in target.parent.iterdir() if pattern.fullmatch(path.name)
+        )
     except OSError:  # not readable, or missing, which is reported where it is used
         return []
 
@@ -341,7 +352,9 @@ def move_link(link: Path, name: str) -> None:
     The link is relative. If links are not allowed, as for most users of Windows, a text file with
     the name is written instead, which `recsys.resolved` follows.
     """
-    directory = exclusive(link.parent, lambda: None) if fcntl is not None else nullcontext()
+    directory = (
+        exclusive(link.parent, lambda: None) if fcntl is not None else nullcontext()
+    )
     with directory:
         for path in _remains(link, "tmp"):
             if fcntl is not None or _is_old(path, _ABANDONED):

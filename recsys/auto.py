@@ -29,9 +29,17 @@ CANDIDATES = "als", "bayes", "spectral", "ials", "ease", "sparse-ease"
 
 _ENOUGH = 2_000  # minimum number of ratings for a comparison
 _FEW_ITEMS = 2_000  # maximum number of items for `ease`, whose fit is cubic in it
-_MOST_FOR_LINKED, _MOST_FOR_BAYES = 20_000_000, 2_000_000  # maximum ratings, to bound fit times
-_GAIN = 0.005  # minimum relative gain for a slower model, or for one more model in a blend
-_GAIN_OF_MANY, _MANY = 0.01, 3_000_000  # the same above this many interactions, where fits are slow
+_MOST_FOR_LINKED, _MOST_FOR_BAYES = (
+    20_000_000,
+    2_000_000,
+)  # maximum ratings, to bound fit times
+_GAIN = (
+    0.005  # minimum relative gain for a slower model, or for one more model in a blend
+)
+_GAIN_OF_MANY, _MANY = (
+    0.01,
+    3_000_000,
+)  # the same above this many interactions, where fits are slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,9 @@ class Candidate:
     params: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return " ".join([self.model, *(key for key, value in self.params.items() if value is True)])
+        return " ".join(
+            [self.model, *(key for key, value in self.params.items() if value is True)]
+        )
 
     def unfitted(self, random_state: int, threads: int | None) -> Model:
         """Return the unfitted model, with the seed and threads if it has these parameters."""
@@ -73,7 +83,11 @@ class Choice:
         if self.is_open:
             return f"{', '.join(map(str, self.candidates))}: {self.reason}"
         (only,) = self.candidates
-        size = [counted(only.params["factors"], "factor")] if only.params.get("factors") else []
+        size = (
+            [counted(only.params["factors"], "factor")]
+            if only.params.get("factors")
+            else []
+        )
         return f"{', '.join([str(only), *size])}: {self.reason}"
 
     def given(self, params: Mapping[str, Mapping[str, Any]]) -> Choice:
@@ -82,12 +96,20 @@ class Choice:
         Only candidates that have all given parameters remain. If there are none, all candidates
         remain, each with the parameters that it has.
         """
-        of_candidates = {each.model: params.get(each.model, {}) for each in self.candidates}
+        of_candidates = {
+            each.model: params.get(each.model, {}) for each in self.candidates
+        }
         names = {name for own in of_candidates.values() for name in own}
-        able = [each for each in self.candidates if of_candidates[each.model].keys() >= names]
+        able = [
+            each
+            for each in self.candidates
+            if of_candidates[each.model].keys() >= names
+        ]
         candidates: list[Candidate] = []
         for each in able or self.candidates:
-            with_them = Candidate(each.model, each.params | dict(of_candidates[each.model]))
+            with_them = Candidate(
+                each.model, each.params | dict(of_candidates[each.model])
+            )
             if with_them not in candidates:
                 candidates.append(with_them)
         return replace(self, candidates=tuple(candidates))
@@ -154,7 +176,11 @@ def _for_interactions(ratings: Ratings, reason: str) -> Choice:
             "spectral", {"factors": default_factors(*ratings.shape, ratings.n_ratings)}
         )
         return Choice((only,), ratings, reason)
-    names = ["spectral", "ials", "ease" if ratings.n_items <= _FEW_ITEMS else "sparse-ease"]
+    names = [
+        "spectral",
+        "ials",
+        "ease" if ratings.n_items <= _FEW_ITEMS else "sparse-ease",
+    ]
     return Choice(tuple(map(Candidate, names)), ratings, reason)
 
 
@@ -204,7 +230,9 @@ class Auto(Model):
     def _request(self) -> FitRequest:
         """The request for a choice, with the parameters of the candidates."""
         candidates = {name: dict(own) for name, own in self._candidate_params.items()}
-        return replace(super()._request, candidates=candidates, is_compared=self._is_compared)
+        return replace(
+            super()._request, candidates=candidates, is_compared=self._is_compared
+        )
 
     def _with_request(self, request: FitRequest) -> Self:
         return self.requested(request.candidates, is_compared=request.is_compared)
@@ -269,7 +297,9 @@ class Auto(Model):
         self.candidate = choice.candidates[0]
         if choice.is_open and (folds := HeldOut.folds(self.ratings, self.random_state)):
             compare = self._by_lists if self.ratings.implicit else self._by_error
-            self.candidate, self._compared, metric, shown, verdict = compare(choice, folds)
+            self.candidate, self._compared, metric, shown, verdict = compare(
+                choice, folds
+            )
             held_out = sum(fold.test.n_ratings for fold in folds)
             what = "interaction" if self.ratings.implicit else "rating"
             where = f" of {len(folds)} splits" if len(folds) > 1 else ""
@@ -280,7 +310,9 @@ class Auto(Model):
             ]
         return self.candidate
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+    def _fit(
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
+    ) -> None:
         winner = self.compare(ratings)
         if not self._is_given:
             vars(self).pop("_choice", None)  # which is that of these ratings
@@ -294,8 +326,14 @@ class Auto(Model):
         self, choice: Choice, folds: Sequence[HeldOut]
     ) -> Iterator[tuple[HeldOut, list[Model]]]:
         """Yield each fold with the candidates fitted to its training data."""
-        models = [each.unfitted(self.random_state, self.threads) for each in choice.candidates]
-        names, number, total = cycle(choice.candidates), count(1), len(models) * len(folds)
+        models = [
+            each.unfitted(self.random_state, self.threads) for each in choice.candidates
+        ]
+        names, number, total = (
+            cycle(choice.candidates),
+            count(1),
+            len(models) * len(folds),
+        )
 
         def on_fit(_: Model) -> None:
             self._report(f"comparing {next(names)} ({next(number)} of {total})")
@@ -311,7 +349,10 @@ class Auto(Model):
             if error < errors[best] * (1 - _GAIN):
                 best = number
         gain = min(errors[:best] + errors[best + 1 :]) / errors[best] - 1
-        shown = [f"{c} {error:.4f}" for c, error in zip(choice.candidates, errors, strict=True)]
+        shown = [
+            f"{c} {error:.4f}"
+            for c, error in zip(choice.candidates, errors, strict=True)
+        ]
         verdict = f"{abs(gain):.1%} {'better' if gain >= 0 else 'worse'} than the next"
         found = choice.candidates[best]
         return _Verdict(found, models, "RMSE", shown, f"{found}, {verdict}")
@@ -332,7 +373,9 @@ class Auto(Model):
         for members, weights, higher in growing_blends(lists, best) if blends else ():
             names = [choice.candidates[member].model for member in members]
             shares = [f"{weight:.2f}" for weight in weights]
-            blend = " + ".join(f"{x} {name}" for x, name in zip(shares, names, strict=True))
+            blend = " + ".join(
+                f"{x} {name}" for x, name in zip(shares, names, strict=True)
+            )
             if not weights.all():
                 break
             shown.append(f"{blend} {higher.mean():.4f}")

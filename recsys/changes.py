@@ -36,7 +36,9 @@ _SCALES = ((1.0, 5.0), (0.5, 5.0), (0.0, 5.0), (1.0, 10.0), (0.5, 10.0), (0.0, 1
 """Usual scales of grades, the narrowest first."""
 
 _GRADES = 20  # maximum number of distinct grades; more values suggest an open range
-_GROWTH = 0.02  # relative growth of an item's ratings after which its vector is recomputed
+_GROWTH = (
+    0.02  # relative growth of an item's ratings after which its vector is recomputed
+)
 
 
 @dataclass(frozen=True)
@@ -94,12 +96,16 @@ class Change:
         counts = np.bincount(self.after.indices, minlength=self.after.n_items)
         counts = counts[self.changed_items].astype(np.float64)
         earlier = np.maximum(counts - self.touches, 0)
-        steps = [np.floor(np.log1p(each) / np.log1p(_GROWTH)) for each in (earlier, counts)]
+        steps = [
+            np.floor(np.log1p(each) / np.log1p(_GROWTH)) for each in (earlier, counts)
+        ]
         grown = (steps[0] != steps[1]) | (self.touches >= _GROWTH * counts)
         return np.asarray(self.changed_items[grown])
 
 
-def like_old(new: Ratings, old: Ratings, reading: Mapping[str, Any]) -> tuple[Ratings, Ratings]:
+def like_old(
+    new: Ratings, old: Ratings, reading: Mapping[str, Any]
+) -> tuple[Ratings, Ratings]:
     """Return old and new ratings of the same kind: both with grades, or both without.
 
     The old ratings have taken grades that were all the same as interactions. If the new ones have
@@ -292,7 +298,11 @@ def change_of(
     if n_selected < len(selected):
         entries = entries.take(selected)
     collected = collect(
-        entries, whole.shape, rule, implicit=old.implicit, known_order=_common_order(parts)
+        entries,
+        whole.shape,
+        rule,
+        implicit=old.implicit,
+        known_order=_common_order(parts),
     )
     _check_unrepeated(collected.csr, whole)
     n_added = n_selected - collected.n_same - (n_old - n_removed)
@@ -303,8 +313,12 @@ def change_of(
         name = f"{new.source.name} and earlier ratings"
         after = replace(after, source=replace(new.source, name=name, options={}))
     has_users, has_items = _with_events(after)
-    lost_users = (_mask_of(removed_rows, whole.n_users) & ~has_users) & ~described(whole, "user")
-    lost_items = (_mask_of(removed_columns, whole.n_items) & ~has_items) & ~described(whole, "item")
+    lost_users = (_mask_of(removed_rows, whole.n_users) & ~has_users) & ~described(
+        whole, "user"
+    )
+    lost_items = (_mask_of(removed_columns, whole.n_items) & ~has_items) & ~described(
+        whole, "item"
+    )
     after = restricted(after, ~(lost_users | leaving), ~lost_items)
     return replace(
         _compared(old, after),
@@ -325,7 +339,9 @@ def _check_unrepeated(csr: CSR, ratings: Ratings) -> None:
     if csr.repeat is None:
         return
     entry = csr.repeat[2]
-    user = ratings.users.values[int(np.searchsorted(csr.indptr, entry, side="right")) - 1]
+    user = ratings.users.values[
+        int(np.searchsorted(csr.indptr, entry, side="right")) - 1
+    ]
     item = ratings.items.values[int(csr.indices[entry])]
     raise DataError(
         f"User {user!r} has rated item {item!r} already, and the model was fitted with "
@@ -342,7 +358,10 @@ class _Reach:
 
 
 def _reach(
-    parts: Sequence[Ratings], leaving: npt.NDArray[np.bool_], length: float | None, now: int
+    parts: Sequence[Ratings],
+    leaving: npt.NDArray[np.bool_],
+    length: float | None,
+    now: int,
 ) -> _Reach:
     """Return the times within a window, or since ever, before the newest event of the past."""
     if any(part.seconds is None for part in parts):
@@ -385,7 +404,9 @@ def _check_reach(
 ) -> None:
     """Check that not a few events of the past decide that the others are dropped."""
     events = [_staying(part, leaving) for part in parts]
-    users, items, seconds = (np.concatenate(arrays) for arrays in zip(*events, strict=True))
+    users, items, seconds = (
+        np.concatenate(arrays) for arrays in zip(*events, strict=True)
+    )
     past = np.flatnonzero(seconds <= reach.last)
     ratings = parts[0]
 
@@ -422,7 +443,9 @@ def _touched_users(
     return touched
 
 
-def _with_keys_of(old: Events | None, new: Events | None) -> npt.NDArray[np.bool_] | bool:
+def _with_keys_of(
+    old: Events | None, new: Events | None
+) -> npt.NDArray[np.bool_] | bool:
     """Mark the users of old events whose ids new events have, perhaps with another user."""
     if old is None or new is None or old.keys is None or new.keys is None:
         return False
@@ -445,7 +468,9 @@ def _n_events(ratings: Ratings) -> int:
     return ratings.n_ratings if ratings.events is None else len(ratings.events)
 
 
-def _with_events(ratings: Ratings) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def _with_events(
+    ratings: Ratings,
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Return which users and which items have events."""
     events = ratings.events
     items = ratings.indices if events is None else events.items
@@ -464,7 +489,8 @@ def _is_same_rule(one: EventRule, other: EventRule) -> bool:
     """Return whether two rules make the same ratings of the events that the first one knows."""
     weights = dict(zip(other.kinds, other.weights, strict=True))
     same_kinds = all(
-        weights[kind] == weight for kind, weight in zip(one.kinds, one.weights, strict=True)
+        weights[kind] == weight
+        for kind, weight in zip(one.kinds, one.weights, strict=True)
     )
     return same_kinds and (one.policy, one.half_life) == (other.policy, other.half_life)
 
@@ -514,7 +540,9 @@ def _entries_of(ratings: Ratings) -> Entries:
         return ratings.log.entries()
     values = Values(ratings.data.copy(), ratings.levels)
     seconds = None if ratings.seconds is None else ratings.seconds.copy()
-    return Entries(ratings.user_index_of_nonzeros(), ratings.indices.copy(), values, seconds)
+    return Entries(
+        ratings.user_index_of_nonzeros(), ratings.indices.copy(), values, seconds
+    )
 
 
 def described(ratings: Ratings, side: str) -> npt.NDArray[np.bool_]:
@@ -564,11 +592,17 @@ def _compared(old: Ratings, after: Ratings) -> Change:
     is_new_item = np.ones(after.n_items, np.bool_)
     is_new_item[items[items >= 0]] = False
     touched = np.flatnonzero((touches > 0) | is_new_item)
-    return Change(old, after, users, items, np.flatnonzero(changed), touched, touches[touched])
+    return Change(
+        old, after, users, items, np.flatnonzero(changed), touched, touches[touched]
+    )
 
 
 def _touches(
-    old: Ratings, after: Ratings, users: Indices, items: Indices, changed: npt.NDArray[np.bool_]
+    old: Ratings,
+    after: Ratings,
+    users: Indices,
+    items: Indices,
+    changed: npt.NDArray[np.bool_],
 ) -> Indices:
     """Return how many ratings of each item were added, removed or changed."""
     was_changed = users < 0
@@ -580,7 +614,9 @@ def _touches(
     old_items = items[old.indices[mine]]
     rows = np.searchsorted(after.indptr, theirs, side="right") - 1
     pairs = rows * n_items + after.indices[theirs]
-    old_pairs = np.where((old_rows < 0) | (old_items < 0), -1, old_rows * n_items + old_items)
+    old_pairs = np.where(
+        (old_rows < 0) | (old_items < 0), -1, old_rows * n_items + old_items
+    )
     touches = np.bincount(after.indices[theirs], minlength=after.n_items)
     # An unchanged rating of a changed user does not touch its item; a removed one does.
     positions = np.minimum(np.searchsorted(pairs, old_pairs), max(len(pairs) - 1, 0))
@@ -658,7 +694,9 @@ def _united(known: Ids, others: Ids) -> Ids:
     theirs = known.like(others.values)
     if theirs.null_count():
         first = others.values.filter(theirs.is_null())[0]
-        raise DataError(f"The model has integer {known.kind} ids; {first!r} cannot be among them.")
+        raise DataError(
+            f"The model has integer {known.kind} ids; {first!r} cannot be among them."
+        )
     return known.union(theirs)
 
 
@@ -682,7 +720,9 @@ def encoded_rows(
     from scipy.sparse import vstack
 
     some = Ids(ids.values.filter(fresh), ids.kind)
-    stacked = vstack([features.matrix, encoder.transform(table, some).matrix], format="csr")
+    stacked = vstack(
+        [features.matrix, encoder.transform(table, some).matrix], format="csr"
+    )
     rows = places.copy()
     rows[fresh] = len(known) + np.arange(len(some))
     encoded: GroupedFeatures = replace(cast(Any, features), matrix=stacked[rows])

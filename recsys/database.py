@@ -41,7 +41,11 @@ Pick = Callable[[Sequence[str], str], Roles]
 OnRows = Callable[[int, int | None], None]
 """Progress callback: number of rows read, and their expected total (None if unknown)."""
 
-NAMES: dict[Kind, str] = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "duckdb": "DuckDB"}
+NAMES: dict[Kind, str] = {
+    "postgresql": "PostgreSQL",
+    "sqlite": "SQLite",
+    "duckdb": "DuckDB",
+}
 MAGIC = re.compile(rb"SQLite format 3\0|.{8}DUCK", re.DOTALL)
 """First bytes of SQLite and DuckDB files."""
 SUFFIXES: dict[str, Kind] = {
@@ -99,7 +103,9 @@ class Address:
         return f"<Address: {self}>"
 
 
-def parse_address(text: str, table: str | None = None, query: str | None = None) -> Address | None:
+def parse_address(
+    text: str, table: str | None = None, query: str | None = None
+) -> Address | None:
     """Parse the address of a table in a database; return None if the text is not one.
 
     An address is ``postgresql://USER@HOST/DATABASE``, ``sqlite:///PATH``, ``duckdb:///PATH``, or
@@ -129,7 +135,9 @@ def parse_address(text: str, table: str | None = None, query: str | None = None)
     if kind is None:
         return None
     if sum(name is not None for name in (named, table, query)) > 1:
-        raise DataError(f"{shown}: name one table, with ::TABLE or --table, or give one --query.")
+        raise DataError(
+            f"{shown}: name one table, with ::TABLE or --table, or give one --query."
+        )
     return Address(kind, place, named or table, query)
 
 
@@ -146,10 +154,14 @@ def _parsed(source: str, shown: str) -> tuple[Kind | None, str, str | None]:
     scheme = scheme_of(place)
     if scheme in ("sqlite", "duckdb"):
         path = place.lstrip()[len(f"{scheme}:") :]
-        is_hidden = isinstance(shown, Location)  # options, or a user, which files do not have
+        is_hidden = isinstance(
+            shown, Location
+        )  # options, or a user, which files do not have
         if is_hidden or not path.startswith("///"):
             right = "PATH" if is_hidden else path.lstrip("/")
-            raise DataError(f"{shown} is not the address of a database; write {scheme}:///{right}.")
+            raise DataError(
+                f"{shown} is not the address of a database; write {scheme}:///{right}."
+            )
         return cast("Kind", scheme), path.removeprefix("///"), table
     return _kind_of_file(Path(place)), place, table
 
@@ -181,7 +193,9 @@ class Database:
             return list(self.connection.execute(sql).fetchall())
         with self.connection.cursor() as cursor:
             if self.address.kind == "postgresql":  # COPY does not take an EXPLAIN
-                cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
+                cursor.adbc_statement.set_options(
+                    **{"adbc.postgresql.use_copy": "false"}
+                )
             cursor.execute(sql)
             return list(cursor.fetchall())
 
@@ -227,7 +241,9 @@ def _connect(address: Address, write: bool) -> Any:
     try:
         driver = import_module(module)
         import_module("pyarrow")
-        dbapi: Any = None if kind == "duckdb" else import_module("adbc_driver_manager.dbapi")
+        dbapi: Any = (
+            None if kind == "duckdb" else import_module("adbc_driver_manager.dbapi")
+        )
     except ImportError as error:
         missing = str(error.name)
         if (error.name or module).startswith(module):
@@ -241,7 +257,9 @@ def _connect(address: Address, write: bool) -> Any:
         server = parse_server(whole(address.place))
         assert server is not None  # checked when the address was parsed
         uri = server.connection(connect_timeout=str(_PATIENCE))
-    return dbapi.connect(driver._driver_path(), db_kwargs={"uri": uri}, autocommit=not write)
+    return dbapi.connect(
+        driver._driver_path(), db_kwargs={"uri": uri}, autocommit=not write
+    )
 
 
 @contextmanager
@@ -257,7 +275,9 @@ def failures(address: Address, *, write: bool = False) -> Iterator[None]:
         yield
     except Exception as error:
         family, text = type(error).__module__.partition(".")[0], str(error)
-        of_stream = isinstance(error, OSError) and text.startswith(("[libpq]", "[SQLite]"))
+        of_stream = isinstance(error, OSError) and text.startswith(
+            ("[libpq]", "[SQLite]")
+        )
         if write and is_full(error):
             text = (system_reason(error) or text).lower()
         elif not of_stream and family not in _DRIVERS:
@@ -299,17 +319,25 @@ def _sentence(text: str, address: Address, *, write: bool) -> str:
     if "Failed to connect" in text:
         reasons = (reason for part, reason in _REFUSALS.items() if part in text)
         return f"{where} cannot be opened: {next(reasons, _UNSHOWN)}."
-    if "failed to open" in text or "is not a database" in text or "Error: Cannot open" in text:
+    if (
+        "failed to open" in text
+        or "is not a database" in text
+        or "Error: Cannot open" in text
+    ):
         return f"{where} cannot be opened: it is not a readable database."
     lines = re.sub(r"(?s)\s*(LINE \d+:|Query was|\nquery:).*", "", text).splitlines()
-    reason = re.sub(r"^.*(ERROR: +|Failed to \w+ query: |\[SQLite\] |\w+ Error: )", "", lines[0])
+    reason = re.sub(
+        r"^.*(ERROR: +|Failed to \w+ query: |\[SQLite\] |\w+ Error: )", "", lines[0]
+    )
     reason = reason.strip().rstrip(".!")
     if address.query is not None and names_secrets(whole(address.query)):
         reason = _UNSHOWN
     if write:
         return f"{address} cannot be written: {reason}."
     what = "table" if address.query is None else "query"
-    hint = "; CAST it in a --query" if reason.startswith("Type mismatch in column") else ""
+    hint = (
+        "; CAST it in a --query" if reason.startswith("Type mismatch in column") else ""
+    )
     return f"{where}: the {what} cannot be read: {reason}{hint}."
 
 
@@ -329,12 +357,16 @@ class TableRows:
             is_query = self.address.query is not None
             largest = f"SELECT max(rowid) FROM {self._source}"
             return None if is_query else self._database.rows(largest)[0][0]
-        plan = str(self._database.rows(f"EXPLAIN (FORMAT JSON) SELECT * FROM {self._source}"))
+        plan = str(
+            self._database.rows(f"EXPLAIN (FORMAT JSON) SELECT * FROM {self._source}")
+        )
         found = re.search(r'"(?:Plan Rows|Estimated Cardinality)": "?(\d+)', plan)
         return int(found[1]) if found else None
 
     @contextmanager
-    def batches(self, on_rows: OnRows | None = None) -> Iterator[Iterator[pa.RecordBatch]]:
+    def batches(
+        self, on_rows: OnRows | None = None
+    ) -> Iterator[Iterator[pa.RecordBatch]]:
         """Run the query, and yield an iterator of batches; `on_rows` is called after each.
 
         Raises
@@ -407,8 +439,13 @@ def open_table(address: Address, pick: Pick | None = None) -> Iterator[TableRows
 def _resolved(database: Database) -> tuple[Address, str]:
     """Return the address with the name of its table, and the quoted name."""
     address = database.address
-    tables = database.rows(_TABLES[address.kind])  # schema ("" for the default) and name
-    known = {f"{schema}.{name}" if schema else name: (schema, name) for schema, name in tables}
+    tables = database.rows(
+        _TABLES[address.kind]
+    )  # schema ("" for the default) and name
+    known = {
+        f"{schema}.{name}" if schema else name: (schema, name)
+        for schema, name in tables
+    }
     listed = enumerated([*known], _LISTED)
     if not known:
         raise DataError(f"{address} holds no tables.")
@@ -425,9 +462,13 @@ def _resolved(database: Database) -> tuple[Address, str]:
         bare = [key for key, (_, name) in known.items() if name == wanted]
         near = bare or close_matches(wanted, known, 3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"it holds {listed}."
-        raise DataError(f"{replace(address, table=None)} has no table {wanted!r}; {hint}")
+        raise DataError(
+            f"{replace(address, table=None)} has no table {wanted!r}; {hint}"
+        )
     name = wanted if wanted in known else folded[0]
-    return replace(address, table=name), ".".join(quoted(each) for each in known[name] if each)
+    return replace(address, table=name), ".".join(
+        quoted(each) for each in known[name] if each
+    )
 
 
 def quoted(name: str) -> str:
@@ -440,11 +481,19 @@ def _expression(field: pa.Field, role: str, address: Address) -> str:
     import pyarrow as pa
 
     kind, name = field.type, quoted(field.name)
-    label = getattr(kind, "type_name", None) or str(kind).removeprefix("extension<arrow.")
+    label = getattr(kind, "type_name", None) or str(kind).removeprefix(
+        "extension<arrow."
+    )
     label = {"binary": "bytea"}.get(label, label.rstrip(">"))
-    is_plain = not isinstance(kind, pa.BaseExtensionType) and not pa.types.is_interval(kind)
+    is_plain = not isinstance(kind, pa.BaseExtensionType) and not pa.types.is_interval(
+        kind
+    )
     is_text = label in ("uuid", "numeric")
-    unfit = pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_temporal(kind)
+    unfit = (
+        pa.types.is_nested(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_temporal(kind)
+    )
     is_id = role in ("user", "item")
     if is_id and (unfit or not (is_plain or is_text)):
         raise DataError(

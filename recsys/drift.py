@@ -107,7 +107,9 @@ def stability(
     spread = 2 / (9 * freedom)
     quantile = freedom * (1 - spread + _QUANTILE * spread**0.5) ** 3
     names = groups or tuple(map(str, range(1, len(some) + 1)))
-    return Stability(index, quantile * (1 / n + 1 / m), counts[0] / n, counts[1] / m, names)
+    return Stability(
+        index, quantile * (1 / n + 1 / m), counts[0] / n, counts[1] / m, names
+    )
 
 
 def latest(known: Ratings, n_new: int) -> npt.NDArray[np.int64] | None:
@@ -139,7 +141,9 @@ def rating_stability(known: Ratings, new: Ratings) -> Stability | None:
     if len(grades) > 2 * _GROUPS:
         share = np.cumsum(before) / before.sum()
         tenths = np.searchsorted(share, np.arange(1, _GROUPS) / _GROUPS)
-        edges = np.unique(values[np.minimum(tenths, len(values) - 1)]).astype(np.float64)
+        edges = np.unique(values[np.minimum(tenths, len(values) - 1)]).astype(
+            np.float64
+        )
         ends = [f"{edge:.3g}" for edge in edges]
         names = (*(f"to {end}" for end in ends), f"above {ends[-1]}")
     else:
@@ -170,7 +174,11 @@ def popularity_stability(known: Ratings, new: Ratings) -> Stability | None:
     group[order] = np.minimum((share * _GROUPS).astype(np.int64), _GROUPS - 1)
     recent = latest(known, new.n_ratings)
     indices = known.indices if recent is None else known.indices[recent]
-    before, now = (np.bincount(group[each], minlength=_GROUPS) for each in (indices, places))
+    before, now = (
+        np.bincount(group[each], minlength=_GROUPS) for each in (indices, places)
+    )
     sizes = np.bincount(group[counts > 0], minlength=_GROUPS)
-    names = tuple(f"tenth {n} ({size:,} items)" for n, size in enumerate(sizes, start=1))
+    names = tuple(
+        f"tenth {n} ({size:,} items)" for n, size in enumerate(sizes, start=1)
+    )
     return stability(before, now, names)

@@ -38,10 +38,14 @@ _MODEST = re.compile(
     r"|substring|trim|upper|year|and|between|case|else|ilike|in|like|not|or|then|when",
     re.IGNORECASE,
 )
-_USER = re.compile(rf"{_TEXT.pattern}|\buser\b", re.IGNORECASE)  # a function of SQL, unless quoted
+_USER = re.compile(
+    rf"{_TEXT.pattern}|\buser\b", re.IGNORECASE
+)  # a function of SQL, unless quoted
 _CALL = re.compile(r"([^\W\d]\w*)\s*\(")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
-_MOST_WORDS = 400  # the parser of polars recurses without a limit, and would crash the process
+_MOST_WORDS = (
+    400  # the parser of polars recurses without a limit, and would crash the process
+)
 
 
 def candidate_mask(
@@ -66,7 +70,9 @@ def candidate_mask(
     return mask if where is None else mask & rows_where(where, ratings, new=new)
 
 
-def blocked_pairs(block: BlockLike | None) -> tuple[IdsLike | None, pl.DataFrame | None]:
+def blocked_pairs(
+    block: BlockLike | None,
+) -> tuple[IdsLike | None, pl.DataFrame | None]:
     """Return the items blocked for everyone, and a frame of pairs blocked for single users."""
     if isinstance(block, Mapping):
         columns: dict[str, list[Any]] = {"user": [], "item": []}
@@ -74,14 +80,18 @@ def blocked_pairs(block: BlockLike | None) -> tuple[IdsLike | None, pl.DataFrame
             ids = list(listed(items))
             columns["user"] += [user] * len(ids)
             columns["item"] += ids
-        return None, pl.DataFrame([query_series(ids, kind) for kind, ids in columns.items()])
+        return None, pl.DataFrame(
+            [query_series(ids, kind) for kind, ids in columns.items()]
+        )
     if not hasattr(block, "columns"):
         return block, None  # type: ignore[return-value]
     pairs = of_roles(block, ("item",), ("user",))  # type: ignore[arg-type]
     return (None, pairs) if "user" in pairs.columns else (pairs["item"], None)
 
 
-def without_blocked(seen: Rows, pairs: pl.DataFrame, users: Ids, items: Ids, others: Ids) -> Rows:
+def without_blocked(
+    seen: Rows, pairs: pl.DataFrame, users: Ids, items: Ids, others: Ids
+) -> Rows:
     """Return the entries of `seen` and the blocked pairs, ignoring unknown users and items.
 
     The rows are those of `users`, followed by those of `others`, who are unknown to the model.
@@ -95,7 +105,9 @@ def without_blocked(seen: Rows, pairs: pl.DataFrame, users: Ids, items: Ids, oth
     shape = (len(seen[0]) - 1, len(items))
     ones = np.ones(int(known.sum()), np.int8)
     blocked = sp.coo_array((ones, (rows[known], columns[known])), shape=shape).tocsr()
-    rated = sp.csr_array((np.ones(len(seen[1]), np.int8), seen[1], seen[0]), shape=shape)
+    rated = sp.csr_array(
+        (np.ones(len(seen[1]), np.int8), seen[1], seen[0]), shape=shape
+    )
     both = rated + blocked
     return both.indptr.astype(np.int64), both.indices.astype(np.int32)
 
@@ -135,7 +147,9 @@ def rows_where(
     >>> rows_where("year < 2000", Ratings.from_frame(pairs, item_table=films))
     array([False,  True])
     """
-    ids, place = (ratings.items, "where") if kind == "item" else (ratings.users, "where_user")
+    ids, place = (
+        (ratings.items, "where") if kind == "item" else (ratings.users, "where_user")
+    )
     features: Features | None = getattr(ratings, f"{kind}_table")
     table = ids.values.to_frame() if features is None else features.aligned(ids)
     kinds = {} if features is None else features.kinds
@@ -147,22 +161,30 @@ def rows_where(
         table = table.with_columns(new=pl.lit(False) if new is None else pl.Series(new))
     if isinstance(condition, str):
         if not condition.strip():
-            raise DataError(f"{place}: the condition is empty; the columns are {columns}.")
+            raise DataError(
+                f"{place}: the condition is empty; the columns are {columns}."
+            )
         bare = _TEXT.sub(" ", condition)
         denied = ["\\"] if "\\" in condition else _DENIED.findall(bare)
         if denied:
             raise DataError(f"{place}: {denied[0]!r} is not allowed in {condition!r}.")
         if len(re.findall(r"[^\W\d]\w*|[^\w\s,]", bare)) > _MOST_WORDS:
-            raise DataError(f"{place}: the condition has more than {_MOST_WORDS} words and signs.")
+            raise DataError(
+                f"{place}: the condition has more than {_MOST_WORDS} words and signs."
+            )
     elif not isinstance(condition, pl.Expr):
-        raise DataError(f"{place}: the condition must be text or an expression; got {condition!r}.")
+        raise DataError(
+            f"{place}: the condition must be text or an expression; got {condition!r}."
+        )
     try:
         if isinstance(condition, str):
             found = _evaluated(condition, table, features)
         else:
             found = table.select(condition.alias("met")).to_series()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        expression = re.search(r"regex parse error:.*?^error: (.*?)$", str(error), re.S | re.M)
+        expression = re.search(
+            r"regex parse error:.*?^error: (.*?)$", str(error), re.S | re.M
+        )
         reason = re.split(r"; valid columns|\n", str(error))[0].rstrip(".")
         reason = f"regular expression: {expression[1]}" if expression else reason
         odd = next((name for name in table.columns if not name.isidentifier()), "")
@@ -199,7 +221,9 @@ def check_modest(condition: str) -> None:
         )
 
 
-def _evaluated(condition: str, table: pl.DataFrame, features: Features | None) -> pl.Series:
+def _evaluated(
+    condition: str, table: pl.DataFrame, features: Features | None
+) -> pl.Series:
     """Return the values of an SQL expression over a table.
 
     SQL cannot compare a list or a date with a text, so both are also tried as texts. Names are not
@@ -223,7 +247,9 @@ def _evaluated(condition: str, table: pl.DataFrame, features: Features | None) -
     failures: list[Exception] = []
     for changes in ([joined], [joined, written], [], [written]):
         try:
-            return table.with_columns(changes).select(expression.alias("met")).to_series()
+            return (
+                table.with_columns(changes).select(expression.alias("met")).to_series()
+            )
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             failures.append(error)
     raise failures[0]
@@ -241,7 +267,10 @@ def _check_dates(expression: pl.Expr, table: pl.DataFrame) -> None:
         inputs = node.meta.pop()
         nodes += inputs
         try:
-            sides = [table.select(each.alias("side")).to_series().explode() for each in inputs]
+            sides = [
+                table.select(each.alias("side")).to_series().explode()
+                for each in inputs
+            ]
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
             continue  # it stops the whole condition, unless it is of the texts of dates
         if len(sides) != 2 or not any(side.dtype.is_temporal() for side in sides):
@@ -249,7 +278,9 @@ def _check_dates(expression: pl.Expr, table: pl.DataFrame) -> None:
         compares = re.match(r"\[\(|.*is_in\(", str(node)) is not None  # unlike LIKE
         for side in sides:
             odd = [f"{value!r}" for value in side if not _is_date(value)]
-            if side.dtype.is_numeric() or (compares and side.dtype == pl.String and odd):
+            if side.dtype.is_numeric() or (
+                compares and side.dtype == pl.String and odd
+            ):
                 found = odd[0] if odd else "numbers"
                 raise pl.exceptions.InvalidOperationError(
                     f"dates compare with texts such as '2023-01-31', not with {found}"
@@ -259,6 +290,8 @@ def _check_dates(expression: pl.Expr, table: pl.DataFrame) -> None:
 def _is_date(value: object) -> bool:
     """Return whether a value is the text of a date, as dates are written for comparisons."""
     try:
-        return _DATE.fullmatch(str(value)) is not None and bool(datetime.fromisoformat(str(value)))
+        return _DATE.fullmatch(str(value)) is not None and bool(
+            datetime.fromisoformat(str(value))
+        )
     except ValueError:
         return False

@@ -75,13 +75,18 @@ def folded_users(
     if user_features is not None and encoder is not None:
         described = encoder.row(user_features, known.user_table)
         if new.n_users != 1:
-            raise DataError(f"user_features need a single user; the histories have {new.n_users}.")
+            raise DataError(
+                f"user_features need a single user; the histories have {new.n_users}."
+            )
         new = replace(new, user_features=described)
     return abilities.folded_in(model, "user", Histories.of(new), new.user_features), new
 
 
 def folded_items(
-    model: Model, known: Ratings, histories: FrameLike, item_table: TableLike | None = None
+    model: Model,
+    known: Ratings,
+    histories: FrameLike,
+    item_table: TableLike | None = None,
 ) -> tuple[Model, Ratings]:
     """Return a model of new items, and their ratings; see `Recommender.fold_in_items`.
 
@@ -91,11 +96,15 @@ def folded_items(
     """
     if not isinstance(model, abilities.FoldsInItems):
         raise unsupported(model, abilities.FoldsInItems, "fold in new items")
-    new, rows = new_items(histories, known, item_table, needs_values=model._needs_values)
+    new, rows = new_items(
+        histories, known, item_table, needs_values=model._needs_values
+    )
     return abilities.folded_in(model, "item", rows, new.item_features), new
 
 
-def _weighted_like(source: Any, known: Ratings, reading: Mapping[str, Any]) -> Ratings | None:
+def _weighted_like(
+    source: Any, known: Ratings, reading: Mapping[str, Any]
+) -> Ratings | None:
     """Return a frame of interactions with weights as those of the known ratings.
 
     They are those of the kinds, the ages and the quantities of events, as far as the frame has
@@ -136,7 +145,9 @@ def _has_role(names: Sequence[str], role: str, reading: Mapping[str, Any]) -> bo
     return usual_column(names, role) is not None
 
 
-def _of_known_items(ratings: Ratings, known: Ratings, table: TableLike | None) -> Ratings:
+def _of_known_items(
+    ratings: Ratings, known: Ratings, table: TableLike | None
+) -> Ratings:
     """Return ratings of new users with the indices of the known items."""
     items = known.items.index(ratings.items.values)[ratings.indices].astype(np.int32)
     entries = Entries(
@@ -150,7 +161,11 @@ def _of_known_items(ratings: Ratings, known: Ratings, table: TableLike | None) -
 
 
 def new_users(
-    source: HistoryLike, known: Ratings, user_table: TableLike | None = None, *, needs_values: bool
+    source: HistoryLike,
+    known: Ratings,
+    user_table: TableLike | None = None,
+    *,
+    needs_values: bool,
 ) -> Ratings:
     """Return ratings of the known items by the users of `source`; see `Recommender.fold_in`.
 
@@ -163,7 +178,9 @@ def new_users(
         source = dict.fromkeys(source, 1)
     if isinstance(source, Mapping):
         items = query_series([*source], "item")
-        ratings = pl.Series("rating", [*source.values()], dtype=pl.Float64, strict=False)
+        ratings = pl.Series(
+            "rating", [*source.values()], dtype=pl.Float64, strict=False
+        )
         for item, value, rating in zip(source, source.values(), ratings, strict=True):
             if rating is None:
                 problem = rating_problem(value) or f"rating {value!r} is not a number."
@@ -189,14 +206,20 @@ def new_users(
 
 
 def new_items(
-    source: FrameLike, known: Ratings, item_table: TableLike | None = None, *, needs_values: bool
+    source: FrameLike,
+    known: Ratings,
+    item_table: TableLike | None = None,
+    *,
+    needs_values: bool,
 ) -> tuple[Ratings, Histories]:
     """Return ratings of the items of `source` by the known users, and their rows by item."""
     frame = of_roles(source, ("item", "user"), ("rating", "timestamp"))
     items, item_codes = encode(as_id_series(frame["item"], "item"), "item")
     user_codes = known.users.index(frame["user"]).astype(np.int32)
     entries = _entries(user_codes, item_codes, frame, known, needs_values)
-    values = entries.values and Values(entries.values.data.copy(), entries.values.levels)
+    values = entries.values and Values(
+        entries.values.data.copy(), entries.values.levels
+    )
     turned = Entries(item_codes.copy(), user_codes.copy(), values, entries.seconds)
     rows = to_csr(turned, (len(items), len(known.users)))
     csr = to_csr(entries, (len(known.users), len(items)))
@@ -220,11 +243,15 @@ def _entries(
             "The model needs ratings with values, but the history has no column 'rating'."
         )
     if known.seconds is not None and "timestamp" in frame.columns:
-        found.seconds = compact_times(unix_seconds(frame["timestamp"], exact=True).to_numpy())
+        found.seconds = compact_times(
+            unix_seconds(frame["timestamp"], exact=True).to_numpy()
+        )
     return found
 
 
-def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike | None) -> Ratings:
+def _ratings(
+    known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike | None
+) -> Ratings:
     """Return ratings of new users or of new items, with `table` as their table."""
     side, ids = ("user", users) if items is known.items else ("item", items)
     own = table_of(table, ids) or getattr(known, f"{side}_table")
@@ -232,10 +259,21 @@ def _ratings(known: Ratings, users: Ids, items: Ids, csr: CSR, table: TableLike 
         own = None
     encoder: FeatureEncoder | None
     encoder = getattr(getattr(known, f"{side}_features"), "encoder", None)
-    features = encoder.transform(own, ids) if encoder is not None and own is not None else None
-    changes: dict[str, Any] = {f"{side}s": ids, f"{side}_table": own, f"{side}_features": features}
+    features = (
+        encoder.transform(own, ids) if encoder is not None and own is not None else None
+    )
+    changes: dict[str, Any] = {
+        f"{side}s": ids,
+        f"{side}_table": own,
+        f"{side}_features": features,
+    }
     (data, levels), count = csr.values, csr.n_duplicates
-    changes |= {"data": data, "levels": levels, "seconds": csr.seconds, "n_duplicates": count}
+    changes |= {
+        "data": data,
+        "levels": levels,
+        "seconds": csr.seconds,
+        "n_duplicates": count,
+    }
     changes |= {"events": None, "rule": EventRule(), "in_time_order": None}
     return replace(known, **changes, indptr=csr.indptr, indices=csr.indices)
 
@@ -247,7 +285,9 @@ def is_new(ratings: Ratings, rated: Ratings) -> npt.NDArray[np.bool_] | None:
     """
     if ratings.item_features is None:
         return None
-    found: npt.NDArray[np.bool_] = np.bincount(rated.indices, minlength=rated.n_items) == 0
+    found: npt.NDArray[np.bool_] = (
+        np.bincount(rated.indices, minlength=rated.n_items) == 0
+    )
     return found if found.any() else None
 
 
@@ -285,7 +325,9 @@ def extended(model: Model, ratings: Ratings, table: Features) -> tuple[Model, Ra
     side = table.kind
     old: Ids = getattr(ratings, f"{side}s")
     features: GroupedFeatures | None = getattr(ratings, f"{side}_features")
-    if features is None or not (isinstance(model, abilities.KnowsFeatures) and model.knows(side)):
+    if features is None or not (
+        isinstance(model, abilities.KnowsFeatures) and model.knows(side)
+    ):
         return model, ratings
     from recsys.data.encoder import with_ids  # few models have features
 

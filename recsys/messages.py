@@ -26,7 +26,9 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
-def enumerated(names: Sequence[Any], most: int, shown: Callable[[Any], str] = str) -> str:
+def enumerated(
+    names: Sequence[Any], most: int, shown: Callable[[Any], str] = str
+) -> str:
     """Return the first `most` names, formatted by `shown` and separated by commas.
 
     Examples
@@ -64,7 +66,9 @@ def lasting(seconds: float) -> str:
     ('1.5 minutes', '1.5 hours', '1.1 years')
     """
     units = {"years": 365.25 * 86400, "days": 86400, "hours": 3600, "minutes": 60}
-    unit, size = next((each for each in units.items() if seconds >= each[1]), ("seconds", 1))
+    unit, size = next(
+        (each for each in units.items() if seconds >= each[1]), ("seconds", 1)
+    )
     return f"{seconds / size:.2g} {unit}"
 
 
@@ -140,7 +144,9 @@ def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
         if left < 0:
             break
         if (ratio := matcher.ratio()) >= _SIMILAR:
-            found.append((ratio, sorted(other) == sorted(text), other.startswith(text), other))
+            found.append(
+                (ratio, sorted(other) == sorted(text), other.startswith(text), other)
+            )
     return [other for *_, other in nlargest(n, found)]
 
 
@@ -168,11 +174,19 @@ def nothing_at(path: Path) -> str:
         return f"{path} is a broken symbolic link."
     if not path.parent.is_dir():
         return f"There is no file {path}: the directory {path.parent} does not exist."
-    there = sorted(path.parent.iterdir(), key=lambda each: each.suffix.startswith(path.suffix))
-    stems = {each.name.partition(".")[0]: each for each in there}  # the same suffix comes last
+    there = sorted(
+        path.parent.iterdir(), key=lambda each: each.suffix.startswith(path.suffix)
+    )
+    stems = {
+        each.name.partition(".")[0]: each for each in there
+    }  # the same suffix comes last
     begin = path.name.partition(".")[0]
     near = [stems[stem] for stem in close_matches(begin, stems, 1)]
-    near = [each for each in near if begin in stems or close_matches(path.name, [each.name], 1)]
+    near = [
+        each
+        for each in near
+        if begin in stems or close_matches(path.name, [each.name], 1)
+    ]
     hint = f" Did you mean {near[0]}?" if near else ""
     return f"There is no file or directory {path}.{hint}"
 

@@ -43,7 +43,12 @@ def clip_to_range(predicted: Floats, training: Mapping[str, Any]) -> Floats:
 
 
 def predicted_pairs(
-    fitted: Saved, pairs: PairsLike, cold_start: str, popular: Popular | None, *, std: bool
+    fitted: Saved,
+    pairs: PairsLike,
+    cold_start: str,
+    popular: Popular | None,
+    *,
+    std: bool,
 ) -> pl.DataFrame:
     """Return the frame of `Recommender.predict`.
 
@@ -53,8 +58,12 @@ def predicted_pairs(
     """
     model, ratings, told = fitted.model, fitted.ratings, {}
     if isinstance(pairs, Sequence):
-        are_pairs = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs)
-        if not (pairs and are_pairs) or any(np.ndim(each) for each in pairs[0]):  # two lists of ids
+        are_pairs = all(
+            isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs
+        )
+        if not (pairs and are_pairs) or any(
+            np.ndim(each) for each in pairs[0]
+        ):  # two lists of ids
             raise DataError(
                 "Pairs must be a frame with the columns user and item, or a list of (user, item) "
                 "pairs."
@@ -74,10 +83,16 @@ def predicted_pairs(
         predicted = _predict_cold(model, popular, users, items, **told)
     if model.predicts_ratings:
         predicted = clip_to_range(predicted, fitted.training)
-    columns = [user.alias("user"), item.alias("item"), pl.Series("prediction", predicted)]
+    columns = [
+        user.alias("user"),
+        item.alias("item"),
+        pl.Series("prediction", predicted),
+    ]
     if std:
         if not isinstance(model, abilities.HasUncertainty):
-            raise unsupported(model, abilities.HasUncertainty, "estimate its uncertainty")
+            raise unsupported(
+                model, abilities.HasUncertainty, "estimate its uncertainty"
+            )
         known = (users >= 0) & (items >= 0)
         found = np.full(len(users), np.nan, dtype=np.float32)
         at = {name: times[known] for name, times in told.items()}
@@ -149,13 +164,18 @@ def explained(
     u, i = int(ratings.users.index([user])[0]), ratings.items.index([item])
     history, explanation = user_contributions(model, ratings, u, i, fitted)
     features, shares = _feature_shares(explanation, fitted)
-    terms, none = np.concatenate([explanation.terms[0], *shares]), [None] * len(features)
+    terms, none = (
+        np.concatenate([explanation.terms[0], *shares]),
+        [None] * len(features),
+    )
     rows = pl.DataFrame(
         {
             "part": ["item"] * len(history.indices) + ["feature"] * len(features),
             "item": pl.Series([*history.indices, *none], dtype=pl.Int64),
             "rating": pl.Series([*history.values, *none], dtype=pl.Float32),
-            "feature": pl.Series([*[None] * len(history.indices), *features], dtype=pl.String),
+            "feature": pl.Series(
+                [*[None] * len(history.indices), *features], dtype=pl.String
+            ),
             "contribution": terms.astype(np.float64),
         }
     )
@@ -164,17 +184,33 @@ def explained(
     both = {"base": explanation.base, "popularity": explanation.popularity}
     whole = {name: float(each[0]) for name, each in both.items() if each is not None}
     others = {"part": ["others"], "contribution": [terms[rest].sum(dtype=float)]}
-    frames = [pl.DataFrame({"part": [*whole], "contribution": [*whole.values()]}), rows[shown]]
+    frames = [
+        pl.DataFrame({"part": [*whole], "contribution": [*whole.values()]}),
+        rows[shown],
+    ]
     frames += [pl.DataFrame(others)] if len(rest) else []
     frame = pl.concat(frames, how="diagonal_relaxed")
     places, contribution = frame["item"], frame["contribution"].cast(pl.Float32)
-    frame = frame.with_columns(ratings.items.values.gather(places).alias("item"), contribution)
-    wanted = ["part", "item", *["rating"] * (not ratings.implicit), *["feature"] * bool(features)]
+    frame = frame.with_columns(
+        ratings.items.values.gather(places).alias("item"), contribution
+    )
+    wanted = [
+        "part",
+        "item",
+        *["rating"] * (not ratings.implicit),
+        *["feature"] * bool(features),
+    ]
     found = frame.select(*wanted, "contribution")
-    return found if titles is None else found.with_columns(titles.gather(places).alias("title"))
+    return (
+        found
+        if titles is None
+        else found.with_columns(titles.gather(places).alias("title"))
+    )
 
 
-def _feature_shares(explanation: Explanation, fitted: Ratings) -> tuple[list[str], list[Floats]]:
+def _feature_shares(
+    explanation: Explanation, fitted: Ratings
+) -> tuple[list[str], list[Floats]]:
     """Return the names of the features that contribute to a score, and their contributions."""
     named: list[str] = []
     shares: list[Floats] = []
@@ -209,7 +245,8 @@ def user_contributions(
     both = (ratings.user_features, [user]), (ratings.item_features, items)
     if model.uses_features and any(features is not None for features, _ in both):
         of_user, of_items = (
-            None if features is None else csr_arrays(features.matrix[at]) for features, at in both
+            None if features is None else csr_arrays(features.matrix[at])
+            for features, at in both
         )
         raters = Histories(*csr_arrays(fitted.matrix[:, items].T.tocsr()))
         known.append(Known(of_user, of_items, raters))
@@ -305,18 +342,29 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
     ]
     rows = sparse.hstack([each.rows for each in words], format="csr")
     check_words(unknown, np.diff(rows.indptr) == 0)
-    vectors, queries = np.hstack([space.vectors for space in spaces]), np.hstack(of_texts)
+    vectors, queries = (
+        np.hstack([space.vectors for space in spaces]),
+        np.hstack(of_texts),
+    )
     return Cosine(vectors.astype(np.float32), queries.astype(np.float32))
 
 
 def unsupported(model: Model, ability: Any, action: str) -> DataError:
     """Return the error for a model that lacks an ability; it names the models that have it."""
-    able = ", ".join(name for name in sorted(MODELS) if issubclass(model_class(name), ability))
-    return DataError(f"The {model.name} model cannot {action}; these models can: {able or 'none'}.")
+    able = ", ".join(
+        name for name in sorted(MODELS) if issubclass(model_class(name), ability)
+    )
+    return DataError(
+        f"The {model.name} model cannot {action}; these models can: {able or 'none'}."
+    )
 
 
 def _predict_cold(
-    model: Model, popular: Popular | None, users: Indices, items: Indices, **told: Indices
+    model: Model,
+    popular: Popular | None,
+    users: Indices,
+    items: Indices,
+    **told: Indices,
 ) -> Floats:
     """Predict ratings of pairs in which -1 marks an unknown user or item.
 
@@ -331,7 +379,9 @@ def _predict_cold(
         predicted = user_bias + model.global_mean
         predicted += np.where(items >= 0, model.item_bias[items], np.float32(0))
     else:
-        raise DataError(f"The {model.name} model has no biases; use cold_start='popular' instead.")
+        raise DataError(
+            f"The {model.name} model has no biases; use cold_start='popular' instead."
+        )
     known = (users >= 0) & (items >= 0)
     at = {name: times[known] for name, times in told.items()}
     predicted[known] = model.predict(users[known], items[known], **at)

@@ -48,7 +48,9 @@ class FitRequest:
 
     model: str
     parameters: dict[str, bool | int | float | str | None] = field(default_factory=dict)
-    candidates: dict[str, dict[str, bool | int | float | str | None]] = field(default_factory=dict)
+    candidates: dict[str, dict[str, bool | int | float | str | None]] = field(
+        default_factory=dict
+    )
     is_compared: bool = True
 
 
@@ -117,7 +119,10 @@ def remembered(options: Mapping[str, Any]) -> dict[str, Any]:
         and not (name.endswith("_table") and not isinstance(value, str))
         and not (isinstance(value, str) and isinstance(located(value), Location))
     }
-    for name in kept.keys() & {"item_table", "user_table"}:  # for updates in other folders
+    for name in kept.keys() & {
+        "item_table",
+        "user_table",
+    }:  # for updates in other folders
         file, mark, of_database = kept[name].partition("::")
         if "://" not in file and Path(file).exists():
             kept[name] = f"{Path(file).absolute()}{mark}{of_database}"
@@ -173,7 +178,9 @@ def fingerprint(*parts: Ratings) -> str:
         for ids, mask in ((part.users, rated), (part.items, used)):
             texts = ids.values.filter(mask).cast(pl.String)
             digest.update((texts.str.join("\n").item() or "").encode())
-        digest.update(part.indptr[np.append(True, rated)].astype("<i8", copy=False).data)
+        digest.update(
+            part.indptr[np.append(True, rated)].astype("<i8", copy=False).data
+        )
         places = (np.cumsum(used) - 1).astype("<i4")
         for block in blocks:
             digest.update(places[part.indices[block]].data)

@@ -88,11 +88,17 @@ class Recommender:
 
     def __init__(self, model: Model | str = "als", **params: Any) -> None:
         if params and not isinstance(model, str):
-            raise DataError(f"A model object has its parameters already; got {', '.join(params)}.")
+            raise DataError(
+                f"A model object has its parameters already; got {', '.join(params)}."
+            )
         self._is_named = isinstance(model, str)
-        self.model: Model = make_model(model, **params) if isinstance(model, str) else model
+        self.model: Model = (
+            make_model(model, **params) if isinstance(model, str) else model
+        )
         if not isinstance(self.model, Model):
-            raise DataError(f"model must be a name or a Model with its parameters; got {model!r}.")
+            raise DataError(
+                f"model must be a name or a Model with its parameters; got {model!r}."
+            )
         self.training: dict[str, Any] = {}
         self.provenance = _UNSAVED
         self._ratings: Ratings | None = None
@@ -103,7 +109,9 @@ class Recommender:
 
     def _repr_html_(self) -> str:
         facts = {"model": self.model.name, **self.model.get_params()}
-        facts |= {name: value for name, value in self.training.items() if value is not None}
+        facts |= {
+            name: value for name, value in self.training.items() if value is not None
+        }
         return html_table(repr(self), facts)
 
     def __sklearn_tags__(self) -> Any:
@@ -116,7 +124,9 @@ class Recommender:
         params = self.model.get_params()
         if self._is_named:
             return {"model": self.model.name, **params}
-        return {"model": self.model} | ({f"model__{n}": params[n] for n in params} if deep else {})
+        return {"model": self.model} | (
+            {f"model__{n}": params[n] for n in params} if deep else {}
+        )
 
     def set_params(self, **params: Any) -> Self:
         """Set the model or some of its parameters, and discard the fit."""
@@ -125,7 +135,9 @@ class Recommender:
             changed = type(self)(**(self.get_params() if same else {}) | params)
         else:
             model = params.pop("model", self.model)
-            if nested := {name.removeprefix("model__"): params[name] for name in params}:
+            if nested := {
+                name.removeprefix("model__"): params[name] for name in params
+            }:
                 model = type(model)().set_params(**model.get_params() | nested)
             changed = type(self)(model)
         self.__dict__ = vars(changed)
@@ -140,7 +152,9 @@ class Recommender:
         NotFittedError
         """
         if self._ratings is None:
-            raise NotFittedError("The recommender is not fitted yet; call fit(ratings) first.")
+            raise NotFittedError(
+                "The recommender is not fitted yet; call fit(ratings) first."
+            )
         check_process()
         return self._ratings
 
@@ -173,7 +187,9 @@ class Recommender:
         """
         data = ratings if isinstance(ratings, Ratings) else as_ratings(ratings)
         if validation is not None and not isinstance(validation, Ratings):
-            raise DataError(f"validation must be Ratings; got {type(validation).__name__}.")
+            raise DataError(
+                f"validation must be Ratings; got {type(validation).__name__}."
+            )
         if validation is not None and validation.shape != data.shape:
             expected = f"have the users and items of the ratings, {data.shape}"
             raise DataError(f"validation must {expected}; got {validation.shape}.")
@@ -199,7 +215,9 @@ class Recommender:
         request = request_of(self.model)
         options = {} if ratings.source is None else dict(ratings.source.options)
         ratings = compact(ratings)
-        self.model, ratings, training = fitted_model(self.model, ratings, on_step, **settings)
+        self.model, ratings, training = fitted_model(
+            self.model, ratings, on_step, **settings
+        )
         if ratings.feedback is not None:
             options |= ratings.feedback.options
         if ratings.scale is not None:
@@ -207,7 +225,9 @@ class Recommender:
         self.provenance = Provenance(reading=options, request=request)
         return self._restored(ratings, training)
 
-    def _restored(self, ratings: Ratings, training: dict[str, Any], **counts_from: Ratings) -> Self:
+    def _restored(
+        self, ratings: Ratings, training: dict[str, Any], **counts_from: Ratings
+    ) -> Self:
         """Set the fitted state; `counts_from` has the training ratings if some were folded in."""
         check_process()
         self._ratings, self.training, self._counts_from = ratings, training, counts_from
@@ -251,9 +271,15 @@ class Recommender:
         about = replace(
             self.provenance,
             tag=tag or self.provenance.tag,
-            keep_columns=tuple(dict.fromkeys((*self.provenance.keep_columns, *keep_columns))),
+            keep_columns=tuple(
+                dict.fromkeys((*self.provenance.keep_columns, *keep_columns))
+            ),
         )
-        save_model(Saved(self.model, self.ratings, self.training, about), path, overwrite=overwrite)
+        save_model(
+            Saved(self.model, self.ratings, self.training, about),
+            path,
+            overwrite=overwrite,
+        )
 
     @classmethod
     def load(cls, path: str | Path, *, verify: bool = False) -> Self:
@@ -265,7 +291,10 @@ class Recommender:
         return recommender._restored(saved.ratings, saved.training)
 
     def with_tables(
-        self, *, item_table: TableLike | None = None, user_table: TableLike | None = None
+        self,
+        *,
+        item_table: TableLike | None = None,
+        user_table: TableLike | None = None,
     ) -> Self:
         """Return the recommender with other item and user tables, without refitting.
 
@@ -283,7 +312,9 @@ class Recommender:
             If the column of ids is missing or has a missing id.
         """
         tables, learns = (item_table, user_table), not self._counts_from
-        model, changed = folding.with_tables(self.model, self.ratings, *tables, learns=learns)
+        model, changed = folding.with_tables(
+            self.model, self.ratings, *tables, learns=learns
+        )
         other = type(self)(model)
         other._is_named, other.provenance = self._is_named, self.provenance
         counts = {"users": changed.n_users, "items": changed.n_items}
@@ -326,7 +357,9 @@ class Recommender:
         counts_from = self._counts_from.get("item", ratings)
         return type(self)(model)._restored(new, self.training, item=counts_from)
 
-    def fold_in_items(self, histories: FrameLike, *, item_table: TableLike | None = None) -> Self:
+    def fold_in_items(
+        self, histories: FrameLike, *, item_table: TableLike | None = None
+    ) -> Self:
         """Return a recommender of new items from their ratings, without refitting.
 
         It has the same users, but only the new items. `update` adds new items to the old ones.
@@ -384,9 +417,19 @@ class Recommender:
             If the ratings are not of this kind, timestamps are missing, a fit is needed, or a few
             ratings far from the others would decide that the window drops the others.
         """
-        new = None if ratings is None else as_ratings(ratings, reading_of(self), as_of=as_of)
+        new = (
+            None
+            if ratings is None
+            else as_ratings(ratings, reading_of(self), as_of=as_of)
+        )
         return updated(
-            self, new, window=window, forget=forget, refit=refit, as_of=as_of, on_step=on_step
+            self,
+            new,
+            window=window,
+            forget=forget,
+            refit=refit,
+            as_of=as_of,
+            on_step=on_step,
         )
 
     def recommend(
@@ -449,14 +492,25 @@ class Recommender:
         """
         others = (items, block, where, history, where_user, user_features, at_most, per)
         plain = exclude_seen and not diversity and cold_start in ("error", "popular")
-        if plain and type(users) in (int, str) and all(option is None for option in others):
+        if (
+            plain
+            and type(users) in (int, str)
+            and all(option is None for option in others)
+        ):
             place = self.ratings.users.place(cast(IdLike, users))
             if place >= 0:
                 (top,) = self._known_users.best(np.array([place]), n)
                 label = self.ratings.users.values.slice(place, 1).alias("user")
                 new = self._new if self.model.uses_features else None
-                return ranked(top, label, self.ratings.items, titles=self._titles, new=new)
-        request: Request = {"items": items, "block": block, "where": where, "history": history}
+                return ranked(
+                    top, label, self.ratings.items, titles=self._titles, new=new
+                )
+        request: Request = {
+            "items": items,
+            "block": block,
+            "where": where,
+            "history": history,
+        }
         request |= {"exclude_seen": exclude_seen, "cold_start": cold_start}
         request |= {"where_user": where_user, "user_features": user_features}
         request |= {"diversity": diversity, "at_most": at_most, "per": per}
@@ -474,12 +528,16 @@ class Recommender:
         """
         names = Request.__annotations__
         if unknown := request.keys() - names.keys():
-            raise TypeError(f"recommend has the options {', '.join(names)}; got {unknown}.")
+            raise TypeError(
+                f"recommend has the options {', '.join(names)}; got {unknown}."
+            )
         cold_start = request.get("cold_start", "error")
         check_choice("cold_start", cold_start, ("error", "popular"))
         history, features = request.get("history"), request.get("user_features")
         known = (
-            self if history is features is None else self.fold_in(history, user_features=features)
+            self
+            if history is features is None
+            else self.fold_in(history, user_features=features)
         )
         popular = None if cold_start == "error" or users is None else known._popular
         search = known.model, known.ratings, users, n, request, known._new, popular
@@ -488,7 +546,11 @@ class Recommender:
         return (ranked(top, labels, ids, titles=titles, new=new) for top in blocks)
 
     def similar_items(
-        self, items: IdsLike | None = None, n: int = 10, *, text: str | Sequence[str] | None = None
+        self,
+        items: IdsLike | None = None,
+        n: int = 10,
+        *,
+        text: str | Sequence[str] | None = None,
     ) -> pl.DataFrame:
         """Find the n items most similar to each item, or to each text.
 
@@ -523,28 +585,43 @@ class Recommender:
             return self._similar("item", items, n, self._item_similarity)
         texts = [text] if isinstance(text, str) else list(cast(Sequence[str], text))
         scorer = predictions.text_similarity(self.ratings, texts)
-        blocks = top_n(scorer, np.arange(len(texts)), n, ties=Ties(self.ratings.items.hashes))
-        return self._joined(blocks, pl.Series("text", texts, dtype=pl.String), self.ratings.items)
+        blocks = top_n(
+            scorer, np.arange(len(texts)), n, ties=Ties(self.ratings.items.hashes)
+        )
+        return self._joined(
+            blocks, pl.Series("text", texts, dtype=pl.String), self.ratings.items
+        )
 
     def similar_users(self, users: IdsLike, n: int = 10) -> pl.DataFrame:
         """Find the n users most similar to each user, as `similar_items` does for items."""
         return self._similar("user", users, n, self._user_similarity)
 
-    def _similar(self, kind: str, queries: IdsLike, n: int, scorer: Scorer) -> pl.DataFrame:
+    def _similar(
+        self, kind: str, queries: IdsLike, n: int, scorer: Scorer
+    ) -> pl.DataFrame:
         ids: Ids = getattr(self.ratings, f"{kind}s")
         places = ids.index(listed(queries))
         ties = Ties(ids.hashes)
         blocks = top_n(scorer, places, n, exclude=Cosine.exclude_itself, ties=ties)
         return self._joined(blocks, ids.take(places), ids)
 
-    def _joined(self, blocks: Iterator[TopN], labels: pl.Series, ids: Ids) -> pl.DataFrame:
+    def _joined(
+        self, blocks: Iterator[TopN], labels: pl.Series, ids: Ids
+    ) -> pl.DataFrame:
         titles, new = (self._titles, self._new) if ids.kind == "item" else (None, None)
-        return pl.concat(ranked(t, labels, ids, "similar", titles=titles, new=new) for t in blocks)
+        return pl.concat(
+            ranked(t, labels, ids, "similar", titles=titles, new=new) for t in blocks
+        )
 
     @cached_property
     def _item_similarity(self) -> Scorer:
-        rated, n = self._counts_from.get("item", self.ratings).indices, self.ratings.n_items
-        return predictions.similarity(self.model, "item", np.bincount(rated, minlength=n))
+        rated, n = (
+            self._counts_from.get("item", self.ratings).indices,
+            self.ratings.n_items,
+        )
+        return predictions.similarity(
+            self.model, "item", np.bincount(rated, minlength=n)
+        )
 
     @cached_property
     def _user_similarity(self) -> Scorer:
@@ -623,7 +700,9 @@ class Recommender:
             of the training ratings, or a score if the model does not predict ratings.
         """
         check_choice("cold_start", cold_start, ("error", "bias", "popular"))
-        known = self if user_features is None else self.fold_in(user_features=user_features)
+        known = (
+            self if user_features is None else self.fold_in(user_features=user_features)
+        )
         given: Any = pairs if item is None else [(pairs, item)]
         popular = known._popular if cold_start == "popular" else None
         fitted = Saved(known.model, known.ratings, known.training)

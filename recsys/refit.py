@@ -20,7 +20,13 @@ from recsys.data.events import collect
 from recsys.data.features import FeatureRequest, Features
 from recsys.data.feedback import judge
 from recsys.data.ids import integers_if_whole
-from recsys.data.ratings import Ratings, has_items, has_ratings, restricted, with_collected
+from recsys.data.ratings import (
+    Ratings,
+    has_items,
+    has_ratings,
+    restricted,
+    with_collected,
+)
 from recsys.data.rows import Policy, marks_unrated
 from recsys.models.base import Step
 from recsys.models.registry import requested_model
@@ -31,7 +37,9 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="Recommender")
 
 
-def refitted(recommender: R, ratings: Ratings, on_step: Callable[[Step], None] | None) -> R:
+def refitted(
+    recommender: R, ratings: Ratings, on_step: Callable[[Step], None] | None
+) -> R:
     """Return a recommender with the model that was requested for another, fitted to ratings."""
     request = recommender.provenance.request
     if request is not None:
@@ -86,9 +94,15 @@ def judged_again(ratings: Ratings, reading: Mapping[str, Any]) -> Ratings:
     if are_unrated:
         entries = entries.take(values.at() != -1)
     collected = collect(
-        entries, ratings.shape, rule, implicit=implicit, known_order=ratings.in_time_order
+        entries,
+        ratings.shape,
+        rule,
+        implicit=implicit,
+        known_order=ratings.in_time_order,
     )
-    judged = replace(with_collected(ratings, collected), implicit=implicit, feedback=decision)
+    judged = replace(
+        with_collected(ratings, collected), implicit=implicit, feedback=decision
+    )
     if not are_unrated:
         return judged
     users = has_ratings(judged) | ~has_ratings(ratings)
@@ -116,7 +130,9 @@ def encoded_again(ratings: Ratings) -> Ratings:
     tables = (ratings.item_table, ratings.user_table)
     names = {name for table in tables if table is not None for name in table.kinds}
     if request.columns is not None:
-        request = replace(request, columns=tuple(n for n in request.columns if n in names))
+        request = replace(
+            request, columns=tuple(n for n in request.columns if n in names)
+        )
     if not names or request.columns == ():
         return replace(ratings, item_features=None, user_features=None)
     return with_features(ratings, **asdict(request))
@@ -132,7 +148,8 @@ def _implied_request(ratings: Ratings) -> FeatureRequest | None:
     if not blocks:
         return None
     are_vectors = any(
-        isinstance(block, TextBlock) and block.components is not None for block in blocks
+        isinstance(block, TextBlock) and block.components is not None
+        for block in blocks
     )
     columns = tuple(dict.fromkeys(block.column for block in blocks))
     return FeatureRequest(columns, "vectors" if are_vectors else "terms")

@@ -18,7 +18,13 @@ from recsys.data.frames import listed
 from recsys.data.ids import Ids, IdsLike, query_series
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.filters import BlockLike, blocked_pairs, candidate_mask, rows_where, without_blocked
+from recsys.filters import (
+    BlockLike,
+    blocked_pairs,
+    candidate_mask,
+    rows_where,
+    without_blocked,
+)
 from recsys.folding import FeaturesLike, HistoryLike
 from recsys.messages import close_matches
 from recsys.models import abilities
@@ -75,13 +81,18 @@ def requested(
         places, labels = places[met], labels.filter(pl.Series(met))
     seen = ratings.indptr, ratings.indices
     if len(others):
-        seen = np.append(ratings.indptr, np.full(len(others), ratings.nnz)), ratings.indices
+        seen = (
+            np.append(ratings.indptr, np.full(len(others), ratings.nnz)),
+            ratings.indices,
+        )
     if not request.get("exclude_seen", True):
         seen = np.zeros_like(seen[0]), seen[1][:0]
     block, pairs = blocked_pairs(request.get("block"))
     if pairs is not None:
         seen = without_blocked(seen, pairs, ratings.users, ratings.items, others)
-    allowed = candidate_mask(ratings, request.get("items"), block, request.get("where"), new)
+    allowed = candidate_mask(
+        ratings, request.get("items"), block, request.get("where"), new
+    )
     if new is not None and not model.uses_features:
         allowed, new = ~new if allowed is None else allowed & ~new, None
     limited: dict[str, Any] = {"exclude": CsrPairs(*seen) if len(seen[1]) else None}
@@ -140,7 +151,9 @@ def with_strangers(model: Model, popular: Popular, **limited: Any) -> Search:
             for scorer, some in ((model, are_known), (of_strangers, ~are_known)):
                 places = part.start + np.flatnonzero(some)
                 for top in top_n(scorer, users[places], n, **limited):
-                    found.append(TopN(places[top.rows], top.items, top.ranks, top.scores))
+                    found.append(
+                        TopN(places[top.rows], top.items, top.ranks, top.scores)
+                    )
             whole = TopN.joined(found)
             yield whole.take(np.argsort(whole.rows, kind="stable"))
 
@@ -172,16 +185,29 @@ class Groups:
         table = ratings.item_table
         known = [] if table is None else [*table.kinds]
         if column not in known:
-            column = {name.lower(): name for name in reversed(known)}.get(column.lower(), column)
+            column = {name.lower(): name for name in reversed(known)}.get(
+                column.lower(), column
+            )
         if table is None or column not in known:
             near = close_matches(column, known, 1)
             hint = f"did you mean {near[0]}? " if near else ""
-            has = f"it has {', '.join(known)}" if known else "there is no table of items"
-            raise DataError(f"No table of items has the column {column!r}; {hint}{has}.")
+            has = (
+                f"it has {', '.join(known)}" if known else "there is no table of items"
+            )
+            raise DataError(
+                f"No table of items has the column {column!r}; {hint}{has}."
+            )
         values = table.aligned(ratings.items)[column]
         if values.dtype != pl.List:
-            values = values.cast(pl.String).to_frame().select(pl.concat_list(pl.all())).to_series()
-        rows = pl.DataFrame({"row": np.arange(len(values)), "group": values}).explode("group")
+            values = (
+                values.cast(pl.String)
+                .to_frame()
+                .select(pl.concat_list(pl.all()))
+                .to_series()
+            )
+        rows = pl.DataFrame({"row": np.arange(len(values)), "group": values}).explode(
+            "group"
+        )
         rows = rows.drop_nulls().unique(maintain_order=True)
         codes = rows["group"].rank("dense").to_numpy().astype(np.int64) - 1
         at = rows["row"].to_numpy()
@@ -217,7 +243,12 @@ class Reranking:
     groups: Groups
 
     def blocks(
-        self, search: Search, users: Indices, n: int, n_items: int, pool: int | None = None
+        self,
+        search: Search,
+        users: Indices,
+        n: int,
+        n_items: int,
+        pool: int | None = None,
     ) -> Iterator[TopN]:
         """Yield the lists of `users`, in blocks.
 
@@ -228,7 +259,9 @@ class Reranking:
         for top in search(users, pool):
             found = self._chosen(top, n, pool)
             rows = np.unique(top.rows)
-            sizes = [np.bincount(each.rows, minlength=len(users)) for each in (found, top)]
+            sizes = [
+                np.bincount(each.rows, minlength=len(users)) for each in (found, top)
+            ]
             short = rows[(sizes[0][rows] < n) & (sizes[1][rows] == pool)]
             if pool == n_items or not len(short):
                 yield found
@@ -282,7 +315,9 @@ class Reranking:
             np.add.at(counts, (taken[:, None], codes[taken, pick[there]]), 1)
             if self.diversity:
                 last = np.repeat(known[users, pick], items.shape[1])
-                cosine = kernels.pair_dots(self.vectors, self.vectors, last, known.ravel())
+                cosine = kernels.pair_dots(
+                    self.vectors, self.vectors, last, known.ravel()
+                )
                 np.maximum(similarity, cosine.reshape(items.shape), out=similarity)
         return chosen
 
@@ -313,9 +348,16 @@ def best_items(
     check_n(n)
     if at_most is None and not diversity:
         return search(users, n)
-    groups, vectors = Groups(np.zeros((ratings.n_items, 1), np.int32), 0), np.zeros((0, 0), "f4")
+    groups, vectors = (
+        Groups(np.zeros((ratings.n_items, 1), np.int32), 0),
+        np.zeros((0, 0), "f4"),
+    )
     if at_most is not None and per is not None:
-        if not isinstance(at_most, Integral) or isinstance(at_most, bool) or at_most < 1:
+        if (
+            not isinstance(at_most, Integral)
+            or isinstance(at_most, bool)
+            or at_most < 1
+        ):
             raise DataError(f"at_most must be a whole number from 1; got {at_most!r}.")
         groups = Groups.of(ratings, per)
     if diversity:

@@ -30,13 +30,28 @@ LONGEST = 64 * 2**20
 VERIFIED_TOGETHER = 64 * 2**20
 """Total size of files up to which all checksums are verified, in bytes."""
 
-DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
+DTYPES = (
+    "|b1",
+    "|i1",
+    "|u1",
+    "<i2",
+    "<u2",
+    "<i4",
+    "<u4",
+    "<i8",
+    "<u8",
+    "<f2",
+    "<f4",
+    "<f8",
+)
 """Types of saved arrays."""
 
 MARK_PATTERN = r"[0-9a-f]{8}"
 """Pattern of the mark in the header of an array, by which a file of another model is found."""
 
-_ALWAYS_VERIFIED = 2**20  # size up to which the checksum of a file is verified, in bytes
+_ALWAYS_VERIFIED = (
+    2**20
+)  # size up to which the checksum of a file is verified, in bytes
 _LONGEST_NAME = 255  # maximum length of a file name, in bytes
 _LONGEST_HEADER = 4096
 _MOST_AXES = 8
@@ -54,7 +69,9 @@ _HEADER = re.compile(
 
 _HAS_DESCRIPTORS = os.open in os.supports_dir_fd and hasattr(os, "O_DIRECTORY")
 _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0)
-_READ |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # pipes do not block
+_READ |= getattr(os, "O_NOFOLLOW", 0) | getattr(
+    os, "O_NONBLOCK", 0
+)  # pipes do not block
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 
 
@@ -132,7 +149,9 @@ class SavedDirectory:
         except FileNotFoundError:
             raise DamageError(f"{name} is missing") from None
         except NotADirectoryError:
-            raise DamageError(f"{name} is missing, since {folder} is not a directory") from None
+            raise DamageError(
+                f"{name} is missing, since {folder} is not a directory"
+            ) from None
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
@@ -251,7 +270,10 @@ def mapped(
         if size != (expected := entry["bytes"]):
             raise DamageError(f"{name} has {size:,} bytes instead of {expected:,}")
         is_verified = verify or size <= _ALWAYS_VERIFIED
-        if is_verified and hashlib.file_digest(stream, "sha256").hexdigest() != entry["sha256"]:
+        if (
+            is_verified
+            and hashlib.file_digest(stream, "sha256").hexdigest() != entry["sha256"]
+        ):
             raise DamageError(f"the contents of {name} have changed since it was saved")
         stream.seek(0)
         header = read_header(stream)
@@ -266,7 +288,9 @@ def mapped(
             raise DamageError(f"{name} cannot have the shape {header.shape}") from None
 
 
-def _check_header(name: str, header: Header, entry: Mapping[str, Any], size: int) -> None:
+def _check_header(
+    name: str, header: Header, entry: Mapping[str, Any], size: int
+) -> None:
     """Check that a header is as model.json declares it, and agrees with the size of the file."""
     dtype, shape = entry["dtype"], tuple(entry["shape"])
     if (header.dtype, header.shape) != (dtype, shape):
@@ -280,7 +304,9 @@ def _check_header(name: str, header: Header, entry: Mapping[str, Any], size: int
     for length in header.shape:  # integers of Python do not overflow
         n_bytes *= length
     if header.start + n_bytes != size:
-        raise DamageError(f"{name} has {size:,} bytes, too few or too many for the shape {shape}")
+        raise DamageError(
+            f"{name} has {size:,} bytes, too few or too many for the shape {shape}"
+        )
 
 
 def open_memmap(stream: BufferedReader, header: Header) -> NDArray[Any]:
@@ -321,10 +347,17 @@ def check_rows(
     ------
     DamageError
     """
-    if indptr.ndim != 1 or not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any():
+    if (
+        indptr.ndim != 1
+        or not len(indptr)
+        or indptr[0] != 0
+        or (np.diff(indptr) < 0).any()
+    ):
         raise DamageError(f"{name} does not rise from 0")
     if n_rows is not None and len(indptr) != n_rows + 1:
-        raise DamageError(f"{name} has {len(indptr)} row starts instead of {n_rows + 1}")
+        raise DamageError(
+            f"{name} has {len(indptr)} row starts instead of {n_rows + 1}"
+        )
     if indptr[-1] != indices.size:
         raise DamageError(f"{name} does not end at the number of entries")
     if indices.size and not (indices.min() >= 0 and indices.max() < n_columns):

@@ -70,7 +70,9 @@ if TYPE_CHECKING:
 
 
 INDEX_FORMAT = "recsys-lsi"
-SPARK_FORMAT = "recsys-spark-model"  # written by `recsys.spark`, and loaded without a cluster too
+SPARK_FORMAT = (
+    "recsys-spark-model"  # written by `recsys.spark`, and loaded without a cluster too
+)
 MEASURED = "metrics.json"
 _FEW_TEXTS = 2**16  # maximum number of texts that Python slices faster than polars
 ATTEMPTS = 20
@@ -89,7 +91,9 @@ _TABLES = r"users|items|(item|user)_(table|levels)|terms|stop_words|documents"
 TableName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({_TABLES})\Z")]
 FOLDER = rf"(arrays|ratings|events|(item|user)_features|{_TABLES})"
 """Pattern of the directories of a saved model or index."""
-FileName: TypeAlias = Annotated[str, Meta(pattern=rf"\A{FOLDER}/[A-Za-z0-9_]{{1,100}}\.npy\Z")]
+FileName: TypeAlias = Annotated[
+    str, Meta(pattern=rf"\A{FOLDER}/[A-Za-z0-9_]{{1,100}}\.npy\Z")
+]
 FoldName: TypeAlias = Annotated[str, Meta(pattern=r"\Afold-[0-9]{1,9}\Z")]
 _PARTS = r"(train|test|history)\.(csv|parquet)|(items|users)\.parquet"
 PartName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({_PARTS})\Z")]
@@ -179,7 +183,11 @@ class FeedbackEntry(Struct, frozen=True):
     @classmethod
     def from_feedback(cls, feedback: Feedback | None) -> FeedbackEntry | None:
         """Describe a decision, without the range of the values."""
-        return None if feedback is None else cls(feedback.kind, feedback.name, feedback.common)
+        return (
+            None
+            if feedback is None
+            else cls(feedback.kind, feedback.name, feedback.common)
+        )
 
 
 class BlockEntry(Struct, frozen=True):
@@ -203,7 +211,9 @@ class BlockEntry(Struct, frozen=True):
             return f"{self.n_levels + self.has_rare:,} values"
         if self.form == "text":
             n, what = (
-                (self.n_directions, "dimensions") if self.n_directions else (self.n_levels, "")
+                (self.n_directions, "dimensions")
+                if self.n_directions
+                else (self.n_levels, "")
             )
             return f"{n:,} {what or 'terms'}" + f" ({self.remark})" * bool(self.remark)
         return self.form
@@ -408,16 +418,26 @@ def check_features(frame: pl.DataFrame, side: str, kinds: Mapping[str, Any]) -> 
     if names[:1] != [side] or names[1:] != [*kinds]:
         raise DamageError(f"a table of {side}s needs kinds of the columns {names[1:]}")
     ids = frame[side]
-    if ids.dtype not in (pl.Int64, pl.String) or ids.null_count() or len({*ids}) < len(ids):
+    if (
+        ids.dtype not in (pl.Int64, pl.String)
+        or ids.null_count()
+        or len({*ids}) < len(ids)
+    ):
         raise DamageError(f"a table of {side}s needs distinct ids, integers or strings")
     for name, kind in kinds.items():
         dtype = frame.schema[name]
-        fits = dtype.is_numeric() if kind == "number" else dtype in _FEATURES.get(kind, ())
+        fits = (
+            dtype.is_numeric() if kind == "number" else dtype in _FEATURES.get(kind, ())
+        )
         if not fits:
-            raise DamageError(f"column {name!r} has {dtype} values; they cannot be of {kind!r}")
+            raise DamageError(
+                f"column {name!r} has {dtype} values; they cannot be of {kind!r}"
+            )
 
 
-def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -> pl.Series:
+def decoded(
+    found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry
+) -> pl.Series:
     """Return a column from the arrays of `storage.encoded`; texts must be valid UTF-8.
 
     Raises
@@ -425,7 +445,10 @@ def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -
     DamageError
     """
     if entry.type in ("text", "list"):
-        offsets, text = listed(found, f"{place}_offsets"), listed(found, f"{place}_bytes")
+        offsets, text = (
+            listed(found, f"{place}_offsets"),
+            listed(found, f"{place}_bytes"),
+        )
         if offsets.dtype != np.int64 or text.dtype != np.uint8 or text.ndim != 1:
             raise DamageError(f"{place} is not text")
         check_rows(f"{place}_offsets", offsets, text, 256)
@@ -440,7 +463,11 @@ def decoded(found: Mapping[str, NDArray[Any]], place: str, entry: ColumnEntry) -
             check_rows(f"{place}_ends", starts, offsets[:-1], text.size + 1)
             values = values.implode()
             cuttable = len(starts) > 1
-            values = _slices(starts, pl.lit(values).list.slice) if cuttable else values.clear()
+            values = (
+                _slices(starts, pl.lit(values).list.slice)
+                if cuttable
+                else values.clear()
+            )
     else:
         array = listed(found, place)
         if array.ndim != 1 or not array.dtype.isnative:
@@ -479,13 +506,17 @@ def _saved_features(
         return None
     entries = manifest.columns[name][1:]
     kinds = {entry.name: entry.kind for entry in entries}
-    read_as = {entry.name: entry.read_as for entry in entries if entry.read_as is not None}
+    read_as = {
+        entry.name: entry.read_as for entry in entries if entry.read_as is not None
+    }
     frame = saved_table(found, manifest, name)
     check_features(frame, kind, kinds)
     return Features(frame, cast("dict[str, FeatureKind]", kinds), read_as=read_as)
 
 
-def saved_table(found: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any) -> pl.DataFrame:
+def saved_table(
+    found: Mapping[str, NDArray[Any]], manifest: Manifest, name: Any
+) -> pl.DataFrame:
     """Return a saved table with the columns that the manifest lists.
 
     Raises
@@ -532,7 +563,9 @@ def read_manifest(path: str | Path, form: Form = MODEL) -> Manifest:
     return read_directory(path, form, partial(checked_manifest, form=form))
 
 
-def read_directory(path: str | Path, form: Form, read: Callable[[SavedDirectory], T]) -> T:
+def read_directory(
+    path: str | Path, form: Form, read: Callable[[SavedDirectory], T]
+) -> T:
     """Open a saved directory, and return what `read` reads there.
 
     If another directory has taken its place meanwhile, a failure says nothing about the new one,
@@ -587,7 +620,9 @@ def _opened(path: str | Path, form: Form) -> SavedDirectory:
         raise ModelFileError(f"There is no {form.noun} {place}; {hint}") from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ModelFileError(f"The {form.noun} {path} cannot be read: {reason}.") from error
+        raise ModelFileError(
+            f"The {form.noun} {path} cannot be read: {reason}."
+        ) from error
 
 
 def read_document_of(directory: SavedDirectory, name: str = MANIFEST) -> dict[str, Any]:
@@ -620,7 +655,9 @@ def checked_manifest(directory: SavedDirectory, form: Form) -> Manifest:
     if type(number) is int and number != FORMAT_VERSION:
         remedy = f"`{form.command}` writes a new one"
         if number > FORMAT_VERSION:
-            remedy = f"install lowrank-recsys {document.get('package_version')} or newer"
+            remedy = (
+                f"install lowrank-recsys {document.get('package_version')} or newer"
+            )
         raise ModelFileError(
             f"The {form.noun} {path} has format version {number}, and this version of recsys "
             f"reads {FORMAT_VERSION}; {remedy}."
@@ -650,9 +687,13 @@ def reading_directory(path: str | Path, form: Form) -> Iterator[None]:
         raise
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise ModelFileError(f"The {form.noun} {path} cannot be read: {reason}.") from error
+        raise ModelFileError(
+            f"The {form.noun} {path} cannot be read: {reason}."
+        ) from error
     except MemoryError as error:
-        raise ModelFileError(f"The {form.noun} {path} needs more memory than there is.") from error
+        raise ModelFileError(
+            f"The {form.noun} {path} needs more memory than there is."
+        ) from error
     except (RecsysError, TypeError, ValueError, PolarsError, PanicException) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ModelFileError(f"The {form.noun} {path} is damaged: {reason}.") from None
@@ -684,14 +725,19 @@ def _loaded_model(directory: SavedDirectory, verify: bool) -> Saved:
             f"version of recsys does not know; it knows {', '.join(sorted(MODELS))}."
         )
     training = manifest.training
-    if not training["implicit"] and None in (training["rating_min"], training["rating_max"]):
+    if not training["implicit"] and None in (
+        training["rating_min"],
+        training["rating_max"],
+    ):
         raise DamageError(f"rating_min and rating_max in {MANIFEST} must be numbers")
     everything = verify or manifest.size <= VERIFIED_TOGETHER
     arrays = mapped_arrays(directory, manifest, everything)
     model = _saved_model(arrays, manifest, everything)
     users, items = (_saved_ids(arrays, manifest, kind) for kind in ("user", "item"))
     if (shape := (model.n_users, model.n_items)) != (len(users), len(items)):
-        raise DamageError(f"the model is of shape {shape}, not {(len(users), len(items))}")
+        raise DamageError(
+            f"the model is of shape {shape}, not {(len(users), len(items))}"
+        )
     ratings = _saved_ratings(arrays, manifest, users, items, everything)
     origin = {f.name: getattr(manifest, f.name) for f in fields(Provenance)}
     return Saved(model, ratings, training, Provenance(**origin))
@@ -707,7 +753,11 @@ def read_user_ids(path: str | Path) -> list[pl.Series]:
 
     def read(directory: SavedDirectory) -> list[pl.Series]:
         manifest = checked_manifest(directory, MODEL)
-        names = [name for name in manifest.files if name.startswith(("users/0", "user_table/0"))]
+        names = [
+            name
+            for name in manifest.files
+            if name.startswith(("users/0", "user_table/0"))
+        ]
         arrays = {
             name.removesuffix(".npy"): mapped(
                 directory, name, as_dict(manifest.files[name]), verify=False
@@ -715,7 +765,9 @@ def read_user_ids(path: str | Path) -> list[pl.Series]:
             for name in names
         }
         tables = [name for name in ("users", "user_table") if name in manifest.columns]
-        return [decoded(arrays, f"{name}/0", manifest.columns[name][0]) for name in tables]
+        return [
+            decoded(arrays, f"{name}/0", manifest.columns[name][0]) for name in tables
+        ]
 
     return read_directory(path, MODEL, read)
 
@@ -729,7 +781,9 @@ def _loaded_spark_model(directory: SavedDirectory) -> Saved:
     return saved
 
 
-def _saved_model(found: Mapping[str, NDArray[Any]], manifest: Manifest, everything: bool) -> Model:
+def _saved_model(
+    found: Mapping[str, NDArray[Any]], manifest: Manifest, everything: bool
+) -> Model:
     """Return the fitted model of the saved arrays."""
     folder = "arrays/"
     arrays = {
@@ -739,7 +793,9 @@ def _saved_model(found: Mapping[str, NDArray[Any]], manifest: Manifest, everythi
     }
     if everything:
         check_finite(arrays)
-    model: Model = resolve_name(MODELS[manifest.model])._from_arrays(manifest.parameters, arrays)
+    model: Model = resolve_name(MODELS[manifest.model])._from_arrays(
+        manifest.parameters, arrays
+    )
     return model
 
 
@@ -826,10 +882,14 @@ def _saved_events(
         array = found.get(f"events/{name}")
         if array is None:
             continue
-        if array.dtype not in types or (name != "indptr" and array.shape != items.shape):
+        if array.dtype not in types or (
+            name != "indptr" and array.shape != items.shape
+        ):
             raise DamageError(f"events/{name} is not an array of {len(items)} events")
     if kinds is not None and kinds.max(initial=0) >= len(manifest.rule.kinds):
-        raise DamageError(f"events/kinds has codes beyond {len(manifest.rule.kinds)} kinds")
+        raise DamageError(
+            f"events/kinds has codes beyond {len(manifest.rule.kinds)} kinds"
+        )
     values = None
     if data is not None:
         if levels is not None and data.max(initial=0) >= len(levels):
@@ -848,7 +908,9 @@ def mapped_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Map all arrays into memory, by names without suffix, after checking sizes and checksums."""
     return {
-        name.removesuffix(".npy"): mapped(directory, name, as_dict(entry), verify=everything)
+        name.removesuffix(".npy"): mapped(
+            directory, name, as_dict(entry), verify=everything
+        )
         for name, entry in manifest.files.items()
     }
 
@@ -866,7 +928,10 @@ def _blocks(
     from recsys.data.encoder import EncoderState, FeatureBlocks, FeatureEncoder
 
     levels = saved_table(found, manifest, f"{side}_levels")
-    if levels.schema != {"level": pl.String, "weight": pl.Float64} or levels["weight"].has_nulls():
+    if (
+        levels.schema != {"level": pl.String, "weight": pl.Float64}
+        or levels["weight"].has_nulls()
+    ):
         raise DamageError(f"{side}_levels are not levels and their weights")
     folder = f"{side}_features/"
     names = [name for name in found if name.startswith(folder)]
@@ -875,7 +940,11 @@ def _blocks(
     encoder = FeatureEncoder.from_state(side, EncoderState(entries, levels, own))
     indptr, indices, data = (listed(found, f"{folder}{name}") for name in _ROWS)
     check_rows(f"{folder}indptr", indptr, indices, len(encoder.names))
-    if len(indptr) != len(ids) + 1 or data.shape != indices.shape or data.dtype != np.float32:
+    if (
+        len(indptr) != len(ids) + 1
+        or data.shape != indices.shape
+        or data.dtype != np.float32
+    ):
         raise DamageError(f"the {side} features are not a matrix of {len(ids)} rows")
     arrays = [*own.values(), levels["weight"].to_numpy()]
     if everything and not all(np.isfinite(each).all() for each in arrays):

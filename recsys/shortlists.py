@@ -37,7 +37,11 @@ from recsys.saved_arrays import (
 _FACTORED = {"als", "bayes", "clusters", "ials", "softimpute"}
 _FACTORED |= {"implicit-als", "implicit-bpr", "implicit-lmf"}
 _LOADED = {"blend", "sparse-ease", "spectral"}
-_PLACING_NEW = {"als", "bayes", "ials"}  # factored models that can score items without ratings
+_PLACING_NEW = {
+    "als",
+    "bayes",
+    "ials",
+}  # factored models that can score items without ratings
 _JSON: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 
 
@@ -67,10 +71,18 @@ class Shortlist:
         def cell(value: Any) -> str:
             text = "" if value is None else str(value)
             text = text.lower() if isinstance(value, bool) else text
-            is_plain = (text or value is None) and not {*text} & {separator, '"', "\n", "\r"}
+            is_plain = (text or value is None) and not {*text} & {
+                separator,
+                '"',
+                "\n",
+                "\r",
+            }
             return text if is_plain else '"{}"'.format(text.replace('"', '""'))
 
-        rows = [*[tuple(self.columns)] * include_header, *zip(*self.columns.values(), strict=True)]
+        rows = [
+            *[tuple(self.columns)] * include_header,
+            *zip(*self.columns.values(), strict=True),
+        ]
         return "".join(f"{separator.join(map(cell, row))}\n" for row in rows)
 
 
@@ -86,7 +98,14 @@ def shortlist(path: str | Path, users: Sequence[str], n: int) -> Shortlist | Non
             return None
         with SavedDirectory(path) as directory:
             return _Model(directory).best(users, n)
-    except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError):
+    except (
+        AttributeError,
+        LookupError,
+        OSError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ):
         return None
 
 
@@ -108,7 +127,9 @@ class _Model:
         self._directory, self._about, self._files = directory, about, about["files"]
         self.name: str = about["model"]
         self.places_new = self.name in _PLACING_NEW
-        self._verify = sum(each["bytes"] for each in self._files.values()) <= VERIFIED_TOGETHER
+        self._verify = (
+            sum(each["bytes"] for each in self._files.values()) <= VERIFIED_TOGETHER
+        )
 
     def mapped(self, file: str) -> NDArray[Any]:
         """Return the array in a file."""
@@ -129,7 +150,9 @@ class _Model:
         values = self.array(f"{name}{suffix}", ends)
         offsets = None if kind == "number" else self.array(f"{name}_offsets", "<i8")
         is_whole = f"{name}_valid.npy" not in self._files
-        return _Column(values, offsets, None if is_whole else self.array(f"{name}_valid", "|b1"))
+        return _Column(
+            values, offsets, None if is_whole else self.array(f"{name}_valid", "|b1")
+        )
 
     def form(self, users: NDArray[np.int64]) -> FactorForm:
         """Return the scores of some users in factored form, as `Model._factor_form`."""
@@ -141,13 +164,19 @@ class _Model:
                 for file in self._files
                 if file.startswith("arrays/")
             }
-            model = model_class(self.name)._from_arrays(self._about["parameters"], arrays)
+            model = model_class(self.name)._from_arrays(
+                self._about["parameters"], arrays
+            )
             if (form := model._factor_form(users)) is None:
                 raise LookupError(self.name)
             self.places_new = model.uses_features
             return form
-        vectors, items = (self.array(f"arrays/{s}_factors", "<f4", 2) for s in ("user", "item"))
-        offset, bias = (self.array(f"arrays/{side}_bias", "<f4") for side in ("user", "item"))
+        vectors, items = (
+            self.array(f"arrays/{s}_factors", "<f4", 2) for s in ("user", "item")
+        )
+        offset, bias = (
+            self.array(f"arrays/{side}_bias", "<f4") for side in ("user", "item")
+        )
         if "arrays/item_obscurity.npy" in self._files:  # a `RatingModel`
             discount = np.float32(self._about["parameters"]["popularity"])
             bias = bias - discount * self.array("arrays/item_obscurity", "<f4")
@@ -168,22 +197,41 @@ class _Model:
         )
         variance = noise.mean() + self.array("arrays/score_variance", "<f8", 0).item()
         scale = OrdinalScale(levels, cuts, (0, len(cuts) - 1))
-        return lambda scores: scale.expected(scores, variance).astype(np.float32, copy=False)
+        return lambda scores: scale.expected(scores, variance).astype(
+            np.float32, copy=False
+        )
 
-    def seen(self, users: NDArray[np.int64], n_items: int) -> tuple[Seen, NDArray[np.bool_]]:
+    def seen(
+        self, users: NDArray[np.int64], n_items: int
+    ) -> tuple[Seen, NDArray[np.bool_]]:
         """Return the items that some users have rated, and which items have no ratings."""
-        indptr, indices = self.array("ratings/indptr", "<i8"), self.array("ratings/indices", "<i4")
+        indptr, indices = (
+            self.array("ratings/indptr", "<i8"),
+            self.array("ratings/indices", "<i4"),
+        )
         starts, stops = indptr[users], indptr[users + 1]
-        if not (starts >= 0).all() or (starts > stops).any() or (stops > len(indices)).any():
+        if (
+            not (starts >= 0).all()
+            or (starts > stops).any()
+            or (stops > len(indices)).any()
+        ):
             raise DamageError("the ratings are not in rows")
         rated = [indices[start:stop] for start, stop in zip(starts, stops, strict=True)]
         own = np.concatenate(rated)
-        has_features = "item" in self._about["features"]  # otherwise all items have ratings
+        has_features = (
+            "item" in self._about["features"]
+        )  # otherwise all items have ratings
         looked_at = indices if has_features else own
         if looked_at.size and not 0 <= looked_at.min() <= looked_at.max() < n_items:
             raise DamageError("there are ratings of other items")
-        is_new = np.bincount(indices, minlength=n_items) == 0 if has_features else np.zeros(0, bool)
-        return Seen(np.arange(len(users)), np.cumsum([0, *map(len, rated)]), own), is_new
+        is_new = (
+            np.bincount(indices, minlength=n_items) == 0
+            if has_features
+            else np.zeros(0, bool)
+        )
+        return Seen(
+            np.arange(len(users)), np.cumsum([0, *map(len, rated)]), own
+        ), is_new
 
     def best(self, users: Sequence[str], n: int) -> Shortlist:
         """Return the n best items of each user."""
@@ -197,24 +245,34 @@ class _Model:
         if is_new.any() and not self.places_new:
             raise LookupError("items that are not recommended")
         limits: dict[str, Any] = {"sparse": form.sparse, "seen": seen}
-        found = top_k(form.users, form.items, n + 1, offset=form.offset, bias=form.bias, **limits)
+        found = top_k(
+            form.users, form.items, n + 1, offset=form.offset, bias=form.bias, **limits
+        )
         if not found.counts.any():
             raise LookupError("no items")
         is_found = np.arange(found.items.shape[1]) < found.counts[:, None]
         if (is_found[:, 1:] & (found.scores[:, 1:] == found.scores[:, :-1])).any():
             limits["ties"] = Ties(item_ids.hashes())
-            found = top_k(form.users, form.items, n, offset=form.offset, bias=form.bias, **limits)
+            found = top_k(
+                form.users, form.items, n, offset=form.offset, bias=form.bias, **limits
+            )
         rows, ranks = np.nonzero(is_found[:, :n])
         shown, scores = found.items[rows, ranks].tolist(), found.scores[rows, ranks]
         columns: dict[str, list[Any]] = {
             "user": [user_ids[place] for place in places[rows]],
             "item": [item_ids[place] for place in shown],
             "rank": (ranks + 1).tolist(),
-            "score": [*map(float, map(str, scores if form.link is None else form.link(scores)))],
+            "score": [
+                *map(
+                    float, map(str, scores if form.link is None else form.link(scores))
+                )
+            ],
         }
         if (title := self._about.get("title")) is not None:
             names = [each["name"] for each in self._about["columns"]["item_table"]]
-            known, titles = (self.column("item_table", each) for each in (0, names.index(title)))
+            known, titles = (
+                self.column("item_table", each) for each in (0, names.index(title))
+            )
             columns["title"] = [*_beside(columns["item"], shown, known, titles)]
         if is_new.any():
             columns["new"] = is_new[shown].tolist()

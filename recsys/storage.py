@@ -111,11 +111,21 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
         )
     saved.model._check_finite()
     arrays = {f"arrays/{key}": array for key, array in saved.model._arrays().items()}
-    rows = {key: getattr(ratings, key) for key in (*_ROWS, "levels", "seconds", "in_time_order")}
-    arrays |= {f"ratings/{key}": array for key, array in rows.items() if array is not None}
+    rows = {
+        key: getattr(ratings, key)
+        for key in (*_ROWS, "levels", "seconds", "in_time_order")
+    }
+    arrays |= {
+        f"ratings/{key}": array for key, array in rows.items() if array is not None
+    }
     if ratings.events is not None:
-        arrays |= {f"events/{key}": array for key, array in ratings.events.arrays().items()}
-    tables = {"users": ratings.users.values.to_frame(), "items": ratings.items.values.to_frame()}
+        arrays |= {
+            f"events/{key}": array for key, array in ratings.events.arrays().items()
+        }
+    tables = {
+        "users": ratings.users.values.to_frame(),
+        "items": ratings.items.values.to_frame(),
+    }
     of_features: dict[str, Features] = {}
     blocks: dict[schema.Side, list[schema.BlockEntry]] = {}
     for side in _SIDES:
@@ -127,8 +137,12 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
             state = encoder.state()
             blocks[side] = [schema.BlockEntry(**entry) for entry in state.entries]
             tables[f"{side}_levels"] = state.levels
-            parts = {name: getattr(features.matrix, name) for name in _ROWS} | state.components
-            arrays |= {f"{side}_features/{name}": array for name, array in parts.items()}
+            parts = {
+                name: getattr(features.matrix, name) for name in _ROWS
+            } | state.components
+            arrays |= {
+                f"{side}_features/{name}": array for name, array in parts.items()
+            }
     source = ratings.source
     about: dict[str, Any] = {
         "parameters": saved.model.get_params(),
@@ -148,7 +162,9 @@ def save_model(saved: Saved, path: str | Path, *, overwrite: bool = False) -> No
         "tag": known.tag,
     }
     with target_directory(path, MODEL, overwrite) as directory:
-        write_directory(directory, MODEL, name, arrays, tables, of_features, ratings, **about)
+        write_directory(
+            directory, MODEL, name, arrays, tables, of_features, ratings, **about
+        )
 
 
 @contextmanager
@@ -159,7 +175,10 @@ def target_directory(path: str | Path, form: Form, overwrite: bool) -> Iterator[
     ------
     ModelFileError, DataError
     """
-    path, noun = check_target(path, form, overwrite=overwrite), form.noun.rpartition(" ")[2]
+    path, noun = (
+        check_target(path, form, overwrite=overwrite),
+        form.noun.rpartition(" ")[2],
+    )
     try:
         with _complete(path, noun, ModelFileError, overwrite=overwrite) as directory:
             yield directory
@@ -176,7 +195,9 @@ def check_target(path: str | Path, form: Form, *, overwrite: bool) -> Path:
     """
     noun = form.noun.rpartition(" ")[2]
     if isinstance(place := located(os.fspath(path)), Location):
-        raise ModelFileError(f"The {noun} cannot be saved in {place}: it is not a path.")
+        raise ModelFileError(
+            f"The {noun} cannot be saved in {place}: it is not a path."
+        )
     path = resolved(path)
     target = Path(os.path.realpath(path))
     recover(target)
@@ -277,7 +298,9 @@ def _written(path: Path, array: NDArray[Any]) -> schema.FileEntry:
     mark = f"{zlib.crc32(np.ascontiguousarray(array).data):08x}"
     write_mark(path, mark)
     n_bytes = path.stat().st_size
-    return schema.FileEntry(sha256_of(path), n_bytes, array.dtype.str, array.shape, mark)
+    return schema.FileEntry(
+        sha256_of(path), n_bytes, array.dtype.str, array.shape, mark
+    )
 
 
 def _columns(
@@ -293,10 +316,15 @@ def _columns(
             entry = schema.ColumnEntry(series.name, kind)
             if (features := of_features.get(table)) is not None:
                 name = series.name
-                of_values, read_as = features.kinds.get(name), features.read_as.get(name)
+                of_values, read_as = (
+                    features.kinds.get(name),
+                    features.read_as.get(name),
+                )
                 entry = schema.ColumnEntry(name, kind, of_values, read_as)
             columns[table].append(entry)
-            arrays |= {f"{table}/{number}{suffix}": array for suffix, array in parts.items()}
+            arrays |= {
+                f"{table}/{number}{suffix}": array for suffix, array in parts.items()
+            }
     return columns, arrays
 
 
@@ -325,7 +353,10 @@ def encoded(series: pl.Series) -> tuple[schema.ColumnType, dict[str, NDArray[Any
         kind, series = "date", series.cast(pl.Int32)
     elif isinstance(series.dtype, pl.Datetime):
         kind, series = "datetime", series.dt.cast_time_unit("us").cast(pl.Int64)
-    if not (series.dtype.is_numeric() or series.dtype == pl.Boolean) or series.dtype.is_decimal():
+    if (
+        not (series.dtype.is_numeric() or series.dtype == pl.Boolean)
+        or series.dtype.is_decimal()
+    ):
         raise ModelFileError(
             f"The column {series.name!r} of the metadata cannot be saved: it has {series.dtype} "
             "values; texts, lists of texts, numbers, booleans and dates can be."
@@ -384,16 +415,25 @@ def _write_split(
         if ratings.implicit:
             column = COUNTS if reading.weight is None else reading.weight
             frame = frame.rename({"rating": column}, strict=False)
-        frame.write_csv(folder / name) if form == "csv" else frame.write_parquet(folder / name)
+        frame.write_csv(folder / name) if form == "csv" else frame.write_parquet(
+            folder / name
+        )
     check_columns(split.train, keep_columns)
-    train = with_columns(split.train, useful_columns(split.train, features, keep_columns))
+    train = with_columns(
+        split.train, useful_columns(split.train, features, keep_columns)
+    )
     for side in _SIDES:  # under names that `read_ratings` looks for next to ratings
         table = getattr(train, f"{side}_table")
         if table is not None:
             names.append(f"{side}s.parquet")
             table.frame.write_parquet(folder / names[-1])
-    counts = {name: getattr(split, name) for name in ("new_users", "new_items", "new_ratings")}
-    counts |= {f"{name}_ratings": p.n_ratings for name, p in zip(_PARTS, split.parts, strict=False)}
+    counts = {
+        name: getattr(split, name) for name in ("new_users", "new_items", "new_ratings")
+    }
+    counts |= {
+        f"{name}_ratings": p.n_ratings
+        for name, p in zip(_PARTS, split.parts, strict=False)
+    }
     manifest = schema.SplitManifest(
         package_version=recsys.__version__,
         method=split.method,
@@ -417,9 +457,13 @@ def check_split_target(path: str | Path, *, overwrite: bool) -> None:
     """
     target = Path(os.path.realpath(path))
     manifest = read_split_manifest(target) if target.is_dir() else None
-    names = [] if manifest is None else [SPLIT_MANIFEST, *manifest.files, *manifest.folds]
+    names = (
+        [] if manifest is None else [SPLIT_MANIFEST, *manifest.files, *manifest.folds]
+    )
     own = re.compile("|".join(map(re.escape, names)))
-    if problem := _obstacle(target, "saved split", manifest is not None, own, overwrite):
+    if problem := _obstacle(
+        target, "saved split", manifest is not None, own, overwrite
+    ):
         raise DataError(f"The split cannot be saved in {path}: {problem}")
 
 
@@ -435,14 +479,21 @@ def split_files(path: str | Path) -> dict[str, Path] | None:
     for entry in sorted(folder.iterdir()):
         stem, _, suffix = entry.name.partition(".")
         plain = suffix.removesuffix(".gz").removesuffix(".zst")
-        if stem in _PARTS and plain in _SUFFIXES and stem not in files and entry.is_file():
+        if (
+            stem in _PARTS
+            and plain in _SUFFIXES
+            and stem not in files
+            and entry.is_file()
+        ):
             files[stem] = entry
     return files if {"train", "test"} <= set(files) else None
 
 
 def is_split(path: str | Path) -> bool:
     """Return whether `path` is a directory with a split or with folds."""
-    return split_files(path) is not None or bool((m := read_split_manifest(path)) and m.folds)
+    return split_files(path) is not None or bool(
+        (m := read_split_manifest(path)) and m.folds
+    )
 
 
 def read_undisturbed(folder: Path, read: Callable[[Path], T]) -> T:
@@ -461,7 +512,10 @@ def read_undisturbed(folder: Path, read: Callable[[Path], T]) -> T:
         try:
             result = read(place)
         except (DataError, OSError):
-            if attempt == schema.ATTEMPTS or _state(Path(os.path.realpath(folder))) == state:
+            if (
+                attempt == schema.ATTEMPTS
+                or _state(Path(os.path.realpath(folder))) == state
+            ):
                 raise
         else:
             if attempt == schema.ATTEMPTS or _state(place) == state:
@@ -499,6 +553,8 @@ def read_split_manifest(path: str | Path) -> schema.SplitManifest | None:
             "put the file itself there."
         )
     try:
-        return schema.checked(schema.read_document(file), schema.SplitManifest, file.name)
+        return schema.checked(
+            schema.read_document(file), schema.SplitManifest, file.name
+        )
     except DamageError as error:
         raise DataError(f"{file} is damaged: {error}.") from None

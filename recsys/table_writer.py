@@ -32,7 +32,14 @@ import polars as pl
 
 from recsys.addresses import located
 from recsys.data.frames import FrameLike, to_polars
-from recsys.database import Address, Database, failures, open_database, parse_address, quoted
+from recsys.database import (
+    Address,
+    Database,
+    failures,
+    open_database,
+    parse_address,
+    quoted,
+)
 from recsys.errors import DataError
 
 IfExists: TypeAlias = Literal["fail", "replace", "append"]
@@ -106,9 +113,13 @@ def table_writer(address: Address, if_exists: IfExists = "fail") -> TableWriter:
         If the address does not name a table, or `if_exists` is unknown.
     """
     if not address.table:
-        raise DataError(f"{address} needs the name of a table: --table NAME, or ::NAME at its end.")
+        raise DataError(
+            f"{address} needs the name of a table: --table NAME, or ::NAME at its end."
+        )
     if if_exists not in ("fail", "replace", "append"):
-        raise DataError(f"if_exists must be fail, replace or append; got {if_exists!r}.")
+        raise DataError(
+            f"if_exists must be fail, replace or append; got {if_exists!r}."
+        )
     if address.kind == "postgresql":
         return _PostgreSQL(address, if_exists)
     return (_SQLite if address.kind == "sqlite" else _DuckDB)(address, if_exists)
@@ -168,11 +179,15 @@ class TableWriter(ABC):
             If the table lacks one of the columns, or the type of a column cannot be stored.
         """
         if not self._schema:
-            self._schema = {series.name: _stored(series, self.address) for series in frame}
+            self._schema = {
+                series.name: _stored(series, self.address) for series in frame
+            }
             self._types = {name: self._sql_type(t) for name, t in self._schema.items()}
             missing = [name for name in self._schema if name not in self._existing]
             self._keeps = bool(self._existing) and (
-                self.if_exists == "append" or self._is_built_on or not (missing or self._is_ours())
+                self.if_exists == "append"
+                or self._is_built_on
+                or not (missing or self._is_ours())
             )
             if self._keeps and missing:
                 raise DataError(
@@ -180,7 +195,9 @@ class TableWriter(ABC):
                     f"{missing[0]!r}; add it, or write to another table."
                 )
             self._create()
-        self._stage(frame.select(pl.col(name).cast(t) for name, t in self._schema.items()))
+        self._stage(
+            frame.select(pl.col(name).cast(t) for name, t in self._schema.items())
+        )
         self.rows += len(frame)
 
     def _is_ours(self) -> bool:
@@ -256,21 +273,42 @@ class _PostgreSQL(TableWriter):
         schema, _, name = self._table.rpartition(".")
         self._name = name
         literal = self._qualified(schema, self._name).replace("'", "''")
-        facts = database.rows(_FACTS.format(table=literal, schema=schema.replace("'", "''")))
+        facts = database.rows(
+            _FACTS.format(table=literal, schema=schema.replace("'", "''"))
+        )
         if not facts:
             raise DataError(f"{self.address}: there is no schema {schema!r}.")
-        (self._namespace, may_create, kind, may_insert, may_delete, may_drop, built_on), *_ = facts
+        (
+            (
+                self._namespace,
+                may_create,
+                kind,
+                may_insert,
+                may_delete,
+                may_drop,
+                built_on,
+            ),
+            *_,
+        ) = facts
         role = "the role of this connection may not"
         if kind is None and not may_create:
-            raise DataError(f"{self.address}: {role} create tables in {self._namespace}.")
+            raise DataError(
+                f"{self.address}: {role} create tables in {self._namespace}."
+            )
         if kind is not None and kind not in ("r", "p"):
-            raise DataError(f"{self.address} is not a table but a view; write to another name.")
+            raise DataError(
+                f"{self.address} is not a table but a view; write to another name."
+            )
         if kind and self.if_exists != "fail" and not may_insert:
             raise DataError(f"{self.address}: {role} insert rows.")
         if kind and self.if_exists == "replace" and not may_delete:
-            raise DataError(f"{self.address}: {role} delete rows, which replacing them needs.")
+            raise DataError(
+                f"{self.address}: {role} delete rows, which replacing them needs."
+            )
         self._is_built_on = built_on or not (may_drop and may_create)
-        self._existing = dict(database.rows(_COLUMNS.format(table=literal))) if kind else {}
+        self._existing = (
+            dict(database.rows(_COLUMNS.format(table=literal))) if kind else {}
+        )
         copied = database.rows(_CAN_BE_COPIED.format(table=literal)) if kind else []
         self._can_be_copied = bool(copied) and may_create
 
@@ -284,7 +322,9 @@ class _PostgreSQL(TableWriter):
     def _create(self) -> None:
         self._new = f"{self._name[:40]}__{os.urandom(4).hex()}"
         columns = self._definition()
-        self._is_alike = self._can_be_copied and self._types.items() <= self._existing.items()
+        self._is_alike = (
+            self._can_be_copied and self._types.items() <= self._existing.items()
+        )
         if self._keeps and self._is_alike and self.if_exists == "replace":
             self._keeps = False
             old = self._qualified(self._namespace, self._name)
@@ -296,7 +336,9 @@ class _PostgreSQL(TableWriter):
         self._cursor.execute(create)
 
     def _stage(self, frame: pl.DataFrame) -> None:
-        place = {"temporary": True} if self._keeps else {"db_schema_name": self._namespace}
+        place = (
+            {"temporary": True} if self._keeps else {"db_schema_name": self._namespace}
+        )
         self._cursor.adbc_ingest(self._new, frame, mode="append", **place)
 
     def _put_in_place(self) -> None:
@@ -305,12 +347,17 @@ class _PostgreSQL(TableWriter):
         steps = []
         if self._keeps:
             if self.if_exists == "replace":  # blocks other writers, but not readers
-                steps += [f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE", f"DELETE FROM {table}"]
+                steps += [
+                    f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE",
+                    f"DELETE FROM {table}",
+                ]
             names = ", ".join(map(quoted, self._schema))
             steps.append(f"INSERT INTO {table} ({names}) SELECT {names} FROM {new}")
         else:
             before, after = self._parts(new) if self._is_alike else ([], [])
-            replaces = self.if_exists == "replace"  # also a table that another has just created
+            replaces = (
+                self.if_exists == "replace"
+            )  # also a table that another has just created
             steps += [*before, f"DROP TABLE IF EXISTS {table}"] if replaces else []
             steps += [f"ALTER TABLE {new} RENAME TO {quoted(self._name)}", *after]
         for step in steps:
@@ -322,7 +369,9 @@ class _PostgreSQL(TableWriter):
         place = self._qualified(self._namespace, self._name)
         literal = place.replace("'", "''")
         before, after = [], []
-        for number, row in enumerate(self._database.rows(_INDEXES.format(table=literal))):
+        for number, row in enumerate(
+            self._database.rows(_INDEXES.format(table=literal))
+        ):
             name, is_unique, definition, constraint = row
             own = f"{self._new}_{number}"
             kind = "UNIQUE INDEX" if is_unique else "INDEX"
@@ -407,7 +456,9 @@ class _Embedded(TableWriter):
     def _open(self, held: ExitStack) -> None:
         path = self.address.path
         if not path.parent.is_dir():
-            raise DataError(f"Cannot write {path}: there is no directory {path.parent}.")
+            raise DataError(
+                f"Cannot write {path}: there is no directory {path.parent}."
+            )
         if path.exists() and not os.access(path, os.W_OK):
             raise DataError(f"Cannot write {path}: permission denied.")
         if path.exists():
@@ -437,8 +488,12 @@ class _SQLite(_Embedded):
         with closing(sqlite3.connect(uri, uri=True, timeout=_PATIENCE)) as connection:
             self._patiently(connection, "PRAGMA schema_version")
             if connection.execute(_SQLITE_VIEW, (table,)).fetchone():
-                raise DataError(f"{self.address} is not a table but a view; write to another name.")
-            columns = connection.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
+                raise DataError(
+                    f"{self.address} is not a table but a view; write to another name."
+                )
+            columns = connection.execute(
+                f"PRAGMA table_info({quoted(table)})"
+            ).fetchall()
             built_on = connection.execute(_SQLITE_BUILT_ON, {"name": table}).fetchone()
         return {name: kind for _, name, kind, *_ in columns}, built_on is not None
 
@@ -471,7 +526,9 @@ class _SQLite(_Embedded):
             self._patiently(self._rows, "BEGIN IMMEDIATE")
             for step in (*self._steps(table, create, "main.staging"), "COMMIT"):
                 self._rows.execute(step)
-        except BaseException:  # a full disk leaves a journal; reopening rolls the change back
+        except (
+            BaseException
+        ):  # a full disk leaves a journal; reopening rolls the change back
             self._rows.close()
             with suppress(sqlite3.Error), closing(sqlite3.connect(place)) as connection:
                 connection.execute("PRAGMA schema_version")
@@ -479,7 +536,9 @@ class _SQLite(_Embedded):
                 place.unlink()
             raise
 
-    def _patiently(self, connection: sqlite3.Connection, statement: str, *values: str) -> None:
+    def _patiently(
+        self, connection: sqlite3.Connection, statement: str, *values: str
+    ) -> None:
         """Execute a statement; say so before waiting for others that have locked the database."""
         for seconds in (_AT_ONCE, _PATIENCE):
             connection.execute(f"PRAGMA busy_timeout = {1000 * seconds:.0f}")
@@ -495,7 +554,9 @@ class _SQLite(_Embedded):
 
 _PATIENCE = 60.0  # seconds to wait for the lock of another process
 _AT_ONCE = 0.5  # seconds too short to report
-_SQLITE_VIEW = "SELECT 1 FROM sqlite_master WHERE type = 'view' AND lower(name) = lower(?)"
+_SQLITE_VIEW = (
+    "SELECT 1 FROM sqlite_master WHERE type = 'view' AND lower(name) = lower(?)"
+)
 _SQLITE_BUILT_ON = """
 SELECT 1 FROM sqlite_master
 WHERE (type IN ('index', 'trigger') AND lower(tbl_name) = lower(:name))
@@ -512,7 +573,9 @@ class _DuckDB(_Embedded):
         with open_database(self.address, write=True) as database:
             connection = database.connection
             if connection.execute(_DUCKDB_VIEW, given).fetchone():
-                raise DataError(f"{self.address} is not a table but a view; write to another name.")
+                raise DataError(
+                    f"{self.address} is not a table but a view; write to another name."
+                )
             columns = connection.execute(_DUCKDB_COLUMNS, given).fetchall()
             built_on = connection.execute(_DUCKDB_BUILT_ON, given).fetchone()
         return dict(columns), built_on is not None
@@ -520,7 +583,9 @@ class _DuckDB(_Embedded):
     def _create(self) -> None:
         from pyarrow import ipc
 
-        folder = self.address.path.resolve().parent  # the disk that needs the space anyway
+        folder = (
+            self.address.path.resolve().parent
+        )  # the disk that needs the space anyway
         self._file = self._held.enter_context(TemporaryFile(dir=folder))  # noqa: SIM115
         schema = pl.DataFrame(schema=self._schema).to_arrow().schema
         self._stream = self._held.enter_context(ipc.new_stream(self._file, schema))
@@ -559,7 +624,9 @@ _DUCKDB_COLUMNS = """
 SELECT column_name, data_type FROM duckdb_columns()
 WHERE schema_name = $schema AND table_name = $name ORDER BY column_index
 """
-_DUCKDB_VIEW = "SELECT 1 FROM duckdb_views() WHERE schema_name = $schema AND view_name = $name"
+_DUCKDB_VIEW = (
+    "SELECT 1 FROM duckdb_views() WHERE schema_name = $schema AND view_name = $name"
+)
 _DUCKDB_BUILT_ON = """
 SELECT 1 FROM duckdb_indexes() WHERE schema_name = $schema AND table_name = $name
 UNION ALL SELECT 1 FROM duckdb_constraints() WHERE schema_name = $schema AND table_name = $name

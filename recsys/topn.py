@@ -29,7 +29,9 @@ from recsys.models.factor_form import FactorForm
 
 Exclude = Callable[[Indices], tuple[Indices, NDArray[np.integer[Any]]]]
 
-_BLOCK_SCORES = 2**23  # scores of a block of users: 32 MB, and the same again for the partition
+_BLOCK_SCORES = (
+    2**23
+)  # scores of a block of users: 32 MB, and the same again for the partition
 _BLOCK_RESULTS = 2**20  # maximum number of results of a block of users
 _BLOCK_FACTORS = 2**23  # user factors of a block for the kernel: 32 MB
 _SAMPLE, _TOGETHER = 16, 4  # users of a timing trial: in total, and per search
@@ -69,12 +71,16 @@ class TopN:
     @classmethod
     def joined(cls, parts: Iterable[TopN]) -> TopN:
         """Concatenate several results."""
-        columns = zip(*((p.rows, p.items, p.ranks, p.scores) for p in parts), strict=True)
+        columns = zip(
+            *((p.rows, p.items, p.ranks, p.scores) for p in parts), strict=True
+        )
         return cls(*map(np.concatenate, columns))
 
     def take(self, which: NDArray[np.generic]) -> TopN:
         """Return some of the entries, given by a mask or by positions."""
-        return TopN(self.rows[which], self.items[which], self.ranks[which], self.scores[which])
+        return TopN(
+            self.rows[which], self.items[which], self.ranks[which], self.scores[which]
+        )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -134,7 +140,12 @@ def search_order(
     """
     users = np.linspace(0, n_users - 1, min(n_users, _SAMPLE)).astype(np.int64)
     form = scorer._factor_form(users)
-    if form is None or form.weight is not None or form.sparse is not None or not n_users:
+    if (
+        form is None
+        or form.weight is not None
+        or form.sparse is not None
+        or not n_users
+    ):
         return None
     typical = float(np.median(np.linalg.norm(form.users, axis=1)))
     order = item_order(form.items, form.bias, allowed=allowed, typical=typical)
@@ -142,7 +153,11 @@ def search_order(
     def seconds(tried: SearchOrder | None) -> float:
         start = time.perf_counter()
         for at in range(0, len(users), _TOGETHER):
-            next(top_n(scorer, users[at : at + _TOGETHER], 10, allowed=allowed, order=tried))
+            next(
+                top_n(
+                    scorer, users[at : at + _TOGETHER], 10, allowed=allowed, order=tried
+                )
+            )
         return time.perf_counter() - start
 
     times = [(seconds(None), seconds(order)) for _ in range(2)]
@@ -185,7 +200,9 @@ class KnownUsers:
     def best(self, users: Indices, n: int) -> Iterator[TopN]:
         """Find the n best items that each user has not rated."""
         popularity = getattr(self._scorer, "popularity", None)
-        if popularity != self._popularity:  # the parameter has changed, so the order is invalid
+        if (
+            popularity != self._popularity
+        ):  # the parameter has changed, so the order is invalid
             self._popularity, self._searches, self.order = popularity, 0, None
         self._searches += 1
         if self._searches == _PAYS_AFTER:
@@ -234,7 +251,9 @@ def select(
     chosen = losses < np.inf
     if n < losses.shape[1]:
         cut = np.partition(losses, n - 1, axis=1)[:, n - 1]
-        if error is not None:  # the n best are at most 2 * error below the approximate n-th
+        if (
+            error is not None
+        ):  # the n best are at most 2 * error below the approximate n-th
             cut = np.nextafter(cut + 2 * error, np.float32(np.inf))
         chosen &= losses <= np.where(np.isnan(cut), np.float32(np.inf), cut)[:, None]
     rows, items = np.divmod(np.flatnonzero(chosen), max(1, scores.shape[1]))
@@ -270,7 +289,9 @@ def _largest(
         cut = np.partition(losses, n - 1)[n - 1]
         kept[part] = losses < cut
         equal = part.start + np.flatnonzero(losses == cut)
-        places = items[equal] if ties is None else ties.places(rows[equal], items[equal])
+        places = (
+            items[equal] if ties is None else ties.places(rows[equal], items[equal])
+        )
         kept[equal[np.argsort(places)[: n - np.count_nonzero(kept[part])]]] = True
     return kept
 
@@ -302,7 +323,9 @@ class Cosine:
         self._inverse = inverse_lengths(vectors) if inverse is None else inverse
         self._queries = vectors if queries is None else queries
         self._scale = self._inverse if queries is None else inverse_lengths(queries)
-        self._confidence = np.ones(len(vectors), np.float32) if confidence is None else confidence
+        self._confidence = (
+            np.ones(len(vectors), np.float32) if confidence is None else confidence
+        )
 
     @property
     def n_items(self) -> int:  # noqa: D102
@@ -326,14 +349,22 @@ class Cosine:
     def _score_error(self, users: Indices) -> Floats:
         """Return a bound on the rounding of a cosine (as `FactorModel._score_error`)."""
         terms = self._vectors.shape[1] + 3
-        return np.full(len(users), 2 * terms * np.finfo(np.float32).eps, dtype=np.float32)
+        return np.full(
+            len(users), 2 * terms * np.finfo(np.float32).eps, dtype=np.float32
+        )
 
     def _factor_form(self, users: Indices) -> FactorForm | None:
         """Return queries and vectors, with factors that convert their products to cosines."""
-        if len(users) == 1:  # a product with one vector is faster than the kernel for many
+        if (
+            len(users) == 1
+        ):  # a product with one vector is faster than the kernel for many
             return None
         return FactorForm(
-            self._queries[users], self._vectors, self._scale[users], self._inverse, self._confidence
+            self._queries[users],
+            self._vectors,
+            self._scale[users],
+            self._inverse,
+            self._confidence,
         )
 
     @staticmethod
@@ -359,7 +390,11 @@ def _blocks(
 
     is_compiled = kernels.backend().name == "compiled"
     size = size_of_block(scorer.n_items, _BLOCK_SCORES)
-    if len(users) > size and is_compiled and (form := scorer._factor_form(users[:0])) is not None:
+    if (
+        len(users) > size
+        and is_compiled
+        and (form := scorer._factor_form(users[:0])) is not None
+    ):
         size = max(size, size_of_block(form.users.shape[1], _BLOCK_FACTORS))
     for start in range(0, max(1, len(users)), size):
         rows = slice(start, start + size)
@@ -369,13 +404,21 @@ def _blocks(
         if form is None:
             top = _by_scores(scorer, part, n, exclude, allowed, ties_of_part)
         else:
-            options: SearchOptions = {"allowed": allowed, "order": order, "ties": ties_of_part}
+            options: SearchOptions = {
+                "allowed": allowed,
+                "order": order,
+                "ties": ties_of_part,
+            }
             top = _by_factors(form, part, n, exclude, options)
         yield TopN(top.rows + start, top.items, top.ranks, top.scores)
 
 
 def _by_factors(
-    form: FactorForm, users: Indices, n: int, exclude: Exclude | None, options: SearchOptions
+    form: FactorForm,
+    users: Indices,
+    n: int,
+    exclude: Exclude | None,
+    options: SearchOptions,
 ) -> TopN:
     seen = None  # pairs to leave out, in the form of the kernel
     if isinstance(exclude, CsrPairs):
@@ -384,7 +427,9 @@ def _by_factors(
         rows, items = exclude(users)
         order = np.argsort(rows, kind="stable")
         indptr = np.searchsorted(rows[order], np.arange(len(users) + 1))
-        seen = kernels.Seen(np.arange(len(users)), indptr, items[order].astype(np.int32))
+        seen = kernels.Seen(
+            np.arange(len(users)), indptr, items[order].astype(np.int32)
+        )
     found = top_k(
         form.users,
         form.items,
@@ -442,7 +487,9 @@ def checked_scores(scorer: Scorer, users: Indices) -> NDArray[np.floating[Any]]:
             f"shape {shape}; got shape {scores.shape}."
         )
     if scores.dtype.kind not in "biuf":
-        raise DataError(f"The scores of the {name} model must be numbers; got {scores.dtype}.")
+        raise DataError(
+            f"The scores of the {name} model must be numbers; got {scores.dtype}."
+        )
     if scores.dtype not in (np.float32, np.float64):
         scores = scores.astype(np.float32 if scores.dtype.itemsize < 4 else np.float64)
     if not scores.flags.writeable:  # such as the result of np.broadcast_to

@@ -94,11 +94,17 @@ class Plan:
         elif change.n_removed:
             parts.append(f"{change.n_removed:,} removed")
         if change.n_late:
-            parts.append(f"{counted(change.n_late, 'event')} after the present time left out")
+            parts.append(
+                f"{counted(change.n_late, 'event')} after the present time left out"
+            )
         after = change.after
         if after.rule.half_life is not None and (n_faded := faded_users(after)):
             parts.append(faded_remark(n_faded, after.rule.half_life))
-        if change.n_added and after.rule.policy in ("mean", "sum") and after.seconds is None:
+        if (
+            change.n_added
+            and after.rule.policy in ("mean", "sum")
+            and after.seconds is None
+        ):
             parts.append("without times, a repeated event counts as a new one")
         parts += [remark for remark in (self.untimed, self.wider) if remark is not None]
         return ", ".join(parts)
@@ -123,7 +129,9 @@ def planned(
         old, new = like_old(new, old, origin.reading)
         wider = wider_range(new, old, recommender.training)
         reading |= {} if new.source is None else new.source.options
-        if recommender.ratings.implicit and not old.implicit:  # equal values are grades now
+        if (
+            recommender.ratings.implicit and not old.implicit
+        ):  # equal values are grades now
             reading |= {"feedback": "grades", "common": None}
     now = present(as_of)
     change = change_of(old, new, window=window, forget=forget, now=now)
@@ -154,7 +162,9 @@ def _source_name(ratings: Ratings, origin: Provenance) -> str:
     if ratings.source is not None:
         return ratings.source.name
     if origin.source is not None:
-        return origin.source.partition(": ")[0].removesuffix(", without forgotten users")
+        return origin.source.partition(": ")[0].removesuffix(
+            ", without forgotten users"
+        )
     return "ratings"
 
 
@@ -170,11 +180,15 @@ def updated(
 ) -> R:
     """Return a recommender with changed ratings; see `Recommender.update`."""
     start, origin = time.perf_counter(), recommender.provenance
-    plan = planned(recommender, new, window=window, forget=forget, refit=refit, as_of=as_of)
+    plan = planned(
+        recommender, new, window=window, forget=forget, refit=refit, as_of=as_of
+    )
     change, reading, aged, reason = plan.change, plan.reading, plan.aged, plan.reason
     if reason is None:
         result = type(recommender)(folded(recommender.model, change))
-        counts = _counts(recommender, change) | ({"aged": round(aged, 6)} if aged else {})
+        counts = _counts(recommender, change) | (
+            {"aged": round(aged, 6)} if aged else {}
+        )
         result._restored(change.after, recommender.training | counts)
         result.training["seconds"] = round(time.perf_counter() - start, 3)
         n_new, solved = change.n_new, (len(change.changed_users), len(change.outdated))
@@ -257,7 +271,9 @@ def reason_to_refit(
     if unable:
         return unable
     folded_before = recommender.training.get("folded", 0)
-    share = (folded_before + change.n_added + change.n_removed) / change.before.n_ratings
+    share = (
+        folded_before + change.n_added + change.n_removed
+    ) / change.before.n_ratings
     if share > _SHARE:
         return f"added and removed ratings are {share:.0%} of those of the last fit"
     if aged >= _HALVINGS:
@@ -296,7 +312,9 @@ def folded(model: Model, change: Change) -> Model:
     if isinstance(model, Blend):
         return model.with_parts([folded(part, change) for part in model.parts])
     if isinstance(model, HistoryModel):
-        return folded_in(model, "user", Histories.of(change.after), change.after.user_features)
+        return folded_in(
+            model, "user", Histories.of(change.after), change.after.user_features
+        )
     assert isinstance(model, FoldingModel)
     grown = _moved(model, change)
     ratings, outdated = change.after, change.outdated
@@ -304,11 +322,17 @@ def folded(model: Model, change: Change) -> Model:
     everyone = np.union1d(change.changed_users, raters.indices)
     if not model.predicts_ratings and (len(outdated) or (change.items < 0).any()):
         everyone = np.arange(ratings.n_users)  # for whom all items count, rated or not
-    passes = [("user", change.changed_users), ("item", outdated)] if len(outdated) else []
+    passes = (
+        [("user", change.changed_users), ("item", outdated)] if len(outdated) else []
+    )
     for side, rows in (*passes, ("user", everyone)):
         if not len(rows):
             continue
-        if side == "item" and isinstance(grown, FactorModel) and not model.predicts_ratings:
+        if (
+            side == "item"
+            and isinstance(grown, FactorModel)
+            and not model.predicts_ratings
+        ):
             # Who has new items only would leave them, and be left, at zero: the mean user instead.
             vectors = grown.user_factors
             nothing = ~vectors[change.changed_users].any(axis=1)
@@ -317,7 +341,12 @@ def folded(model: Model, change: Change) -> Model:
         if known is not None:
             known = replace(known, matrix=known.matrix[rows])
         if side == "user":
-            arrays = ratings.indptr, ratings.indices, cast(Any, ratings.data), ratings.seconds
+            arrays = (
+                ratings.indptr,
+                ratings.indices,
+                cast(Any, ratings.data),
+                ratings.seconds,
+            )
             coded = Histories(*arrays).take(rows)
             own = replace(coded, values=Values(coded.values, ratings.levels).at())
         else:
@@ -344,7 +373,9 @@ def _raters(ratings: Ratings, items: Indices) -> Histories:
 def _moved(model: Model, change: Change) -> Model:
     """Return a copy of a model with users and items at new indices, with zeros for new ones."""
     rows: dict[str, Indices] = {}
-    moves = zip(("user", "item"), (change.users, change.items), change.after.shape, strict=True)
+    moves = zip(
+        ("user", "item"), (change.users, change.items), change.after.shape, strict=True
+    )
     for side, places, size in moves:
         rows[side] = np.full(size, -1)
         rows[side][places[places >= 0]] = np.flatnonzero(places >= 0)

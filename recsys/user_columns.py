@@ -79,7 +79,9 @@ def useful_columns(
 
 def _divided(table: Features, wanted: set[str]) -> SavedColumns:
     saved = tuple(name for name in table.kinds if name in wanted)
-    return SavedColumns(saved, tuple(name for name in table.kinds if name not in wanted))
+    return SavedColumns(
+        saved, tuple(name for name in table.kinds if name not in wanted)
+    )
 
 
 def with_columns(ratings: Ratings, columns: SavedColumns | None) -> Ratings:
@@ -97,8 +99,15 @@ def named_in(condition: str, ratings: Ratings) -> list[str]:
     table = ratings.user_table
     if table is None:
         return []
-    words = {word.casefold() for word in re.findall(r'"[^"]+"|\w+', _TEXT.sub(" ", condition))}
-    return [name for name in table.kinds if {name.casefold(), f'"{name.casefold()}"'} & words]
+    words = {
+        word.casefold()
+        for word in re.findall(r'"[^"]+"|\w+', _TEXT.sub(" ", condition))
+    }
+    return [
+        name
+        for name in table.kinds
+        if {name.casefold(), f'"{name.casefold()}"'} & words
+    ]
 
 
 def check_columns(ratings: Ratings, named: Iterable[str]) -> None:

@@ -80,7 +80,11 @@ class WantedUsers:
     """
 
     def __init__(
-        self, users: Collection[Any], column: str | None = None, *, are_integers: bool = False
+        self,
+        users: Collection[Any],
+        column: str | None = None,
+        *,
+        are_integers: bool = False,
     ) -> None:
         self._are_integers = are_integers
         plain = (self.plain(user) for user in users)
@@ -188,7 +192,11 @@ def erase_users(path: str | Path, wanted: WantedUsers) -> LogSearch:
 
 
 def _erase(
-    stream: BinaryIO, wanted: WantedUsers, search: LogSearch, *, only_complete: bool = False
+    stream: BinaryIO,
+    wanted: WantedUsers,
+    search: LogSearch,
+    *,
+    only_complete: bool = False,
 ) -> None:
     for place, line in _lines_of(stream, wanted, search, only_complete=only_complete):
         stream.seek(place)
@@ -218,7 +226,11 @@ def _log(path: str | Path) -> Path:
 
 
 def _lines_of(
-    stream: BinaryIO, wanted: WantedUsers, search: LogSearch, *, only_complete: bool = False
+    stream: BinaryIO,
+    wanted: WantedUsers,
+    search: LogSearch,
+    *,
+    only_complete: bool = False,
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the place of each further line that names some users, and the line.
 

@@ -25,7 +25,13 @@ from recsys.atomic import exclusive, flush, move_link, unfinished_file
 from recsys.data.ids import Ids
 from recsys.errors import DataError, ModelFileError, RecsysError
 from recsys.evaluation.results import Evaluation
-from recsys.saved_arrays import MANIFEST, MODEL_FORMAT, DamageError, SavedDirectory, resolved
+from recsys.saved_arrays import (
+    MANIFEST,
+    MODEL_FORMAT,
+    DamageError,
+    SavedDirectory,
+    resolved,
+)
 from recsys.schema import load_model, read_manifest
 
 LATEST = "latest"
@@ -89,12 +95,16 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
         raise DataError(f"There is no directory {place}.")
     names = [path.name for path in _saved_in(place) if path.name != LATEST]
     if not names:
-        raise DataError(f"{place} has no saved models; `recsys fit --out {place}/NAME` makes one.")
+        raise DataError(
+            f"{place} has no saved models; `recsys fit --out {place}/NAME` makes one."
+        )
     link = _latest(place)
     manifests = {name: read_manifest(place / name) for name in names}
     name_of = {manifest.version: name for name, manifest in manifests.items()}
     rows: list[dict[str, Any]] = []
-    for name, found in sorted(manifests.items(), key=lambda pair: (pair[1].created, pair[0])):
+    for name, found in sorted(
+        manifests.items(), key=lambda pair: (pair[1].created, pair[0])
+    ):
         last = next(reversed(measured(place / name)), None)
         rows.append(
             {
@@ -110,7 +120,11 @@ def list_versions(directory: str | Path) -> pl.DataFrame:
                 "fingerprint": found.fingerprint,
                 "test": last.test if last else None,
                 "measured": last.time if last else None,
-                **({metric: value for metric, (value, *_) in last.metrics.items()} if last else {}),
+                **(
+                    {metric: value for metric, (value, *_) in last.metrics.items()}
+                    if last
+                    else {}
+                ),
             }
         )
     metrics = dict.fromkeys(key for row in rows for key in row if key not in _FACTS)
@@ -199,12 +213,17 @@ def record(model: str | Path, found: Evaluation, label: str, test: str) -> bool:
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         ratings=found.counts["test_ratings"],
         users=found.counts["users_evaluated"],
-        metrics={row["metric"]: (row["value"], row["low"], row["high"]) for row in rows},
+        metrics={
+            row["metric"]: (row["value"], row["low"], row["high"]) for row in rows
+        },
     )
     directory = Path(os.path.realpath(resolved(model)))
     target = directory / schema.MEASURED
     try:
-        with exclusive(directory, lambda: None), unfinished_file(target) as (new, stream):
+        with (
+            exclusive(directory, lambda: None),
+            unfinished_file(target) as (new, stream),
+        ):
             everything = MeasuredFile(measured=[*measured(directory), entry][-_KEPT:])
             stream.write(schema.to_json(everything))
             stream.close()
@@ -265,7 +284,11 @@ def _shown(path: Path, place: Path) -> Path:
 def _directories(directory: Path) -> list[Path]:
     """Return the directories in a directory that can be read, without hidden ones."""
     try:
-        return [path for path in directory.iterdir() if path.is_dir() and path.name[:1] != "."]
+        return [
+            path
+            for path in directory.iterdir()
+            if path.is_dir() and path.name[:1] != "."
+        ]
     except OSError:
         return []
 
@@ -278,5 +301,7 @@ def _user_ids(path: Path) -> list[pl.Series]:
     ModelFileError
     """
     if schema.format_of(path) != MODEL_FORMAT:
-        return [load_model(path).ratings.users.values]  # of the Spark engine, or an error
+        return [
+            load_model(path).ratings.users.values
+        ]  # of the Spark engine, or an error
     return schema.read_user_ids(path)

@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_NAMES = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+)
 
 
 def program() -> str | None:
     """Return the path of the browser; CHROMIUM names one elsewhere."""
-    return next(filter(None, map(shutil.which, (os.environ.get("CHROMIUM", ""), *_NAMES))), None)
+    return next(
+        filter(None, map(shutil.which, (os.environ.get("CHROMIUM", ""), *_NAMES))), None
+    )
 
 
 def why_no_chromium() -> str | None:

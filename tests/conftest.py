@@ -96,7 +96,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByUnit(LoadFileScheduling):
         _split_scope = staticmethod(unit_of)
 
-    config.option.loadscopereorder = False  # the order of the tests is that of the units
+    config.option.loadscopereorder = (
+        False  # the order of the tests is that of the units
+    )
     return ByUnit(config, log)
 
 
@@ -109,8 +111,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say at the end that tests were skipped for want of a database server or a browser."""
-    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
-    reasons = {"PostgreSQL": private.why_no_postgres(), "a browser": chromium.why_no_chromium()}
+    skipped = [
+        str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())
+    ]
+    reasons = {
+        "PostgreSQL": private.why_no_postgres(),
+        "a browser": chromium.why_no_chromium(),
+    }
     for needed, reason in reasons.items():
         if reason and (n := sum(reason in text for text in skipped)):
             line = f"tests that need {needed} were skipped: {n}; {reason}"

@@ -99,10 +99,16 @@ def server(*settings: str) -> Iterator[Server]:
         # Not pipes: the server inherits them, and they would stay open as long as it runs.
         with (folder / "output").open("wb") as output:
             streams = {"stdout": output, "stderr": output}
-            code = subprocess.call(command, cwd=folder, env=environment, **streams, **keywords)
+            code = subprocess.call(
+                command, cwd=folder, env=environment, **streams, **keywords
+            )
         if code:
-            said = [folder / name for name in ("output", "log") if (folder / name).exists()]
-            texts = [path.read_text(encoding="utf-8", errors="replace") for path in said]
+            said = [
+                folder / name for name in ("output", "log") if (folder / name).exists()
+            ]
+            texts = [
+                path.read_text(encoding="utf-8", errors="replace") for path in said
+            ]
             raise RuntimeError("\n".join([f"{program} failed:", *texts]))
 
     try:
@@ -117,11 +123,28 @@ def server(*settings: str) -> Iterator[Server]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        chosen = ["shared_buffers=16MB", "max_wal_size=4GB", "full_page_writes=off", *settings]
+        chosen = [
+            "shared_buffers=16MB",
+            "max_wal_size=4GB",
+            "full_page_writes=off",
+            *settings,
+        ]
         given = "".join(f" -c {setting}" for setting in chosen)
         options = f"-F -p {port} -h localhost -k ''{given}"
         log = str(folder / "log")
-        run("pg_ctl", "-D", str(data), "-w", "-s", "-l", log, "-o", options, "start", **account)
+        run(
+            "pg_ctl",
+            "-D",
+            str(data),
+            "-w",
+            "-s",
+            "-l",
+            log,
+            "-o",
+            options,
+            "start",
+            **account,
+        )
         try:
             run("createdb", "-h", "localhost", "-p", str(port), "-U", USER, DATABASE)
             yield Server(port, folder)

@@ -67,12 +67,18 @@ class Application:
     def get(self, target: str, headers: Mapping[str, str] | None = None) -> Reply:
         return self.call("GET", target, headers=headers)
 
-    def post(self, target: str, body: Any, headers: Mapping[str, str] | None = None) -> Reply:
+    def post(
+        self, target: str, body: Any, headers: Mapping[str, str] | None = None
+    ) -> Reply:
         named = {"content-type": "application/json", **(headers or {})}
         return self.call("POST", target, encoded(body), named)
 
     def call(
-        self, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
     ) -> Reply:
         return self._runner.run(self.request(method, target, body, headers))
 
@@ -80,16 +86,25 @@ class Application:
         """Return the answers to requests that arrive at the same time."""
 
         async def all_of_them() -> list[Reply]:
-            return await asyncio.gather(*(self.request("GET", target) for target in targets))
+            return await asyncio.gather(
+                *(self.request("GET", target) for target in targets)
+            )
 
         return self._runner.run(all_of_them())
 
     async def request(
-        self, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
     ) -> Reply:
         path, _, query = target.partition("?")
         raw = quote(path, safe="/%~:@!$&'()*+,;=-._").encode()
-        named = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+        named = [
+            (name.lower().encode(), value.encode())
+            for name, value in (headers or {}).items()
+        ]
         if body:
             named.append((b"content-length", str(len(body)).encode()))
         scope = {
@@ -123,15 +138,27 @@ class Application:
                 raise
         start = sent[0]
         found = {name.decode(): value.decode() for name, value in start["headers"]}
-        return Reply(start["status"], found, b"".join(m.get("body", b"") for m in sent[1:]))
+        return Reply(
+            start["status"], found, b"".join(m.get("body", b"") for m in sent[1:])
+        )
 
 
 class Command:
     """`recsys serve` in a process of its own, on a port of its own."""
 
     def __init__(self, *arguments: str | Path, **settings: Any) -> None:
-        words = [sys.executable, "-m", "recsys", "serve", *map(str, arguments), "--port", "0"]
-        self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, **settings)
+        words = [
+            sys.executable,
+            "-m",
+            "recsys",
+            "serve",
+            *map(str, arguments),
+            "--port",
+            "0",
+        ]
+        self.process = subprocess.Popen(
+            words, stderr=subprocess.PIPE, text=True, **settings
+        )
         assert self.process.stderr is not None
         self.lines: list[str] = []
         for line in self.process.stderr:
@@ -172,11 +199,16 @@ class Command:
     def workers(self) -> list[int]:
         """Return the processes that serve, where there are several."""
         listed = subprocess.run(
-            ["ps", "-e", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+            ["ps", "-e", "-o", "pid=,ppid=,args="],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         rows = (line.split(None, 2) for line in listed.splitlines())
         own = str(self.process.pid)
-        return [int(row[0]) for row in rows if row[1] == own and "tracker" not in row[2]]
+        return [
+            int(row[0]) for row in rows if row[1] == own and "tracker" not in row[2]
+        ]
 
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
@@ -184,7 +216,9 @@ class Command:
     def get(self, target: str, headers: Mapping[str, str] | None = None) -> Reply:
         return self.call("GET", target, headers=headers)
 
-    def post(self, target: str, body: Any, headers: Mapping[str, str] | None = None) -> Reply:
+    def post(
+        self, target: str, body: Any, headers: Mapping[str, str] | None = None
+    ) -> Reply:
         return self.call("POST", target, encoded(body), headers)
 
     def call(
@@ -199,7 +233,11 @@ class Command:
             named = {"content-type": "application/json", **(headers or {})}
             connection.request(method, target, body, named)
             found = connection.getresponse()
-            return Reply(found.status, {k.lower(): v for k, v in found.getheaders()}, found.read())
+            return Reply(
+                found.status,
+                {k.lower(): v for k, v in found.getheaders()},
+                found.read(),
+            )
         finally:
             connection.close()
 
@@ -209,7 +247,9 @@ def limited_file_size(most: int) -> Any:
     import resource
 
     def limit() -> None:
-        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # modules would be compiled to half a file
+        os.environ["PYTHONDONTWRITEBYTECODE"] = (
+            "1"  # modules would be compiled to half a file
+        )
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 

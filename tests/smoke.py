@@ -63,16 +63,22 @@ def try_out(name: str, programs: Path, version: str, folder: Path) -> None:
 
 
 def run(command: list[str | Path], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, stdout=subprocess.PIPE, text=True, check=False
+    )
     if done.returncode:
-        sys.exit(f"`{' '.join(map(str, command))}` failed with exit code {done.returncode}.")
+        sys.exit(
+            f"`{' '.join(map(str, command))}` failed with exit code {done.returncode}."
+        )
     return done.stdout
 
 
 def main() -> None:
     if not sys.argv[1:]:
         sys.exit(__doc__)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     for name in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as folder:
             if name == "--installed":

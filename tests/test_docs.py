@@ -34,7 +34,9 @@ NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
 
 def tool(name: str, folder: Path = DOCS) -> ModuleType:
     """Import a script of a folder that is no package."""
-    spec = importlib.util.spec_from_file_location(f"{folder.name}_{name}", folder / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(
+        f"{folder.name}_{name}", folder / f"{name}.py"
+    )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -54,19 +56,27 @@ def without_noise(command: str, text: str) -> str:
     """Drop bars and seconds (` in 0.3 s`), and what `recsys evaluate` says on time and memory."""
     text = re.sub(r"[█-▏]|(?<= in )[\d.]+(?= s\b)", "", text)
     text = re.sub(r"(?<=[a-z]@)[0-9a-f]{8}\b", "", text)  # checksums of models
-    text = re.sub(r"\b20\d\d-\d\d-\d\d \d\d:\d\d\b(?!:)", "", text)  # when a model was made
+    text = re.sub(
+        r"\b20\d\d-\d\d-\d\d \d\d:\d\d\b(?!:)", "", text
+    )  # when a model was made
     if command.startswith("recsys evaluate"):
         costs = ("fit, ", "recommend, ", "memory, ")
-        return "\n".join(line for line in text.splitlines() if not line.startswith(costs))
+        return "\n".join(
+            line for line in text.splitlines() if not line.startswith(costs)
+        )
     return text
 
 
 def assert_same(command: str, shown: str, printed: str) -> None:
     shown, printed = (without_noise(command, text) for text in (shown, printed))
-    words = [re.sub("─+", "─", NUMBER.sub("#", text)).split() for text in (shown, printed)]
+    words = [
+        re.sub("─+", "─", NUMBER.sub("#", text)).split() for text in (shown, printed)
+    ]
     assert words[0] == words[1], command
     numbers = [[float(x) for x in NUMBER.findall(text)] for text in (shown, printed)]
-    assert numbers[0] == pytest.approx(numbers[1], abs=5e-3), command  # kernels round differently
+    assert numbers[0] == pytest.approx(numbers[1], abs=5e-3), (
+        command
+    )  # kernels round differently
 
 
 @pytest.fixture
@@ -146,7 +156,9 @@ def test_every_command_line_is_run(page):
     """A line that starts with `recsys` stands in a console block, or in the reference."""
     assert len(re.findall(r"^\$ ", text_of(page), re.M)) == len(console.examples(page))
     if page not in (reference.PAGE, ON_A_CLUSTER):
-        assert not re.findall(r"^\s*(?:\$\s*)?recsys [a-z]+ .*$", outside_console(page), re.M)
+        assert not re.findall(
+            r"^\s*(?:\$\s*)?recsys [a-z]+ .*$", outside_console(page), re.M
+        )
 
 
 def outside_console(page: Path) -> str:
@@ -170,13 +182,19 @@ def test_commands_in_prose_have_verbs_and_options_that_exist(page):
             found = verb.get_command(click.Context(verb), names.pop(0))
             assert found is not None, line
             verb = found
-        known = {name for option in verb.params for name in [*option.opts, *option.secondary_opts]}
+        known = {
+            name
+            for option in verb.params
+            for name in [*option.opts, *option.secondary_opts]
+        }
         asked = {name.split("=")[0] for name in names if re.match(r"-{1,2}[a-z]", name)}
         assert asked <= known | {"--help", "-h"}, line
 
 
 def test_the_reference_of_the_command_is_its_help():
-    assert text_of(reference.PAGE) == reference.reference(), "Run: python docs/reference.py"
+    assert text_of(reference.PAGE) == reference.reference(), (
+        "Run: python docs/reference.py"
+    )
 
 
 def test_every_model_is_described():
@@ -187,7 +205,9 @@ def test_every_model_is_described():
 
 def generated_pages() -> set[str]:
     """Return the pages that docs/hooks.py makes when the site is built."""
-    notebooks = {f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb")}
+    notebooks = {
+        f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb")
+    }
     return notebooks | {"reference/lowrank.md", "reference/recsys.md", "results.md"}
 
 
@@ -219,13 +239,19 @@ def local_links(page: Path) -> Iterator[tuple[str, str]]:
 
 def test_the_comparison_takes_its_figures_from_the_results():
     page = text_of(DOCS / "compared.md")
-    taken = re.findall(r"^\[Results: (.*)\]\(\.\./benchmarks/RESULTS\.md\)$", page, re.M)
+    taken = re.findall(
+        r"^\[Results: (.*)\]\(\.\./benchmarks/RESULTS\.md\)$", page, re.M
+    )
     assert len(taken) >= 3
     assert set(taken) <= set(re.findall(r"^## (.*)$", text_of(RESULTS), re.M))
-    assert not re.findall(r"\d+(?:\.\d+)|\d+ ?%|\d+ times", page)  # no figure is typed in
+    assert not re.findall(
+        r"\d+(?:\.\d+)|\d+ ?%|\d+ times", page
+    )  # no figure is typed in
 
 
-@pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [README, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem
+)
 def test_make_targets_exist(page):
     names = re.findall(r"^([a-z][a-z -]*):", text_of(ROOT / "Makefile"), re.M)
     targets = {target for name in names for target in name.split()}
@@ -239,7 +265,9 @@ def test_the_reference_has_all_public_modules():
 
 
 def test_the_changelog_begins_with_the_version():
-    version = re.search(r'^version = "(.*)"$', text_of(ROOT / "pyproject.toml"), re.M)[1]
+    version = re.search(r'^version = "(.*)"$', text_of(ROOT / "pyproject.toml"), re.M)[
+        1
+    ]
     headings = re.findall(r"^## (.*)$", text_of(ROOT / "CHANGELOG.md"), re.M)
     released = [heading for heading in headings if heading != "Unreleased"]
     assert re.fullmatch(rf"{re.escape(version)} - \d{{4}}-\d\d-\d\d", released[0])
@@ -272,8 +300,15 @@ def test_pictures_are_drawn_from_the_tables():
     assert {"als", "bayes", "SVD++", "BiasedMF"} <= named
     figure = pictures.draw_svd(pictures.table(text_of(RESULTS), pictures.SVD))
     assert [axes.get_title() for axes in figure.axes] == ["float32", "float64"]
-    head = "| ratings | " + " | ".join(pictures.STAGES) + " | peak GB | peak bytes per rating |"
-    body = ["| 1,000 | 1 | 2 | 3 | 4 | 5 | 0.5 | 9 |", "| 2,000 | 1 | 2 | 3 | 4 | 5 | 0.6 | 9 |"]
+    head = (
+        "| ratings | "
+        + " | ".join(pictures.STAGES)
+        + " | peak GB | peak bytes per rating |"
+    )
+    body = [
+        "| 1,000 | 1 | 2 | 3 | 4 | 5 | 0.5 | 9 |",
+        "| 2,000 | 1 | 2 | 3 | 4 | 5 | 0.6 | 9 |",
+    ]
     text = "\n".join([f"## {pictures.SCALE}", "", head, "|---|", *body])
     times = pictures.draw_scale(pictures.table(text, pictures.SCALE)).axes[0]
     assert [list(line.get_ydata()) for line in times.get_lines()][-1] == [15, 15]

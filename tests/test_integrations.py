@@ -20,7 +20,10 @@ from recsys.cli.main import cli
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "howto" / "integrations.md"
 BLOCK = re.compile(r"```(\w+)\n# (\w+): (\S+)\n(.*?)```", re.DOTALL)
-BLOCKS = {name: (language, text) for language, _, name, text in BLOCK.findall(PAGE.read_text())}
+BLOCKS = {
+    name: (language, text)
+    for language, _, name, text in BLOCK.findall(PAGE.read_text())
+}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +63,9 @@ def test_fastapi_by_hand(models, tmp_path, monkeypatch):
     assert len(first["items"]) == 2
     answer = client.get("/recommend/none")
     assert (answer.status_code, answer.json()["error"][:12]) == (404, "Unknown user")
-    assert client.get("/recommend/1089", params={"where": "price < 3"}).status_code == 400
+    assert (
+        client.get("/recommend/1089", params={"where": "price < 3"}).status_code == 400
+    )
     (models / "latest").unlink()
     (models / "latest").symlink_to("two")
     assert client.get("/recommend/1089").json()["model"].startswith("als@")
@@ -90,7 +95,9 @@ def test_airflow_tasks_are_command_lines(tmp_path):
     for line in names["STEPS"].values():
         _, *words = shlex.split(line.replace("{{ ds }}", "2025-06-09"))
         result = CliRunner().invoke(cli, words)
-        assert result.exit_code == 1, result.output  # there is no such database, or model
+        assert result.exit_code == 1, (
+            result.output
+        )  # there is no such database, or model
         assert "Usage" not in result.output
 
 
@@ -131,7 +138,9 @@ def test_prometheus_reads_what_the_service_counts():
 def test_gauges_of_a_monitored_model(models, tmp_path):
     new = tmp_path / "new.csv"
     new.write_text("user,item,rating\n1,10,4.5\n99999,10,3\n")
-    result = CliRunner().invoke(cli, ["monitor", str(models / "one"), str(new), "--json"])
+    result = CliRunner().invoke(
+        cli, ["monitor", str(models / "one"), str(new), "--json"]
+    )
     (tmp_path / "day.json").write_text(result.stdout)
     assert json.loads(result.stdout)["values"]["unknown_users"]["value"] == 0.5
     write = program("gauges.py", tmp_path)["write_gauges"]

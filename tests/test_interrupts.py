@@ -22,7 +22,9 @@ import recsys
 from recsys import Ratings, Recommender
 from recsys.lsi import LSI
 
-TIMES = int(os.environ.get("RECSYS_INTERRUPTS", "0"))  # turns with each signal; 0: one signal
+TIMES = int(
+    os.environ.get("RECSYS_INTERRUPTS", "0")
+)  # turns with each signal; 0: one signal
 FRAME = pl.DataFrame(
     {
         "user": [user for user in range(200) for _ in range(20)],
@@ -31,7 +33,8 @@ FRAME = pl.DataFrame(
     }
 )
 WORDS = [
-    (f"word{i}", f"thing{i % 13}", f"salt{i % 101}", f"more{i * 31 % 997}") for i in range(400)
+    (f"word{i}", f"thing{i % 13}", f"salt{i % 101}", f"more{i * 31 % 997}")
+    for i in range(400)
 ]
 COMMANDS = {
     "fit": "fit ratings.csv --model als --out new --force",
@@ -60,7 +63,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def started(args: list[str], folder: Path) -> AbstractContextManager[subprocess.Popen[str]]:
+def started(
+    args: list[str], folder: Path
+) -> AbstractContextManager[subprocess.Popen[str]]:
     return running(
         sys.executable,
         *args,
@@ -80,7 +85,9 @@ def finished(args: str, folder: Path) -> tuple[int, str]:
     return process.returncode, said
 
 
-def stopped(args: str, folder: Path, number: int, after: float, aimed: bool) -> tuple[int, str]:
+def stopped(
+    args: str, folder: Path, number: int, after: float, aimed: bool
+) -> tuple[int, str]:
     """Start the command, signal it after some seconds; return exit code and messages.
 
     If `aimed`, the signal comes a moment after something unfinished has appeared.
@@ -123,17 +130,25 @@ def test_nothing_half_written_is_taken_for_whole(verb: str, folder: Path) -> Non
     assert finished(args, folder) == (0, "")
     lasts = time.monotonic() - begun
     targets = [folder / name for name in TARGETS[verb]]
-    first = {target: check_whole(target) for target in targets if target.name != "study"}
+    first = {
+        target: check_whole(target) for target in targets if target.name != "study"
+    }
     seen: Counter[str] = Counter()
     both = [signal.SIGINT, signal.SIGKILL]
     one = both[list(COMMANDS).index(verb) % 2 :][:1]
     for turn, number in enumerate(both * TIMES or one):
-        if verb == "tune" or rng.random() < 0.3:  # else there is an old one to be replaced
+        if (
+            verb == "tune" or rng.random() < 0.3
+        ):  # else there is an old one to be replaced
             for target in targets:
-                shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+                shutil.rmtree(target) if target.is_dir() else target.unlink(
+                    missing_ok=True
+                )
         before = set(hidden(folder))
         aimed = verb != "tune" and not before and (turn // 2) % 2 == 0
-        code, said = stopped(args, folder, number, rng.uniform(0.3, 1.05) * lasts, aimed)
+        code, said = stopped(
+            args, folder, number, rng.uniform(0.3, 1.05) * lasts, aimed
+        )
         assert code in (0, 130, -number), said
         # Python says a traceback of its own if the signal comes before the command has begun.
         assert "Traceback" not in said or "cli.run()" not in said, said
@@ -154,7 +169,9 @@ def test_nothing_half_written_is_taken_for_whole(verb: str, folder: Path) -> Non
         assert {target: check_whole(target) for target in first} == first
     visible = {each.name for each in folder.iterdir()}
     # A run that SIGKILL ends within a write of optuna leaves its lock, which expires.
-    assert visible <= {"ratings.csv", "texts.txt", "old", "study.lock"}.union(*TARGETS.values())
+    assert visible <= {"ratings.csv", "texts.txt", "old", "study.lock"}.union(
+        *TARGETS.values()
+    )
 
 
 def test_an_interrupt_while_the_command_is_loaded_is_one_line() -> None:

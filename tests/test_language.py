@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PLACES = ("lowrank/**/*", "recsys/**/*", "docs/**/*", "notebooks/*", "benchmarks/*", "data/*", "*")
+PLACES = (
+    "lowrank/**/*",
+    "recsys/**/*",
+    "docs/**/*",
+    "notebooks/*",
+    "benchmarks/*",
+    "data/*",
+    "*",
+)
 KINDS = {".py", ".pyi", ".cpp", ".hpp", ".md", ".ipynb", ".toml", ".j2", ".html"}
 FILES = sorted(
     {path for place in PLACES for path in ROOT.glob(place) if path.suffix in KINDS}
@@ -34,7 +42,8 @@ WORDS = {
     r"numbers? that (is|are) none": "not finite",
 }
 PATTERN = re.compile(
-    "|".join(rf"(?P<w{place}>\b(?:{word})\b)" for place, word in enumerate(WORDS)), re.IGNORECASE
+    "|".join(rf"(?P<w{place}>\b(?:{word})\b)" for place, word in enumerate(WORDS)),
+    re.IGNORECASE,
 )
 OPENING = re.compile(r'"""(What|Whether|That|Who|Whose|How much|How many) ')
 
@@ -58,10 +67,16 @@ def findings(text: str) -> Iterator[str]:
 
 
 def test_words_are_those_of_the_field():
-    found = [f"{path.relative_to(ROOT)}:{each}" for path in FILES for each in findings(prose(path))]
+    found = [
+        f"{path.relative_to(ROOT)}:{each}"
+        for path in FILES
+        for each in findings(prose(path))
+    ]
     assert not found, f"{len(found)} places:\n" + "\n".join(found)
 
 
 def test_a_word_of_the_list_is_found():
-    assert list(findings("One contact")) == ["1: 'contact'; better: interaction: One contact"]
+    assert list(findings("One contact")) == [
+        "1: 'contact'; better: interaction: One contact"
+    ]
     assert not list(findings("There is no such file, and no longer a model."))

@@ -51,7 +51,9 @@ def run(source: str) -> int:
 
 
 def test_they_are_numbered():
-    assert [path.name[:2] for path in NOTEBOOKS] == [f"{i}_" for i in range(1, len(NOTEBOOKS) + 1)]
+    assert [path.name[:2] for path in NOTEBOOKS] == [
+        f"{i}_" for i in range(1, len(NOTEBOOKS) + 1)
+    ]
 
 
 @each_notebook
@@ -69,9 +71,13 @@ def test_outputs_have_nothing_of_one_run_or_machine(path):
         assert output["output_type"] in ("stream", "display_data", "execute_result")
         assert output.get("name", "stdout") == "stdout"
         assert not output.get("execution_count")
-        texts = {k: v for k, v in output.get("data", output).items() if k != "image/png"}
+        texts = {
+            k: v for k, v in output.get("data", output).items() if k != "image/png"
+        }
         shown = "".join("".join(text) for text in texts.values() if text)
-        assert not re.search(r"/(home|root|tmp|usr|work)\b|0x[0-9a-f]{6}|\d s\b|seconds", shown)
+        assert not re.search(
+            r"/(home|root|tmp|usr|work)\b|0x[0-9a-f]{6}|\d s\b|seconds", shown
+        )
 
 
 @each_notebook
@@ -90,7 +96,9 @@ def test_prints_what_it_is_kept_with(path, tmp_path, monkeypatch, capsys):
     """Where this fails: python docs/notebooks.py. It draws as well, without a warning."""
     monkeypatch.chdir(tmp_path)
     assert run(code(path)) > 0
-    kept = "".join("".join(output["text"]) for output in outputs(path) if "text" in output)
+    kept = "".join(
+        "".join(output["text"]) for output in outputs(path) if "text" in output
+    )
     printed = capsys.readouterr().out
     assert NUMBER.sub("#", printed).split() == NUMBER.sub("#", kept).split()
     numbers = [[float(x) for x in NUMBER.findall(text)] for text in (printed, kept)]
@@ -101,7 +109,13 @@ def test_a_run_writes_what_a_reader_needs(tmp_path):
     tool = runpy.run_path(str(FOLDER.parent / "docs" / "notebooks.py"))
     lines = ["%matplotlib inline", "import os", "from matplotlib import pyplot as plt"]
     lines += ["print(1)", "print(2)", "plt.plot([1, 2])", "plt.show()", "object()"]
-    cell = {"cell_type": "code", "execution_count": 3, "id": "a", "metadata": {}, "outputs": []}
+    cell = {
+        "cell_type": "code",
+        "execution_count": 3,
+        "id": "a",
+        "metadata": {},
+        "outputs": [],
+    }
     cell["source"] = "\n".join(lines)
     document = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     path = tmp_path / "n.ipynb"

@@ -9,7 +9,9 @@ import postgres as private
 
 def psql(uri: str, sql: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [str(private.programs() / "psql"), "-X", "-A", "-t", "-c", sql, uri]
-    return subprocess.run(command, capture_output=True, text=True, env=environment or None)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment or None
+    )
 
 
 def test_the_server_listens_on_this_machine_and_wants_the_password(postgres_server):
@@ -19,5 +21,7 @@ def test_the_server_listens_on_this_machine_and_wants_the_password(postgres_serv
     wrong = psql(uri.replace(private.PASSWORD, "guess"), "SELECT 1")
     assert wrong.returncode == 2
     assert "password authentication failed" in wrong.stderr
-    found = psql("postgresql://shop@localhost/shop", "SELECT current_database()", **settings)
+    found = psql(
+        "postgresql://shop@localhost/shop", "SELECT current_database()", **settings
+    )
     assert found.stdout == "shop\n"

@@ -38,7 +38,9 @@ def lines_of(package: str) -> Iterator[str]:
         found = getattr(module, name)
         yield f"{package}.{name}{signature(found)}"
         if inspect.isclass(found):
-            members = {each for base in found.__mro__ if is_ours(base) for each in vars(base)}
+            members = {
+                each for base in found.__mro__ if is_ours(base) for each in vars(base)
+            }
             for member in sorted(each for each in members if not each.startswith("_")):
                 if getattr(found, member, None) is not None:
                     value = inspect.getattr_static(found, member)
@@ -52,7 +54,9 @@ def is_ours(cls: type) -> bool:
 def signature(found: object) -> str:
     """Return parameters and defaults, without types."""
     found = getattr(found, "__func__", found)
-    if not callable(found) or (inspect.isclass(found) and issubclass(found, BaseException)):
+    if not callable(found) or (
+        inspect.isclass(found) and issubclass(found, BaseException)
+    ):
         return ""
     try:
         parameters = inspect.signature(found).parameters.values()
@@ -62,7 +66,10 @@ def signature(found: object) -> str:
 
 
 def test_the_public_api_is_the_one_that_is_listed():
-    listed, found = LISTING.read_text(encoding="utf-8").splitlines(), listing().splitlines()
+    listed, found = (
+        LISTING.read_text(encoding="utf-8").splitlines(),
+        listing().splitlines(),
+    )
     gone, new = sorted(set(listed) - set(found)), sorted(set(found) - set(listed))
     assert (gone, new) == ([], []), "If that is meant: python tests/test_public_api.py"
 
@@ -77,7 +84,9 @@ def test_a_package_lists_its_public_names_and_nothing_else(package):
 
 def test_the_import_loads_no_numpy():
     code = "import sys, recsys; print('numpy' in sys.modules, 'polars' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["False", "False"]
 
 

@@ -51,7 +51,9 @@ SERVICE = {
 def instructions() -> list[tuple[str, str]]:
     """Return the instructions of the Dockerfile with their arguments, continued lines joined."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    lines = [
+        line for line in text.splitlines() if line.strip() and not line.startswith("#")
+    ]
     joined = re.sub(r"\\\n", " ", "\n".join(lines))
     pairs = (line.partition(" ")[::2] for line in joined.splitlines())
     return [(name, " ".join(rest.split())) for name, rest in pairs]
@@ -84,7 +86,10 @@ def stages() -> dict[str, tuple[str, list[tuple[str, str]]]]:
 
 @pytest.mark.parametrize(
     ("kind", "slim", "copied"),
-    [("full", "full", "/opt/recsys /opt/recsys"), ("service", "service /service", "/service /")],
+    [
+        ("full", "full", "/opt/recsys /opt/recsys"),
+        ("service", "service /service", "/service /"),
+    ],
 )
 def test_images_have_no_compiler_and_no_rights(kind, slim, copied):
     image, own = stages()[kind]
@@ -115,12 +120,21 @@ def test_what_is_copied_is_there_and_reaches_the_builder():
         for source in [word for word in rest.split()[:-1] if not word.startswith("--")]:
             assert (ROOT / source).exists(), source
             assert any(fnmatch.fnmatch(source, each) for each in allowed), source
-    built = {"pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "lowrank", "recsys"}
+    built = {
+        "pyproject.toml",
+        "CMakeLists.txt",
+        "README.md",
+        "LICENSE",
+        "lowrank",
+        "recsys",
+    }
     assert built <= set(allowed)
 
 
 def test_extras_of_the_image_exist():
-    extras = next(rest for name, rest in instructions() if name == "ARG").partition("=")[2]
+    extras = next(rest for name, rest in instructions() if name == "ARG").partition(
+        "="
+    )[2]
     assert set(extras.split(",")) <= set(PROJECT["project"]["optional-dependencies"])
 
 
@@ -128,7 +142,10 @@ def test_extras_of_the_image_exist():
 def test_what_the_image_runs_is_valid_shell(tmp_path):
     scripts = [rest for name, rest in instructions() if name == "RUN"]
     assert len(scripts) >= 3
-    for script in [*scripts, (ROOT / "deploy" / "nightly.sh").read_text(encoding="utf-8")]:
+    for script in [
+        *scripts,
+        (ROOT / "deploy" / "nightly.sh").read_text(encoding="utf-8"),
+    ]:
         subprocess.run(["sh", "-n"], input=script, text=True, check=True)
 
 
@@ -183,7 +200,9 @@ def test_the_commands_of_the_compose_file_are_ours():
     for kind in ("nightly", "service"):
         assert COMPOSE["services"][kind]["build"]["target"] in stages()
     script = (ROOT / "deploy" / "nightly.sh").read_text(encoding="utf-8")
-    assert set(nightly["environment"]) - {"PGPASSWORD"} <= set(re.findall(r"\b[A-Z]+\b", script))
+    assert set(nightly["environment"]) - {"PGPASSWORD"} <= set(
+        re.findall(r"\b[A-Z]+\b", script)
+    )
 
 
 # deploy/nightly.sh
@@ -199,34 +218,54 @@ def events(last: str, n_users: int = 60, days: int = 30) -> pl.DataFrame:
             likes = (user + item) % 2 == 0
             time = now - rng.random() * days * 86400 + 1
             rows.append((user, int(item), 4.0 + likes if likes else 1.0, int(time)))
-    return pl.DataFrame(rows, schema=["user_id", "item_id", "rating", "time"], orient="row")
+    return pl.DataFrame(
+        rows, schema=["user_id", "item_id", "rating", "time"], orient="row"
+    )
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="it is for the image, whose date is GNU's")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="it is for the image, whose date is GNU's"
+)
 def test_two_nights(tmp_path):
     programs = tmp_path / "bin"
     programs.mkdir()
     wrapper = programs / "recsys"
-    wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m recsys "$@"\n')
+    wrapper.write_text(
+        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m recsys "$@"\n'
+    )
     wrapper.chmod(0o755)
     (tmp_path / "models").mkdir()
     events("now").write_csv(tmp_path / "ratings.csv")
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("RECSYS_")},
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("RECSYS_")
+        },
         **{"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
-        **{"RATINGS": "ratings.csv", "MODELS": "models", "FIT": "--model als --factors 4"},
+        **{
+            "RATINGS": "ratings.csv",
+            "MODELS": "models",
+            "FIT": "--model als --factors 4",
+        },
     }
 
     def night(**changes: str) -> subprocess.CompletedProcess[str]:
         command = ["sh", str(ROOT / "deploy" / "nightly.sh")]
         options = {"cwd": tmp_path, "env": environment | changes, "text": True}
-        return subprocess.run(command, capture_output=True, check=False, timeout=60, **options)
+        return subprocess.run(
+            command, capture_output=True, check=False, timeout=60, **options
+        )
 
     def versions() -> list[str]:
-        return sorted(each.name for each in (tmp_path / "models").iterdir() if each.is_dir())
+        return sorted(
+            each.name for each in (tmp_path / "models").iterdir() if each.is_dir()
+        )
 
     # Of a model of the ratings until two days ago, nothing is known of yesterday's.
-    early = events("then").filter(pl.col("time") < datetime.now(UTC).timestamp() - 3 * 86400)
+    early = events("then").filter(
+        pl.col("time") < datetime.now(UTC).timestamp() - 3 * 86400
+    )
     early.write_csv(tmp_path / "early.csv")
     first = night(RATINGS="early.csv")
     assert first.returncode == 0, first.stderr
@@ -251,24 +290,36 @@ def test_two_nights(tmp_path):
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_are_whole(path):
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert {"name", True, "permissions", "jobs"} <= set(document)  # True: `on`, in YAML 1.1
+    assert {"name", True, "permissions", "jobs"} <= set(
+        document
+    )  # True: `on`, in YAML 1.1
     for name, job in document["jobs"].items():
         assert "runs-on" in job, name
         for step in job["steps"]:
             assert ("uses" in step) != ("run" in step), (name, step)
             if "uses" in step:
                 assert re.fullmatch(r"[\w.-]+/[\w.-]+@[\w./-]+", step["uses"])
-            for script in re.findall(r"\b(?:tests|benchmarks|docs)/\w+\.py", step.get("run", "")):
+            for script in re.findall(
+                r"\b(?:tests|benchmarks|docs)/\w+\.py", step.get("run", "")
+            ):
                 assert (ROOT / script).exists()
         for needed in job.get("needs", []):
             assert needed in document["jobs"]
 
 
 def test_the_tests_run_on_all_systems_and_versions():
-    document = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8"))
+    document = yaml.safe_load(
+        (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8")
+    )
     matrix = document["jobs"]["tests"]["strategy"]["matrix"]
-    assert {system.partition("-")[0] for system in matrix["os"]} == {"ubuntu", "macos", "windows"}
-    supported = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["project"]["classifiers"]))
+    assert {system.partition("-")[0] for system in matrix["os"]} == {
+        "ubuntu",
+        "macos",
+        "windows",
+    }
+    supported = re.findall(
+        r"Python :: (3\.\d+)", " ".join(PROJECT["project"]["classifiers"])
+    )
     assert matrix["python"] == supported
 
 

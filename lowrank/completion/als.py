@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 Known: TypeAlias = "csr_array | CodedMatrix"
 """Matrix whose stored entries are the known ones."""
 
-_BIAS_DAMPING = 5.0  # a row with this many entries gets half of its mean deviation as bias
+_BIAS_DAMPING = (
+    5.0  # a row with this many entries gets half of its mean deviation as bias
+)
 _BIAS_ROUNDS = 20
 _START_ROUNDS = 2  # rounds of alternating bias fits before the first sweep
 # Steps and extra directions of the subspace iteration for the starting factors, which takes about
@@ -87,7 +89,10 @@ class Biases(NamedTuple):
         column_weights = None
         if weights is not None:
             column_weights = _transposed_weights(by_row, weights, m)
-        sides = (by_row, m, weights), (by_column or transposed(by_row, m), n, column_weights)
+        sides = (
+            (by_row, m, weights),
+            (by_column or transposed(by_row, m), n, column_weights),
+        )
         sums, totals, known = [], [], []
         for side, length, side_weights in sides:
             ones = np.ones((length, 1), dtype)
@@ -149,7 +154,9 @@ class _Side:
         dtype = entries.dtype
         counts = _row_weights(entries, weights)
         # Rows without entries count as rows with one, so that no penalty is zero.
-        power_of_count = np.where(counts > 0, counts, 1).astype(dtype) ** dtype.type(power)
+        power_of_count = np.where(counts > 0, counts, 1).astype(dtype) ** dtype.type(
+            power
+        )
         return cls(
             entries=entries,
             factors=kernels.aligned_zeros((len(counts), k), dtype),
@@ -181,7 +188,9 @@ class _Side:
         squares = np.einsum("ij,ij->i", self.factors, self.factors, dtype=np.float64)
         total = float((squares * self.penalty).sum())
         if self.bias_penalty is not None:
-            total += float((self.bias.astype(np.float64) ** 2 * self.bias_penalty).sum())
+            total += float(
+                (self.bias.astype(np.float64) ** 2 * self.bias_penalty).sum()
+            )
         return total
 
     def mean_residual(self) -> float:
@@ -325,7 +334,9 @@ def als_sweeps(
 def moments(X: Known, weights: Floats | None = None) -> tuple[float, float]:
     """Return the mean and the standard deviation of the known entries."""
     if weights is not None:
-        values = (X.arrays.data if isinstance(X, CodedMatrix) else X.data).astype(np.float64)
+        values = (X.arrays.data if isinstance(X, CodedMatrix) else X.data).astype(
+            np.float64
+        )
         mean = float(np.average(values, weights=weights.astype(np.float64)))
         squares = np.average((values - mean) ** 2, weights=weights.astype(np.float64))
         return mean, math.sqrt(squares)
@@ -387,7 +398,9 @@ def _checked_weights(weights: Floats, X: Known) -> Floats:
             f"weights must be finite and not negative; got {weights[bad[0]]} at entry {bad[0]}."
         )
     if not weights.any():
-        raise ArgumentError("weights must have at least one positive number; all are 0.")
+        raise ArgumentError(
+            "weights must have at least one positive number; all are 0."
+        )
     return np.ascontiguousarray(weights, X.dtype)
 
 
@@ -398,7 +411,9 @@ def _with_values(entries: Stored, function: Callable[[Floats], Floats]) -> Store
     return entries._replace(data=function(entries.data))
 
 
-def check_problem(X: Known, k: int, *, link_penalty: float = 0.0, **penalties: float) -> None:
+def check_problem(
+    X: Known, k: int, *, link_penalty: float = 0.0, **penalties: float
+) -> None:
     """Check the arguments that all fits share.
 
     Raises
@@ -452,7 +467,9 @@ def biased_start(
     if weights is not None:
         R = _multiplied(R, weights)
     options: dict[str, Any] = {"steps": _START_STEPS, "extra": _START_EXTRA}
-    V, s = leading_directions(R, m, k, transpose=turned, random_state=random_state, **options)
+    V, s = leading_directions(
+        R, m, k, transpose=turned, random_state=random_state, **options
+    )
     V *= np.sqrt(s)
     if nonnegative:
         V = dominant_parts(V)
@@ -507,5 +524,9 @@ def solve_rows(
         nonnegative=nonnegative,
     )
     with kernels.at_most(threads):
-        rows.solve(np.ascontiguousarray(column_factors), np.ascontiguousarray(column_bias), mean)
+        rows.solve(
+            np.ascontiguousarray(column_factors),
+            np.ascontiguousarray(column_bias),
+            mean,
+        )
     return rows.factors, rows.bias

@@ -31,9 +31,14 @@ _START_WIDTH = 2.0  # variances of the first prior, relative to the shrinkage ta
 # Starting noise variance, relative to that of the entries. From a larger one, a fit to few entries
 # may end with factors of zero.
 _START_NOISE = 0.2
-_NOISES = 0.3, 2.0  # range of the calibrated noise variance, relative to that of the posterior
+_NOISES = (
+    0.3,
+    2.0,
+)  # range of the calibrated noise variance, relative to that of the posterior
 _NOISE_ERROR = 0.05  # relative tolerance of the calibrated noise variance
-_QUICK_STEPS = 3  # updates of the means alone between sweeps that also update covariances
+_QUICK_STEPS = (
+    3  # updates of the means alone between sweeps that also update covariances
+)
 
 
 def shrinkage_target(d: int, variance: float) -> NDArray[np.float64]:
@@ -54,7 +59,9 @@ def predictive_variance(rows: Posterior, columns: Posterior) -> Floats:
     :math:`z = (m, 1)` and :math:`w = (a, 1)`.
     """
     i, j = np.triu_indices(rows.mean.shape[1])
-    twice = np.where(i < j, 2, 1).astype(rows.mean.dtype)  # off-diagonal entries are stored once
+    twice = np.where(i < j, 2, 1).astype(
+        rows.mean.dtype
+    )  # off-diagonal entries are stored once
     w, z = rows.mean.copy(), columns.mean.copy()
     w[:, -1] = z[:, -1] = 1
     variance: Floats = np.einsum("np,np->n", rows.covariance, z[:, i] * z[:, j] * twice)
@@ -80,7 +87,11 @@ def leverages(
 
 
 def calibrated_noise(
-    values: Floats, scores: Floats, spread: Floats, noise: float, scale: OrdinalScale | None
+    values: Floats,
+    scores: Floats,
+    spread: Floats,
+    noise: float,
+    scale: OrdinalScale | None,
 ) -> float:
     """Return the noise variance that maximises the likelihood of held-out entries.
 
@@ -202,7 +213,10 @@ def variational_sweeps(
     with kernels.at_most(threads):
         variance = float(X.data.var(dtype=np.float64)) or 1.0
         target = shrinkage_target(k + 1, variance)
-        scale, noise = OrdinalScale.of(X.data) if ordinal else None, _START_NOISE * variance
+        scale, noise = (
+            OrdinalScale.of(X.data) if ordinal else None,
+            _START_NOISE * variance,
+        )
         if start is None:
             mean, *sides = _fresh_sides(X, target, count_power, random_state, *links)
         else:
@@ -225,7 +239,9 @@ def variational_sweeps(
         with kernels.at_most(threads):
             for step in range(quick):
                 for side, other in ((rows, columns), (columns, rows)):
-                    side.solve(other, mean, temperature * targets.noise, only_means=True)
+                    side.solve(
+                        other, mean, temperature * targets.noise, only_means=True
+                    )
                     side.fit_prior()
                 if step % 2 == 0:
                     targets.update(rows, columns, mean)
@@ -239,7 +255,9 @@ def variational_sweeps(
         yield VariationalSweep(
             *state,
             noise_variance=targets.noise,
-            free_energy=rows.free_energy() + columns.free_energy() + targets.free_energy,
+            free_energy=rows.free_energy()
+            + columns.free_energy()
+            + targets.free_energy,
             rmse=targets.rmse,
             observed=targets.observed(),
         )
@@ -256,14 +274,21 @@ def _fresh_sides(
     d = len(target)
     start = biased_start(X, d - 1, random_state=random_state)
     precision = np.diag(1 / (_START_WIDTH * target)).astype(X.dtype)
-    prior = RowPrior(np.zeros(d, X.dtype), precision, np.zeros((0, d), X.dtype), count_power)
+    prior = RowPrior(
+        np.zeros(d, X.dtype), precision, np.zeros((0, d), X.dtype), count_power
+    )
     rows, columns = VariationalSide.pair(X, prior, prior, *links)
     for side in (rows, columns):
-        side.prior = replace(side.prior, precision=precision / X.dtype.type(side.typical))
+        side.prior = replace(
+            side.prior, precision=precision / X.dtype.type(side.typical)
+        )
         cells = np.zeros((len(side.weight), d * (d + 1) // 2), X.dtype)
         side.vectors = replace(side.vectors, covariance=cells)
     columns.vectors.mean[:] = np.column_stack([start.column_factors, start.column_bias])
-    rows.covariance_sums = np.zeros_like(rows.vectors.covariance), columns.vectors.covariance
+    rows.covariance_sums = (
+        np.zeros_like(rows.vectors.covariance),
+        columns.vectors.covariance,
+    )
     return start.mean, rows, columns
 
 
@@ -271,14 +296,18 @@ def _fresh_sides(
 class VariationalSide(Side):
     """The rows (or columns) of a fit, with Gaussian posteriors and a prior that is learned."""
 
-    target: Floats = field(init=False)  # variances that the prior covariance is shrunk to
+    target: Floats = field(
+        init=False
+    )  # variances that the prior covariance is shrunk to
     log_dets: float = field(init=False, default=0.0)
 
     def fit_vectors(self, other: Side, mean: float, noise: float) -> float:
         """Update the posterior; return the expected sum of squared errors."""
         result = self.solve(other, mean, noise)
         n_seen, d = np.count_nonzero(self.seen), len(self.prior.mean)
-        self.log_dets = n_seen * d * math.log(noise) - float(result.log_det[self.seen].sum())
+        self.log_dets = n_seen * d * math.log(noise) - float(
+            result.log_det[self.seen].sum()
+        )
         vectors = self.vectors.mean
         from_prior = self.weighted_dots(vectors, vectors - 2 * self.prior_means)
         precision = self.prior.precision.astype(np.float64)
@@ -304,12 +333,16 @@ class VariationalSide(Side):
         d, n_seen = len(mean), np.count_nonzero(self.seen)
         scatter += d * np.diag(self.target)
         precision = np.linalg.inv(scatter / (n_seen + d)).astype(self.data.dtype)
-        self.prior = replace(self.with_mean(mean), precision=(precision + precision.T) / 2)
+        self.prior = replace(
+            self.with_mean(mean), precision=(precision + precision.T) / 2
+        )
 
     def summed_covariance(self) -> NDArray[np.float64]:
         """Return the weighted sum of the covariances of rows with entries."""
         packed = kernels.coefficients(self.vectors.covariance, self.weight[:, None])
-        summed: NDArray[np.float64] = unpack(packed.T.astype(np.float64), len(self.prior.mean))[0]
+        summed: NDArray[np.float64] = unpack(
+            packed.T.astype(np.float64), len(self.prior.mean)
+        )[0]
         return summed
 
     def free_energy(self) -> float:

@@ -30,7 +30,9 @@ N_SLOPES = 32  # maximum number of directions of the features
 # Steps of expectation maximisation for the penalties of the map. More steps raise the evidence, but
 # rank held-out rows worse.
 _MAP_STEPS = 3
-_SLOPE_STEPS = 10  # steps of expectation maximisation for the distribution of the slopes
+_SLOPE_STEPS = (
+    10  # steps of expectation maximisation for the distribution of the slopes
+)
 _RANGE_STEPS = 6  # steps of subspace iteration for the directions
 
 
@@ -62,7 +64,9 @@ class ColdMap:
         return factors
 
 
-def mean_covariance(vectors: Posterior, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+def mean_covariance(
+    vectors: Posterior, counts: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """Return the mean covariance of vectors, weighted as in `fit_cold_map`."""
     d = vectors.mean.shape[1]
     if not vectors.covariance.shape[1]:
@@ -85,12 +89,19 @@ def fit_cold_map(
     """
     dtype, d = vectors.dtype, vectors.shape[1]
     weight = np.sqrt(counts).astype(dtype)
-    weight *= weight.sum() / (weight @ weight)  # their sum is the effective number of rows
-    total, ridge = float(weight.sum(dtype=np.float64)), FeatureRidge.of(features, weight, d)
+    weight *= weight.sum() / (
+        weight @ weight
+    )  # their sum is the effective number of rows
+    total, ridge = (
+        float(weight.sum(dtype=np.float64)),
+        FeatureRidge.of(features, weight, d),
+    )
     uncertain = np.zeros((d, d)) if covariance is None else total * covariance
     for _ in range(_MAP_STEPS):
         off = vectors - ridge.fit(vectors)
-        mean = (np.einsum("i,ij->j", weight, off, dtype=np.float64) / total).astype(dtype)
+        mean = (np.einsum("i,ij->j", weight, off, dtype=np.float64) / total).astype(
+            dtype
+        )
         off = (off - mean) * np.sqrt(weight)[:, None]
         scatter = kernels.coefficients(off, off) + uncertain + ridge.scatter()
         scatter += np.diag(np.diag(scatter) / total + np.finfo(dtype).tiny)
@@ -100,7 +111,9 @@ def fit_cold_map(
     return ColdMap(mean - centre @ C, expected.astype(dtype), C, ridge.drawn(), centre)
 
 
-def main_directions(features: GroupedFeatures, counts: NDArray[np.int64], dtype: Any) -> Floats:
+def main_directions(
+    features: GroupedFeatures, counts: NDArray[np.int64], dtype: Any
+) -> Floats:
     """Return the directions of largest variance over entries, scaled to a total variance of 1.
 
     The result has shape (n_features, r).
@@ -108,7 +121,9 @@ def main_directions(features: GroupedFeatures, counts: NDArray[np.int64], dtype:
     weight = (counts / max(1, counts.sum())).astype(dtype)[:, None]
     design, rng = FeatureDesign.of(features, weight[:, 0]), np.random.default_rng(0)
     r = min(N_SLOPES, design.n_features)
-    Q = rng.standard_normal((design.n_features, min(r + 8, design.n_features))).astype(dtype)
+    Q = rng.standard_normal((design.n_features, min(r + 8, design.n_features))).astype(
+        dtype
+    )
     with kernels.one_blas_thread():
         for _ in range(_RANGE_STEPS):
             Q = design.backward(weight * design.forward(Q))
@@ -132,7 +147,9 @@ class Slopes(NamedTuple):
     def of(self, entries: kernels.CsrArrays, directions: Floats) -> Floats:
         """Return the slopes of columns given their residuals, shape (n, r + 1)."""
         columns = Posterior.exactly(_with_bias(directions))
-        return posterior_rows(entries, columns, self.prior, mean=0.0, noise=self.noise).mean
+        return posterior_rows(
+            entries, columns, self.prior, mean=0.0, noise=self.noise
+        ).mean
 
 
 def fit_slopes(residuals: kernels.CsrArrays, directions: Floats) -> Slopes:
@@ -141,7 +158,9 @@ def fit_slopes(residuals: kernels.CsrArrays, directions: Floats) -> Slopes:
 
     d, dtype = directions.shape[1] + 1, residuals.dtype
     shape = len(residuals.indptr) - 1, len(directions)
-    X = sparse.csr_array((residuals.data, residuals.indices, residuals.indptr), shape=shape)
+    X = sparse.csr_array(
+        (residuals.data, residuals.indices, residuals.indptr), shape=shape
+    )
     variance = float(residuals.data.var(dtype=np.float64)) or 1.0
     target = shrinkage_target(d, variance)
     none = np.zeros((0, d), dtype)
@@ -149,7 +168,9 @@ def fit_slopes(residuals: kernels.CsrArrays, directions: Floats) -> Slopes:
     rows, columns = VariationalSide.pair(X, prior, prior, 0.0)
     width, noise = d * (d + 1) // 2, variance
     rows.target = target
-    columns.vectors = Posterior(_with_bias(directions), np.zeros((len(directions), width), dtype))
+    columns.vectors = Posterior(
+        _with_bias(directions), np.zeros((len(directions), width), dtype)
+    )
     for _ in range(_SLOPE_STEPS):
         noise = rows.fit_vectors(columns, 0.0, noise) / X.nnz
         rows.fit_prior()

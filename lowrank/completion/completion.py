@@ -22,8 +22,18 @@ from lowrank.completion.nuclear_norm import (
     soft_impute,
     soft_impute_path,
 )
-from lowrank.completion.observed import Entries, hold_out, observed_entries, root_mean_square
-from lowrank.errors import ArgumentError, ArgumentTypeError, check_choice, check_positive
+from lowrank.completion.observed import (
+    Entries,
+    hold_out,
+    observed_entries,
+    root_mean_square,
+)
+from lowrank.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    check_choice,
+    check_positive,
+)
 from lowrank.operators import safe_exponent
 from lowrank.svd import ConvergenceWarning
 
@@ -41,11 +51,15 @@ METHODS = ("als", "soft-impute")
 _CANDIDATE = (1e-4, 100)  # tolerance and sweeps of the fits that are compared
 _RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _PENALTIES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.001)
-_PATIENCE = 2  # a search ends after this many candidates with a clearly higher held-out error
+_PATIENCE = (
+    2  # a search ends after this many candidates with a clearly higher held-out error
+)
 _CLEARLY = 1.001  # ratio to the lowest error above which an error is clearly higher
 _TEST_FRACTION = 0.1
 _OBJECTIVE_ROUNDING = 8  # rounding error of an objective, in machine epsilons
-_HOPELESS = float(np.finfo(np.float64).max)  # the error of a candidate that cannot be fitted
+_HOPELESS = float(
+    np.finfo(np.float64).max
+)  # the error of a candidate that cannot be fitted
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -124,7 +138,9 @@ class Completion:
             If X has another shape.
         """
         if sparse.issparse(X):
-            raise ArgumentTypeError("X must be a dense array; a filled matrix is not sparse.")
+            raise ArgumentTypeError(
+                "X must be a dense array; a filled matrix is not sparse."
+            )
         array, mask = as_array(X), np.ma.getmaskarray(np.ma.asarray(X))
         if array.shape != self.shape:
             raise ArgumentError(f"X must have shape {self.shape}; got {array.shape}.")
@@ -207,7 +223,9 @@ def complete(
     rank = checked_rank(k, min(known.shape), "min(X.shape)", or_none=True) or None
     if regularization is not None:
         check_positive(regularization, "regularization")
-    if not isinstance(random_state, (int, np.integer)):  # several fits use the same seed
+    if not isinstance(
+        random_state, (int, np.integer)
+    ):  # several fits use the same seed
         random_state = int(checked_generator(random_state).integers(2**32))
     check_positive(tol, "tol")
     stop = _Stop(float(tol), checked_count(max_iter, "max_iter"))
@@ -292,7 +310,9 @@ def _fitted_als(
     """
     previous = math.inf
     rounding = _OBJECTIVE_ROUNDING * float(np.finfo(X.dtype).eps)
-    sweeps = als_sweeps(X, k, regularization=regularization, biases=biases, random_state=seed)
+    sweeps = als_sweeps(
+        X, k, regularization=regularization, biases=biases, random_state=seed
+    )
     for sweep in islice(sweeps, stop.max_iter):
         if not math.isfinite(sweep.objective):
             return None
@@ -328,7 +348,9 @@ def _bests_of_ranks(
 
     def candidate(k: int, penalty: float) -> _Candidate:
         fitted = _fitted_als(kept, k, penalty, biases, seed, _Stop(*_CANDIDATE), [])
-        return _Candidate(_HOPELESS if fitted is None else _error_at(fitted, others), k, penalty)
+        return _Candidate(
+            _HOPELESS if fitted is None else _error_at(fitted, others), k, penalty
+        )
 
     near, patience = penalties, _PATIENCE
     for k in ranks:
@@ -353,7 +375,9 @@ def _lowest(candidates: Iterable[_Candidate], patience: int = _PATIENCE) -> _Can
 def _error_at(fitted: BiasedFactors, entries: Entries) -> float:
     """Return the root mean squared error over the given entries."""
     rows, columns, values = entries
-    predicted = LowRank(fitted.row_factors, fitted.column_factors).entries(rows, columns)
+    predicted = LowRank(fitted.row_factors, fitted.column_factors).entries(
+        rows, columns
+    )
     predicted += fitted.row_bias[rows] + fitted.column_bias[columns]
     return root_mean_square(values - predicted - fitted.mean)
 

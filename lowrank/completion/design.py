@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 _EXACT = 1024  # maximum number of features whose Gram matrix is factored
-_STEPS = 6  # maximum conjugate gradient steps per sweep; they start from the previous sweep
+_STEPS = (
+    6  # maximum conjugate gradient steps per sweep; they start from the previous sweep
+)
 _CLOSE = 1e-2  # relative change of the coefficients below which the steps end
-_MOST_TURN = 10.0  # maximum weight of the previous direction, against residuals of mere rounding
+_MOST_TURN = (
+    10.0  # maximum weight of the previous direction, against residuals of mere rounding
+)
 _FIRST_PENALTY = 10.0  # of each group, relative to the typical weight
 _DRAWS = 32  # draws of the coefficients that measure their uncertainty
 _TRACE_DRAWS = 8  # draws that estimate the trace of their covariance, for many features
@@ -110,14 +114,19 @@ class FeatureDesign:
     def of(cls, features: GroupedFeatures, weight: Floats) -> Self:
         """Return features centred by their weighted mean over rows."""
         matrix = features.matrix.astype(weight.dtype, copy=False)
-        groups, centre = tuple(features.groups.values()), np.zeros(matrix.shape[1], weight.dtype)
+        groups, centre = (
+            tuple(features.groups.values()),
+            np.zeros(matrix.shape[1], weight.dtype),
+        )
         columns = kernels.csr_arrays(matrix.T.tocsr())
         return cls(kernels.csr_arrays(matrix), columns, groups, centre).centred(weight)
 
     def centred(self, weight: Floats) -> Self:
         """Return the same features, centred by the mean with other weights."""
         total = weight.dtype.type(weight.sum(dtype=np.float64))
-        return replace(self, centre=kernels.csr_matmat(self.columns, weight[:, None])[:, 0] / total)
+        return replace(
+            self, centre=kernels.csr_matmat(self.columns, weight[:, None])[:, 0] / total
+        )
 
     @property
     def n_features(self) -> int:
@@ -161,7 +170,9 @@ class FeatureDesign:
 
         shape = len(self.centre), len(weight)
         indptr, indices, data = self.columns
-        columns = sparse.csr_array((data.astype(np.float64), indices, indptr), shape=shape)
+        columns = sparse.csr_array(
+            (data.astype(np.float64), indices, indptr), shape=shape
+        )
         scaled = columns * weight.astype(np.float64)
         full: NDArray[np.float64] = (scaled @ columns.T).toarray()
         centre = self.centre.astype(np.float64)
@@ -291,7 +302,9 @@ class FeatureRidge:
     def solve(self, target: Floats, start: Floats) -> Floats:
         """Return the coefficients of targets; iterations begin at `start`."""
         means = np.einsum("i,ij->j", self.weight, target, dtype=np.float64)
-        target = target - (means / self.weight.sum(dtype=np.float64)).astype(target.dtype)
+        target = target - (means / self.weight.sum(dtype=np.float64)).astype(
+            target.dtype
+        )
         if not self.is_exact:
             fixed: dict[str, Any] = {"weight": self.weight, "ridge": self.ridge}
             fixed |= {"squares": self.diagonal, "steps": _STEPS, "close": _CLOSE}
@@ -344,12 +357,16 @@ class FeatureRidge:
                 inverse, _ = dtrtri(self._root(), lower=True)
             variances = np.einsum("ij,ij->j", inverse, inverse)
         else:
-            variances = np.mean(self.drawn(_TRACE_DRAWS).astype(np.float64) ** 2, axis=1)
+            variances = np.mean(
+                self.drawn(_TRACE_DRAWS).astype(np.float64) ** 2, axis=1
+            )
         traces = self.design.sums(variances)
         traces += 1 / (_FIRST_PENALTY * _typical(self.weight))
         before, squares = self.penalties, self.squares(precision)
         self.penalties = d * sizes / (squares + d * traces)
-        gain = sizes @ np.log(self.penalties / before) - (self.penalties - before) @ traces
+        gain = (
+            sizes @ np.log(self.penalties / before) - (self.penalties - before) @ traces
+        )
         self.log_evidence += 0.5 * d * float(gain)
 
     def draw_penalties(self, precision: Floats, rng: np.random.Generator) -> None:

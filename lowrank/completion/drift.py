@@ -29,7 +29,14 @@ _FIRST_VARIANCE = 0.02  # starting variance of the drift, relative to that of th
 _LEAST_VARIANCE = 1e-5  # minimum, likewise; a smaller one is set to zero
 _MOST_VARIANCE = 0.8  # maximum, likewise
 _ROUNDS = 3  # rounds of fitting rows, then columns, each to the residuals of the other
-_FIRST_FACTORS = 0.25, 0.5, 2.0, 4.0, 8.0, 16.0  # trials of variance and scale, first search
+_FIRST_FACTORS = (
+    0.25,
+    0.5,
+    2.0,
+    4.0,
+    8.0,
+    16.0,
+)  # trials of variance and scale, first search
 _FACTORS = 0.5, 0.7, 1.4, 2.0  # trials of variance and scale, later searches
 _SPACING = 0.1  # distance of knots, in units of the time scale
 _OF_KNOTS = "times", "means", "variances"  # arrays of `Knots` with one number for each
@@ -67,7 +74,9 @@ class Knots(NamedTuple):
         correlated, which gives an upper bound on the variance.
         """
         if not len(self.times):
-            return np.zeros(len(rows), np.float32), np.full(len(rows), self.variance, np.float32)
+            return np.zeros(len(rows), np.float32), np.full(
+                len(rows), self.variance, np.float32
+            )
         first, end = self.starts[rows], self.starts[rows] + self.counts[rows]
         after = self._place(first, end, times)
         has_before, has_after = after > first, after < end
@@ -80,13 +89,18 @@ class Knots(NamedTuple):
         rest = np.maximum(1 - (left * right) ** 2, 1e-12)
         a, b = left * (1 - right**2) / rest, right * (1 - left**2) / rest
         means = a * self.means[before] + b * self.means[after]
-        spread = a * np.sqrt(self.variances[before]) + b * np.sqrt(self.variances[after])
+        spread = a * np.sqrt(self.variances[before]) + b * np.sqrt(
+            self.variances[after]
+        )
         bridge = self.variance * (1 - left**2) * (1 - right**2) / rest
         return means.astype(np.float32), (bridge + spread**2).astype(np.float32)
 
     def take(self, rows: Ints) -> Self:
         """Return the drifts of some rows, in the given order; a row of -1 has no knots."""
-        starts, counts = np.append(self.starts, 0)[rows], np.append(self.counts, 0)[rows]
+        starts, counts = (
+            np.append(self.starts, 0)[rows],
+            np.append(self.counts, 0)[rows],
+        )
         first = np.cumsum(counts) - counts
         at = np.arange(counts.sum()) + np.repeat(starts - first, counts)
         taken: Any = {name: getattr(self, name)[at] for name in _OF_KNOTS}
@@ -96,7 +110,8 @@ class Knots(NamedTuple):
         """Return the drifts with those of some rows replaced by `others`, and the same process."""
         names = ("counts", *_OF_KNOTS)
         joined: Any = {
-            each: np.append(getattr(self, each), getattr(others, each)) for each in names
+            each: np.append(getattr(self, each), getattr(others, each))
+            for each in names
         }
         starts = np.append(self.starts, others.starts + len(self.times))
         both = self._replace(starts=starts, **joined)
@@ -143,7 +158,9 @@ class Drift:
     noise: float = 1.0
 
     @classmethod
-    def of(cls, rows: Ints, n_rows: int, times: NDArray[np.integer[Any]], dtype: Any) -> Self:
+    def of(
+        cls, rows: Ints, n_rows: int, times: NDArray[np.integer[Any]], dtype: Any
+    ) -> Self:
         """Return drifts of zero."""
         order = np.lexsort((times, rows))
         indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=n_rows)))
@@ -158,13 +175,17 @@ class Drift:
         only on how similar residuals are that are close in time.
         """
         data = np.ascontiguousarray(residual[self.order])
-        total = float(np.einsum("i,i->", data, data, dtype=np.float64)) / max(1, len(data))
+        total = float(np.einsum("i,i->", data, data, dtype=np.float64)) / max(
+            1, len(data)
+        )
 
         def evidence(variance: float, scale: float) -> float:
             if not 0 < variance <= _MOST_VARIANCE * total:
                 return -math.inf
             arrays, noise = (self.indptr, self.gaps, data), total - variance
-            found = posteriors.drift_evidence(*arrays, noise=noise, variance=variance, scale=scale)
+            found = posteriors.drift_evidence(
+                *arrays, noise=noise, variance=variance, scale=scale
+            )
             return found - 0.5 * len(data) * math.log(noise / total)
 
         is_first = not self.variance
@@ -174,7 +195,11 @@ class Drift:
         for axis in (0, 1):
             variance, scale = best[1]
             for factor in _FIRST_FACTORS if is_first else _FACTORS:
-                each = (variance * factor, scale) if axis == 0 else (variance, scale * factor)
+                each = (
+                    (variance * factor, scale)
+                    if axis == 0
+                    else (variance, scale * factor)
+                )
                 best = max(best, (evidence(*each), each))
         height, (self.variance, self.scale) = best
         # A drift has two more parameters, variance and scale: see Schwarz (1978).
@@ -189,8 +214,12 @@ class Drift:
             self.means, self.variances = np.zeros_like(self.means), None
             return
         data = np.ascontiguousarray(residual[self.order])
-        process: Any = {name: getattr(self, name) for name in ("noise", "variance", "scale")}
-        found, self.variances, _ = posteriors.drift_smooth(self.indptr, self.gaps, data, **process)
+        process: Any = {
+            name: getattr(self, name) for name in ("noise", "variance", "scale")
+        }
+        found, self.variances, _ = posteriors.drift_smooth(
+            self.indptr, self.gaps, data, **process
+        )
         self.means = np.empty_like(found)
         self.means[self.order] = found
 
@@ -199,11 +228,18 @@ class Drift:
 
         The first and the last entry of a row have their own knots.
         """
-        n_rows, kept, variances = len(self.indptr) - 1, np.zeros(0, np.int64), self.gaps[:0]
+        n_rows, kept, variances = (
+            len(self.indptr) - 1,
+            np.zeros(0, np.int64),
+            self.gaps[:0],
+        )
         row = np.repeat(np.arange(n_rows), np.diff(self.indptr))
         if self.variances is not None:
             slot = self.times // max(1, math.floor(_SPACING * self.scale))
-            of_row, of_slot = np.diff(row, prepend=-1, append=-1) != 0, np.diff(slot) != 0
+            of_row, of_slot = (
+                np.diff(row, prepend=-1, append=-1) != 0,
+                np.diff(slot) != 0,
+            )
             kept = np.flatnonzero(of_row[:-1] | of_row[1:] | np.append(of_slot, True))
             variances = self.variances[kept]
         counts = np.bincount(row[kept], minlength=n_rows)
@@ -220,7 +256,11 @@ class Drift:
 
 
 def fit_drifts(
-    residual: Floats, rows: Ints, columns: Ints, shape: tuple[int, int], times: NDArray[np.int64]
+    residual: Floats,
+    rows: Ints,
+    columns: Ints,
+    shape: tuple[int, int],
+    times: NDArray[np.int64],
 ) -> tuple[Drift, Drift]:
     """Fit the drifts of rows and of columns to residuals of entries, each of shape (nnz,)."""
     of_rows = Drift.of(rows, shape[0], times, residual.dtype)

@@ -72,10 +72,15 @@ def gibbs_sweeps(
     numbers = {"noise": start.noise_variance, "temperature": temperature}
     targets = Targets.of(X, start.observed.scale, **numbers)
     variance = targets.variance
-    priors, features = (start.row_prior, start.column_prior), (row_features, column_features)
+    priors, features = (
+        (start.row_prior, start.column_prior),
+        (row_features, column_features),
+    )
     with kernels.at_most(threads):
         rows, columns = Chain.pair(X, *priors, link_penalty, *features)
-    for number, (side, vectors) in enumerate(((rows, start.rows), (columns, start.columns))):
+    for number, (side, vectors) in enumerate(
+        ((rows, start.rows), (columns, start.columns))
+    ):
         side.vectors = Posterior.exactly(vectors.mean)
         side.target = shrinkage_target(vectors.mean.shape[1], variance) * side.typical
         side.seed = (random_state, number)
@@ -108,12 +113,16 @@ def gibbs_sweeps(
 class Chain(Side):
     """The rows (or columns) of a fit, whose vectors and prior are drawn."""
 
-    target: Floats = field(init=False)  # variances at the centre of the Wishart distribution
+    target: Floats = field(
+        init=False
+    )  # variances at the centre of the Wishart distribution
     seed: tuple[int, ...] = field(init=False)
 
     def draw_vectors(self, other: Side, mean: float, noise: float, number: int) -> None:
         """Draw all vectors in sweep `number`."""
-        draws = normal_draws((*self.seed, number, 0), self.prior_means.shape, self.data.dtype)
+        draws = normal_draws(
+            (*self.seed, number, 0), self.prior_means.shape, self.data.dtype
+        )
         self.solve(other, mean, noise, draws)
 
     def squared_error(self, others: Floats, mean: float) -> float:
@@ -159,7 +168,9 @@ class Chain(Side):
         shares = np.zeros_like(self.vectors.mean)
         if not self.penalty and self.features is None:
             return shares
-        root = np.linalg.cholesky(np.linalg.inv(self.prior.precision.astype(np.float64))).T
+        root = np.linalg.cholesky(
+            np.linalg.inv(self.prior.precision.astype(np.float64))
+        ).T
 
         def noise(shape: tuple[int, ...]) -> Floats:
             drawn = rng.standard_normal(shape, dtype=self.data.dtype)
@@ -183,7 +194,12 @@ class Chain(Side):
         inverse = np.divide(
             1, np.sqrt(self.weight), out=np.zeros_like(noise[:, 0]), where=self.seen
         )
-        target = self.vectors.mean - self.prior.mean - self.featured + inverse[:, None] * noise
+        target = (
+            self.vectors.mean
+            - self.prior.mean
+            - self.featured
+            + inverse[:, None] * noise
+        )
         shift = self.link.forward(centre)
         B, predictions = ridge_fit(
             self.link,

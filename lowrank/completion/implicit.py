@@ -26,7 +26,9 @@ _BLOCK = 64  # number of factors solved for at once, if there are more
 # Minimum ratio of multiplications, exact to blocks, for blocks: they run at a lower rate, and need
 # more sweeps.
 _BLOCK_GAIN = 3.6
-_ROUNDING = 10  # entries of a Gram matrix below this many epsilons of the largest are zero
+_ROUNDING = (
+    10  # entries of a Gram matrix below this many epsilons of the largest are zero
+)
 
 FEATURE_PENALTY = 30.0
 """Ridge penalty of a feature's coefficients: with this many rows, they are shrunk by half."""
@@ -122,14 +124,18 @@ def implicit_sweeps(
     Rendle, Krichene, Zhang and Koren (2022), "Revisiting the performance of iALS on item
     recommendation benchmarks", section 3.
     """
-    check_problem(W, k, regularization=regularization, unobserved_weight=unobserved_weight)
+    check_problem(
+        W, k, regularization=regularization, unobserved_weight=unobserved_weight
+    )
     if W.data.min() < 0:
         raise ArgumentError(f"Weights must not be negative; got {W.data.min()}.")
     (n, m), dtype = W.shape, W.dtype
     if nonnegative and (row_features is not None or column_features is not None):
         raise ArgumentError("nonnegative=True does not support features.")
     deviation, given = dtype.type(_START / math.sqrt(k)), start
-    start = np.random.default_rng(random_state).standard_normal((m, k), dtype) * deviation
+    start = (
+        np.random.default_rng(random_state).standard_normal((m, k), dtype) * deviation
+    )
     if nonnegative:
         np.abs(start, out=start)
     if given is not None:
@@ -152,11 +158,15 @@ def implicit_sweeps(
         for own, each in zip(counts, features, strict=True)
     ]
     sides, strength = [], (regularization, unobserved_weight, count_power)
-    for entries, each, length, others in zip(both, features, (m, n), sizes[::-1], strict=True):
+    for entries, each, length, others in zip(
+        both, features, (m, n), sizes[::-1], strict=True
+    ):
         penalty = _penalties(entries, length, others, *strength)
         factors, ridge = kernels.aligned_zeros((len(penalty), k), dtype), None
         if each is not None:  # only rows with interactions have weight
-            ridge = FeatureRidge.of(each, (np.diff(entries.indptr) > 0).astype(dtype), k)
+            ridge = FeatureRidge.of(
+                each, (np.diff(entries.indptr) > 0).astype(dtype), k
+            )
             ridge.penalties = np.full(len(ridge.penalties), FEATURE_PENALTY)
         sides.append(_Side(entries, penalty, factors, ridge, nonnegative=nonnegative))
     rows, columns = sides
@@ -176,7 +186,9 @@ def implicit_sweeps(
             if number < _LEARNING_SWEEPS:
                 rows.learn()
                 columns.learn()
-        yield ImplicitSweep(rows.factors, columns.factors, half, whole, rows.prior, columns.prior)
+        yield ImplicitSweep(
+            rows.factors, columns.factors, half, whole, rows.prior, columns.prior
+        )
 
 
 @dataclass(eq=False)
@@ -216,14 +228,21 @@ class _Side:
         )
         found = math.fsum(objective)
         # The kernel leaves out the constant term of the penalty.
-        return found if self.points is None else found + _penalty(self.points, self.penalty)
+        return (
+            found
+            if self.points is None
+            else found + _penalty(self.points, self.penalty)
+        )
 
     def _solve_blocks(self, known: Floats, values: NDArray[np.float64]) -> float:
         """Solve for one block of factors after the other, the rest fixed; return as `solve`."""
         blocks = [*kernels.pieces(known.shape[1], _BLOCK)]
         residual = np.ones_like(self.entries.data)
         for block in blocks:
-            pair = (np.pad(each[:, block], ((0, 0), (0, 1))) for each in (self.factors, known))
+            pair = (
+                np.pad(each[:, block], ((0, 0), (0, 1)))
+                for each in (self.factors, known)
+            )
             residual -= kernels.csr_entries(self.entries, *pair)
         residual *= np.sqrt(self.entries.data)
         for block in blocks[::-1]:  # the strongest directions first
@@ -248,7 +267,9 @@ class _Side:
             return
         weight = self.ridge.weight
         shares = self.ridge.fit(self.factors)
-        mean = np.einsum("i,ij->j", weight, self.factors, dtype=np.float64) / weight.sum()
+        mean = (
+            np.einsum("i,ij->j", weight, self.factors, dtype=np.float64) / weight.sum()
+        )
         self.points = (shares + mean.astype(shares.dtype)) * weight[:, None]
         C = self.ridge.coefficients
         self.prior = PriorMean((mean - self.ridge.design.centre @ C).astype(C.dtype), C)
@@ -306,9 +327,14 @@ def solve_interactions(
             gram = used.dtype.type(unobserved_weight) * whole[0].astype(used.dtype)
             others = whole[1]
         diagonal = np.diag(np.diag(gram))
-        if np.abs(gram - diagonal).max() <= _ROUNDING * np.finfo(gram.dtype).eps * diagonal.max():
+        if (
+            np.abs(gram - diagonal).max()
+            <= _ROUNDING * np.finfo(gram.dtype).eps * diagonal.max()
+        ):
             gram = diagonal
-        penalty = _penalties(weights, m, others, regularization, unobserved_weight, count_power)
+        penalty = _penalties(
+            weights, m, others, regularization, unobserved_weight, count_power
+        )
         factors = kernels.aligned_zeros((len(weights.indptr) - 1, k), used.dtype)
         right = None if points is None else penalty[:, None] * points
         kernels.implicit_half_sweep(

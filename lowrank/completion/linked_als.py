@@ -34,7 +34,10 @@ from lowrank.completion.links import (
 from lowrank.kernels import Floats, transposed
 
 _LEARNING_SWEEPS = 5  # sweeps in which the penalties of features are learned
-_CHARGED_SWEEPS = 0, 3  # sweeps in which the charge on features is updated; it changes slowly
+_CHARGED_SWEEPS = (
+    0,
+    3,
+)  # sweeps in which the charge on features is updated; it changes slowly
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +98,10 @@ def linked_als_sweeps(
     columns.vectors.mean[:] = np.column_stack([first.column_factors, first.column_bias])
     for number in count():
         with kernels.at_most(threads):
-            learns, fitted = number < _LEARNING_SWEEPS, rows.fit_vectors(columns, first.mean)
+            learns, fitted = (
+                number < _LEARNING_SWEEPS,
+                rows.fit_vectors(columns, first.mean),
+            )
             half = fitted + rows.map_penalties() + columns.penalties()
             if number in _CHARGED_SWEEPS:
                 rows.charge(columns, fitted / X.nnz)
@@ -106,7 +112,9 @@ def linked_als_sweeps(
                 columns.charge(rows, fitted / X.nnz)
             columns.fit_prior(rows if learns else None, first.mean, fitted / X.nnz)
             penalties = rows.penalties() + columns.penalties()
-        (a, b), (m, c) = (np.split(s.vectors.mean, [k], axis=1) for s in (rows, columns))
+        (a, b), (m, c) = (
+            np.split(s.vectors.mean, [k], axis=1) for s in (rows, columns)
+        )
         yield LinkedSweep(
             BiasedFactors(first.mean, b[:, 0], c[:, 0], a, m),
             half_objective=half,
@@ -134,25 +142,44 @@ class _LinkedSide(Side):
         squares = self.vectors.mean[:, :-1] ** 2
         shares = squares.mean(axis=0, dtype=np.float64)
         shares *= noise / max(float(shares.sum()), np.finfo(np.float64).tiny)
-        known = kernels.csr_matmat(other.link.pattern, squares) + theirs * other.weight[:, None]
-        variances = np.divide(1, known, out=np.zeros_like(known), where=known > 0) @ shares
+        known = (
+            kernels.csr_matmat(other.link.pattern, squares)
+            + theirs * other.weight[:, None]
+        )
+        variances = (
+            np.divide(1, known, out=np.zeros_like(known), where=known > 0) @ shares
+        )
         variances = variances.astype(self.data.dtype)[:, None]
-        charge = kernels.csr_matmat(self.link.pattern, variances)[:, 0] / self.data.dtype.type(own)
+        charge = kernels.csr_matmat(self.link.pattern, variances)[
+            :, 0
+        ] / self.data.dtype.type(own)
         self.features.weigh(self.weight, charge)
 
     def fit_vectors(self, other: Side, mean: float) -> float:
         """Solve for this side's vectors; return the sum of errors and of their penalties."""
-        points, columns, entries = self.prior_means, other.vectors.mean, self.link.pattern
+        points, columns, entries = (
+            self.prior_means,
+            other.vectors.mean,
+            self.link.pattern,
+        )
         factors, others = (
             kernels.aligned_zeros((len(each), each.shape[1] - 1), each.dtype)
             for each in (points, columns)
         )
         others[:] = columns[:, :-1]
-        bias, precision = np.empty(len(points), points.dtype), np.diag(self.prior.precision)
+        bias, precision = (
+            np.empty(len(points), points.dtype),
+            np.diag(self.prior.precision),
+        )
         options: dict[str, Any] = {"shift": mean}
-        if self.features is None and not self.penalty:  # all rows have the same prior mean
+        if (
+            self.features is None and not self.penalty
+        ):  # all rows have the same prior mean
             entries = entries._replace(data=self.data)
-            options = {"shift": mean + float(points[0, -1]), "other_bias": columns[:, -1].copy()}
+            options = {
+                "shift": mean + float(points[0, -1]),
+                "other_bias": columns[:, -1].copy(),
+            }
         else:  # relative to their prior means, vectors have plain penalties
             pulls = kernels.csr_entries(entries, points, columns)
             entries = entries._replace(data=np.subtract(self.data, pulls, out=pulls))
@@ -186,19 +213,27 @@ class _LinkedSide(Side):
         squares += np.diag(self.features.scatter())
         squares += noise * self.uncertainty(other, before, mean)
         dtype = self.data.dtype
-        squares += np.finfo(dtype).tiny / np.finfo(dtype).eps  # equal entries are fitted exactly
+        squares += (
+            np.finfo(dtype).tiny / np.finfo(dtype).eps
+        )  # equal entries are fitted exactly
         precision = np.diag(np.count_nonzero(self.seen) / squares)
         self.features.learn(precision.astype(dtype))
 
-    def uncertainty(self, other: Side, prior_means: Floats, mean: float) -> NDArray[np.float64]:
+    def uncertainty(
+        self, other: Side, prior_means: Floats, mean: float
+    ) -> NDArray[np.float64]:
         """Return the weighted sum of the variances of the rows, relative to the noise variance."""
         rows = sampled_rows(self.seen)
         entries = self.link.pattern._replace(data=self.data).take(rows)
-        known = exact_posterior(entries, other.vectors.mean, self.prior, prior_means[rows], mean)
+        known = exact_posterior(
+            entries, other.vectors.mean, self.prior, prior_means[rows], mean
+        )
         weight = self.weight[rows, None]
         packed = kernels.coefficients(known.covariance, weight).T.astype(np.float64)
         scale = self.weight.sum(dtype=np.float64) / weight.sum(dtype=np.float64)
-        variances: NDArray[np.float64] = scale * np.diag(unpack(packed, prior_means.shape[1])[0])
+        variances: NDArray[np.float64] = scale * np.diag(
+            unpack(packed, prior_means.shape[1])[0]
+        )
         return variances
 
     def vector_penalties(self) -> float:
@@ -209,7 +244,9 @@ class _LinkedSide(Side):
         """Return the penalties of B and C, with the charge on features."""
         link = self.prior.link
         weighted = kernels.multiply(link, self.prior.precision)
-        total = self.penalty * float(np.einsum("ij,ij->", link, weighted, dtype=np.float64))
+        total = self.penalty * float(
+            np.einsum("ij,ij->", link, weighted, dtype=np.float64)
+        )
         if self.features is not None:
             total += float(np.sum(self.features.scatter() * self.prior.precision))
             told = self.features.design.forward(self.features.coefficients)

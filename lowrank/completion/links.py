@@ -24,7 +24,9 @@ from lowrank.completion.design import FeatureRidge, GroupedFeatures, Link, ridge
 from lowrank.kernels import CodedMatrix, Floats, Stored, posteriors, transposed
 
 _SAMPLED_ROWS = 4096  # maximum number of rows from which distributions are learned
-_RELAXATION = 1.5  # of the step of links in each sweep, which starts from the previous links
+_RELAXATION = (
+    1.5  # of the step of links in each sweep, which starts from the previous links
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +47,9 @@ class RowPrior:
     def weights(self, counts: NDArray[np.int64]) -> Floats:
         """Return n_u^g; rows without entries count as rows with one."""
         dtype = self.mean.dtype
-        weights: Floats = np.maximum(counts, 1).astype(dtype) ** dtype.type(self.count_power)
+        weights: Floats = np.maximum(counts, 1).astype(dtype) ** dtype.type(
+            self.count_power
+        )
         return weights
 
     def means(self, link: Link, features: kernels.CsrArrays | None = None) -> Floats:
@@ -86,9 +90,13 @@ def unpack(packed: Floats, d: int) -> Floats:
     return full
 
 
-def ridge_precision(k: int, regularization: float, scale: float, dtype: DTypeLike) -> Floats:
+def ridge_precision(
+    k: int, regularization: float, scale: float, dtype: DTypeLike
+) -> Floats:
     """Return the penalties of `als_sweeps` as a prior precision, for noise of variance 1."""
-    return np.diag(np.append(np.full(k, regularization * scale), regularization)).astype(dtype)
+    return np.diag(
+        np.append(np.full(k, regularization * scale), regularization)
+    ).astype(dtype)
 
 
 def stream(seed: tuple[int, ...]) -> np.random.Generator:
@@ -96,7 +104,9 @@ def stream(seed: tuple[int, ...]) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
 
 
-def normal_draws(seed: tuple[int, ...], shape: tuple[int, ...], dtype: DTypeLike) -> Floats:
+def normal_draws(
+    seed: tuple[int, ...], shape: tuple[int, ...], dtype: DTypeLike
+) -> Floats:
     """Return standard normal numbers that depend on `seed` alone."""
     kind = np.float32 if np.dtype(dtype) == np.float32 else np.float64
     return stream(seed).standard_normal(shape, dtype=kind)
@@ -123,7 +133,9 @@ def posterior_rows(
     covariances.
     """
     means = prior.means(Link.of(entries, len(columns.mean)), features)
-    draws = None if draw_seed is None else normal_draws(draw_seed, means.shape, means.dtype)
+    draws = (
+        None if draw_seed is None else normal_draws(draw_seed, means.shape, means.dtype)
+    )
     sums = covariance_sums(entries, columns) if sums is None else sums
     given = entries, columns.mean, prior, means, mean, noise, draws, sums
     return _half_sweep(*given, only_means=only_means)[0]
@@ -178,7 +190,11 @@ def posterior_terms(
     inverse = np.linalg.inv(system + pull)
     known = np.zeros((0, d))
     if features is not None and prior.features is not None:
-        known = prior.features[features.indices].astype(np.float64) * features.data[:, None] @ pull
+        known = (
+            prior.features[features.indices].astype(np.float64)
+            * features.data[:, None]
+            @ pull
+        )
     base = inverse @ pull @ prior.mean.astype(np.float64)
     return Terms(base, right @ inverse, known @ inverse)
 
@@ -192,7 +208,11 @@ def sampled_rows(counts: NDArray[np.integer[Any] | np.bool_]) -> NDArray[np.int6
 
 
 def exact_posterior(
-    entries: kernels.CsrArrays, columns: Floats, prior: RowPrior, prior_means: Floats, mean: float
+    entries: kernels.CsrArrays,
+    columns: Floats,
+    prior: RowPrior,
+    prior_means: Floats,
+    mean: float,
 ) -> Posterior:
     """Return the posterior of rows, with covariances, given exact columns and noise variance 1."""
     n, d = prior_means.shape
@@ -268,7 +288,9 @@ class Side:
     penalty: float  # of B, in units of the prior precision; 0 without a link
     linked: Floats  # term of the links in the prior means, shape (n, d)
     link_squares: Floats | None = None  # the diagonal of S' W S
-    covariance_sums: tuple[Floats, Floats] | None = None  # sums by row, and the summed covariances
+    covariance_sums: tuple[Floats, Floats] | None = (
+        None  # sums by row, and the summed covariances
+    )
 
     @classmethod
     def pair(
@@ -288,7 +310,10 @@ class Side:
             (by_row, X.shape, row_prior, row_features),
             (by_column, X.shape[::-1], column_prior, column_features),
         ):
-            entries, d = coded.arrays if isinstance(coded, CodedMatrix) else coded, len(prior.mean)
+            entries, d = (
+                coded.arrays if isinstance(coded, CodedMatrix) else coded,
+                len(prior.mean),
+            )
             counts, link = np.diff(entries.indptr), Link.of(entries, m)
             weight = np.where(counts > 0, prior.weights(counts), 0).astype(X.dtype)
             typical = float(weight.sum(dtype=np.float64)) / np.count_nonzero(counts)
@@ -303,8 +328,20 @@ class Side:
                 prior = replace(prior, features=ridge.coefficients)
                 known = ridge.design.rows
             means = prior.means(link, known)
-            penalty = link_penalty and link_penalty * typical  # not NaN without a penalty
-            given = entries.data, link, vectors, prior, means, weight, typical, ridge, penalty
+            penalty = (
+                link_penalty and link_penalty * typical
+            )  # not NaN without a penalty
+            given = (
+                entries.data,
+                link,
+                vectors,
+                prior,
+                means,
+                weight,
+                typical,
+                ridge,
+                penalty,
+            )
             sides.append(cls(*given, linked=np.zeros_like(means)))
         rows, columns = sides
         rows.link = rows.link.with_turned(columns.link)
@@ -333,12 +370,24 @@ class Side:
         """Set the vectors to their posterior given the other side's, or draw them from it."""
         sums, covariances = None, other.vectors.covariance
         if covariances.shape[1]:
-            if self.covariance_sums is None or self.covariance_sums[1] is not covariances:
+            if (
+                self.covariance_sums is None
+                or self.covariance_sums[1] is not covariances
+            ):
                 summed = kernels.csr_matmat(self.link.pattern, covariances)
                 self.covariance_sums = summed, covariances
             sums = self.covariance_sums[0]
         entries = self.link.pattern._replace(data=self.data)
-        given = entries, other.vectors.mean, self.prior, self.prior_means, mean, noise, draws, sums
+        given = (
+            entries,
+            other.vectors.mean,
+            self.prior,
+            self.prior_means,
+            mean,
+            noise,
+            draws,
+            sums,
+        )
         found, result = _half_sweep(*given, only_means=only_means)
         kept = self.vectors.covariance if only_means else found.covariance
         self.vectors = replace(found, covariance=kept)
@@ -375,7 +424,9 @@ class Side:
         if self.features is None:
             return replace(self.prior, mean=mean)
         C = self.features.coefficients
-        return replace(self.prior, mean=mean - self.features.design.centre @ C, features=C)
+        return replace(
+            self.prior, mean=mean - self.features.design.centre @ C, features=C
+        )
 
     def weighted_mean(self, vectors: Floats) -> NDArray[np.float64]:
         """Return the weighted mean of the vectors of rows, shape (d,)."""

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from lowrank.operators import FloatArray
 
 _MAX_ITER = 100
-_PENALTY_EXPONENT = 100  # of the largest penalty, and minus that of the smallest, in float32
+_PENALTY_EXPONENT = (
+    100  # of the largest penalty, and minus that of the smallest, in float32
+)
 _MOST_COLUMNS = 100  # default maximum rank
 _ROUNDING = 8  # rounding error of an objective, in machine epsilons
 _PATIENCE = 5  # iterations without a smaller gap before the fit ends, if the objective is constant
@@ -45,8 +47,12 @@ _NORM_TOL = 1e-4  # tolerance of the spectral norm at which a path starts
 _GRID_SIZE = 20
 _GRID_END = 0.01  # smallest regularization of a path, relative to the largest
 _WARM_STEPS = 5  # grid points of a path to a single penalty
-_PATH_PATIENCE = 2  # a path ends after this many grid points without a lower held-out error
-_CHOICE_TOL = 1e-2  # gap at which held-out errors are compared; it changes them by about 1e-4
+_PATH_PATIENCE = (
+    2  # a path ends after this many grid points without a lower held-out error
+)
+_CHOICE_TOL = (
+    1e-2  # gap at which held-out errors are compared; it changes them by about 1e-4
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -198,7 +204,9 @@ def soft_impute(
     return _solve(problem, start, tol, max_iter)
 
 
-def largest_regularization(X: MatrixLike, *, random_state: RandomStateLike = 0) -> float:
+def largest_regularization(
+    X: MatrixLike, *, random_state: RandomStateLike = 0
+) -> float:
     """Return the smallest lambda for which soft-impute gives zero: the spectral norm of X."""
     return _spectral_norm(observed_entries(X), random_state)
 
@@ -244,7 +252,9 @@ def soft_impute_path(
     """
     known = observed_entries(X)
     if regularizations is None:
-        largest = _spectral_norm(known, random_state) or 1.0  # zeros are fitted by any penalty
+        largest = (
+            _spectral_norm(known, random_state) or 1.0
+        )  # zeros are fitted by any penalty
         grid = np.geomspace(largest, largest * _GRID_END, _GRID_SIZE)
     else:
         grid = np.sort(np.asarray(regularizations, dtype=np.float64))[::-1]
@@ -259,7 +269,9 @@ def soft_impute_path(
     def path() -> Iterator[SoftImputation]:
         solution = None
         for penalty in grid.tolist():
-            solution = _solve(replace(problem, regularization=penalty), solution, tol, max_iter)
+            solution = _solve(
+                replace(problem, regularization=penalty), solution, tol, max_iter
+            )
             yield solution
 
     return path()
@@ -336,12 +348,18 @@ class _Problem:
 
     @classmethod
     def of(
-        cls, X: csr_array, penalty: float, max_rank: int | None, random_state: RandomStateLike
+        cls,
+        X: csr_array,
+        penalty: float,
+        max_rank: int | None,
+        random_state: RandomStateLike,
     ) -> _Problem:
         """Check the arguments except X, which comes from `observed_entries`."""
         check_positive(penalty, "regularization")
         largest = min(X.shape)
-        cap = checked_rank(max_rank, largest, "min(X.shape)", name="max_rank", or_none=True)
+        cap = checked_rank(
+            max_rank, largest, "min(X.shape)", name="max_rank", or_none=True
+        )
         exponent = safe_exponent(float(np.abs(X.data).max()), X.dtype)
         if exponent:
             data = (X.data.astype(np.float64) * 2.0**-exponent).astype(X.dtype)
@@ -361,14 +379,18 @@ class _Problem:
     def penalty(self) -> float:
         """The regularization in units of the divided entries, within the range of the type."""
         unit = math.frexp(self.regularization)
-        exponent = max(min(unit[1] - self.exponent, _PENALTY_EXPONENT), -_PENALTY_EXPONENT)
+        exponent = max(
+            min(unit[1] - self.exponent, _PENALTY_EXPONENT), -_PENALTY_EXPONENT
+        )
         return math.ldexp(unit[0], exponent)
 
     def point(self, U: FloatArray, s: FloatArray, V: FloatArray) -> _Point:
         """Evaluate the objective: half the sum of squared residuals plus the penalty."""
         X = self.X
         error = X.data - LowRank(U * s, V).entries(self.row_of_entry, X.indices)
-        objective = sum_of_squares(error) / 2 + self.penalty * float(s.sum(dtype=np.float64))
+        objective = sum_of_squares(error) / 2 + self.penalty * float(
+            s.sum(dtype=np.float64)
+        )
         residual = sparse.csr_array((error, X.indices, X.indptr), shape=X.shape)
         return _Point(U, s, V, residual, objective)
 
@@ -376,9 +398,13 @@ class _Problem:
         """Return the starting point: an earlier solution, or zero."""
         (n, m), k, dtype = self.X.shape, self.max_rank, self.X.dtype
         if solution is None:
-            return self.point(*(np.zeros(shape, dtype) for shape in ((n, 0), 0, (m, 0))))
+            return self.point(
+                *(np.zeros(shape, dtype) for shape in ((n, 0), 0, (m, 0)))
+            )
         if solution.shape != (n, m):
-            raise ArgumentError(f"start must have shape {(n, m)}; got {solution.shape}.")
+            raise ArgumentError(
+                f"start must have shape {(n, m)}; got {solution.shape}."
+            )
         values = solution.s[:k].astype(np.float64) * 2.0**-self.exponent
         arrays = solution.U[:, :k], values, solution.Vt[:k].T
         return self.point(*(array.astype(dtype, copy=False) for array in arrays))
@@ -392,7 +418,9 @@ class _Problem:
         A = kernels.aligned_zeros(Z.U.shape, Z.U.dtype)
         B = kernels.aligned_zeros(Z.V.shape, Z.V.dtype)
         B[:] = Z.V * np.sqrt(Z.s)
-        row_penalty, column_penalty = (np.full(len(F), self.penalty, F.dtype) for F in (A, B))
+        row_penalty, column_penalty = (
+            np.full(len(F), self.penalty, F.dtype) for F in (A, B)
+        )
         for _ in range(_SWEEPS):
             kernels.als_half_sweep(self.rows, B, penalty=row_penalty, factors=A)
             kernels.als_half_sweep(self.columns, A, penalty=column_penalty, factors=B)
@@ -419,7 +447,9 @@ class _Problem:
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            svd = truncated_svd(filled, k, tol=_STEP_TOL, random_state=self.random_state)
+            svd = truncated_svd(
+                filled, k, tol=_STEP_TOL, random_state=self.random_state
+            )
         penalty = svd.s.dtype.type(self.penalty)
         kept = int(np.count_nonzero(svd.s > penalty))
         return self.point(svd.U[:, :kept], svd.s[:kept] - penalty, svd.Vt[:kept].T)
@@ -453,11 +483,15 @@ def _solve(
     point = best = problem.start(start)
     objectives, gap, since = [point.objective], math.inf, 0
     for _ in range(max_iter):
-        for step in (problem.swept, problem.soft_step) if point.s.size else (problem.soft_step,):
+        for step in (
+            (problem.swept, problem.soft_step) if point.s.size else (problem.soft_step,)
+        ):
             found = step(point)
             if found.objective <= (1 + _ROUNDING * eps) * point.objective:
                 point = found
-        objectives.append(min(point.objective, objectives[-1]))  # what it rises is rounding
+        objectives.append(
+            min(point.objective, objectives[-1])
+        )  # what it rises is rounding
         decrease = objectives[-2] - objectives[-1]
         since += 1  # iterations since the gap was last improved
         if (reached := problem.relative_gap(point, tol)) < gap:
@@ -467,7 +501,9 @@ def _solve(
         if capped:
             stalled = decrease <= max(0.01 * tol, eps) * objectives[-1]
         else:
-            stalled = since >= _PATIENCE and decrease <= _ROUNDING * eps * objectives[-1]
+            stalled = (
+                since >= _PATIENCE and decrease <= _ROUNDING * eps * objectives[-1]
+            )
         if gap <= tol or stalled:
             break
     if capped:
@@ -496,7 +532,9 @@ def _solve(
     )
 
 
-def _spectral_norm(X: csr_array, random_state: RandomStateLike, tol: float = _NORM_TOL) -> float:
+def _spectral_norm(
+    X: csr_array, random_state: RandomStateLike, tol: float = _NORM_TOL
+) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return float(truncated_svd(X, 1, tol=tol, random_state=random_state).s[0])

@@ -30,7 +30,9 @@ class Entries(NamedTuple):
     @classmethod
     def of(cls, X: csr_array) -> Self:
         """Return the stored entries of a matrix."""
-        rows, columns = (axis.astype(np.intp, copy=False) for axis in X.tocoo(copy=False).coords)
+        rows, columns = (
+            axis.astype(np.intp, copy=False) for axis in X.tocoo(copy=False).coords
+        )
         return cls(rows, columns, X.data)
 
     def where(self, chosen: NDArray[np.bool_]) -> Self:
@@ -77,9 +79,13 @@ def observed_entries(X: MatrixLike) -> csr_array:
         rows, columns = np.nonzero(known & ~np.ma.getmaskarray(array))
         data = values[rows, columns]
     if data.size == 0:
-        raise ArgumentError(f"X must have at least one known entry; got none in shape {shape}.")
+        raise ArgumentError(
+            f"X must have at least one known entry; got none in shape {shape}."
+        )
     indptr = np.searchsorted(rows, np.arange(shape[0] + 1))
-    found = sparse.csr_array((data.astype(dtype, copy=False), columns, indptr), shape=shape)
+    found = sparse.csr_array(
+        (data.astype(dtype, copy=False), columns, indptr), shape=shape
+    )
     if not np.isfinite(data).all():
         raise not_finite(found, "X")
     return found
@@ -96,9 +102,13 @@ def hold_out(
         If `test_fraction` is out of its range, or X has fewer than two entries.
     """
     if not 0 < test_fraction < 1:
-        raise ArgumentError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
+        raise ArgumentError(
+            f"test_fraction must be between 0 and 1; got {test_fraction}."
+        )
     if X.nnz < 2:
-        raise ArgumentError(f"X must have at least 2 known entries to hold some out; got {X.nnz}.")
+        raise ArgumentError(
+            f"X must have at least 2 known entries to hold some out; got {X.nnz}."
+        )
     rng = checked_generator(random_state)
     size = min(max(1, round(test_fraction * X.nnz)), X.nnz - 1)
     taken = np.zeros(X.nnz, bool)

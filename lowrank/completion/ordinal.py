@@ -22,10 +22,15 @@ from lowrank.kernels import Floats, pieces
 Doubles = NDArray[np.float64]
 
 _BLOCK = 2**14  # entries at once; their intermediate results fit in the cache
-_LEARNED_FROM = 2**20  # approximate maximum number of entries for learning cut points and noise
+_LEARNED_FROM = (
+    2**20
+)  # approximate maximum number of entries for learning cut points and noise
 _CELLS = 256  # bins of scores; entries of a level in the same bin are treated alike
 _STEPS = 4  # quasi-Newton steps per call
-_ANCHORS = 0.16, 0.84  # approximate shares of the entries below the two fixed cut points
+_ANCHORS = (
+    0.16,
+    0.84,
+)  # approximate shares of the entries below the two fixed cut points
 _LEAST = 1e-300  # minimum probability of a level
 _LOW, _HIGH, _PER_UNIT = -38, 9, 1024  # range of the normal table, and points per unit
 _POINTS = 2048  # points of a table by score; interpolation errors are below 1e-5 noise deviations
@@ -78,11 +83,15 @@ class OrdinalScale:
         """
         levels, counts = np.unique(values, return_counts=True)
         if len(levels) < 2:
-            raise ArgumentError(f"An ordinal scale needs 2 different values; got {len(levels)}.")
+            raise ArgumentError(
+                f"An ordinal scale needs 2 different values; got {len(levels)}."
+            )
         below = np.cumsum(counts)[:-1] / len(values)
         low, high = (int(np.argmin(np.abs(below - share))) for share in _ANCHORS)
         if low == high:
-            low, high = (low, low + 1) if low + 1 < len(below) else (max(low - 1, 0), low)
+            low, high = (
+                (low, low + 1) if low + 1 < len(below) else (max(low - 1, 0), low)
+            )
         scale = cls(levels.astype(np.float64), np.zeros(0), (low, high))
         return replace(scale, cuts=scale.between)
 
@@ -128,7 +137,9 @@ class OrdinalScale:
                 each += share * (table[at + 1] - each)
             if outside is not None:
                 given = codes[part][outside], scores[part][outside].astype(np.float64)
-                for each, exact in zip(found, self._exact(*given, noise, spread), strict=False):
+                for each, exact in zip(
+                    found, self._exact(*given, noise, spread), strict=False
+                ):
                     each[outside] = exact
             means[part] = found[0]
             if not only_means:
@@ -136,7 +147,11 @@ class OrdinalScale:
         return Latent(means) if only_means else Latent(means, *totals.tolist())
 
     def _exact(
-        self, codes: NDArray[np.integer[Any]], scores: Doubles, noise: float, spread: float
+        self,
+        codes: NDArray[np.integer[Any]],
+        scores: Doubles,
+        noise: float,
+        spread: float,
     ) -> tuple[Doubles, Doubles, Doubles]:
         """Return latent means, log likelihoods and squared errors of the levels at the scores."""
         deviation = math.sqrt(noise)
@@ -147,7 +162,11 @@ class OrdinalScale:
         return means, np.log(mass), off**2
 
     def drawn(
-        self, codes: NDArray[np.uint16], scores: Floats, noise: float, rng: np.random.Generator
+        self,
+        codes: NDArray[np.uint16],
+        scores: Floats,
+        noise: float,
+        rng: np.random.Generator,
     ) -> Floats:
         """Return draws from the truncated normal distributions."""
         from scipy.special import ndtri
@@ -175,7 +194,9 @@ class OrdinalScale:
     def probabilities(self, scores: Floats, variance: Floats | float) -> Doubles:
         """Return the probability of each level, shape (n, L)."""
         deviation = np.sqrt(np.broadcast_to(variance, scores.shape)).astype(np.float64)
-        below = normal_cdf((self.cuts - scores[:, None].astype(np.float64)) / deviation[:, None])
+        below = normal_cdf(
+            (self.cuts - scores[:, None].astype(np.float64)) / deviation[:, None]
+        )
         ends = np.zeros((len(scores), 1)), np.ones((len(scores), 1))
         return np.diff(np.hstack([ends[0], below, ends[1]]), axis=1)
 
@@ -185,7 +206,9 @@ class OrdinalScale:
         found: Doubles = chances @ self.levels**2 - (chances @ self.levels) ** 2
         return np.maximum(found, 0)
 
-    def quantile(self, scores: Floats, variance: Floats | float, share: float) -> Doubles:
+    def quantile(
+        self, scores: Floats, variance: Floats | float, share: float
+    ) -> Doubles:
         """Return the quantile of each entry at the probability `share`.
 
         The probability of a level is spread evenly over the numbers nearest to that level.
@@ -195,9 +218,14 @@ class OrdinalScale:
         between = self.between
         ends = 2 * self.levels[0] - between[0], 2 * self.levels[-1] - between[-1]
         edges = np.concatenate([ends[:1], between, ends[1:]])
-        at, rows = np.clip((below < share).sum(axis=1), 1, len(self.levels)), np.arange(len(below))
+        at, rows = (
+            np.clip((below < share).sum(axis=1), 1, len(self.levels)),
+            np.arange(len(below)),
+        )
         low, high = below[rows, at - 1], below[rows, at]
-        inside = np.divide(share - low, high - low, out=np.ones_like(low), where=high > low)
+        inside = np.divide(
+            share - low, high - low, out=np.ones_like(low), where=high > low
+        )
         found: Doubles = edges[at - 1] + inside.clip(0, 1) * np.diff(edges)[at - 1]
         return found
 
@@ -229,7 +257,9 @@ class OrdinalScale:
         if len(self.cuts) < 2 or not math.isfinite(high - low):
             return self, noise  # there is nothing to learn, not even the noise
         some = slice(None, None, -(-len(codes) // _LEARNED_FROM))
-        places = ((scores[some] - low) / ((high - low) / _CELLS or 1.0)).astype(np.int32)
+        places = ((scores[some] - low) / ((high - low) / _CELLS or 1.0)).astype(
+            np.int32
+        )
         places = places * np.int32(size) + codes[some].astype(np.int32)
         counts, totals = np.bincount(places), np.bincount(places, scores[some])
         cells = np.flatnonzero(counts)
@@ -241,8 +271,12 @@ class OrdinalScale:
             lower, upper, turned = scale._interval(of_cells, at, deviation)
             mass, turns = _mass(lower, upper), turned < 0
             of_lower, of_upper = (_density(z) / mass * shares for z in (lower, upper))
-            slopes = np.bincount(of_cells, np.where(turns, of_lower, of_upper), size)[:-1]
-            slopes -= np.bincount(of_cells, np.where(turns, of_upper, of_lower), size)[1:]
+            slopes = np.bincount(of_cells, np.where(turns, of_lower, of_upper), size)[
+                :-1
+            ]
+            slopes -= np.bincount(of_cells, np.where(turns, of_upper, of_lower), size)[
+                1:
+            ]
             finite = [np.where(np.isfinite(z), z, 0) for z in (lower, upper)]
             by_width = float(np.sum(finite[1] * of_upper - finite[0] * of_lower))
             value = -float(shares @ np.log(mass)) + spread / (2 * deviation**2)
@@ -250,7 +284,9 @@ class OrdinalScale:
             return value, np.append(-free, by_width - spread / deviation**2)
 
         start = np.append(np.log(np.diff(self.cuts)), 0.5 * math.log(noise))
-        found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
+        found = minimize(
+            loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}
+        )
         if not (np.isfinite(found.x).all() and found.fun <= loss(start)[0]):
             return self, noise
         return self._with(found.x[:-1]), math.exp(2 * found.x[-1])
@@ -264,7 +300,10 @@ class OrdinalScale:
         small probabilities.
         """
         ends = np.concatenate([[-np.inf], self.cuts, [np.inf]])
-        lower, upper = (ends[codes] - scores) / deviation, (ends[codes + 1] - scores) / deviation
+        lower, upper = (
+            (ends[codes] - scores) / deviation,
+            (ends[codes + 1] - scores) / deviation,
+        )
         turns = lower > 0
         return (
             np.where(turns, -upper, lower),
@@ -284,14 +323,20 @@ class OrdinalScale:
         low, high = self.anchors
         gaps, size = np.diff(self.cuts), len(log_gaps)
         after = np.arange(size + 1)[:, None] > np.arange(size)
-        moved = (after * 1.0 - after[low]) * gaps  # of cut points, before the width is restored
-        share = (after[high] * 1.0 - after[low]) * gaps / (self.cuts[high] - self.cuts[low])
+        moved = (
+            after * 1.0 - after[low]
+        ) * gaps  # of cut points, before the width is restored
+        share = (
+            (after[high] * 1.0 - after[low]) * gaps / (self.cuts[high] - self.cuts[low])
+        )
         moved -= np.outer(self.cuts - self.cuts[low], share)
         slopes: Doubles = by_cuts @ moved
         return slopes
 
 
-@lru_cache(maxsize=4)  # learned scales change with each sweep; the final one is used again
+@lru_cache(
+    maxsize=4
+)  # learned scales change with each sweep; the final one is used again
 def _tables(
     levels: bytes, cuts: bytes, noise: float, spread: float, kind: str
 ) -> tuple[float, float, list[Floats]]:
@@ -304,7 +349,11 @@ def _tables(
     codes = np.arange(len(scale.levels))[:, None]
     tables = scale._exact(codes, places, noise, spread)
     # Interpolation at the last point also reads the entry after it, with the weight 0.
-    return float(places[0]), float(step), [np.append(each, 0).astype(kind) for each in tables]
+    return (
+        float(places[0]),
+        float(step),
+        [np.append(each, 0).astype(kind) for each in tables],
+    )
 
 
 @cache
@@ -326,7 +375,9 @@ def normal_cdf(z: Floats) -> Doubles:
     nearest = np.rint((z - _LOW) * _PER_UNIT).astype(np.intp)
     x = at[nearest]
     d = z - x
-    found: Doubles = below[nearest] + density[nearest] * d * (1 - d * (x / 2 + d * (1 - x * x) / 6))
+    found: Doubles = below[nearest] + density[nearest] * d * (
+        1 - d * (x / 2 + d * (1 - x * x) / 6)
+    )
     return found
 
 

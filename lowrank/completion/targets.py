@@ -56,18 +56,29 @@ class Targets:
 
     @classmethod
     def of(
-        cls, X: csr_array, scale: OrdinalScale | None, *, noise: float, temperature: float
+        cls,
+        X: csr_array,
+        scale: OrdinalScale | None,
+        *,
+        noise: float,
+        temperature: float,
     ) -> Self:
         """Return the targets to start from: the entries themselves."""
         variance = float(X.data.var(dtype=np.float64)) or 1.0
         codes = None if scale is None else scale.codes(X.data)
-        return cls(kernels.csr_arrays(X), X.data, scale, noise, temperature, variance, codes)
+        return cls(
+            kernels.csr_arrays(X), X.data, scale, noise, temperature, variance, codes
+        )
 
-    def update(self, rows: Side, columns: Side, mean: float, squares: float | None = None) -> None:
+    def update(
+        self, rows: Side, columns: Side, mean: float, squares: float | None = None
+    ) -> None:
         """Update the targets given the vectors; with the sum of `squares`, learn the noise too."""
         if self.scale is None or self.codes is None:
             if squares is not None:
-                count = len(self.data) / self.temperature + 1  # the prior has the weight of 1 entry
+                count = (
+                    len(self.data) / self.temperature + 1
+                )  # the prior has the weight of 1 entry
                 self.noise = (squares / self.temperature + self.variance) / count
                 self.free_energy = -0.5 * count * math.log(self.noise)
                 self.rmse = math.sqrt(max(squares, 0.0) / len(self.data))
@@ -76,7 +87,9 @@ class Targets:
         scores = kernels.csr_entries(self.entries, *pair) + self.data.dtype.type(mean)
         if squares is not None:
             off = self.data - scores
-            self.spread = max(squares - float(np.einsum("i,i->", off, off, dtype=np.float64)), 0.0)
+            self.spread = max(
+                squares - float(np.einsum("i,i->", off, off, dtype=np.float64)), 0.0
+            )
             given = self.codes, scores, self.noise, self.spread / len(off)
             self.scale, self.noise = self.scale.learned(*given)
         around = scores, self.noise, self.spread / len(scores)
@@ -88,7 +101,9 @@ class Targets:
             self.free_energy = likelihood / self.temperature
             self.rmse = math.sqrt(found.squares / len(scores))
 
-    def draw(self, rows: Side, columns: Side, mean: float, rng: np.random.Generator) -> None:
+    def draw(
+        self, rows: Side, columns: Side, mean: float, rng: np.random.Generator
+    ) -> None:
         """Draw latent numbers given exact vectors."""
         if self.scale is None or self.codes is None:
             return
@@ -126,6 +141,8 @@ def settled(
     for _ in range(LATENT_STEPS):
         given = entries._replace(data=data), columns, prior
         found = posterior_rows(*given, mean=mean, **options, only_means=True)
-        scores = kernels.csr_entries(entries, found.mean, columns.mean) + data.dtype.type(mean)
+        scores = kernels.csr_entries(
+            entries, found.mean, columns.mean
+        ) + data.dtype.type(mean)
         data = scale.latent(codes, scores, latent_noise, only_means=True).means
     return data

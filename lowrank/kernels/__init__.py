@@ -120,14 +120,18 @@ class CodedMatrix(NamedTuple):
     def bound(self) -> float:
         """Return an upper bound on the absolute values."""
         parts = self.levels, self.row_shift, self.column_shift
-        return sum(float(np.abs(each).max(initial=0)) for each in parts if each is not None)
+        return sum(
+            float(np.abs(each).max(initial=0)) for each in parts if each is not None
+        )
 
     def scaled(self, factor: float) -> Self:
         """Return the matrix times a number."""
         parts = "levels", "row_shift", "column_shift"
         given = {name: getattr(self, name) for name in parts}
         number = self.dtype.type(factor)
-        return self._replace(**{name: a * number for name, a in given.items() if a is not None})
+        return self._replace(
+            **{name: a * number for name, a in given.items() if a is not None}
+        )
 
 
 Stored = CsrArrays | CodedMatrix
@@ -190,8 +194,14 @@ def level_counts(codes: NDArray[np.uint8]) -> Int64s:
 
 def transposed(matrix: Stored, n_columns: int, threads: int | None = None) -> Stored:
     """Return the transpose of a matrix with sorted indices, in the same form."""
-    values: NDArray[Any] = matrix.codes if isinstance(matrix, CodedMatrix) else matrix.data
-    found = np.empty(n_columns + 1, np.int64), np.empty_like(matrix.indices), np.empty_like(values)
+    values: NDArray[Any] = (
+        matrix.codes if isinstance(matrix, CodedMatrix) else matrix.data
+    )
+    found = (
+        np.empty(n_columns + 1, np.int64),
+        np.empty_like(matrix.indices),
+        np.empty_like(values),
+    )
     given = matrix.indptr, matrix.indices, values
     backends.active.transpose(*given, *found, resolve_threads(threads))
     if not isinstance(matrix, CodedMatrix):
@@ -214,7 +224,11 @@ def available_cores() -> int:
 def usual_threads() -> int:
     """Return the number in OMP_NUM_THREADS, else the number of available cores."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return min(int(first), _MOST) if first.isdecimal() and int(first) else available_cores()
+    return (
+        min(int(first), _MOST)
+        if first.isdecimal() and int(first)
+        else available_cores()
+    )
 
 
 _MOST = 1024  # maximum number of threads: a request for a billion must not crash the process
@@ -236,7 +250,10 @@ def parts(matrix: Coded) -> tuple[Any, ...]:
     if backends.active is reference:
         return matrix.arrays
     none = matrix.levels[:0]
-    shifts = (none if each is None else each for each in (matrix.row_shift, matrix.column_shift))
+    shifts = (
+        none if each is None else each
+        for each in (matrix.row_shift, matrix.column_shift)
+    )
     return matrix.indptr, matrix.indices, (matrix.codes, matrix.levels, *shifts)
 
 
@@ -318,7 +335,9 @@ def als_half_sweep(
         np.zeros(len(other), dtype) if other_bias is None else other_bias,
         float(shift),
         np.ascontiguousarray(penalty, dtype),
-        np.ascontiguousarray(np.zeros(n_rows) if bias_penalty is None else bias_penalty, dtype),
+        np.ascontiguousarray(
+            np.zeros(n_rows) if bias_penalty is None else bias_penalty, dtype
+        ),
         bias_penalty is not None,
         factors,
         np.empty(n_rows, dtype) if bias is None else bias,
@@ -393,7 +412,12 @@ def implicit_half_sweep(
 
 
 def pair_dots(
-    left: Floats32, right: Floats32, rows: Int64s, others: Int64s, *, threads: int | None = None
+    left: Floats32,
+    right: Floats32,
+    rows: Int64s,
+    others: Int64s,
+    *,
+    threads: int | None = None,
 ) -> Floats32:
     """Return the dot products of ``left[rows]`` with ``right[others]``, shape (n_pairs,).
 
@@ -417,7 +441,12 @@ def csr_matmat(
 
 
 def csr_rmatmat(
-    A: Coded, X: Floats, n_cols: int, *, out: Floats | None = None, threads: int | None = None
+    A: Coded,
+    X: Floats,
+    n_cols: int,
+    *,
+    out: Floats | None = None,
+    threads: int | None = None,
 ) -> Floats:
     """Return A.T @ X for a sparse A with sorted rows, of shape (n, n_cols), and a dense block X."""
     X = np.ascontiguousarray(X, A.dtype if isinstance(A, CodedMatrix) else A[2].dtype)
@@ -426,7 +455,9 @@ def csr_rmatmat(
     return Y
 
 
-def csr_entries(A: Csr, left: Floats, right: Floats, *, threads: int | None = None) -> Floats:
+def csr_entries(
+    A: Csr, left: Floats, right: Floats, *, threads: int | None = None
+) -> Floats:
     """Return ``w . z + b + c`` at the position of each stored entry of A; its values are not used.
 
     The rows of `left`, shape (n_rows, k + 1), are vectors (w, b); those of `right`, shape
@@ -456,7 +487,9 @@ def multiply(
     `out` must be C-ordered, or the first columns of V.
     """
     W = aligned_empty((V.shape[0], H.shape[1]), V.dtype) if out is None else out
-    backends.active.multiply(V, np.ascontiguousarray(H, V.dtype), W, resolve_threads(threads))
+    backends.active.multiply(
+        V, np.ascontiguousarray(H, V.dtype), W, resolve_threads(threads)
+    )
     return W
 
 
@@ -466,7 +499,12 @@ def subtract(V: Floats, H: Floats, W: Floats, *, threads: int | None = None) -> 
 
 
 def project(
-    V: Floats, W: Floats, *, first: int = 0, again: bool = False, threads: int | None = None
+    V: Floats,
+    W: Floats,
+    *,
+    first: int = 0,
+    again: bool = False,
+    threads: int | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Subtract from the C-ordered block W, in place, its projection on orthonormal columns V.
 
@@ -474,7 +512,10 @@ def project(
     pass uses all columns. Returns the coefficients H of the subtracted V @ H, with zeros before
     `first`, and W.T @ W of the result.
     """
-    inside, gram = np.empty((V.shape[1], W.shape[1])), np.empty((W.shape[1], W.shape[1]))
+    inside, gram = (
+        np.empty((V.shape[1], W.shape[1])),
+        np.empty((W.shape[1], W.shape[1])),
+    )
     backends.active.project(V, first, again, W, inside, gram, resolve_threads(threads))
     return inside, gram
 
@@ -504,7 +545,9 @@ def resolve_threads(threads: int | None) -> int:
     if threads is None:
         return default_threads.get()
     if threads < 1:
-        raise ValueError(f"threads must be at least 1, or None for all cores; got {threads}.")
+        raise ValueError(
+            f"threads must be at least 1, or None for all cores; got {threads}."
+        )
     return min(int(threads), _MOST)
 
 

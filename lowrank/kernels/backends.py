@@ -23,7 +23,11 @@ class Backend(NamedTuple):
     instruction_set: str | None
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.instruction_set})" if self.instruction_set else self.name
+        return (
+            f"{self.name} ({self.instruction_set})"
+            if self.instruction_set
+            else self.name
+        )
 
 
 active: ModuleType = _core or reference
@@ -45,7 +49,9 @@ def use(name: str) -> None:
     """
     global active
     if name not in supported():
-        raise ValueError(f"kernels must be one of {', '.join(supported())}; got {name!r}.")
+        raise ValueError(
+            f"kernels must be one of {', '.join(supported())}; got {name!r}."
+        )
     active = reference
     if name != "reference" and _core is not None:
         _core.use(name)
@@ -55,7 +61,11 @@ def use(name: str) -> None:
 def backend() -> Backend:
     """Return the active kernels."""
     is_compiled = _core is not None and active is _core
-    return Backend("compiled", active.active()) if is_compiled else Backend("reference", None)
+    return (
+        Backend("compiled", active.active())
+        if is_compiled
+        else Backend("reference", None)
+    )
 
 
 def check_same(core: ModuleType) -> None:
@@ -69,10 +79,15 @@ def check_same(core: ModuleType) -> None:
     for name, function in vars(reference).items():
         if name.startswith("_"):
             continue
-        if isinstance(function, FunctionType) and function.__module__ == reference.__name__:
+        if (
+            isinstance(function, FunctionType)
+            and function.__module__ == reference.__name__
+        ):
             code, signature = function.__code__, getattr(core, name, core).__doc__ or ""
             found = re.findall(r"[(,] ?(\w+): ", signature.partition("\n")[0])
-            if not hasattr(core, name) or found != list(code.co_varnames[: code.co_argcount]):
+            if not hasattr(core, name) or found != list(
+                code.co_varnames[: code.co_argcount]
+            ):
                 raise ImportError(
                     "The compiled kernels are older or newer than the Python code next to them "
                     f"({name} differs); install the package again: `pip install --editable .`."

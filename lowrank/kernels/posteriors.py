@@ -71,7 +71,10 @@ def posterior_half_sweep(
         times these to w, where A = R'R is the Cholesky factorisation, which makes w a draw from the
         posterior.
     """
-    dtype, none = other.dtype, np.empty((0, 0), other.dtype)  # the kernel does not take None
+    dtype, none = (
+        other.dtype,
+        np.empty((0, 0), other.dtype),
+    )  # the kernel does not take None
     result = RowPosteriors(np.empty(len(vectors)), np.empty(len(vectors)))
     backends.active.posterior_half_sweep(
         *parts(matrix),
@@ -127,15 +130,25 @@ def drift_smooth(
     evidence = np.empty(len(indptr) - 1)
     process = float(noise), float(variance), float(scale)
     out = means, variances, evidence
-    backends.active.drift_smooth(indptr, gaps, data, *process, *out, resolve_threads(threads))
+    backends.active.drift_smooth(
+        indptr, gaps, data, *process, *out, resolve_threads(threads)
+    )
     return means, variances, math.fsum(evidence)
 
 
 def drift_evidence(
-    indptr: Int64s, gaps: Floats, data: Floats, *, noise: float, variance: float, scale: float
+    indptr: Int64s,
+    gaps: Floats,
+    data: Floats,
+    *,
+    noise: float,
+    variance: float,
+    scale: float,
 ) -> float:
     """Return only the evidence of `drift_smooth`, in half the time."""
     out = data[:0].copy(), data[:0].copy(), np.empty(len(indptr) - 1)
     process = float(noise), float(variance), float(scale)
-    backends.active.drift_smooth(indptr, gaps, data, *process, *out, resolve_threads(None))
+    backends.active.drift_smooth(
+        indptr, gaps, data, *process, *out, resolve_threads(None)
+    )
     return math.fsum(out[-1])

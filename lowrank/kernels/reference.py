@@ -48,12 +48,16 @@ def als_half_sweep(
             factors[row], bias[row], objective[row] = 0, 0, 0
             continue
         target = data[observed] - other.dtype.type(shift) - other_bias[columns]
-        design = np.column_stack([other[columns], np.full(len(columns), fit_bias, other.dtype)])
+        design = np.column_stack(
+            [other[columns], np.full(len(columns), fit_bias, other.dtype)]
+        )
         if weights is not None:
             roots = np.sqrt(weights[observed])
             target = roots * target
             design = roots[:, None] * design
-        ridge = np.append(np.full(k, penalty[row]), bias_penalty[row] if fit_bias else 1)
+        ridge = np.append(
+            np.full(k, penalty[row]), bias_penalty[row] if fit_bias else 1
+        )
         right = design.T @ target
         system = design.T @ design + np.diag(ridge).astype(other.dtype)
         if nonnegative:
@@ -77,8 +81,12 @@ def _nonnegative_solution(system: Floats, right: Floats, k: int) -> Floats:
     positive = values > k * np.finfo(np.float64).eps * values[-1]
     roots = np.sqrt(values[positive])
     along = axes[:, positive].T
-    bound, _ = nnls(roots[:, None] * along, along @ (b[:k] - A[:k, k:] @ from_free[:, k]) / roots)
-    return np.append(bound, from_free[:, k] - from_free[:, :k] @ bound).astype(right.dtype)
+    bound, _ = nnls(
+        roots[:, None] * along, along @ (b[:k] - A[:k, k:] @ from_free[:, k]) / roots
+    )
+    return np.append(bound, from_free[:, k] - from_free[:, :k] @ bound).astype(
+        right.dtype
+    )
 
 
 def implicit_half_sweep(
@@ -111,7 +119,9 @@ def implicit_half_sweep(
         else:
             solution = np.linalg.solve(system, total)
         factors[row] = solution
-        objective[row] = target.astype(np.float64) @ target - solution.astype(np.float64) @ total
+        objective[row] = (
+            target.astype(np.float64) @ target - solution.astype(np.float64) @ total
+        )
         if residual is not None:
             residual[observed] = target - design @ solution
 
@@ -149,7 +159,9 @@ def posterior_half_sweep(
         if covariance.size:
             summed = np.zeros((d, d), vectors.dtype)
             summed[triangle] = covariance[row]
-            system[:-1, :-1] += np.triu(summed[:-1, :-1]) + np.triu(summed[:-1, :-1], 1).T
+            system[:-1, :-1] += (
+                np.triu(summed[:-1, :-1]) + np.triu(summed[:-1, :-1], 1).T
+            )
             right[:-1] -= summed[:-1, -1]
             squares += summed[-1, -1]
         inverse = np.linalg.inv(system)
@@ -185,7 +197,9 @@ def drift_smooth(
         if means.size:
             means[own] = covariance @ solved
             inverse = np.linalg.solve(total, covariance) / noise
-            variances[own] = np.diag(covariance) - np.einsum("ij,ji->i", covariance, inverse)
+            variances[own] = np.diag(covariance) - np.einsum(
+                "ij,ji->i", covariance, inverse
+            )
 
 
 def csr_entries(
@@ -239,7 +253,13 @@ def subtract(V: Floats, H: Floats, W: Floats, threads: int) -> None:
 
 
 def project(
-    V: Floats, first: int, again: bool, W: Floats, inside: Floats, gram: Floats, threads: int
+    V: Floats,
+    first: int,
+    again: bool,
+    W: Floats,
+    inside: Floats,
+    gram: Floats,
+    threads: int,
 ) -> None:
     """Subtract the projection of W on V; write its coefficients, and W.T @ W of the rest."""
     inside[:] = 0
@@ -250,7 +270,9 @@ def project(
     gram[:] = W.T @ W
 
 
-def squared_distances(P: Floats, V: Floats, s: Floats, squares: Floats, threads: int) -> None:
+def squared_distances(
+    P: Floats, V: Floats, s: Floats, squares: Floats, threads: int
+) -> None:
     """Write the squared norm of each column of P - V * s into `squares`."""
     squares[:] = ((P - V * s) ** 2).sum(axis=0)
 
@@ -434,7 +456,9 @@ def code_levels(values: Floats, codes: Ints, levels: Floats, count: int) -> int:
     return count
 
 
-def code_keys(keys: Ints, codes: Ints, distinct: Ints, count: int, slots: Ints) -> tuple[int, int]:
+def code_keys(
+    keys: Ints, codes: Ints, distinct: Ints, count: int, slots: Ints
+) -> tuple[int, int]:
     """Write the code of each key, and new keys; return how many are coded and how many distinct."""
     values, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     places = dict(zip(distinct[:count].tolist(), range(count), strict=True))
@@ -480,7 +504,11 @@ def row_offsets(rows: Ints, indptr: Ints) -> bool:
 
 
 def scatter(
-    rows: Ints, indptr: Ints, sources: list[NDArray[Any]], targets: list[NDArray[Any]], threads: int
+    rows: Ints,
+    indptr: Ints,
+    sources: list[NDArray[Any]],
+    targets: list[NDArray[Any]],
+    threads: int,
 ) -> None:
     """Write the sources in the order of their rows."""
     order = np.argsort(rows, kind="stable")
@@ -504,7 +532,9 @@ def transpose(
     to_data[:] = data[order]
 
 
-def sort_rows(indptr: Ints, indices: Ints, columns: list[NDArray[Any]], threads: int) -> None:
+def sort_rows(
+    indptr: Ints, indices: Ints, columns: list[NDArray[Any]], threads: int
+) -> None:
     """Sort the entries of each row by index, in place."""
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     order = np.lexsort((indices, rows))

@@ -8,7 +8,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lowrank.kernels import Csr, CsrArrays, Floats32, Int64s, SparsePart, backends, resolve_threads
+from lowrank.kernels import (
+    Csr,
+    CsrArrays,
+    Floats32,
+    Int64s,
+    SparsePart,
+    backends,
+    resolve_threads,
+)
 from lowrank.kernels.topk import Hashes, SearchOrder, Seen, Ties, TopK, search_plan
 
 
@@ -88,12 +96,20 @@ def top_k(
     fixed = None if sparse is None else sparse.order
     if sparse is not None and fixed is None:
         fixed = np.arange(len(y), dtype=np.int32)
-    order, stops = search_plan(x, y, bias, weight, allowed, fixed, n if prune else len(y), order)
-    if sparse is not None and allowed is not None:  # the order of `sparse` has all items
+    order, stops = search_plan(
+        x, y, bias, weight, allowed, fixed, n if prune else len(y), order
+    )
+    if (
+        sparse is not None and allowed is not None
+    ):  # the order of `sparse` has all items
         bias = np.where(allowed, bias, np.float32(np.nan))
     n_found = len(order.items) if allowed is None else int(np.count_nonzero(allowed))
     shape = len(x), min(n, n_found)
-    found = TopK(np.empty(shape, np.int32), np.empty(shape, np.float32), np.zeros(len(x), np.int64))
+    found = TopK(
+        np.empty(shape, np.int32),
+        np.empty(shape, np.float32),
+        np.zeros(len(x), np.int64),
+    )
     if found.items.size:
         backends.active.best_items(
             x,
@@ -113,7 +129,12 @@ def top_k(
 
 
 def sparse_pairs(
-    history: Csr, weights: Csr, rows: Int64s, columns: Int64s, *, threads: int | None = None
+    history: Csr,
+    weights: Csr,
+    rows: Int64s,
+    columns: Int64s,
+    *,
+    threads: int | None = None,
 ) -> Floats32:
     """Return entries of the product of two sparse float32 matrices, at `rows` and `columns`.
 
@@ -121,8 +142,13 @@ def sparse_pairs(
     in the order of the history, so that it equals that of `top_k` and `sparse_rows` to the bit.
     """
     found = np.empty(len(rows), np.float32)
-    pairs = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(columns, np.int64)
-    backends.active.sparse_pairs(*history, *weights, *pairs, found, resolve_threads(threads))
+    pairs = (
+        np.ascontiguousarray(rows, np.int64),
+        np.ascontiguousarray(columns, np.int64),
+    )
+    backends.active.sparse_pairs(
+        *history, *weights, *pairs, found, resolve_threads(threads)
+    )
     return found
 
 
@@ -167,7 +193,10 @@ def gram_rows(
     n, most = rows.stop - rows.start, max(1, min(most, len(out)))
     columns, values = np.empty((n, most), np.int32), np.empty((n, most), np.float32)
     counts = np.empty(n, np.int64)
-    scales, threads = (_float32(weight), _float32(scale), _float32(out)), resolve_threads(threads)
+    scales, threads = (
+        (_float32(weight), _float32(scale), _float32(out)),
+        resolve_threads(threads),
+    )
     found = columns, values, counts, threads
     backends.active.gram_rows(*X, *by_column, *scales, rows.start, *found)
     kept = (
@@ -188,7 +217,12 @@ def hash_texts(bytes: NDArray[np.uint8], offsets: Int64s) -> Hashes:
 
 
 def sum_rows(
-    matrix: Csr, rows: Int64s, factors: Floats32, n_cols: int, *, out: Floats32 | None = None
+    matrix: Csr,
+    rows: Int64s,
+    factors: Floats32,
+    n_cols: int,
+    *,
+    out: Floats32 | None = None,
 ) -> Floats32:
     """Return the sum of some rows of a float32 CSR matrix, each times its factor, shape (n_cols,).
 

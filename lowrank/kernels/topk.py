@@ -11,7 +11,9 @@ Floats = NDArray[np.float32]
 Items = NDArray[np.int32]
 Hashes = NDArray[np.uint64]
 
-_FEW_QUERIES = 256  # for fewer queries, sorting all items by length costs more than it saves
+_FEW_QUERIES = (
+    256  # for fewer queries, sorting all items by length costs more than it saves
+)
 _FIRST_STOP = 64  # number of columns before the first stop
 _TINY = np.float32(2.0**-70)  # the squares of shorter lengths may underflow
 
@@ -47,7 +49,9 @@ class Ties(NamedTuple):
             return self
         return self._replace(queries=self.queries[queries])
 
-    def places(self, rows: NDArray[np.integer[Any]], items: NDArray[np.integer[Any]]) -> Hashes:
+    def places(
+        self, rows: NDArray[np.integer[Any]], items: NDArray[np.integer[Any]]
+    ) -> Hashes:
         """Return what orders equal scores, for pairs of a query and an item."""
         hashes = self.items[items]
         if self.queries is not None:
@@ -154,7 +158,9 @@ def search_plan(
         user_size = _bounds(users)
         typical = np.median(user_size)
         typical = typical if np.isfinite(typical) else np.float32(1)
-        order = _by_reach(candidates, _bounds(items[candidates]), bias[candidates], typical)
+        order = _by_reach(
+            candidates, _bounds(items[candidates]), bias[candidates], typical
+        )
         order = order._replace(user_size=user_size)
     return order, product_stops(users, items, order.items)
 
@@ -182,7 +188,9 @@ def item_order(
     return _by_reach(candidates, _bounds(items[candidates]), lift, np.float32(typical))
 
 
-def _by_reach(candidates: Items, size: Floats, lift: Floats, typical: np.float32) -> SearchOrder:
+def _by_reach(
+    candidates: Items, size: Floats, lift: Floats, typical: np.float32
+) -> SearchOrder:
     """Return candidates in descending order of lift + size * typical, without `user_size`."""
     lift = np.where(np.isnan(lift), np.float32(-np.inf), lift)
     reach = lift + typical * size
@@ -202,7 +210,9 @@ def product_stops(users: Floats, items: Floats, order: Items) -> Stops:
               \sqrt{\|x'\|^2 + \epsilon \|x\|^2} \sqrt{\|y'\|^2 + \epsilon \|y\|^2}
     """
     k = users.shape[1]
-    at = [_FIRST_STOP << n for n in range(k.bit_length()) if 2 * (_FIRST_STOP << n) <= k]
+    at = [
+        _FIRST_STOP << n for n in range(k.bit_length()) if 2 * (_FIRST_STOP << n) <= k
+    ]
     if not at:
         return Stops()
     rests = [_rests(rows, at) for rows in (users, items)]
@@ -220,7 +230,10 @@ def _rests(rows: Floats, at: list[int]) -> Floats:
         ]  # of the columns between stops
         after = np.cumsum(squares[::-1], axis=0)[::-1]
         lengths = np.sqrt(after[1:] + np.float32((k + 8) * 2.0**-23) * after[0])
-        bounds = lengths * np.float32(1 + (k + 8) * 2.0**-23) + np.float32(np.sqrt(k)) * _TINY
+        bounds = (
+            lengths * np.float32(1 + (k + 8) * 2.0**-23)
+            + np.float32(np.sqrt(k)) * _TINY
+        )
     return np.ascontiguousarray(bounds, np.float32)
 
 
@@ -229,7 +242,10 @@ def _bounds(rows: Floats) -> Floats:
     k = rows.shape[1]
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        lengths = lengths * np.float32(1 + (k + 3) * 2.0**-23) + np.float32(np.sqrt(k)) * _TINY
+        lengths = (
+            lengths * np.float32(1 + (k + 3) * 2.0**-23)
+            + np.float32(np.sqrt(k)) * _TINY
+        )
     return np.where(np.isnan(lengths), np.float32(np.inf), lengths)
 
 

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 _BLOCK = 16  # vectors per product
 _LINE = 64  # bytes of a cache line
 _CHECK_EVERY = 64  # vectors between checks; a check costs about as much as a block
-_MAX_STEPS = 1000  # maximum number of products with A'A before the best result is returned
+_MAX_STEPS = (
+    1000  # maximum number of products with A'A before the best result is returned
+)
 _PATIENCE = 3  # checks in which residuals must halve once rounding sets the tolerance
 _LEAST_ROUNDING = 0.003  # smallest residual that rounding of A'A leaves, see `loses`
 
 
-def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
+def solve(
+    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+) -> Triplets:
     """Compute singular triplets by the block Lanczos method on x -> A'(A x), with thick restarts.
 
     If A has fewer rows than columns, A' takes the place of A. Only one orthonormal basis is stored,
@@ -64,7 +68,8 @@ def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) ->
     is_sparse = A.entries < math.prod(A.shape) and not A.in_blocks
     block = _LINE // A.dtype.itemsize if is_sparse else _BLOCK
     V, _ = leading_eigenvectors(
-        *(tall.gram_product, tall.shape[1], A.dtype, k, tol, rng, _MAX_STEPS), block=block
+        *(tall.gram_product, tall.shape[1], A.dtype, k, tol, rng, _MAX_STEPS),
+        block=block,
     )
     U, s, Vt = triplets(tall, V, rng)
     if has_wide_cluster(s, block):
@@ -81,7 +86,9 @@ def triplets(A: Products, V: FloatArray, rng: np.random.Generator) -> Triplets:
     product = A.matmat(V)
     U, _, R = extend_basis(product[:, :0], product, 0.0, rng, again=False)
     gram = kernels.coefficients(V, V).astype(np.float64)
-    turn = np.linalg.inv(np.linalg.cholesky(gram)).T  # V turn is orthonormal up to rounding
+    turn = np.linalg.inv(
+        np.linalg.cholesky(gram)
+    ).T  # V turn is orthonormal up to rounding
     P, s, Tt = np.linalg.svd(R @ turn)
     return kernels.multiply(U, P), s.astype(U.dtype), kernels.multiply(V, turn @ Tt.T).T
 
@@ -148,8 +155,12 @@ def leading_eigenvectors(
             return space.ritz_vectors(k), False
         if space.is_full:
             space.restart(k)
-        if excess < before < math.inf:  # a lower estimate, if the decrease continues or accelerates
-            expected = (space.steps - done) * math.log(excess) / math.log(before / excess)
+        if (
+            excess < before < math.inf
+        ):  # a lower estimate, if the decrease continues or accelerates
+            expected = (
+                (space.steps - done) * math.log(excess) / math.log(before / excess)
+            )
             share, furthest = (0.8, most) if space.is_restarted else (0.5, 4 * most)
             blocks = min(max(int(share * expected), 1), furthest)
         before, done = excess, space.steps
@@ -163,7 +174,9 @@ def has_wide_cluster(s: FloatArray, block: int = _BLOCK) -> bool:
     eps = float(np.finfo(s.dtype).eps)
     first, last = s[:-span].astype(np.float64), s[span:]
     # The Gram operator gives a value v up to eps s[0]**2 / v.
-    equal = np.maximum(math.sqrt(eps) * first, eps * first[0] ** 2 / np.maximum(first, 1e-300))
+    equal = np.maximum(
+        math.sqrt(eps) * first, eps * first[0] ** 2 / np.maximum(first, 1e-300)
+    )
     return bool(np.any(first - last <= equal))
 
 
@@ -173,7 +186,9 @@ def loses(s: FloatArray, tol: float, dtype: np.dtype[Any]) -> bool:
     The rounding errors of the products leave residuals of some hundredths of eps s[0]**2 / s[i].
     """
     eps = float(np.finfo(dtype).eps)
-    return bool(s.size and _LEAST_ROUNDING * eps * float(s[0]) ** 2 > tol * float(s[-1]) ** 2)
+    return bool(
+        s.size and _LEAST_ROUNDING * eps * float(s[0]) ** 2 > tol * float(s[-1]) ** 2
+    )
 
 
 def basis_size(k: int, smaller_side: int, block: int = _BLOCK) -> int:
@@ -244,14 +259,22 @@ class _LanczosSpace:
     def extend(self, steps: int, at_least: int) -> None:
         """Extend the basis by a number of blocks and to a minimum size, as far as space allows."""
         eps = self._eps
-        while not self.is_full and not self.is_complete and (steps > 0 or self._size < at_least):
+        while (
+            not self.is_full
+            and not self.is_complete
+            and (steps > 0 or self._size < at_least)
+        ):
             old, new = self._size, self._size + self._width
             product = self._gram_product(self._block)
             self.steps += 1
             allowed = self._largest_loss
             # Reorthogonalise two blocks in a row, since the loss of a block depends on the two
             # before it; or every other block, if a single step almost reaches the allowed loss.
-            worst = max(self._losses) if self._growth**2 * eps <= allowed else self._losses[1]
+            worst = (
+                max(self._losses)
+                if self._growth**2 * eps <= allowed
+                else self._losses[1]
+            )
             whole = self.is_restarted or 1.2 * self._growth * worst > allowed
             # After a restart the next step uses the whole basis anyway, so a small loss is enough.
             again = whole and not (self.is_restarted and self._growth * eps <= allowed)
@@ -269,7 +292,11 @@ class _LanczosSpace:
                 self._block, more, turn = extend_basis(
                     self._V[:, :new], self._block, 1.0, self._rng
                 )
-                inside, self._tail, again = inside + more @ self._tail, turn @ self._tail, True
+                inside, self._tail, again = (
+                    inside + more @ self._tail,
+                    turn @ self._tail,
+                    True,
+                )
             self._losses = self._losses[1], eps if again else self._growth * before
             self._H[:new, old:new] = inside
             self._H[old:new, :old] = inside[:old].T
@@ -319,9 +346,13 @@ class _LanczosSpace:
         kernels.multiply(V, self._vectors[:, :keep], out=kept)
         if self.is_restarted:
             # The loss of orthogonality grows with each restart if eigenvalues decay slowly.
-            gram = kernels.coefficients(kept, np.ascontiguousarray(kept)).astype(np.float64)
+            gram = kernels.coefficients(kept, np.ascontiguousarray(kept)).astype(
+                np.float64
+            )
             if np.abs(gram - np.eye(keep)).max() > self._largest_loss / 100:
-                kernels.multiply(kept, np.linalg.inv(np.linalg.cholesky(gram)).T, out=kept)
+                kernels.multiply(
+                    kept, np.linalg.inv(np.linalg.cholesky(gram)).T, out=kept
+                )
                 self._block, _, _ = extend_basis(kept, self._block, 1.0, self._rng)
         kernels.place(self._block, self._V[:, keep : keep + self._width])
         self._H[:] = 0.0

@@ -13,16 +13,26 @@ from lowrank.kernels import at_most, pieces
 from lowrank.solvers import lanczos
 
 if TYPE_CHECKING:
-    from lowrank.operators import Float64Array, FloatArray, MatrixOperator, Products, Triplets
+    from lowrank.operators import (
+        Float64Array,
+        FloatArray,
+        MatrixOperator,
+        Products,
+        Triplets,
+    )
 
-_ENTRIES = 1 << 22  # maximum size of a product with columns of the identity, or of rows for QR
+_ENTRIES = (
+    1 << 22
+)  # maximum size of a product with columns of the identity, or of rows for QR
 _SUMMED_ROWS = 1 << 12  # number of rows whose products are added up in float32
 # For few eigenvectors of a large Gram matrix, Lanczos is tried first. If the spectrum decays, it is
 # several times faster than LAPACK; if not, it is stopped early.
 _LANCZOS_SIDE, _LANCZOS_SHARE, _LANCZOS_STEPS = 1000, 16, 32
 
 
-def solve_dense(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
+def solve_dense(
+    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+) -> Triplets:
     """Compute a full SVD by divide and conquer (gesdd), or QR iteration (gesvd) if that fails.
 
     Raises
@@ -39,11 +49,15 @@ def lapack_svd(array: FloatArray) -> Triplets:
     try:
         U, s, Vt = linalg.svd(array, full_matrices=False, check_finite=False)
     except linalg.LinAlgError:
-        U, s, Vt = linalg.svd(array, full_matrices=False, check_finite=False, lapack_driver="gesvd")
+        U, s, Vt = linalg.svd(
+            array, full_matrices=False, check_finite=False, lapack_driver="gesvd"
+        )
     return U, s, Vt
 
 
-def solve_gram(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
+def solve_gram(
+    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+) -> Triplets:
     """Compute the eigenvectors V of the smaller Gram matrix, and then the SVD of A V.
 
     Squaring loses half of the digits: the residual of a triplet is some hundredths of
@@ -79,7 +93,14 @@ def _gram_of_blocks(A: MatrixOperator, is_wide: bool) -> Float64Array:
             turned = piece.flags.c_contiguous
             across = piece.T if turned else piece
             if A.dtype == np.float64:
-                total = syrk(1.0, across, beta=1.0, c=total, trans=is_wide == turned, overwrite_c=1)
+                total = syrk(
+                    1.0,
+                    across,
+                    beta=1.0,
+                    c=total,
+                    trans=is_wide == turned,
+                    overwrite_c=1,
+                )
             else:
                 total += syrk(1.0, across, trans=is_wide == turned)
     return total
@@ -96,7 +117,9 @@ def _gram_of_products(tall: Products) -> Float64Array:
     return gram
 
 
-def _leading_eigenvectors(gram: Float64Array, k: int, rng: np.random.Generator) -> Float64Array:
+def _leading_eigenvectors(
+    gram: Float64Array, k: int, rng: np.random.Generator
+) -> Float64Array:
     """Return the eigenvectors of the k largest eigenvalues, from the upper triangle."""
     if len(gram) < _LANCZOS_SIDE or k * _LANCZOS_SHARE >= len(gram):
         return _by_lapack(gram, k)
@@ -113,7 +136,9 @@ def _leading_eigenvectors(gram: Float64Array, k: int, rng: np.random.Generator) 
     return vectors.astype(np.float64, copy=False)
 
 
-def solve_qr(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
+def solve_qr(
+    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+) -> Triplets:
     """Compute the triangular factor R of A = Q R, in one pass over blocks, and the SVD of R.
 
     Nothing is squared, so that this is as accurate as LAPACK's SVD of A, whose residuals are some
@@ -154,10 +179,14 @@ def _by_lapack(gram: Float64Array, k: int) -> Float64Array:
             )
     if vectors.shape[1] < k:  # all are requested, or evr has lost some of a cluster
         _, vectors = linalg.eigh(gram, lower=False, check_finite=False, driver="evd")
-    return np.array(vectors[:, : -k - 1 : -1], order="C")  # also normalises the strides if k is 1
+    return np.array(
+        vectors[:, : -k - 1 : -1], order="C"
+    )  # also normalises the strides if k is 1
 
 
-def solve_arpack(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
+def solve_arpack(
+    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+) -> Triplets:
     """Compute eigenvectors of A'A or AA', whichever is smaller, by ARPACK, then Rayleigh-Ritz on A.
 
     The Gram operator is never formed, but its products square the singular values. Values below
@@ -179,7 +208,9 @@ def solve_arpack(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Genera
     def gram(x: FloatArray) -> FloatArray:
         return tall.rmatmat(tall.matmat(x.reshape(-1, 1)))
 
-    start, spare = np.split(rng.standard_normal((n, k + 1)).astype(A.dtype), [1], axis=1)
+    start, spare = np.split(
+        rng.standard_normal((n, k + 1)).astype(A.dtype), [1], axis=1
+    )
     operator = LinearOperator((n, n), matvec=gram, dtype=A.dtype)
     try:
         found = eigsh(operator, k, which="LM", v0=start[:, 0], tol=tol)[1][:, ::-1]

@@ -72,7 +72,9 @@ def extend_basis(
     rounds = int(pivot <= _WELL_CONDITIONED)
     if room < block.shape[1] or np.abs(np.diag(R)).min(initial=np.inf) <= noise:
         # Column pivoting orders noise last, so that it can be replaced.
-        Q, triangle, order = linalg.qr(rest, mode="economic", pivoting=True, check_finite=False)
+        Q, triangle, order = linalg.qr(
+            rest, mode="economic", pivoting=True, check_finite=False
+        )
         Q, R, rounds = np.array(Q[:, :room], order="C"), np.empty((room, len(order))), 3
         weak = np.flatnonzero(np.abs(np.diag(triangle)[:room]) <= noise)
         triangle[weak] = 0.0
@@ -109,4 +111,8 @@ def _qr(block: FloatArray, gram: Float64Array) -> tuple[FloatArray, FloatArray, 
     Q, R = np.linalg.qr(block)
     lengths = np.maximum(np.linalg.norm(R, axis=0), np.finfo(R.dtype).tiny)[: len(R)]
     shares = np.abs(R.diagonal()) / lengths
-    return np.ascontiguousarray(Q), R.astype(np.float64), float(shares.min(initial=np.inf))
+    return (
+        np.ascontiguousarray(Q),
+        R.astype(np.float64),
+        float(shares.min(initial=np.inf)),
+    )

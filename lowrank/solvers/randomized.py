@@ -17,7 +17,9 @@ _PATIENCE = 4  # restarts in which residuals must halve once rounding sets the t
 _ROUNDING = 5  # residuals that rounding allows, in machine epsilons of s[0]
 
 
-def solve(A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator) -> Triplets:
+def solve(
+    A: MatrixOperator, k: int, *, tol: float, rng: np.random.Generator
+) -> Triplets:
     """Compute singular triplets in the Krylov space of a random block, with thick restarts.
 
     Each round extends orthonormal bases V and Q of the smaller and larger dimension, with
@@ -56,7 +58,9 @@ def _solve_tall(A: Products, k: int, tol: float, rng: np.random.Generator) -> Tr
         converged = bool(np.all(residuals <= tolerance))
         # Rounding may leave more than estimated: then residuals do not become smaller.
         history.append(float(residuals[-1]))
-        stalls = len(history) > _PATIENCE and 2 * residuals[-1] > history[-1 - _PATIENCE]
+        stalls = (
+            len(history) > _PATIENCE and 2 * residuals[-1] > history[-1 - _PATIENCE]
+        )
         converged |= bool(stalls and target * s[-1] < tolerance[-1])
         if space.passes >= _MAX_PASSES or (converged and space.sees_all_copies):
             return space.triplets(ritz, k)
@@ -84,7 +88,11 @@ def _missed_directions(
         value, residual = float(ritz.s[0]), float(ritz.residuals[0])
         if value > bound:
             return probe.triplets(ritz, _block_size(1))[2].T
-        if value + residual <= bound or residual <= small or probe.passes >= _MAX_PROBE_PASSES:
+        if (
+            value + residual <= bound
+            or residual <= small
+            or probe.passes >= _MAX_PROBE_PASSES
+        ):
             return None
         probe.restart(ritz, 1)
 
@@ -110,7 +118,9 @@ class _Ritz:
 
     def __init__(self, B: FloatArray, tail: FloatArray) -> None:
         self.P, self.s, self.Tt = np.linalg.svd(B)
-        self.residuals = np.linalg.norm(tail @ self.P[B.shape[0] - tail.shape[1] :], axis=0)
+        self.residuals = np.linalg.norm(
+            tail @ self.P[B.shape[0] - tail.shape[1] :], axis=0
+        )
 
 
 class _Deflated:
@@ -170,18 +180,24 @@ class _KrylovSpace:
         while True:
             old, new = self._size, self._size + self._width
             product = self._A.matmat(self._V[:, old:new])
-            Q, inside, R = extend_basis(self._Q[:, :old], product, self._scale, self._rng)
+            Q, inside, R = extend_basis(
+                self._Q[:, :old], product, self._scale, self._rng
+            )
             self._scale = max(self._scale, longest(inside, R))
             self._Q[:, old:new] = Q
             self._B[:old, old:new] = inside
             self._B[old:new, old:new] = R
             self._size = new
             product = self._A.rmatmat(Q)
-            V, _, self._tail = extend_basis(self._V[:, :new], product, self._scale, self._rng)
+            V, _, self._tail = extend_basis(
+                self._V[:, :new], product, self._scale, self._rng
+            )
             self._width = V.shape[1]
             self._V[:, new : new + self._width] = V
             self.passes += 2
-            exhausted = float(np.linalg.norm(self._tail)) <= self._rounding * self._scale
+            exhausted = (
+                float(np.linalg.norm(self._tail)) <= self._rounding * self._scale
+            )
             full = self._size + self._width > self._limit
             if self._is_complete or full or (exhausted and self._size >= k):
                 return

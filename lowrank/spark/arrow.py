@@ -51,7 +51,9 @@ def hashes(batch: Any, name: str) -> NDArray[np.uint64]:
     """Return the hash of each integer or text of a column, as `hash_texts` of its text."""
     import pyarrow as pa
 
-    texts = batch.column(name).cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
+    texts = (
+        batch.column(name).cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
+    )
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
     return hash_texts(np.frombuffer(b"".join(texts), np.uint8), offsets)
 

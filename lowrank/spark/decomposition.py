@@ -13,7 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import pca
-from lowrank.arguments import checked_center, checked_generator, checked_rank, checked_tol
+from lowrank.arguments import (
+    checked_center,
+    checked_generator,
+    checked_rank,
+    checked_tol,
+)
 from lowrank.directions import PrincipalDirections
 from lowrank.errors import ArgumentError
 from lowrank.samples import require_samples, rounding_limits
@@ -22,7 +27,13 @@ from lowrank.solvers.lapack import lapack_svd
 from lowrank.solvers.orthonormal import extend_basis
 from lowrank.spark.arrow import list_array, lists, map_in_arrow, table_of
 from lowrank.spark.rows import Rows, open_rows, product
-from lowrank.svd import SVD, ConvergenceWarning, residual_excess, residual_message, with_signs
+from lowrank.svd import (
+    SVD,
+    ConvergenceWarning,
+    residual_excess,
+    residual_message,
+    with_signs,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -119,8 +130,12 @@ def truncated_svd(
     Halko, Martinsson & Tropp (2011), "Finding structure with randomness".
     Golub and Underwood (1977), "The block Lanczos method for computing eigenvalues".
     """
-    A = open_rows(rows, values=values, indices=indices, order=order, n_columns=n_columns)
-    return decompose(A, k, tol=tol, center=center, random_state=random_state, left=left).svd
+    A = open_rows(
+        rows, values=values, indices=indices, order=order, n_columns=n_columns
+    )
+    return decompose(
+        A, k, tol=tol, center=center, random_state=random_state, left=left
+    ).svd
 
 
 @dataclass(frozen=True)
@@ -186,7 +201,11 @@ def decompose(
     V, passes, method = _right_vectors(A, k, tol, rng)
     triplets = _certified(A, V, rng)
     passes += 2  # for the means and the certificate
-    if method == "gram" and triplets.excess(tol) > 1 and (R := A.triangle()) is not None:
+    if (
+        method == "gram"
+        and triplets.excess(tol) > 1
+        and (R := A.triangle()) is not None
+    ):
         method = "qr"
         triplets = _certified(A, _with_signs(lapack_svd(R)[2][:k]), rng)
         passes += 2
@@ -223,7 +242,11 @@ def _right_vectors(
     A: Rows, k: int, tol: float, rng: np.random.Generator
 ) -> tuple[Doubles, int, str]:
     """Return V, shape (m, k), with deterministic signs, the number of passes, and the method."""
-    m, passes, method = A.shape[1], 0, "gram" if A.shape[1] <= _GRAM_UP_TO else "lanczos"
+    m, passes, method = (
+        A.shape[1],
+        0,
+        "gram" if A.shape[1] <= _GRAM_UP_TO else "lanczos",
+    )
 
     def gram_product(X: Any) -> Doubles:
         nonlocal passes
@@ -268,7 +291,11 @@ def _certified(A: Rows, V: Doubles, rng: np.random.Generator) -> _Certified:
 
     added = A.summed(products, (m + 2 + k, width + 1))
     shared.destroy()
-    back, sums, inner = A.corrected(added[: m + 1, :width]), added[m, :k], added[m + 2 :, :width]
+    back, sums, inner = (
+        A.corrected(added[: m + 1, :width]),
+        added[m, :k],
+        added[m + 2 :, :width],
+    )
     s, beyond = np.sqrt(added[m + 1, :k]), np.sqrt(added[m + 1, k:width])
     residuals = np.linalg.norm(back[:, :k] / np.where(s > 0, s, 1.0) - V * s, axis=0)
     twice = np.linalg.norm(back[:, k:] - V @ inner[:, k:], axis=0).max()
@@ -277,7 +304,9 @@ def _certified(A: Rows, V: Doubles, rng: np.random.Generator) -> _Certified:
         V=V[:, order],
         s=s[order],
         residuals=residuals[order],
-        bound=min(_PROBE_FACTOR * float(beyond.max()), math.sqrt(_PROBE_FACTOR * float(twice))),
+        bound=min(
+            _PROBE_FACTOR * float(beyond.max()), math.sqrt(_PROBE_FACTOR * float(twice))
+        ),
         sums=sums[order],
         column_squares=added[:m, width],
     )
@@ -291,7 +320,9 @@ def _column_squares(block: Any, row: Doubles | None) -> Doubles:
     # Replace r^2, summed for all rows, by (x - r)^2 at stored entries.
     subtracted = np.zeros(m) if row is None else row
     r = subtracted[block.indices]
-    changes: Any = np.bincount(block.indices, np.square(block.data - r) - np.square(r), m)
+    changes: Any = np.bincount(
+        block.indices, np.square(block.data - r) - np.square(r), m
+    )
     return np.asarray(changes + n * np.square(subtracted))
 
 
@@ -320,7 +351,11 @@ def _left_vectors(
     if not s.size:
         return np.zeros((A.shape[0], 0))
     table = table_of(frame)
-    U = lists(table.sort_by("order") if is_ordered else table, "u")[1].reshape(-1, s.size).copy()
+    U = (
+        lists(table.sort_by("order") if is_ordered else table, "u")[1]
+        .reshape(-1, s.size)
+        .copy()
+    )
     if negligible.any():
         kept = np.array(U[:, ~negligible], order="C")
         noise = rng.standard_normal((len(U), int(negligible.sum())))
@@ -380,8 +415,12 @@ class PCA(pca.PCA):
             If `lowrank.spark.truncated_svd` raises it, or there are too few samples.
         """
         if self.center not in ("exact", True, False):
-            raise ArgumentError(f"center must be 'exact' or False; got {self.center!r}.")
-        A = open_rows(rows, values=values, indices=indices, order=None, n_columns=n_columns)
+            raise ArgumentError(
+                f"center must be 'exact' or False; got {self.center!r}."
+            )
+        A = open_rows(
+            rows, values=values, indices=indices, order=None, n_columns=n_columns
+        )
         n = A.shape[0]
         require_samples(n, self.ddof)
         result = decompose(
@@ -395,7 +434,9 @@ class PCA(pca.PCA):
         svd, means, row = result.svd, result.means, result.row
         k, squares = len(result.values), result.column_squares
         variances = (result.values**2 - np.square(result.sums) / n) / (n - self.ddof)
-        whole = squares + n * np.square(row) + 2 * n * row * (means - row)  # of X, uncentred
+        whole = (
+            squares + n * np.square(row) + 2 * n * row * (means - row)
+        )  # of X, uncentred
         dtype: np.dtype[Any] = np.dtype(np.float32 if A.is_single else np.float64)
         eps = float(np.finfo(np.float32 if A.is_single else np.float64).eps)
         total = max(float(squares.sum()) - n * float(np.square(means - row).sum()), 0.0)
@@ -411,7 +452,9 @@ class PCA(pca.PCA):
                 row=row,
                 alignment=None,
                 centering="exact" if self.center else "none",
-                negligible=rounding_limits(whole, A.shape, dtype, result.values, svd.Vt),
+                negligible=rounding_limits(
+                    whole, A.shape, dtype, result.values, svd.Vt
+                ),
                 total=total,
                 distortion=left if left > rounding else 0.0,
                 unexplained=unexplained if unexplained > rounding else 0.0,

@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 
 Doubles = NDArray[np.float64]
 
-_COLLECTED = 2**26  # maximum size of all partial sums, in bytes, that are added on the driver
-_TRIANGLES = 2**29  # maximum size of all triangular factors, in bytes, that the driver collects
-_CHUNK = 2**22  # size of a chunk of partial sums, in bytes, if they are added on the cluster
+_COLLECTED = (
+    2**26
+)  # maximum size of all partial sums, in bytes, that are added on the driver
+_TRIANGLES = (
+    2**29
+)  # maximum size of all triangular factors, in bytes, that the driver collects
+_CHUNK = (
+    2**22
+)  # size of a chunk of partial sums, in bytes, if they are added on the cluster
 _SUMS = "part int, start bigint, sums binary"
 _WHOLE = ("int", "bigint", "smallint", "tinyint")
 _NUMBERS = ("float", "double", *_WHOLE, "decimal")
@@ -47,7 +53,9 @@ class Rows:
     def column_means(self) -> Doubles:
         """Return the column means of the table, in one pass."""
         m = self.shape[1]
-        sums = self.summed(lambda A: np.asarray(A.sum(axis=0), np.float64)[:, None], (m, 1))
+        sums = self.summed(
+            lambda A: np.asarray(A.sum(axis=0), np.float64)[:, None], (m, 1)
+        )
         return np.asarray(sums[:, 0] / self.shape[0])
 
     def gram_product(self, X: Doubles) -> Doubles:
@@ -75,12 +83,18 @@ class Rows:
             for batch in batches:
                 block = read(batch)
                 dense: Any = block if isinstance(block, np.ndarray) else block.toarray()
-                R = triangular_factor(np.vstack([R, dense if row is None else dense - row]))
+                R = triangular_factor(
+                    np.vstack([R, dense if row is None else dense - row])
+                )
             context = TaskContext.get()
             part = 0 if context is None else int(context.partitionId())
             yield from _sums(part, 0, R.ravel()).to_batches()
 
-        parts = table_of(map_in_arrow(self.frame, partial, _SUMS)).sort_by("part").to_pylist()
+        parts = (
+            table_of(map_in_arrow(self.frame, partial, _SUMS))
+            .sort_by("part")
+            .to_pylist()
+        )
         factors = [np.frombuffer(part["sums"]).reshape(-1, m) for part in parts]
         return triangular_factor(np.vstack(factors))
 
@@ -89,7 +103,9 @@ class Rows:
         product, sums = found[: self.shape[1]], found[self.shape[1]]
         return product if self.row is None else product - np.outer(self.row, sums)
 
-    def summed(self, function: Callable[[Block], Doubles], shape: tuple[int, int]) -> Doubles:
+    def summed(
+        self, function: Callable[[Block], Doubles], shape: tuple[int, int]
+    ) -> Doubles:
         """Return the sum of `function` over blocks of rows, of a given shape, in a fixed order.
 
         Large partial sums are added on the cluster, chunk by chunk.
@@ -128,7 +144,9 @@ class Rows:
             values = values.astype(np.float64, copy=False)
             if not is_sparse:
                 return values.reshape(shape)
-            return sparse.csr_array((values, lists(batch, "indices")[1], indptr), shape=shape)
+            return sparse.csr_array(
+                (values, lists(batch, "indices")[1], indptr), shape=shape
+            )
 
         return read
 
@@ -174,11 +192,15 @@ def open_rows(
         from pyspark.sql import SparkSession
         from pyspark.sql import functions as sql
     except ImportError:
-        raise ImportError(f"lowrank.spark {missing_extra('PySpark', 'spark')}") from None
+        raise ImportError(
+            f"lowrank.spark {missing_extra('PySpark', 'spark')}"
+        ) from None
     if isinstance(rows, str):
         session = SparkSession.getActiveSession()
         if session is None:
-            raise ArgumentError("There is no Spark session to read the rows with; start one first.")
+            raise ArgumentError(
+                "There is no Spark session to read the rows with; start one first."
+            )
         rows = session.read.parquet(rows)
     types, chosen = dict(rows.dtypes), []
     for name, alias in ((values, "values"), (indices, "indices"), (order, "order")):
@@ -203,12 +225,16 @@ def open_rows(
     return Rows(table, is_sparse, types[values] == "array<float>", shape)
 
 
-def _checked_shape(table: DataFrame, n_columns: int | None, *, is_sparse: bool) -> tuple[int, int]:
+def _checked_shape(
+    table: DataFrame, n_columns: int | None, *, is_sparse: bool
+) -> tuple[int, int]:
     """Check the rows in one pass and return the shape of their matrix."""
     from pyspark.sql import functions as sql
 
     size, values, at = sql.size("values"), sql.col("values"), sql.col("indices")
-    is_bad = sql.exists(values, lambda x: x.isNull() | sql.isnan(x) | (sql.abs(x) == float("inf")))
+    is_bad = sql.exists(
+        values, lambda x: x.isNull() | sql.isnan(x) | (sql.abs(x) == float("inf"))
+    )
     wrong = {
         "have no values": values.isNull(),
         "have an entry that is missing or not finite": is_bad,
@@ -222,7 +248,9 @@ def _checked_shape(table: DataFrame, n_columns: int | None, *, is_sparse: bool) 
     counts = map(sql.count_if, wrong.values())
     n_rows, low, high, *bad = table.agg(sql.count("*"), *ends, *counts).first()
     if not n_rows:
-        raise ArgumentError("The matrix must have at least one row; the table has none.")
+        raise ArgumentError(
+            "The matrix must have at least one row; the table has none."
+        )
     for problem, count in zip(wrong, bad, strict=True):
         if count:
             raise ArgumentError(f"{count:,} of {n_rows:,} rows {problem}.")
@@ -231,10 +259,14 @@ def _checked_shape(table: DataFrame, n_columns: int | None, *, is_sparse: bool) 
         if low < 0:
             raise ArgumentError(f"Indices must be 0 or more; got {low}.")
         if n_columns is not None and high >= n_columns:
-            raise ArgumentError(f"Indices must be below n_columns, {n_columns}; got {high}.")
+            raise ArgumentError(
+                f"Indices must be below n_columns, {n_columns}; got {high}."
+            )
         return n_rows, high + 1 if n_columns is None else n_columns
     if low != high:
         raise ArgumentError(f"Rows must be of one length; got {low} to {high}.")
     if n_columns not in (None, high):
-        raise ArgumentError(f"n_columns must be {high}, the length of the rows; got {n_columns}.")
+        raise ArgumentError(
+            f"n_columns must be {high}, the length of the rows; got {n_columns}."
+        )
     return n_rows, high

@@ -15,7 +15,14 @@ from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
 from recsys.cli.group import Group
-from recsys.cli.output import Activity, Output, atomic_file, check_file, note, write_facts
+from recsys.cli.output import (
+    Activity,
+    Output,
+    atomic_file,
+    check_file,
+    note,
+    write_facts,
+)
 from recsys.messages import counted, missing_extra
 
 if TYPE_CHECKING:
@@ -30,7 +37,11 @@ _BAR = 24  # characters of the longest bar
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-@click.group("data", cls=Group, examples=["recsys data sample", "recsys data inspect ratings.csv"])
+@click.group(
+    "data",
+    cls=Group,
+    examples=["recsys data sample", "recsys data inspect ratings.csv"],
+)
 @cli.common_options
 def data() -> None:
     """Inspect ratings files, and copy sample data."""
@@ -46,7 +57,9 @@ def data() -> None:
 @cli.ratings_argument
 @cli.output_options
 @cli.reader_options("all")
-def inspect(ratings: tuple[str, ...], output: Output, reader: cli.ReaderOptions) -> None:
+def inspect(
+    ratings: tuple[str, ...], output: Output, reader: cli.ReaderOptions
+) -> None:
     """Show the contents of a ratings file, how it is read, and what would be fitted to it.
 
     The output has counts, dates, the distribution of the ratings, tables of items and users,
@@ -61,7 +74,9 @@ def inspect(ratings: tuple[str, ...], output: Output, reader: cli.ReaderOptions)
     facts = _described(found)
     facts["ratings"]["kind"] = "implicit" if choice.ratings.implicit else "explicit"
     names, first = ", ".join(map(str, choice.candidates)), choice.candidates[0]
-    found_by = {"models": names} if choice.is_open else {"model": first.model, **first.params}
+    found_by = (
+        {"models": names} if choice.is_open else {"model": first.model, **first.params}
+    )
     plan = "fit would compare" if choice.is_open else "fit would choose"
     facts[plan] = {**found_by, "because": choice.reason}
     models = [make_model(each.model) for each in choice.candidates]
@@ -73,7 +88,9 @@ def inspect(ratings: tuple[str, ...], output: Output, reader: cli.ReaderOptions)
     write_facts(facts, output, document)
 
 
-@cli.command("sample", examples=["recsys data sample", "recsys data sample --out films"])
+@cli.command(
+    "sample", examples=["recsys data sample", "recsys data sample --out films"]
+)
 def sample(
     out: str = cli.declared("DIR", "Target directory.", default="recsys-sample"),
     force: bool = cli.declared("", "Replace existing sample files.", is_flag=True),
@@ -147,23 +164,40 @@ def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
         facts[name] |= (
             _quantiles(ratings.values)
             if len(distinct) > _VALUES
-            else {f"{value:g}": int(n) for value, n in zip(distinct, n_each, strict=True)}
+            else {
+                f"{value:g}": int(n) for value, n in zip(distinct, n_each, strict=True)
+            }
         )
     per_item = np.bincount(ratings.indices, minlength=ratings.n_items)
     best = np.argsort(-per_item, kind="stable")[:_TOP]
     names = ratings.items.take(best).cast(str).to_list()
     if ratings.titles is not None:
         titles = ratings.titles.gather(best).to_list()
-        names = [f"{name} {title or ''}".strip() for name, title in zip(names, titles, strict=True)]
-    for ids, table in ((ratings.items, ratings.item_table), (ratings.users, ratings.user_table)):
+        names = [
+            f"{name} {title or ''}".strip()
+            for name, title in zip(names, titles, strict=True)
+        ]
+    for ids, table in (
+        (ratings.items, ratings.item_table),
+        (ratings.users, ratings.user_table),
+    ):
         if table is not None:
             n_known = int((table.rows_of(ids) >= 0).sum())
-            absent = {"not in the table": len(ids) - n_known, "unrated": len(table) - n_known}
-            facts[f"{ids.kind} table"] = {"rows": len(table), **absent, **table.described()}
+            absent = {
+                "not in the table": len(ids) - n_known,
+                "unrated": len(table) - n_known,
+            }
+            facts[f"{ids.kind} table"] = {
+                "rows": len(table),
+                **absent,
+                **table.described(),
+            }
     return facts | {
         "ratings per user": _quantiles(np.diff(ratings.indptr)),
         "ratings per item": _quantiles(per_item),
-        "most rated items": {n: int(k) for n, k in zip(names, per_item[best], strict=True)},
+        "most rated items": {
+            n: int(k) for n, k in zip(names, per_item[best], strict=True)
+        },
     }
 
 
@@ -182,7 +216,11 @@ def scree(
     output: Output,
     reader: cli.ReaderOptions,
     k: int = cli.declared(
-        "K", "Maximum number of singular values.", "-k", type=click.IntRange(min=1), default=50
+        "K",
+        "Maximum number of singular values.",
+        "-k",
+        type=click.IntRange(min=1),
+        default=50,
     ),
     plot: str | None = cli.declared("FILE", "File for a plot: .png, .svg or .pdf."),
 ) -> None:
@@ -209,11 +247,18 @@ def scree(
     energy = float(svd.frobenius_norm or 0.0) ** 2
     head = {"decomposed": decomposed, "frobenius_norm": svd.frobenius_norm}
     report = f"{decomposed}: {{values}}, elbow at {{elbow}}"
-    write_spectrum(svd.s, energy, output, plot, report, command="scree", shape=data.shape, **head)
+    write_spectrum(
+        svd.s, energy, output, plot, report, command="scree", shape=data.shape, **head
+    )
 
 
 def write_spectrum(
-    singular_values: Any, total: float, output: Output, plot: str | None, report: str, **head: Any
+    singular_values: Any,
+    total: float,
+    output: Output,
+    plot: str | None,
+    report: str,
+    **head: Any,
 ) -> None:
     """Write singular values with their energies as shares of `total`, and plot them to a file."""
     import numpy as np

@@ -22,14 +22,18 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141
 TERMINATED = 143
 
-_interrupts: list[int] = []  # received SIGINT: libraries may swallow or replace the exception
+_interrupts: list[
+    int
+] = []  # received SIGINT: libraries may swallow or replace the exception
 
 
 class CommandError(RecsysError):
     """Request that cannot be met (exit code 1)."""
 
 
-def require(condition: object, sentence: str, error: type[Exception] = click.UsageError) -> None:
+def require(
+    condition: object, sentence: str, error: type[Exception] = click.UsageError
+) -> None:
     """Check a condition; `sentence` is the error message.
 
     Raises
@@ -56,7 +60,9 @@ def guarded(command: Callable[[], object], state: State) -> int:
             try:
                 if sys.stdout is not None:
                     sys.stdout.flush()
-            except OSError:  # otherwise, the interpreter flushes again at exit, and fails
+            except (
+                OSError
+            ):  # otherwise, the interpreter flushes again at exit, and fails
                 sys.stdout = None
             return code
     return 0
@@ -77,7 +83,9 @@ def unwind_when_stopped() -> None:
     # Windows has no SIGHUP, and nohup ignores it.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, leave)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by nohup
+    if (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # not ignored, as by nohup
         signal.signal(signal.SIGINT, interrupt)
 
 

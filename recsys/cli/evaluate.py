@@ -16,7 +16,14 @@ from recsys.addresses import shown
 from recsys.cli import inputs
 from recsys.cli import options as cli
 from recsys.cli.errors import CommandError, require
-from recsys.cli.output import Activity, Output, check_file, note, parsed_gates, report_verdicts
+from recsys.cli.output import (
+    Activity,
+    Output,
+    check_file,
+    note,
+    parsed_gates,
+    report_verdicts,
+)
 from recsys.cli.split import SplitOptions, load_splits, split_options
 from recsys.messages import counted, nothing_at
 
@@ -33,7 +40,8 @@ _IMPLICIT = ("spectral", "popular", "random")
 _CURVE = (1, 2, 5, 10, 20, 50, 100)  # lengths of the recommendations in a report
 _MARK = "*"
 _METRICS = (
-    "All metrics are computed and shown; --format csv or --json writes them for other programs."
+    "All metrics are computed and shown; --format csv or --json writes them for other "
+    "programs."
 )
 _DETAILS = "As in `recsys fit --help` and `recsys split --help`"
 _HINTS = {"--metric": _METRICS, "--metrics": _METRICS}
@@ -80,7 +88,10 @@ class _Request:
         type=click.IntRange(min=1),
     )
     relevant_from: float | None = cli.declared(
-        "RATING", "Lowest test rating of a relevant item.", type=float, show_default="all ratings"
+        "RATING",
+        "Lowest test rating of a relevant item.",
+        type=float,
+        show_default="all ratings",
     )
     diversity: float = cli.declared(
         "X",
@@ -91,7 +102,9 @@ class _Request:
     per_user: str | None = cli.declared(
         "FILE", "File for the metrics of each user (.csv or .parquet)."
     )
-    report: str | None = cli.declared("FILE.html", "HTML page to write, with tables and charts.")
+    report: str | None = cli.declared(
+        "FILE.html", "HTML page to write, with tables and charts."
+    )
     fail_if: tuple[str, ...] = cli.declared(
         "CONDITION",
         'Condition for exit code 1: "METRIC < X", or in `compare` "METRIC worse"; repeatable.',
@@ -118,13 +131,17 @@ _evaluation_options = cli.bundle(
 """Decorator that adds RATINGS and the options of an evaluation, as `request`."""
 
 
-def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evaluation, list[Gate]]:
+def _run(
+    request: _Request, *, at_least: int = 1
+) -> tuple[dict[str, Any], Evaluation, list[Gate]]:
     """Read, split, fit and measure; return the models, the evaluation and the conditions."""
     from recsys.evaluation.results import only, value_names
 
     check_file(request.per_user, "--per-user", (".csv", ".parquet"))
     check_file(request.report, "--report", (".html",))
-    names = [name for *_, name in value_names(list(evaluation.METRICS.values()), request.n)]
+    names = [
+        name for *_, name in value_names(list(evaluation.METRICS.values()), request.n)
+    ]
     gates = parsed_gates(request.fail_if, names, comparing=at_least > 1)
     models, splits = _prepared(request, at_least)
     ns = request.n
@@ -146,7 +163,9 @@ def _run(request: _Request, *, at_least: int = 1) -> tuple[dict[str, Any], Evalu
     models = {name: getattr(each, "model", each) for name, each in models.items()}
     _report_counts(found, request.splitting.method)
     if request.per_user is not None:
-        Output(Path(request.per_user)).write(_without_empty(only(found, request.n).per_user))
+        Output(Path(request.per_user)).write(
+            _without_empty(only(found, request.n).per_user)
+        )
         note(f"the values of each user are in {request.per_user}")
     if request.report is not None:
         from recsys.cli.versions import write_report
@@ -161,7 +180,9 @@ def _are_models(request: _Request) -> bool:
     found = [place for place in request.ratings if place not in others]
     if found and others:
         hint = "name saved models only, with --test FILE"
-        raise click.UsageError(f"{found[0]} is a saved model and {others[0]} is not; {hint}.")
+        raise click.UsageError(
+            f"{found[0]} is a saved model and {others[0]} is not; {hint}."
+        )
     return bool(found) and request.train is None
 
 
@@ -172,12 +193,17 @@ def _prepared(
     if _are_models(request):
         return _saved(request, at_least)
     if request.ratings and request.test and not request.train:
-        place, hint = request.ratings[0], "--test FILE needs saved models, or --train FILE"
+        place, hint = (
+            request.ratings[0],
+            "--test FILE needs saved models, or --train FILE",
+        )
         if not Path(place).exists():
             raise CommandError(nothing_at(Path(place)))
         raise click.UsageError(f"{place} is not a saved model; {hint}.")
     if request.model and len(set(request.model)) < at_least:
-        raise click.UsageError("Give at least two models to compare, each with --model.")
+        raise click.UsageError(
+            "Give at least two models to compare, each with --model."
+        )
     pair, seed = (request.train, request.test), request.fitting.seed
     found = load_splits(request.ratings, pair, request.splitting, seed, request.reader)
     splits = [found] if isinstance(found, evaluation.Split) else [*found]
@@ -186,7 +212,8 @@ def _prepared(
     bare = [getattr(each, "model", each) for each in models.values()]
     inputs.note_weights(bare, splits[0].train)
     return models, [
-        replace(each, train=inputs.featured(each.train, request.reader, bare)) for each in splits
+        replace(each, train=inputs.featured(each.train, request.reader, bare))
+        for each in splits
     ]
 
 
@@ -196,7 +223,9 @@ def _unfitted(names: Sequence[str], fitting: cli.FitOptions) -> dict[str, Any]:
 
     plain = {label: label.partition(":")[0] for label in names}
     parameters = inputs.parameters_for([*dict.fromkeys(plain.values())], fitting)
-    models = {label: make_model(name, **parameters[name]) for label, name in plain.items()}
+    models = {
+        label: make_model(name, **parameters[name]) for label, name in plain.items()
+    }
     return {
         label: each if label in plain.values() else evaluation.WithoutFeatures(each)
         for label, each in models.items()
@@ -214,10 +243,15 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     if request.test is None:
         hint = "add --test FILE, with ratings that it was not fitted to"
         raise click.UsageError(f"{places[0]} is a saved model; {hint}.")
-    for given in (*request.splitting.given, *(["--new keep"] if request.new == "keep" else [])):
+    for given in (
+        *request.splitting.given,
+        *(["--new keep"] if request.new == "keep" else []),
+    ):
         raise click.UsageError(f"{given} does not apply to a saved model.")
     if fitting.given and not request.model:
-        raise click.UsageError("A saved model is evaluated as it is; leave out parameters.")
+        raise click.UsageError(
+            "A saved model is evaluated as it is; leave out parameters."
+        )
     if len(places) + len(set(request.model)) < at_least:
         hint = "name another saved model, or --model NAME"
         raise click.UsageError(f"Give at least two models to compare: {hint}.")
@@ -272,7 +306,9 @@ def _chosen_models(names: Sequence[str], splits: list[Split]) -> list[str]:
             history = None if split.history is None else as_implicit(split.history)
             splits[place] = replace(split, train=train, test=test, history=history)
     defaults: tuple[str, ...] = _EXPLICIT
-    if splits[0].train.implicit:  # the model random does not fold in the users of a history
+    if splits[
+        0
+    ].train.implicit:  # the model random does not fold in the users of a history
         defaults = _IMPLICIT if splits[0].history is None else _IMPLICIT[:-1]
     best = "auto" if choice.is_open else choice.candidates[0].model
     named = [best if name == "auto" else name for name in names]
@@ -310,7 +346,9 @@ def _without_empty(frame: pl.DataFrame) -> pl.DataFrame:
     return frame[[column.name for column in frame if column.null_count() < len(column)]]
 
 
-def _document(command: str, models: dict[str, Model], found: Evaluation) -> dict[str, Any]:
+def _document(
+    command: str, models: dict[str, Model], found: Evaluation
+) -> dict[str, Any]:
     """Return the results as JSON values."""
     from recsys import __version__
     from recsys.evaluation.results import INTERVALS, TESTS, ranking
@@ -342,7 +380,9 @@ def _document(command: str, models: dict[str, Model], found: Evaluation) -> dict
         "settings": asdict(found.settings),
         "intervals": INTERVALS,
         "tests": TESTS,
-        "definitions": {kind: m.definition for kind, m in found.measured.items() if kind in kinds},
+        "definitions": {
+            kind: m.definition for kind, m in found.measured.items() if kind in kinds
+        },
         "models": [
             {
                 "model": row["model"],
@@ -366,7 +406,9 @@ def tables(found: Evaluation, noun: str = "users") -> tuple[list[pl.DataFrame], 
 
     from recsys.evaluation.results import named, significantly_worse
 
-    names = [name for name in found.table.columns if name in set(found.metrics["metric"])]
+    names = [
+        name for name in found.table.columns if name in set(found.metrics["metric"])
+    ]
     worse = significantly_worse(found)
     rows = {(row["model"], row["metric"]): row for row in found.metrics.to_dicts()}
 
@@ -389,8 +431,13 @@ def tables(found: Evaluation, noun: str = "users") -> tuple[list[pl.DataFrame], 
             for row in found.table.to_dicts()
         }
 
-    terminal, confidence = shutil.get_terminal_size((80, 24)).columns, found.settings.confidence
-    fitting = (d for d in (4, 3) if found.settings.resamples and _width(columns(d)) <= terminal)
+    terminal, confidence = (
+        shutil.get_terminal_size((80, 24)).columns,
+        found.settings.confidence,
+    )
+    fitting = (
+        d for d in (4, 3) if found.settings.resamples and _width(columns(d)) <= terminal
+    )
     decimals = next(fitting, 0)
     legend = f"[{confidence:.0%} interval over {noun}]"
     if not decimals:
@@ -404,7 +451,9 @@ def tables(found: Evaluation, noun: str = "users") -> tuple[list[pl.DataFrame], 
         if len(tables[-1]) > 1 and _width({**tables[-1], label: texts}) > terminal:
             tables.append({"metric": tables[0]["metric"]})
         tables[-1][label] = texts
-    return [pl.DataFrame(each) for each in tables], legend if found.settings.resamples else ""
+    return [
+        pl.DataFrame(each) for each in tables
+    ], legend if found.settings.resamples else ""
 
 
 def _width(columns: dict[str, list[str]]) -> int:
@@ -428,7 +477,10 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
         "difference": [f"{row['difference']:+.4f}" for row in rows],
         interval: [f"[{row['low']:+.4f}, {row['high']:+.4f}]" for row in rows],
         "p": [f"{row['p_value']:.4f}" for row in rows],
-        "adjusted": [f"{p:.4f}" + f" {_MARK}" * (p < level) for p in found.comparisons["adjusted"]],
+        "adjusted": [
+            f"{p:.4f}" + f" {_MARK}" * (p < level)
+            for p in found.comparisons["adjusted"]
+        ],
     }
     legend = "p: paired sign-flip test over users; adjusted by Holm's method over the pairs; "
     legend += f"{_MARK} below {level:.2g}"
@@ -437,7 +489,9 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
         legend += f" (all columns need {needed}, or --json)"
     table = pl.DataFrame(cells)
     narrower = (table.drop(names) for names in ([], ["p"], [interval], ["p", interval]))
-    fitting = (each for each in narrower if _width(each.to_dict(as_series=False)) <= terminal)
+    fitting = (
+        each for each in narrower if _width(each.to_dict(as_series=False)) <= terminal
+    )
     return next(fitting, table.drop("p", interval)), legend
 
 
@@ -472,7 +526,12 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
         from recsys.cli.spark import evaluate_on_spark
 
         others = cli.given_in(request).keys() - {"--test", "-n"}
-        is_more = others or request.splitting.given or request.fitting.given or len(request.n) > 1
+        is_more = (
+            others
+            or request.splitting.given
+            or request.fitting.given
+            or len(request.n) > 1
+        )
         require(not is_more, "--engine spark takes MODEL --test FILE, and one -n.")
         is_there = len(request.ratings) == 1 and request.test is not None
         require(is_there, "--engine spark needs MODEL --test FILE.")
@@ -491,7 +550,9 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
             if record(place, found, label, shown(request.test or "")):
                 note(f"the metrics are kept in {Path(place) / 'metrics.json'}")
     judged = labels[: len(saved)] or labels
-    report_verdicts([verdict for gate in gates for verdict in gate.verdicts(found, judged)])
+    report_verdicts(
+        [verdict for gate in gates for verdict in gate.verdicts(found, judged)]
+    )
 
 
 @cli.command(
@@ -530,12 +591,18 @@ def compare(
 
         for flag in cli.given_in(request):
             require(flag not in _NOT_ONLINE, f"{flag} does not apply to --online.")
-        compare_online(online, request.ratings, request.reader, output, request.fitting.seed)
+        compare_online(
+            online, request.ratings, request.reader, output, request.fitting.seed
+        )
         return
     models, found, gates = _run(request, at_least=2)
-    sentence = "A test needs a metric that two models have, and at least two users with it."
+    sentence = (
+        "A test needs a metric that two models have, and at least two users with it."
+    )
     require(not found.comparisons.is_empty(), sentence)
     document = _document("compare", models, found)
     output.write_document(document, found.comparisons, *_differences(found))
     others = found.table["model"].to_list()[1:]
-    report_verdicts([verdict for gate in gates for verdict in gate.verdicts(found, others)])
+    report_verdicts(
+        [verdict for gate in gates for verdict in gate.verdicts(found, others)]
+    )

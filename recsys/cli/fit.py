@@ -47,7 +47,9 @@ def fit(
     fitting: cli.FitOptions,
     reader: cli.ReaderOptions,
     engine: cli.EngineOptions,
-    out: str = cli.declared("MODEL", "Directory for the model.", "--out", "-o", required=True),
+    out: str = cli.declared(
+        "MODEL", "Directory for the model.", "--out", "-o", required=True
+    ),
     force: bool = cli.declared("", "Replace an existing model.", is_flag=True),
     tag: str | None = cli.declared("TEXT", "Free text to store in the model."),
     keep_col: tuple[str, ...] = cli.declared(
@@ -78,10 +80,14 @@ def fit(
     if engine.on_spark:
         from recsys.cli.spark import fit_on_spark
 
-        require(len(ratings) == 1, "--engine spark takes one folder or pattern of files.")
+        require(
+            len(ratings) == 1, "--engine spark takes one folder or pattern of files."
+        )
         require(tag is None, "--tag does not apply to --engine spark.")
         require(not keep_col, "--keep-col does not apply to --engine spark.")
-        fit_on_spark(ratings[0], out, engine, fitting, reader, holdout=test_fraction, force=force)
+        fit_on_spark(
+            ratings[0], out, engine, fitting, reader, holdout=test_fraction, force=force
+        )
         return
 
     from recsys.schema import MODEL
@@ -90,7 +96,9 @@ def fit(
     check_target(out, MODEL, overwrite=force)
     if fitting.model is not None:
         inputs.parameters_for([fitting.model], fitting)  # raises before a long reading
-    planned, used, reason = inputs.plan_fit(fitting, inputs.load_ratings(ratings, reader), reader)
+    planned, used, reason = inputs.plan_fit(
+        fitting, inputs.load_ratings(ratings, reader), reader
+    )
     keep_columns = _columns_to_keep(used, keep_col, reader)
     announced = _note_columns(used, keep_columns)
     if reason is not None:
@@ -102,17 +110,23 @@ def fit(
         from recsys.evaluation.splits import random_split
 
         train, test = random_split(used, test_fraction, random_state=fitting.seed)
-        fitted = inputs.fit_recommender(planned, train, test, lambda step: note(describe(step)))
+        fitted = inputs.fit_recommender(
+            planned, train, test, lambda step: note(describe(step))
+        )
     seconds = time.perf_counter() - start
     with alone(out):
         fitted.save(out, overwrite=force, tag=tag, keep_columns=keep_columns)
-    _note_columns(fitted.ratings, keep_columns, announced)  # auto may choose a model without any
+    _note_columns(
+        fitted.ratings, keep_columns, announced
+    )  # auto may choose a model without any
     if findings := fitted.training.get("choice"):
         for line in findings.split("; ")[1:]:  # the first one is already reported
             note(line)
     for line in fitted.model.remarks:
         note(line)
-    note(f"fitted {fitted.model.name} to {fitted.ratings} in {seconds:.1f} s, saved in {out}")
+    note(
+        f"fitted {fitted.model.name} to {fitted.ratings} in {seconds:.1f} s, saved in {out}"
+    )
 
 
 def _columns_to_keep(
@@ -154,7 +168,9 @@ class _Changes:
     """Options of an update, other than its data."""
 
     refit: bool = cli.declared(
-        "", "Fit the model to all ratings again, which takes as long as `fit`.", is_flag=True
+        "",
+        "Fit the model to all ratings again, which takes as long as `fit`.",
+        is_flag=True,
     )
     window: str | None = cli.declared(
         "TIME",
@@ -178,7 +194,9 @@ class _Changes:
         multiple=True,
     )
     tag: str | None = cli.declared("TEXT", "Free text to store in the model.")
-    dry_run: bool = cli.declared("", "Say what would change, and save nothing.", is_flag=True)
+    dry_run: bool = cli.declared(
+        "", "Say what would change, and save nothing.", is_flag=True
+    )
     keep_col: tuple[str, ...] = cli.declared(
         "NAME",
         "Column of users to save though the model does not use it; repeatable.",
@@ -205,7 +223,9 @@ def update(
     ratings: tuple[str, ...],
     changes: _Changes,
     reader: cli.ReaderOptions,
-    out: str | None = cli.declared("MODEL2", "Directory for the updated model.", "--out", "-o"),
+    out: str | None = cli.declared(
+        "MODEL2", "Directory for the updated model.", "--out", "-o"
+    ),
     force: bool = cli.declared(
         "", "Replace an existing model (MODEL, without --out).", is_flag=True
     ),
@@ -237,7 +257,9 @@ def update(
     if changes.dry_run:
         _say_plan(model, ratings, changes, reader)
         return
-    require(out or force, "Add --out MODEL2 for a new model, or --force to replace MODEL.")
+    require(
+        out or force, "Add --out MODEL2 for a new model, or --force to replace MODEL."
+    )
     target = out or str(resolved(model))
     check_target(target, MODEL, overwrite=force)
     with alone(target):
@@ -262,7 +284,11 @@ def _say_plan(
         as_of=reader.as_of,
     )
     note(plan.description)
-    note("it would be folded in" if plan.reason is None else f"it would be fitted: {plan.reason}")
+    note(
+        "it would be folded in"
+        if plan.reason is None
+        else f"it would be fitted: {plan.reason}"
+    )
     note(f"{old.model.name} would be updated from {old.ratings} to {plan.change.after}")
 
 
@@ -300,16 +326,24 @@ def _update(
             on_step=activity.step,
         )
         keep_columns = _columns_to_keep(updated.ratings, changes.keep_col, reader)
-        updated.save(target, overwrite=force, tag=changes.tag, keep_columns=keep_columns)
+        updated.save(
+            target, overwrite=force, tag=changes.tag, keep_columns=keep_columns
+        )
     seconds = time.perf_counter() - start
     _note_columns(updated.ratings, [*updated.provenance.keep_columns, *keep_columns])
     note(updated.training["changes"])
     note(updated.training["update"])
     if str(updated.training["update"]).startswith("fitted again"):
         note("nothing of the last fit was used, so this took as long as `recsys fit`")
-    note(f"updated {updated.model.name} to {updated.ratings} in {seconds:.1f} s, saved in {target}")
-    if forgotten.in_model and not str(updated.training["update"]).startswith("fitted again"):
-        note("the items keep what the fit has learned from these users; --refit removes that, too")
+    note(
+        f"updated {updated.model.name} to {updated.ratings} in {seconds:.1f} s, saved in {target}"
+    )
+    if forgotten.in_model and not str(updated.training["update"]).startswith(
+        "fitted again"
+    ):
+        note(
+            "the items keep what the fit has learned from these users; --refit removes that, too"
+        )
     if forgotten.users:
         _erase(forgotten, changes)
         _note_other_models(forgotten, model, target, changes)
@@ -324,7 +358,9 @@ class _Forgotten:
     wanted: WantedUsers
 
 
-def _users_to_forget(old: Recommender, new: Ratings | None, changes: _Changes) -> _Forgotten:
+def _users_to_forget(
+    old: Recommender, new: Ratings | None, changes: _Changes
+) -> _Forgotten:
     """Return the users to forget; say which of them only a log has, or nothing at all.
 
     Raises
@@ -359,9 +395,13 @@ def _users_to_forget(old: Recommender, new: Ratings | None, changes: _Changes) -
     unknown = [user for user in users if user not in {*in_model, *elsewhere}]
     if only_listed := [user for user in unknown if user not in {*typed}]:
         files = ", ".join(changes.forget_users)
-        note(f"{len(only_listed):,} of {len(users):,} users of {files} are not in the model")
+        note(
+            f"{len(only_listed):,} of {len(users):,} users of {files} are not in the model"
+        )
     # A user who was typed is an error if unknown; lists may be treated again.
-    return _Forgotten(users, [*in_model, *(user for user in unknown if user in {*typed})], wanted)
+    return _Forgotten(
+        users, [*in_model, *(user for user in unknown if user in {*typed})], wanted
+    )
 
 
 def _erase(forgotten: _Forgotten, changes: _Changes) -> None:
@@ -378,16 +418,24 @@ def _erase(forgotten: _Forgotten, changes: _Changes) -> None:
             note(f"{torn}: {counted(n_suspicious, 'torn line')} may name these users")
 
 
-def _note_other_models(forgotten: _Forgotten, model: str, target: str, changes: _Changes) -> None:
+def _note_other_models(
+    forgotten: _Forgotten, model: str, target: str, changes: _Changes
+) -> None:
     """Name the models next to this one that still know users, and the command for them."""
     from recsys.versions import models_knowing
 
     knowing = models_knowing(forgotten.users, (model, target))
     if knowing.models:
-        note(f"still known by {', '.join(map(str, knowing.models))}; to forget there, too:")
+        note(
+            f"still known by {', '.join(map(str, knowing.models))}; to forget there, too:"
+        )
         paths = shlex.join(map(str, knowing.models))
-        options = [text for user in changes.forget_user for text in ("--forget-user", user)]
-        options += [text for path in changes.forget_users for text in ("--forget-users", path)]
+        options = [
+            text for user in changes.forget_user for text in ("--forget-user", user)
+        ]
+        options += [
+            text for path in changes.forget_users for text in ("--forget-users", path)
+        ]
         options += ["--refit"] if changes.refit else []
         command = f'recsys update "$m" {shlex.join(options)} --force'
         note(f"  for m in {paths}; do {command}; done", verbatim=True)

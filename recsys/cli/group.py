@@ -26,7 +26,9 @@ FILE_NAME = "recsys.toml"
 PREFIX = "RECSYS"
 
 _HIDDEN = "hidden"
-_SECRETS = re.compile("KEY|PASS|SECRET|TOKEN")  # in names of variables, such as of --api-key-env
+_SECRETS = re.compile(
+    "KEY|PASS|SECRET|TOKEN"
+)  # in names of variables, such as of --api-key-env
 
 
 @dataclass
@@ -76,7 +78,9 @@ class Place(click.ParamType[str]):
 
     name = "place"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
         """Return the text to show, with all of it to open."""
         return located(str(value))
 
@@ -112,7 +116,9 @@ class Option(click.Option):
             return super().type_cast_value(ctx, value)
         except click.BadParameter:
             if (text := _shown_value(value)) != value:
-                super().type_cast_value(ctx, text)  # raises, and quotes only what may be shown
+                super().type_cast_value(
+                    ctx, text
+                )  # raises, and quotes only what may be shown
             raise
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
@@ -126,17 +132,23 @@ class Option(click.Option):
             return None if value is None else [value]
         return super().value_from_envvar(ctx)
 
-    def handle_parse_result(self, ctx: click.Context, opts: Any, args: list[str]) -> Any:
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Any, args: list[str]
+    ) -> Any:
         """Parse the value; an error names its source, if that is not the command line."""
         try:
             return super().handle_parse_result(ctx, opts, args)
         except click.BadParameter as error:
             places: dict[Any, list[str]] = {
-                ParameterSource.ENVIRONMENT: [*filter(os.environ.get, variables(self, ctx))],
+                ParameterSource.ENVIRONMENT: [
+                    *filter(os.environ.get, variables(self, ctx))
+                ],
                 ParameterSource.DEFAULT_MAP: [FILE_NAME],
             }
             for place in places.get(ctx.get_parameter_source(str(self.name)), [])[:1]:
-                vars(error)["message"] += f" It is set in {place}."  # declared final by Click
+                vars(error)["message"] += (
+                    f" It is set in {place}."  # declared final by Click
+                )
             raise
 
 
@@ -147,7 +159,9 @@ class _WithExamples(click.Command):
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_options(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         """List the options by section, those of every verb last."""
         sections: dict[str, list[tuple[str, str]]] = {}
         others: dict[str, list[str]] = {}
@@ -158,7 +172,9 @@ class _WithExamples(click.Command):
             if details := getattr(param, "details", ""):
                 others.setdefault(details, []).append(param.opts[0])
             else:
-                sections.setdefault(getattr(param, "section", EVERYWHERE), []).append(record)
+                sections.setdefault(getattr(param, "section", EVERYWHERE), []).append(
+                    record
+                )
         sections[EVERYWHERE] = sections.pop(EVERYWHERE)
         for section, records in sections.items():
             with formatter.section(section if len(sections) > 1 else "Options"):
@@ -166,7 +182,9 @@ class _WithExamples(click.Command):
         for details, names in others.items():
             with formatter.section(details):
                 more = [f"and {len(names) - _FEW} more"] if len(names) > _MANY else []
-                formatter.write_text(", ".join([*names[:_FEW], *more] if more else names))
+                formatter.write_text(
+                    ", ".join([*names[:_FEW], *more] if more else names)
+                )
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
 
@@ -209,7 +227,9 @@ class Command(_WithExamples):
         UsageError
             For invalid arguments.
         """
-        if not ctx.resilient_parsing and set(args).isdisjoint(self.get_help_option_names(ctx)):
+        if not ctx.resilient_parsing and set(args).isdisjoint(
+            self.get_help_option_names(ctx)
+        ):
             ctx.default_map = defaults_of(ctx)
         ctx.allow_extra_args = True  # an error of Click quotes them, also passwords
         try:
@@ -226,29 +246,41 @@ class Command(_WithExamples):
 
     def _surplus(self, words: Sequence[str], ctx: click.Context) -> click.UsageError:
         """Return the error for superfluous words."""
-        places = [p.make_metavar(ctx) for p in self.params if isinstance(p, click.Argument)]
+        places = [
+            p.make_metavar(ctx) for p in self.params if isinstance(p, click.Argument)
+        ]
         expected = " and ".join(places) or "no arguments"
         hint = self.hints.get("", "Quote values that contain spaces.")
         noun = "argument" if len(words) == 1 else "arguments"
         listed = " ".join(map(shown, words))
-        sentence = f"Got unexpected extra {noun} ({listed}); expected {expected}. {hint}"
+        sentence = (
+            f"Got unexpected extra {noun} ({listed}); expected {expected}. {hint}"
+        )
         return click.UsageError(sentence, ctx)
 
     def _hint(self, unknown: str) -> str:
         """Return a question that suggests options for an unknown name."""
         if unknown in self.hints:
             return self.hints[unknown]
-        known = {o: None for p in self.params if isinstance(p, click.Option) for o in p.opts}
+        known = {
+            o: None for p in self.params if isinstance(p, click.Option) for o in p.opts
+        }
         meant = [name for name in known if unknown in _ELSEWHERE.get(name, "").split()]
         bare = {name.lstrip("-"): name for name in known}
-        meant = meant or [bare[each] for each in close_matches(unknown.lstrip("-"), bare, 3)]
+        meant = meant or [
+            bare[each] for each in close_matches(unknown.lstrip("-"), bare, 3)
+        ]
         return f"Did you mean {' or '.join(meant)}?" if meant else ""
 
     def _choose_one(self, ctx: click.Context) -> None:
         """Keep the given group of options; the command line overrides settings."""
         groups = self.one_of.values()
         given = {n for n in chain(*groups) if ctx.params[n] not in (None, (), False)}
-        typed = {n for n in given if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE}
+        typed = {
+            n
+            for n in given
+            if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE
+        }
         chosen = [group for group in groups if not (typed or given).isdisjoint(group)]
         for name in given.difference(*chosen):
             ctx.params[name] = () if isinstance(ctx.params[name], tuple) else None
@@ -282,14 +314,20 @@ class Group(_WithExamples, click.Group):
         return super().resolve_command(ctx, [shown(first), *rest])
 
     def _short_helps(self) -> list[tuple[str, str]]:
-        return [(name, each.get_short_help_str(100)) for name, each in self.commands.items()]
+        return [
+            (name, each.get_short_help_str(100)) for name, each in self.commands.items()
+        ]
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         """List the verbs with their one-line help, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(self._short_helps())
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, incomplete: str
+    ) -> list[CompletionItem]:
         """Complete verbs and the group's own options without importing a verb."""
         items = [
             CompletionItem(name, help=text)
@@ -381,10 +419,16 @@ def _of_verb(table: Mapping[str, Any], ctx: click.Context) -> dict[str, Any]:
     levels: list[Any] = [table]
     for name in ctx.command_path.split()[1:]:
         own = levels[-1].get(name)
-        levels.append(own if isinstance(own, dict) else {})  # an option may have the name of a verb
-    values = {k: v for level in levels for k, v in level.items() if not isinstance(v, dict)}
+        levels.append(
+            own if isinstance(own, dict) else {}
+        )  # an option may have the name of a verb
+    values = {
+        k: v for level in levels for k, v in level.items() if not isinstance(v, dict)
+    }
     return {
-        str(each.name): [value] if each.multiple and not isinstance(value, list) else value
+        str(each.name): [value]
+        if each.multiple and not isinstance(value, list)
+        else value
         for each in _options(ctx.command)
         if (value := values.get(_setting(each))) is not None
     }
@@ -398,8 +442,12 @@ def _read(root: click.Context) -> dict[str, Any]:
     import tomllib
 
     try:
-        table: dict[str, Any] = _normalised(tomllib.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:  # not TOML, not text, or a number of thousands of digits
+        table: dict[str, Any] = _normalised(
+            tomllib.loads(path.read_text(encoding="utf-8"))
+        )
+    except (
+        ValueError
+    ) as error:  # not TOML, not text, or a number of thousands of digits
         raise CommandError(f"{FILE_NAME} is not valid TOML: {error}.") from error
     _check(table, root, "")
     return table
@@ -416,12 +464,18 @@ def _check(table: Mapping[str, Any], ctx: click.Context, where: str) -> None:
     """Raise for unknown keys, with a suggestion."""
     group = ctx.command if isinstance(ctx.command, click.Group) else None
     names = group.list_commands(ctx) if group else []
-    options = {_setting(each) for verb in _verbs(ctx) for each in _options(verb.command)}
+    options = {
+        _setting(each) for verb in _verbs(ctx) for each in _options(verb.command)
+    }
     for key, value in table.items():
         if isinstance(value, dict) and key in names and group is not None:
             command = group.get_command(ctx, key)
             assert command is not None
-            _check(value, click.Context(command, parent=ctx, info_name=key), f"{where}{key}.")
+            _check(
+                value,
+                click.Context(command, parent=ctx, info_name=key),
+                f"{where}{key}.",
+            )
         elif isinstance(value, dict) or key not in options:
             near = close_matches(key, sorted({*names, *options}), 1)
             hint = f"; did you mean {near[0].replace('_', '-')!r}?" if near else "."

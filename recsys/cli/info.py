@@ -64,7 +64,9 @@ def manifest_facts(
         "period": None if period is None else " to ".join(period),
         "parent": getattr(manifest, "parent", None),
         "tag": getattr(manifest, "tag", None),
-        "remembered for updates": ", ".join(f"{name} = {value}" for name, value in reading.items()),
+        "remembered for updates": ", ".join(
+            f"{name} = {value}" for name, value in reading.items()
+        ),
     }
     return {
         kind: {
@@ -79,7 +81,9 @@ def manifest_facts(
         "parameters": manifest.parameters,
         "training": manifest.training,
         **{  # kinds of the columns of stored tables
-            name.replace("_", " "): {entry.name: entry.kind for entry in columns[name][1:]}
+            name.replace("_", " "): {
+                entry.name: entry.kind for entry in columns[name][1:]
+            }
             for name in ("item_table", "user_table")
             if name in columns
         },
@@ -166,12 +170,17 @@ def completion(shell: str) -> None:
     click.echo((script.source_template % script.source_vars()).strip())
 
 
-@command("models", examples=["recsys models", "recsys models als", "recsys models als --json"])
+@command(
+    "models",
+    examples=["recsys models", "recsys models als", "recsys models als --json"],
+)
 @click.argument(
     "name",
     required=False,
     type=PLACE,
-    shell_complete=lambda ctx, param, text: [each for each in MODELS if each.startswith(text)],
+    shell_complete=lambda ctx, param, text: [
+        each for each in MODELS if each.startswith(text)
+    ],
 )
 @output_options
 def models(name: str | None, output: Output) -> None:
@@ -210,7 +219,12 @@ def models(name: str | None, output: Output) -> None:
     ]
     columns = ("parameter", "default", "values", "tuned", "description")
     frame = pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String))
-    document = {"command": "models", "model": name, "use": summary, "parameters": described}
+    document = {
+        "command": "models",
+        "model": name,
+        "use": summary,
+        "parameters": described,
+    }
     output.write_document(document, frame, remark=f"{name}: {summary}")
 
 
@@ -228,4 +242,8 @@ def _values(parameter: Parameter) -> str:
     if parameter.type is bool:
         return "true|false"
     bound = "> 0" if parameter.minimum is None else f">= {parameter.minimum:g}"
-    return f"{parameter.type.__name__} {bound}" if parameter.type in (int, float) else "text"
+    return (
+        f"{parameter.type.__name__} {bound}"
+        if parameter.type in (int, float)
+        else "text"
+    )

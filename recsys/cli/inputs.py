@@ -45,7 +45,9 @@ def is_model(path: str) -> bool:
 
 
 def load_ratings(
-    sources: str | Sequence[str], reader: ReaderOptions, like: Mapping[str, Any] | None = None
+    sources: str | Sequence[str],
+    reader: ReaderOptions,
+    like: Mapping[str, Any] | None = None,
 ) -> Ratings:
     """Read ratings from one or several sources, and report in one line how they were read.
 
@@ -59,13 +61,17 @@ def load_ratings(
     sources = [sources] if isinstance(sources, str) else sources
     for each in sources:
         if is_model(each):
-            raise CommandError(f"{each} is a saved model; a file of ratings is needed here.")
+            raise CommandError(
+                f"{each} is a saved model; a file of ratings is needed here."
+            )
         if has_password(each):
             note(_VISIBLE)
     from recsys.readers import read_ratings
 
     with Activity(f"Reading {', '.join(sources)}") as activity:
-        ratings = read_ratings(sources, **reader.keywords(), like=like, on_rows=activity.count)
+        ratings = read_ratings(
+            sources, **reader.keywords(), like=like, on_rows=activity.count
+        )
     note(str(ratings.source))
     for problem in ratings.source.skipped if ratings.source else ():
         note(f"skipped: {problem}")
@@ -84,7 +90,9 @@ def load_pairs(
     from recsys.readers import read_raw
     from recsys.readers.sources import open_data
 
-    require_columns(reader, ("user", "item", "timestamp"), f"{path} is read for pairs only")
+    require_columns(
+        reader, ("user", "item", "timestamp"), f"{path} is read for pairs only"
+    )
     request = _request(reader, like, timestamp=reader.timestamp_col, implicit=True)
     with open_data(path, request.encoding) as data:
         columns = read_raw(data, request).plain().columns
@@ -92,7 +100,9 @@ def load_pairs(
     if "timestamp" in columns and form is not None:
         columns["timestamp"] = unix_seconds(columns["timestamp"], form=form)
     return {
-        role: column.alias(role) for role, column in columns.items() if role not in OPTIONAL_ROLES
+        role: column.alias(role)
+        for role, column in columns.items()
+        if role not in OPTIONAL_ROLES
     }
 
 
@@ -102,10 +112,18 @@ def _request(
     """Return the columns to read of a file that is not of ratings; of `like`, those not given."""
     from recsys.data.columns import Request
 
-    given = {"user": reader.user_col, "item": reader.item_col, "encoding": reader.encoding}
+    given = {
+        "user": reader.user_col,
+        "item": reader.item_col,
+        "encoding": reader.encoding,
+    }
     given |= others
-    earlier = {name: each for name, each in (like or {}).items() if given.get(name, "") is None}
-    return Request(**(given | earlier), sep=reader.sep, optional=frozenset(earlier) - {"encoding"})
+    earlier = {
+        name: each for name, each in (like or {}).items() if given.get(name, "") is None
+    }
+    return Request(
+        **(given | earlier), sep=reader.sep, optional=frozenset(earlier) - {"encoding"}
+    )
 
 
 def require_columns(reader: ReaderOptions, used: Collection[str], reason: str) -> None:
@@ -121,7 +139,9 @@ def require_columns(reader: ReaderOptions, used: Collection[str], reason: str) -
         name, option = getattr(reader, f"{role}_col"), f"{role}_col"
         is_typed = context.get_parameter_source(option) is ParameterSource.COMMANDLINE
         if name is not None and role not in used and is_typed:
-            raise click.UsageError(f"--{role}-col {name} has no effect: {reason}; leave it out.")
+            raise click.UsageError(
+                f"--{role}-col {name} has no effect: {reason}; leave it out."
+            )
 
 
 def load_model(path: str) -> Recommender:
@@ -174,23 +194,33 @@ def open_recommender(
         note(reason)
     fitted = fit_recommender(planned, used)
     where = "standard input" if path == "-" else path
-    note(f"fitted {fitted.model.name} to {where} (not saved; use `recsys fit` to keep the model)")
+    note(
+        f"fitted {fitted.model.name} to {where} (not saved; use `recsys fit` to keep the model)"
+    )
     return fitted
 
 
-def _note_unknown_levels(table: Features, ids: Ids, features: FeatureBlocks | None) -> None:
+def _note_unknown_levels(
+    table: Features, ids: Ids, features: FeatureBlocks | None
+) -> None:
     """Report the categories of new items or users that a model does not know."""
     encoder: FeatureEncoder | None = getattr(features, "encoder", None)
     if encoder is not None:
         new = table.frame.filter(ids.find(table.frame[ids.kind]) < 0)
         unknown = encoder.unknown(replace(table, frame=new))
-        found = [f"{column} = {level}" for column in unknown for level in unknown[column]]
+        found = [
+            f"{column} = {level}" for column in unknown for level in unknown[column]
+        ]
         if found:
             note(f"not known to the model: {enumerated(found, _NAMED)}")
 
 
 def plan_fit(
-    fitting: FitOptions, ratings: Ratings, reader: ReaderOptions, *, compare: bool = True
+    fitting: FitOptions,
+    ratings: Ratings,
+    reader: ReaderOptions,
+    *,
+    compare: bool = True,
 ) -> tuple[Recommender, Ratings, str | None]:
     """Return the recommender to fit, its ratings, and the reason if the model was chosen.
 
@@ -208,16 +238,24 @@ def plan_fit(
     names = dict.fromkeys(each.model for each in choose_model(ratings).candidates)
     parameters_for(names, fitting, shared=False)  # raises if they do not apply
     auto = Auto(random_state=fitting.seed, threads=fitting.threads)
-    auto.requested(parameters_for(CANDIDATES, fitting, shared=False), is_compared=compare)
+    auto.requested(
+        parameters_for(CANDIDATES, fitting, shared=False), is_compared=compare
+    )
     choice = auto.choose(ratings)
-    models = [each.unfitted(fitting.seed, fitting.threads) for each in choice.candidates]
+    models = [
+        each.unfitted(fitting.seed, fitting.threads) for each in choice.candidates
+    ]
     used = featured(choice.ratings, reader, models, unrated=True)
     verb = "comparing" if choice.is_open else "chose"
     return Recommender(auto.among(choice)), used, f"{verb} {choice}"
 
 
 def featured(
-    ratings: Ratings, reader: ReaderOptions, models: Iterable[Model], *, unrated: bool = False
+    ratings: Ratings,
+    reader: ReaderOptions,
+    models: Iterable[Model],
+    *,
+    unrated: bool = False,
 ) -> Ratings:
     """Return ratings with the features of their tables, if there are any and a model uses them.
 
@@ -228,11 +266,17 @@ def featured(
     CommandError
         If features are requested but there are no tables.
     """
-    named = None if reader.features is None else [*map(str.strip, reader.features.split(","))]
+    named = (
+        None
+        if reader.features is None
+        else [*map(str.strip, reader.features.split(","))]
+    )
     if ratings.item_table is ratings.user_table is None:
         if named is not None:
             tables = "name one with --item-table or --user-table"
-            raise CommandError(f"--features takes columns of tables, and there are none; {tables}.")
+            raise CommandError(
+                f"--features takes columns of tables, and there are none; {tables}."
+            )
         return ratings
     models = list(models)
     if reader.no_features or not any(model.uses_features for model in models):
@@ -246,7 +290,9 @@ def featured(
         if isinstance(side, FeatureBlocks):
             kind = side.encoder.kind
             more = side.matrix.shape[0] - len(getattr(ratings, f"{kind}s"))
-            new = f"; {counted(more, kind)} without ratings known by features only" * (more > 0)
+            new = f"; {counted(more, kind)} without ratings known by features only" * (
+                more > 0
+            )
             note(f"features of {kind}s: {side.encoder}{new}")
     return found
 
@@ -255,7 +301,11 @@ def requested_features(reader: ReaderOptions) -> list[str] | None:
     """Return the columns to use as features, or None for all that can be."""
     if reader.no_features:
         return []
-    return None if reader.features is None else [*map(str.strip, reader.features.split(","))]
+    return (
+        None
+        if reader.features is None
+        else [*map(str.strip, reader.features.split(","))]
+    )
 
 
 def note_weights(models: Iterable[Model], ratings: Ratings) -> None:
@@ -281,8 +331,12 @@ def parameters_for(
     """
     from recsys.models.registry import parameters
 
-    declared = {model: {each.name: each for each in parameters(model)} for model in models}
-    everywhere = {"random_state": fitting.seed, "threads": fitting.threads} if shared else {}
+    declared = {
+        model: {each.name: each for each in parameters(model)} for model in models
+    }
+    everywhere = (
+        {"random_state": fitting.seed, "threads": fitting.threads} if shared else {}
+    )
     found = {
         model: {name: value for name, value in everywhere.items() if name in known}
         for model, known in declared.items()
@@ -291,15 +345,23 @@ def parameters_for(
     for prefix, name, value in sorted(fitting.given, key=lambda each: bool(each[0])):
         if prefix and prefix not in declared:
             listed = ", ".join(declared)
-            raise click.UsageError(f"-p {prefix}.{name}: the models are {listed}, not {prefix!r}.")
+            raise click.UsageError(
+                f"-p {prefix}.{name}: the models are {listed}, not {prefix!r}."
+            )
         if name in _SHARED:
             raise click.UsageError(f"-p {name}: use {_SHARED[name]}.")
-        owners = [model for model in ([prefix] if prefix else declared) if name in declared[model]]
+        owners = [
+            model
+            for model in ([prefix] if prefix else declared)
+            if name in declared[model]
+        ]
         option = name if name in NAMED else "parameter"
         source = None if context is None else context.get_parameter_source(option)
         # Parameters on the command line must apply to these models; other settings need not.
         if not owners and (prefix or source in (None, ParameterSource.COMMANDLINE)):
-            raise _not_a_parameter(name, {prefix: declared[prefix]} if prefix else declared)
+            raise _not_a_parameter(
+                name, {prefix: declared[prefix]} if prefix else declared
+            )
         for model in owners:
             found[model][name] = _converted(declared[model][name], str(value))
     return found
@@ -312,7 +374,9 @@ def _not_a_parameter(
     from recsys.models.registry import MODELS, parameters
 
     models = " or ".join(declared)
-    if owners := [each for each in MODELS if name in {p.name for p in parameters(each)}]:
+    if owners := [
+        each for each in MODELS if name in {p.name for p in parameters(each)}
+    ]:
         shown = f"--{name}" if name in NAMED else f"-p {name}"
         return click.UsageError(
             f"{shown} does not apply to {models}; leave it out. It is for {', '.join(owners)}."
@@ -363,7 +427,9 @@ def fit_recommender(
                 on_step(step)
 
         # The features are those of the options for reading, or none.
-        return recommender.fit(ratings, features=False, on_step=each, validation=validation)
+        return recommender.fit(
+            ratings, features=False, on_step=each, validation=validation
+        )
 
 
 def listed_ids(texts: Iterable[str], ids: Ids) -> list[str]:
@@ -375,7 +441,9 @@ def listed_ids(texts: Iterable[str], ids: Ids) -> list[str]:
 
     found: list[str] = []
     for text in (as_written(text, ids) for text in texts):
-        parts = [as_written(part, ids) for each in text.split(",") if (part := each.strip())]
+        parts = [
+            as_written(part, ids) for each in text.split(",") if (part := each.strip())
+        ]
         is_list = ids.find([text])[0] < 0 and bool((ids.find(parts) >= 0).any())
         found += parts if is_list else [text]
     return list(dict.fromkeys(found))
@@ -391,7 +459,9 @@ def known_ids(path: str, recommender: Recommender, kind: str) -> Sequence[Any]:
     return [each for each, is_known in zip(listed, known, strict=True) if is_known]
 
 
-def known_block(path: str, reader: ReaderOptions, recommender: Recommender) -> pl.DataFrame:
+def known_block(
+    path: str, reader: ReaderOptions, recommender: Recommender
+) -> pl.DataFrame:
     """Read items to block, for all users or each, and report how many the data do not have."""
     from recsys.readers.id_lists import read_block
 
@@ -400,13 +470,17 @@ def known_block(path: str, reader: ReaderOptions, recommender: Recommender) -> p
         note(f"{path} blocks nothing: it lists no items")
         return frame
     items = recommender.ratings.items
-    known = _known(path, frame["item"], items, "rows are of items that are not in the data")
+    known = _known(
+        path, frame["item"], items, "rows are of items that are not in the data"
+    )
     if "user" in frame.columns:
         note(f"{path} blocks {counted(len(frame), 'pair')} of a user and an item")
     return frame.filter(known)
 
 
-def _known(path: str, listed: Sequence[Any] | pl.Series, ids: Ids, finding: str) -> list[bool]:
+def _known(
+    path: str, listed: Sequence[Any] | pl.Series, ids: Ids, finding: str
+) -> list[bool]:
     """Return which ids are known, report how many are not, and raise if none is."""
     known: list[bool] = (ids.find(listed) >= 0).tolist()
     if not any(known):
@@ -451,17 +525,24 @@ def find_title(ratings: Ratings, text: str) -> Any:
         lower == wanted,
         bare == wanted_bare,
         lower.str.starts_with(wanted) | bare.str.starts_with(wanted_bare),
-        lower.str.contains(wanted, literal=True) | bare.str.contains(wanted_bare, literal=True),
+        lower.str.contains(wanted, literal=True)
+        | bare.str.contains(wanted_bare, literal=True),
     ):
         if len(found := matches.fill_null(False).arg_true().to_list()):
             return _only(text, ratings, found)
     n_words, known = wanted_bare.count(" ") + 1, dict[str, str]()
     for name, title in zip(bare.to_list(), titles.to_list(), strict=True):
         words = (name or "").split()
-        for start in range(len(words) - n_words + 1):  # all phrases with as many words as the text
-            known.setdefault(" ".join(words[start : start + n_words]).strip(",:!?."), title)
+        for start in range(
+            len(words) - n_words + 1
+        ):  # all phrases with as many words as the text
+            known.setdefault(
+                " ".join(words[start : start + n_words]).strip(",:!?."), title
+            )
     known |= {name: title for name, title in zip(bare, titles, strict=True) if name}
-    near = dict.fromkeys(known[each] for each in close_matches(wanted_bare, known, _NAMED))
+    near = dict.fromkeys(
+        known[each] for each in close_matches(wanted_bare, known, _NAMED)
+    )
     raise CommandError(f"No title is or contains {text!r}.{did_you_mean(near)}")
 
 
@@ -503,12 +584,18 @@ def described_history(
         except ValueError:
             rating = float("nan")
         if not title.strip() or rating != rating:
-            raise click.UsageError(f"--rate takes TITLE=X with a number X; got {text!r}.")
+            raise click.UsageError(
+                f"--rate takes TITLE=X with a number X; got {text!r}."
+            )
         if training["implicit"]:
-            raise CommandError("The model is fitted to implicit feedback; use --like, not --rate.")
+            raise CommandError(
+                "The model is fitted to implicit feedback; use --like, not --rate."
+            )
         if not least <= rating <= most:
             low, high = usual_scale(ratings)
-            raise CommandError(f"--rate {text!r}: the ratings are between {low:g} and {high:g}.")
+            raise CommandError(
+                f"--rate {text!r}: the ratings are between {low:g} and {high:g}."
+            )
         rated.append((title.strip(), rating))
     for text, rating in rated:
         place = int(ratings.items.find([text])[0])
@@ -517,10 +604,16 @@ def described_history(
         if place < 0:
             item = find_title(ratings, text)
         else:  # an id may also be the title of another item
-            titled = [] if ratings.titles is None else (ratings.titles == text).arg_true().to_list()
+            titled = (
+                []
+                if ratings.titles is None
+                else (ratings.titles == text).arg_true().to_list()
+            )
             item = _only(text, ratings, sorted({place, *titled}))
         if item in history:
-            raise CommandError(f"Item {item} is liked or rated twice, once as {text!r}.")
+            raise CommandError(
+                f"Item {item} is liked or rated twice, once as {text!r}."
+            )
         history[item] = rating
     return history
 
@@ -530,7 +623,9 @@ def _best_rating(recommender: Recommender) -> float:
     return 1.0 if best is None else float(best)
 
 
-def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> pl.DataFrame:
+def load_history(
+    path: str, reader: ReaderOptions, recommender: Recommender
+) -> pl.DataFrame:
     """Read users (by default one new user), known items and, if present, ratings."""
     import polars as pl
 
@@ -552,20 +647,26 @@ def load_history(path: str, reader: ReaderOptions, recommender: Recommender) -> 
     frame = read_history(path, request, items)
     if "user" not in frame.columns:
         frame = frame.with_columns(pl.lit(NEW_USER).alias("user"))
-    frame = frame.filter(pl.Series(_known(path, frame["item"], items, "rows are of unknown items")))
+    frame = frame.filter(
+        pl.Series(_known(path, frame["item"], items, "rows are of unknown items"))
+    )
     low, _ = plausible_range(recommender.ratings)
     if "rating" in frame.columns and low > 0:
         grades = frame["rating"].cast(pl.Float64, strict=False)
         n_zeros = int((grades == 0).sum())
         if n_zeros:
             frame = frame.filter((grades != 0).fill_null(True))
-            note(f"{path}: {counted(n_zeros, 'row')} left out whose rating is 0 (not rated)")
+            note(
+                f"{path}: {counted(n_zeros, 'row')} left out whose rating is 0 (not rated)"
+            )
     are_summed = {"event", "value"} & {*frame.columns}
     repeated = len(frame) - frame.select("user", "item").n_unique()
     if repeated and not are_summed:
         note(f"{path}: {counted(repeated, 'duplicate')} (last kept)")
     if "rating" not in frame.columns and recommender.model._needs_values:
         best = _best_rating(recommender)
-        note(f"{path} has no ratings: its items are treated as liked, with a rating of {best:g}")
+        note(
+            f"{path} has no ratings: its items are treated as liked, with a rating of {best:g}"
+        )
         frame = frame.with_columns(pl.lit(best, pl.Float32).alias("rating"))
     return frame

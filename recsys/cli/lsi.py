@@ -45,7 +45,9 @@ class DocumentOptions:
     id_col: str | None = cli.declared("NAME", "Column of the ids.")
     title_col: str | None = cli.declared("NAME", "Column of the titles.")
     encoding: str | None = cli.declared("NAME", "Text encoding.")
-    table: str | None = cli.declared("NAME", "Table of a database, or sheet of a workbook.")
+    table: str | None = cli.declared(
+        "NAME", "Table of a database, or sheet of a workbook."
+    )
     query: str | None = cli.declared("SQL", "SQL query to read from a database.")
 
     def open(self, path: str, after: int = 0) -> lsi.Documents:
@@ -59,7 +61,9 @@ document_options = cli.bundle(
 """Decorator that adds the options for reading documents as `reading`."""
 
 
-def _watched(documents: lsi.Documents, activity: Activity) -> Iterator[lsi.DocumentBatch]:
+def _watched(
+    documents: lsi.Documents, activity: Activity
+) -> Iterator[lsi.DocumentBatch]:
     """Yield batches of documents, show progress, and report how they were read."""
     count = 0
     for batch in documents:
@@ -82,7 +86,9 @@ def _watched(documents: lsi.Documents, activity: Activity) -> Iterator[lsi.Docum
 def index(
     documents: str,
     reading: DocumentOptions,
-    out: str = cli.declared("INDEX", "Directory for the index.", "--out", "-o", required=True),
+    out: str = cli.declared(
+        "INDEX", "Directory for the index.", "--out", "-o", required=True
+    ),
     force: bool = cli.declared("", "Replace an existing index.", is_flag=True),
     dimensions: int | str | None = cli.declared(
         "K|RULE",
@@ -128,12 +134,20 @@ def index(
         fitted.fit(_watched(found, activity))
     fitted.save(out, overwrite=force)
     facts = fitted.training_
-    empty = f" ({facts['empty_documents']:,} without words)" if facts["empty_documents"] else ""
+    empty = (
+        f" ({facts['empty_documents']:,} without words)"
+        if facts["empty_documents"]
+        else ""
+    )
     size = f"{counted(facts['dimensions'], 'dimension')} ({facts['dimensions_by']})"
     if facts["language"]:
-        note(f"language: {facts['language']}, so words with the same stem are treated as one word")
+        note(
+            f"language: {facts['language']}, so words with the same stem are treated as one word"
+        )
     indexed = f"{counted(facts['documents'], 'document')}{empty}"
-    note(f"indexed {indexed} and {counted(facts['terms'], 'word')} in {size}, saved in {out}")
+    note(
+        f"indexed {indexed} and {counted(facts['terms'], 'word')} in {size}, saved in {out}"
+    )
 
 
 @cli.command(
@@ -186,7 +200,9 @@ def query(
     command = "lsi query"
     if text is None:
         require(not explain, "--explain ID takes one TEXT, not --queries.")
-        found = _answers(loaded, str(queries), n, reading, method=method, parts=explain is not None)
+        found = _answers(
+            loaded, str(queries), n, reading, method=method, parts=explain is not None
+        )
         output.write(found, command=command, n=n)
     elif explain:
         frame = loaded.explain(text, explain, method=method)
@@ -225,7 +241,8 @@ def _inside(path: str, name: str) -> str:
 
 
 @cli.command(
-    "terms", examples=["recsys lsi terms index heat", "recsys lsi terms index heat flow -n 5"]
+    "terms",
+    examples=["recsys lsi terms index heat", "recsys lsi terms index heat flow -n 5"],
 )
 @click.argument("index", type=cli.PLACE)
 @click.argument("words", metavar="WORD...", nargs=-1, required=True)
@@ -245,12 +262,15 @@ def terms(
 
     loaded = lsi.Index.load(index)
     known = loaded.terms_.find(words) >= 0
-    terms = [w if k else normalised(w).strip() for w, k in zip(words, known, strict=True)]
+    terms = [
+        w if k else normalised(w).strip() for w, k in zip(words, known, strict=True)
+    ]
     output.write(loaded.similar_terms(terms, n), command="lsi terms", n=n)
 
 
 @cli.command(
-    "similar", examples=["recsys lsi similar index 22", "recsys lsi similar index notes.txt -n 3"]
+    "similar",
+    examples=["recsys lsi similar index 22", "recsys lsi similar index notes.txt -n 3"],
 )
 @click.argument("index", type=cli.PLACE)
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
@@ -266,7 +286,11 @@ def similar(
     The score is the cosine similarity of the document vectors. The columns are document, similar,
     rank and score, and title and snippet if they are known.
     """
-    output.write(lsi.Index.load(index).similar_documents(list(ids), n), command="lsi similar", n=n)
+    output.write(
+        lsi.Index.load(index).similar_documents(list(ids), n),
+        command="lsi similar",
+        n=n,
+    )
 
 
 @cli.command(
@@ -291,7 +315,10 @@ def add(
         default="fold-in",
     ),
     out: str | None = cli.declared(
-        "INDEX", "Directory for the new index, instead of replacing INDEX.", "--out", "-o"
+        "INDEX",
+        "Directory for the new index, instead of replacing INDEX.",
+        "--out",
+        "-o",
     ),
     replace: bool = cli.declared(
         "", "Replace documents with the same id in the index.", is_flag=True
@@ -314,7 +341,9 @@ def add(
         last = ids.max() if ids.dtype.is_integer() else None
         found = reading.open(documents, after=last if isinstance(last, int) else 0)
         with Activity("Adding") as activity:
-            added = loaded.add_documents(_watched(found, activity), method=method, replace=replace)
+            added = loaded.add_documents(
+                _watched(found, activity), method=method, replace=replace
+            )
         loaded.save(target, overwrite=force or out is None)
     note(
         f"added {counted(added.n_documents, 'document')} by {added.method}"
@@ -326,7 +355,8 @@ def add(
 
 
 @cli.command(
-    "remove", examples=["recsys lsi remove index 22 184", "recsys lsi remove index old.txt"]
+    "remove",
+    examples=["recsys lsi remove index 22 184", "recsys lsi remove index old.txt"],
 )
 @click.argument("index", type=cli.PLACE)
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
@@ -334,7 +364,10 @@ def remove(
     index: str,
     ids: tuple[str, ...],
     out: str | None = cli.declared(
-        "INDEX", "Directory for the new index, instead of replacing INDEX.", "--out", "-o"
+        "INDEX",
+        "Directory for the new index, instead of replacing INDEX.",
+        "--out",
+        "-o",
     ),
     force: bool = cli.declared("", "Replace the index at --out.", is_flag=True),
 ) -> None:
@@ -381,7 +414,9 @@ def evaluate(
         multiple=True,
         show_default="all",
     ),
-    per_query: str | None = cli.declared("FILE", "File for the metrics of each query (.csv, ...)."),
+    per_query: str | None = cli.declared(
+        "FILE", "File for the metrics of each query (.csv, ...)."
+    ),
 ) -> None:
     """Measure an index on judged queries.
 
@@ -405,7 +440,9 @@ def evaluate(
         loaded,
         labels,
         texts,
-        read_judgements(_inside(judgements, "qrels/test.tsv"), encoding=reading.encoding),
+        read_judgements(
+            _inside(judgements, "qrels/test.tsv"), encoding=reading.encoding
+        ),
         methods=[*dict.fromkeys(method)] or _METHODS,
     )
     note(found.splits[0].description)
@@ -416,14 +453,20 @@ def evaluate(
     document = {
         "command": "lsi evaluate",
         "index": index,
-        "counts": {name: found.counts[name] for name in ("queries", "documents", "judgements")},
-        "definitions": {name: metric.definition for name, metric in found.measured.items()},
+        "counts": {
+            name: found.counts[name] for name in ("queries", "documents", "judgements")
+        },
+        "definitions": {
+            name: metric.definition for name, metric in found.measured.items()
+        },
         "intervals": INTERVALS.replace("users", "queries"),
         "tests": TESTS.replace("users", "queries").replace("models", "methods"),
         "metrics": found.metrics.drop("kind", "n")
         .rename({"model": "method", "users": "queries"})
         .to_dicts(),
-        "comparisons": found.comparisons.drop("kind", "n").rename({"model": "method"}).to_dicts(),
+        "comparisons": found.comparisons.drop("kind", "n")
+        .rename({"model": "method"})
+        .to_dicts(),
     }
     frame = found.table.rename({"model": "method"})
     output.write_document(document, frame, *tables(found, "queries"))
@@ -446,7 +489,11 @@ def info(index: str, output: Output) -> None:
 
 
 @cli.command(
-    "scree", examples=["recsys lsi scree index", "recsys lsi scree index --plot scree.png --quiet"]
+    "scree",
+    examples=[
+        "recsys lsi scree index",
+        "recsys lsi scree index --plot scree.png --quiet",
+    ],
 )
 @click.argument("index", type=cli.PLACE)
 @cli.output_options

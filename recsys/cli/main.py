@@ -20,38 +20,62 @@ COMPLETION_VARIABLE = "_RECSYS_COMPLETE"
 VERBS = {
     "fit": Verb("recsys.cli.fit:fit", "Fit a model to ratings and save it."),
     "recommend": Verb("recsys.cli.recommend:recommend", "Recommend items to users."),
-    "similar": Verb("recsys.cli.recommend:similar", "List similar items or similar users."),
-    "predict": Verb("recsys.cli.recommend:predict", "Predict the ratings of user-item pairs."),
+    "similar": Verb(
+        "recsys.cli.recommend:similar", "List similar items or similar users."
+    ),
+    "predict": Verb(
+        "recsys.cli.recommend:predict", "Predict the ratings of user-item pairs."
+    ),
     "impute": Verb("recsys.cli.recommend:impute", "Predict all missing ratings."),
     "explain": Verb(
-        "recsys.cli.recommend:explain", "Explain a score by the ratings and features behind it."
+        "recsys.cli.recommend:explain",
+        "Explain a score by the ratings and features behind it.",
     ),
     "update": Verb(
-        "recsys.cli.fit:update", "Add new ratings to a model, or remove old ones or users."
+        "recsys.cli.fit:update",
+        "Add new ratings to a model, or remove old ones or users.",
     ),
     "monitor": Verb(
-        "recsys.cli.versions:monitor", "Compare new ratings with those of a saved model."
+        "recsys.cli.versions:monitor",
+        "Compare new ratings with those of a saved model.",
     ),
     "versions": Verb(
-        "recsys.cli.versions:versions", "List saved models, and choose the one that is served."
+        "recsys.cli.versions:versions",
+        "List saved models, and choose the one that is served.",
     ),
-    "split": Verb("recsys.cli.split:split", "Split ratings into training and test files."),
-    "evaluate": Verb("recsys.cli.evaluate:evaluate", "Evaluate models on held-out ratings."),
+    "split": Verb(
+        "recsys.cli.split:split", "Split ratings into training and test files."
+    ),
+    "evaluate": Verb(
+        "recsys.cli.evaluate:evaluate", "Evaluate models on held-out ratings."
+    ),
     "compare": Verb(
         "recsys.cli.evaluate:compare", "Test whether models differ on held-out ratings."
     ),
     "tune": Verb("recsys.cli.tune:tune", "Search for better parameters of a model."),
-    "models": Verb("recsys.cli.info:models", "List models, or the parameters of a model."),
+    "models": Verb(
+        "recsys.cli.info:models", "List models, or the parameters of a model."
+    ),
     "scree": Verb("recsys.cli.data:scree", "Show the singular values of the ratings."),
-    "explore": Verb("recsys.cli.serve:explore", "Write a page to explore a model, as one file."),
+    "explore": Verb(
+        "recsys.cli.serve:explore", "Write a page to explore a model, as one file."
+    ),
     "lsi": Verb(
         "recsys.cli.lsi:group",
         "Search documents by their words and their meaning.",
     ),
-    "serve": Verb("recsys.cli.serve:serve", "Serve a model over HTTP, with a page to explore it."),
-    "data": Verb("recsys.cli.data:data", "Inspect ratings files, and copy sample data."),
-    "info": Verb("recsys.cli.info:info", "Show versions and settings, or a saved model."),
-    "completion": Verb("recsys.cli.info:completion", "Print a shell completion script."),
+    "serve": Verb(
+        "recsys.cli.serve:serve", "Serve a model over HTTP, with a page to explore it."
+    ),
+    "data": Verb(
+        "recsys.cli.data:data", "Inspect ratings files, and copy sample data."
+    ),
+    "info": Verb(
+        "recsys.cli.info:info", "Show versions and settings, or a saved model."
+    ),
+    "completion": Verb(
+        "recsys.cli.info:completion", "Print a shell completion script."
+    ),
 }
 
 
@@ -69,7 +93,9 @@ class _Root(Group):
             if instruction := os.environ.get(COMPLETION_VARIABLE):
                 from click.shell_completion import shell_complete
 
-                code = shell_complete(self, {}, "recsys", COMPLETION_VARIABLE, instruction)
+                code = shell_complete(
+                    self, {}, "recsys", COMPLETION_VARIABLE, instruction
+                )
                 raise click.exceptions.Exit(code)
             extra.setdefault("auto_envvar_prefix", PREFIX)
             with self.make_context("recsys", words, obj=state, **extra) as context:

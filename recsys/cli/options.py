@@ -33,7 +33,9 @@ class _ModelType(click.Choice[str]):
         super().__init__(choices)
         self._suffix = suffix
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
         """Return the valid name, with the suffix if it was given."""
         if self._suffix is None or not str(value).endswith(self._suffix):
             return super().convert(value, param, ctx)
@@ -65,7 +67,9 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
     return click.option(*names, cls=Option, **settings)
 
 
-def command(name: str, *, examples: Sequence[str], **settings: Any) -> Callable[[Verb], Command]:
+def command(
+    name: str, *, examples: Sequence[str], **settings: Any
+) -> Callable[[Verb], Command]:
     """Return a decorator for a verb, whose help ends with `examples`.
 
     It adds the options that the parameters of the verb declare, and those of all verbs.
@@ -77,7 +81,9 @@ def command(name: str, *, examples: Sequence[str], **settings: Any) -> Callable[
         for parameter, each in reversed([*own]):
             if isinstance(each.default, Field):
                 verb = _option_of(parameter, each.default)(verb)
-        return click.command(name=name, cls=Command, examples=examples, **settings)(verb)
+        return click.command(name=name, cls=Command, examples=examples, **settings)(
+            verb
+        )
 
     return decorate
 
@@ -89,7 +95,11 @@ def common_options(function: F) -> F:
         if value and param.name:
             setattr(ctx.ensure_object(State), param.name, True)
 
-    shared: dict[str, Any] = {"is_flag": True, "expose_value": False, "callback": remember}
+    shared: dict[str, Any] = {
+        "is_flag": True,
+        "expose_value": False,
+        "callback": remember,
+    }
     add = functools.partial(option, section=EVERYWHERE, **shared)
     debug = add("--debug", help="Show tracebacks.")
     return add("--quiet", "-q", help="Print only data and errors.")(debug(function))
@@ -118,7 +128,9 @@ def declared(metavar: str, text: str, *names: str, **settings: Any) -> Any:
 
     Without `names`, the option has the name of the field or parameter.
     """
-    without = () if settings.get("multiple") else False if settings.get("is_flag") else None
+    without = (
+        () if settings.get("multiple") else False if settings.get("is_flag") else None
+    )
     default = settings.get("default", without)
     if metavar in _OF_PLACES:
         settings.setdefault("type", PLACE)
@@ -126,10 +138,14 @@ def declared(metavar: str, text: str, *names: str, **settings: Any) -> Any:
     return field(default=default, metadata={"names": names, "settings": settings})
 
 
-def declared_in(bundled: type, section: str, details: str = "", named: Any = ()) -> list[Decorator]:
+def declared_in(
+    bundled: type, section: str, details: str = "", named: Any = ()
+) -> list[Decorator]:
     """Return the options that a bundle declares; the help lists `named` ones by name only."""
     return [
-        _option_of(each.name, each, section=section, details=details * (each.name in named))
+        _option_of(
+            each.name, each, section=section, details=details * (each.name in named)
+        )
         for each in fields(bundled)
         if each.metadata
     ]
@@ -155,7 +171,9 @@ class _Weights(click.ParamType[dict[str, float]]):
 
     name = "weights"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         if isinstance(value, dict):
             return value
         weights = {}
@@ -166,7 +184,9 @@ class _Weights(click.ParamType[dict[str, float]]):
             except ValueError:
                 equals = ""
             if not (equals and kind.strip()):
-                self.fail(f"must be KIND=WEIGHT,..., such as purchase=5,view=1; got {value!r}.")
+                self.fail(
+                    f"must be KIND=WEIGHT,..., such as purchase=5,view=1; got {value!r}."
+                )
         return weights
 
 
@@ -175,14 +195,18 @@ class _Scale(click.ParamType[tuple[float, float]]):
 
     name = "scale"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         from recsys.data.rows import check_scale
         from recsys.errors import DataError
 
         try:
             return check_scale(value.split(",") if isinstance(value, str) else value)
         except DataError:
-            self.fail(f"must be LOW,HIGH, such as 1,5, with LOW below HIGH; got {value!r}.")
+            self.fail(
+                f"must be LOW,HIGH, such as 1,5, with LOW below HIGH; got {value!r}."
+            )
 
 
 @dataclass(frozen=True)
@@ -207,7 +231,8 @@ class ReaderOptions:
         is_flag=True,
     )
     weight_col: str | None = declared(
-        "NAME", "Column of quantities, which weight interactions; a negative one is a return."
+        "NAME",
+        "Column of quantities, which weight interactions; a negative one is a return.",
     )
     scale: tuple[float, float] | None = declared(
         "LOW,HIGH",
@@ -252,8 +277,12 @@ class ReaderOptions:
     )
     table: str | None = declared("NAME", "Table of a database, or sheet of a workbook.")
     query: str | None = declared("SQL", "SQL query to read from a database.")
-    item_table: str | None = declared("TABLE", "Table of items with titles, prices, genres, ...")
-    user_table: str | None = declared("TABLE", "Table of users with ages, countries, ...")
+    item_table: str | None = declared(
+        "TABLE", "Table of items with titles, prices, genres, ..."
+    )
+    user_table: str | None = declared(
+        "TABLE", "Table of users with ages, countries, ..."
+    )
     features: str | None = declared(
         "NAMES", "Columns of these tables to use in models, comma-separated."
     )
@@ -263,7 +292,9 @@ class ReaderOptions:
 
     def __post_init__(self) -> None:
         if self.features is not None and self.no_features:
-            raise click.UsageError("--features and --no-features contradict each other.")
+            raise click.UsageError(
+                "--features and --no-features contradict each other."
+            )
 
     def keywords(self) -> dict[str, Any]:
         """Return the keywords of `recsys.readers.read_ratings`."""
@@ -277,11 +308,15 @@ class ReaderOptions:
 _COLUMNS = ("user_col", "item_col", "rating_col", "timestamp_col")
 
 
-def reader_options(described: Literal["all", "columns", "none"] = "columns") -> Decorator:
+def reader_options(
+    described: Literal["all", "columns", "none"] = "columns",
+) -> Decorator:
     """Add the options for reading as `reader`; the help describes some and names the others."""
     elsewhere = "More options for reading, as in `recsys data inspect --help`"
     shown = {"all": None, "columns": _COLUMNS, "none": ()}[described]
-    named = [n for n in ReaderOptions.__annotations__ if shown is not None and n not in shown]
+    named = [
+        n for n in ReaderOptions.__annotations__ if shown is not None and n not in shown
+    ]
     options = declared_in(ReaderOptions, "Reading", elsewhere, named)
     return bundle("reader", ReaderOptions, *options)
 
@@ -316,7 +351,9 @@ class EngineOptions:
 
 def engine_options(details: str = "") -> Decorator:
     """Add the options of the engine as `engine`; apply it outside `output_options`."""
-    options = declared_in(EngineOptions, "Cluster", details, EngineOptions.__annotations__)
+    options = declared_in(
+        EngineOptions, "Cluster", details, EngineOptions.__annotations__
+    )
     return bundle("engine", EngineOptions, *options)
 
 
@@ -325,13 +362,17 @@ class _ParameterType(click.ParamType[Any]):
 
     name = "parameter"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         if isinstance(value, tuple):
             return value
         name, equals, text = value.partition("=")
         model, _, name = name.strip().rpartition(".")
         if not (name and equals):
-            self.fail(f"must be NAME=VALUE, such as linked=true; got {value!r}.", param, ctx)
+            self.fail(
+                f"must be NAME=VALUE, such as linked=true; got {value!r}.", param, ctx
+            )
         return model, name.replace("-", "_"), text.strip()
 
     def shell_complete(
@@ -344,11 +385,17 @@ class _ParameterType(click.ParamType[Any]):
         found = {}
         for model in [each for each in models if each in MODELS] or MODELS:
             for each in parameters(model):
-                values = each.choices or (("true", "false") if each.type is bool else ("",))
+                values = each.choices or (
+                    ("true", "false") if each.type is bool else ("",)
+                )
                 is_named = incomplete.startswith(f"{each.name}=")
                 for text in values if is_named else ("",):
                     found[f"{each.name}={text}"] = each.description
-        return [CompletionItem(k, help=v) for k, v in found.items() if k.startswith(incomplete)]
+        return [
+            CompletionItem(k, help=v)
+            for k, v in found.items()
+            if k.startswith(incomplete)
+        ]
 
 
 @dataclass(frozen=True)
@@ -378,7 +425,9 @@ class FitOptions:
         type=_ParameterType(),
     )
     seed: int = declared("N", "Random seed.", default=0, type=click.IntRange(min=0))
-    threads: int | None = declared("N", "Number of threads.", show_default="all cores", type=COUNT)
+    threads: int | None = declared(
+        "N", "Number of threads.", show_default="all cores", type=COUNT
+    )
 
     def __post_init__(self) -> None:
         if self.model == "auto":
@@ -388,7 +437,9 @@ class FitOptions:
     def given(self) -> Given:
         """Parameters of models that are set."""
         named = {name: getattr(self, name) for name in NAMED}
-        shared = (("", name, value) for name, value in named.items() if value is not None)
+        shared = (
+            ("", name, value) for name, value in named.items() if value is not None
+        )
         return (*shared, *self.parameter)
 
 
@@ -397,7 +448,10 @@ fit_options = bundle("fitting", FitOptions, *declared_in(FitOptions, "Model"))
 
 
 _named_only = declared_in(
-    FitOptions, "Fitting a data file", "As in `recsys fit --help`", FitOptions.__annotations__
+    FitOptions,
+    "Fitting a data file",
+    "As in `recsys fit --help`",
+    FitOptions.__annotations__,
 )
 fitting_options = bundle(
     "fitting",
@@ -444,15 +498,21 @@ def _destination(
         existing: Any = "replace" if force and if_exists == "fail" else if_exists
         return Output(address=address, if_exists=existing)
     if is_typed("if_exists") or (force and path is None):
-        raise click.UsageError("--if-exists and --force require a table of a database as --output.")
+        raise click.UsageError(
+            "--if-exists and --force require a table of a database as --output."
+        )
     suffix = SUFFIXES.get(path.suffix.lower()) if path else None
     claims = set(typed)
     if suffix and is_typed("output"):
         claims.add(suffix)
     if typed and len(claims) > 1 and claims != {"json", "jsonl"}:
         named = [f"--format {each}" for each in typed] + ([str(path)] if path else [])
-        raise click.UsageError(f"{' and '.join(named)} contradict each other; leave out one.")
-    return Output(path, next(iter(typed), None) or suffix or ("json" if json else format))
+        raise click.UsageError(
+            f"{' and '.join(named)} contradict each other; leave out one."
+        )
+    return Output(
+        path, next(iter(typed), None) or suffix or ("json" if json else format)
+    )
 
 
 def output_options(function: Verb) -> Verb:

@@ -41,7 +41,9 @@ SCHEMA = 1
 SUFFIXES = {f".{form}": form for form in FORMATS[1:]} | {".ndjson": "jsonl"}
 
 
-def check_file(path: str | Path | None, option: str, suffixes: Iterable[str] = ()) -> None:
+def check_file(
+    path: str | Path | None, option: str, suffixes: Iterable[str] = ()
+) -> None:
     """Check that a file with one of `suffixes` can be written at `path`.
 
     Raises
@@ -90,7 +92,9 @@ class Output:
         if (suffix := self.path.suffix.lower()) in SUFFIXES:
             return SUFFIXES[suffix]
         listed = f"use one of {', '.join(SUFFIXES)}, or add --format"
-        raise click.UsageError(f"Cannot infer the format from {str(self.path)!r}; {listed}.")
+        raise click.UsageError(
+            f"Cannot infer the format from {str(self.path)!r}; {listed}."
+        )
 
     def check(self) -> None:
         """Check format and destination before any long computation.
@@ -115,7 +119,9 @@ class Output:
 
         assert self.address is not None
         table = table_writer(self.address, self.if_exists)
-        table.on_wait = lambda: note(f"waiting for another process that has locked {table.address}")
+        table.on_wait = lambda: note(
+            f"waiting for another process that has locked {table.address}"
+        )
         return table
 
     @contextmanager
@@ -159,11 +165,15 @@ class Output:
         """Write `document` as JSON, `table` with `remark` as table, `frame` in other formats."""
         form = self.resolved_format
         if form == "json":
-            text = json.dumps({"schema": SCHEMA, **document}, ensure_ascii=False, indent=2)
+            text = json.dumps(
+                {"schema": SCHEMA, **document}, ensure_ascii=False, indent=2
+            )
             with self._stream() as stream:
                 stream.write(f"{text}\n".encode())
         else:
-            self.write(table if form == "table" and table is not None else frame, remark=remark)
+            self.write(
+                table if form == "table" and table is not None else frame, remark=remark
+            )
 
     @contextmanager
     def _stream(self) -> Iterator[IO[bytes]]:
@@ -212,7 +222,9 @@ class Sink:
         if self.format == "jsonl":
             return frame.write_ndjson().encode()
         separator = "," if self.format == "csv" else "\t"
-        return frame.write_csv(include_header=self.is_first, separator=separator).encode()
+        return frame.write_csv(
+            include_header=self.is_first, separator=separator
+        ).encode()
 
     def finish(self) -> None:
         """Write the end of the file."""
@@ -303,7 +315,9 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     except Exception as error:  # name the file, not its temporary name
         hidden = Path(getattr(error, "filename", None) or "").name
         if hidden.startswith(f".{path.name}.") or is_full(error):
-            raise OSError(system_error(error), system_reason(error), str(path)) from error
+            raise OSError(
+                system_error(error), system_reason(error), str(path)
+            ) from error
         raise
 
 
@@ -321,20 +335,32 @@ def render(frame: pl.DataFrame | Shortlist) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    table, columns = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False), []
+    table, columns = (
+        Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False),
+        [],
+    )
     for name, values in frame.to_dict(as_series=False).items():
-        types, folds = {type(value) for value in values} - {type(None)}, name in _WRAPPED
+        types, folds = (
+            {type(value) for value in values} - {type(None)},
+            name in _WRAPPED,
+        )
         numeric = bool(types) and types <= {int, float}
         # Only texts are shortened, not numbers.
         table.add_column(name, justify="right" if numeric else "left", no_wrap=numeric)
         overflow: Any = "fold" if folds else "ellipsis"
-        columns.append([Text(c, no_wrap=not folds, overflow=overflow) for c in _cells(values)])
+        columns.append(
+            [Text(c, no_wrap=not folds, overflow=overflow) for c in _cells(values)]
+        )
     for row in zip(*columns, strict=True):
         table.add_row(*row)
     page = io.StringIO()
     width = shutil.get_terminal_size((80, 24)).columns
-    Console(file=page, width=width, color_system=None, legacy_windows=False).print(table)
-    return "".join(f"{line.rstrip()}\n" for line in page.getvalue().rstrip("\n").split("\n"))
+    Console(file=page, width=width, color_system=None, legacy_windows=False).print(
+        table
+    )
+    return "".join(
+        f"{line.rstrip()}\n" for line in page.getvalue().rstrip("\n").split("\n")
+    )
 
 
 def _cells(values: list[Any]) -> list[str]:
@@ -343,7 +369,9 @@ def _cells(values: list[Any]) -> list[str]:
     if bool in types:
         return ["" if value is None else "yes" if value else "no" for value in values]
     if float not in types:
-        return ["" if value is None else str(value).translate(_PLAIN) for value in values]
+        return [
+            "" if value is None else str(value).translate(_PLAIN) for value in values
+        ]
     finite = [value for value in values if value is not None and math.isfinite(value)]
     decimals = 0
     if any(value != round(value) for value in finite):
@@ -361,13 +389,21 @@ def write_facts(
     import polars as pl
 
     columns = dict.fromkeys(("section", "name", "value"), pl.String)
-    is_table = output.resolved_format == "table"  # name a section only once for human readers
+    is_table = (
+        output.resolved_format == "table"
+    )  # name a section only once for human readers
     rows = [
-        ("" if is_table and place else section, str(name), _fact(value, for_people=is_table))
+        (
+            "" if is_table and place else section,
+            str(name),
+            _fact(value, for_people=is_table),
+        )
         for section, values in facts.items()
         for place, (name, value) in enumerate(values.items())
     ]
-    output.write_document(document or facts, pl.DataFrame(rows, schema=columns, orient="row"))
+    output.write_document(
+        document or facts, pl.DataFrame(rows, schema=columns, orient="row")
+    )
 
 
 def _fact(value: Any, *, for_people: bool) -> str | None:
@@ -378,7 +414,9 @@ def _fact(value: Any, *, for_people: bool) -> str | None:
         return ("no", "yes")[value] if for_people else str(value).lower()
     if not for_people:
         return str(value)
-    if isinstance(value, int) or (isinstance(value, float) and value == round(value, 0)):
+    if isinstance(value, int) or (
+        isinstance(value, float) and value == round(value, 0)
+    ):
         return f"{value:,.0f}"
     if isinstance(value, float):
         return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -478,7 +516,9 @@ class Activity:
         with self._lock:
             self._shown |= shown
             if self._bar is not None:
-                self._bar.update(self._bar.task_ids[0], description=self.title, **self._shown)
+                self._bar.update(
+                    self._bar.task_ids[0], description=self.title, **self._shown
+                )
 
     def _show(self) -> None:
         from rich.console import Console

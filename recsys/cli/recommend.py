@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 
 
 _ALONE = {"source", "user", "n", "output", "format", "json", "quiet", "debug"}
-_USERS = cli.declared("ID", "User, or several separated by commas.", "--user", "-u", multiple=True)
-_ITEMS = cli.declared("ID", "Item, or several separated by commas.", "--item", "-i", multiple=True)
+_USERS = cli.declared(
+    "ID", "User, or several separated by commas.", "--user", "-u", multiple=True
+)
+_ITEMS = cli.declared(
+    "ID", "Item, or several separated by commas.", "--item", "-i", multiple=True
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,10 @@ class Source:
         """True if the command line has no other options than users, a number and an output."""
         context = click.get_current_context()
         others = {str(each.name) for each in context.command.params} - _ALONE
-        return {*map(context.get_parameter_source, others)} <= {None, ParameterSource.DEFAULT}
+        return {*map(context.get_parameter_source, others)} <= {
+            None,
+            ParameterSource.DEFAULT,
+        }
 
     def open(self, roles: Collection[str] = ()) -> Recommender:
         """Load the model, or fit one to the ratings.
@@ -66,12 +73,16 @@ class Described:
     """Description of a new user on the command line; false if there is none."""
 
     like: tuple[str, ...] = cli.declared(
-        "TITLE", "Title or id of an item that a new user likes; repeatable.", multiple=True
+        "TITLE",
+        "Title or id of an item that a new user likes; repeatable.",
+        multiple=True,
     )
     rate: tuple[str, ...] = cli.declared(
         "TITLE=X", "Item and its rating by a new user; repeatable.", multiple=True
     )
-    user_features: str | None = cli.declared("NAME=VALUE,...", "Features of a new user.")
+    user_features: str | None = cli.declared(
+        "NAME=VALUE,...", "Features of a new user."
+    )
 
     def __bool__(self) -> bool:
         return bool(self.like or self.rate or self.user_features is not None)
@@ -82,7 +93,9 @@ class Described:
         return recommender.fold_in(history, user_features=self.user_features)
 
 
-described_options = cli.bundle("described", Described, *cli.declared_in(Described, "Options"))
+described_options = cli.bundle(
+    "described", Described, *cli.declared_in(Described, "Options")
+)
 """Decorator that adds options to describe a new user, as `described`."""
 
 
@@ -94,7 +107,8 @@ class _Selection:
         "CONDITION", 'SQL condition on items, such as "price < 30" or "new".'
     )
     where_user: str | None = cli.declared(
-        "CONDITION", 'SQL condition on users, such as "age < 30"; others get no recommendations.'
+        "CONDITION",
+        'SQL condition on users, such as "age < 30"; others get no recommendations.',
     )
     diversity: float = cli.declared(
         "X",
@@ -132,7 +146,9 @@ class _Selection:
         "--like/--rate/--user-features": ("like", "rate", "user_features"),
     },
     required="Choose the users",
-    hints={"": "Users go to --user, with commas between them. Quote values that contain spaces."},
+    hints={
+        "": "Users go to --user, with commas between them. Quote values that contain spaces."
+    },
 )
 @click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
 @described_options
@@ -187,7 +203,9 @@ def recommend(
         from recsys.cli.spark import recommend_on_spark
 
         context = click.get_current_context()
-        needed = "--all and --output FOLDER, and takes neither conditions nor re-ranking"
+        needed = (
+            "--all and --output FOLDER, and takes neither conditions nor re-ranking"
+        )
         fits = everyone and output.path and not any(vars(selection).values())
         require(fits, f"--engine spark needs {needed}.")
         folder = context.params["output"]
@@ -196,11 +214,17 @@ def recommend(
         form = output.format if is_typed else SUFFIXES.get(Path(folder).suffix)
         fits = form in (None, "parquet")
         require(fits, f"--engine spark writes a folder of Parquet, not {form}.")
-        recommend_on_spark(source.path, folder, n, engine, items, block, include_seen=include_seen)
+        recommend_on_spark(
+            source.path, folder, n, engine, items, block, include_seen=include_seen
+        )
         return
     both = (selection.at_most is None) == (selection.per is None)
     require(both, "--at-most and --per go together: --at-most 2 --per genres.")
-    if user and source.is_alone and output.resolved_format not in ("database", "parquet"):
+    if (
+        user
+        and source.is_alone
+        and output.resolved_format not in ("database", "parquet")
+    ):
         from recsys.shortlists import shortlist
 
         if (best := shortlist(source.path, user, n)) is not None:
@@ -213,7 +237,9 @@ def recommend(
         roles = ("user", "item", "rating", "timestamp", "event", "weight")
     recommender = source.open(roles)
     if history is not None:
-        recommender = recommender.fold_in(inputs.load_history(history, source.reader, recommender))
+        recommender = recommender.fold_in(
+            inputs.load_history(history, source.reader, recommender)
+        )
     elif described:
         recommender = described.folded_into(recommender)
     ratings, found = recommender.ratings, 0
@@ -227,8 +253,12 @@ def recommend(
             chosen if user or users else None,
             n,
             exclude_seen=not include_seen,
-            items=None if items is None else inputs.known_ids(items, recommender, "item"),
-            block=None if block is None else inputs.known_block(block, source.reader, recommender),
+            items=None
+            if items is None
+            else inputs.known_ids(items, recommender, "item"),
+            block=None
+            if block is None
+            else inputs.known_block(block, source.reader, recommender),
             cold_start=cold_start,
             **vars(selection),
         ):
@@ -263,9 +293,15 @@ def _check_known(users: Sequence[int | str], known: Ids, cold_start: ColdUser) -
         'recsys similar model --text "space opera with robots"',
         "recsys similar model --user 42",
     ],
-    one_of={"--item/--title": ("item", "title"), "--text": ("text",), "--user": ("user",)},
+    one_of={
+        "--item/--title": ("item", "title"),
+        "--text": ("text",),
+        "--user": ("user",),
+    },
     required="Choose items, texts or users",
-    hints={"": "Name items by --item, or by --title. Quote values that contain spaces."},
+    hints={
+        "": "Name items by --item, or by --title. Quote values that contain spaces."
+    },
 )
 @click.argument("source", metavar="MODEL|RATINGS", type=cli.PLACE)
 @cli.output_options
@@ -306,7 +342,9 @@ def similar(
             frame = recommender.similar_items(items, n)
         except UnknownIdError as error:
             if ratings.titles is not None:
-                error.add_note("Hint: --title finds an item by its title or part of it.")
+                error.add_note(
+                    "Hint: --title finds an item by its title or part of it."
+                )
             raise
     output.write(frame, command="similar", model=recommender.model.name, n=n)
 
@@ -329,8 +367,12 @@ def explain(
     source: Source,
     described: Described,
     output: Output,
-    user: str | None = cli.declared("ID", "User whose score to explain.", "--user", "-u"),
-    item: str | None = cli.declared("ID", "Item whose score to explain.", "--item", "-i"),
+    user: str | None = cli.declared(
+        "ID", "User whose score to explain.", "--user", "-u"
+    ),
+    item: str | None = cli.declared(
+        "ID", "Item whose score to explain.", "--item", "-i"
+    ),
     title: str | None = cli.declared("TEXT", "Title of the item, or part of it."),
     n: int = cli.length("contributions to show"),
 ) -> None:
@@ -347,7 +389,10 @@ def explain(
     from recsys.folding import NEW_USER
 
     fits = bool(described) == (user is None)
-    require(fits, "Choose the user: --user, or --like, --rate and --user-features for a new one.")
+    require(
+        fits,
+        "Choose the user: --user, or --like, --rate and --user-features for a new one.",
+    )
     recommender = source.open()
     if user is None:
         recommender, user = described.folded_into(recommender), NEW_USER
@@ -358,7 +403,10 @@ def explain(
     else:
         chosen = inputs.find_title(ratings, title)
     frame = recommender.explain(user, chosen, n)
-    pair = {"user": ratings.users.like([user])[0], "item": ratings.items.like([chosen])[0]}
+    pair = {
+        "user": ratings.users.like([user])[0],
+        "item": ratings.items.like([chosen])[0],
+    }
     output.write(frame, command="explain", model=recommender.model.name, **pair)
 
 
@@ -384,7 +432,9 @@ def predict(
     pairs: str | None,
     output: Output,
     user: tuple[str, ...] = _USERS,
-    user_features: str | None = cli.declared("NAME=VALUE,...", "Features of a new user."),
+    user_features: str | None = cli.declared(
+        "NAME=VALUE,...", "Features of a new user."
+    ),
     item: tuple[str, ...] = _ITEMS,
     cold_start: ColdPair = cli.declared(
         "",
@@ -415,24 +465,34 @@ def predict(
     require(fits, "--user and --item require each other; give both.")
     recommender = source.open(() if pairs is None else ("user", "item", "timestamp"))
     if user_features is not None:
-        recommender, user = recommender.fold_in(user_features=user_features), (NEW_USER,)
+        recommender, user = (
+            recommender.fold_in(user_features=user_features),
+            (NEW_USER,),
+        )
     if pairs is None:
         users = inputs.listed_ids(user, recommender.ratings.users)
         items = inputs.listed_ids(item, recommender.ratings.items)
-        frame = pl.DataFrame({"user": users}).join(pl.DataFrame({"item": items}), how="cross")
+        frame = pl.DataFrame({"user": users}).join(
+            pl.DataFrame({"item": items}), how="cross"
+        )
     else:
         reader = source.reader if inputs.is_model(source.path) else cli.ReaderOptions()
         like = recommender.provenance.reading
         frame = pl.DataFrame(inputs.load_pairs(pairs, reader, like))
     if cold_start != "error":
-        answers = {"bias": "they get the known biases", "popular": "they get the items' means"}
+        answers = {
+            "bias": "they get the known biases",
+            "popular": "they get the items' means",
+        }
         for ids in (recommender.ratings.users, recommender.ratings.items):
             listed = frame[ids.kind].unique(maintain_order=True).to_list()
             inputs.note_unknown(listed, ids, answers[cold_start])
     try:
         predictions = recommender.predict(frame, cold_start=cold_start, std=std)
     except UnknownIdError as error:
-        error.add_note("Hint: --cold-start bias predicts pairs of unknown users or items as well.")
+        error.add_note(
+            "Hint: --cold-start bias predicts pairs of unknown users or items as well."
+        )
         raise
     output.write(predictions, command="predict", model=recommender.model.name)
 

@@ -46,16 +46,24 @@ def serve(
     model: str,
     host: str = cli.declared("", "Address to listen on.", default="127.0.0.1"),
     port: int = cli.declared(
-        "", "Port to listen on; 0 selects a free one.", default=8000, type=click.IntRange(0, 65535)
+        "",
+        "Port to listen on; 0 selects a free one.",
+        default=8000,
+        type=click.IntRange(0, 65535),
     ),
     workers: int = cli.declared("N", "Number of processes.", default=1, type=cli.COUNT),
     model_b: str | None = cli.declared(
         "MODEL", "Second model, for an A/B test with some of the users."
     ),
     share: float = cli.declared(
-        "", "Share of users who get --model-b.", default=0.5, type=click.FloatRange(0, 1)
+        "",
+        "Share of users who get --model-b.",
+        default=0.5,
+        type=click.FloatRange(0, 1),
     ),
-    index: str | None = cli.declared("INDEX", "Index of `recsys lsi index`, served at /v1/search."),
+    index: str | None = cli.declared(
+        "INDEX", "Index of `recsys lsi index`, served at /v1/search."
+    ),
     events: str | None = cli.declared(
         "FILE", "Log of the events from POST /v1/events.  [default: MODEL.events.jsonl]"
     ),
@@ -65,22 +73,31 @@ def serve(
     api_key: tuple[str, ...] = _key(
         "Key that requests must send, or @FILE with one per line; two during a change of keys."
     ),
-    list_key: tuple[str, ...] = _key("Key that may only ask for lists of items, or @FILE."),
+    list_key: tuple[str, ...] = _key(
+        "Key that may only ask for lists of items, or @FILE."
+    ),
     api_key_env: tuple[str, ...] = _access(
         "NAME", "Environment variable with an --api-key; repeatable.", multiple=True
     ),
     allowed_host: tuple[str, ...] = _access(
-        "NAME", "Name of the service in addresses, next to localhost; repeatable.", multiple=True
+        "NAME",
+        "Name of the service in addresses, next to localhost; repeatable.",
+        multiple=True,
     ),
     cors: tuple[str, ...] = _access(
         "ORIGIN", "Site whose pages may send requests; repeatable.", multiple=True
     ),
-    max_body: int = _limit("BYTES", "Maximum size of a request.", default=2**20, type=cli.COUNT),
+    max_body: int = _limit(
+        "BYTES", "Maximum size of a request.", default=2**20, type=cli.COUNT
+    ),
     max_items: int = _limit(
         "N", "Maximum length of a list.", default=1000, type=click.IntRange(min=LENGTH)
     ),
     max_batch: int = _limit(
-        "N", "Maximum number of users, pairs or events in a request.", default=1000, type=cli.COUNT
+        "N",
+        "Maximum number of users, pairs or events in a request.",
+        default=1000,
+        type=cli.COUNT,
     ),
     timeout: float = _limit(
         "SECONDS",
@@ -104,7 +121,10 @@ def serve(
     list_keys = _keys("list_key", list_key)
     source = click.get_current_context().get_parameter_source("share")
     is_given = source is ParameterSource.COMMANDLINE
-    require(model_b or not is_given, "--share is the share of users of --model-b; give both.")
+    require(
+        model_b or not is_given,
+        "--share is the share of users of --model-b; give both.",
+    )
     for path in (model, model_b, index):
         if path is not None and not (Path(path) / MANIFEST).is_file():
             from recsys.schema import read_manifest
@@ -129,7 +149,9 @@ def serve(
     listener = listening(host, port)
     settings = replace(settings, host=str(listener.getsockname()[0]))
     shown = f"[{host}]" if ":" in host else host
-    note(f"serving {model} at http://{shown}:{listener.getsockname()[1]}/ (the API is at /docs)")
+    note(
+        f"serving {model} at http://{shown}:{listener.getsockname()[1]}/ (the API is at /docs)"
+    )
     if api_keys is None and not is_loopback(str(settings.host)):
         note(
             "without --api-key (RECSYS_API_KEY), nobody gets data of users: histories, reasons, ids"
@@ -146,10 +168,14 @@ def _keys(
     """
     context = click.get_current_context()
     option = next(param for param in context.command.params if param.name == name)
-    settings = [name for name in setting_variables(option, context) if name in os.environ]
+    settings = [
+        name for name in setting_variables(option, context) if name in os.environ
+    ]
     for variable in (*settings, *variables):
         text = os.environ.get(variable, "")
-        reason = f"The environment variable {variable} has no key; set it, or leave it out."
+        reason = (
+            f"The environment variable {variable} has no key; set it, or leave it out."
+        )
         require(text.strip(), reason, CommandError)
     keys = [os.environ[variable] for variable in variables]
     for value in values:
@@ -163,7 +189,9 @@ def _keys_in_file(path: str) -> list[str]:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not a text file"
-        raise CommandError(f"The keys in {path} cannot be read: {reason.lower()}.") from None
+        raise CommandError(
+            f"The keys in {path} cannot be read: {reason.lower()}."
+        ) from None
     keys = [line.strip() for line in lines if line.strip()]
     require(keys, f"{path} has no key; write one per line.", CommandError)
     return keys
@@ -186,7 +214,9 @@ def explore(
         "FILE", "File of the page, such as page.html.", "--out", "-o", required=True
     ),
     force: bool = cli.declared("", "Replace an existing file.", is_flag=True),
-    model_b: str | None = cli.declared("MODEL", "Second model, to show next to the first."),
+    model_b: str | None = cli.declared(
+        "MODEL", "Second model, to show next to the first."
+    ),
     items: int | None = cli.declared(
         "N",
         "Number of items in the page; the most rated ones are chosen.",

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from recsys.cli.output import Output
 
 _READ = (
-    *("--user-col", "--item-col", "--rating-col", "--timestamp-col", "--sep", "--encoding"),
+    *(
+        "--user-col",
+        "--item-col",
+        "--rating-col",
+        "--timestamp-col",
+        "--sep",
+        "--encoding",
+    ),
     *("--implicit", "--duplicates", "--no-features", "--time-format", "--as-of"),
     "--scale",
 )
@@ -51,7 +58,9 @@ def fit_on_spark(
     # Without a name, the model is one of these two, depending on the data.
     models = [fitting.model] if fitting.model else ["als", "implicit-als"]
     given = inputs.parameters_for(models, fitting, shared=False).values()
-    parameters: dict[str, Any] = {name: value for found in given for name, value in found.items()}
+    parameters: dict[str, Any] = {
+        name: value for found in given for name, value in found.items()
+    }
     with _on_cluster("Fitting on Spark", engine) as cluster:
         result = spark.fit(
             ratings,
@@ -101,7 +110,9 @@ def recommend_on_spark(
     if block is not None:
         blocked = read_block(block, Request())
         if "user" in blocked.columns:
-            sentence = f"{block} has users; --engine spark blocks items for all users only."
+            sentence = (
+                f"{block} has users; --engine spark blocks items for all users only."
+            )
             raise CommandError(sentence)
         ids["block"] = blocked["item"].to_list()
     with _on_cluster("Recommending on Spark", engine) as cluster:
@@ -111,7 +122,12 @@ def recommend_on_spark(
 
 
 def evaluate_on_spark(
-    model: str, test: str, n: int, engine: EngineOptions, reader: ReaderOptions, output: Output
+    model: str,
+    test: str,
+    n: int,
+    engine: EngineOptions,
+    reader: ReaderOptions,
+    output: Output,
 ) -> None:
     """Evaluate a model, for `recsys evaluate`."""
     import polars as pl
@@ -130,7 +146,9 @@ def evaluate_on_spark(
         f"{counted(counts['users_evaluated'], 'user')}; "
         f"{counted(counts['unknown_ratings'], 'test rating')} of unknown users or items left out"
     )
-    row = {"model": model} | {name: metric.value for name, metric in found.metrics.items()}
+    row = {"model": model} | {
+        name: metric.value for name, metric in found.metrics.items()
+    }
     table = pl.DataFrame([row | {"users": counts["users_evaluated"]}])
     if output.resolved_format != "json":
         output.write(table)
@@ -171,7 +189,11 @@ def _columns(reader: ReaderOptions) -> Any:
     for flag in given_in(reader):
         if flag not in _READ:
             is_table = flag in _TABLES
-            advice = "fit with them on one machine" if is_table else "prepare the data before"
+            advice = (
+                "fit with them on one machine"
+                if is_table
+                else "prepare the data before"
+            )
             raise CommandError(f"{flag} does not apply to --engine spark; {advice}.")
     roles = ("user", "item", "rating", "timestamp")
     names = {role: getattr(reader, f"{role}_col") for role in roles}
@@ -180,5 +202,7 @@ def _columns(reader: ReaderOptions) -> Any:
         sep=reader.sep,
         encoding=reader.encoding,
         implicit=reader.implicit,
-        rules=RowRules.of(time_format=reader.time_format, as_of=reader.as_of, scale=reader.scale),
+        rules=RowRules.of(
+            time_format=reader.time_format, as_of=reader.as_of, scale=reader.scale
+        ),
     )

@@ -86,20 +86,28 @@ class SplitOptions:
             If one does not.
         """
         for name in _DEFAULTS:
-            methods = [method for method, (_, option, _) in SPLITS.items() if option == name]
+            methods = [
+                method for method, (_, option, _) in SPLITS.items() if option == name
+            ]
             fits = self.method in methods or (self.method is None and "time" in methods)
             if getattr(self, name) is not None and not fits:
                 flag = f"--{name.replace('_', '-')}"
-                raise click.UsageError(f"{flag} applies to --method {' or '.join(methods)}.")
+                raise click.UsageError(
+                    f"{flag} applies to --method {' or '.join(methods)}."
+                )
 
 
 def split_options(details: str = "") -> cli.Decorator:
     """Add the options of splits as `splitting`; with `details`, the help only names minor ones."""
-    options = cli.declared_in(SplitOptions, "Splitting", details, ("last", "folds", "repeats"))
+    options = cli.declared_in(
+        SplitOptions, "Splitting", details, ("last", "folds", "repeats")
+    )
     return cli.bundle("splitting", SplitOptions, *options)
 
 
-def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split | Sequence[Split]:
+def make_splits(
+    ratings: Ratings, splitting: SplitOptions, seed: int
+) -> Split | Sequence[Split]:
     """Split ratings by the method, by default by time if they have timestamps."""
     from recsys.evaluation.splits import default_split
 
@@ -112,7 +120,9 @@ def make_splits(ratings: Ratings, splitting: SplitOptions, seed: int) -> Split |
     options: dict[str, Any] = {"random_state": seed} if is_random else {}
     if splitting.method in ("time", "leave-last"):
         options["repeats"] = splitting.repeats
-    parts: Split | Sequence[Split] = getattr(evaluation, function)(ratings, size, **options)
+    parts: Split | Sequence[Split] = getattr(evaluation, function)(
+        ratings, size, **options
+    )
     return parts
 
 
@@ -138,10 +148,14 @@ def load_splits(
 
     train, test = pair
     if bool(sources) == (train is not None) or (train is None) != (test is None):
-        raise click.UsageError("Give either RATINGS, or both --train FILE and --test FILE.")
+        raise click.UsageError(
+            "Give either RATINGS, or both --train FILE and --test FILE."
+        )
     if not sources:
         if splitting.given:
-            raise click.UsageError(f"{splitting.given[0]} applies to RATINGS, not to --train.")
+            raise click.UsageError(
+                f"{splitting.given[0]} applies to RATINGS, not to --train."
+            )
         found: Split | list[Split] = read_pair(
             str(train), str(test), read, repeats=splitting.repeats
         )
@@ -151,17 +165,33 @@ def load_splits(
         source = sources[0]
         if splitting.given:
             files = split_files(source)
-            names = "folds" if files is None else f"{files['train'].name} and {files['test'].name}"
+            names = (
+                "folds"
+                if files is None
+                else f"{files['train'].name} and {files['test'].name}"
+            )
             flags = " and ".join(splitting.given)
-            raise click.UsageError(f"{source} is split already, into {names}; leave out {flags}.")
+            raise click.UsageError(
+                f"{source} is split already, into {names}; leave out {flags}."
+            )
         note(f"{source} is a split; its files are used as they are")
         found = read_split(source, read)
-    if isinstance(found, evaluation.Split) and found.method == "given" and len(found.test.values):
+    if (
+        isinstance(found, evaluation.Split)
+        and found.method == "given"
+        and len(found.test.values)
+    ):
         known, tested = found.train.timestamps, found.test.timestamps
-        newer = 0 if known is None or tested is None else int((known > tested.min()).sum())
+        newer = (
+            0 if known is None or tested is None else int((known > tested.min()).sum())
+        )
         if newer:
-            those = f"{counted(newer, 'training rating')} {'is' if newer == 1 else 'are'}"
-            note(f"{those} newer than the oldest test rating, so this is not a split by time")
+            those = (
+                f"{counted(newer, 'training rating')} {'is' if newer == 1 else 'are'}"
+            )
+            note(
+                f"{those} newer than the oldest test rating, so this is not a split by time"
+            )
     return found
 
 
@@ -180,10 +210,16 @@ def split(
     ratings: tuple[str, ...],
     splitting: SplitOptions,
     reader: cli.ReaderOptions,
-    out: str = cli.declared("DIR", "Directory for the files.", "--out", "-o", required=True),
+    out: str = cli.declared(
+        "DIR", "Directory for the files.", "--out", "-o", required=True
+    ),
     force: bool = cli.declared("", "Replace an existing split.", is_flag=True),
     form: str = cli.declared(
-        "", "Format of the files.", "--format", type=click.Choice(["csv", "parquet"]), default="csv"
+        "",
+        "Format of the files.",
+        "--format",
+        type=click.Choice(["csv", "parquet"]),
+        default="csv",
     ),
     keep_col: tuple[str, ...] = cli.declared(
         "NAME",
@@ -225,11 +261,15 @@ def split(
         keep_columns=keep_col,
     )
     first = parts if isinstance(parts, evaluation.Split) else parts[0]
-    sizes = f"{first.train.n_ratings:,} for training, {first.test.n_ratings:,} for testing"
+    sizes = (
+        f"{first.train.n_ratings:,} for training, {first.test.n_ratings:,} for testing"
+    )
     if first.history is not None:
         sizes += f", {first.history.n_ratings:,} as history of the test users"
     if first.new_ratings:
-        new = f"{counted(first.new_users, 'user')} and {counted(first.new_items, 'item')}"
+        new = (
+            f"{counted(first.new_users, 'user')} and {counted(first.new_items, 'item')}"
+        )
         sizes += f" ({first.new_ratings:,} of them of {new} without training ratings)"
     if first.n_known:
         sizes += f", {counted(first.n_known, 'test pair')} left out that the training part has"

@@ -41,10 +41,15 @@ class _Search:
         show_default="rmse for ratings, ndcg@10 for implicit data",
     )
     trials: int = cli.declared(
-        "N", "Number of trials; the first one uses the defaults.", default=30, type=cli.COUNT
+        "N",
+        "Number of trials; the first one uses the defaults.",
+        default=30,
+        type=cli.COUNT,
     )
     timeout: float | None = cli.declared(
-        "SECONDS", "Time limit; the first trial always finishes.", type=click.FloatRange(min=0)
+        "SECONDS",
+        "Time limit; the first trial always finishes.",
+        type=click.FloatRange(min=0),
     )
     sampler: Literal["tpe", "random", "grid"] = cli.declared(
         "",
@@ -53,7 +58,10 @@ class _Search:
         default="tpe",
     )
     relevant_from: float | None = cli.declared(
-        "RATING", "Lowest test rating of a relevant item.", type=float, show_default="all ratings"
+        "RATING",
+        "Lowest test rating of a relevant item.",
+        type=float,
+        show_default="all ratings",
     )
     study: str | None = cli.declared(
         "PATH", "File of the trials, with which an interrupted search can be continued."
@@ -140,13 +148,17 @@ def tune(
             threads=fitting.threads,
             features=False,  # those of the options for reading, or none
             on_trial=_log_of(search),
-            on_step=lambda n, step: activity.step(step, f"Trial {n + 1}/{search.trials}"),
+            on_step=lambda n, step: activity.step(
+                step, f"Trial {n + 1}/{search.trials}"
+            ),
             **vars(search),
         )
     commands = _commands(found, (ratings, train), fitting, splitting, reader)
     if search.relevant_from is not None and "evaluate" in commands:
         commands["evaluate"] += f" --relevant-from {search.relevant_from:g}"
-    output.write_document(_document(found, search.sampler, fitting, commands), _frame(found))
+    output.write_document(
+        _document(found, search.sampler, fitting, commands), _frame(found)
+    )
     note(_summary(found))
     for purpose, line in commands.items():
         note(f"{purpose}: {line}", verbatim=True)
@@ -161,7 +173,9 @@ def _chosen(
     choice = choose_model(data)
     names = dict.fromkeys(each.model for each in choice.candidates)
     auto = Auto(random_state=fitting.seed, threads=fitting.threads)
-    auto.among(choice.given(inputs.parameters_for(names, fitting, shared=False)), blends=False)
+    auto.among(
+        choice.given(inputs.parameters_for(names, fitting, shared=False)), blends=False
+    )
     candidate = auto.compare(inputs.featured(choice.ratings, reader, [auto]))
     for line in auto.findings[1:-1]:
         note(line)
@@ -177,9 +191,13 @@ def _log_of(search: _Search) -> Callable[[Trial, Trial], None]:
         if next(place) == 0 and trial.number:
             note(f"continuing after {counted(trial.number, 'trial')} of {search.study}")
         result = "pruned" if trial.value is None else f"{trial.value:.4f}"
-        values = ", ".join(f"{name} {word(value)}" for name, value in trial.parameters.items())
+        values = ", ".join(
+            f"{name} {word(value)}" for name, value in trial.parameters.items()
+        )
         number = f"trial {trial.number + 1}/{search.trials}"
-        note(f"{number}: {result} (best {best.value:.4f}) in {trial.seconds:.1f} s with {values}")
+        note(
+            f"{number}: {result} (best {best.value:.4f}) in {trial.seconds:.1f} s with {values}"
+        )
 
     return log
 
@@ -199,7 +217,8 @@ def _range(text: str) -> tuple[str, Range]:
         raise click.BadParameter(f"{text!r}: {error}", param_hint="--range") from None
     except ValueError:
         raise click.BadParameter(
-            f"must be NAME=LOW:HIGH or NAME=LOW:HIGH:log; got {text!r}.", param_hint="--range"
+            f"must be NAME=LOW:HIGH or NAME=LOW:HIGH:log; got {text!r}.",
+            param_hint="--range",
         ) from None
     return name.strip().replace("-", "_"), found
 
@@ -224,7 +243,9 @@ def _training_data(
     if split.method == "given":  # by an unknown method
         return split.train, SplitOptions()
     if split.method == "leave-last":
-        inner = SplitOptions("leave-last", last=split.parameters["k"], repeats=split.repeats)
+        inner = SplitOptions(
+            "leave-last", last=split.parameters["k"], repeats=split.repeats
+        )
         return split.train, inner
     method = "random" if split.method == "k-fold" else split.method
     return split.train, SplitOptions(method, repeats=split.repeats)
@@ -255,8 +276,12 @@ def _frame(found: Tuning) -> pl.DataFrame:
 def _summary(found: Tuning) -> str:
     first, best = found.trials[0], found.best
     pruned = sum(trial.state == "pruned" for trial in found.trials)
-    trials = counted(len(found.trials), "trial") + (f", {pruned} pruned" if pruned else "")
-    held_out = f"{counted(found.validation_ratings, 'validation rating')} ({found.held_out})"
+    trials = counted(len(found.trials), "trial") + (
+        f", {pruned} pruned" if pruned else ""
+    )
+    held_out = (
+        f"{counted(found.validation_ratings, 'validation rating')} ({found.held_out})"
+    )
     reached = f"{found.metric} {best.value:.4f}"
     fitted = {**found.defaults, **found.fixed, **best.parameters}.get("iterations")
     if best.iterations not in (None, fitted):  # the printed commands have it, too
@@ -296,14 +321,21 @@ def _document(
 
 
 def _commands(
-    found: Tuning, data: tuple[tuple[str, ...], str | None], fitting: cli.FitOptions, *options: Any
+    found: Tuning,
+    data: tuple[tuple[str, ...], str | None],
+    fitting: cli.FitOptions,
+    *options: Any,
 ) -> dict[str, str]:
     """Return shell commands that fit a model with the best parameters and evaluate it."""
     from recsys.storage import split_files
 
     model = ["--model", found.model]
     for name, value in found.parameters.items():
-        named = [f"--{name}", str(value)] if name in cli.NAMED else ["-p", f"{name}={word(value)}"]
+        named = (
+            [f"--{name}", str(value)]
+            if name in cli.NAMED
+            else ["-p", f"{name}={word(value)}"]
+        )
         model += [] if value is None else named
     ratings, train = data
     files = split_files(ratings[0]) if len(ratings) == 1 and ratings[0] != "-" else None
@@ -315,7 +347,15 @@ def _commands(
     target = ["--out", next(name for name in names if not Path(name).exists())]
     lines = {"fit": ["recsys", "fit", *source, *model, *own_seed, *reading, *target]}
     if ratings:
-        lines["evaluate"] = ["recsys", "evaluate", *ratings, *model, *seed, *splitting, *reading]
+        lines["evaluate"] = [
+            "recsys",
+            "evaluate",
+            *ratings,
+            *model,
+            *seed,
+            *splitting,
+            *reading,
+        ]
     return {name: shlex.join(words) for name, words in lines.items()}
 
 

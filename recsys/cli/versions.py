@@ -35,8 +35,21 @@ _SHOWN = ("version", "model", "created", "ratings")
 _METRICS = ("rmse", "ndcg")  # metrics in the table on a terminal
 _MARK = "*"
 _NAMES = (
-    *("new_ratings", "unknown_users", "unknown_items", "unknown_ratings", "repeated_ratings"),
-    *("ratings_drift", "popularity_drift", "mean_rating", "catalogue_used", "rmse", "mae"),
+    *(
+        "new_ratings",
+        "unknown_users",
+        "unknown_items",
+        "unknown_ratings",
+        "repeated_ratings",
+    ),
+    *(
+        "ratings_drift",
+        "popularity_drift",
+        "mean_rating",
+        "catalogue_used",
+        "rmse",
+        "mae",
+    ),
 )
 _OF_LISTS = ("recall", "ndcg", "coverage")
 _TESTS = "randomization test: random groups of users of the same sizes"
@@ -45,14 +58,20 @@ _TESTS = "randomization test: random groups of users of the same sizes"
 @click.group(
     "versions",
     cls=Group,
-    examples=["recsys versions list models", "recsys versions promote models/2025-06-09"],
+    examples=[
+        "recsys versions list models",
+        "recsys versions promote models/2025-06-09",
+    ],
 )
 @cli.common_options
 def versions() -> None:
     """List saved models, and choose the one that is served."""
 
 
-@cli.command("list", examples=["recsys versions list models", "recsys versions list models --json"])
+@cli.command(
+    "list",
+    examples=["recsys versions list models", "recsys versions list models --json"],
+)
 @click.argument("directory", type=cli.PLACE)
 @cli.output_options
 def list_(directory: str, output: Output) -> None:
@@ -73,8 +92,12 @@ def list_(directory: str, output: Output) -> None:
     shown = [*_SHOWN, *(name for name in found.columns if kinds[name] in _METRICS)]
     shown += [name for name in ("tag",) if found[name].count()]
     table = found.select(shown).with_columns(
-        pl.Series("version", [row["version"] + f" {_MARK}" * row["latest"] for row in rows]),
-        pl.Series("created", [str(row["created"])[:16].replace("T", " ") for row in rows]),
+        pl.Series(
+            "version", [row["version"] + f" {_MARK}" * row["latest"] for row in rows]
+        ),
+        pl.Series(
+            "created", [str(row["created"])[:16].replace("T", " ") for row in rows]
+        ),
     )
     legend = f"{_MARK} latest" if found["latest"].any() else ""
     output.write_document({"versions": rows}, found, table, legend)
@@ -82,7 +105,10 @@ def list_(directory: str, output: Output) -> None:
 
 @cli.command(
     "promote",
-    examples=["recsys versions promote models/2025-06-09", "recsys serve models/latest"],
+    examples=[
+        "recsys versions promote models/2025-06-09",
+        "recsys serve models/latest",
+    ],
 )
 @click.argument("version", type=cli.PLACE)
 def promote(version: str) -> None:
@@ -122,15 +148,23 @@ def monitor(
     output: Output,
     reader: cli.ReaderOptions,
     n: int = cli.declared(
-        "N", "Number of items to recommend to each user.", "-n", default=10, type=cli.COUNT
+        "N",
+        "Number of items to recommend to each user.",
+        "-n",
+        default=10,
+        type=cli.COUNT,
     ),
-    report: str | None = cli.declared("FILE.html", "HTML page to write, with tables and charts."),
+    report: str | None = cli.declared(
+        "FILE.html", "HTML page to write, with tables and charts."
+    ),
     fail_if: tuple[str, ...] = cli.declared(
         "CONDITION",
         'Condition for exit code 1 on a row of the table: "NAME > X" (or <, <=, >=); repeatable.',
         multiple=True,
     ),
-    seed: int = cli.declared("N", "Random seed.", default=0, type=click.IntRange(min=0)),
+    seed: int = cli.declared(
+        "N", "Random seed.", default=0, type=click.IntRange(min=0)
+    ),
 ) -> None:
     """Compare new ratings with those of a saved model.
 
@@ -151,14 +185,20 @@ def monitor(
     like = reading | {"implicit": loaded.ratings.implicit}
     new = inputs.load_ratings(ratings, reader, like).as_interactions()
     before = next(reversed(measured(model)), None)
-    reference = {name: value for name, (value, *_) in before.metrics.items()} if before else {}
+    reference = (
+        {name: value for name, (value, *_) in before.metrics.items()} if before else {}
+    )
     with Activity("Measuring"):
-        found = evaluation.monitor(loaded, new, n, reference=reference, random_state=seed)
+        found = evaluation.monitor(
+            loaded, new, n, reference=reference, random_state=seed
+        )
     if report is not None:
         sentence = "No report: no new rating has a known user and a known item."
         require(found.evaluation is not None, sentence, CommandError)
         models = {loaded.model.name: loaded.model}
-        write_report(cast("Evaluation", found.evaluation), models, report, monitoring=found)
+        write_report(
+            cast("Evaluation", found.evaluation), models, report, monitoring=found
+        )
     rows = found.table.to_dicts()
     document: dict[str, Any] = {
         "command": "monitor",
@@ -174,12 +214,18 @@ def monitor(
 def _shown_words() -> list[str]:
     """Return the words of the command line without users and passwords of addresses."""
     words = click.get_current_context().ensure_object(State).words
-    pairs = (word.partition("=") if word.startswith("-") else ("", "", word) for word in words)
+    pairs = (
+        word.partition("=") if word.startswith("-") else ("", "", word)
+        for word in words
+    )
     return [f"{name}{equals}{shown(value)}" for name, equals, value in pairs]
 
 
 def write_report(
-    found: Evaluation, models: dict[str, Model], path: str, monitoring: Monitoring | None = None
+    found: Evaluation,
+    models: dict[str, Model],
+    path: str,
+    monitoring: Monitoring | None = None,
 ) -> None:
     """Write the HTML report, with the command line and the versions of libraries."""
     import platform
@@ -202,7 +248,9 @@ def write_report(
         },
     )
     with atomic_file(Path(path)) as stream:
-        stream.write(page.encode(errors="backslashreplace"))  # a file name need not be text
+        stream.write(
+            page.encode(errors="backslashreplace")
+        )  # a file name need not be text
     note(f"the report is in {path}")
 
 
@@ -213,7 +261,11 @@ def _shown(found: Monitoring) -> Any:
     def number(value: float | None) -> str:
         if value is None:
             return ""
-        return f"{value:,.0f}" if value == round(value) and abs(value) > 1 else f"{value:.4f}"
+        return (
+            f"{value:,.0f}"
+            if value == round(value) and abs(value) > 1
+            else f"{value:.4f}"
+        )
 
     rows = [
         {
@@ -231,7 +283,11 @@ def _shown(found: Monitoring) -> Any:
 
 
 def compare_online(
-    log: str, clicks: Sequence[str], reader: cli.ReaderOptions, output: Output, seed: int
+    log: str,
+    clicks: Sequence[str],
+    reader: cli.ReaderOptions,
+    output: Output,
+    seed: int,
 ) -> None:
     """Print how users click on the lists of two models in the log of a service.
 
@@ -244,7 +300,9 @@ def compare_online(
     from recsys.evaluation.monitoring import CLICKS, online_test, read_lists
 
     if len(clicks) != 1:
-        raise click.UsageError("--online FILE takes one file of clicks: user, item, timestamp.")
+        raise click.UsageError(
+            "--online FILE takes one file of clicks: user, item, timestamp."
+        )
     with Activity("Reading the log"):
         lists = read_lists(log)
         columns = inputs.load_pairs(clicks[0], reader)
@@ -261,7 +319,9 @@ def compare_online(
     if n := found.counts["users_of_both"]:
         note(f"{counted(n, 'user')} with lists of both models left out")
     if n := found.counts["lists_of_strangers"]:
-        note(f"{counted(n, 'list')} of users without a name, or without a variant, left out")
+        note(
+            f"{counted(n, 'list')} of users without a name, or without a variant, left out"
+        )
     document: dict[str, Any] = {
         "command": "compare",
         "version": __version__,
@@ -291,7 +351,10 @@ def _table(found: OnlineTest) -> tuple[Any, str]:
             f"{found.confidence:.0%} interval": [
                 f"[{row['low']:+.4f}, {row['high']:+.4f}]" for row in rows
             ],
-            "p": [f"{row['p_value']:.4f}" + " *" * (row["p_value"] < level) for row in rows],
+            "p": [
+                f"{row['p_value']:.4f}" + " *" * (row["p_value"] < level)
+                for row in rows
+            ],
         }
     )
     return table, f"p: {_TESTS}; * below {level:.2g}"

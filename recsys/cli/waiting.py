@@ -16,5 +16,7 @@ def alone(target: str) -> Iterator[None]:
     if not Path(target).exists():
         yield
         return
-    with exclusive(Path(target), lambda: note(f"waiting for another update of {target} to end")):
+    with exclusive(
+        Path(target), lambda: note(f"waiting for another update of {target} to end")
+    ):
         yield

@@ -31,7 +31,9 @@ EARLY = "before 1990"
 _FEW_EVENTS = 10
 _BULK = (0.05, 0.95)  # quantiles between which events are counted as usual
 _SPARSE = 0.1  # of the usual number of events in a time of the same length
-ZONES = 14 * 3600  # largest offset of a time zone: midnight may be written in any of them
+ZONES = (
+    14 * 3600
+)  # largest offset of a time zone: midnight may be written in any of them
 QUARTER = 900  # offsets of time zones are multiples of a quarter of an hour
 
 
@@ -89,7 +91,9 @@ def present(as_of: Moment | None = None) -> int:
         return int(time.time())
     seconds = moment(as_of, "as_of")
     if not NEVER[0] <= seconds < _YEAR_10000:
-        raise DataError(f"as_of must be a date or time, such as 2024-01-31; got {as_of!r}.")
+        raise DataError(
+            f"as_of must be a date or time, such as 2024-01-31; got {as_of!r}."
+        )
     return seconds
 
 
@@ -134,7 +138,9 @@ class Dated:
 
 def are_recent(seconds: npt.NDArray[np.number], now: int) -> bool:
     """Return whether all times are from 1990 to the present, so that nothing is to be judged."""
-    return not len(seconds) or bool(seconds.min() >= MODERN and seconds.max() <= now + TOLERANCE)
+    return not len(seconds) or bool(
+        seconds.min() >= MODERN and seconds.max() <= now + TOLERANCE
+    )
 
 
 def dated(seconds: npt.NDArray[np.number], now: int, place: Place) -> Dated:
@@ -162,7 +168,9 @@ def dated(seconds: npt.NDArray[np.number], now: int, place: Place) -> Dated:
     for rows, noun in ((future, FUTURE), (never, MEANT_NEVER)):
         if rows.any():
             shown = _places(np.flatnonzero(rows), seconds, place)
-            remarks.append(f"{counted(int(np.count_nonzero(rows)), 'row')} {noun} ({shown})")
+            remarks.append(
+                f"{counted(int(np.count_nonzero(rows)), 'row')} {noun} ({shown})"
+            )
     left_out = future | never
     n_left_out = int(np.count_nonzero(left_out))
     check_left_out(n_left_out, len(seconds), remarks, now)
@@ -172,7 +180,9 @@ def dated(seconds: npt.NDArray[np.number], now: int, place: Place) -> Dated:
             shown = _places(places, seconds, place)
             remarks.append(f"{counted(len(places), 'row')} {EARLY} ({shown})")
         else:
-            remarks.append(all_early(int(seconds[places].min()), int(seconds[places].max())))
+            remarks.append(
+                all_early(int(seconds[places].min()), int(seconds[places].max()))
+            )
     return Dated(~left_out if n_left_out else None, remarks)
 
 
@@ -199,7 +209,9 @@ def all_early(first: int, last: int) -> str:
     return f"all times are before 1990, {period}; --time-format gives another unit"
 
 
-def _places(rows: npt.NDArray[np.integer], seconds: npt.NDArray[np.number], place: Place) -> str:
+def _places(
+    rows: npt.NDArray[np.integer], seconds: npt.NDArray[np.number], place: Place
+) -> str:
     """Return the places and times of the first rows."""
     first = [f"{place(int(row))}: {short_time(seconds[row])}" for row in rows[:_NAMED]]
     more = [f"and {len(rows) - _NAMED:,} more"] if len(rows) > _NAMED else []
@@ -224,7 +236,9 @@ def reference_time(seconds: npt.NDArray[np.number], now: int) -> float:
     return float(past.max())
 
 
-def check_reach(seconds: npt.NDArray[np.number], start: float, what: str, place: Place) -> None:
+def check_reach(
+    seconds: npt.NDArray[np.number], start: float, what: str, place: Place
+) -> None:
     """Check that a few events far from the others do not decide that the others are dropped.
 
     Events before `start`, which is relative to the newest one, are dropped or have hardly any
@@ -249,7 +263,9 @@ def check_reach(seconds: npt.NDArray[np.number], start: float, what: str, place:
     )
 
 
-def check_since(seconds: npt.NDArray[np.number], start: float, what: str, place: Place) -> None:
+def check_since(
+    seconds: npt.NDArray[np.number], start: float, what: str, place: Place
+) -> None:
     """Check that more than a few events are left since a time, which `what` has set.
 
     Raises

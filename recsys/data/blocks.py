@@ -101,7 +101,9 @@ class NumberBlock(Block):
     def suited(self, values: pl.Series) -> pl.Series:
         dtype = values.dtype
         is_number = dtype.is_numeric() or dtype in (pl.String, pl.Boolean, pl.Null)
-        numbers = (values if is_number else _nulls(values)).cast(pl.Float64, strict=False)
+        numbers = (values if is_number else _nulls(values)).cast(
+            pl.Float64, strict=False
+        )
         return numbers.set(numbers.is_infinite(), None)
 
     def _encoded(self, values: pl.Series) -> csr_array:
@@ -124,7 +126,8 @@ class DateBlock(Block):
         return cls(
             column=values.name,
             knots=_knots(_days(known).to_numpy()),
-            seasonal=known.dt.ordinal_day().n_unique() > 2,  # else only the years differ
+            seasonal=known.dt.ordinal_day().n_unique()
+            > 2,  # else only the years differ
             has_missing=values.null_count() > 0,
         )
 
@@ -145,7 +148,12 @@ class DateBlock(Block):
         days = _days(values).fill_null(np.nan).to_numpy()
         columns = _weights(days, self.knots)
         if self.seasonal:
-            angle = 2 * np.pi * values.dt.ordinal_day().cast(pl.Float64).fill_null(np.nan) / _YEAR
+            angle = (
+                2
+                * np.pi
+                * values.dt.ordinal_day().cast(pl.Float64).fill_null(np.nan)
+                / _YEAR
+            )
             columns += [np.nan_to_num(f(angle.to_numpy())) for f in (np.cos, np.sin)]
         if self.has_missing:
             columns.append(np.isnan(days).astype(np.float64))
@@ -192,14 +200,21 @@ class LevelBlock(Block):
         kept = (found >= 0) | self.has_rare
         columns = np.where(found < 0, len(self.levels), found)[kept]
         shape = (len(values), len(self.levels) + self.has_rare)
-        entries = sparse.coo_array((np.ones(len(columns)), (rows[kept], columns)), shape)
+        entries = sparse.coo_array(
+            (np.ones(len(columns)), (rows[kept], columns)), shape
+        )
         matrix = entries.tocsr()
         matrix.data = np.minimum(matrix.data, 1)  # several rare elements count once
         return matrix
 
     def unknown(self, values: pl.Series) -> list[str]:
         levels = _elements(self.suited(values))["level"]
-        return levels.filter(pl.Series(self.levels.find(levels) < 0)).unique().sort().to_list()
+        return (
+            levels.filter(pl.Series(self.levels.find(levels) < 0))
+            .unique()
+            .sort()
+            .to_list()
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,11 +234,15 @@ class TextBlock(Block):
         words = word_frame(values).unique()
         frequency = words["word"].value_counts().filter(pl.col("count") >= _RARE)
         terms = Ids(
-            frequency.sort("count", "word", descending=[True, False])["word"].head(_MOST_TERMS),
+            frequency.sort("count", "word", descending=[True, False])["word"].head(
+                _MOST_TERMS
+            ),
             "term",
         )
         block = cls(column=values.name, terms=terms, weights=np.zeros(len(terms)))
-        return replace(block, weights=Weighting.learn("tfidf", block._counts(values)).term_weights)
+        return replace(
+            block, weights=Weighting.learn("tfidf", block._counts(values)).term_weights
+        )
 
     def as_vectors(self, values: pl.Series, random_state: int) -> Self:
         """Return a block whose features are directions in the space of words, not single words."""
@@ -250,9 +269,13 @@ class TextBlock(Block):
         values = pl.Series(self.column, texts, dtype=pl.String)
         words = word_frame(values)
         unknown: list[list[str]] = [[] for _ in texts]
-        for row, word in words.filter(pl.Series(self.terms.find(words["word"]) < 0)).rows():
+        for row, word in words.filter(
+            pl.Series(self.terms.find(words["word"]) < 0)
+        ).rows():
             unknown[row].append(word)
-        return Encoded(Weighting("tfidf", self.weights).apply(self._counts(values)), unknown)
+        return Encoded(
+            Weighting("tfidf", self.weights).apply(self._counts(values)), unknown
+        )
 
     def _encoded(self, values: pl.Series) -> csr_array:
         rows = Weighting("tfidf", self.weights).apply(self._counts(values))
@@ -302,7 +325,9 @@ def _knots(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.unique(np.quantile(numbers, _QUANTILES, method="nearest"))
 
 
-def _weights(numbers: npt.NDArray[np.float64], knots: npt.NDArray[np.float64]) -> list[Floats]:
+def _weights(
+    numbers: npt.NDArray[np.float64], knots: npt.NDArray[np.float64]
+) -> list[Floats]:
     """Return the linear interpolation weights of each knot; zeros for missing numbers."""
     return [np.nan_to_num(np.interp(numbers, knots, one)) for one in np.eye(len(knots))]
 

@@ -79,7 +79,10 @@ _ALIASES: dict[str, tuple[str, ...]] = {
         "value count plays playcount weight listens clicks grade",
         "liked isliked like favorite favourite recommended isrecommended",
     ),
-    "quantity": ("quantity quantities qty", "nclicks numclicks clickcount nplays numplays"),
+    "quantity": (
+        "quantity quantities qty",
+        "nclicks numclicks clickcount nplays numplays",
+    ),
     "timestamp": (
         "timestamp ts unixreviewtime unixtime",
         "time datetime",
@@ -130,7 +133,11 @@ class Request:
     @property
     def needed(self) -> dict[str, str]:
         """Requested columns that may not be missing, by role."""
-        return {role: name for role, name in self.columns.items() if role not in self.optional}
+        return {
+            role: name
+            for role, name in self.columns.items()
+            if role not in self.optional
+        }
 
     def check(self, where: str) -> None:
         """Check that each column that is requested by name is used.
@@ -188,7 +195,9 @@ def request_of(
     may be missing. Other `names_of_rules` than those of `RowOptions` raise.
     """
     of_rows = {*RowOptions.__annotations__, *names_of_rules}
-    rules = RowRules.of(**{name: value for name, value in options.items() if name in of_rows})
+    rules = RowRules.of(
+        **{name: value for name, value in options.items() if name in of_rows}
+    )
     columns = {role: str(options[role]) for role in _OPTIONS if role in options}
     feedback = options.get("feedback")
     if like is not None and feedback is None:  # grades or interactions, as before
@@ -229,18 +238,26 @@ def choose_columns(
     for role, wanted in request.columns.items():
         found = [place for place, name in enumerate(names) if name == wanted]
         for plain in map(plain_name, (wanted, *without_types([wanted])[0])):
-            found = found or [p for p, name in enumerate(names) if plain_name(name) == plain]
+            found = found or [
+                p for p, name in enumerate(names) if plain_name(name) == plain
+            ]
         if not found and role == "weight" and role in request.optional:
-            found = [p for p, name in enumerate(names) if plain_name(name) == _JOURNAL_WEIGHT]
+            found = [
+                p for p, name in enumerate(names) if plain_name(name) == _JOURNAL_WEIGHT
+            ]
         if not found:
             if role in request.optional:
                 continue
-            raise DataError(f"{where} has no column {wanted!r}; its columns are {quoted(names)}.")
+            raise DataError(
+                f"{where} has no column {wanted!r}; its columns are {quoted(names)}."
+            )
         if len(found) > 1:
             raise DataError(
                 f"{where} has {len(found)} columns named {wanted!r}; rename one of them."
             )
-        other = next((each for each, taken in chosen.items() if taken == found[0]), None)
+        other = next(
+            (each for each, taken in chosen.items() if taken == found[0]), None
+        )
         if other is not None:
             raise DataError(
                 f"{where}: column {names[found[0]]!r} cannot be both {other} and {role}."
@@ -251,9 +268,15 @@ def choose_columns(
             chosen[role] = usual_column(names, role, where, set(chosen.values()))
     missing = [role for role in required if chosen[role] is None]
     if missing:
-        raise DataError(_missing_columns(missing, chosen["rating"] is None, names, where))
+        raise DataError(
+            _missing_columns(missing, chosen["rating"] is None, names, where)
+        )
     weight = chosen.pop("weight", None)
-    if weight is not None or request.implicit or request.rules.event_weights is not None:
+    if (
+        weight is not None
+        or request.implicit
+        or request.rules.event_weights is not None
+    ):
         chosen["rating"] = None
     if chosen["rating"] is not None and "event" in request.needed:
         event = _option_for("event", where, request.event)
@@ -265,7 +288,9 @@ def choose_columns(
         chosen["event"] = None
         if chosen["rating"] is None:
             try:
-                chosen["event"] = usual_column(names, "event", where, set(chosen.values()))
+                chosen["event"] = usual_column(
+                    names, "event", where, set(chosen.values())
+                )
             except DataError:  # ambiguous names matter only if weights are given
                 if request.rules.event_weights is not None:
                     raise
@@ -274,13 +299,17 @@ def choose_columns(
     if chosen["rating"] is None and not (has_kinds or ignores_values):
         chosen["rating"] = usual_column(names, "quantity", where, set(chosen.values()))
     if "event_id" not in chosen:
-        chosen["event_id"] = usual_column(names, "event_id", where, set(chosen.values()))
+        chosen["event_id"] = usual_column(
+            names, "event_id", where, set(chosen.values())
+        )
     if weight is not None:
         chosen["rating"] = weight
     return {role: place for role in _ROLES if (place := chosen[role]) is not None}
 
 
-def _missing_columns(missing: list[str], no_rating: bool, names: Sequence[str], where: str) -> str:
+def _missing_columns(
+    missing: list[str], no_rating: bool, names: Sequence[str], where: str
+) -> str:
     if not names:
         return f"{where} has no columns."
     options = [_option(role, where) for role in missing]
@@ -308,7 +337,9 @@ def _option_for(name: str, where: str, column: str | None = None) -> str:
         return f"{name}={column!r}" if where == FRAME else f"{_OPTIONS[name]} {column}"
     if where == FRAME:
         return name
-    return "--event-weight" if name == "event_weights" else f"--{name.replace('_', '-')}"
+    return (
+        "--event-weight" if name == "event_weights" else f"--{name.replace('_', '-')}"
+    )
 
 
 def wide_hint(width: int) -> str:
@@ -323,7 +354,9 @@ def wide_hint(width: int) -> str:
 
 def is_known_name(name: str) -> bool:
     """Return whether a name is one of the usual column names."""
-    return any(_is_one_of(name, tier.split()) for tiers in _ALIASES.values() for tier in tiers)
+    return any(
+        _is_one_of(name, tier.split()) for tiers in _ALIASES.values() for tier in tiers
+    )
 
 
 def title_column(names: Sequence[str]) -> str | None:
@@ -333,7 +366,9 @@ def title_column(names: Sequence[str]) -> str | None:
     return next((plain[known] for known in usual if known in plain), None)
 
 
-def of_roles(frame: FrameLike, required: Sequence[str], others: Sequence[str] = ()) -> pl.DataFrame:
+def of_roles(
+    frame: FrameLike, required: Sequence[str], others: Sequence[str] = ()
+) -> pl.DataFrame:
     """Select the columns of a frame by their usual names, and rename them to their roles."""
     frame, chosen = as_frame(frame), {}
     names = column_names(frame)
@@ -345,7 +380,9 @@ def of_roles(frame: FrameLike, required: Sequence[str], others: Sequence[str] = 
     return to_polars(frame, list(chosen), mixed=ids).rename(chosen)
 
 
-def id_column(names: Sequence[str], kind: str, wanted: str | None, where: str) -> str | None:
+def id_column(
+    names: Sequence[str], kind: str, wanted: str | None, where: str
+) -> str | None:
     """Return the name of the column of ids in a table of items or users, or None.
 
     The `wanted` name is tried first, then the usual names, and finally "id".
@@ -378,7 +415,11 @@ def usual_column(
     """
     for tier in _ALIASES[role]:
         known = tier.split()
-        found = [p for p, name in enumerate(names) if p not in taken and _is_one_of(name, known)]
+        found = [
+            p
+            for p, name in enumerate(names)
+            if p not in taken and _is_one_of(name, known)
+        ]
         if len(found) == 1:
             return found[0]
         if found:
@@ -438,8 +479,12 @@ def assign_roles(
     """
     roles = choose_columns(names, request, where, required)
     if request.rating is not None and "rating" in roles:
-        kinds = sorted({text for each in sample(roles["rating"]) if (text := str(each).strip())})
-        if 1 < len(kinds) <= _LISTED and all(k.isalpha() and not is_truth(k) for k in kinds):
+        kinds = sorted(
+            {text for each in sample(roles["rating"]) if (text := str(each).strip())}
+        )
+        if 1 < len(kinds) <= _LISTED and all(
+            k.isalpha() and not is_truth(k) for k in kinds
+        ):
             raise DataError(
                 f"{where}: column {request.rating!r} has words, not numbers: {quoted(kinds)}. To "
                 f"use them as kinds of events, give weights: --event-col {request.rating} "
@@ -447,7 +492,9 @@ def assign_roles(
                 "event_weights=); 0 leaves a kind out."
             )
     parts = {role: f"{role} = {names[place]}" for role, place in roles.items()}
-    if (place := roles.get("rating")) is not None and _holds_weights(place, names, request):
+    if (place := roles.get("rating")) is not None and _holds_weights(
+        place, names, request
+    ):
         parts["rating"] = f"weight = {names[place]}"
     used, form = set(roles.values()), request.rules.time_format
     if "timestamp" in roles and request.timestamp is None:
@@ -474,7 +521,11 @@ def _holds_weights(place: int, names: Sequence[str], request: Request) -> bool:
 
 
 def names_without_header(
-    first: list[str], rows: list[list[str]], separator: str, where: str, request: Request
+    first: list[str],
+    rows: list[list[str]],
+    separator: str,
+    where: str,
+    request: Request,
 ) -> tuple[str, ...] | None:
     """Return roles, or numbers from 1, as names of columns; None if the first row is a header.
 
@@ -499,9 +550,12 @@ def names_without_header(
     places = [
         place
         for place in range(len(first))
-        if separator.strip() or any("".join(row[place : place + 1]).strip() for row in rows)
+        if separator.strip()
+        or any("".join(row[place : place + 1]).strip() for row in rows)
     ]
-    called = dict.fromkeys(range(len(first)), "") | {place: str(place + 1) for place in places}
+    called = dict.fromkeys(range(len(first)), "") | {
+        place: str(place + 1) for place in places
+    }
     if len(places) > len(BY_PLACE):
         if requested:
             return tuple(called.values())
@@ -525,14 +579,22 @@ def by_number(rows: Sequence[Sequence[str]]) -> str:
     Columns of ids have no dates, fractions or missing values. Constant columns and row numbers are
     ignored.
     """
-    stripped = ([text.strip() for text in each] for each in zip_longest(*rows, fillvalue=""))
+    stripped = (
+        [text.strip() for text in each] for each in zip_longest(*rows, fillvalue="")
+    )
     columns = dict(enumerate(stripped, 1))
-    telling = {n: each for n, each in columns.items() if len({*each}) > 1 and not _is_counter(each)}
+    telling = {
+        n: each
+        for n, each in columns.items()
+        if len({*each}) > 1 and not _is_counter(each)
+    }
     if len(telling) > 1:
         columns = telling
 
     def where(fits: Callable[[str], object], taken: Collection[int]) -> list[int]:
-        return [n for n, each in columns.items() if n not in taken and all(map(fits, each))]
+        return [
+            n for n, each in columns.items() if n not in taken and all(map(fits, each))
+        ]
 
     def number(text: str) -> float:
         return float(text.replace(",", ".")) if NUMBER.fullmatch(text) else math.nan
@@ -557,4 +619,6 @@ def by_number(rows: Sequence[Sequence[str]]) -> str:
 def _is_counter(texts: Sequence[str]) -> bool:
     """Return whether texts are row numbers."""
     first = int(texts[0]) if texts[0].isdecimal() else 0
-    return len(texts) >= _COUNTED and texts == [str(first + n) for n in range(len(texts))]
+    return len(texts) >= _COUNTED and texts == [
+        str(first + n) for n in range(len(texts))
+    ]

@@ -20,7 +20,10 @@ _CHUNK = 1 << 20  # number of entries processed at once, to limit temporary memo
 _KEY_BITS = 63  # an int64 key must stay non-negative
 _INT32 = np.iinfo(np.int32)
 _IDS = frozenset(("user", "item"))
-_FEW_PLACES, _ROWS_PER_PLACE = 2**12, 8  # limits on the range of ids that is counted directly
+_FEW_PLACES, _ROWS_PER_PLACE = (
+    2**12,
+    8,
+)  # limits on the range of ids that is counted directly
 _MOST_IDS = 2**31 - 1
 _FEWEST = 1 << 16  # minimum number of rows to allocate
 _FEWEST_KEYS = 1 << 12  # minimum number of keys to allocate
@@ -47,7 +50,9 @@ class Levels:
         """The values."""
         return self.table[: self.count]
 
-    def code(self, values: npt.NDArray[np.float32], codes: npt.NDArray[np.uint8]) -> bool:
+    def code(
+        self, values: npt.NDArray[np.float32], codes: npt.NDArray[np.uint8]
+    ) -> bool:
         """Write the code of each value, adding new values; return False if there are too many."""
         values = np.ascontiguousarray(values, np.float32)
         count = backends.active.code_levels(values, codes, self.table, self.count)
@@ -67,7 +72,9 @@ class Keys:
         """The integers."""
         return self._distinct[: self.count]
 
-    def codes(self, keys: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    def codes(
+        self, keys: npt.NDArray[np.int32] | npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int32]:
         """Return the code of each key, adding new keys."""
         rest: npt.NDArray[Any] = np.ascontiguousarray(keys)
         found = codes = np.empty(len(rest), np.int32)
@@ -82,7 +89,10 @@ class Keys:
             backends.active.code_keys(known, again, self._distinct, 0, self._slots)
 
     def _make(self, room: int) -> None:
-        self._distinct, self._slots = np.empty(room, np.int64), np.full(2 * room, -1, np.int32)
+        self._distinct, self._slots = (
+            np.empty(room, np.int64),
+            np.full(2 * room, -1, np.int32),
+        )
 
 
 class Values(NamedTuple):
@@ -95,10 +105,16 @@ class Values(NamedTuple):
     def of(cls, values: npt.NDArray[np.float32]) -> Values:
         """Return values as codes if they have at most 256 levels, else unchanged."""
         levels, codes = Levels(), np.empty(len(values), np.uint8)
-        return cls.ordered(codes, levels.values) if levels.code(values, codes) else cls(values)
+        return (
+            cls.ordered(codes, levels.values)
+            if levels.code(values, codes)
+            else cls(values)
+        )
 
     @classmethod
-    def ordered(cls, codes: npt.NDArray[np.uint8], levels: npt.NDArray[np.float32]) -> Values:
+    def ordered(
+        cls, codes: npt.NDArray[np.uint8], levels: npt.NDArray[np.float32]
+    ) -> Values:
         """Sort the levels, and renumber the codes in place."""
         order = np.argsort(levels, kind="stable")
         if not (order[1:] > order[:-1]).all():
@@ -118,7 +134,9 @@ class Values(NamedTuple):
         """Return the values as codes of the levels that occur, if these are at most 256."""
         if self.levels is None:
             return Values.of(cast("npt.NDArray[np.float32]", self.data))
-        counts = level_counts(cast("npt.NDArray[np.uint8]", self.data))[: len(self.levels)]
+        counts = level_counts(cast("npt.NDArray[np.uint8]", self.data))[
+            : len(self.levels)
+        ]
         occurs = counts > 0
         if occurs.all():
             return self
@@ -128,7 +146,10 @@ class Values(NamedTuple):
     def at(self, which: Any = slice(None)) -> npt.NDArray[np.float32]:
         """Return the values, or some of them, as numbers."""
         part = self.data[which]
-        return cast("npt.NDArray[np.float32]", part if self.levels is None else self.levels[part])
+        return cast(
+            "npt.NDArray[np.float32]",
+            part if self.levels is None else self.levels[part],
+        )
 
 
 def in_common(one: Values, other: Values) -> tuple[Values, Values]:
@@ -144,7 +165,9 @@ def _in_levels(values: Values, levels: npt.NDArray[np.float32]) -> Values:
     """Return the codes of values in other levels, which must include all of their own."""
     if values.levels is None or np.array_equal(values.levels, levels):
         return values
-    return Values(np.searchsorted(levels, values.levels).astype(np.uint8)[values.data], levels)
+    return Values(
+        np.searchsorted(levels, values.levels).astype(np.uint8)[values.data], levels
+    )
 
 
 class Batches:
@@ -158,7 +181,9 @@ class Batches:
     def __init__(self, expected: int | None = None) -> None:
         self._expected = expected or _FEWEST
         self._keys: dict[str, Keys] = {}
-        self._texts: dict[str, pl.Series] = {}  # categories live as long as a series uses them
+        self._texts: dict[
+            str, pl.Series
+        ] = {}  # categories live as long as a series uses them
         self._levels: Levels | None = Levels()
         self._in_seconds = False
         self._arrays: dict[str, _Growing] = {}
@@ -170,7 +195,11 @@ class Batches:
             if role == "timestamp" and isinstance(column.dtype, pl.Date | pl.Datetime):
                 column, self._in_seconds = epoch_seconds(pl.Series(column)), True
             if role not in self._parts and self._is_plain(role, column):
-                self._append(self._arrays.setdefault(role, _Growing(self._expected)), role, column)
+                self._append(
+                    self._arrays.setdefault(role, _Growing(self._expected)),
+                    role,
+                    column,
+                )
                 continue
             if role in self._arrays:
                 self._parts[role] = [self._taken(role).decode().columns[role]]
@@ -182,7 +211,9 @@ class Batches:
         if self._parts:
             rows.spread()
             parts = tuple(self._parts)
-            rows.columns |= {role: concatenated(self._parts.pop(role)) for role in parts}
+            rows.columns |= {
+                role: concatenated(self._parts.pop(role)) for role in parts
+            }
         return rows
 
     def _taken(self, *roles: str) -> Rows:
@@ -204,15 +235,25 @@ class Batches:
         if isinstance(column, np.ndarray):
             return role not in self._texts
         dtype, is_begun = column.dtype, role in self._arrays
-        is_integer = dtype.is_signed_integer() or dtype in (pl.UInt8, pl.UInt16, pl.UInt32)
+        is_integer = dtype.is_signed_integer() or dtype in (
+            pl.UInt8,
+            pl.UInt16,
+            pl.UInt32,
+        )
         if column.null_count():
             return False
         if role in _IDS:
             is_text = isinstance(dtype, pl.String | pl.Categorical | pl.Enum)
-            return (is_text or is_integer) and (not is_begun or is_text == (role in self._texts))
+            return (is_text or is_integer) and (
+                not is_begun or is_text == (role in self._texts)
+            )
         if role == "rating":
-            ends: list[Any] = [column.min(), column.max()] if dtype == pl.Float64 else []
-            return dtype.is_numeric() and all(abs(end or 0.0) <= _LARGEST for end in ends)
+            ends: list[Any] = (
+                [column.min(), column.max()] if dtype == pl.Float64 else []
+            )
+            return dtype.is_numeric() and all(
+                abs(end or 0.0) <= _LARGEST for end in ends
+            )
         return role == "timestamp" and is_integer
 
     def _append(self, array: _Growing, role: str, column: Column) -> None:
@@ -226,7 +267,9 @@ class Batches:
                 return
             narrow = isinstance(column.dtype, pl.Int32 | pl.Int64)
             column = (column if narrow else column.cast(pl.Int64)).to_numpy()
-        fits = not len(column) or (column.min() >= _INT32.min and column.max() <= _INT32.max)
+        fits = not len(column) or (
+            column.min() >= _INT32.min and column.max() <= _INT32.max
+        )
         if role in _IDS and not (fits or role in self._keys):
             array.change(self._keys.setdefault(role, Keys()).codes)
         if role in self._keys:
@@ -251,9 +294,13 @@ class Batches:
         if role not in self._texts:
             dtype = pl.Categorical(pl.Categories.random())
             self._texts[role] = column.head(1).cast(pl.String).cast(dtype)
-        if isinstance(column.dtype, pl.Categorical):  # looks up each category, not each value
+        if isinstance(
+            column.dtype, pl.Categorical
+        ):  # looks up each category, not each value
             categories: Any = column.dtype
-            known: pl.Series = categories.categories.to_series().cast(self._texts[role].dtype)
+            known: pl.Series = categories.categories.to_series().cast(
+                self._texts[role].dtype
+            )
             return known.gather(column.to_physical()).alias(role)
         return column.cast(pl.String).cast(self._texts[role].dtype)
 
@@ -273,7 +320,9 @@ class _Growing:
         begin, self._n = self._n, self._n + n
         if self._n > len(self._numbers):
             before = self._numbers[:begin]  # not by `resize`, which writes zeros
-            self._numbers = np.empty(max(2 * begin, self._n, self._expected), before.dtype)
+            self._numbers = np.empty(
+                max(2 * begin, self._n, self._expected), before.dtype
+            )
             self._numbers[:begin] = before
         return self._numbers[begin : self._n]
 
@@ -316,7 +365,9 @@ class Entries:
     values: Values | None = None  # None if all are 1
     seconds: Times | None = None
     kinds: npt.NDArray[np.uint8] | None = None
-    keys: npt.NDArray[np.uint64] | None = None  # hashes of the ids of events; 0 if missing
+    keys: npt.NDArray[np.uint64] | None = (
+        None  # hashes of the ids of events; 0 if missing
+    )
     positions: npt.NDArray[np.integer[Any]] | None = None  # in the data that were read
 
     def take(self, selected: npt.NDArray[np.bool_]) -> Entries:
@@ -343,7 +394,9 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
     """
     columns: Any = rows.arrays or rows.columns
     known = rows.distinct
-    users, user_codes = encode(columns.pop("user"), "user", rows.idle_users, known.get("user"))
+    users, user_codes = encode(
+        columns.pop("user"), "user", rows.idle_users, known.get("user")
+    )
     items, item_codes = encode(columns.pop("item"), "item", None, known.get("item"))
     for ids, codes in ((users, user_codes), (items, item_codes)):
         if len(invalid := ids.invalid()):
@@ -361,15 +414,21 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
         events: pl.Series = columns.pop("event_id")
         bad = first_rounded(events)
         if bad is not None:
-            raise DataError(f"{rows.place(bad)}: {id_problem(events[bad], 'event', events.dtype)}")
+            raise DataError(
+                f"{rows.place(bad)}: {id_problem(events[bad], 'event', events.dtype)}"
+            )
         entries.keys = event_keys(events)
         _check_events(entries)
     if given is not None and rows.levels is not None:
-        data: Any = given.to_numpy(writable=True) if isinstance(given, pl.Series) else given
+        data: Any = (
+            given.to_numpy(writable=True) if isinstance(given, pl.Series) else given
+        )
         entries.values = Values.ordered(data, rows.levels)
     elif given is not None:  # an array has too many levels
         entries.values = (
-            Values(given) if isinstance(given, np.ndarray) else Values.of(given.to_numpy())
+            Values(given)
+            if isinstance(given, np.ndarray)
+            else Values.of(given.to_numpy())
         )
     return users, items, entries
 
@@ -388,7 +447,9 @@ def event_keys(ids: pl.Series) -> npt.NDArray[np.uint64]:
 
 def _hashes_of_events(ids: pl.Series) -> npt.NDArray[np.uint64]:
     """Return a hash of the text of each id of an event, 0 where the id is missing."""
-    from pandas.util import hash_array  # the same on every machine, and in every version
+    from pandas.util import (
+        hash_array,
+    )  # the same on every machine, and in every version
 
     texts = _texts_of_events(ids)
     is_missing = texts.is_null() | texts.is_in(MISSING_IDS)
@@ -402,7 +463,9 @@ def first_rounded(ids: pl.Series) -> int | None:
     """Return the first row whose id of an event is a rounded number, which may be several ids."""
     if ids.dtype.is_float():
         numbers = ids.fill_nan(None)
-        rounded = is_bad_id(numbers) & (numbers == numbers.floor())  # not nan, and not 1.5
+        rounded = is_bad_id(numbers) & (
+            numbers == numbers.floor()
+        )  # not nan, and not 1.5
     else:
         texts = ids.cast(pl.String)
         rounded = is_bad_id(texts) & ~texts.is_in(MISSING_IDS)
@@ -451,14 +514,20 @@ def encode(
     DataError
         If the number of ids exceeds the range of int32.
     """
-    keys: npt.NDArray[Any] = values if isinstance(values, np.ndarray) else np.empty(0, np.int32)
+    keys: npt.NDArray[Any] = (
+        values if isinstance(values, np.ndarray) else np.empty(0, np.int32)
+    )
     if isinstance(values, pl.Series):
         if values.dtype == pl.String:
             values = values.cast(pl.Categorical(pl.Categories.random()))
         if isinstance(values.dtype, pl.Categorical):
             categories: Any = values.dtype
             known = categories.categories.to_series()
-        keys = values.to_physical().cast(pl.Int64 if known is None else pl.Int32).to_numpy()
+        keys = (
+            values.to_physical()
+            .cast(pl.Int64 if known is None else pl.Int32)
+            .to_numpy()
+        )
     low, high = (int(keys.min()), int(keys.max())) if len(keys) else (0, 0)
     most = _FEW_PLACES + len(keys) // _ROWS_PER_PLACE
     low = 0 if low >= 0 and high < most else low  # spares a pass over the keys
@@ -479,9 +548,14 @@ def encode(
     if known is not None:
         distinct = known.gather(distinct).alias(kind)
     distinct = distinct.cast(pl.Int64 if distinct.dtype.is_integer() else pl.String)
-    ids = Ids(distinct if idle is None else pl.concat([distinct, idle.alias(distinct.name)]), kind)
+    ids = Ids(
+        distinct if idle is None else pl.concat([distinct, idle.alias(distinct.name)]),
+        kind,
+    )
     if len(ids) > _MOST_IDS:
-        raise DataError(f"There may be at most {_MOST_IDS:,} {kind}s; got {len(ids):,}.")
+        raise DataError(
+            f"There may be at most {_MOST_IDS:,} {kind}s; got {len(ids):,}."
+        )
     table = np.zeros(span, np.int32)
     table[places] = ids.find(distinct)
     if (table != np.arange(span)).any():
@@ -546,7 +620,9 @@ class Grouped:
     @property
     def values(self) -> Values | None:
         """Values of the entries; None if all are 1."""
-        return Values(self.arrays["data"], self.levels) if "data" in self.arrays else None
+        return (
+            Values(self.arrays["data"], self.levels) if "data" in self.arrays else None
+        )
 
     def take(self, selected: npt.NDArray[Any]) -> Grouped:
         """Return the entries at increasing positions, or selected by a mask."""
@@ -576,7 +652,9 @@ def group_rows(entries: Entries, n_rows: int) -> Grouped:
         if array is not None:
             arrays[name] = array
     # No reference to an array is kept, so that each is freed before the next is moved.
-    entries.values = entries.seconds = entries.kinds = entries.keys = entries.positions = None
+    entries.values = entries.seconds = entries.kinds = entries.keys = (
+        entries.positions
+    ) = None
     entries.rows = entries.columns = np.empty(0, np.int32)
     if is_grouped:
         for name, array in arrays.items():
@@ -614,7 +692,9 @@ def sort_rows_by(grouped: Grouped, keys: npt.NDArray[Any]) -> Grouped:
 
 
 def _sort_by(
-    keys: npt.NDArray[np.int32], indptr: npt.NDArray[np.int64], arrays: list[npt.NDArray[Any]]
+    keys: npt.NDArray[np.int32],
+    indptr: npt.NDArray[np.int64],
+    arrays: list[npt.NDArray[Any]],
 ) -> None:
     """Sort keys within each row in place, and arrays with them."""
     backends.active.sort_rows(indptr, keys, arrays, default_threads.get())
@@ -671,7 +751,9 @@ def _as_csr(grouped: Grouped, shape: tuple[int, int]) -> CSR:
     return CSR(shape, grouped.indptr, arrays["columns"], values, seconds)
 
 
-def _first_repeat(grouped: Grouped, repeats: npt.NDArray[np.bool_]) -> tuple[int, int, int]:
+def _first_repeat(
+    grouped: Grouped, repeats: npt.NDArray[np.bool_]
+) -> tuple[int, int, int]:
     """Return the first repeated pair in the order of the data, as in `CSR.repeat`."""
     positions = grouped.arrays["positions"]
     entries = np.flatnonzero(repeats)
@@ -694,7 +776,9 @@ def _totals(
     return totals
 
 
-def _sums(grouped: Grouped, firsts: npt.NDArray[np.int64], end: int) -> npt.NDArray[np.float64]:
+def _sums(
+    grouped: Grouped, firsts: npt.NDArray[np.int64], end: int
+) -> npt.NDArray[np.float64]:
     """Return the sum of each of some pairs, whose entries are next to one another."""
     begin = int(firsts[0])
     starts = firsts - begin
@@ -722,11 +806,15 @@ def compact_times(seconds: npt.NDArray[Any]) -> Times:
         if not np.array_equal(whole, seconds):
             return seconds
         seconds = whole.astype(np.int64)
-    fits = not len(seconds) or (seconds.min() >= _INT32.min and seconds.max() <= _INT32.max)
+    fits = not len(seconds) or (
+        seconds.min() >= _INT32.min and seconds.max() <= _INT32.max
+    )
     return seconds.astype(np.int32) if fits else seconds
 
 
-def _moved_to_front(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+def _moved_to_front(
+    array: npt.NDArray[Any], mask: npt.NDArray[np.bool_]
+) -> npt.NDArray[Any]:
     """Move the entries selected by a mask to the front of the array, and return a view of them."""
     end = 0
     for start in range(0, len(array), _CHUNK):

@@ -91,7 +91,9 @@ class FeatureBlocks:
     @cached_property
     def texts(self) -> tuple[TextSpace, ...]:
         """Columns of texts in their spaces of latent semantic indexing, computed once."""
-        blocks = (block for block in self.encoder.blocks if isinstance(block, TextBlock))
+        blocks = (
+            block for block in self.encoder.blocks if isinstance(block, TextBlock)
+        )
         return tuple(TextSpace.of(block, self) for block in blocks)
 
 
@@ -108,7 +110,9 @@ class TextSpace(NamedTuple):
         rows = features.matrix[:, features.groups[block.column]]
         components = block.components
         if components is None:
-            components = decompose(rows, default_rank(rows.shape, DIRECTIONS), 0).components
+            components = decompose(
+                rows, default_rank(rows.shape, DIRECTIONS), 0
+            ).components
             return cls(block, components, np.asarray(rows @ components.T, np.float32))
         return cls(block, components, rows.toarray())
 
@@ -195,7 +199,9 @@ class FeatureEncoder:
             if not block.names:
                 continue
             rows, n = block.rows(values), len(values)
-            means, squares = (a.sum(axis=0, dtype=np.float64) / n for a in (rows, rows * rows))
+            means, squares = (
+                a.sum(axis=0, dtype=np.float64) / n for a in (rows, rows * rows)
+            )
             if not np.allclose(squares, means**2):  # equal rows have no information
                 square = float((rows.data.astype(np.float64) ** 2).sum()) / n
                 blocks.append(replace(block, scale=float(1 / np.sqrt(square))))
@@ -218,12 +224,16 @@ class FeatureEncoder:
             parts.append(block.rows(values))
         matrix: csr_array = sparse.hstack(parts, format="csr", dtype=np.float32)
         if not known.all():  # flags of missing values are for ids with a row only
-            present = sparse.diags_array(known.cast(pl.Float32).to_numpy(), dtype=np.float32)
+            present = sparse.diags_array(
+                known.cast(pl.Float32).to_numpy(), dtype=np.float32
+            )
             matrix = (present @ matrix).tocsr()
         matrix.eliminate_zeros()
         return FeatureBlocks(matrix, self)
 
-    def row(self, values: str | Mapping[str, Any], known: Features | None = None) -> FeatureBlocks:
+    def row(
+        self, values: str | Mapping[str, Any], known: Features | None = None
+    ) -> FeatureBlocks:
         """Encode a single row that is given as text or mapping.
 
         Parameters
@@ -245,25 +255,45 @@ class FeatureEncoder:
         columns = {block.column: block for block in self.blocks}
         for name, text in given.items():
             if name not in columns:
-                listed, near = ", ".join(columns) or "none", close_matches(name, columns, 1)
+                listed, near = (
+                    ", ".join(columns) or "none",
+                    close_matches(name, columns, 1),
+                )
                 raise DataError(
                     f"There is no feature {name!r} of {self.kind}s; there are {listed}."
                     f"{did_you_mean(near)}"
                 )
             block, typed = columns[name], pl.Series(name, [text])
-            if isinstance(block, NumberBlock | DateBlock) and block.suited(typed).null_count():
-                kind = "number" if isinstance(block, NumberBlock) else "date, such as 2024-01-31"
+            if (
+                isinstance(block, NumberBlock | DateBlock)
+                and block.suited(typed).null_count()
+            ):
+                kind = (
+                    "number"
+                    if isinstance(block, NumberBlock)
+                    else "date, such as 2024-01-31"
+                )
                 raise DataError(f"{name}: {text!r} is not a {kind}.")
             if isinstance(block, LevelBlock) and not (block.has_rare and known is None):
                 levels = [*block.levels.values, *[OTHER] * block.has_rare]
                 if known is not None and name in known.kinds:
                     levels += block.unknown(known.frame[name])
-                if unknown := [each for each in block.unknown(typed) if each not in levels]:
+                if unknown := [
+                    each for each in block.unknown(typed) if each not in levels
+                ]:
                     near = close_matches(unknown[0], levels, _NAMED)
-                    some = ", ".join(sorted(levels)[:_SHOWN]) + ", ..." * (len(levels) > _SHOWN)
-                    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {some}."
+                    some = ", ".join(sorted(levels)[:_SHOWN]) + ", ..." * (
+                        len(levels) > _SHOWN
+                    )
+                    hint = (
+                        f"did you mean {' or '.join(near)}?"
+                        if near
+                        else f"known are {some}."
+                    )
                     raise DataError(f"{name}: {unknown[0]!r} is unknown; {hint}")
-        frame = pl.DataFrame({self.kind: ["new"], **{name: [text] for name, text in given.items()}})
+        frame = pl.DataFrame(
+            {self.kind: ["new"], **{name: [text] for name, text in given.items()}}
+        )
         kinds: dict[str, FeatureKind] = dict.fromkeys(given, "category")
         return self.transform(Features(frame, kinds), Ids(["new"], self.kind))
 
@@ -282,12 +312,19 @@ class FeatureEncoder:
         for number, block in enumerate(self.blocks):
             scalars = {each.name: getattr(block, each.name) for each in fields(block)}
             if isinstance(block, NumberBlock | DateBlock):
-                weights, values = block.knots, pl.Series(map(repr, block.knots.tolist()))
+                weights, values = (
+                    block.knots,
+                    pl.Series(map(repr, block.knots.tolist())),
+                )
             else:
                 values = scalars["levels" if "levels" in scalars else "terms"].values
                 weights = scalars.get("weights", np.ones(len(values)))
-            levels.append(pl.DataFrame([values.alias("level"), pl.Series("weight", weights)]))
-            entry = {name: each for name, each in scalars.items() if name not in _ARRAYS}
+            levels.append(
+                pl.DataFrame([values.alias("level"), pl.Series("weight", weights)])
+            )
+            entry = {
+                name: each for name, each in scalars.items() if name not in _ARRAYS
+            }
             entry |= {"form": FORMS[type(block)], "n_levels": len(values)}
             if scalars.get("components") is not None:
                 components[f"components_{number}"] = scalars["components"]
@@ -314,23 +351,36 @@ class FeatureEncoder:
             values = {name: each for name, each in entry.items() if name in names}
             if "knots" in names:
                 values["knots"] = knots = own["weight"].to_numpy()
-                if not len(knots) or not np.isfinite(knots).all() or (np.diff(knots) <= 0).any():
-                    raise DataError(f"The knots of {entry['column']!r} do not increase.")
+                if (
+                    not len(knots)
+                    or not np.isfinite(knots).all()
+                    or (np.diff(knots) <= 0).any()
+                ):
+                    raise DataError(
+                        f"The knots of {entry['column']!r} do not increase."
+                    )
             elif "levels" in names:
                 values["levels"] = Ids(own["level"], "level")
             elif "terms" in names:
                 values["terms"] = Ids(own["level"], "term", sort=False)
                 values["weights"] = own["weight"].to_numpy()
                 components = state.components.get(f"components_{number}")
-                if entry["n_directions"] != (0 if components is None else len(components)) or (
-                    components is not None and components.shape != (len(components), len(own))
+                if entry["n_directions"] != (
+                    0 if components is None else len(components)
+                ) or (
+                    components is not None
+                    and components.shape != (len(components), len(own))
                 ):
-                    raise DataError(f"The directions of {entry['column']!r} do not fit its words.")
+                    raise DataError(
+                        f"The directions of {entry['column']!r} do not fit its words."
+                    )
                 values["components"] = components
             blocks.append(found(**values))
         encoder = cls(kind, tuple(blocks))
         if start != len(state.levels) or len(encoder.groups) != len(blocks):
-            raise DataError("The blocks of features do not fit the table of their levels.")
+            raise DataError(
+                "The blocks of features do not fit the table of their levels."
+            )
         return encoder
 
     @cached_property
@@ -343,7 +393,10 @@ class FeatureEncoder:
         """Features of each source column."""
         ends = accumulate((len(block.names) for block in self.blocks), initial=0)
         columns = [block.column for block in self.blocks]
-        return {column: slice(*ends) for column, ends in zip(columns, pairwise(ends), strict=True)}
+        return {
+            column: slice(*ends)
+            for column, ends in zip(columns, pairwise(ends), strict=True)
+        }
 
     def __str__(self) -> str:
         parts = []
@@ -400,9 +453,13 @@ def with_features(
     ('genres = Drama', 'genres = War')
     """
     tables = [(ratings.items, ratings.item_table), (ratings.users, ratings.user_table)]
-    known = dict.fromkeys(name for _, table in tables if table is not None for name in table.kinds)
+    known = dict.fromkeys(
+        name for _, table in tables if table is not None for name in table.kinds
+    )
     if not known:
-        raise DataError("There are no tables of items or users, so there are no features.")
+        raise DataError(
+            "There are no tables of items or users, so there are no features."
+        )
     for name in columns or ():
         if name not in known:
             raise DataError(
@@ -418,9 +475,15 @@ def with_features(
             found.append(None)
             continue
         form: Texts = "terms" if texts == "auto" else texts
-        encoder = FeatureEncoder.fit(table, ids, own, texts=form, random_state=random_state)
-        if texts == "auto" and any(isinstance(block, TextBlock) for block in encoder.blocks):
-            other = FeatureEncoder.fit(table, ids, own, texts="vectors", random_state=random_state)
+        encoder = FeatureEncoder.fit(
+            table, ids, own, texts=form, random_state=random_state
+        )
+        if texts == "auto" and any(
+            isinstance(block, TextBlock) for block in encoder.blocks
+        ):
+            other = FeatureEncoder.fit(
+                table, ids, own, texts="vectors", random_state=random_state
+            )
             encoder = _more_telling(encoder, other, ratings, table)
         if unrated and encoder.blocks:
             ratings = with_ids(ratings, ids, table)
@@ -449,7 +512,9 @@ def with_usual_features(
         As `with_features`, if columns are named.
     """
     has_tables = ratings.item_table is not None or ratings.user_table is not None
-    has_features = ratings.item_features is not None or ratings.user_features is not None
+    has_features = (
+        ratings.item_features is not None or ratings.user_features is not None
+    )
     if features is False or has_features or ratings.feature_request is not None:
         return ratings
     if features is True:
@@ -482,7 +547,9 @@ def _more_telling(
             whole += own @ ((rows[at] - mean) ** 2 @ weight) / 2
     # Rounding, which differs between machines, does not decide between equal errors.
     chosen = vectors if errors[1] < (1 - _LEAST_GAIN) * errors[0] else terms
-    shares = [f"{1 - error / whole:.1%}" if error < whole else "nothing" for error in errors]
+    shares = [
+        f"{1 - error / whole:.1%}" if error < whole else "nothing" for error in errors
+    ]
     remark = f"words explain {shares[0]} of held-out {table.kind}s, vectors {shares[1]}"
     blocks = (
         replace(block, remark=remark) if isinstance(block, TextBlock) else block
@@ -500,7 +567,9 @@ def _rough_vectors(X: csr_array) -> tuple[Floats, Floats]:
     if X.data.min() < X.data.max():
         start = biased_start(X, k)
         rows = np.column_stack([start.column_factors, start.column_bias])
-        squares = (start.column_factors.astype(np.float64) ** 2).sum(axis=0) / X.shape[0]
+        squares = (start.column_factors.astype(np.float64) ** 2).sum(axis=0) / X.shape[
+            0
+        ]
         weight = np.append(squares, 1)
     else:  # interactions: the vector of an item is the mean of its users' vectors
         counts = np.bincount(X.indices, minlength=X.shape[1])
@@ -514,7 +583,9 @@ def _rough_vectors(X: csr_array) -> tuple[Floats, Floats]:
 
 def with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:
     """Return the same ratings, with the items (or users) of a table added to the given ids."""
-    wider = ids.union(ids.like(table.frame[table.kind]).drop_nulls())  # "x" is not an integer
+    wider = ids.union(
+        ids.like(table.frame[table.kind]).drop_nulls()
+    )  # "x" is not an integer
     if wider is ids:
         return ratings
     if table.kind == "item":
@@ -534,7 +605,9 @@ def _parsed(text: str) -> dict[str, str]:
         elif last:
             found[last] += f",{part}"
         else:
-            raise DataError(f"Features are given as NAME=VALUE, NAME=VALUE, ...; got {text!r}.")
+            raise DataError(
+                f"Features are given as NAME=VALUE, NAME=VALUE, ...; got {text!r}."
+            )
     return found
 
 

@@ -27,7 +27,9 @@ from recsys.data.csr import (
 from recsys.data.rows import ANY_EVENT, NO_EVENT, Policy, with_few_kinds
 
 _CHUNK = 1 << 18  # events compared at once, to limit temporary memory
-_LEAST_WEIGHT = np.float32(1e-12)  # of an old interaction, so that it does not underflow
+_LEAST_WEIGHT = np.float32(
+    1e-12
+)  # of an old interaction, so that it does not underflow
 
 Mask = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
@@ -103,7 +105,10 @@ class Events:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays by name, as they are saved."""
-        arrays: dict[str, npt.NDArray[Any]] = {"indptr": self.indptr, "items": self.items}
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "indptr": self.indptr,
+            "items": self.items,
+        }
         if self.values is not None:
             arrays["data"] = self.values.data
             if self.values.levels is not None:
@@ -180,7 +185,9 @@ def collect(
     entries, n_same = _without_known_keys(entries)
     grouped = group_rows(entries, shape[0])
     order = _order_of_time(grouped, known_order)
-    has_details = bool({"kinds", "keys"} & grouped.arrays.keys()) or rule.half_life is not None
+    has_details = (
+        bool({"kinds", "keys"} & grouped.arrays.keys()) or rule.half_life is not None
+    )
     has_details |= rule.above is not None
     if not has_details and not order.has_ties:
         csr, grouped = _if_plain(grouped, shape, rule, implicit=implicit)
@@ -217,9 +224,15 @@ def with_used_kinds(collected: Collected) -> Collected:
     )
 
 
-def ratings_tell(csr: CSR, events: Events, rule: EventRule, in_time_order: Mask | None) -> bool:
+def ratings_tell(
+    csr: CSR, events: Events, rule: EventRule, in_time_order: Mask | None
+) -> bool:
     """Return whether ratings tell all that is known of the events behind them."""
-    if rule.half_life is not None or events.kinds is not None or events.keys is not None:
+    if (
+        rule.half_life is not None
+        or events.kinds is not None
+        or events.keys is not None
+    ):
         return False
     if rule.above is not None and events.values is not None:
         return False
@@ -247,7 +260,9 @@ def _interactions(csr: CSR, above: float) -> tuple[CSR, int]:
     """Take pairs with a rating above a limit as interactions of weight 1."""
     selected = csr.values.at() > above
     csr = _selected(csr, selected)
-    return replace(csr, values=Values.ones(len(csr.indices))), int(np.count_nonzero(~selected))
+    return replace(csr, values=Values.ones(len(csr.indices))), int(
+        np.count_nonzero(~selected)
+    )
 
 
 def event_weights(events: Events, rule: EventRule) -> npt.NDArray[np.float32]:
@@ -279,7 +294,10 @@ def _weights_of(
 
 def implied_events(csr: CSR) -> Events:
     """Return the events behind ratings that tell everything, in the order of time."""
-    arrays: dict[str, npt.NDArray[Any]] = {"columns": csr.indices, "data": csr.values.data}
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "columns": csr.indices,
+        "data": csr.values.data,
+    }
     if csr.seconds is not None:
         arrays["seconds"] = csr.seconds
     grouped = Grouped(csr.indptr, arrays, csr.values.levels)
@@ -314,7 +332,9 @@ def joined_entries(parts: Sequence[Entries]) -> Entries:
     )
 
 
-def common_kinds(rules: Sequence[EventRule]) -> tuple[tuple[str, ...], tuple[float, ...]]:
+def common_kinds(
+    rules: Sequence[EventRule],
+) -> tuple[tuple[str, ...], tuple[float, ...]]:
     """Return the kinds of all rules, and the weight that the last rule with a kind gives it.
 
     If some rules have kinds, the others are of events without a kind, which weigh 1.
@@ -437,7 +457,9 @@ def _repeated(grouped: Grouped) -> Mask:
     """Mark the events that an earlier row of the same user has told already."""
     repeated = np.zeros(grouped.n_entries, np.bool_)
     for block in _user_blocks(grouped.indptr):
-        users = np.searchsorted(grouped.indptr, np.arange(block.start, block.stop), side="right")
+        users = np.searchsorted(
+            grouped.indptr, np.arange(block.start, block.stop), side="right"
+        )
         arrays = [users, *(array[block] for _, array in sorted(grouped.arrays.items()))]
         repeated[block] = _later_copies(arrays)
     return repeated
@@ -536,5 +558,10 @@ def _as_events(grouped: Grouped) -> Events:
     for array in (grouped.indptr, *arrays.values()):
         array.flags.writeable = False
     return Events(
-        grouped.indptr, arrays["columns"], values, seconds, arrays.get("kinds"), arrays.get("keys")
+        grouped.indptr,
+        arrays["columns"],
+        values,
+        seconds,
+        arrays.get("kinds"),
+        arrays.get("keys"),
     )

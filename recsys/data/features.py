@@ -18,7 +18,9 @@ from recsys.data.times import seconds_or_null
 from recsys.errors import DataError
 from recsys.messages import counted, enumerated
 
-FeatureKind: TypeAlias = Literal["number", "boolean", "date", "category", "list", "text"]
+FeatureKind: TypeAlias = Literal[
+    "number", "boolean", "date", "category", "list", "text"
+]
 """Kind of a column: the meaning of its values, independent of the type that stores them."""
 
 ReadAs: TypeAlias = Literal["string", "text"]
@@ -32,7 +34,9 @@ _PADDED = r"^[-+]?0\d"  # leading zeros, as in "007" or zip codes: these stay st
 _MISSING = ("null", "nan", "na", "n/a", "none", "\\n", "nat")
 _BOOLEANS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"))
 # Integers under these names are codes, not amounts.
-_CODE = re.compile(r"(?:id|ids|code|zip|zipcode|postcode|postalcode|plz|ean|isbn|gtin|upc|phone)$")
+_CODE = re.compile(
+    r"(?:id|ids|code|zip|zipcode|postcode|postalcode|plz|ean|isbn|gtin|upc|phone)$"
+)
 _PERSONAL = re.compile(
     r"""(?:first|middle|last|sur|given|family|maiden|full|user|nick|customer)?name
     | \w*e?mail(?:address)?
@@ -43,7 +47,15 @@ _PERSONAL = re.compile(
 )
 _EMAIL = r"^[^\s@]+@[^\s@]+\.[^\s@.]+$"
 _DATES = (
-    *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d-%b-%Y", "%d %b %Y", "%d %B %Y"),
+    *(
+        "%Y-%m-%d",
+        "%Y/%m/%d",
+        "%Y.%m.%d",
+        "%d.%m.%Y",
+        "%d-%b-%Y",
+        "%d %b %Y",
+        "%d %B %Y",
+    ),
     *("%b %d, %Y", "%B %d, %Y", "%d/%m/%Y", "%m/%d/%Y"),
 )
 _BASIC_DATE = r"^(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])$"
@@ -102,7 +114,12 @@ class Features:
 
     @classmethod
     def of(
-        cls, table: TableLike, kind: str, *, column: str | None = None, untyped: bool = False
+        cls,
+        table: TableLike,
+        kind: str,
+        *,
+        column: str | None = None,
+        untyped: bool = False,
     ) -> Features:
         """Build features from a frame: determine the kind of each column.
 
@@ -135,7 +152,9 @@ class Features:
                 f"The table has no column {wanted or kind!r} of {kind}s; it has {shown}."
             )
         values = frame[column]
-        ids = as_id_series(values.fill_nan(None) if values.dtype.is_float() else values, kind)
+        ids = as_id_series(
+            values.fill_nan(None) if values.dtype.is_float() else values, kind
+        )
         first = ids.is_first_distinct()
         columns = [ids.filter(first)]
         kinds: dict[str, FeatureKind] = {}
@@ -160,7 +179,9 @@ class Features:
 
     def without(self, ids: Ids) -> Features:
         """Return the table without the rows of some ids, with the kinds of columns as before."""
-        return replace(self, frame=self.frame.filter(ids.find(self.frame[self.kind]) < 0))
+        return replace(
+            self, frame=self.frame.filter(ids.find(self.frame[self.kind]) < 0)
+        )
 
     def typed_again(self) -> Features:
         """Determine the kinds again of columns that were strings, from the remaining rows.
@@ -190,7 +211,9 @@ class Features:
     @property
     def title(self) -> str | None:
         """Name of the column of titles, or None."""
-        return title_column([name for name, kind in self.kinds.items() if kind == "text"])
+        return title_column(
+            [name for name, kind in self.kinds.items() if kind == "text"]
+        )
 
     def identifying(self) -> list[str]:
         """Return the columns of users that identify persons: names, addresses, telephone numbers.
@@ -204,7 +227,10 @@ class Features:
             name
             for name, kind in self.kinds.items()
             if kind in ("category", "text")
-            and (_PERSONAL.fullmatch(plain_name(name)) or _has_addresses(self.frame[name]))
+            and (
+                _PERSONAL.fullmatch(plain_name(name))
+                or _has_addresses(self.frame[name])
+            )
         ]
 
     def __len__(self) -> int:
@@ -242,7 +268,9 @@ class Features:
         for name in columns:
             if name not in self.kinds:
                 known = ", ".join(self.kinds) or "none"
-                raise DataError(f"There is no column {name!r} of {self.kind}s; there are {known}.")
+                raise DataError(
+                    f"There is no column {name!r} of {self.kind}s; there are {known}."
+                )
         kinds = {name: self.kinds[name] for name in columns}
         read_as = {name: self.read_as[name] for name in columns if name in self.read_as}
         return Features(self.frame.select(self.kind, *kinds), kinds, read_as=read_as)
@@ -276,7 +304,9 @@ class Features:
         values = self.frame[name].cast(pl.String)
         if kind == "list":
             values = values.to_frame().select(pl.concat_list(name)).to_series()
-            values = values.zip_with(self.frame[name].is_not_null(), values.clear(len(values)))
+            values = values.zip_with(
+                self.frame[name].is_not_null(), values.clear(len(values))
+            )
         kinds: dict[str, FeatureKind] = {**self.kinds, name: kind}
         return replace(self, frame=self.frame.with_columns(values), kinds=kinds)
 
@@ -287,14 +317,18 @@ class Features:
             if kind == "category":
                 found[name] = counted(self.frame[name].drop_nulls().n_unique(), "value")
             elif kind == "list":
-                found[name] = f"list of {self.frame[name].explode().drop_nulls().n_unique():,}"
+                found[name] = (
+                    f"list of {self.frame[name].explode().drop_nulls().n_unique():,}"
+                )
             elif name == self.title:
                 found[name] = "title"
         return found
 
     def __str__(self) -> str:
         described = self.described().items()
-        parts = [name if name == what else f"{name} ({what})" for name, what in described]
+        parts = [
+            name if name == what else f"{name} ({what})" for name, what in described
+        ]
         return enumerated(parts, _NAMED) + " columns" * (len(parts) > _NAMED)
 
     def __repr__(self) -> str:
@@ -325,7 +359,9 @@ def _noun(dtype: pl.DataType) -> str:
     """Return a name for an unsupported column type."""
     if isinstance(dtype, pl.List | pl.Array):
         return "lists of numbers" if dtype.inner.is_numeric() else "nested lists"
-    return {"Struct": "nested", "Binary": "bytes"}.get(str(dtype.base_type()), str(dtype))
+    return {"Struct": "nested", "Binary": "bytes"}.get(
+        str(dtype.base_type()), str(dtype)
+    )
 
 
 def _typed(
@@ -345,13 +381,18 @@ def _typed(
     if dtype.is_integer():
         small = values.cast(pl.Int64, strict=False)
         if small.null_count() == values.null_count():
-            return small, "category" if _CODE.search(plain_name(values.name)) else "number"
+            return small, "category" if _CODE.search(
+                plain_name(values.name)
+            ) else "number"
     if dtype.is_numeric():
         numbers = values if dtype.is_float() else values.cast(pl.Float64)
         return numbers.set(~numbers.is_finite(), None), "number"
     if isinstance(dtype, pl.List | pl.Array):
         inner = dtype.inner
-        if isinstance(inner, pl.String | pl.Categorical | pl.Enum | pl.Null) or inner.is_integer():
+        if (
+            isinstance(inner, pl.String | pl.Categorical | pl.Enum | pl.Null)
+            or inner.is_integer()
+        ):
             return values.cast(pl.List(pl.String)), "list"
     return _typed_strings(values, untyped, is_title) if dtype == pl.String else None
 

@@ -150,7 +150,9 @@ def judge(
         common = float(levels[counts.argmax()])
         return Feedback("equal", low, high, name, common=common)
     by_name, is_long = named_kind(name), _has_long_tail(levels, counts)
-    by_values: Kind = "counts" if is_long or _are_small_counts(levels, counts) else "grades"
+    by_values: Kind = (
+        "counts" if is_long or _are_small_counts(levels, counts) else "grades"
+    )
     kind = by_values
     if by_name == "grades" and not is_long:
         kind = "grades"
@@ -183,7 +185,9 @@ def named_kind(name: str) -> Kind | None:
     return None
 
 
-def _has_long_tail(levels: npt.NDArray[np.floating[Any]], counts: npt.NDArray[np.int64]) -> bool:
+def _has_long_tail(
+    levels: npt.NDArray[np.floating[Any]], counts: npt.NDArray[np.int64]
+) -> bool:
     """Return whether nearly all values are positive, and a few are much larger than most."""
     positive = levels > 0
     n, amounts, each = int(counts.sum()), levels[positive], counts[positive]
@@ -206,7 +210,9 @@ def _has_long_tail(levels: npt.NDArray[np.floating[Any]], counts: npt.NDArray[np
     return is_tail and 2 * n_small >= n_positive
 
 
-def _are_small_counts(levels: npt.NDArray[np.floating[Any]], counts: npt.NDArray[np.int64]) -> bool:
+def _are_small_counts(
+    levels: npt.NDArray[np.floating[Any]], counts: npt.NDArray[np.int64]
+) -> bool:
     """Return whether values are 1, 2, 3, ... with falling frequencies, and half of them are 1."""
     positive = levels > 0
     n, numbers, each = int(counts.sum()), levels[positive], counts[positive]

@@ -48,7 +48,9 @@ def as_frame(frame: FrameLike) -> pl.DataFrame | pd.DataFrame:
         return frame
     if isinstance(frame, pl.LazyFrame):
         return frame.collect()
-    if hasattr(frame, "__arrow_c_stream__") and not hasattr(frame, "dtype"):  # not a Series
+    if hasattr(frame, "__arrow_c_stream__") and not hasattr(
+        frame, "dtype"
+    ):  # not a Series
         return pl.DataFrame(_Stream(frame))
     is_matrix = len(getattr(frame, "shape", ())) == 2
     raise DataError(
@@ -81,7 +83,9 @@ def to_polars(
                 f"The frame has no column {name!r}; its columns are {', '.join(present)}.{hint}"
             )
         if present.count(name) > 1:
-            raise DataError(f"The frame has several columns {name!r}; rename all but one.")
+            raise DataError(
+                f"The frame has several columns {name!r}; rename all but one."
+            )
     if isinstance(frame, pl.DataFrame):
         return frame.select(chosen)
     places = [present.index(name) for name in chosen]
@@ -104,7 +108,9 @@ def listed(ids: IdsLike) -> list[Any] | pl.Series | npt.NDArray[Any]:
     """
     if isinstance(ids, Mapping) or hasattr(ids, "columns"):
         hint = "; pass the ratings of a user as history=" * isinstance(ids, Mapping)
-        raise DataError(f"Expected an id or a sequence of ids; got a {type(ids).__name__}{hint}.")
+        raise DataError(
+            f"Expected an id or a sequence of ids; got a {type(ids).__name__}{hint}."
+        )
     if isinstance(ids, str | int | np.integer | float):
         return [ids]
     return ids if isinstance(ids, pl.Series | np.ndarray) else list(ids)
@@ -112,7 +118,9 @@ def listed(ids: IdsLike) -> list[Any] | pl.Series | npt.NDArray[Any]:
 
 def is_pandas(frame: object) -> TypeGuard[pd.DataFrame]:
     """Return whether an object is a pandas frame, without importing pandas."""
-    return type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns")
+    return type(frame).__module__.partition(".")[0] == "pandas" and hasattr(
+        frame, "columns"
+    )
 
 
 def _pandas_column(series: Any, mixed: Collection[str] = ()) -> pl.Series:
@@ -125,7 +133,9 @@ def _pandas_column(series: Any, mixed: Collection[str] = ()) -> pl.Series:
         return pl.Series(name, series.to_numpy(dtype="datetime64[us]"))
     missing = ("NoneType", "NAType", "NaTType")
     values: list[Any] = [
-        None if type(value).__name__ in missing or value != value else value  # NaN is not itself
+        None
+        if type(value).__name__ in missing or value != value
+        else value  # NaN is not itself
         for value in series.tolist()
     ]
     try:
@@ -155,7 +165,9 @@ def matrix_arrays(
     if dtypes and all(getattr(dtype, "fill_value", 1) == 0 for dtype in dtypes):
         matrix = matrix.sparse.to_coo()
     elif is_pandas(matrix) and all(dtype.kind in "biuf" for dtype in matrix.dtypes):
-        matrix = matrix.to_numpy(np.float64, na_value=np.nan)  # also of nullable columns
+        matrix = matrix.to_numpy(
+            np.float64, na_value=np.nan
+        )  # also of nullable columns
     is_sparse = sp.issparse(matrix)
     if isinstance(matrix, np.ma.MaskedArray) and matrix.dtype.kind in "biuf":
         matrix = np.ma.filled(matrix.astype(np.float64), np.nan)
@@ -164,7 +176,9 @@ def matrix_arrays(
     except ValueError:  # rows of different lengths
         raise DataError("The matrix must have rows of the same length.") from None
     if matrix.ndim != 2:
-        raise DataError(f"The matrix must have 2 dimensions (users x items); got {matrix.ndim}.")
+        raise DataError(
+            f"The matrix must have 2 dimensions (users x items); got {matrix.ndim}."
+        )
     if matrix.dtype.kind not in "biuf":
         raise DataError(f"The matrix must hold real numbers; got {matrix.dtype}.")
     if is_sparse:

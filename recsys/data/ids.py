@@ -17,7 +17,8 @@ from recsys.errors import DataError, UnknownIdError
 from recsys.messages import close_matches, enumerated, shortened
 
 IdsLike: TypeAlias = (
-    "pl.Series | Sequence[int] | Sequence[str] | Sequence[int | str] | npt.NDArray[Any] | int | str"
+    "pl.Series | Sequence[int] | Sequence[str] | Sequence[int | str] | npt.NDArray[Any]"
+    " | int | str"
 )
 """A single id, or any sequence of ids: integers or strings."""
 
@@ -47,16 +48,26 @@ _INT64_LIMIT = 2**63
 # Larger floats are not all of the whole numbers, so that different ids may have become one.
 _EXACT_FLOAT64 = 2**53
 _EXACT_FLOATS: dict[object, int] = {pl.Float32: 2**24, pl.Float16: 2**11}
-_ROUNDED = r"^-?[0-9](?:\.[0-9]+)?[eE]\+[0-9]{2,}$"  # as spreadsheets write long numbers
+_ROUNDED = (
+    r"^-?[0-9](?:\.[0-9]+)?[eE]\+[0-9]{2,}$"  # as spreadsheets write long numbers
+)
 _INEXACT = r"^-?[1-9][0-9]{15,}\.0+$"
-_TABLE_PAYS_FROM = 100_000  # number of queries for which a table is faster than a binary search
-_FEW = 2**16  # number of string ids up to which a dict is faster than starting polars' threads
-_JOIN_PAYS_FROM = 10  # a join is faster than a search for more than one query per this many ids
+_TABLE_PAYS_FROM = (
+    100_000  # number of queries for which a table is faster than a binary search
+)
+_FEW = (
+    2**16
+)  # number of string ids up to which a dict is faster than starting polars' threads
+_JOIN_PAYS_FROM = (
+    10  # a join is faster than a search for more than one query per this many ids
+)
 _QUOTED = 200  # maximum number of characters of an id in a message
 _LEAST_PART = 2  # minimum length of an unknown id that is searched for within other ids
 _NAMED = 3  # maximum number of ids named in an error message
 _LAST_NUMBER = re.compile(r"(?:^|\D)0*([0-9]{1,18})(?:\.0+)?$")
-_CLOSE_MATCH_POOL = 5_000  # string ids compared with an unknown one, on each side in sorted order
+_CLOSE_MATCH_POOL = (
+    5_000  # string ids compared with an unknown one, on each side in sorted order
+)
 
 
 class Ids:
@@ -100,9 +111,13 @@ class Ids:
     def __init__(self, values: IdsLike, kind: str, *, sort: bool = True) -> None:
         if isinstance(values, int | str):
             values = [values]
-        series = as_id_series(values if sort else _uniform(values, kind), kind).rechunk()
+        series = as_id_series(
+            values if sort else _uniform(values, kind), kind
+        ).rechunk()
         self.kind = kind
-        self._order: npt.NDArray[np.int64] | None = None  # index of each id in sorted order
+        self._order: npt.NDArray[np.int64] | None = (
+            None  # index of each id in sorted order
+        )
         self.values = self._sorted = series
         if not (series.head(-1) < series.tail(-1)).all():
             self._sorted = series.unique().sort()
@@ -110,7 +125,9 @@ class Ids:
                 self.values = self._sorted
             elif len(self._sorted) < len(series):
                 twice = series.filter(series.is_duplicated())[0]
-                raise DataError(f"Each {kind} needs a distinct id; {twice!r} occurs twice.")
+                raise DataError(
+                    f"Each {kind} needs a distinct id; {twice!r} occurs twice."
+                )
             else:
                 self._order = series.arg_sort().to_numpy().astype(np.int64)
         numbers = self._sorted.to_numpy() if series.dtype == pl.Int64 else None
@@ -141,7 +158,9 @@ class Ids:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ids):
             return NotImplemented
-        return self.kind == other.kind and self.values.equals(other.values, check_dtypes=True)
+        return self.kind == other.kind and self.values.equals(
+            other.values, check_dtypes=True
+        )
 
     def __hash__(self) -> int:
         return hash((self.kind, len(self), self.dtype))
@@ -212,9 +231,13 @@ class Ids:
                 known = dict(zip(self._sorted, range(len(self)), strict=True))
                 found = np.array([known.get(text, -1) for text in texts], np.int64)
             else:
-                table = pl.DataFrame({"id": self._sorted, "index": np.arange(len(self))})
+                table = pl.DataFrame(
+                    {"id": self._sorted, "index": np.arange(len(self))}
+                )
                 requested = texts.alias("id").to_frame()
-                joined = requested.join(table, on="id", how="left", maintain_order="left")
+                joined = requested.join(
+                    table, on="id", how="left", maintain_order="left"
+                )
                 found = joined["index"].fill_null(-1).to_numpy(writable=True)
         elif series.dtype == pl.Int64:
             found = self._find_integers(series.to_numpy())
@@ -267,9 +290,13 @@ class Ids:
         if not len(missing):
             return found
         series = query_series(queries, self.kind)
-        unknown: list[int | str] = series.gather(missing).unique(maintain_order=True).to_list()
+        unknown: list[int | str] = (
+            series.gather(missing).unique(maintain_order=True).to_list()
+        )
         if self._numbers is not None:
-            unknown = [int(e) if CANONICAL_INTEGER.fullmatch(str(e)) else e for e in unknown]
+            unknown = [
+                int(e) if CANONICAL_INTEGER.fullmatch(str(e)) else e for e in unknown
+            ]
         several = len(unknown) > 1
         to_which = f" to {_quoted(unknown[0])}" * several
         raise UnknownIdError(
@@ -287,7 +314,9 @@ class Ids:
             table = np.full(span, -1, dtype=np.int64)
             table[numbers - numbers[0]] = np.arange(len(numbers))
             inside = (queries >= numbers[0]) & (queries <= numbers[-1])
-            found: npt.NDArray[np.int64] = table[np.where(inside, queries - numbers[0], 0)]
+            found: npt.NDArray[np.int64] = table[
+                np.where(inside, queries - numbers[0], 0)
+            ]
             found[~inside] = -1
             return found
         places = np.minimum(np.searchsorted(numbers, queries), len(numbers) - 1)
@@ -304,22 +333,28 @@ class Ids:
             place = values.search_sorted(text)
             low = max(place - _CLOSE_MATCH_POOL, 0)
             pool = values.slice(low, 2 * _CLOSE_MATCH_POOL).to_list()
-            around = sorted(range(len(pool)), key=lambda index: abs(low + index - place))
+            around = sorted(
+                range(len(pool)), key=lambda index: abs(low + index - place)
+            )
             close = close_matches(text, (pool[index] for index in around), _NAMED)
             lower = values.str.to_lowercase()
-            same = lower.str.strip_chars_start("0") == text.lower().lstrip("0")  # 7 for 007
+            same = lower.str.strip_chars_start("0") == text.lower().lstrip(
+                "0"
+            )  # 7 for 007
             near = [*dict.fromkeys([*values.filter(same), *close])][:_NAMED]
             if not near and len(text) >= _LEAST_PART:
-                within = values.filter(lower.str.contains(text.lower(), literal=True)).to_frame(
-                    "id"
-                )
+                within = values.filter(
+                    lower.str.contains(text.lower(), literal=True)
+                ).to_frame("id")
                 within = within.sort(pl.col("id").str.len_chars(), "id")
                 near = within["id"].head(_NAMED).to_list()
         elif isinstance(unknown, int):
             clipped = min(max(unknown, -_INT64_LIMIT), _INT64_LIMIT - 1)
             place = int(np.searchsorted(self._numbers, clipped))
             numbers = self._numbers[max(place - _NAMED, 0) : place + _NAMED].tolist()
-            near = sorted(numbers, key=lambda each: (abs(each - unknown), each))[:_NAMED]
+            near = sorted(numbers, key=lambda each: (abs(each - unknown), each))[
+                :_NAMED
+            ]
         elif found := _LAST_NUMBER.search(unknown):  # 17 for "visitor-17" and "17.0"
             number = int(found[1])
             near = [number] if self.place(number) >= 0 else []
@@ -334,7 +369,9 @@ def id_hashes(ids: pl.Series) -> npt.NDArray[np.uint64]:
     return hash_texts(*joined_texts(ids.cast(pl.String)))
 
 
-def joined_texts(texts: pl.Series) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def joined_texts(
+    texts: pl.Series,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Return the UTF-8 bytes of texts, one after the other, and their n + 1 offsets."""
     lengths = np.append(0, texts.str.len_bytes().to_numpy())
     joined = texts.str.join().item() or ""
@@ -361,9 +398,13 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
         series = pl.Series(kind, np.ascontiguousarray(values))
     else:
         listed = list(cast("Iterable[Any]", values))
-        truth = next((value for value in listed if isinstance(value, bool | np.bool_)), None)
+        truth = next(
+            (value for value in listed if isinstance(value, bool | np.bool_)), None
+        )
         if truth is not None:
-            raise DataError(f"{kind.capitalize()} ids must be integers or strings; got {truth}.")
+            raise DataError(
+                f"{kind.capitalize()} ids must be integers or strings; got {truth}."
+            )
         try:
             series = pl.Series(kind, listed, strict=True)
         except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
@@ -372,7 +413,9 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
             ) from None
     dtype = series.dtype
     if series.null_count():
-        raise DataError(f"{place(series.is_null().arg_max() or 0)}: the {kind} id is missing.")
+        raise DataError(
+            f"{place(series.is_null().arg_max() or 0)}: the {kind} id is missing."
+        )
     if dtype in (pl.Int64, pl.String):
         return series
     if isinstance(dtype, pl.Categorical | pl.Enum):
@@ -388,10 +431,14 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
         return converted
     if dtype.is_integer():
         converted = series.cast(pl.Int64, strict=False)
-        return series.cast(pl.String) if converted.null_count() else converted  # such as hashes
+        return (
+            series.cast(pl.String) if converted.null_count() else converted
+        )  # such as hashes
     if dtype == pl.Null:
         return series.cast(pl.Int64)
-    raise DataError(f"{kind.capitalize()} ids must be integers or strings; got {dtype} values.")
+    raise DataError(
+        f"{kind.capitalize()} ids must be integers or strings; got {dtype} values."
+    )
 
 
 def is_bad_id(series: pl.Series) -> pl.Series:
@@ -413,7 +460,9 @@ def is_bad_id(series: pl.Series) -> pl.Series:
     return series.is_null()
 
 
-def id_problem(value: object, kind: str, dtype: pl.DataType | None = None) -> str | None:
+def id_problem(
+    value: object, kind: str, dtype: pl.DataType | None = None
+) -> str | None:
     """Return a sentence on why a value of a column cannot be an id, or None if it can.
 
     Examples
@@ -492,12 +541,17 @@ def _uniform(values: Any, kind: str) -> Any:
     if isinstance(values, pl.Series | np.ndarray) and values.dtype != object:
         return values
     listed = [values] if isinstance(values, int | str) else list(values)
-    large = (isinstance(each, int) and not -_INT64_LIMIT <= each < _INT64_LIMIT for each in listed)
+    large = (
+        isinstance(each, int) and not -_INT64_LIMIT <= each < _INT64_LIMIT
+        for each in listed
+    )
     if not any(large) and not any(isinstance(each, str) for each in listed):
         return listed
     for place, each in enumerate(listed):
         if not isinstance(each, str | None):
-            listed[place] = str(each if type(each) is int else as_id_series([each], kind)[0])
+            listed[place] = str(
+                each if type(each) is int else as_id_series([each], kind)[0]
+            )
     return listed
 
 

@@ -65,7 +65,12 @@ if TYPE_CHECKING:
     from lowrank.arguments import MatrixLike
     from lowrank.completion.design import GroupedFeatures
 
-_OF_FILES = ("table", "encoding", "item_table", "user_table")  # options that frames do not have
+_OF_FILES = (
+    "table",
+    "encoding",
+    "item_table",
+    "user_table",
+)  # options that frames do not have
 _polars_process: dict[str, int] = {}  # process id of the first recommender
 _DTYPES = {
     "indptr": (np.int64,),
@@ -155,7 +160,12 @@ class Ratings:
 
     def __post_init__(self) -> None:
         nnz = int(self.indptr[-1])
-        lengths = {"indptr": len(self.users) + 1, "indices": nnz, "data": nnz, "seconds": nnz}
+        lengths = {
+            "indptr": len(self.users) + 1,
+            "indices": nnz,
+            "data": nnz,
+            "seconds": nnz,
+        }
         lengths["in_time_order"] = len(self.users)
         for name, length in lengths.items():
             array, dtypes = getattr(self, name), _DTYPES[name]
@@ -176,7 +186,9 @@ class Ratings:
                 f"events must be of {len(self.users)} users; got {len(self.events.indptr) - 1}."
             )
         table = self.levels
-        if table is not None and (table.dtype != np.float32 or table.shape != (len(table),)):
+        if table is not None and (
+            table.dtype != np.float32 or table.shape != (len(table),)
+        ):
             raise DataError(
                 f"levels must be a one-dimensional float32 array; got {table.dtype} of shape "
                 f"{table.shape}."
@@ -382,7 +394,9 @@ class Ratings:
         """Whole seconds since 1970-01-01 UTC, an int64 ndarray of shape (nnz,), or None."""
         if self.seconds is None:
             return None
-        whole = np.floor(self.seconds) if self.seconds.dtype == np.float64 else self.seconds
+        whole = (
+            np.floor(self.seconds) if self.seconds.dtype == np.float64 else self.seconds
+        )
         wide = whole.astype(np.int64, copy=False)
         wide.flags.writeable = False
         return wide
@@ -393,13 +407,17 @@ class Ratings:
         if self.levels is None:
             return None
         codes = cast("npt.NDArray[np.uint8]", self.data)
-        return CodedMatrix(self.indptr, self.indices, codes, padded(self.levels), self.n_items)
+        return CodedMatrix(
+            self.indptr, self.indices, codes, padded(self.levels), self.n_items
+        )
 
     def distribution(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Return the distinct values in increasing order, and the number of ratings of each."""
         if self.levels is None:
             return np.unique(self.values, return_counts=True)
-        counts = level_counts(cast("npt.NDArray[np.uint8]", self.data))[: len(self.levels)]
+        counts = level_counts(cast("npt.NDArray[np.uint8]", self.data))[
+            : len(self.levels)
+        ]
         return self.levels[counts > 0], counts[counts > 0]
 
     def value_range(self) -> tuple[float, float]:
@@ -414,10 +432,14 @@ class Ratings:
     def mean_and_std(self) -> tuple[float, float]:
         """Return the mean and standard deviation of the values."""
         if self.levels is None or not self.nnz:
-            return float(self.data.mean(dtype=np.float64)), float(self.data.std(dtype=np.float64))
+            return float(self.data.mean(dtype=np.float64)), float(
+                self.data.std(dtype=np.float64)
+            )
         values, counts = self.distribution()
         mean = float(np.average(values.astype(np.float64), weights=counts))
-        return mean, float(np.average((values - np.float64(mean)) ** 2, weights=counts)) ** 0.5
+        return mean, float(
+            np.average((values - np.float64(mean)) ** 2, weights=counts)
+        ) ** 0.5
 
     @property
     def weighted(self) -> bool:
@@ -472,7 +494,11 @@ class Ratings:
             return self
         rule = replace(self.rule, above=None)
         collected = collect(
-            self.log.entries(), self.shape, rule, implicit=False, known_order=self.in_time_order
+            self.log.entries(),
+            self.shape,
+            rule,
+            implicit=False,
+            known_order=self.in_time_order,
         )
         return replace(with_collected(self, collected), implicit=False)
 
@@ -488,14 +514,18 @@ class Ratings:
         if events.values is not None:
             selected &= events.values.at() > (self.rule.above or 0.0)
         rule = replace(self.rule, policy="last", above=None)
-        return replace(ratings, events=replace(events.take(selected), values=None), rule=rule)
+        return replace(
+            ratings, events=replace(events.take(selected), values=None), rule=rule
+        )
 
     @property
     def matrix(self) -> sp.csr_array[np.float32]:
         """The ratings as a float32 csr_array that shares memory; do not write to it."""
         import scipy.sparse as sp
 
-        matrix = sp.csr_array((self.values, self.indices, self.indptr), shape=self.shape)
+        matrix = sp.csr_array(
+            (self.values, self.indices, self.indptr), shape=self.shape
+        )
         matrix.has_canonical_format = True
         return matrix
 
@@ -506,7 +536,9 @@ class Ratings:
             return None
         rows = self.item_table.rows_of(self.items)
         titles = self.item_table.frame[title][np.maximum(rows, 0)].alias("title")
-        return titles.zip_with(pl.Series(rows >= 0), pl.Series([None], dtype=titles.dtype))
+        return titles.zip_with(
+            pl.Series(rows >= 0), pl.Series([None], dtype=titles.dtype)
+        )
 
     def user_index_of_nonzeros(self) -> npt.NDArray[np.int32]:
         """Return the user index of each rating, an int32 ndarray of shape (nnz,)."""
@@ -529,7 +561,9 @@ class Ratings:
         try:
             mask[which] = True
         except IndexError as error:
-            raise DataError(f"Mask or positions do not fit {self.nnz} ratings: {error}.") from None
+            raise DataError(
+                f"Mask or positions do not fit {self.nnz} ratings: {error}."
+            ) from None
         before = np.zeros(self.nnz + 1, dtype=np.int64)
         np.cumsum(mask, out=before[1:])
         return replace(
@@ -550,7 +584,9 @@ class Ratings:
         if self.events is not None:
             return self.events
         values = Values(self.data, self.levels)
-        return implied_events(CSR(self.shape, self.indptr, self.indices, values, self.seconds))
+        return implied_events(
+            CSR(self.shape, self.indptr, self.indices, values, self.seconds)
+        )
 
     def with_events_of(self, which: npt.NDArray[np.bool_]) -> Ratings:
         """Return the selected ratings as `take` does, with their events.
@@ -583,7 +619,9 @@ class Ratings:
         """
         log = self.log
         if which.shape != (len(log),):
-            raise DataError(f"The mask must be of {len(log):,} events; got shape {which.shape}.")
+            raise DataError(
+                f"The mask must be of {len(log):,} events; got shape {which.shape}."
+            )
         events = log.take(which)
         rule = self.rule if aged else self.rule.without_age()
         csr, _ = aggregate(events, self.shape, rule, implicit=self.implicit)
@@ -599,7 +637,11 @@ class Ratings:
         wanted = self.events.users * n_items + self.events.items
         positions = np.searchsorted(pairs, wanted)
         positions[positions == len(pairs)] = 0
-        return np.where(pairs[positions] == wanted, positions, -1) if len(pairs) else wanted * 0 - 1
+        return (
+            np.where(pairs[positions] == wanted, positions, -1)
+            if len(pairs)
+            else wanted * 0 - 1
+        )
 
     def renumbered(self, users: Ids, items: Ids) -> Ratings:
         """Return the ratings with the indices of other ids, which must include all that are rated.
@@ -662,7 +704,10 @@ class Ratings:
         )
         empty = np.zeros(len(users) + 1, np.int64)
         renamed = replace(
-            self.take(np.zeros(self.nnz, np.bool_)), users=users, items=items, indptr=empty
+            self.take(np.zeros(self.nnz, np.bool_)),
+            users=users,
+            items=items,
+            indptr=empty,
         )
         return replace(with_collected(renamed, collected), source=self.source)
 
@@ -672,17 +717,24 @@ class Ratings:
         The timestamp column is missing if times are unknown. Implicit feedback has a rating column
         only if it is weighted.
         """
-        columns = [self.users.take(self.user_index_of_nonzeros()), self.items.take(self.indices)]
+        columns = [
+            self.users.take(self.user_index_of_nonzeros()),
+            self.items.take(self.indices),
+        ]
         if not self.implicit or self.weighted:
             columns.append(pl.Series("rating", self.values))
         if self.seconds is not None:
             is_exact = self.seconds.dtype == np.float64
-            columns.append(pl.Series("timestamp", self.seconds if is_exact else self.timestamps))
+            columns.append(
+                pl.Series("timestamp", self.seconds if is_exact else self.timestamps)
+            )
         return pl.DataFrame(columns)
 
     def __str__(self) -> str:
         percent = 100 * self.density
-        filled = f"{percent:.0f}%" if percent >= 9.95 else f"{percent:.2g}%"  # two digits
+        filled = (
+            f"{percent:.0f}%" if percent >= 9.95 else f"{percent:.2g}%"
+        )  # two digits
         filled = "under 0.001%" if 0 < percent < 0.001 else filled
         return (
             f"{counted(self.n_users, 'user')} x {counted(self.n_items, 'item')}, "
@@ -701,7 +753,10 @@ class Ratings:
         if not self.implicit and self.nnz:
             values, weights = self.distribution()
             counts, edges = np.histogram(values, min(10, len(values)), weights=weights)
-            cell, box = "vertical-align:bottom;padding:0 1px", "background:#4878a8;width:24px"
+            cell, box = (
+                "vertical-align:bottom;padding:0 1px",
+                "background:#4878a8;width:24px",
+            )
             bars = "".join(
                 f"<td style='{cell}' title='{count:,}'><div style='{box};height:"
                 f"{60 * count / counts.max():.0f}px'></div><small>{low:.3g}</small></td>"
@@ -727,8 +782,12 @@ def ratings_of_frame(
     DataError
         As `Ratings.from_frame`.
     """
-    earlier = {name: (like or {}).get(name) for name in REMEMBERED if name not in _OF_FILES}
-    options = completed(given, {name: v for name, v in earlier.items() if v is not None})
+    earlier = {
+        name: (like or {}).get(name) for name in REMEMBERED if name not in _OF_FILES
+    }
+    options = completed(
+        given, {name: v for name, v in earlier.items() if v is not None}
+    )
     policy = check_policy(options.get("duplicates"))
     row_options = given.keys() - {*REMEMBERED}
     request = request_of(options, given, like, row_options, implicit=implicit)
@@ -744,7 +803,9 @@ def ratings_of_frame(
     del chosen
     name = names[roles["rating"]] if "rating" in roles else ""
     bad = BadRows(request.rules.bad_rows)
-    raw = Rows(columns, layout, bad=bad, name=name, guessed_times="timestamp" not in options)
+    raw = Rows(
+        columns, layout, bad=bad, name=name, guessed_times="timestamp" not in options
+    )
     rows = prepared(raw, request.rules)
     return with_options(build_ratings(rows, policy, "frame"), options, request.rules)
 
@@ -782,7 +843,9 @@ def build_ratings(rows: Rows, duplicates: Policy | None, name: str) -> Ratings:
     return replace(ratings, feedback=rows.feedback, scale=rows.scale, untyped=untyped)
 
 
-def with_options(ratings: Ratings, options: Mapping[str, Any], rules: RowRules) -> Ratings:
+def with_options(
+    ratings: Ratings, options: Mapping[str, Any], rules: RowRules
+) -> Ratings:
     """Return ratings whose source has the options of the reading, and what it has decided."""
     assert ratings.source is not None
     decided = {} if ratings.feedback is None else ratings.feedback.options
@@ -826,7 +889,11 @@ def _check_unrepeated(users: Ids, items: Ids, entries: Entries, place: Place) ->
 
 
 def _of_collected(
-    users: Ids, items: Ids, collected: Collected, implicit: bool, source: Source | None = None
+    users: Ids,
+    items: Ids,
+    collected: Collected,
+    implicit: bool,
+    source: Source | None = None,
 ) -> Ratings:
     """Return ratings with the arrays that were made of events."""
     csr = collected.csr
@@ -888,7 +955,9 @@ def compact(ratings: Ratings) -> Ratings:
         seconds = compact_times(seconds)
     if compact_values is values and seconds is ratings.seconds:
         return ratings
-    return replace(ratings, data=compact_values.data, levels=compact_values.levels, seconds=seconds)
+    return replace(
+        ratings, data=compact_values.data, levels=compact_values.levels, seconds=seconds
+    )
 
 
 def has_ratings(ratings: Ratings) -> npt.NDArray[np.bool_]:
@@ -907,7 +976,9 @@ def restricted(
     """Return the ratings of the selected users and items, which get new indices."""
     if users.all() and items.all():
         return ratings
-    part = ratings.take(users[ratings.user_index_of_nonzeros()] & items[ratings.indices])
+    part = ratings.take(
+        users[ratings.user_index_of_nonzeros()] & items[ratings.indices]
+    )
     events = ratings.events
     if events is not None:
         events = events.take(users[events.users] & items[events.items])
@@ -921,9 +992,15 @@ def restricted(
     return replace(part.renumbered(remaining_users, remaining_items), **features)
 
 
-def table_of(table: TableLike | None, ids: Ids, column: str | None = None) -> Features | None:
+def table_of(
+    table: TableLike | None, ids: Ids, column: str | None = None
+) -> Features | None:
     """Return a table of items or users, with its ids converted to the type of `ids` if possible."""
-    return None if table is None else Features.of(table, ids.kind, column=column).matching(ids)
+    return (
+        None
+        if table is None
+        else Features.of(table, ids.kind, column=column).matching(ids)
+    )
 
 
 def _axis(
@@ -934,7 +1011,9 @@ def _axis(
         return Ids(pl.Series(kind, np.arange(length)), kind), None
     series = as_id_series(given, kind)
     if len(series) != length:
-        raise DataError(f"The matrix has {length} {kind}s; got {len(series)} {kind} ids.")
+        raise DataError(
+            f"The matrix has {length} {kind}s; got {len(series)} {kind} ids."
+        )
     ids = Ids(series, kind)
     if len(ids) != length:
         repeated = series.filter(series.is_duplicated())[0]

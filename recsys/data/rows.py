@@ -71,9 +71,18 @@ SKIPPED = 0.01
 _LARGEST = float(np.finfo(np.float32).max)
 _THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
-_TRUTHS = {"true": True, "false": False, "t": True, "f": False, "yes": True, "no": False}
+_TRUTHS = {
+    "true": True,
+    "false": False,
+    "t": True,
+    "f": False,
+    "yes": True,
+    "no": False,
+}
 _MOST_CODES = 256
-_PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|-?[\d.,:]+")  # what differs between bad rows
+_PARTICULARS = re.compile(
+    r"'[^']*'|\"[^\"]*\"|-?[\d.,:]+"
+)  # what differs between bad rows
 
 
 class RowOptions(TypedDict, total=False):
@@ -139,7 +148,9 @@ class RowRules:
         """
         for name in unknown:
             near = close_matches(name, (*RowOptions.__annotations__, *_COLUMNS), 1)
-            raise TypeError(f"There is no option {name!r} for rows.{did_you_mean(near)}")
+            raise TypeError(
+                f"There is no option {name!r} for rows.{did_you_mean(near)}"
+            )
         for kind, weight in (event_weights or {}).items():
             is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
             if not (is_number and 0 <= weight < float("inf")):
@@ -163,7 +174,17 @@ class RowRules:
         half = None if half_life is None else duration(half_life, "half_life")
         form = None if time_format is None else check_time_format(time_format)
         ends = None if scale is None else check_scale(scale)
-        return cls(event_weights, half, first, last, form, missing, limit, ends, now=present(as_of))
+        return cls(
+            event_weights,
+            half,
+            first,
+            last,
+            form,
+            missing,
+            limit,
+            ends,
+            now=present(as_of),
+        )
 
 
 def check_scale(scale: Any) -> tuple[float, float]:
@@ -175,7 +196,9 @@ def check_scale(scale: Any) -> tuple[float, float]:
         If they are not two finite numbers in increasing order.
     """
     try:
-        low, high = (math.nan, math.nan) if isinstance(scale, str) else map(float, scale)
+        low, high = (
+            (math.nan, math.nan) if isinstance(scale, str) else map(float, scale)
+        )
     except (TypeError, ValueError):
         low, high = math.nan, math.nan
     if not -_LARGEST <= low < high <= _LARGEST:
@@ -244,7 +267,9 @@ class BadRows:
 
     def described(self) -> tuple[str, ...]:
         """Return one sentence for each of the causes, the most frequent first."""
-        causes = sorted(self.causes.values(), key=lambda cause: (-cause.count, cause.spot))
+        causes = sorted(
+            self.causes.values(), key=lambda cause: (-cause.count, cause.spot)
+        )
         return tuple(map(str, causes[:SHOWN]))
 
     def listed(self) -> str:
@@ -385,7 +410,12 @@ class Source:
     @classmethod
     def of(cls, name: str, rows: Rows, n_duplicates: int, policy: Policy) -> Self:
         """Describe rows of which `n_duplicates` repeated a pair."""
-        words = {"last": "last kept", "first": "first kept", "mean": "averaged", "sum": "summed"}
+        words = {
+            "last": "last kept",
+            "first": "first kept",
+            "mean": "averaged",
+            "sum": "summed",
+        }
         repeated = "no duplicates"
         if n_duplicates:
             repeated = f"{counted(n_duplicates, 'duplicate')} ({words[policy]})"
@@ -422,7 +452,9 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
             columns[role] = columns[role].fill_nan(None)
     rows.implicit = "rating" not in columns
     if rules.feedback in ("counts", "likes") and not rows.implicit:
-        columns["rating"] = rows.decode().columns["rating"].fill_null(_once(columns["rating"]))
+        columns["rating"] = (
+            rows.decode().columns["rating"].fill_null(_once(columns["rating"]))
+        )
     if rules.bad_rows is not None:
         rows.decode()
         _leave_out_bad(rows, rules)
@@ -441,7 +473,9 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if "event" in columns:
         _weigh_events(rows, rules)
     elif rules.event_weights is not None:
-        raise DataError("event_weights need a column of events; name it with --event-col (event=).")
+        raise DataError(
+            "event_weights need a column of events; name it with --event-col (event=)."
+        )
     if not len(columns["user"]):
         raise DataError(f"No rows are left: {'; '.join(rows.remarks)}.")
     if rules.half_life is not None:
@@ -469,7 +503,9 @@ def _convert(rows: Rows, rules: RowRules) -> None:
     columns = rows.columns
     for role in ("user", "item"):
         column = columns[role]
-        if column.null_count() or not isinstance(column.dtype, pl.Int32 | pl.Categorical):
+        if column.null_count() or not isinstance(
+            column.dtype, pl.Int32 | pl.Categorical
+        ):
             columns[role] = _id_column(rows, role)
     if rules.missing is not None:
         _leave_out_missing(rows.decode(), rules.missing)
@@ -482,7 +518,9 @@ def _convert(rows: Rows, rules: RowRules) -> None:
     if "timestamp" in columns:
         _convert_times(rows, rules)
     elif rules.time_format is not None:
-        rows.remarks.append("no column of times for time_format: --timestamp-col names one")
+        rows.remarks.append(
+            "no column of times for time_format: --timestamp-col names one"
+        )
 
 
 def _convert_times(rows: Rows, rules: RowRules) -> None:
@@ -538,10 +576,14 @@ def _judged(rows: Rows, rules: RowRules) -> Feedback:
     if kind is None:
         return judge_values(_numbers_of(rows), rows.name)
     values = _numbers_of(rows) if found is None else found[0]
-    return Feedback(kind, float(values.min(initial=np.inf)), float(values.max(initial=-np.inf)))
+    return Feedback(
+        kind, float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
+    )
 
 
-def _distribution(rows: Rows) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None:
+def _distribution(
+    rows: Rows,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None:
     """Return the levels of coded ratings in increasing order, and their numbers of rows."""
     if rows.levels is None:
         return None
@@ -611,10 +653,14 @@ def _convert_ratings(rows: Rows, rules: RowRules) -> None:
         return
     if liked.null_count():
         row = liked.is_null().arg_max() or 0
-        raise DataError(f"{rows.place(row)}: rating {given[row]!r} is neither true nor false.")
+        raise DataError(
+            f"{rows.place(row)}: rating {given[row]!r} is neither true nor false."
+        )
     del rows.columns["rating"]
     rows.implicit, rows.feedback = True, Feedback("likes", 0, 1)
-    rows.remarks.append(f"{counted(rows.keep(liked), 'row')} left out whose rating is false")
+    rows.remarks.append(
+        f"{counted(rows.keep(liked), 'row')} left out whose rating is false"
+    )
 
 
 def marks_unrated(levels: npt.NDArray[np.float32]) -> bool:
@@ -640,7 +686,9 @@ def _judge_levels(rows: Rows) -> None:
         left_out = counted(rows.keep(given), "row")
         rows.remarks.append(f"{left_out} left out whose rating is -1 (not rated)")
     elif levels[0] == 0 and levels[-1] in (5, 10) and _are_whole(levels):
-        rows.remarks.append("some ratings are 0; add --missing 0 if a 0 means no rating")
+        rows.remarks.append(
+            "some ratings are 0; add --missing 0 if a 0 means no rating"
+        )
 
 
 def _leave_out_bad(rows: Rows, rules: RowRules) -> None:
@@ -695,7 +743,9 @@ def _unread(rows: Rows, role: str, rules: RowRules) -> pl.Series:
     column = rows.columns[role]
     if role == "timestamp":
         is_plain = rows.in_seconds
-        if is_plain or (rows.guessed_times and rules.time_format is None and order_problem(column)):
+        if is_plain or (
+            rows.guessed_times and rules.time_format is None and order_problem(column)
+        ):
             return column.is_null()
         return seconds_or_null(column, rules.time_format, rows.place).is_null()
     if role == "rating":
@@ -734,7 +784,9 @@ def _problem(role: str, value: Any, rules: RowRules, column: pl.Series) -> str:
 def _keep_range(rows: Rows, rules: RowRules) -> None:
     """Keep the rows in the range of times."""
     if "timestamp" not in rows.columns:
-        raise DataError("since and until need a column of times: --timestamp-col (timestamp=).")
+        raise DataError(
+            "since and until need a column of times: --timestamp-col (timestamp=)."
+        )
     times, shown = rows.columns["timestamp"].cast(pl.Float64), []
     mask = pl.Series([True]).new_from_index(0, len(times))
     for name, at in (("since", rules.since), ("until", rules.until)):
@@ -746,7 +798,12 @@ def _keep_range(rows: Rows, rules: RowRules) -> None:
         last = math.inf if rules.until is None else rules.until
         places = (times < last).arg_true().to_numpy()
         until = times.to_numpy()[places]
-        check_since(until, rules.since, f"--{shown[0]}", lambda row: rows.place(int(places[row])))
+        check_since(
+            until,
+            rules.since,
+            f"--{shown[0]}",
+            lambda row: rows.place(int(places[row])),
+        )
     rows.keep(mask)
     kept = f"{int(mask.sum()):,} of {counted(len(times), 'row')}"
     rows.remarks.append(f"{kept} {' '.join(shown)}")
@@ -760,11 +817,15 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
     if weights is None:
         if 1 < len(table) <= _MOST_KINDS and rows.implicit:
             listed = ", ".join(f"{kind} {n:,}" for kind, n in table.rows())
-            rows.remarks.append(f"events without weights, which all count equally: {listed}")
+            rows.remarks.append(
+                f"events without weights, which all count equally: {listed}"
+            )
         return
     unnamed = table.filter(~pl.col("kind").is_in(list(weights)))
     if len(unnamed) and ANY_EVENT not in weights:
-        listed = enumerated(unnamed.rows(), 5, lambda row: f"{shortened(row[0])} ({row[1]:,})")
+        listed = enumerated(
+            unnamed.rows(), 5, lambda row: f"{shortened(row[0])} ({row[1]:,})"
+        )
         raise DataError(
             f"There are events without a weight: {listed}; give each a weight (0 leaves "
             f"it out), or one weight to all others, such as {ANY_EVENT}=0."
@@ -776,7 +837,9 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
     positions = {kind: code for code, kind in enumerate(rows.kind_weights)}
     codes = {kind: positions[kind if kind in coded else ANY_EVENT] for kind in given}
     rows.columns["event"] = kinds.replace_strict(codes, return_dtype=pl.UInt8)
-    parts = [f"{kind} {n:,} x {given[kind]:g}" for kind, n in table.head(_MOST_KINDS).rows()]
+    parts = [
+        f"{kind} {n:,} x {given[kind]:g}" for kind, n in table.head(_MOST_KINDS).rows()
+    ]
     absent = [kind for kind in weights if kind not in given and kind != ANY_EVENT]
     parts += [f"no {kind}" for kind in absent]
     rows.remarks.append(f"events: {', '.join(parts)}")
@@ -835,7 +898,9 @@ def _check_half_life(rows: Rows, half_life: float) -> None:
         )
     if rows.feedback is not None and rows.feedback.kind == "counts":
         _take_likes(rows)
-        rows.feedback = None  # the weights are those of the age, as models fit counts as ones
+        rows.feedback = (
+            None  # the weights are those of the age, as models fit counts as ones
+        )
     seconds = rows.columns["timestamp"].to_numpy()
     days = half_life / 86400
     fading = float(seconds.max()) - FADED * half_life
@@ -843,13 +908,17 @@ def _check_half_life(rows: Rows, half_life: float) -> None:
     rows.half_life = half_life
     unit = "day" if days == 1 else "days"
     rows.remarks.append(f"weights halve every {days:g} {unit}")
-    newest = pl.DataFrame([rows.columns[role].alias(role) for role in ("user", "timestamp")])
+    newest = pl.DataFrame(
+        [rows.columns[role].alias(role) for role in ("user", "timestamp")]
+    )
     faded = newest.group_by("user").agg(pl.col("timestamp").max() < fading)["timestamp"]
     if faded.any():
         rows.remarks.append(faded_remark(int(faded.sum()), half_life))
 
 
-def rating_values(series: pl.Series, place: Place = row_place, noun: str = "rating") -> pl.Series:
+def rating_values(
+    series: pl.Series, place: Place = row_place, noun: str = "rating"
+) -> pl.Series:
     """Convert ratings, or other numbers with this noun, to a column of Float32.
 
     Raises
@@ -871,7 +940,8 @@ def rating_problem(value: object, noun: str = "rating") -> str | None:
     text = str(value)
     if _THOUSANDS.fullmatch(text):
         return (
-            f"{noun} {text!r} is not a number; write it without commas, or decimals with a point."
+            f"{noun} {text!r} is not a number; write it without commas, or decimals with "
+            "a point."
         )
     number = pl.Series([text]).cast(pl.Float64, strict=False).item()  # as for columns
     if number is None:

@@ -8,7 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from recsys.data.csr import CSR, Values, compact_times, in_common
-from recsys.data.events import Collected, Events, is_all_ones, ratings_tell, with_used_kinds
+from recsys.data.events import (
+    Collected,
+    Events,
+    is_all_ones,
+    ratings_tell,
+    with_used_kinds,
+)
 from recsys.data.ratings import Ratings, with_collected
 
 Mask = npt.NDArray[np.bool_]
@@ -41,7 +47,9 @@ def with_rows(ratings: Ratings, part: Collected, users: Mask) -> Ratings:
 class _Rows:
     """Rows of two sets of arrays by user: those of marked users from the second set."""
 
-    def __init__(self, old: npt.NDArray[np.int64], new: npt.NDArray[np.int64], users: Mask) -> None:
+    def __init__(
+        self, old: npt.NDArray[np.int64], new: npt.NDArray[np.int64], users: Mask
+    ) -> None:
         counts = np.where(users, np.diff(new), np.diff(old))
         self.indptr = np.append(0, np.cumsum(counts))
         self.n_old = int(old[-1])

@@ -56,7 +56,9 @@ class PartReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     @property
     def options(self) -> dict[str, Any]:
         """Options by name, without those that are not set."""
-        return {name: value for name, value in msgspec.structs.asdict(self).items() if value}
+        return {
+            name: value for name, value in msgspec.structs.asdict(self).items() if value
+        }
 
 
 class _Description(msgspec.Struct):

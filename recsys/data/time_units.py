@@ -17,7 +17,9 @@ _DAY = 86400
 SAME_SECOND = 0.05
 """Seconds by which rounding may change times of spreadsheets."""
 _FEW = 0.05  # maximum share of small numbers, which are not days, in a column of days
-_MOSTLY = 0.5  # minimum share of numbers in digits that are valid dates; 4% are by chance
+_MOSTLY = (
+    0.5  # minimum share of numbers in digits that are valid dates; 4% are by chance
+)
 _NEARLY_ALL = 0.95
 _CHUNK = 1 << 20  # numbers to judge at once
 
@@ -61,8 +63,12 @@ class Unit:
                 ~bare.fill_null(False), numbers.cast(seconds.dtype, strict=False)
             )
         if infinite is not None and infinite.any():
-            forever = pl.select(pl.when(numbers > 0).then(FOREVER).otherwise(-FOREVER)).to_series()
-            seconds = forever.cast(seconds.dtype).zip_with(infinite.fill_null(False), seconds)
+            forever = pl.select(
+                pl.when(numbers > 0).then(FOREVER).otherwise(-FOREVER)
+            ).to_series()
+            seconds = forever.cast(seconds.dtype).zip_with(
+                infinite.fill_null(False), seconds
+            )
         return seconds
 
 
@@ -89,7 +95,9 @@ def _from_days(days: pl.Series, origin: int) -> pl.Series:
 def _from_digits(numbers: pl.Series, form: str) -> pl.Series:
     """Return dates in digits as seconds, null where a number is not one."""
     texts = numbers.cast(pl.Int64, strict=False).cast(pl.String)
-    return divided(texts.str.to_datetime(form, time_unit="us", strict=False).to_physical(), 10**6)
+    return divided(
+        texts.str.to_datetime(form, time_unit="us", strict=False).to_physical(), 10**6
+    )
 
 
 UNITS = {
@@ -122,13 +130,21 @@ RANGES: tuple[tuple[float, float, Unit], ...] = (
     (1900_01_01, 2100_12_31, _DATES),
     (BAND, 1e10, _S),  # from 1973 to 2286, as all of these
     (1e11, 1900_01_01_00_00, _MS),
-    (1900_01_01_00_00, 2100_12_31_23_59, _MINUTES),  # as milliseconds, from January to August 1976
+    (
+        1900_01_01_00_00,
+        2100_12_31_23_59,
+        _MINUTES,
+    ),  # as milliseconds, from January to August 1976
     (2100_12_31_23_59, 1e13, _MS),
     (1900_01_01_00_00_00, 2100_12_31_23_59_59, _CLOCK),
     (1e14, 1e16, _US),
     (1900_01_01_00_00_00_000, 2100_12_31_23_59_59_999, _MILLIS),
     (1e17, 1.2276e17, _NS),
-    (1.2276e17, 1.5747e17, _FILETIME),  # from 1990 to 2099; as nanoseconds, 1973 and 1974
+    (
+        1.2276e17,
+        1.5747e17,
+        _FILETIME,
+    ),  # from 1990 to 2099; as nanoseconds, 1973 and 1974
     (1.5747e17, 6.2767e17, _NS),
     (6.2767e17, 6.6239e17, _TICKS),  # from 1990 to 2099; as nanoseconds, 1990
     (6.6239e17, 2.0**63, _NS),
@@ -144,14 +160,18 @@ def range_of(unit: Unit) -> tuple[float, float]:
 
 _STARTS = np.array([first for first, _, _ in RANGES])
 _ENDS = np.array([last for _, last, _ in RANGES])
-_OF_UNIT = {unit: [n for n, each in enumerate(RANGES) if each[2] is unit] for *_, unit in RANGES}
+_OF_UNIT = {
+    unit: [n for n, each in enumerate(RANGES) if each[2] is unit] for *_, unit in RANGES
+}
 SMALL = len(RANGES)
 OTHER = len(RANGES) + 1
 N_GROUPS = len(RANGES) + 2
 """Number of groups of times: one for each range, other small numbers, and all others."""
 
 _LAST_DAY = 253_402_214_400  # seconds at which 9999-12-31 begins
-_OF_ZONES = 14 * 3600 + _DAY  # seconds after it at which it has ended in every time zone
+_OF_ZONES = (
+    14 * 3600 + _DAY
+)  # seconds after it at which it has ended in every time zone
 END_OF_CALENDAR = (
     (2_958_465, 2_958_466),
     (9999_12_31, 9999_12_31),
@@ -182,7 +202,9 @@ class Tally:
         for start in range(0, len(numbers), _CHUNK):
             part = numbers.slice(start, _CHUNK).cast(pl.Float64).to_numpy()
             groups = _groups(part)
-            present, firsts, sizes = np.unique(groups, return_index=True, return_counts=True)
+            present, firsts, sizes = np.unique(
+                groups, return_index=True, return_counts=True
+            )
             for group, first, size in zip(present, firsts, sizes, strict=True):
                 if group >= 0 and not counts[group]:
                     rows[group] = start + int(first)
@@ -208,7 +230,9 @@ def _groups(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int8]:
     return groups
 
 
-def units_of(counts: Sequence[int], valid: Callable[[Unit], float]) -> dict[Unit, list[int]]:
+def units_of(
+    counts: Sequence[int], valid: Callable[[Unit], float]
+) -> dict[Unit, list[int]]:
     """Return the units in which times are modern, the most frequent first, with their groups.
 
     `counts` has the number of times in each group, and `valid` returns the share of dates among the
@@ -232,7 +256,10 @@ def units_of(counts: Sequence[int], valid: Callable[[Unit], float]) -> dict[Unit
         own = _OF_UNIT[unit][0]
         others = found.get(_NS, [])
         if unit in found and others and min(others) < own < max(others):
-            found[_NS] = [*others, *found.pop(unit)]  # nanoseconds of earlier and later years
+            found[_NS] = [
+                *others,
+                *found.pop(unit),
+            ]  # nanoseconds of earlier and later years
 
     def size(unit: Unit) -> int:
         return sum(counts[group] for group in found[unit])

@@ -64,7 +64,11 @@ _NO_DATE = r"^0000-00-00"  # of MySQL
 
 
 def unix_seconds(
-    series: pl.Series, place: Place = row_place, form: str | None = None, *, exact: bool = False
+    series: pl.Series,
+    place: Place = row_place,
+    form: str | None = None,
+    *,
+    exact: bool = False,
 ) -> pl.Series:
     """Return times as a column of Int64: seconds since 1970-01-01 UTC.
 
@@ -94,7 +98,9 @@ class Timed(NamedTuple):
     unit: Unit | None = None
 
 
-def timed(series: pl.Series, place: Place = row_place, form: str | None = None) -> Timed:
+def timed(
+    series: pl.Series, place: Place = row_place, form: str | None = None
+) -> Timed:
     """Return times as in `unix_seconds` with `exact`, and their unit.
 
     Raises
@@ -110,7 +116,11 @@ def timed(series: pl.Series, place: Place = row_place, form: str | None = None) 
 
 
 def seconds_or_null(
-    series: pl.Series, form: str | None = None, place: Place = row_place, *, exact: bool = False
+    series: pl.Series,
+    form: str | None = None,
+    place: Place = row_place,
+    *,
+    exact: bool = False,
 ) -> pl.Series:
     """Return a column of times as Int64 seconds, null where a time is missing or unreadable.
 
@@ -144,7 +154,9 @@ def _timed(series: pl.Series, form: str | None, place: Place) -> Timed:
     if dtype == pl.Date or isinstance(dtype, pl.Datetime):
         return Timed(epoch_seconds(series))
     if not (dtype.is_numeric() or dtype in (pl.String, pl.Null)):
-        raise DataError(f"Times must be numbers, dates or ISO 8601 strings; got {dtype} values.")
+        raise DataError(
+            f"Times must be numbers, dates or ISO 8601 strings; got {dtype} values."
+        )
     if form is not None and form not in UNITS:
         return Timed(_formatted_seconds(series, form))
     if dtype == pl.String:
@@ -165,12 +177,18 @@ def _formatted_seconds(series: pl.Series, form: str) -> pl.Series:
     """Return times in a format as seconds, null where a text has another one."""
     texts = series.cast(pl.String).str.strip_chars()
     try:
-        seconds = epoch_seconds(texts.str.to_datetime(form, time_unit="us", strict=False))
+        seconds = epoch_seconds(
+            texts.str.to_datetime(form, time_unit="us", strict=False)
+        )
     except pl.exceptions.PolarsError:  # such as a format without a year
         seconds = _nulls(series)
     if seconds.null_count():
-        logged = epoch_seconds(texts.str.to_datetime(_LOGGED, time_unit="us", strict=False))
-        seconds = pl.select(pl.coalesce(seconds, logged, _endless_seconds(texts))).to_series()
+        logged = epoch_seconds(
+            texts.str.to_datetime(_LOGGED, time_unit="us", strict=False)
+        )
+        seconds = pl.select(
+            pl.coalesce(seconds, logged, _endless_seconds(texts))
+        ).to_series()
     return seconds
 
 
@@ -192,7 +210,9 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
             found = found.zip_with(found.is_not_null(), times.to_physical())
         early = (found < YEAR_1000 * 10**6).fill_null(False)
         if early.any():
-            found = found.set(early & ~texts.str.contains(r"^\d{4}").fill_null(True), None)
+            found = found.set(
+                early & ~texts.str.contains(r"^\d{4}").fill_null(True), None
+            )
         return divided(found, 10**6)
 
     texts = texts.str.strip_chars()
@@ -261,10 +281,14 @@ def _orders(texts: pl.Series, mark: str) -> list[tuple[str, str]]:
 def _seconds_of_parts(texts: pl.Series, dates: str) -> pl.Series:
     """Return texts that begin with a date of a pattern with named parts as seconds, else null."""
     parts = texts.str.extract_groups(dates + _CLOCK + _HALF).struct.unnest()
-    month = pl.col("month") if "month" in parts.columns else _month_of_name(pl.col("name"))
+    month = (
+        pl.col("month") if "month" in parts.columns else _month_of_name(pl.col("name"))
+    )
     hour = pl.col("hour").fill_null("0").cast(pl.Int64)
     halves = pl.col("half").str.to_lowercase()
-    is_half = hour.is_between(1, _MONTHS)  # hours of a half of a day are 1 to 12, as months are
+    is_half = hour.is_between(
+        1, _MONTHS
+    )  # hours of a half of a day are 1 to 12, as months are
     hour = (
         pl.when(halves.is_null())
         .then(hour)
@@ -273,7 +297,9 @@ def _seconds_of_parts(texts: pl.Series, dates: str) -> pl.Series:
     )
     clock = (hour, pl.col("minute").fill_null("0"), pl.col("second").fill_null("0"))
     moments = pl.format("{}-{}-{} {}:{}:{}", "year", month, "day", *clock)
-    times = moments.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)
+    times = moments.str.to_datetime(
+        "%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False
+    )
     return divided(parts.select(times.to_physical()).to_series(), 10**6)
 
 
@@ -287,7 +313,9 @@ def _endless_seconds(texts: pl.Series) -> pl.Series:
     """Return infinity, and dates of zeros, as `FOREVER` or its negative, and others as null."""
     early = texts.str.starts_with("-") | texts.str.contains(_NO_DATE)
     endless = texts.str.contains(_ENDLESS) | texts.str.contains(_NO_DATE)
-    seconds = pl.select(pl.when(early).then(-FOREVER).when(endless).then(FOREVER)).to_series()
+    seconds = pl.select(
+        pl.when(early).then(-FOREVER).when(endless).then(FOREVER)
+    ).to_series()
     return seconds.set(~endless.fill_null(False), None)
 
 
@@ -376,7 +404,9 @@ def two_units_problem(units: Iterable[Unit], shown: Sequence[str]) -> str:
     )
 
 
-def time_problem(value: object, form: str | None = None, times: pl.Series | None = None) -> str:
+def time_problem(
+    value: object, form: str | None = None, times: pl.Series | None = None
+) -> str:
     """Return a sentence on why a value cannot be read as a time, and how to give its format.
 
     `times` is the column that has the value.
@@ -407,7 +437,9 @@ def _order_problem(text: str, found: re.Match[str], times: pl.Series | None) -> 
         own = _orders(pl.Series([text]), mark)
         orders = _orders(times.str.strip_chars(), mark)
         if own and not set(own) & set(orders):
-            return "has another order of day and month than other times; choose one form."
+            return (
+                "has another order of day and month than other times; choose one form."
+            )
         if own and len(orders) == 1:
             return "is a date, but other times are numbers; choose one form."
     rest = f"{mark}{'%Y' if len(year) == _YEAR_DIGITS else '%y'}"
@@ -419,7 +451,11 @@ def _order_problem(text: str, found: re.Match[str], times: pl.Series | None) -> 
         rest += " %p"
     pairs = ((f"%m{mark}%d", first), (f"%d{mark}%m", second))
     forms = [f"'{days}{rest}'" for days, month in pairs if int(month) <= _MONTHS]
-    both = "may be of either order of day and month" if len(forms) > 1 else "is not ISO 8601"
+    both = (
+        "may be of either order of day and month"
+        if len(forms) > 1
+        else "is not ISO 8601"
+    )
     return f"{both}; add --time-format {' or '.join(forms)}."
 
 
@@ -485,7 +521,9 @@ def moment(value: Moment, what: str) -> int:
     is_small = isinstance(value, int) and abs(value) < _DAYS
     form = "s" if is_small else None
     if isinstance(value, bool) or not is_time(value, form):
-        raise DataError(f"{what} must be a date or time, such as 2024-01-31; got {value!r}.")
+        raise DataError(
+            f"{what} must be a date or time, such as 2024-01-31; got {value!r}."
+        )
     return int(seconds_or_null(pl.Series([value]), form)[0])
 
 

@@ -166,7 +166,14 @@ def evaluate(
         check_n(each_n)
     lengths = tuple(sorted({int(each_n) for each_n in ns}))
     settings = Settings(
-        lengths, relevant_from, candidates, new, resamples, confidence, random_state, diversity
+        lengths,
+        relevant_from,
+        candidates,
+        new,
+        resamples,
+        confidence,
+        random_state,
+        diversity,
     )
     runs: dict[str, list[Measurement]] = {label: [] for label in labelled}
     splits: list[SplitInfo] = []
@@ -194,12 +201,16 @@ def evaluate(
     if splits[0].method in COLD:  # these splits test new users or items
         settings = replace(settings, new="keep")
     return Evaluation(
-        **summarize({label: joined(mine) for label, mine in runs.items()}, measured, settings),
+        **summarize(
+            {label: joined(mine) for label, mine in runs.items()}, measured, settings
+        ),
         steps={label: mine[0].steps for label, mine in runs.items()},
         measured={metric.name: metric for metric in measured},
         settings=settings,
         splits=tuple(splits),
-        counts={key: sum(info.counts[key] for info in splits) for key in splits[0].counts},
+        counts={
+            key: sum(info.counts[key] for info in splits) for key in splits[0].counts
+        },
         fingerprint=mark,
         timed=tuple(label for label, mine in runs.items() if mine[0].timed),
     )
@@ -229,7 +240,9 @@ def _labelled(
             named = model.model if isinstance(model, Recommender) else model
             label = named if isinstance(named, str) else getattr(named, "name", None)
             if label is None or isinstance(model, type):
-                raise DataError(f"A model must be a name or a model object; got {model!r}.")
+                raise DataError(
+                    f"A model must be a name or a model object; got {model!r}."
+                )
             if label in labelled:
                 raise DataError(
                     f"Two models are named {label!r}; pass a mapping with a label for each."
@@ -291,7 +304,9 @@ class RankingTask:
             relevant = relevant.take(relevant.values >= relevant_from)
         users = np.flatnonzero(np.diff(relevant.indptr))
         if not len(users):
-            raise DataError(f"No test rating is {relevant_from} or more, so no item is relevant.")
+            raise DataError(
+                f"No test rating is {relevant_from} or more, so no item is relevant."
+            )
         allowed, rated = None, has_items(split.train)
         if split.method == "items":
             allowed = ~rated
@@ -299,9 +314,13 @@ class RankingTask:
             allowed = rated
         drawn = None
         if candidates is not None:
-            drawn = sample_candidates(split, relevant, candidates, random_state, allowed)
+            drawn = sample_candidates(
+                split, relevant, candidates, random_state, allowed
+            )
         known = Catalogue.of(split.train) if catalogue else None
-        return cls(split, relevant, users, n, drawn, known, allowed, random_state=random_state)
+        return cls(
+            split, relevant, users, n, drawn, known, allowed, random_state=random_state
+        )
 
     @property
     def n_relevant(self) -> NDArray[np.int64]:
@@ -372,7 +391,9 @@ def sample_candidates(
     check_whole("candidates", n, 1)
 
     def row(ratings: Ratings, user: int) -> NDArray[np.int32]:
-        return np.asarray(ratings.indices[ratings.indptr[user] : ratings.indptr[user + 1]])
+        return np.asarray(
+            ratings.indices[ratings.indptr[user] : ratings.indptr[user + 1]]
+        )
 
     item_hashes = split.test.items.hashes
     user_hashes = split.test.users.hashes
@@ -380,7 +401,9 @@ def sample_candidates(
     counts = np.diff(relevant.indptr)
     rows = [relevant.indices[:0]] * relevant.n_users
     for user in np.flatnonzero(counts).tolist():
-        eligible = np.ones(relevant.n_items, np.bool_) if allowed is None else allowed.copy()
+        eligible = (
+            np.ones(relevant.n_items, np.bool_) if allowed is None else allowed.copy()
+        )
         eligible[row(split.test, user)] = False
         if split.repeats == "drop":
             eligible[row(split.seen, user)] = False
@@ -446,7 +469,9 @@ def _prepare(
         "new_ratings": split.new_ratings,
         "known_pairs": split.n_known,
     }
-    return task, SplitInfo(split.method, split.parameters, split.description, counts, split.repeats)
+    return task, SplitInfo(
+        split.method, split.parameters, split.description, counts, split.repeats
+    )
 
 
 def _uses_features(model: ModelLike) -> bool:
@@ -504,7 +529,10 @@ def _fitted(
     if isinstance(model, str) and model.endswith(NO_FEATURES):
         model = WithoutFeatures(make_model(model.removesuffix(NO_FEATURES)))
     if isinstance(model, WithoutFeatures):
-        model, train = model.model, replace(train, item_features=None, user_features=None)
+        model, train = (
+            model.model,
+            replace(train, item_features=None, user_features=None),
+        )
     recommender = model if isinstance(model, Recommender) else Recommender(model)
     check_folding(recommender.model, split)
     steps: list[Step] = []
@@ -516,7 +544,9 @@ def _fitted(
 
     if not isinstance(model, Recommender):
         recommender.fit(train, features=False, on_step=listen)
-    elif not all(np.array_equal(getattr(model.ratings, a), getattr(split.train, a)) for a in _CSR):
+    elif not all(
+        np.array_equal(getattr(model.ratings, a), getattr(split.train, a)) for a in _CSR
+    ):
         raise DataError(
             "The training part of the split must be the ratings of the fitted recommender; "
             "shared_test({label: recommender.ratings}, test) makes such a split."
@@ -547,7 +577,10 @@ def _measure(
     residuals, training, timed = None, recommender.training, False
     overall: dict[str, float] = {}
     if not training["implicit"] and not test.implicit and served.predicts_ratings:
-        rows, timed = test.user_index_of_nonzeros(), served.uses_times and test.seconds is not None
+        rows, timed = (
+            test.user_index_of_nonzeros(),
+            served.uses_times and test.seconds is not None,
+        )
         predicted = clip_to_range(predicted_ratings(served, test), training)
         errors = np.subtract(predicted, test.values, dtype=np.float64)
         for name, values in zip(columns, (errors**2, np.abs(errors)), strict=True):
@@ -556,12 +589,16 @@ def _measure(
             for part, mask in (("warm", ~split.is_new), ("cold", split.is_new)):
                 of_part = rows[mask], errors[mask] ** 2
                 columns[f"{part}_squared_error"] = np.bincount(*of_part, test.n_users)
-                columns[f"{part}_ratings"] = np.bincount(of_part[0], minlength=test.n_users)
+                columns[f"{part}_ratings"] = np.bincount(
+                    of_part[0], minlength=test.n_users
+                )
         # The bins cover residuals of up to the range of the ratings in either direction.
         width = training["rating_max"] - training["rating_min"] or 1.0
         edges = np.linspace(-width, width, _BINS + 1)
         counts, _ = np.histogram(np.clip(errors, -width, width), edges)
-        residuals = pl.DataFrame({"low": edges[:-1], "high": edges[1:], "count": counts})
+        residuals = pl.DataFrame(
+            {"low": edges[:-1], "high": edges[1:], "count": counts}
+        )
     if lists is not None:
         by_user, overall = measure_lists(lists, task, ns, metrics)
         for name, values in by_user.items():
@@ -569,7 +606,9 @@ def _measure(
             columns[name][task.users] = values
     users = np.flatnonzero(n_ratings)
     numbers = {"relevant": n_relevant[users], "ratings": n_ratings[users]}
-    series = {name: pl.Series(each[users], nan_to_null=True) for name, each in columns.items()}
+    series = {
+        name: pl.Series(each[users], nan_to_null=True) for name, each in columns.items()
+    }
     frame = pl.DataFrame({"user": test.users.take(users), **numbers, **series})
     return Measurement(frame, overall, residuals, steps, *seconds, timed)
 
@@ -594,7 +633,9 @@ def measure_lists(
         listed = np.append(np.cumsum(task.allowed) - 1, -1).astype(np.int32)[lists]
     counts = {n: recommended_counts(listed[:, :n], n_items) for n in ns}
     of_lists = [metric for metric in metrics if metric.scope != "ratings"]
-    blocks: dict[str, list[Doubles]] = {f"{m.name}@{n}": [] for m in of_lists for n in ns}
+    blocks: dict[str, list[Doubles]] = {
+        f"{m.name}@{n}": [] for m in of_lists for n in ns
+    }
     whole: dict[str, Any] = {}
     if known is not None:
         whole = {name: getattr(known, name) for name in known.__slots__}

@@ -140,13 +140,21 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
             continue
         if not isinstance(each, Metric):
             if not callable(each):
-                raise DataError(f"A metric must be a name, a function or a Metric; got {each!r}.")
+                raise DataError(
+                    f"A metric must be a name, a function or a Metric; got {each!r}."
+                )
             name = getattr(each, "__name__", type(each).__name__)
-            lines = (getattr(each, "__doc__", None) or "").strip().splitlines() or ["custom metric"]
+            lines = (getattr(each, "__doc__", None) or "").strip().splitlines() or [
+                "custom metric"
+            ]
             each = Metric(name, each, lines[0])
         if each.name in METRICS or each.name in own or not each.name.isidentifier():
-            hint = ": define it with def, or make it a Metric" * (each.name == "<lambda>")
-            raise DataError(f"A custom metric must have a new name; got {each.name!r}{hint}.")
+            hint = ": define it with def, or make it a Metric" * (
+                each.name == "<lambda>"
+            )
+            raise DataError(
+                f"A custom metric must have a new name; got {each.name!r}{hint}."
+            )
         unknown = set(each.needs) - _OF_LISTS - _OF_CATALOGUE
         if unknown:
             raise DataError(
@@ -154,10 +162,17 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
                 f"{', '.join(sorted(_OF_LISTS | _OF_CATALOGUE))}; got {', '.join(sorted(unknown))}."
             )
         own[each.name] = each
-    return (*(metric for name, metric in METRICS.items() if name in names), *own.values())
+    return (
+        *(metric for name, metric in METRICS.items() if name in names),
+        *own.values(),
+    )
 
 
-@_metric("rmse", "square root of the mean squared difference of predicted and actual rating", -1)
+@_metric(
+    "rmse",
+    "square root of the mean squared difference of predicted and actual rating",
+    -1,
+)
 def rmse(predicted: Floats, actual: Floats) -> float:
     """Return the root mean squared error over all ratings, ``sqrt(mean((p - x)^2))``."""
     return float(np.sqrt(np.mean(np.square(_errors(predicted, actual)))))
@@ -169,8 +184,12 @@ def mae(predicted: Floats, actual: Floats) -> float:
     return float(np.mean(np.abs(_errors(predicted, actual))))
 
 
-_metric("rmse_warm", "rmse over test ratings of users and items with training ratings", -1)(rmse)
-_metric("rmse_cold", "rmse over test ratings of users or items without training ratings", -1)(rmse)
+_metric(
+    "rmse_warm", "rmse over test ratings of users and items with training ratings", -1
+)(rmse)
+_metric(
+    "rmse_cold", "rmse over test ratings of users or items without training ratings", -1
+)(rmse)
 
 
 def _errors(predicted: Floats, actual: Floats) -> Doubles:
@@ -202,7 +221,10 @@ def precision(hits: Hits) -> Doubles:
     return np.asarray(hits.sum(axis=1) / hits.shape[1])
 
 
-@_metric("recall", "relevant items among the N recommended, divided by the user's relevant items")
+@_metric(
+    "recall",
+    "relevant items among the N recommended, divided by the user's relevant items",
+)
 def recall(hits: Hits, n_relevant: Counts) -> Doubles:
     """Return the recall at N, ``hits / n_relevant``; below 1 if more than N are relevant."""
     return np.asarray(hits.sum(axis=1) / n_relevant)
@@ -232,10 +254,15 @@ def average_precision(hits: Hits, n_relevant: Counts) -> Doubles:
     """
     n = hits.shape[1]
     precisions = np.cumsum(hits, axis=1) / np.arange(1, n + 1)
-    return np.asarray(np.where(hits, precisions, 0.0).sum(axis=1) / np.minimum(n, n_relevant))
+    return np.asarray(
+        np.where(hits, precisions, 0.0).sum(axis=1) / np.minimum(n, n_relevant)
+    )
 
 
-@_metric("mrr", "1 / rank of the first relevant item among the N recommended, 0 if there is none")
+@_metric(
+    "mrr",
+    "1 / rank of the first relevant item among the N recommended, 0 if there is none",
+)
 def reciprocal_rank(hits: Hits) -> Doubles:
     """Return the reciprocal rank at N, ``1 / rank`` or 0; its mean over users is MRR."""
     return np.asarray(np.where(hits.any(axis=1), 1 / (1.0 + hits.argmax(axis=1)), 0.0))
@@ -288,7 +315,10 @@ class Catalogue:
     def profile(self, seen: Ratings, users: Counts) -> Doubles:
         """Return the mean popularity of each user's rated items; that of all ratings if none."""
         rows, popular = seen.user_index_of_nonzeros(), self.popularity[seen.indices]
-        sums, counts = np.bincount(rows, popular, minlength=seen.n_users), np.diff(seen.indptr)
+        sums, counts = (
+            np.bincount(rows, popular, minlength=seen.n_users),
+            np.diff(seen.indptr),
+        )
         everybody = float(sums.sum() / max(1, seen.n_ratings))
         out = np.full(seen.n_users, everybody)
         return np.asarray(np.divide(sums, counts, out=out, where=counts > 0)[users])
@@ -308,7 +338,9 @@ def cooccurrence_vectors(train: Ratings, k: int = RANK) -> Doubles:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     rated = np.bincount(train.indices, minlength=train.n_items) > 0
     where = (lengths > 0) & rated[:, None]
-    return np.asarray(np.divide(vectors, lengths, out=np.zeros_like(vectors), where=where))
+    return np.asarray(
+        np.divide(vectors, lengths, out=np.zeros_like(vectors), where=where)
+    )
 
 
 def recommended_counts(lists: Lists, n_items: int) -> NDArray[np.int64]:
@@ -371,7 +403,9 @@ def diversity(lists: Lists, vectors: Doubles) -> Doubles:
     lengths = np.count_nonzero(lists >= 0, axis=1)
     sizes = np.einsum("ij,ij->i", vectors, vectors)
     sums = _list_sums(lists, vectors)
-    similarity = np.einsum("ij,ij->i", sums, sums) - _list_sums(lists, sizes[:, None])[:, 0]
+    similarity = (
+        np.einsum("ij,ij->i", sums, sums) - _list_sums(lists, sizes[:, None])[:, 0]
+    )
     pairs = lengths * (lengths - 1)
     out = np.full(len(lists), np.nan)
     return np.asarray(1 - np.divide(similarity, pairs, out=out, where=pairs > 0))
@@ -383,7 +417,9 @@ def _list_sums(lists: Lists, values: Doubles) -> Doubles:
     indptr = np.zeros(len(lists) + 1, dtype=np.int64)
     np.cumsum(np.count_nonzero(given, axis=1), out=indptr[1:])
     items, shape = lists[given], (len(lists), len(values))
-    return np.asarray(sp.csr_array((np.ones(len(items)), items, indptr), shape=shape) @ values)
+    return np.asarray(
+        sp.csr_array((np.ones(len(items)), items, indptr), shape=shape) @ values
+    )
 
 
 def gini_influence(lists: Lists, counts: Counts) -> Doubles:

@@ -84,12 +84,17 @@ class Monitoring:
     def groups(self) -> pl.DataFrame:
         """Shares of the groups that define the drift: drift, group, before, now."""
         parts = [
-            pl.DataFrame({"group": each.groups, "before": each.before, "now": each.now}).select(
-                pl.lit(name).alias("drift"), pl.all()
-            )
+            pl.DataFrame(
+                {"group": each.groups, "before": each.before, "now": each.now}
+            ).select(pl.lit(name).alias("drift"), pl.all())
             for name, each in self.drift.items()
         ]
-        empty = {"drift": pl.String, "group": pl.String, "before": pl.Float64, "now": pl.Float64}
+        empty = {
+            "drift": pl.String,
+            "group": pl.String,
+            "before": pl.Float64,
+            "now": pl.Float64,
+        }
         return pl.concat(parts) if parts else pl.DataFrame(schema=empty)
 
 
@@ -140,7 +145,9 @@ def monitor(
         raise DataError("There are no new ratings to monitor.")
     if new.implicit and not known.implicit:
         raise DataError("The model was fitted to ratings, and the new data have none.")
-    rows: list[_Row] = [("new_ratings", new.n_ratings, None, None, None, "ratings in the new data")]
+    rows: list[_Row] = [
+        ("new_ratings", new.n_ratings, None, None, None, "ratings in the new data")
+    ]
     rows += _unknown(known, new, confidence)
     drift = {
         "ratings": rating_stability(known, new),
@@ -154,7 +161,9 @@ def monitor(
         rows.append(_means(known, new, confidence))
     rated = new.items.take(np.flatnonzero(has_items(new)))
     of_known = known.items.find(rated)
-    covered = has_items(known)[of_known[of_known >= 0]].sum() / max(1, has_items(known).sum())
+    covered = has_items(known)[of_known[of_known >= 0]].sum() / max(
+        1, has_items(known).sum()
+    )
     said = "share of the known items with new ratings"
     rows.append(("catalogue_used", covered, None, None, None, said))
     try:
@@ -172,7 +181,9 @@ def monitor(
     before = {"rmse": recommender.training.get("train_rmse")} | dict(reference or {})
     for row in found.metrics.filter(pl.col("kind").is_in(list(_METRICS))).to_dicts():
         said, earlier = _METRICS[row["kind"]], before.get(row["metric"])
-        rows.append((row["metric"], row["value"], row["low"], row["high"], earlier, said))
+        rows.append(
+            (row["metric"], row["value"], row["low"], row["high"], earlier, said)
+        )
     return Monitoring(pl.DataFrame(rows, _SCHEMA, orient="row"), found_drift, found)
 
 
@@ -195,7 +206,9 @@ def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[_Row]:
     unknown, repeated = unknown_and_known(known, new)
     said = "share of the new ratings that are of unknown users or items"
     rows.append(("unknown_ratings", float(unknown.mean()), None, None, None, said))
-    said = "share of the new ratings whose pair of user and item the model was fitted to"
+    said = (
+        "share of the new ratings whose pair of user and item the model was fitted to"
+    )
     rows.append(("repeated_ratings", float(repeated.mean()), None, None, None, said))
     return rows
 
@@ -209,7 +222,14 @@ def _means(known: Ratings, new: Ratings, confidence: float) -> _Row:
         error = float(new.values.std(dtype=np.float64, ddof=1)) / sqrt(new.n_ratings)
         half = NormalDist().inv_cdf((1 + confidence) / 2) * error
     earlier = float(before.mean(dtype=np.float64))
-    return "mean_rating", mean, mean - half, mean + half, earlier, "mean of the new ratings"
+    return (
+        "mean_rating",
+        mean,
+        mean - half,
+        mean + half,
+        earlier,
+        "mean of the new ratings",
+    )
 
 
 class _Item(msgspec.Struct):
@@ -251,7 +271,9 @@ def read_lists(path: str | Path) -> pl.DataFrame:
     DataError
         If the file is missing, or a line does not belong to such a log.
     """
-    columns: dict[str, list[Any]] = {name: [] for name in ("user", "variant", "model", "time")}
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("user", "variant", "model", "time")
+    }
     items: list[list[str]] = []
     for each in _lines(Path(path)):
         columns["user"].append(None if each.user is None else str(each.user))
@@ -263,11 +285,15 @@ def read_lists(path: str | Path) -> pl.DataFrame:
         raise DataError(f"{path} has no recommendations.")
     types = dict.fromkeys(columns, pl.String)
     times = pl.col("time").str.to_datetime(time_zone="UTC", strict=False).dt.epoch("ms")
-    frame = pl.DataFrame({**columns, "item": items}, {**types, "item": pl.List(pl.String)})
+    frame = pl.DataFrame(
+        {**columns, "item": items}, {**types, "item": pl.List(pl.String)}
+    )
     frame = frame.with_columns(times).with_row_index("list")
     if frame["time"].null_count():
         bad = columns["time"][frame["time"].is_null().arg_max() or 0]
-        raise DataError(f"{path}: {shortened(bad)!r} is not a time, such as 2026-01-31T12:00:00Z.")
+        raise DataError(
+            f"{path}: {shortened(bad)!r} is not a time, such as 2026-01-31T12:00:00Z."
+        )
     ranks = pl.int_ranges(1, pl.col("item").list.len() + 1).alias("rank")
     return frame.with_columns(ranks).explode("item", "rank")
 
@@ -288,7 +314,9 @@ def _lines(path: Path) -> Iterator[_List]:
                             f"recommendations (recsys serve --log): {reason}."
                         ) from None
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {(error.strerror or '').lower()}.") from None
+        raise DataError(
+            f"{path} cannot be read: {(error.strerror or '').lower()}."
+        ) from None
 
 
 def online_test(
@@ -326,7 +354,10 @@ def online_test(
             "users": part["user"].n_unique(),
             "models": sorted(part["model"].unique()),
         }
-        for name, part in (("a", used.filter(variant="a")), ("b", used.filter(variant="b")))
+        for name, part in (
+            ("a", used.filter(variant="a")),
+            ("b", used.filter(variant="b")),
+        )
     }
     strangers = lists.filter(pl.col("user").is_null() | pl.col("variant").is_null())
     left_out = {
@@ -341,7 +372,9 @@ def online_test(
 
 def _clicked(lists: pl.DataFrame, clicks: Mapping[str, pl.Series]) -> pl.DataFrame:
     """Return the distinct clicks on lists: list, item and rank."""
-    given = pl.DataFrame([clicks[name].cast(pl.String).alias(name) for name in ("user", "item")])
+    given = pl.DataFrame(
+        [clicks[name].cast(pl.String).alias(name) for name in ("user", "item")]
+    )
     if "timestamp" in clicks:
         seconds = unix_seconds(clicks["timestamp"])
         # Use the end of the second, because a list in the same second may precede the click.
@@ -350,7 +383,11 @@ def _clicked(lists: pl.DataFrame, clicks: Mapping[str, pl.Series]) -> pl.DataFra
         given = given.with_columns(time=pl.lit(2**62, pl.Int64))
     shown = lists.select("user", "item", "list", "rank", "time").sort("time")
     found = given.sort("time").join_asof(
-        shown, on="time", by=["user", "item"], strategy="backward", check_sortedness=False
+        shown,
+        on="time",
+        by=["user", "item"],
+        strategy="backward",
+        check_sortedness=False,
     )
     return found.drop_nulls("list").select("list", "item", "rank").unique()
 
@@ -360,7 +397,9 @@ def _per_user(lists: pl.DataFrame, clicked: pl.DataFrame) -> pl.DataFrame:
     by_list = clicked.group_by("list").agg(
         pl.len().alias("clicks"), (1 / pl.col("rank").min()).alias("first")
     )
-    whole = lists.group_by("list").agg(pl.col("user").first(), pl.col("variant").first())
+    whole = lists.group_by("list").agg(
+        pl.col("user").first(), pl.col("variant").first()
+    )
     joined = whole.join(by_list, on="list", how="left").with_columns(
         pl.col("clicks", "first").fill_null(0)
     )
@@ -376,9 +415,13 @@ def _per_user(lists: pl.DataFrame, clicked: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _compared(per_user: pl.DataFrame, confidence: float, random_state: int) -> pl.DataFrame:
+def _compared(
+    per_user: pl.DataFrame, confidence: float, random_state: int
+) -> pl.DataFrame:
     """Return the table of metrics."""
-    sums = {name: per_user[name].to_numpy().astype(float) for name in per_user.columns[2:]}
+    sums = {
+        name: per_user[name].to_numpy().astype(float) for name in per_user.columns[2:]
+    }
     one = np.ones(len(per_user))
     ratios = {
         "click rate": Ratio(sums["with_click"], sums["lists"]),
@@ -392,7 +435,8 @@ def _compared(per_user: pl.DataFrame, confidence: float, random_state: int) -> p
         for users in (~second, second)
     ]
     drawn = [
-        bootstrap(group, _RESAMPLES, random_state + number) for number, group in enumerate(groups)
+        bootstrap(group, _RESAMPLES, random_state + number)
+        for number, group in enumerate(groups)
     ]
     low, high = percentiles(drawn[1] - drawn[0], confidence)
     values = [[ratio.value for ratio in group] for group in groups]
@@ -404,6 +448,8 @@ def _compared(per_user: pl.DataFrame, confidence: float, random_state: int) -> p
             "difference": np.subtract(values[1], values[0]),
             "low": low,
             "high": high,
-            "p_value": shuffled_groups([*ratios.values()], second, random_state=random_state),
+            "p_value": shuffled_groups(
+                [*ratios.values()], second, random_state=random_state
+            ),
         }
     )

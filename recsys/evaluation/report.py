@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from recsys.evaluation.monitoring import Monitoring
 
 _CHARACTER = 6.7  # average width of a character in pixels
-_NEGLIGIBLE = 0.001  # share of test ratings below which tails of residuals are not drawn
+_NEGLIGIBLE = (
+    0.001  # share of test ratings below which tails of residuals are not drawn
+)
 
 Curves = dict[str, list[tuple[float, ...]]]
 """Points (x, y) or (x, y, low, high) of each model, by label."""
@@ -74,12 +76,27 @@ def html_report(
         undefined=jinja2.StrictUndefined,
     )
     as_json = partial(json.dumps, ensure_ascii=False)
-    environment.filters |= {"plain": plain, "number": number, "cut": _cut, "json": as_json}
+    environment.filters |= {
+        "plain": plain,
+        "number": number,
+        "cut": _cut,
+        "json": as_json,
+    }
     environment.globals.update(axis=Axis.of, name_boxes=name_boxes)
-    words = {"errors": ERRORS, "intervals": INTERVALS, "tests": TESTS, "ranking": ranking(found)}
+    words = {
+        "errors": ERRORS,
+        "intervals": INTERVALS,
+        "tests": TESTS,
+        "ranking": ranking(found),
+    }
     last = found.settings.ns[-1]
-    shares: dict[str, Curves] = {  # shares of the groups of each drift, by number of the group
-        name: {when: [*enumerate(getattr(each, when), start=1)] for when in ("before", "now")}
+    shares: dict[
+        str, Curves
+    ] = {  # shares of the groups of each drift, by number of the group
+        name: {
+            when: [*enumerate(getattr(each, when), start=1)]
+            for when in ("before", "now")
+        }
         for name, each in (monitoring.drift if monitoring else {}).items()
         if len(each.groups) > 1
     }
@@ -95,7 +112,9 @@ def html_report(
         cells=cells,
         values=found.metrics.sort("kind", "n", maintain_order=True).to_dicts(),
         names=names,
-        headline=[name for name in ("rmse", f"recall@{last}", f"ndcg@{last}") if name in names],
+        headline=[
+            name for name in ("rmse", f"recall@{last}", f"ndcg@{last}") if name in names
+        ],
         best={name: best_model(found, name) for name in names},
         worse=significantly_worse(found),
         comparisons=found.comparisons.to_dicts(),
@@ -112,7 +131,9 @@ def html_report(
 def _curves(found: Evaluation) -> dict[str, Any]:
     """Return the points of the charts by name."""
     models = found.table["model"].to_list()
-    lengths: dict[str, Curves] = {kind: {model: [] for model in models} for kind in found.measured}
+    lengths: dict[str, Curves] = {
+        kind: {model: [] for model in models} for kind in found.measured
+    }
     for row in found.metrics.sort("n").to_dicts():
         point = row["n"], row["value"], row["low"], row["high"]
         lengths[row["kind"]][row["model"]].append(point)
@@ -123,14 +144,21 @@ def _curves(found: Evaluation) -> dict[str, Any]:
         residuals[model] = [
             ((b["low"] + b["high"]) / 2, b["count"] / whole) for b in bins.to_dicts()
         ]
-    far = max((abs(x) for s in residuals.values() for x, y in s if y >= _NEGLIGIBLE), default=0.0)
+    far = max(
+        (abs(x) for s in residuals.values() for x, y in s if y >= _NEGLIGIBLE),
+        default=0.0,
+    )
     errors: Curves = {}
     objectives: Curves = {}
     for model, steps in found.steps.items():
-        errors[model] = [(s.step, s.train_rmse) for s in steps if s.train_rmse is not None]
+        errors[model] = [
+            (s.step, s.train_rmse) for s in steps if s.train_rmse is not None
+        ]
         values = [(s.step, s.objective) for s in steps if s.objective is not None]
         first = values[0][1] if values else 0.0
-        objectives[model] = [(step, value / first) for step, value in values if first > 0]
+        objectives[model] = [
+            (step, value / first) for step, value in values if first > 0
+        ]
     one = found.per_user.filter(pl.col("model") == models[0])
     counts = one["ratings"].drop_nulls().sort().to_list()
     end = len(counts) - 1
@@ -143,16 +171,21 @@ def _curves(found: Evaluation) -> dict[str, Any]:
     best = ends.get("ndcg", {})
     return {
         "against": {
-            k: [(m, x, best[m]) for m, x in e.items() if m in best] for k, e in ends.items()
+            k: [(m, x, best[m]) for m, x in e.items() if m in best]
+            for k, e in ends.items()
         },
         "lengths": {kind: each for kind, each in lengths.items() if any(each.values())},
-        "residuals": {m: [p for p in each if abs(p[0]) <= far] for m, each in residuals.items()},
+        "residuals": {
+            m: [p for p in each if abs(p[0]) <= far] for m, each in residuals.items()
+        },
         "learning": {
             "RMSE on the training ratings": errors,
             "Objective, 1 after the first iteration": objectives,
         },
         "learned": {model: errors[model] + objectives[model] for model in errors},
-        "activity": [(i / end * 100, counts[i]) for i in dict.fromkeys(places)] if varied else [],
+        "activity": [(i / end * 100, counts[i]) for i in dict.fromkeys(places)]
+        if varied
+        else [],
     }
 
 
@@ -184,7 +217,9 @@ class Axis:
             room = abs(low) * 0.1 or 1.0
         marks = sorted(set(known)) if log else None
         low, high = low if low == 0 or log else low - room, high + room
-        return cls(low, high, start, end, ticks(low, high) if marks is None else marks, log)
+        return cls(
+            low, high, start, end, ticks(low, high) if marks is None else marks, log
+        )
 
     def __call__(self, value: float) -> float:
         """Return the position of a value in pixels."""
@@ -223,7 +258,8 @@ def name_boxes(
         for dx, dy in ((8, -7), (-8 - long, -7), (-long / 2, -19), (-long / 2, 5)):
             left, top, right, bottom = box = x + dx, y + dy, x + dx + long, y + dy + 14
             overlaps = any(
-                left < r and o < right and top < q and p < bottom for o, p, r, q in taken
+                left < r and o < right and top < q and p < bottom
+                for o, p, r, q in taken
             )
             if left > x_axis.start and right < width and top > 20 and not overlaps:
                 taken.append(box)

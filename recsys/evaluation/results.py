@@ -15,12 +15,20 @@ import polars as pl
 
 from recsys.errors import DataError, check_whole
 from recsys.evaluation.metrics import Metric
-from recsys.evaluation.statistics import Ratio, bootstrap, holm, jackknife, percentiles, sign_flip
+from recsys.evaluation.statistics import (
+    Ratio,
+    bootstrap,
+    holm,
+    jackknife,
+    percentiles,
+    sign_flip,
+)
 from recsys.messages import close_matches, counted
 from recsys.models.base import Step
 
 INTERVALS = (
-    "percentile bootstrap over users; coverage and gini: jackknife over users, normal quantiles"
+    "percentile bootstrap over users; coverage and gini: jackknife over users, normal "
+    "quantiles"
 )
 TESTS = (
     "paired sign-flip test over users, two-sided; adjusted by Holm's method over the pairs of "
@@ -29,15 +37,27 @@ TESTS = (
 ERRORS = {
     "rmse": ("squared_error", "ratings"),
     "mae": ("absolute_error", "ratings"),
-    "rmse_warm": ("warm_squared_error", "warm_ratings"),  # if whole items or users are held out
+    "rmse_warm": (
+        "warm_squared_error",
+        "warm_ratings",
+    ),  # if whole items or users are held out
     "rmse_cold": ("cold_squared_error", "cold_ratings"),
 }
 """Error metrics by name: the columns of `Evaluation.per_user` whose ratio they are."""
-_ADDED = ["relevant", *dict.fromkeys(chain(*ERRORS.values()))]  # columns that are summed over folds
-_IN_TIME = "time", "leave-last", "given"  # splits whose training part may precede the test part
+_ADDED = [
+    "relevant",
+    *dict.fromkeys(chain(*ERRORS.values())),
+]  # columns that are summed over folds
+_IN_TIME = (
+    "time",
+    "leave-last",
+    "given",
+)  # splits whose training part may precede the test part
 _KEY = {"metric": pl.String, "kind": pl.String, "n": pl.Int64}
 _BOUNDS = {"low": pl.Float64, "high": pl.Float64}
-_MEASURED = {"model": pl.String} | _KEY | {"value": pl.Float64} | _BOUNDS | {"users": pl.Int64}
+_MEASURED = (
+    {"model": pl.String} | _KEY | {"value": pl.Float64} | _BOUNDS | {"users": pl.Int64}
+)
 _COMPARED = (
     _KEY
     | {"model": pl.String, "other": pl.String, "difference": pl.Float64}
@@ -47,7 +67,9 @@ _COMPARED = (
 _BINS = _BOUNDS | {"count": pl.Int64}
 
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-_FORM = re.compile(r"\s*(?P<name>[^\s<>=]+)\s*(?:(?P<sign>[<>]=?)\s*(?P<bound>\S+)|worse)\s*")
+_FORM = re.compile(
+    r"\s*(?P<name>[^\s<>=]+)\s*(?:(?P<sign>[<>]=?)\s*(?P<bound>\S+)|worse)\s*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +92,9 @@ class Settings:
             raise DataError(f"new must be 'drop' or 'keep'; got {self.new!r}.")
         check_whole("resamples", self.resamples, 0)
         if not 0 < self.confidence < 1:
-            raise DataError(f"confidence must be between 0 and 1; got {self.confidence}.")
+            raise DataError(
+                f"confidence must be between 0 and 1; got {self.confidence}."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +135,14 @@ def joined(runs: Sequence[Measurement]) -> Measurement:
     if len(runs) == 1:
         return first
     summed = [name for name in _ADDED if name in first.values.columns]
-    sums = [pl.when(pl.col(s).count() > 0).then(pl.col(s).sum()).alias(s) for s in summed]
+    sums = [
+        pl.when(pl.col(s).count() > 0).then(pl.col(s).sum()).alias(s) for s in summed
+    ]
     influences = list(first.overall)
-    means = pl.exclude("user", *_ADDED, *influences).mean(), pl.col(influences).sum() / len(runs)
+    means = (
+        pl.exclude("user", *_ADDED, *influences).mean(),
+        pl.col(influences).sum() / len(runs),
+    )
     by_user = pl.concat([run.values for run in runs]).group_by("user")
     values = by_user.agg(*sums, *means).sort("user").select(first.values.columns)
     # Bins differ between folds whose ratings have different ranges.
@@ -124,7 +153,10 @@ def joined(runs: Sequence[Measurement]) -> Measurement:
         residuals = bins.sort("low", "high")
     return Measurement(
         values,
-        {name: sum(run.overall[name] for run in runs) / len(runs) for name in first.overall},
+        {
+            name: sum(run.overall[name] for run in runs) / len(runs)
+            for name in first.overall
+        },
         residuals,
         first.steps,
         sum(run.fit_seconds for run in runs) / len(runs),
@@ -193,7 +225,9 @@ class Evaluation:
         )
 
     def _repr_html_(self) -> str:
-        rows = self.table.transpose(include_header=True, header_name="metric", column_names="model")
+        rows = self.table.transpose(
+            include_header=True, header_name="metric", column_names="model"
+        )
         with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_hide_dataframe_shape=True):
             return f"<p>{escape(repr(self)[1:-1])}</p>{rows._repr_html_()}"
 
@@ -205,13 +239,17 @@ class Evaluation:
             text = first.description
         elif first.method == "k-fold":
             seed = first.parameters["random_state"]
-            text = f"each of {folds} folds of the ratings in turn, at random (seed {seed})"
+            text = (
+                f"each of {folds} folds of the ratings in turn, at random (seed {seed})"
+            )
         else:
             text = f"each of {folds} splits in turn, the first one {first.description}"
         if not self.timed:
             return text
         later = "" if first.method in _IN_TIME else ", and later ratings"
-        return f"{text}; times of test ratings{later} known to {' and '.join(self.timed)}"
+        return (
+            f"{text}; times of test ratings{later} known to {' and '.join(self.timed)}"
+        )
 
 
 def value_names(
@@ -219,7 +257,9 @@ def value_names(
 ) -> list[tuple[Metric, int | None, str]]:
     """Return metric, N and name of each value, with rating metrics first."""
     ratings = [(m, None, m.name) for m in metrics if m.scope == "ratings"]
-    return ratings + [(m, n, f"{m.name}@{n}") for m in metrics if m.scope != "ratings" for n in ns]
+    return ratings + [
+        (m, n, f"{m.name}@{n}") for m in metrics if m.scope != "ratings" for n in ns
+    ]
 
 
 def summarize(
@@ -237,7 +277,9 @@ def summarize(
     }
     replicates: dict[tuple[str, str], Any] = {}
     if settings.resamples and ratios and len(next(iter(ratios.values())).above) > 1:
-        sampled = bootstrap(list(ratios.values()), settings.resamples, settings.random_state)
+        sampled = bootstrap(
+            list(ratios.values()), settings.resamples, settings.random_state
+        )
         replicates = dict(zip(ratios, sampled.T, strict=True))
     measured = []
     for (model, run), (metric, n, name) in product(runs.items(), named_values):
@@ -247,7 +289,9 @@ def summarize(
             value = run.overall[name]
             if settings.resamples and users > 1:
                 influence = run.values[name].drop_nulls().to_numpy()
-                low, high = np.clip(jackknife(value, influence, settings.confidence), 0, 1)
+                low, high = np.clip(
+                    jackknife(value, influence, settings.confidence), 0, 1
+                )
         elif (model, name) in ratios:
             value = ratios[model, name].value
             if replicates:
@@ -257,14 +301,20 @@ def summarize(
         measured.append((model, name, metric.name, n, value, low, high, users))
     values = pl.DataFrame(measured, schema=_MEASURED, orient="row")
     found = {(model, name): value for model, name, _, _, value, *_ in measured}
-    together = {f"{m.name}@{n}" for m in metrics if m.scope == "catalogue" for n in settings.ns}
-    users_of = [run.values.drop(together & {*run.values.columns}) for run in runs.values()]
+    together = {
+        f"{m.name}@{n}" for m in metrics if m.scope == "catalogue" for n in settings.ns
+    }
+    users_of = [
+        run.values.drop(together & {*run.values.columns}) for run in runs.values()
+    ]
     empty = pl.DataFrame(schema=_BINS)
     bins = [empty if run.residuals is None else run.residuals for run in runs.values()]
     return {
         "table": _table(runs, found, [name for *_, name in named_values]),
         "metrics": values,
-        "comparisons": _comparisons(list(runs), named_values, ratios, replicates, settings),
+        "comparisons": _comparisons(
+            list(runs), named_values, ratios, replicates, settings
+        ),
         "per_user": _labelled(runs, users_of),
         "residuals": _labelled(runs, bins),
     }
@@ -299,7 +349,11 @@ def _labelled(models: Iterable[str], frames: Iterable[pl.DataFrame]) -> pl.DataF
 def _ratio(values: pl.DataFrame, metric: Metric, name: str) -> Ratio | None:
     """Return the metric as a ratio of sums over users; None if it is not one or has no values."""
     column, ratings = ERRORS.get(name, (name, ""))
-    if metric.scope == "catalogue" or column not in values.columns or not values[column].count():
+    if (
+        metric.scope == "catalogue"
+        or column not in values.columns
+        or not values[column].count()
+    ):
         return None
     above = values[column].to_numpy().astype(np.float64)
     if metric.scope == "user":
@@ -329,13 +383,17 @@ def _comparisons(
         first, second = ratios[one, name], ratios[other, name]
         both = (first.below > 0) & (second.below > 0)
         differences.append(np.where(both, first.above - second.above, 0.0))
-    p_values = sign_flip(np.column_stack(differences), random_state=settings.random_state)
+    p_values = sign_flip(
+        np.column_stack(differences), random_state=settings.random_state
+    )
     rows = []
     for (metric, n, name, one, other), p_value in zip(tests, p_values, strict=True):
         difference = ratios[one, name].value - ratios[other, name].value
         sampled = replicates[one, name] - replicates[other, name]
         low, high = percentiles(sampled, settings.confidence)
-        rows.append((name, metric.name, n, one, other, difference, low, high, p_value, None))
+        rows.append(
+            (name, metric.name, n, one, other, difference, low, high, p_value, None)
+        )
     compared = pl.DataFrame(rows, schema=_COMPARED, orient="row")
     return pl.concat(
         part.with_columns(pl.Series("adjusted", holm(part["p_value"].to_numpy())))
@@ -375,7 +433,9 @@ def significantly_worse(found: Evaluation) -> set[tuple[str, str]]:
     for row in found.comparisons.filter(pl.col("adjusted") < level).to_dicts():
         best = best_model(found, row["metric"])
         if best in (row["model"], row["other"]):
-            worse.add((row["other"] if row["model"] == best else row["model"], row["metric"]))
+            worse.add(
+                (row["other"] if row["model"] == best else row["model"], row["metric"])
+            )
     return worse
 
 
@@ -385,7 +445,9 @@ def only(found: Evaluation, ns: Sequence[int]) -> Evaluation:
     others = [f"@{n}" for n in found.settings.ns if n not in ns]
 
     def without(frame: pl.DataFrame) -> pl.DataFrame:
-        return frame.select(c for c in frame.columns if f"@{c.partition('@')[2]}" not in others)
+        return frame.select(
+            c for c in frame.columns if f"@{c.partition('@')[2]}" not in others
+        )
 
     kept = pl.col("n").is_null() | pl.col("n").is_in(ns)
     return replace(
@@ -423,7 +485,9 @@ class Gate:
 
     def __str__(self) -> str:
         return (
-            f"{self.name} worse" if self.sign is None else f"{self.name} {self.sign} {self.bound:g}"
+            f"{self.name} worse"
+            if self.sign is None
+            else f"{self.name} {self.sign} {self.bound:g}"
         )
 
     @classmethod
@@ -448,8 +512,12 @@ class Gate:
         full = [each for each in names if each.partition("@")[0] == name]
         if name not in names and len(full) != 1:
             bare = {each.partition("@")[0]: each for each in names}
-            near = full or [bare[each] for each in close_matches(name.partition("@")[0], bare, 3)]
-            raise DataError(f"No value is named {name!r}; there are {', '.join(near or names)}.")
+            near = full or [
+                bare[each] for each in close_matches(name.partition("@")[0], bare, 3)
+            ]
+            raise DataError(
+                f"No value is named {name!r}; there are {', '.join(near or names)}."
+            )
         return cls(name if name in names else full[0], found["sign"], bound)
 
     def is_met(self, value: float) -> bool:
@@ -461,7 +529,9 @@ class Gate:
             If the condition has no bound.
         """
         if self.sign is None or self.bound is None:
-            raise DataError(f"The condition {str(self)!r} compares two models; it has no bound.")
+            raise DataError(
+                f"The condition {str(self)!r} compares two models; it has no bound."
+            )
         return bool(_SIGNS[self.sign](value, self.bound))
 
     def bounded(self, values: Mapping[str, float], model: str) -> Verdict:
@@ -477,7 +547,9 @@ class Gate:
                 f"The condition {str(self)!r} cannot be checked: {model} has no {self.name}."
             )
         value = values[self.name]
-        return Verdict(str(self), self.is_met(value), f"{self.name} of {model} is {value:.4g}")
+        return Verdict(
+            str(self), self.is_met(value), f"{self.name} of {model} is {value:.4g}"
+        )
 
     def verdicts(self, found: Evaluation, models: Sequence[str]) -> list[Verdict]:
         """Return the verdict for each of some models.
@@ -487,16 +559,22 @@ class Gate:
         """
         if self.sign is not None:
             of_models = found.metrics.filter(pl.col("metric") == self.name)
-            known = {row["model"]: {self.name: row["value"]} for row in of_models.to_dicts()}
+            known = {
+                row["model"]: {self.name: row["value"]} for row in of_models.to_dicts()
+            }
             return [self.bounded(known.get(model, {}), model) for model in models]
-        return [self._tested(found, str(found.table["model"][0]), model) for model in models]
+        return [
+            self._tested(found, str(found.table["model"][0]), model) for model in models
+        ]
 
     def _tested(self, found: Evaluation, before: str, model: str) -> Verdict:
         direction = found.measured[self.name.partition("@")[0]].direction
         if not direction:
             raise DataError(f"{self.name} has no direction; give a bound for it.")
         is_pair = (pl.col("model") == before) & (pl.col("other") == model)
-        rows = found.comparisons.filter((pl.col("metric") == self.name) & is_pair).to_dicts()
+        rows = found.comparisons.filter(
+            (pl.col("metric") == self.name) & is_pair
+        ).to_dicts()
         if not rows:
             raise DataError(
                 f"The condition {str(self)!r} cannot be checked: there is no test of {self.name} "

@@ -141,7 +141,9 @@ def shared_test(
             f"{name} was fitted to {np.sum(seen):,}, and lacks the user or item of {np.sum(new):,}"
             for name, (new, seen) in zip(trainings, masks, strict=True)
         )
-        raise DataError(f"None of {len(unknown):,} test ratings can be used: {'; '.join(found)}.")
+        raise DataError(
+            f"None of {len(unknown):,} test ratings can be used: {'; '.join(found)}."
+        )
     kept = test.take(~(unknown | known))
     splits = {
         label: Split(train, _aligned(kept, train.users, train.items), repeats=repeats)
@@ -154,7 +156,12 @@ def unknown_and_known(train: Ratings, test: Ratings) -> tuple[Mask, Mask]:
     """Mark test ratings of users or items without training ratings, and those that repeat one."""
     users = train.users.find(test.users.values)[test.user_index_of_nonzeros()]
     items = train.items.find(test.items.values)[test.indices]
-    there = (users >= 0) & (items >= 0) & has_ratings(train)[users] & has_items(train)[items]
+    there = (
+        (users >= 0)
+        & (items >= 0)
+        & has_ratings(train)[users]
+        & has_items(train)[items]
+    )
     return ~there, there & has_pairs(train, users * np.int64(train.n_items) + items)
 
 
@@ -177,7 +184,9 @@ def _features_of(features: Any, known: Ids, ids: Ids) -> Any:
 
     matrix = features.matrix
     none = sparse.csr_array((1, matrix.shape[1]), dtype=matrix.dtype)
-    rows = sparse.vstack([matrix, none], format="csr")[known.find(ids.values)]  # -1 is the last
+    rows = sparse.vstack([matrix, none], format="csr")[
+        known.find(ids.values)
+    ]  # -1 is the last
     return replace(features, matrix=rows)
 
 
@@ -187,7 +196,9 @@ def _like(train: Ratings) -> dict[str, Any]:
     return {"feedback": feedback, "implicit": train.implicit}
 
 
-def read_split(path: str | Path, read: Callable[..., Ratings] | None = None) -> Split | list[Split]:
+def read_split(
+    path: str | Path, read: Callable[..., Ratings] | None = None
+) -> Split | list[Split]:
     """Read the split in a folder, or its folds; `read` reads a file as `read_ratings` does.
 
     If another split takes its place meanwhile, that one is read.
@@ -255,7 +266,9 @@ def _pair(
         form = Formatter().parse(DESCRIPTIONS.get(manifest.method, ""))
         needed = [PARAMETERS_OF.get(name, name) for _, name, *_ in form if name]
         if not all(name in manifest.parameters for name in needed):
-            raise DataError(f"{folder / SPLIT_MANIFEST} is damaged: it lacks {', '.join(needed)}.")
+            raise DataError(
+                f"{folder / SPLIT_MANIFEST} is damaged: it lacks {', '.join(needed)}."
+            )
     names = ("method", "parameters") if manifest else ()
     described: dict[str, Any] = {name: getattr(manifest, name) for name in names}
     known = read(train)
@@ -263,7 +276,9 @@ def _pair(
     earlier = None if history is None else read(history, like=_like(known))
     if manifest is not None:
         repeats = manifest.repeats
-    split = split_from_pair(known, held_out, history=earlier, repeats=repeats, **described)
+    split = split_from_pair(
+        known, held_out, history=earlier, repeats=repeats, **described
+    )
     if manifest is not None and manifest.fingerprint != fingerprint(*split.parts):
         raise DataError(
             f"The files in {folder} are not those that its {SPLIT_MANIFEST} describes; make the "

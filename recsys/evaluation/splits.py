@@ -102,7 +102,11 @@ class Split:
     @property
     def parts(self) -> tuple[Ratings, ...]:
         """The training and the test ratings, and the history if there is one."""
-        return (self.train, self.test, *([] if self.history is None else [self.history]))
+        return (
+            self.train,
+            self.test,
+            *([] if self.history is None else [self.history]),
+        )
 
     @property
     def seen(self) -> Ratings:
@@ -168,7 +172,10 @@ class Split:
                     f"first {test.users.take(both[:1])[0]!r}; users that are folded in must be new."
                 )
         cut = self.parameters.get("cut")
-        for name, part, side in (("training", self.train, "older"), ("test", test, "newer")):
+        for name, part, side in (
+            ("training", self.train, "older"),
+            ("test", test, "newer"),
+        ):
             if cut is None:
                 break
             times = _timestamps(part, "a split by time")
@@ -186,8 +193,12 @@ class Split:
         """
         users, items = has_ratings(self.seen), has_items(self.train)
         train = restricted(self.train, has_ratings(self.train), items)
-        history = None if self.history is None else restricted(self.history, users, items)
-        return replace(self, train=train, test=restricted(self.test, users, items), history=history)
+        history = (
+            None if self.history is None else restricted(self.history, users, items)
+        )
+        return replace(
+            self, train=train, test=restricted(self.test, users, items), history=history
+        )
 
 
 def random_split(
@@ -208,7 +219,9 @@ def random_split(
     n = data.n_ratings
     order = _rng(random_state).permutation(n)
     held_out = _mask(n, order[: _n_test(n, test_fraction)])
-    return _split(data, held_out, "random", test_fraction=test_fraction, random_state=random_state)
+    return _split(
+        data, held_out, "random", test_fraction=test_fraction, random_state=random_state
+    )
 
 
 def per_user_split(
@@ -231,7 +244,11 @@ def per_user_split(
 
 
 def leave_last_split(
-    ratings: RatingsLike, k: int = 1, random_state: int = 0, *, repeats: Repeats = "drop"
+    ratings: RatingsLike,
+    k: int = 1,
+    random_state: int = 0,
+    *,
+    repeats: Repeats = "drop",
 ) -> Split:
     """Hold out the last k new items of each user by time, but never all.
 
@@ -275,7 +292,9 @@ def leave_last_split(
     return _split_events(data, held_out, "leave-last", parameters, repeats)
 
 
-def _order_of_events(ratings: Ratings, generator: np.random.Generator) -> NDArray[np.int64]:
+def _order_of_events(
+    ratings: Ratings, generator: np.random.Generator
+) -> NDArray[np.int64]:
     """Return the order of each user's events by time, with ties at random unless it is known."""
     log = ratings.log
     seconds = log.seconds
@@ -288,7 +307,10 @@ def _order_of_events(ratings: Ratings, generator: np.random.Generator) -> NDArra
 
 
 def _is_new_pair(
-    users: NDArray[np.int32], items: NDArray[np.int32], order: NDArray[np.int64], n_items: int
+    users: NDArray[np.int32],
+    items: NDArray[np.int32],
+    order: NDArray[np.int64],
+    n_items: int,
 ) -> Mask:
     """Mark the first event of each pair of user and item, for events in an order of time."""
     pairs = users[order] * np.int64(n_items) + items[order]
@@ -355,7 +377,11 @@ def time_split(
 
 
 def _split_events(
-    ratings: Ratings, held_out: Mask, method: str, parameters: dict[str, Any], repeats: Repeats
+    ratings: Ratings,
+    held_out: Mask,
+    method: str,
+    parameters: dict[str, Any],
+    repeats: Repeats,
 ) -> Split:
     """Return the split that holds out the marked events.
 
@@ -445,7 +471,13 @@ def held_out_users(
     counts = np.diff(data.indptr)
     if not 0 < test_fraction < 1:
         raise DataError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
-    held = _held(counts >= 2, "user_fraction", user_fraction, random_state, int((counts > 0).sum()))
+    held = _held(
+        counts >= 2,
+        "user_fraction",
+        user_fraction,
+        random_state,
+        int((counts > 0).sum()),
+    )
     every = np.ones(data.n_items, dtype=np.bool_)
     theirs = restricted(data, held, every)
     tested = _random_mask(theirs, test_fraction, random_state, at_least=1)
@@ -517,7 +549,11 @@ def held_out_cold_users(
 
 
 def _held(
-    eligible: Mask, name: str, fraction: float, random_state: int, n_rated: int | None = None
+    eligible: Mask,
+    name: str,
+    fraction: float,
+    random_state: int,
+    n_rated: int | None = None,
 ) -> Mask:
     """Draw a share of the eligible users or items, but not all with ratings."""
     places = np.flatnonzero(eligible)
@@ -605,7 +641,9 @@ def _place_in_row(ratings: Ratings, order: NDArray[np.int64]) -> NDArray[np.int6
 class Folds(Sequence[Split]):
     """The splits of `k_fold`, each made when it is accessed."""
 
-    def __init__(self, ratings: Ratings, tests: list[NDArray[np.int64]], random_state: int) -> None:
+    def __init__(
+        self, ratings: Ratings, tests: list[NDArray[np.int64]], random_state: int
+    ) -> None:
         self._ratings, self._tests, self._random_state = ratings, tests, random_state
 
     def __len__(self) -> int:
@@ -642,14 +680,18 @@ def k_fold(ratings: RatingsLike, folds: int = FOLDS, random_state: int = 0) -> F
     n = data.n_ratings
     check_whole("folds", folds, 2)
     if folds > n:
-        raise DataError(f"folds must be at most the number of ratings, {n:,}; got {folds}.")
+        raise DataError(
+            f"folds must be at most the number of ratings, {n:,}; got {folds}."
+        )
     order = _rng(random_state).permutation(n)
     return Folds(data, np.array_split(order, folds), random_state)
 
 
 def pair_keys(ratings: Ratings) -> NDArray[np.int64]:
     """Return an increasing integer key for each rated pair of user and item, shape (nnz,)."""
-    return ratings.user_index_of_nonzeros() * np.int64(ratings.n_items) + ratings.indices
+    return (
+        ratings.user_index_of_nonzeros() * np.int64(ratings.n_items) + ratings.indices
+    )
 
 
 def has_pairs(ratings: Ratings, keys: NDArray[np.int64]) -> Mask:

@@ -42,7 +42,11 @@ class Ratio:
     def value(self) -> float:
         """Value of the metric; NaN if no user has it."""
         total = float(self.below.sum())
-        return float(self.of(self.above.sum(keepdims=True) / total)[0]) if total else float("nan")
+        return (
+            float(self.of(self.above.sum(keepdims=True) / total)[0])
+            if total
+            else float("nan")
+        )
 
     def of(self, ratios: Doubles) -> Doubles:
         """Return the transformed ratios."""
@@ -56,7 +60,9 @@ def bootstrap(ratios: list[Ratio], resamples: int, random_state: int = 0) -> Dou
     """
     n_users = len(ratios[0].above)
     above = np.column_stack([ratio.above for ratio in ratios])
-    below, place = np.unique([ratio.below for ratio in ratios], axis=0, return_inverse=True)
+    below, place = np.unique(
+        [ratio.below for ratio in ratios], axis=0, return_inverse=True
+    )
     rng = np.random.default_rng(random_state)
     found = np.empty((resamples, len(ratios)))
     step = max(1, _BLOCK // n_users)
@@ -67,7 +73,9 @@ def bootstrap(ratios: list[Ratio], resamples: int, random_state: int = 0) -> Dou
         weights = counts.reshape(n, n_users).astype(np.float64)
         totals = (weights @ below.T)[:, place.ravel()]
         nothing = np.full(totals.shape, np.nan)
-        found[start : start + n] = np.divide(weights @ above, totals, out=nothing, where=totals > 0)
+        found[start : start + n] = np.divide(
+            weights @ above, totals, out=nothing, where=totals > 0
+        )
     return np.column_stack([ratio.of(found[:, j]) for j, ratio in enumerate(ratios)])
 
 
@@ -77,7 +85,9 @@ def percentiles(replicates: Doubles, confidence: float) -> Doubles:
     return np.asarray(np.nanpercentile(replicates, [tail, 100 - tail], axis=0))
 
 
-def jackknife(value: float, influence: Doubles, confidence: float) -> tuple[float, float]:
+def jackknife(
+    value: float, influence: Doubles, confidence: float
+) -> tuple[float, float]:
     """Return the interval of a metric from its changes when each user is left out.
 
     ``value -+ z se``, with ``se^2 = (n - 1) / n sum (d_u - mean d)^2``, where the influence d_u,
@@ -91,7 +101,9 @@ def jackknife(value: float, influence: Doubles, confidence: float) -> tuple[floa
     return value - half, value + half
 
 
-def sign_flip(differences: Doubles, flips: int = FLIPS, random_state: int = 0) -> Doubles:
+def sign_flip(
+    differences: Doubles, flips: int = FLIPS, random_state: int = 0
+) -> Doubles:
     """Return the two-sided p value of each column of differences of two models, paired by user.
 
     The p value is ``(1 + number of flips with |sum +-d| >= |sum d|) / (1 + flips)``. This is the
@@ -129,7 +141,10 @@ def sign_flip(differences: Doubles, flips: int = FLIPS, random_state: int = 0) -
 
 
 def shuffled_groups(
-    ratios: list[Ratio], second: NDArray[np.bool_], shuffles: int = FLIPS, random_state: int = 0
+    ratios: list[Ratio],
+    second: NDArray[np.bool_],
+    shuffles: int = FLIPS,
+    random_state: int = 0,
 ) -> Doubles:
     """Return the two-sided p value of the difference of each metric between two groups of users.
 
@@ -160,7 +175,9 @@ def shuffled_groups(
     reached = np.zeros(len(ratios), dtype=np.int64)
     step = max(1, _BLOCK // n_users)
     for start in range(0, shuffles, step):
-        drawn = rng.random((min(step, shuffles - start), n_users), dtype=np.float32) < share
+        drawn = (
+            rng.random((min(step, shuffles - start), n_users), dtype=np.float32) < share
+        )
         found = np.abs(difference(drawn.astype(np.float64)))
         reached += np.count_nonzero(~(found < observed * (1 - _ROUNDING)), axis=0)
     return np.asarray((1 + reached) / (1 + shuffles))

@@ -19,7 +19,12 @@ import polars as pl
 from recsys.atomic import exclusive
 from recsys.data.ratings import Ratings, has_ratings
 from recsys.errors import DataError, check_choice
-from recsys.evaluation.experiment import RankingTask, check_folding, measure_lists, with_history
+from recsys.evaluation.experiment import (
+    RankingTask,
+    check_folding,
+    measure_lists,
+    with_history,
+)
 from recsys.evaluation.metrics import METRICS, mae, rmse
 from recsys.evaluation.splits import RatingsLike, Split, default_split
 from recsys.messages import counted
@@ -34,7 +39,9 @@ if TYPE_CHECKING:
     from optuna.storages.journal import JournalFileOpenLock
 
 RATING_METRICS = ("rmse", "mae")
-RANKING_METRICS = tuple(metric.name for metric in METRICS.values() if metric.direction > 0)
+RANKING_METRICS = tuple(
+    metric.name for metric in METRICS.values() if metric.direction > 0
+)
 
 _MOST_USERS = 500  # maximum number of users for ranking metrics during a fit
 _COMPARED_WITH = 5  # number of complete trials before pruning begins
@@ -86,7 +93,10 @@ class Tuning:
         )
 
     def _repr_html_(self) -> str:
-        rows = [{"trial": t.number, self.metric: t.value, **t.parameters} for t in self.trials]
+        rows = [
+            {"trial": t.number, self.metric: t.value, **t.parameters}
+            for t in self.trials
+        ]
         table = pl.DataFrame(rows, infer_schema_length=None)._repr_html_()
         return f"<p>{escape(repr(self)[1:-1])}</p>{table}"
 
@@ -202,7 +212,9 @@ def tune(
         from recsys.data.encoder import with_usual_features  # slow to import
 
         data = with_usual_features(data, features, unrated=False)
-    hold_out = validation or (lambda held: default_split(held, test_fraction, random_state))
+    hold_out = validation or (
+        lambda held: default_split(held, test_fraction, random_state)
+    )
     whole = hold_out(data)
     whole.check()
     split = whole.without_new()
@@ -214,10 +226,16 @@ def tune(
         )
     check_folding(make_model(model, **fixed), split)
     settings = {"random_state": random_state, "threads": threads}
-    common = {each.name: settings[each.name] for each in parameters(model) if each.name in settings}
+    common = {
+        each.name: settings[each.name]
+        for each in parameters(model)
+        if each.name in settings
+    }
     common |= fixed
     sample = _sample_users(split, random_state)
-    task = _Objective(model, metric, searched, fixed, common, split, sample, relevant_from)
+    task = _Objective(
+        model, metric, searched, fixed, common, split, sample, relevant_from
+    )
     mark = fingerprint(data)
     kept = _open_study(study, task.identity(mark, random_state), task)
     _search(kept, task, sampler, trials, timeout, random_state, on_trial, on_step)
@@ -234,7 +252,9 @@ def _metric_of(model: str, data: Ratings, metric: str | None) -> str:
         metric = "rmse" if predicts and not data.implicit else "ndcg@10"
     check_metric_name(metric)
     if metric in RATING_METRICS and data.implicit:
-        raise DataError(f"The data have no ratings, so {metric} is undefined; tune by ndcg@10.")
+        raise DataError(
+            f"The data have no ratings, so {metric} is undefined; tune by ndcg@10."
+        )
     if metric in RATING_METRICS and not predicts:
         raise DataError(
             f"The {model} model predicts no ratings, so it has no {metric}; tune it by ndcg@10."
@@ -266,7 +286,9 @@ class _Objective:
     def identity(self, mark: str, random_state: int) -> dict[str, Any]:
         """Return the arguments that identify a study, as JSON values."""
         known = self.split.parameters.items()
-        held_out = {name: value for name, value in known if name not in ("random_state", "cut")}
+        held_out = {
+            name: value for name, value in known if name not in ("random_state", "cut")
+        }
         arguments = {
             "training data": mark,
             "model": self.model,
@@ -288,14 +310,19 @@ class _Objective:
         values: dict[str, float | None] = {}
         for name, each in self.ranges.items():
             if each.integer:
-                found: float = trial.suggest_int(name, int(each.low), int(each.high), log=each.log)
+                found: float = trial.suggest_int(
+                    name, int(each.low), int(each.high), log=each.log
+                )
             else:
                 found = trial.suggest_float(name, each.low, each.high, log=each.log)
             values[name] = each.rounded(found)
         return values
 
     def run(
-        self, trial: optuna.Trial, deadline: float, on_step: Callable[[Step], None] | None
+        self,
+        trial: optuna.Trial,
+        deadline: float,
+        on_step: Callable[[Step], None] | None,
     ) -> float:
         """Fit and measure one trial."""
         import optuna
@@ -313,8 +340,14 @@ class _Objective:
             if step.validation_rmse is not None:
                 curve.append(step.validation_rmse)
                 trial.report(curve[-1], step.step)
-            elif model._scores_between_sweeps and step.step > 1 and not step.step & (step.step - 1):
-                trial.report(self._value(model, self.sample), step.step)  # step 2, 4, 8, ...
+            elif (
+                model._scores_between_sweeps
+                and step.step > 1
+                and not step.step & (step.step - 1)
+            ):
+                trial.report(
+                    self._value(model, self.sample), step.step
+                )  # step 2, 4, 8, ...
             else:
                 return
             if time.monotonic() > deadline:
@@ -324,7 +357,11 @@ class _Objective:
 
         try:
             # The fit accepts validation ratings of training users only.
-            given = self.split.test if self.minimize and self.split.history is None else None
+            given = (
+                self.split.test
+                if self.minimize and self.split.history is None
+                else None
+            )
             model.fit(self.split.train, on_step=each, validation=given)
             value = self._value(model, self.split)
             if not math.isfinite(value):
@@ -338,7 +375,12 @@ class _Objective:
             raise optuna.TrialPruned from error
         finally:
             trial.set_user_attr("seconds", round(time.perf_counter() - start, 3))
-        if curve and self.split.history is None and self.minimize and model._keeps_best_sweep:
+        if (
+            curve
+            and self.split.history is None
+            and self.minimize
+            and model._keeps_best_sweep
+        ):
             trial.set_user_attr("iterations", int(np.argmin(curve)) + 1)
         return value
 
@@ -351,14 +393,18 @@ class _Objective:
             predicted = np.clip(predicted, *split.train.grade_range())
             return (rmse if kind == "rmse" else mae)(predicted, test.values)
         task = RankingTask.of(split, int(n), self.relevant_from)
-        values, _ = measure_lists(task.recommend(served), task, [int(n)], [METRICS[kind]])
+        values, _ = measure_lists(
+            task.recommend(served), task, [int(n)], [METRICS[kind]]
+        )
         return float(np.mean(values[self.metric]))
 
     def finished(self, study: optuna.Study) -> list[Trial]:
         """Return the complete and the pruned trials in order."""
         from optuna.trial import TrialState
 
-        done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+        done = study.get_trials(
+            deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)
+        )
         return [
             Trial(
                 number,
@@ -403,7 +449,9 @@ def _search(
         seed = int(np.random.default_rng([random_state, number]).integers(2**32))
         if not number:
             study.enqueue_trial({}, user_attrs={"is_default": True})
-        elif sampler == "grid":  # optuna's GridSampler would not repeat an interrupted trial
+        elif (
+            sampler == "grid"
+        ):  # optuna's GridSampler would not repeat an interrupted trial
             tried = {tuple(trial.parameters.values()) for trial in done}
             point = next((cells[i] for i in order if cells[i] not in tried), None)
             if point is None:
@@ -415,7 +463,9 @@ def _search(
             study.sampler = optuna.samplers.RandomSampler(seed=seed)
         report = None if on_step is None else partial(on_step, number)
         try:
-            study.optimize(partial(task.run, deadline=until, on_step=report), n_trials=1)
+            study.optimize(
+                partial(task.run, deadline=until, on_step=report), n_trials=1
+            )
         except _OutOfTimeError:
             return
         if on_trial is not None:
@@ -432,7 +482,9 @@ def _open_study(
     from optuna.trial import TrialState
 
     damaged = DataError(f"{path} is damaged or not a study; choose another file.")
-    direction: Literal["minimize", "maximize"] = "minimize" if task.minimize else "maximize"
+    direction: Literal["minimize", "maximize"] = (
+        "minimize" if task.minimize else "maximize"
+    )
     pruner = optuna.pruners.MedianPruner(n_startup_trials=_COMPARED_WITH)
     new = partial(optuna.create_study, pruner=pruner, direction=direction)
     if path is None:
@@ -442,20 +494,30 @@ def _open_study(
         raise DataError(f"Cannot write {path}: there is no directory {path.parent}.")
     if path.exists():
         if not path.is_file():
-            raise DataError(f"{path} is not a file; a study is a file, such as als.study.")
-        with path.open("r+b") as file:  # drop an incomplete last line, left by a killed process
+            raise DataError(
+                f"{path} is not a file; a study is a file, such as als.study."
+            )
+        with path.open(
+            "r+b"
+        ) as file:  # drop an incomplete last line, left by a killed process
             text = file.read()
             if text.lstrip()[:1] not in (b"{", b""):
                 raise damaged
             file.truncate(text.rfind(b"\n") + 1)
     try:
-        storage = optuna.storages.JournalStorage(JournalFileBackend(str(path), _lock_of(path)))
+        storage = optuna.storages.JournalStorage(
+            JournalFileBackend(str(path), _lock_of(path))
+        )
         study = new(storage=storage, study_name="recsys", load_if_exists=True)
         if not (done := task.finished(study)) and "identity" not in study.user_attrs:
             study.set_user_attr("identity", identity)
         known = dict(study.user_attrs["identity"])
-        different = [name for name, value in identity.items() if known.get(name) != value]
-        if not different and any(set(trial.parameters) != set(task.ranges) for trial in done):
+        different = [
+            name for name, value in identity.items() if known.get(name) != value
+        ]
+        if not different and any(
+            set(trial.parameters) != set(task.ranges) for trial in done
+        ):
             raise damaged
         interrupted = study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING))
     except (OSError, DataError):
@@ -494,28 +556,38 @@ def _search_space(
     """Return the ranges of the parameters to tune, after checks of the given ranges."""
     known = {each.name: each for each in parameters(model)}
     others = "random_state", "threads"
-    numbers = [n for n, each in known.items() if each.type in (int, float) and n not in others]
+    numbers = [
+        n for n, each in known.items() if each.type in (int, float) and n not in others
+    ]
     for name, given in ranges.items():
         if name in fixed:
-            raise DataError(f"{name} cannot be both fixed and tuned; leave out one of them.")
+            raise DataError(
+                f"{name} cannot be both fixed and tuned; leave out one of them."
+            )
         if name not in numbers:
             listed = ", ".join(numbers) or "none"
             raise DataError(
                 f"The {model} model has no numeric parameter {name!r} to tune; it has {listed}."
             )
         if not isinstance(given, Range):
-            raise DataError(f"The range of {name} must be a Range(low, high); got {given!r}.")
+            raise DataError(
+                f"The range of {name} must be a Range(low, high); got {given!r}."
+            )
         if known[name].type is int and not given.integer:
             ends = f"{given.low} to {given.high}"
             raise DataError(f"The range of {name} must have integer ends; got {ends}.")
     own = {name: each.range for name, each in known.items() if each.range is not None}
     if metric in RATING_METRICS:
         own.pop("popularity", None)  # affects rankings only
-    searched = {name: each for name, each in (own | dict(ranges)).items() if name not in fixed}
+    searched = {
+        name: each for name, each in (own | dict(ranges)).items() if name not in fixed
+    }
     if not searched:
         raise DataError(f"The {model} model has no parameter left to tune.")
     for end in ("low", "high"):  # raises if an end is invalid
-        make_model(model, **fixed, **{name: getattr(r, end) for name, r in searched.items()})
+        make_model(
+            model, **fixed, **{name: getattr(r, end) for name, r in searched.items()}
+        )
     return searched
 
 

@@ -41,9 +41,15 @@ class Postings(NamedTuple):
     @classmethod
     def empty(cls, n_terms: int) -> Self:
         """Return postings without documents."""
-        return cls(np.zeros(n_terms + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+        return cls(
+            np.zeros(n_terms + 1, np.int64),
+            np.zeros(0, np.int32),
+            np.zeros(0, np.float32),
+        )
 
-    def add(self, terms: Indices, factors: Floats, saturation: Floats, out: Floats) -> None:
+    def add(
+        self, terms: Indices, factors: Floats, saturation: Floats, out: Floats
+    ) -> None:
         """Add the weights of terms, each times its factor, to scores of the documents."""
         lengths = self.indptr[terms + 1] - self.indptr[terms]
         indptr = np.append(0, np.cumsum(lengths))
@@ -56,7 +62,9 @@ class Postings(NamedTuple):
         rows = np.arange(len(terms))
         sum_rows((indptr, documents, weights), rows, factors, len(out), out=out)
 
-    def weights_in(self, document: int, terms: Indices, saturation: Floats) -> NDArray[np.float64]:
+    def weights_in(
+        self, document: int, terms: Indices, saturation: Floats
+    ) -> NDArray[np.float64]:
         """Return the weight of each term in one document."""
         counts = np.zeros(len(terms), np.float32)
         for number, term in enumerate(terms.tolist()):
@@ -81,7 +89,9 @@ def _weights(counts: Floats, saturation: Floats) -> Floats:
 def document_lengths(counts: Any) -> NDArray[np.floating[Any]]:
     """Return the sum of each row of a csr_array of counts."""
     lengths = np.add.reduceat(np.append(counts.data, 0), counts.indptr[:-1])
-    return np.where(np.diff(counts.indptr) > 0, lengths, 0).astype(counts.dtype, copy=False)
+    return np.where(np.diff(counts.indptr) > 0, lengths, 0).astype(
+        counts.dtype, copy=False
+    )
 
 
 def saturation(lengths: NDArray[np.floating[Any]], mean_length: float) -> Floats:

@@ -68,7 +68,9 @@ class Collection:
     def postings(self) -> Postings:
         """The documents of each term."""
         if "postings_indptr" in self.stored:
-            return Postings(*(self.stored[f"postings_{name}"] for name in Postings._fields))
+            return Postings(
+                *(self.stored[f"postings_{name}"] for name in Postings._fields)
+            )
         if self.has_counts:
             return Postings.from_counts(self.counts)
         return Postings.empty(self.counts.shape[1])
@@ -158,6 +160,10 @@ def _joined(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
     """Concatenate tables of documents; ids of mixed types become strings."""
     tables = [first, second]
     if first.schema["document"] != second.schema["document"]:
-        tables = [table.with_columns(pl.col("document").cast(pl.String)) for table in tables]
-    names = [name for name in _COLUMNS if name in first.columns or name in second.columns]
+        tables = [
+            table.with_columns(pl.col("document").cast(pl.String)) for table in tables
+        ]
+    names = [
+        name for name in _COLUMNS if name in first.columns or name in second.columns
+    ]
     return pl.concat(tables, how="diagonal").select(names)

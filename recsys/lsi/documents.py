@@ -51,8 +51,14 @@ class Texts:
                     f"{len(ids)} ids, {len(titles)} titles and {len(texts)} texts."
                 )
             first = len(self._names)
-            bodies = [plain_text(checked_text(text, first + i)) for i, text in enumerate(texts)]
-            titles = [plain_text(title) if isinstance(title, str) else title for title in titles]
+            bodies = [
+                plain_text(checked_text(text, first + i))
+                for i, text in enumerate(texts)
+            ]
+            titles = [
+                plain_text(title) if isinstance(title, str) else title
+                for title in titles
+            ]
             self._names += zip(ids, titles, map(_snippet, bodies), strict=True)
             yield list(map(_with_title, titles, bodies))
 
@@ -151,7 +157,9 @@ def _problem(documents: Any) -> str | None:
     """Return why documents are neither texts nor a matrix, if their type shows it."""
     if isinstance(documents, str | bytes):
         return "one text."
-    if isinstance(documents, Mapping) and not hasattr(documents, "shape"):  # not a dok_matrix
+    if isinstance(documents, Mapping) and not hasattr(
+        documents, "shape"
+    ):  # not a dok_matrix
         return "a mapping. Give its values, and its keys as ids."
     if _is_table(documents):
         return "a frame with columns that are not numbers. Give its column of texts."
@@ -169,7 +177,9 @@ def _is_table(documents: Any) -> bool:
     return any(getattr(dtype, "kind", "O") not in "biuf" for dtype in documents.dtypes)
 
 
-def _documents(texts: Iterable[str], labels: Labels, first_id: int) -> Iterator[Document]:
+def _documents(
+    texts: Iterable[str], labels: Labels, first_id: int
+) -> Iterator[Document]:
     ids, titles = labels
     # Too few labels are completed here, and are an error once all texts are counted.
     all_ids = count(first_id) if ids is None else chain(ids, repeat(None))
@@ -182,7 +192,11 @@ def _documents(texts: Iterable[str], labels: Labels, first_id: int) -> Iterator[
 
 
 def learned_counts(
-    encoder: Encoder, documents: Any, labels: Labels, vocabulary: IdsLike | None, matrix: Matrix
+    encoder: Encoder,
+    documents: Any,
+    labels: Labels,
+    vocabulary: IdsLike | None,
+    matrix: Matrix,
 ) -> tuple[pl.DataFrame, Any]:
     """Return the names and counts of documents; the encoder learns the terms.
 
@@ -194,7 +208,9 @@ def learned_counts(
     batches = text_batches(documents, labels)
     if batches is not None:
         if vocabulary is not None:
-            raise DataError("vocabulary is for matrices; the terms of texts are their words.")
+            raise DataError(
+                "vocabulary is for matrices; the terms of texts are their words."
+            )
         texts = Texts(batches)
         counts = encoder.read(texts)
         return texts.table, counts
@@ -230,7 +246,9 @@ def further_counts(
     return texts.table, counts, unknown
 
 
-def as_queries(encoder: Encoder, queries: Any, matrix: Matrix, *, in_columns: bool) -> Queries:
+def as_queries(
+    encoder: Encoder, queries: Any, matrix: Matrix, *, in_columns: bool
+) -> Queries:
     """Return queries as terms with counts and weights.
 
     With `in_columns`, the queries of a matrix are its columns.
@@ -249,7 +267,9 @@ def as_queries(encoder: Encoder, queries: Any, matrix: Matrix, *, in_columns: bo
     n_axes = np.ndim(queries)
     if n_axes == 0:
         kind = type(queries).__name__
-        raise DataError(f"A query must be a text, several texts, or rows of counts; got {kind}.")
+        raise DataError(
+            f"A query must be a text, several texts, or rows of counts; got {kind}."
+        )
     if n_axes > 1:
         return encoder.queries_of(matrix(queries), False)
     if not len(queries):

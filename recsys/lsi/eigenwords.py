@@ -88,7 +88,10 @@ class Eigenwords:
         token_pattern: str = TOKEN_PATTERN,
         random_state: RandomStateLike = 0,
     ) -> None:
-        for name, choice, choices in (("sides", sides, _SIDES), ("scaling", scaling, _SCALINGS)):
+        for name, choice, choices in (
+            ("sides", sides, _SIDES),
+            ("scaling", scaling, _SCALINGS),
+        ):
             check_choice(name, choice, choices)
         for name, value in (("window", window), ("min_count", min_count)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -127,7 +130,9 @@ class Eigenwords:
             raise DataError("Eigenwords need texts; got a matrix.")
         words, ends, terms = self._words(Texts(batches))
         if not len(terms):
-            raise DataError(f"No word occurs at least min_count={self.min_count} times.")
+            raise DataError(
+                f"No word occurs at least min_count={self.min_count} times."
+            )
         self.counts_ = word_contexts(words, ends, len(terms), self.window, self.sides)
         if not self.counts_.nnz:
             raise DataError("No word has another word in its window.")
@@ -135,7 +140,9 @@ class Eigenwords:
         k = self.n_components
         if isinstance(k, int) and not isinstance(k, bool):
             k = min(k, *scaled.shape)
-        space = decompose(scaled.T.tocsr(), k, self.random_state)  # words as columns, U as rows
+        space = decompose(
+            scaled.T.tocsr(), k, self.random_state
+        )  # words as columns, U as rows
         self.singular_values_ = space.singular_values
         scale = np.sqrt(space.singular_values)[:, None]
         self.vectors_ = np.ascontiguousarray((space.components * scale).T)
@@ -152,7 +159,9 @@ class Eigenwords:
             Before `fit`.
         """
         if self._terms is None:
-            raise NotFittedError("The eigenwords are not fitted yet; call fit(texts) first.")
+            raise NotFittedError(
+                "The eigenwords are not fitted yet; call fit(texts) first."
+            )
         return self._terms
 
     def nearest(self, words: IdsLike | str, n: int = 10) -> pl.DataFrame:
@@ -217,7 +226,9 @@ class Eigenwords:
         items, scores = top.items[kept][:n], top.scores[kept][:n]
         ranks = np.arange(1, len(items) + 1, dtype=np.int32)
         names = self.terms_.values.gather(items).alias("word")
-        return pl.DataFrame([names, pl.Series("rank", ranks), pl.Series("score", scores)])
+        return pl.DataFrame(
+            [names, pl.Series("rank", ranks), pl.Series("score", scores)]
+        )
 
     def _words(
         self, batches: Iterable[Sequence[str]]
@@ -230,7 +241,9 @@ class Eigenwords:
         for texts in batches:
             for text in texts:
                 words = self._tokenize(text)
-                found = [places.setdefault(w, len(places)) for w in words if w not in stop]
+                found = [
+                    places.setdefault(w, len(places)) for w in words if w not in stop
+                ]
                 numbers.append(np.array(found, dtype=np.int64))
                 lengths.append(len(found))
         running = np.concatenate(numbers)
@@ -245,7 +258,11 @@ class Eigenwords:
 
 
 def word_contexts(
-    words: NDArray[np.int64], ends: NDArray[np.int64], n_words: int, window: int, sides: str
+    words: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    n_words: int,
+    window: int,
+    sides: str,
 ) -> Any:
     """Count how often each word has each other word at each place of a window.
 
@@ -263,7 +280,9 @@ def word_contexts(
         column = words[right][both] + (n_words * number if sides == "apart" else 0)
         width = n_words * (len(places) if sides == "apart" else 1)
         ones = np.ones(int(both.sum()), dtype=np.float32)
-        part = sparse.coo_array((ones, (words[left][both], column)), shape=(n_words, width))
+        part = sparse.coo_array(
+            (ones, (words[left][both], column)), shape=(n_words, width)
+        )
         total = part.tocsr() if total is None else total + part.tocsr()
     return total
 

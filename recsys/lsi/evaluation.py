@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from recsys.errors import DataError
 from recsys.evaluation.metrics import METRICS
-from recsys.evaluation.results import Evaluation, Measurement, Settings, SplitInfo, summarize
+from recsys.evaluation.results import (
+    Evaluation,
+    Measurement,
+    Settings,
+    SplitInfo,
+    summarize,
+)
 from recsys.lsi.search import METHODS
 from recsys.messages import counted
 from recsys.readers.collections import Judgements, places_of
@@ -54,7 +60,9 @@ def _judged(
     if not len(rows):
         raise DataError("The judgements have no relevant document.")
     every = judgements.frame
-    queries, of_queries = places_of(rows["query"], labels, judged=every["query"], in_order=True)
+    queries, of_queries = places_of(
+        rows["query"], labels, judged=every["query"], in_order=True
+    )
     documents, of_documents = places_of(rows["document"], ids, judged=every["document"])
     if not ((queries >= 0) & (documents >= 0)).any():
         raise DataError(
@@ -72,7 +80,9 @@ def _judged(
         missing = counted(n_missing, "relevant document")
         remarks.append(f"{missing} outside of the index, counted as not found")
     chosen = np.unique(queries[queries >= 0])
-    remarks.append(f"{len(chosen):,} of {len(labels):,} queries have relevant documents")
+    remarks.append(
+        f"{len(chosen):,} of {len(labels):,} queries have relevant documents"
+    )
     relevant = []
     n_relevant = []
     for query in chosen:
@@ -111,7 +121,9 @@ def evaluate_search(
     counts |= {"documents": len(lsi.documents_), "test_ratings": n_judged}
     counts |= {"users_evaluated": len(judged.labels)}
     measured = (_MAP, *(METRICS[kind] for kind in _KINDS[1:]))
-    settings = Settings(_NS, None, None, "keep", resamples=1000, confidence=0.95, random_state=0)
+    settings = Settings(
+        _NS, None, None, "keep", resamples=1000, confidence=0.95, random_state=0
+    )
     runs = {method: _measure(lsi, judged, method) for method in methods}
     frames: dict[str, Any] = {**summarize(runs, measured, settings)}
     found = Evaluation(
@@ -124,7 +136,9 @@ def evaluate_search(
         fingerprint="",
     )
     kept = pl.col("metric").is_in(_SHOWN)
-    others = [f"{kind}@{n}" for kind in _KINDS for n in _NS if f"{kind}@{n}" not in _SHOWN]
+    others = [
+        f"{kind}@{n}" for kind in _KINDS for n in _NS if f"{kind}@{n}" not in _SHOWN
+    ]
     table = found.table.select("model", *_SHOWN, "recommend_seconds", "users")
     return replace(
         found,
@@ -137,7 +151,9 @@ def evaluate_search(
 
 def _measure(lsi: Index, judged: Judged, method: str) -> Measurement:
     """Search for all queries, and measure each."""
-    lsi.query(judged.texts, 1, method=method)  # exclude from the time what a first search reads
+    lsi.query(
+        judged.texts, 1, method=method
+    )  # exclude from the time what a first search reads
     start = time.perf_counter()
     numbers = [*range(len(judged.texts))]
     found = lsi.query(judged.texts, _DEPTH, method=method, labels=numbers)
@@ -158,7 +174,9 @@ def _measure(lsi: Index, judged: Judged, method: str) -> Measurement:
         for n in _NS:
             given: Mapping[str, Any] = {"hits": hits[:, :n], "n_relevant": n_relevant}
             metric = METRICS[kind]
-            columns[f"{kind}@{n}"] = metric.function(*(given[name] for name in metric.needs))
+            columns[f"{kind}@{n}"] = metric.function(
+                *(given[name] for name in metric.needs)
+            )
         if kind == "map":  # of all relevant documents, not of at most n
             columns[f"map@{_DEPTH}"] *= np.minimum(_DEPTH, n_relevant) / n_relevant
     return Measurement(pl.DataFrame(columns), {}, None, (), 0.0, seconds)

@@ -47,7 +47,11 @@ _DOCUMENT_ARRAYS = {
     "postings_counts": ("postings",),
 }
 _ARRAYS = _SPACE_ARRAYS | _DOCUMENT_ARRAYS
-_INTEGERS = ("_indices", "_indptr", "_documents")  # suffixes of names of arrays of integers
+_INTEGERS = (
+    "_indices",
+    "_indptr",
+    "_documents",
+)  # suffixes of names of arrays of integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,9 @@ def _loaded_index(directory: SavedDirectory, verify: bool) -> SavedIndex:
     if documents.columns[:1] != ["document"]:
         raise DamageError(f"{MANIFEST} does not name the columns of documents")
     if terms.columns != ["term"] or stop_words.columns != ["word"]:
-        raise DamageError(f"{MANIFEST} does not name the columns of terms and stop_words")
+        raise DamageError(
+            f"{MANIFEST} does not name the columns of terms and stop_words"
+        )
     _check_arrays(arrays, len(documents), len(terms), is_verified)
     return SavedIndex(
         manifest.parameters,
@@ -121,7 +127,10 @@ def _loaded_index(directory: SavedDirectory, verify: bool) -> SavedIndex:
 
 
 def _check_arrays(
-    arrays: Mapping[str, NDArray[Any]], n_documents: int, n_terms: int, is_verified: bool
+    arrays: Mapping[str, NDArray[Any]],
+    n_documents: int,
+    n_terms: int,
+    is_verified: bool,
 ) -> None:
     """Check types and shapes of arrays, so that no file makes a kernel leave its arrays."""
     k = arrays["singular_values"].size
@@ -144,6 +153,8 @@ def _check_arrays(
             raise DamageError(f"{name} must have shape {shape}, not {array.shape}")
         if is_verified and not np.isfinite(array).all():
             raise DamageError(f"{name} has values that are not finite")
-    check_rows("counts_indptr", arrays["counts_indptr"], arrays["counts_indices"], n_terms)
+    check_rows(
+        "counts_indptr", arrays["counts_indptr"], arrays["counts_indices"], n_terms
+    )
     postings = arrays["postings_indptr"], arrays["postings_documents"]
     check_rows("postings_indptr", *postings, n_documents)

@@ -112,7 +112,9 @@ class Index:
         arrays = saved.arrays
         try:
             index = cls(**saved.parameters)
-            encoder = WordEncoder(index.weighting, index.min_df, token_pattern=index.token_pattern)
+            encoder = WordEncoder(
+                index.weighting, index.min_df, token_pattern=index.token_pattern
+            )
             language = saved.training["language"]
             check_language(language)
             encoder.language = Language(language, frozenset(saved.stop_words))
@@ -122,7 +124,9 @@ class Index:
             )
         except (TypeError, ValueError) as error:
             reason = str(error).rstrip(".")
-            raise ModelFileError(f"The saved index {path} is damaged: {reason}.") from None
+            raise ModelFileError(
+                f"The saved index {path} is damaged: {reason}."
+            ) from None
         encoder.weighting = Weighting(index.weighting, arrays["term_weights"], POWER)
         index._encoder = encoder
         index._set_space(Space(arrays["components"], arrays["singular_values"]))
@@ -186,7 +190,9 @@ class Index:
         checked.check(self.terms_)
         rows, ranking = self._rankings(checked, n, method)
         ids, *others = self.documents_.columns_of(ranking.documents)
-        ranks = (np.arange(1, len(rows) + 1) - np.searchsorted(rows, rows)).astype(np.int32)
+        ranks = (np.arange(1, len(rows) + 1) - np.searchsorted(rows, rows)).astype(
+            np.int32
+        )
         columns = [ids, pl.Series("rank", ranks), pl.Series("score", ranking.scores)]
         if parts:
             columns.append(pl.Series("words", ranking.words))
@@ -198,7 +204,9 @@ class Index:
         names = pl.Series("query", list(checked.labels if labels is None else labels))
         return frame.select(names.gather(rows), pl.all())
 
-    def _matched(self, queries: Queries, rows: Indices, documents: Indices) -> pl.Series:
+    def _matched(
+        self, queries: Queries, rows: Indices, documents: Indices
+    ) -> pl.Series:
         """Return the terms of queries that documents contain, joined by commas."""
         matched = []
         for row, document in zip(rows.tolist(), documents.tolist(), strict=True):
@@ -251,7 +259,9 @@ class Index:
             return _sorted(pl.DataFrame([terms, pl.Series("contribution", bm25)]))
         cosines, through = self._cosine_shares(directed, row)
         if method == "lsi":
-            return _sorted(pl.DataFrame([terms, pl.Series("contribution", cosines), through]))
+            return _sorted(
+                pl.DataFrame([terms, pl.Series("contribution", cosines), through])
+            )
         fusion = self._search.fusion(directed)
         if len(fusion.best):  # their mean is the meaning of the query
             cosines = np.zeros(len(terms))
@@ -286,7 +296,9 @@ class Index:
         )
         return shares if len(fusion.best) else shares[1:]
 
-    def similar_documents(self, documents: IdsLike | int | str, n: int = 10) -> pl.DataFrame:
+    def similar_documents(
+        self, documents: IdsLike | int | str, n: int = 10
+    ) -> pl.DataFrame:
         """Find the n documents most similar to each of some documents of the index.
 
         Parameters
@@ -379,10 +391,16 @@ class Index:
         mean_length = training["words"] / max(1, n_with_words)
         return Search(self.documents_, mean_length, self._totals)
 
-    def _rankings(self, queries: Queries, n: int, method: str) -> tuple[Indices, Ranking]:
+    def _rankings(
+        self, queries: Queries, n: int, method: str
+    ) -> tuple[Indices, Ranking]:
         """Return the indices of queries, and the documents that a method finds for each."""
         search = self._search
-        find = {"bm25": search.by_words, "hybrid": search.by_both, "lsi": search.by_meaning}[method]
+        find = {
+            "bm25": search.by_words,
+            "hybrid": search.by_both,
+            "lsi": search.by_meaning,
+        }[method]
         numbers = []
         rankings = []
         for number, query in enumerate(queries.queries):
@@ -416,7 +434,9 @@ class Index:
         if not document.nnz:
             return shares, names.clear(len(shares))
         # The document is d'U_k, so each share splits again over the terms of the document.
-        document_basis = self.components_[:, document.indices].astype(np.float64) * document.data
+        document_basis = (
+            self.components_[:, document.indices].astype(np.float64) * document.data
+        )
         products = (weights[:, None] * basis) @ document_basis
         products *= np.where(shares < 0, -1, 1)[:, None]
         through = names.gather(document.indices[np.argmax(products, axis=1)])
@@ -440,7 +460,9 @@ class Index:
         return "lsi"
 
     def _queries(self, queries: Any) -> Queries:
-        return as_queries(self._encoder, queries, self._matrix, in_columns=self.terms_in_rows)
+        return as_queries(
+            self._encoder, queries, self._matrix, in_columns=self.terms_in_rows
+        )
 
     def _matrix(self, matrix: Any) -> Any:
         """Reject queries that are vectors; only `LSI` has scikit-learn's checks for them."""

@@ -22,12 +22,15 @@ _BLOCKS = (
 )
 _NAMES = "|".join(f"{_INLINE} {_BLOCKS}".split())
 _SILENT = re.compile(
-    r"<!--.*?-->|<!doctype[^<>]*>|<(script|style)\b[^<>]*>.*?</\1\s*>", re.IGNORECASE | re.DOTALL
+    r"<!--.*?-->|<!doctype[^<>]*>|<(script|style)\b[^<>]*>.*?</\1\s*>",
+    re.IGNORECASE | re.DOTALL,
 )
 _VALUE = r"""\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>=]+)"""
 _ATTRIBUTES = rf"(?:\s+[a-z_:@*#][\w:.-]*(?:{_VALUE})?)*"
 _TAG = re.compile(rf"</?({_NAMES}|script|style){_ATTRIBUTES}\s*/?>", re.IGNORECASE)
-_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|([A-Za-z][A-Za-z0-9]{1,31}));")
+_ENTITY = re.compile(
+    r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|([A-Za-z][A-Za-z0-9]{1,31}));"
+)
 _SPACES = str.maketrans({"\xa0": " ", "\xad": None})  # &nbsp; and &shy;
 _INLINE_NAMES = frozenset(_INLINE.split())
 

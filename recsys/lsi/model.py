@@ -13,7 +13,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
 from sklearn.utils.validation import validate_data
 
 from recsys.data.frames import listed
@@ -156,7 +160,9 @@ class LSI(
             language=self.language,
         )
         matrix = partial(self._matrix, reset=True)
-        table, counts = learned_counts(encoder, documents, (ids, titles), vocabulary, matrix)
+        table, counts = learned_counts(
+            encoder, documents, (ids, titles), vocabulary, matrix
+        )
         self.n_features_in_ = counts.shape[1]
         rows = encoder.learn(counts)
         self._encoder = encoder
@@ -292,9 +298,15 @@ class LSI(
         Without weight in the dimensions they change neither coordinates nor cosines.
         """
         encoder = self._encoder
-        if not self._has_counts or not isinstance(encoder, WordEncoder) or not any(unknown):
+        if (
+            not self._has_counts
+            or not isinstance(encoder, WordEncoder)
+            or not any(unknown)
+        ):
             return counts
-        if encoder.terms.values.dtype != pl.String:  # terms of a matrix without a vocabulary
+        if (
+            encoder.terms.values.dtype != pl.String
+        ):  # terms of a matrix without a vocabulary
             return counts
         names, further = encoder.new_terms(unknown)
         if not names:
@@ -333,7 +345,9 @@ class LSI(
         self._check_fitted()
         rows = np.unique(self.documents_.rows_of(listed(documents)))
         if len(rows) == len(self.documents_):
-            raise DataError("An index must have at least one document; no document would remain.")
+            raise DataError(
+                "An index must have at least one document; no document would remain."
+            )
         self.documents_ = self._without(rows)
         self._note_change(n_removed=len(rows))
         return len(rows)

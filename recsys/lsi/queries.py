@@ -69,13 +69,17 @@ class Queries(NamedTuple):
         """Return the rows of a CSR matrix as queries; `weigh` takes terms and counts."""
         terms = np.split(rows.indices.astype(np.int64), rows.indptr[1:-1])
         counts = np.split(rows.data, rows.indptr[1:-1])
-        queries = [Query(*pair, weigh(*pair)) for pair in zip(terms, counts, strict=True)]
+        queries = [
+            Query(*pair, weigh(*pair)) for pair in zip(terms, counts, strict=True)
+        ]
         return cls(range(rows.shape[0]), queries, is_single)
 
     def check(self, terms: Ids) -> None:
         """Check that queries have known words; see `check_words`."""
         is_empty = np.array([not len(query.terms) for query in self.queries])
-        check_words([query.unknown for query in self.queries], is_empty, terms, stacklevel=5)
+        check_words(
+            [query.unknown for query in self.queries], is_empty, terms, stacklevel=5
+        )
 
 
 def check_words(
@@ -101,13 +105,17 @@ def check_words(
     """
     if not is_empty.any() and not any(unknown):
         return
-    words = list(dict.fromkeys(word for words_of_query in unknown for word in words_of_query))
+    words = list(
+        dict.fromkeys(word for words_of_query in unknown for word in words_of_query)
+    )
     shown: Callable[[str], str] = str
     if terms is not None and len(unknown) == 1:
         shown = partial(_with_similar, terms=terms.values)
     listed_words = enumerated(words, _NAMED, shown)
     if is_empty.all() and words:
-        raise NothingToRankError(f"No word of the query is in the index: {listed_words}.")
+        raise NothingToRankError(
+            f"No word of the query is in the index: {listed_words}."
+        )
     if is_empty.all():
         raise NothingToRankError(
             "The query has no words, or only stop words; by default a word has at least two "
@@ -134,7 +142,9 @@ def _with_similar(word: str, terms: pl.Series) -> str:
     return f"{word} (did you mean {matches[0]}?)"
 
 
-def best_rows(scorer: Cosine, n_queries: int, n: int, exclude: Indices | None = None) -> TopN:
+def best_rows(
+    scorer: Cosine, n_queries: int, n: int, exclude: Indices | None = None
+) -> TopN:
     """Return the n rows with the largest cosine for each query, without row `exclude[q]`."""
     without = None if exclude is None else lambda q: (np.arange(len(q)), exclude[q])
     top = TopN.joined(top_n(scorer, np.arange(n_queries), n, exclude=without))
@@ -162,7 +172,9 @@ def has_texts(queries: Any) -> bool:
     """Return whether queries are texts, not vectors."""
     if isinstance(queries, str):
         return True
-    is_sequence = isinstance(queries, Sequence | pl.Series) or hasattr(queries, "tolist")
+    is_sequence = isinstance(queries, Sequence | pl.Series) or hasattr(
+        queries, "tolist"
+    )
     if not is_sequence or np.ndim(queries) != 1:
         return False
     return isinstance(next(iter(queries), None), str)

@@ -23,7 +23,9 @@ Doubles = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 _MOST_MEANING = 0.8  # weight of meaning in long documents
-_FEW_WORDS = 30  # mean document length at which meaning has half that weight, for 8 query words
+_FEW_WORDS = (
+    30  # mean document length at which meaning has half that weight, for 8 query words
+)
 _BEST = 10  # number of best documents whose mean replaces the direction of the query
 _RARELY = 40  # minimum number of documents in the collection for each of these
 _GATHERED = 16  # vectors are read one by one for less than one in this many documents
@@ -154,7 +156,9 @@ class Search:
         scores = self.bm25(query)
         best = largest(scores, n)
         best = best[scores[best] > 0]
-        return Ranking(best, scores[best], scores[best], np.zeros(len(best), np.float32))
+        return Ranking(
+            best, scores[best], scores[best], np.zeros(len(best), np.float32)
+        )
 
     def by_meaning(self, query: Query, n: int) -> Ranking:
         """Find the n documents with the largest cosines."""
@@ -176,7 +180,11 @@ class Search:
         if len(ranking.scores) < n:
             return self._ranking(fusion, bm25, n)
         # No cosine exceeds 1, so a better document has at least this BM25 score.
-        least = float(ranking.scores[-1]) + fusion.average - fusion.meaning * (1 + _ROUNDING)
+        least = (
+            float(ranking.scores[-1])
+            + fusion.average
+            - fusion.meaning * (1 + _ROUNDING)
+        )
         if least <= 0:
             return self._ranking(fusion, bm25, n)
         rivals = np.flatnonzero(bm25 >= least / fusion.words)
@@ -194,7 +202,9 @@ class Search:
         words = weight / deviation if deviation > 0 else 0.0
         mean, spread = self.cosine_moments(query.direction)
         meaning = (1 - weight) / spread if spread > 0 else 0.0
-        fusion = Fusion(words, words * average, meaning, meaning * mean, query.direction)
+        fusion = Fusion(
+            words, words * average, meaning, meaning * mean, query.direction
+        )
         first = np.sort(largest(scores, _CANDIDATES))
         first = first[scores[first] > 0]
         n_best = min(_BEST, n // _RARELY, len(first))
@@ -202,7 +212,9 @@ class Search:
             return fusion
         units = self.documents.unit_vectors(first)
         # Feedback uses half the weight of meaning.
-        ranks = np.float32(words * (1 + weight) / (2 * weight)) * (scores[first] - average)
+        ranks = np.float32(words * (1 + weight) / (2 * weight)) * (
+            scores[first] - average
+        )
         ranks += np.float32(meaning / 2) * (units @ query.direction - mean)
         order = largest(ranks, n_best + 1)
         best = order[:n_best]
@@ -215,10 +227,16 @@ class Search:
             return fusion
         meaning = (1 - weight) / spread
         average_words = words * average
-        return Fusion(words, average_words, meaning, meaning * mean, direction, first[best])
+        return Fusion(
+            words, average_words, meaning, meaning * mean, direction, first[best]
+        )
 
     def _ranking(
-        self, fusion: Fusion, bm25: Floats | None, n: int, documents: Indices | None = None
+        self,
+        fusion: Fusion,
+        bm25: Floats | None,
+        n: int,
+        documents: Indices | None = None,
     ) -> Ranking:
         """Return the n best of some documents, given in ascending order, by default of all."""
         meaning = self.cosines(fusion.direction, documents)

@@ -23,7 +23,9 @@ Float64s = NDArray[np.float64]
 
 DEFAULT_RANK = 75
 _SHARE = 3  # default minimum number of documents (or terms) for each dimension
-_NOTHING = 1e-10  # squares below this share of the largest one are rounding errors of zero
+_NOTHING = (
+    1e-10  # squares below this share of the largest one are rounding errors of zero
+)
 _LARGE = 20_000  # number of documents from which on _TOL is used; it saves a third of the passes
 _TOL = 1e-2  # tolerance of the SVD; with it the directions explain 2e-4 less
 _MANY = 65_536  # number of entries from which on products use all cores
@@ -45,7 +47,9 @@ class Space:
         For training documents these are rows of V_k S_k; for others they are the fold-in.
         """
         components = self.components
-        if 4 * rows.nnz < rows.shape[1]:  # for a query, use the directions of its few terms only
+        if (
+            4 * rows.nnz < rows.shape[1]
+        ):  # for a query, use the directions of its few terms only
             used = np.unique(rows.indices)
             rows, components = rows[:, used], components[:, used]
         turned = np.ascontiguousarray(components.T)
@@ -113,9 +117,16 @@ def decompose(
     elif isinstance(n_components, str):
         seed = 0 if random_state is None else random_state
         try:
-            k = max(1, lowrank.choose_rank(weighted, n_components, center=False, random_state=seed))
+            k = max(
+                1,
+                lowrank.choose_rank(
+                    weighted, n_components, center=False, random_state=seed
+                ),
+            )
         except ValueError as error:
-            raise DataError(f"n_components must be a rank or a rule for it: {error}") from error
+            raise DataError(
+                f"n_components must be a rank or a rule for it: {error}"
+            ) from error
     elif isinstance(n_components, numbers.Integral) and 1 <= n_components <= largest:
         k = int(n_components)
     else:
@@ -128,7 +139,9 @@ def decompose(
     rounding = svd.s[0] * max(weighted.shape) * np.finfo(svd.s.dtype).eps
     kept = int(np.sum(svd.s > rounding))
     if not kept:
-        raise DataError("There is nothing to decompose: all terms have weight zero everywhere.")
+        raise DataError(
+            "There is nothing to decompose: all terms have weight zero everywhere."
+        )
     return Space(svd.Vt[:kept], svd.s[:kept])
 
 
@@ -154,7 +167,9 @@ def outside_share(rows: Any, coordinates: NDArray[Any]) -> float:
     return min(1.0, max(0.0, 1 - kept / total))
 
 
-def with_documents(space: Space, documents: Any, n_new: int) -> tuple[Space, NDArray[Any]]:
+def with_documents(
+    space: Space, documents: Any, n_new: int
+) -> tuple[Space, NDArray[Any]]:
     """Add the last `n_new` rows to a space; return the space and the coordinates of all rows.
 
     The rank stays the same, or falls if a dimension has lost its weight. The result is the exact
@@ -174,7 +189,9 @@ def with_documents(space: Space, documents: Any, n_new: int) -> tuple[Space, NDA
         return _rayleigh_ritz(components, documents, space.components.dtype)
 
 
-def _with_rows(components: Float64s, s: Float64s, rows: Any) -> tuple[Float64s, Float64s]:
+def _with_rows(
+    components: Float64s, s: Float64s, rows: Any
+) -> tuple[Float64s, Float64s]:
     """Return the k directions and values of the old matrix (of rank k) with further rows."""
     k = len(s)
     P = rows @ components.T
@@ -194,7 +211,9 @@ def _with_rows(components: Float64s, s: Float64s, rows: Any) -> tuple[Float64s, 
     return np.ascontiguousarray(new), np.sqrt(np.maximum(eigenvalues[leading], 0.0))
 
 
-def _rayleigh_ritz(components: Float64s, documents: Any, dtype: Any) -> tuple[Space, NDArray[Any]]:
+def _rayleigh_ritz(
+    components: Float64s, documents: Any, dtype: Any
+) -> tuple[Space, NDArray[Any]]:
     """Rotate the directions so that the coordinates of the documents are uncorrelated."""
     # The rows are orthonormal up to rounding, so one round of Cholesky QR is enough.
     triangle = np.linalg.cholesky(components @ components.T)
@@ -204,10 +223,13 @@ def _rayleigh_ritz(components: Float64s, documents: Any, dtype: Any) -> tuple[Sp
     order = np.argsort(-eigenvalues, kind="stable")
     order = order[eigenvalues[order] > eigenvalues.max() * _NOTHING]
     turned = turn[:, order].T @ components
-    largest = np.abs(turned).argmax(axis=1)  # signs are chosen so that these are positive
+    largest = np.abs(turned).argmax(
+        axis=1
+    )  # signs are chosen so that these are positive
     signs = np.sign(turned[np.arange(len(turned)), largest])
     space = Space(
-        (turned * signs[:, None]).astype(dtype), np.sqrt(eigenvalues[order]).astype(dtype)
+        (turned * signs[:, None]).astype(dtype),
+        np.sqrt(eigenvalues[order]).astype(dtype),
     )
     return space, (coordinates @ (turn[:, order] * signs)).astype(dtype)
 
@@ -268,7 +290,9 @@ class Weighting:
 
     def of_query(self, terms: NDArray[np.int64], counts: Floats) -> Floats:
         """Return the weights of the terms of a query, which are not scaled."""
-        return (_LOCAL[self.name](counts) * self.term_weights[terms]).astype(counts.dtype)
+        return (_LOCAL[self.name](counts) * self.term_weights[terms]).astype(
+            counts.dtype
+        )
 
 
 def canonical_csr(matrix: Any) -> Any:
@@ -288,11 +312,15 @@ def _entropy(counts: Any) -> Float64s:
     terms, data = counts.indices, counts.data.astype(np.float64)
     sums = np.bincount(terms, weights=data, minlength=counts.shape[1])
     shares = data / sums[terms]
-    information = np.bincount(terms, weights=shares * np.log(shares), minlength=counts.shape[1])
+    information = np.bincount(
+        terms, weights=shares * np.log(shares), minlength=counts.shape[1]
+    )
     if counts.shape[0] < 2:
         return np.ones(counts.shape[1])
     weights: Float64s = 1 + information / np.log(counts.shape[0])
-    weights[weights <= counts.shape[0] * np.finfo(np.float64).eps] = 0  # mere rounding errors
+    weights[weights <= counts.shape[0] * np.finfo(np.float64).eps] = (
+        0  # mere rounding errors
+    )
     return weights
 
 

@@ -41,20 +41,45 @@ _UNSPACED = (
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
-_WORD_CHARACTER = re.compile("[\\w\U00020000-\U0003ffff]")  # with ideographs of later Unicode
+_WORD_CHARACTER = re.compile(
+    "[\\w\U00020000-\U0003ffff]"
+)  # with ideographs of later Unicode
 _JOINERS = frozenset("\u200c\u200d")
 _IGNORED = "\u00ad\u2060\ufeff"  # soft hyphen, word joiner, space of no width that does not break
 # Joiners are part of the spelling in Arabic and Indic scripts, from U+0590 on.
 _NEEDLESS_JOINERS = re.compile("(?<![\u0590-\U0003ffff])[\u200c\u200d]+")
 _RAISED = frozenset("\u00b9\u00b2\u00b3\u2070\u2074\u2075\u2076\u2077\u2078\u2079")
-_RAISED_NUMBER = re.compile(rf"(?<=[\w\u0300-\u036f]{{2}})[{''.join(sorted(_RAISED))}]+")
-_FEW_SIGNS = 8  # maximum number of different signs that are replaced one by one, which is faster
+_RAISED_NUMBER = re.compile(
+    rf"(?<=[\w\u0300-\u036f]{{2}})[{''.join(sorted(_RAISED))}]+"
+)
+_FEW_SIGNS = (
+    8  # maximum number of different signs that are replaced one by one, which is faster
+)
 _LAST_MARK = 0x1FFFF  # beyond it are variation selectors only
 _PLAIN_WORD = r"\b\w\w+\b"  # as `words_of` in texts of ASCII, for polars
 
 LANGUAGES = (
-    *("arabic", "catalan", "czech", "danish", "dutch", "english", "finnish", "french", "german"),
-    *("greek", "hindi", "hungarian", "indonesian", "italian", "norwegian", "persian", "polish"),
+    *(
+        "arabic",
+        "catalan",
+        "czech",
+        "danish",
+        "dutch",
+        "english",
+        "finnish",
+        "french",
+        "german",
+    ),
+    *(
+        "greek",
+        "hindi",
+        "hungarian",
+        "indonesian",
+        "italian",
+        "norwegian",
+        "persian",
+        "polish",
+    ),
     *("portuguese", "romanian", "russian", "spanish", "swedish", "turkish"),
 )
 """Languages with both stop words and a stemmer."""
@@ -100,7 +125,9 @@ def words_of(text: str) -> list[str]:
     for run in _UNSPACED_RUN.finditer(text):
         words += _spaced_words_in(text, end, run.start())
         characters = run.group()
-        words += [first + second for first, second in pairwise(characters)] or [characters]
+        words += [first + second for first, second in pairwise(characters)] or [
+            characters
+        ]
         end = run.end()
     words += _spaced_words_in(text, end, len(text))
     return words
@@ -126,7 +153,9 @@ def normalised(text: str) -> str:
 
 def _with_spaces(text: str) -> str:
     """Return a text with spaces for signs beyond ASCII, and without soft hyphens."""
-    changed = [c for c in set(text) if not c.isascii() and _CHARACTERS[ord(c)] != ord(c)]
+    changed = [
+        c for c in set(text) if not c.isascii() and _CHARACTERS[ord(c)] != ord(c)
+    ]
     if len(changed) > _FEW_SIGNS:
         return text.translate(_CHARACTERS)
     for character in changed:
@@ -172,7 +201,9 @@ def _spaced_words_in(text: str, start: int, end: int) -> list[str]:
 def _marks() -> frozenset[str]:
     """Return the marks that belong to the letter before them."""
     points = map(chr, range(0x300, _LAST_MARK))
-    return frozenset(c for c in points if unicodedata.category(c)[0] == "M") | {*_JOINERS}
+    return frozenset(c for c in points if unicodedata.category(c)[0] == "M") | {
+        *_JOINERS
+    }
 
 
 @cache
@@ -189,7 +220,9 @@ class Tokenizer:
         try:
             self._pattern = re.compile(token_pattern)
         except (re.error, TypeError) as error:
-            raise DataError(f"token_pattern must be a regular expression; {error}.") from None
+            raise DataError(
+                f"token_pattern must be a regular expression; {error}."
+            ) from None
         if self._pattern.groups > 1:
             groups = self._pattern.groups
             raise DataError(f"token_pattern must have at most one group; got {groups}.")
@@ -197,7 +230,9 @@ class Tokenizer:
     def __call__(self, text: str) -> list[str]:
         """Return the words of a text, without those of its markup."""
         text = plain_text(text)
-        return words_of(text) if self.is_default else self._pattern.findall(text.lower())
+        return (
+            words_of(text) if self.is_default else self._pattern.findall(text.lower())
+        )
 
 
 def word_frame(texts: pl.Series) -> pl.DataFrame:
@@ -212,7 +247,12 @@ def word_frame(texts: pl.Series) -> pl.DataFrame:
     rows = pl.DataFrame([pl.Series("row", np.arange(len(texts))), texts.alias("word")])
     is_plain = pl.col("word").str.len_bytes() == pl.col("word").str.len_chars()
     lower = pl.col("word").str.to_lowercase()
-    plain = rows.lazy().filter(is_plain).select("row", lower.str.extract_all(_PLAIN_WORD)).collect()
+    plain = (
+        rows.lazy()
+        .filter(is_plain)
+        .select("row", lower.str.extract_all(_PLAIN_WORD))
+        .collect()
+    )
     others = rows.filter(~is_plain)
     if len(others):
         words = [words_of(text) for text in others["word"]]
@@ -352,7 +392,9 @@ class WordEncoder:
         self._stop_words = stop_words
         self._tokenize = Tokenizer(token_pattern)
         self._is_detected = language == "auto"
-        self.language = Language.named(None if self._is_detected else language, stop_words)
+        self.language = Language.named(
+            None if self._is_detected else language, stop_words
+        )
         self._remembered: dict[str, int] = {}
         self.terms: Ids
         self.weighting: Weighting
@@ -395,7 +437,9 @@ class WordEncoder:
         columns: dict[str, int] = {}  # of stems
         names: list[str] = []
         column_of_word = np.full(len(words), -1, np.int64)
-        for word in np.argsort(-totals, kind="stable").tolist():  # most frequent words first
+        for word in np.argsort(
+            -totals, kind="stable"
+        ).tolist():  # most frequent words first
             stem = self.language.stem(words[word])
             if stem is None:
                 continue
@@ -412,8 +456,12 @@ class WordEncoder:
             raise DataError(
                 f"No word is in at least min_df={self._min_df} documents; choose a smaller min_df."
             )
-        order = frequent[np.argsort(np.array(names, dtype=object)[frequent], kind="stable")]
-        self.terms = Ids([names[column] for column in order.tolist()], "term", sort=False)
+        order = frequent[
+            np.argsort(np.array(names, dtype=object)[frequent], kind="stable")
+        ]
+        self.terms = Ids(
+            [names[column] for column in order.tolist()], "term", sort=False
+        )
         target = np.full(len(names), -1)
         target[order] = np.arange(len(order))
         return _with_columns(merged, target, len(order))
@@ -439,7 +487,11 @@ class WordEncoder:
             data.extend(term_counts)
             indptr.append(len(indices))
             unknown.append(unknown_words)
-        csr = np.array(data, np.float32), np.array(indices, np.int32), np.array(indptr, np.int64)
+        csr = (
+            np.array(data, np.float32),
+            np.array(indices, np.int32),
+            np.array(indptr, np.int64),
+        )
         counts = sparse.csr_array(csr, shape=(len(texts), len(self.terms)))
         return Encoded(self.weigh(counts), unknown, counts)
 
@@ -487,7 +539,9 @@ class WordEncoder:
             # Terms of added documents come last; scores are summed in the order of a new index.
             order = self.terms.values.gather(terms).arg_sort().to_numpy()
             terms, counts = terms[order], counts[order]
-            queries.append(Query(terms, counts, self.weighting.of_query(terms, counts), unknown))
+            queries.append(
+                Query(terms, counts, self.weighting.of_query(terms, counts), unknown)
+            )
         return Queries([*texts], queries, is_single)
 
     def queries_of(self, rows: Any, is_single: bool) -> Queries:
@@ -548,7 +602,9 @@ class VectorizerEncoder:
     terms: Ids
 
     def __init__(self, vectorizer: Any) -> None:
-        from sklearn.base import clone  # a slow import that features of items do not need
+        from sklearn.base import (
+            clone,
+        )  # a slow import that features of items do not need
 
         self._vectorizer = clone(vectorizer)
 
@@ -573,10 +629,14 @@ class VectorizerEncoder:
         queries = [
             query._replace(unknown=unknown)
             for query, unknown in zip(
-                self.queries_of(encoded.rows, is_single).queries, encoded.unknown, strict=True
+                self.queries_of(encoded.rows, is_single).queries,
+                encoded.unknown,
+                strict=True,
             )
         ]
-        return Queries([*texts], queries, is_single)  # the texts are labels, with their markup
+        return Queries(
+            [*texts], queries, is_single
+        )  # the texts are labels, with their markup
 
     def queries_of(self, rows: Any, is_single: bool) -> Queries:
         """Return rows of weights as queries."""
@@ -612,7 +672,9 @@ def make_encoder(weighting: Any, **settings: Any) -> WordEncoder | VectorizerEnc
     """
     if isinstance(weighting, str) and weighting in WEIGHTINGS:
         return WordEncoder(weighting, **settings)
-    if callable(getattr(weighting, "fit_transform", None)) and not isinstance(weighting, type):
+    if callable(getattr(weighting, "fit_transform", None)) and not isinstance(
+        weighting, type
+    ):
         return VectorizerEncoder(weighting)
     raise DataError(
         f"weighting must be one of {', '.join(map(repr, WEIGHTINGS))} or a scikit-learn "
@@ -629,7 +691,9 @@ def checked_text(text: Any, number: int, noun: str = "Document") -> str:
         If it is not a string, or has an unpaired surrogate.
     """
     if not isinstance(text, str):
-        raise DataError(f"{noun} {number} (from 0) must be a text; got {type(text).__name__}.")
+        raise DataError(
+            f"{noun} {number} (from 0) must be a text; got {type(text).__name__}."
+        )
     if not text.isascii():
         try:
             text.encode()

@@ -60,10 +60,17 @@ class ALS(ContentModel):
 
     factors: int = parameter(32, "Number of latent factors.", low=4, high=128, log=True)
     regularization: float = parameter(
-        1.3, "Ridge penalty, for ratings of standard deviation 1.", low=0.1, high=10.0, log=True
+        1.3,
+        "Ridge penalty, for ratings of standard deviation 1.",
+        low=0.1,
+        high=10.0,
+        log=True,
     )
     count_power: float = parameter(
-        0.5, "Power of the number of ratings in the penalty: 0 is plain ridge.", low=0.0, high=1.0
+        0.5,
+        "Power of the number of ratings in the penalty: 0 is plain ridge.",
+        low=0.0,
+        high=1.0,
     )
     linked: bool = parameter(
         False, "Learn also from which items a user rated: slower, more accurate."
@@ -73,7 +80,9 @@ class ALS(ContentModel):
     )
     iterations: int = parameter(20, "Maximum number of sweeps (users, then items).")
     tol: float = parameter(
-        1e-4, "Stop when a sweep lowers the objective by less than this fraction of it.", minimum=0
+        1e-4,
+        "Stop when a sweep lowers the objective by less than this fraction of it.",
+        minimum=0,
     )
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
@@ -100,15 +109,22 @@ class ALS(ContentModel):
             found = sweep.factors
             self.global_mean = found.mean
             self.user_bias, self.item_bias = found.row_bias, found.column_bias
-            self.user_factors, self.item_factors = found.row_factors, found.column_factors
+            self.user_factors, self.item_factors = (
+                found.row_factors,
+                found.column_factors,
+            )
             if isinstance(sweep, linked_als.LinkedSweep):
                 self._take("user", sweep.row_prior)
                 self._take("item", sweep.column_prior)
             reached = validation_rmse(self, validation)
             if on_step is not None:
-                on_step(Step(number, self.iterations, sweep.objective, sweep.rmse, reached))
+                on_step(
+                    Step(number, self.iterations, sweep.objective, sweep.rmse, reached)
+                )
             if watch.is_best(reached):
-                best = {name: array for name, array in vars(self).items() if name in kept}
+                best = {
+                    name: array for name, array in vars(self).items() if name in kept
+                }
                 if validation is not None:  # the next sweep writes to the same arrays
                     best = copy.deepcopy(best)
             if watch.over or previous - sweep.objective <= self.tol * sweep.objective:
@@ -133,7 +149,9 @@ class ALS(ContentModel):
             return als_sweeps(matrix or ratings.matrix, self.factors, **options)
         options["link_penalty"] = self.link_penalty if self.linked else 0.0
         options["row_features"], options["column_features"] = features
-        return linked_als.linked_als_sweeps(matrix or ratings.matrix, self.factors, **options)
+        return linked_als.linked_als_sweeps(
+            matrix or ratings.matrix, self.factors, **options
+        )
 
     def _take(self, side: str, prior: links.RowPrior) -> None:
         """Set the fitted arrays of a prior."""
@@ -144,14 +162,20 @@ class ALS(ContentModel):
             setattr(self, f"{side}_feature_weights", prior.features[None])
 
     def _solved_rows(
-        self, histories: Histories | Stored, features: CsrArrays | None, *, of_users: bool
+        self,
+        histories: Histories | Stored,
+        features: CsrArrays | None,
+        *,
+        of_users: bool,
     ) -> dict[str, Floats]:
         entries: Any = histories.csr if isinstance(histories, Histories) else histories
         if "user_prior_mean" in vars(self):
             with at_most(self.threads):
                 known = self._vectors(0, of_users=not of_users)
                 prior, mean = self._prior(0, of_users=of_users), self.global_mean
-                found = links.posterior_rows(entries, known, prior, mean=mean, features=features)
+                found = links.posterior_rows(
+                    entries, known, prior, mean=mean, features=features
+                )
             return self._side([found], of_users)
         factors, bias = solve_rows(
             entries,
@@ -166,17 +190,31 @@ class ALS(ContentModel):
         side = "user" if of_users else "item"
         return {f"{side}_factors": factors, f"{side}_bias": bias}
 
-    def _side(self, vectors: Sequence[links.Posterior], of_users: bool) -> dict[str, Floats]:
+    def _side(
+        self, vectors: Sequence[links.Posterior], of_users: bool
+    ) -> dict[str, Floats]:
         side, found = "user" if of_users else "item", vectors[0].mean
-        return {f"{side}_factors": found[:, :-1].copy(), f"{side}_bias": found[:, -1].copy()}
+        return {
+            f"{side}_factors": found[:, :-1].copy(),
+            f"{side}_bias": found[:, -1].copy(),
+        }
 
     def _mean_covariance(
-        self, sample: int, histories: Histories, features: CsrArrays | None, *, of_users: bool
+        self,
+        sample: int,
+        histories: Histories,
+        features: CsrArrays | None,
+        *,
+        of_users: bool,
     ) -> NDArray[np.float64]:
         rows = links.sampled_rows(histories.counts)
         some, prior = histories.take(rows), self._prior(0, of_users=of_users)
-        known, own = (self._vectors(0, of_users=side).mean for side in (not of_users, of_users))
-        found = links.exact_posterior(some.csr, known, prior, own[rows], self.global_mean)
+        known, own = (
+            self._vectors(0, of_users=side).mean for side in (not of_users, of_users)
+        )
+        found = links.exact_posterior(
+            some.csr, known, prior, own[rows], self.global_mean
+        )
         return mean_covariance(found, some.counts)
 
     def _vectors(self, sample: int, *, of_users: bool) -> links.Posterior:
@@ -191,6 +229,8 @@ class ALS(ContentModel):
         mean = given.get(f"{side}_prior_mean", np.zeros(d, dtype))
         link = given.get(f"{side}_link", np.zeros((0, d), dtype))
         weights = given.get(f"{side}_feature_weights")
-        precision = links.ridge_precision(d - 1, self.regularization, self.rating_std, dtype)
+        precision = links.ridge_precision(
+            d - 1, self.regularization, self.rating_std, dtype
+        )
         features = None if weights is None else weights[0]
         return links.RowPrior(mean, precision, link, self.count_power, features)

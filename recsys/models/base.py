@@ -41,7 +41,9 @@ Indices = NDArray[np.int64]
 _COUNTED = 2**20  # ratings per block when counting, which copies them
 _PATIENCE = 3  # sweeps without a better validation RMSE before the fit stops
 # dtypes of fitted arrays and dtype kinds of fitted scalars, by annotation.
-_DTYPES = {"Floats": "float32"} | {f"NDArray[np.{d}]": d for d in ("float64", "int32", "int64")}
+_DTYPES = {"Floats": "float32"} | {
+    f"NDArray[np.{d}]": d for d in ("float64", "int32", "int64")
+}
 _KINDS = {"bool": "b", "int": "iu", "float": "fiu"}
 # Axes along which users or items are indexed.
 _SIDES = {f"{of}_{side}s": side for side in ("user", "item") for of in ("n", "linked")}
@@ -135,7 +137,9 @@ def check_indices(indices: ArrayLike, size: int, what: str) -> Indices:
     return array.astype(np.int64, copy=False)
 
 
-def obscurity(log_counts: NDArray[np.floating[Any]], most: float, rating_std: float) -> Floats:
+def obscurity(
+    log_counts: NDArray[np.floating[Any]], most: float, rating_std: float
+) -> Floats:
     """Return ``rating_std * max(log(1 + most) - log_counts, 0)`` for each item."""
     behind = np.maximum(np.log1p(most) - log_counts.astype(np.float64), 0)
     return np.asarray(rating_std * behind, np.float32)
@@ -172,7 +176,9 @@ class Model:
     remarks: ClassVar[tuple[str, ...]] = ()
     _parameters: ClassVar[tuple[Parameter, ...]] = ()
     _needs_values: ClassVar[bool] = False  # whether `fit` rejects implicit feedback
-    _scores_between_sweeps: ClassVar[bool] = False  # whether the model can score in ``on_step``
+    _scores_between_sweeps: ClassVar[bool] = (
+        False  # whether the model can score in ``on_step``
+    )
 
     if TYPE_CHECKING:
 
@@ -187,8 +193,12 @@ class Model:
         def __getattr__(self, name: str) -> Any:
             """Raise NotFittedError for a fitted array that is not set, else AttributeError."""
             if any(name == f.name for f in fields(self) if not f.init):
-                raise NotFittedError(f"The {self.name} model is not fitted yet; call fit first.")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+                raise NotFittedError(
+                    f"The {self.name} model is not fitted yet; call fit first."
+                )
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            )
 
     def __post_init__(self) -> None:
         for declared in self.parameters():
@@ -203,13 +213,20 @@ class Model:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the values of the parameters by name; `deep` is ignored."""
-        return {declared.name: getattr(self, declared.name) for declared in self.parameters()}
+        return {
+            declared.name: getattr(self, declared.name)
+            for declared in self.parameters()
+        }
 
     @property
     def _request(self) -> FitRequest:
         """The model's name, and its parameters that are not the defaults."""
         values = self.get_params()
-        changed = {p.name: values[p.name] for p in self.parameters() if values[p.name] != p.default}
+        changed = {
+            p.name: values[p.name]
+            for p in self.parameters()
+            if values[p.name] != p.default
+        }
         return FitRequest(self.name, changed)
 
     def _plan(self, ratings: Ratings) -> Ratings:
@@ -241,7 +258,9 @@ class Model:
         has = ", ".join(known) or "none"
         for name, value in params.items():
             if name not in known:
-                raise DataError(f"The {self.name} model has no parameter {name!r}; it has {has}.")
+                raise DataError(
+                    f"The {self.name} model has no parameter {name!r}; it has {has}."
+                )
             known[name].check(value)
         for name, value in params.items():
             setattr(self, name, value)
@@ -313,7 +332,9 @@ class Model:
     def _prepare(self, ratings: Ratings) -> None:
         """Compute statistics of the ratings before the fit."""
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+    def _fit(
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
+    ) -> None:
         """Set the fitted arrays."""
 
     def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:
@@ -325,7 +346,9 @@ class Model:
         for name, array in self._arrays().items():
             with np.errstate(invalid="ignore"):  # inf - inf
                 # Unlike isfinite, a sum allocates no array.
-                if array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64)):
+                if array.dtype.kind == "f" and not np.isfinite(
+                    array.sum(dtype=np.float64)
+                ):
                     raise DataError(
                         f"The fit of {self.name} diverged: {name} has values that are not finite; "
                         "choose parameters nearer to their defaults."
@@ -343,7 +366,9 @@ class Model:
         """Return ranking scores of pairs, shape (n_pairs,); by default, the predictions."""
         return self.predict(users, items)
 
-    def _checked_pairs(self, users: ArrayLike, items: ArrayLike) -> tuple[Indices, Indices]:
+    def _checked_pairs(
+        self, users: ArrayLike, items: ArrayLike
+    ) -> tuple[Indices, Indices]:
         u = check_indices(users, self.n_users, "user")
         return u, check_indices(items, self.n_items, "item")
 
@@ -372,7 +397,8 @@ class Model:
     def _arrays(self) -> dict[str, NDArray[Any]]:
         """Return the fitted arrays by name without copying them; scalars have shape ()."""
         return {
-            f.name: np.asarray(getattr(self, f.name)) for f in self._declared_arrays(vars(self))
+            f.name: np.asarray(getattr(self, f.name))
+            for f in self._declared_arrays(vars(self))
         }
 
     def _declared_arrays(self, given: Container[str]) -> Iterator[Field[Any]]:
@@ -384,7 +410,9 @@ class Model:
                 yield f
 
     @classmethod
-    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def _from_arrays(
+        cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> Self:
         """Return a fitted model that shares memory with `arrays`, after checking them."""
         result = cls(**params)
         sizes: dict[str, int] = {}
@@ -397,15 +425,23 @@ class Model:
             expected: tuple[int, ...] = ()
             for axis, size in zip(names, array.shape, strict=False):
                 base, _, more = axis.partition(" + ")
-                expected += (sizes.setdefault(base, size - int(more or 0)) + int(more or 0),)
+                expected += (
+                    sizes.setdefault(base, size - int(more or 0)) + int(more or 0),
+                )
             if len(names) != array.ndim or expected != array.shape:
                 raise DataError(
                     f"The array {f.name!r} must have shape ({', '.join(names)}), in agreement "
                     f"with the other arrays; got {array.shape}."
                 )
             name = str(f.type)
-            dtype = np.dtype(_DTYPES.get(name, array.dtype))  # differs in non-native byte order
-            if not (array.dtype.kind in _KINDS[name] if name in _KINDS else array.dtype == dtype):
+            dtype = np.dtype(
+                _DTYPES.get(name, array.dtype)
+            )  # differs in non-native byte order
+            if not (
+                array.dtype.kind in _KINDS[name]
+                if name in _KINDS
+                else array.dtype == dtype
+            ):
                 raise DataError(
                     f"The array {f.name!r} must be of type {_DTYPES.get(name, name)}; "
                     f"got {array.dtype.str}."
@@ -415,7 +451,9 @@ class Model:
 
     def _with_arrays(self, **changed: Any) -> Self:
         """Return a copy of the model with some fitted arrays replaced."""
-        arrays = self._arrays() | {name: np.asarray(value) for name, value in changed.items()}
+        arrays = self._arrays() | {
+            name: np.asarray(value) for name, value in changed.items()
+        }
         return type(self)._from_arrays(self.get_params(), arrays)
 
     def _rearranged(self, **rows: Indices) -> dict[str, NDArray[Any]]:
@@ -502,13 +540,17 @@ class FoldingModel(BiasedModel):
         """Return the model with these items instead of its own, and the same users."""
         return self._folded(histories, "item")
 
-    def _folded(self, histories: Histories, side: str, *features: Any, **arrays: Any) -> Self:
+    def _folded(
+        self, histories: Histories, side: str, *features: Any, **arrays: Any
+    ) -> Self:
         other = "item" if side == "user" else "user"
         check_indices(histories.indices, getattr(self, f"n_{other}s"), other)
         arrays |= self._solved(histories, *features, of_users=side == "user")
         if getattr(self, "linked", False):  # new rows do not contribute to links
             *samples, _, d = getattr(self, f"{other}_link").shape
-            arrays[f"{other}_link"] = np.zeros((*samples, histories.n_rows, d), np.float32)
+            arrays[f"{other}_link"] = np.zeros(
+                (*samples, histories.n_rows, d), np.float32
+            )
         return self._with_arrays(**arrays)
 
 
@@ -549,10 +591,15 @@ class RatingModel(FoldingModel):
         self.most_ratings, rows = int(counts.max(initial=0)), None
         features = ratings.item_features if self.uses_features else None
         if features is not None and features.matrix.shape[1]:
-            from lowrank.completion.cold import fit_cold_map  # only needed with features
+            from lowrank.completion.cold import (
+                fit_cold_map,
+            )  # only needed with features
 
             log_counts = np.log1p(counts).astype(np.float32)[:, None]
-            rated, variance = np.minimum(counts, 1), np.mean(1 / (1 + counts[counts > 0]))
+            rated, variance = (
+                np.minimum(counts, 1),
+                np.mean(1 / (1 + counts[counts > 0])),
+            )
             found = fit_cold_map(log_counts, rated, features, np.full((1, 1), variance))
             self.typical_log_count = float(found.mean[0])
             self.item_count_weights = found.coefficients[:, 0].copy()
@@ -566,11 +613,15 @@ class RatingModel(FoldingModel):
         if "item_count_weights" in vars(self):
             predicted = np.full(len(counts), self.typical_log_count)
             if features is not None:
-                predicted += kernels.csr_matmat(features, self.item_count_weights[:, None])[:, 0]
+                predicted += kernels.csr_matmat(
+                    features, self.item_count_weights[:, None]
+                )[:, 0]
             log_counts = np.where(counts > 0, log_counts, np.maximum(predicted, 0))
         return obscurity(log_counts, self.most_ratings, self.rating_std)
 
-    def _folded(self, histories: Histories, side: str, *features: Any, **arrays: Any) -> Self:
+    def _folded(
+        self, histories: Histories, side: str, *features: Any, **arrays: Any
+    ) -> Self:
         if side == "item":
             arrays["item_obscurity"] = self._obscurity(histories.counts, *features)
         return super()._folded(histories, side, *features, **arrays)
@@ -580,7 +631,9 @@ class RatingModel(FoldingModel):
         """Item biases minus the discount for few ratings; cached."""
         given = self.item_bias, self.item_obscurity, self.popularity
         made = vars(self).get("_made_list_bias")
-        if made is None or any(a is not b for a, b in zip(made[:3], given, strict=True)):
+        if made is None or any(
+            a is not b for a, b in zip(made[:3], given, strict=True)
+        ):
             made = *given, given[0] - np.float32(self.popularity) * given[1]
             vars(self)["_made_list_bias"] = made
         bias: Floats = made[3]
@@ -590,7 +643,11 @@ class RatingModel(FoldingModel):
         self, base: Floats, terms: NDArray[Any], items: Indices, **features: Floats
     ) -> Explanation:
         """Return scores of items as sums: predictions minus the discount for few ratings."""
-        off = -np.float32(self.popularity) * self.item_obscurity[items] if self.popularity else None
+        off = (
+            -np.float32(self.popularity) * self.item_obscurity[items]
+            if self.popularity
+            else None
+        )
         sums = base.astype(np.float32), terms.astype(np.float32)
         return Explanation(*sums, **features, popularity=off)
 
@@ -627,4 +684,6 @@ class FactorModel(BiasedModel):
         """Return the factors; a model that overrides `predict` must override this too."""
         u = check_indices(users, self.n_users, "user")
         offset = self.user_bias[u] + self.global_mean
-        return FactorForm(self.user_factors[u], self.item_factors, offset, self._list_bias)
+        return FactorForm(
+            self.user_factors[u], self.item_factors, offset, self._list_bias
+        )

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 Doubles = NDArray[np.float64]
 
 _RANK = 16  # number of singular vectors for clustering items
-_BLOCK = 2**20  # ratings summed at a time, for temporary arrays of a few tens of megabytes
+_BLOCK = (
+    2**20
+)  # ratings summed at a time, for temporary arrays of a few tens of megabytes
 
 
 @model
@@ -59,10 +61,20 @@ class Bias(RatingModel):
     summary = "The baseline of rating prediction."
 
     user_damping: float = parameter(
-        5.0, "Ridge penalty of user biases, in ratings.", low=0.1, high=100.0, log=True, minimum=0
+        5.0,
+        "Ridge penalty of user biases, in ratings.",
+        low=0.1,
+        high=100.0,
+        log=True,
+        minimum=0,
     )
     item_damping: float = parameter(
-        5.0, "Ridge penalty of item biases, in ratings.", low=0.1, high=100.0, log=True, minimum=0
+        5.0,
+        "Ridge penalty of item biases, in ratings.",
+        low=0.1,
+        high=100.0,
+        log=True,
+        minimum=0,
     )
     iterations: int = parameter(50, "Maximum number of sweeps (items, then users).")
     tol: float = parameter(
@@ -71,7 +83,9 @@ class Bias(RatingModel):
         minimum=0,
     )
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+    def _fit(
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
+    ) -> None:
         user_counts, rows = np.diff(ratings.indptr), ratings.user_index_of_nonzeros()
         users = _Side(rows, user_counts, self.user_damping)
         items = _items_of(ratings, self.item_damping)
@@ -100,7 +114,9 @@ class Bias(RatingModel):
                 penalty += self.item_damping * (item_bias @ item_bias)
                 rmse = math.sqrt(max(error, 0) / ratings.n_ratings)
                 held_out = validation_rmse(self, validation)
-                on_step(Step(step, self.iterations, error + float(penalty), rmse, held_out))
+                on_step(
+                    Step(step, self.iterations, error + float(penalty), rmse, held_out)
+                )
             change = max(
                 np.abs(new - old).max(initial=0)
                 for new, old in zip((user_bias, item_bias), before, strict=True)
@@ -120,7 +136,9 @@ class Bias(RatingModel):
         """Return the scores of `items` as sums; ratings contribute by the user's bias."""
         columns = check_indices(items, self.n_items, "item")
         rated = check_indices(history.indices, self.n_items, "item")
-        residuals = history.values - np.float32(self.global_mean) - self.item_bias[rated]
+        residuals = (
+            history.values - np.float32(self.global_mean) - self.item_bias[rated]
+        )
         terms = residuals / np.float32(max(1, len(residuals)) + self.user_damping)
         base = self.item_bias[columns] + np.float32(self.global_mean)
         return self._explanation(base, np.tile(terms, (len(columns), 1)), columns)
@@ -143,7 +161,9 @@ class Popular(Model):
     """
 
     name = "popular"
-    summary = "The baseline of top-N recommendation, and the fallback for unknown users."
+    summary = (
+        "The baseline of top-N recommendation, and the fallback for unknown users."
+    )
 
     damping: float = parameter(
         10.0,
@@ -164,11 +184,15 @@ class Popular(Model):
         """Number of items of the training ratings."""
         return len(self.item_counts)
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+    def _fit(
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
+    ) -> None:
         """Count the ratings of each item and average them."""
         self.n_users, self.counts_only = ratings.n_users, ratings.implicit
         self.global_mean = 0.0 if ratings.implicit else ratings.mean_and_std()[0]
-        vars(self).update(self._solved(_items_of(ratings, self.damping), ratings.values))
+        vars(self).update(
+            self._solved(_items_of(ratings, self.damping), ratings.values)
+        )
 
     def with_users(self, histories: Histories) -> Self:
         """Return the model with these users, who get the same scores as all others."""
@@ -190,9 +214,14 @@ class Popular(Model):
         counts: NDArray[Any] = items.sums(values)
         means = counts
         if not self.counts_only:
-            means = self.global_mean + items.shrink(counts - items.counts * self.global_mean)
+            means = self.global_mean + items.shrink(
+                counts - items.counts * self.global_mean
+            )
             counts = items.counts
-        return {"item_counts": counts.astype(np.float32), "item_means": means.astype(np.float32)}
+        return {
+            "item_counts": counts.astype(np.float32),
+            "item_means": means.astype(np.float32),
+        }
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return the damped mean rating of each pair's item, shape (n_pairs,)."""
@@ -208,7 +237,10 @@ class Popular(Model):
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         rows = len(check_indices(users, self.n_users, "user"))
-        none, items = np.zeros((rows, 0), np.float32), np.zeros((self.n_items, 0), np.float32)
+        none, items = (
+            np.zeros((rows, 0), np.float32),
+            np.zeros((self.n_items, 0), np.float32),
+        )
         return FactorForm(none, items, bias=self.item_counts)
 
 
@@ -234,7 +266,9 @@ class Random(Model):
     low: float = fitted()
     high: float = fitted()
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+    def _fit(
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
+    ) -> None:
         """Store the shape and the range of the ratings (0 to 1 for implicit feedback)."""
         self.n_users, self.n_items = ratings.n_users, ratings.n_items
         self.low, self.high = 0.0, 1.0
@@ -279,13 +313,22 @@ class Clusters(RatingModel, FactorModel):
     name = "clusters"
     summary = "A baseline between biases and latent factors."
 
-    clusters: int = parameter(40, "Number of clusters of items.", low=5, high=200, log=True)
+    clusters: int = parameter(
+        40, "Number of clusters of items.", low=5, high=200, log=True
+    )
     damping: float = parameter(
-        15.0, "Ratings at 0 added to each cluster mean.", low=1.0, high=100.0, log=True, minimum=0
+        15.0,
+        "Ratings at 0 added to each cluster mean.",
+        low=1.0,
+        high=100.0,
+        log=True,
+        minimum=0,
     )
     random_state: int = random_state_parameter()
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+    def _fit(
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
+    ) -> None:
         from sklearn.cluster import KMeans
         from sklearn.exceptions import ConvergenceWarning
         from threadpoolctl import threadpool_limits
@@ -295,22 +338,35 @@ class Clusters(RatingModel, FactorModel):
         self.user_bias, self.item_bias = bias.user_bias, bias.item_bias
         k, seed = min(_RANK, *ratings.shape), self.random_state
         _, s, Vt = lowrank.truncated_svd(bias.residuals(ratings), k, random_state=seed)
-        k_means = KMeans(min(self.clusters, ratings.n_items), n_init=1, random_state=seed)
+        k_means = KMeans(
+            min(self.clusters, ratings.n_items), n_init=1, random_state=seed
+        )
         # With several threads, the order of summation would be random.
         with threadpool_limits(limits=1), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct vectors
+            warnings.simplefilter(
+                "ignore", ConvergenceWarning
+            )  # fewer distinct vectors
             labels = k_means.fit(Vt.T * s).labels_
         groups = np.unique(labels, return_inverse=True)[1]
         self.item_factors = np.eye(groups.max() + 1, dtype=np.float32)[groups]
         vars(self).update(self._solved(Histories.of(ratings), of_users=True))
         if on_step is not None:
-            on_step(Step(1, 1, None, *(validation_rmse(self, x) for x in (ratings, validation))))
+            on_step(
+                Step(
+                    1,
+                    1,
+                    None,
+                    *(validation_rmse(self, x) for x in (ratings, validation)),
+                )
+            )
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` as sums of shares in the user's bias and cluster means."""
         columns = check_indices(items, self.n_items, "item")
         known = check_indices(history.indices, self.n_items, "item")
-        deviations = history.values - np.float64(self.global_mean) - self.item_bias[known]
+        deviations = (
+            history.values - np.float64(self.global_mean) - self.item_bias[known]
+        )
         shares = deviations / max(1.0, len(known) + Bias.user_damping)
         same = self._group_of(columns)[:, None] == self._group_of(known)
         counts = same.sum(axis=1)[:, None]
@@ -327,7 +383,9 @@ class Clusters(RatingModel, FactorModel):
         """
         rows, n_groups = histories.rows, self.item_factors.shape[1]
         other_bias = self.item_bias if of_users else self.user_bias
-        _, found = damped_biases(histories, self.global_mean, other_bias, Bias.user_damping)
+        _, found = damped_biases(
+            histories, self.global_mean, other_bias, Bias.user_damping
+        )
         bias: Floats = found.astype(np.float32)
         pairs = bias[rows], other_bias[histories.indices]
         user_bias, item_bias = pairs if of_users else pairs[::-1]
@@ -340,7 +398,9 @@ class Clusters(RatingModel, FactorModel):
             means = np.divide(sums, counts, out=np.zeros(size), where=counts > 0)
             means = means.reshape(-1, n_groups).astype(np.float32)
             return {"user_bias": bias, "user_factors": means}
-        gain = kernels.csr_matmat(histories.csr._replace(data=2 * residuals), self.user_factors)
+        gain = kernels.csr_matmat(
+            histories.csr._replace(data=2 * residuals), self.user_factors
+        )
         ones = histories.csr._replace(data=np.ones_like(residuals))
         gain -= kernels.csr_matmat(ones, self.user_factors**2)
         groups = np.eye(n_groups, dtype=np.float32)[gain.argmax(axis=1)]
@@ -360,7 +420,9 @@ class _Side:
     counts: NDArray[np.int64]
     damping: float
 
-    def sums(self, values: NDArray[Any], of: NDArray[np.integer[Any]] | None = None) -> Doubles:
+    def sums(
+        self, values: NDArray[Any], of: NDArray[np.integer[Any]] | None = None
+    ) -> Doubles:
         """Sum `values` (or ``values[of]``) by user or item."""
         total = np.zeros(len(self.counts))
         for start in range(0, len(self.codes), _BLOCK):
@@ -372,7 +434,9 @@ class _Side:
     def shrink(self, sums: Doubles) -> Doubles:
         """Divide by count plus damping; the result is zero where both are zero."""
         divisor = self.counts + self.damping
-        shrunken: Doubles = np.divide(sums, divisor, out=np.zeros_like(sums), where=divisor > 0)
+        shrunken: Doubles = np.divide(
+            sums, divisor, out=np.zeros_like(sums), where=divisor > 0
+        )
         return shrunken
 
 

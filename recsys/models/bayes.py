@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
     Watched = tuple[Ratings, OnStep, Ratings | None]
 
-_LEVELS = range(3, 21)  # numbers of distinct ratings for which an ordinal scale is tried
+_LEVELS = range(
+    3, 21
+)  # numbers of distinct ratings for which an ordinal scale is tried
 _MOST_DRIFT = 0.8  # maximum share of the noise variance that drifts explain
 _COMPARED = 100_000  # maximum number of ratings for the comparison of likelihoods
 _COMPARED_FACTORS = 8  # its number of factors
@@ -117,26 +119,37 @@ class Bayes(DriftingModel, ContentModel):
         2.0, "Ridge penalty on the who-rated-what term.", low=0.2, high=20.0, log=True
     )
     temperature: float = parameter(
-        1.3, "Temperature; values above 1 widen the posterior.", low=1.0, high=3.0, minimum=1
+        1.3,
+        "Temperature; values above 1 widen the posterior.",
+        low=1.0,
+        high=3.0,
+        minimum=1,
     )
     count_power: float = parameter(
         0.3, "Power of the number of ratings in the prior precision.", low=0.0, high=1.0
     )
     iterations: int = parameter(
-        20, "Maximum number of sweeps of variational inference, from which Gibbs sampling starts."
+        20,
+        "Maximum number of sweeps of variational inference, from which Gibbs sampling starts.",
     )
     tol: float = parameter(
-        7.5e-3, "Stop when a sweep raises the free energy by less than this per rating.", minimum=0
+        7.5e-3,
+        "Stop when a sweep raises the free energy by less than this per rating.",
+        minimum=0,
     )
     samples: int = parameter(16, "Number of samples that Gibbs sampling keeps.")
     thinning: int = parameter(4, "Number of Gibbs sweeps per kept sample.")
-    burn_in: int = parameter(20, "Number of initial Gibbs sweeps to discard.", minimum=0)
+    burn_in: int = parameter(
+        20, "Number of initial Gibbs sweeps to discard.", minimum=0
+    )
     likelihood: str = parameter(
         "auto",
         "Distribution of a rating: gaussian, ordinal, or what predicts held-out ratings better.",
         choices=("auto", "gaussian", "ordinal"),
     )
-    time: bool = parameter(True, "Let the biases of users and items drift, if times are known.")
+    time: bool = parameter(
+        True, "Let the biases of users and items drift, if times are known."
+    )
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
 
@@ -169,7 +182,9 @@ class Bayes(DriftingModel, ContentModel):
         return not self._sampled
 
     @classmethod
-    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def _from_arrays(
+        cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> Self:
         result = super()._from_arrays(params, arrays)
         result._check_knots()
         return result
@@ -179,20 +194,31 @@ class Bayes(DriftingModel, ContentModel):
         """Return whether the fitted likelihood is ordinal."""
         return "cut_points" in vars(self)
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+    def _fit(
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
+    ) -> None:
         """Minimise minus the free energy, which is the objective in each `Step`."""
-        likelihood, remarks, levels = self.likelihood, [], len(ratings.distribution()[0])
+        likelihood, remarks, levels = (
+            self.likelihood,
+            [],
+            len(ratings.distribution()[0]),
+        )
         if likelihood == "auto":
             likelihood = "gaussian"
             if levels in _LEVELS:
                 likelihood, finding = self._compare(ratings)
                 remarks.append(finding)
         elif likelihood == "ordinal" and levels < 2:
-            raise DataError("The ordinal likelihood needs different ratings; all are the same.")
+            raise DataError(
+                "The ordinal likelihood needs different ratings; all are the same."
+            )
         is_ordinal, watched = likelihood == "ordinal", (ratings, on_step, validation)
         options = self._options(False)
         options |= {"link_penalty": self.link_penalty if self.linked else 0.0}
-        options |= {"row_features": ratings.user_features, "column_features": ratings.item_features}
+        options |= {
+            "row_features": ratings.user_features,
+            "column_features": ratings.item_features,
+        }
         most = _FIRST_SWEEPS if is_ordinal else self.iterations
         best, number = self._variational(watched, most=most, **options)
         options |= self._options(is_ordinal)
@@ -221,7 +247,12 @@ class Bayes(DriftingModel, ContentModel):
         return {"temperature": temperature, **given}
 
     def _variational(
-        self, watched: Watched, *, most: int | None = None, number: int = 0, **options: Any
+        self,
+        watched: Watched,
+        *,
+        most: int | None = None,
+        number: int = 0,
+        **options: Any,
     ) -> tuple[VariationalSweep, int]:
         """Return the best of at most `most` sweeps, and the total number of sweeps."""
         ratings, on_step, validation = watched
@@ -259,7 +290,9 @@ class Bayes(DriftingModel, ContentModel):
                 self._take(kept, start.observed)
             if on_step is not None:
                 reached = validation_rmse(self, validation)
-                on_step(Step(number + drawn, number + total, None, sampling.rmse, reached))
+                on_step(
+                    Step(number + drawn, number + total, None, sampling.rmse, reached)
+                )
 
     def _compare(self, ratings: Ratings) -> tuple[str, str]:
         """Return the likelihood that predicts held-out ratings better, and the figures.
@@ -273,9 +306,14 @@ class Bayes(DriftingModel, ContentModel):
         both = rated[0][pair[0]] & rated[1][pair[1]]
         values = test.values[both].astype(np.float64)
         if not len(values) or len(train.distribution()[0]) < 2:
-            return "gaussian", "likelihood: gaussian, of too few ratings for a comparison"
+            return (
+                "gaussian",
+                "likelihood: gaussian, of too few ratings for a comparison",
+            )
         X = X[rated[0]][:, rated[1]]
-        rows, columns = (np.cumsum(r)[p[both]] - 1 for r, p in zip(rated, pair, strict=True))
+        rows, columns = (
+            np.cumsum(r)[p[both]] - 1 for r, p in zip(rated, pair, strict=True)
+        )
         k = min(self.factors, _COMPARED_FACTORS)
         given: dict[str, Any] = {"k": k, "count_power": self.count_power}
         fits = [variational_sweeps(X, **given, **self._options(False))]
@@ -287,9 +325,13 @@ class Bayes(DriftingModel, ContentModel):
         errors = []
         for fit, name in zip(fits, ("gaussian", "ordinal"), strict=True):
             *_, last = islice(fit, _COMPARED_SWEEPS)
-            errors.append((math.sqrt(np.mean((last.expected(rows, columns) - values) ** 2)), name))
+            errors.append(
+                (math.sqrt(np.mean((last.expected(rows, columns) - values) ** 2)), name)
+            )
         (least, best), (error, other) = sorted(errors)
-        figures = f"RMSE {least:.4f} of {len(values):,} held-out ratings, {other} {error:.4f}"
+        figures = (
+            f"RMSE {least:.4f} of {len(values):,} held-out ratings, {other} {error:.4f}"
+        )
         return best, f"likelihood: {best} ({figures})"
 
     def predict(
@@ -305,7 +347,9 @@ class Bayes(DriftingModel, ContentModel):
             They are ignored if the biases do not drift.
         """
         if times is not None:
-            times = np.broadcast_to(np.asarray(times, np.int64), np.atleast_1d(users).shape)
+            times = np.broadcast_to(
+                np.asarray(times, np.int64), np.atleast_1d(users).shape
+            )
         return self._expected(self._latent(users, items, times))
 
     def _latent(
@@ -333,7 +377,9 @@ class Bayes(DriftingModel, ContentModel):
         return self._expected(super().scores(users))
 
     def _score_error(self, users: ArrayLike) -> Floats:
-        error = super()._score_error(users)  # the slope of the expected rating is below 4
+        error = super()._score_error(
+            users
+        )  # the slope of the expected rating is below 4
         return 4 * error + np.float32(1e-5) if self.is_ordinal else error
 
     def _factor_form(self, users: ArrayLike) -> FactorForm:
@@ -364,13 +410,18 @@ class Bayes(DriftingModel, ContentModel):
         """
         if not 0 < level < 1:
             raise DataError(f"level must be between 0 and 1; got {level}.")
-        latent, variance = self._latent(users, items, times), self._variance(users, items, times)
+        latent, variance = (
+            self._latent(users, items, times),
+            self._variance(users, items, times),
+        )
         shares = (1 - level) / 2, (1 + level) / 2
         if self.is_ordinal:
             typical = self.predictive_noise + self.score_variance
             outside = self._scale.outside(self.score_quantiles, typical, level)
             shares = outside / 2, 1 - outside / 2
-            low, high = (self._scale.quantile(latent, variance, share) for share in shares)
+            low, high = (
+                self._scale.quantile(latent, variance, share) for share in shares
+            )
             return low.astype(np.float32), high.astype(np.float32)
         half = np.float32(NormalDist().inv_cdf(shares[1])) * np.sqrt(variance)
         return latent - half, latent + half
@@ -392,7 +443,9 @@ class Bayes(DriftingModel, ContentModel):
         u, i = self._checked_pairs(users, items)
         noise = self.predictive_noise
         variance = pair_variances(self, u, i) + np.float32(noise)
-        if self.uses_times and times is not None:  # the noise includes the variance of drifts
+        if (
+            self.uses_times and times is not None
+        ):  # the noise includes the variance of drifts
             known = self._drifts_at(u, i, times)[1]
             variance -= np.minimum(known, np.float32(_MOST_DRIFT * noise))
         return variance
@@ -401,7 +454,9 @@ class Bayes(DriftingModel, ContentModel):
     def _n_samples(self) -> int:
         return len(self.noise_variances)
 
-    def _take(self, states: Sequence[VariationalSweep | GibbsSweep], seen: Observed) -> None:
+    def _take(
+        self, states: Sequence[VariationalSweep | GibbsSweep], seen: Observed
+    ) -> None:
         """Set the fitted arrays from one variational sweep or several Gibbs samples."""
         if seen.scale is not None:
             self.levels, self.cut_points = seen.scale.levels, seen.scale.cuts
@@ -412,13 +467,23 @@ class Bayes(DriftingModel, ContentModel):
             priors = [getattr(state, f"{axis}_prior") for state in states]
             kept = {"mean": "prior_mean", "precision": "prior_precision"}
             kept |= {"link": "link"} if self.linked else {}
-            kept |= {"features": "feature_weights"} if priors[0].features is not None else {}
+            kept |= (
+                {"features": "feature_weights"}
+                if priors[0].features is not None
+                else {}
+            )
             for field, name in kept.items():
-                setattr(self, f"{side}_{name}", np.array([getattr(p, field) for p in priors]))
+                setattr(
+                    self,
+                    f"{side}_{name}",
+                    np.array([getattr(p, field) for p in priors]),
+                )
             vectors = [getattr(state, f"{axis}s") for state in states]
             vars(self).update(self._side(vectors, side == "user"))
 
-    def _side(self, vectors: Sequence[links.Posterior], of_users: bool) -> dict[str, Floats]:
+    def _side(
+        self, vectors: Sequence[links.Posterior], of_users: bool
+    ) -> dict[str, Floats]:
         """Return the fitted arrays of users (or items) from their vectors in each sample."""
         factors: Floats = np.hstack([v.mean[:, :-1] for v in vectors])
         biases: Floats = np.column_stack([v.mean[:, -1] for v in vectors])
@@ -442,7 +507,9 @@ class Bayes(DriftingModel, ContentModel):
         """
         drawn = [False, True] if self._sampled and of_users else [self._sampled]
         with at_most(self.threads):
-            others = [self._vectors(s, of_users=not of_users) for s in range(self._n_samples)]
+            others = [
+                self._vectors(s, of_users=not of_users) for s in range(self._n_samples)
+            ]
             sums = links.covariance_sums(histories.csr, others[0])
             entries = self._settled(histories, features, of_users=of_users, sums=sums)
             given: Any = {"mean": self.global_mean, "features": features, "sums": sums}
@@ -505,7 +572,12 @@ class Bayes(DriftingModel, ContentModel):
         found = super().contributions(history, items, known)
         if not self.is_ordinal:
             return found
-        parts = (found.base[:, None], found.terms, found.item_features, found.user_features)
+        parts = (
+            found.base[:, None],
+            found.terms,
+            found.item_features,
+            found.user_features,
+        )
         total = np.sum([part.sum(axis=1) for part in parts if part is not None], axis=0)
         expected, discount = self._expected(total), found.popularity
         if discount is not None:
@@ -514,8 +586,12 @@ class Bayes(DriftingModel, ContentModel):
 
     def _vectors(self, sample: int, *, of_users: bool) -> links.Posterior:
         side, k = "user" if of_users else "item", self.factors
-        factors, biases = (getattr(self, f"{side}_{name}") for name in ("factors", "biases"))
-        vectors = np.column_stack([factors[:, sample * k : (sample + 1) * k], biases[:, sample]])
+        factors, biases = (
+            getattr(self, f"{side}_{name}") for name in ("factors", "biases")
+        )
+        vectors = np.column_stack(
+            [factors[:, sample * k : (sample + 1) * k], biases[:, sample]]
+        )
         if of_users:
             vectors[:, :-1] *= np.float32(self._n_samples)
         if self._sampled:
@@ -525,10 +601,15 @@ class Bayes(DriftingModel, ContentModel):
     def _prior(self, sample: int, *, of_users: bool) -> links.RowPrior:
         side = "user" if of_users else "item"
         mean, precision = (
-            getattr(self, f"{side}_prior_{name}")[sample] for name in ("mean", "precision")
+            getattr(self, f"{side}_prior_{name}")[sample]
+            for name in ("mean", "precision")
         )
         given, d = vars(self), self.factors + 1
-        link = given[f"{side}_link"][sample] if self.linked else np.zeros((0, d), np.float32)
+        link = (
+            given[f"{side}_link"][sample]
+            if self.linked
+            else np.zeros((0, d), np.float32)
+        )
         weights = given.get(f"{side}_feature_weights")
         features = None if weights is None else weights[sample]
         return links.RowPrior(mean, precision, link, self.count_power, features)
@@ -543,9 +624,13 @@ class Bayes(DriftingModel, ContentModel):
             w[:, -1] = 1
             spread += np.einsum("ni,ij,nj->n", w, covariance, w) / self._n_samples
         total: float = getattr(self, f"{side}_slope_noise")
-        if self.is_ordinal:  # convert the variance of ratings to that of latent variables
+        if (
+            self.is_ordinal
+        ):  # convert the variance of ratings to that of latent variables
             typical = self.predictive_noise + self.score_variance
-            total *= typical / float(self._scale.variances(self.score_quantiles, typical).mean())
+            total *= typical / float(
+                self._scale.variances(self.score_quantiles, typical).mean()
+            )
         left = total - self.predictive_noise
         share = np.clip(left * counts.sum() / (spread @ counts), 0.1, 1)
         setattr(self, f"{side}_cold_covariance", covariances * np.float32(share))
@@ -561,12 +646,16 @@ class Bayes(DriftingModel, ContentModel):
         if side == "user" and self._sampled and self.knows(side):
             cold, n, d = result["user_spread"] > 0, self._n_samples, self.factors + 1
             means = np.float32(n) * result["user_factors"][:, : self._base_width]
-            means = np.dstack([means.reshape(-1, n, d - 1), result["user_biases"]])[cold]
+            means = np.dstack([means.reshape(-1, n, d - 1), result["user_biases"]])[
+                cold
+            ]
             noise = links.normal_draws((self.random_state, n), means.shape, np.float32)
             noise *= np.sqrt(result["user_spread"][cold])[:, None, None]
             roots = np.linalg.cholesky(self.user_cold_covariance)
             draws = result["user_draws"].copy()
-            draws[cold] = (means + np.einsum("sij,nsj->nsi", roots, noise)).reshape(-1, n * d)
+            draws[cold] = (means + np.einsum("sij,nsj->nsi", roots, noise)).reshape(
+                -1, n * d
+            )
             result["user_draws"] = draws
         return result
 
@@ -575,6 +664,13 @@ class Bayes(DriftingModel, ContentModel):
         return temperature * float(self.noise_variances[sample])
 
     def _mean_covariance(
-        self, sample: int, histories: Histories, features: CsrArrays | None, *, of_users: bool
+        self,
+        sample: int,
+        histories: Histories,
+        features: CsrArrays | None,
+        *,
+        of_users: bool,
     ) -> NDArray[np.float64]:
-        return mean_covariance(self._vectors(sample, of_users=of_users), histories.counts)
+        return mean_covariance(
+            self._vectors(sample, of_users=of_users), histories.counts
+        )

@@ -77,12 +77,15 @@ class Blend(Model):
     """
 
     name = "blend"
-    summary = "Implicit feedback: several models together, weighted on held-out interactions."
+    summary = (
+        "Implicit feedback: several models together, weighted on held-out interactions."
+    )
     predicts_ratings = False
 
     members: str = parameter("spectral,ials", "Names of the models, between commas.")
     weights: str | None = parameter(
-        None, "Their weights, between commas; by default chosen on held-out interactions."
+        None,
+        "Their weights, between commas; by default chosen on held-out interactions.",
     )
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
@@ -145,9 +148,13 @@ class Blend(Model):
                 f"spectral,ials; got {self.members!r}."
             )
         shared = {"random_state": self.random_state, "threads": self.threads}
-        known = [{each.name for each in model_class(name).parameters()} for name in names]
+        known = [
+            {each.name for each in model_class(name).parameters()} for name in names
+        ]
         return [
-            make_model(name, **{key: value for key, value in shared.items() if key in has})
+            make_model(
+                name, **{key: value for key, value in shared.items() if key in has}
+            )
             for name, has in zip(names, known, strict=True)
         ]
 
@@ -158,7 +165,11 @@ class Blend(Model):
             found = np.array([float(each) for each in self.weights.split(",")])
         except ValueError:
             found = np.zeros(0)
-        if len(found) != n_members or not (found >= 0).all() or not 0 < found.sum() < np.inf:
+        if (
+            len(found) != n_members
+            or not (found >= 0).all()
+            or not 0 < found.sum() < np.inf
+        ):
             raise DataError(
                 f"weights must be {n_members} numbers between commas, one for each of "
                 f"{self.members}, not negative and not all 0; got {self.weights!r}."
@@ -180,7 +191,9 @@ class Blend(Model):
         del vars(self)["_trials"]
         return self
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+    def _fit(
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
+    ) -> None:
         models = self._unfitted()
         shares = self._given_shares(len(models))
         trials: Mapping[str, Model] = vars(self).get("_trials", {})
@@ -205,10 +218,16 @@ class Blend(Model):
         scales = np.ones(len(models))
         scales[shares > 0] = [score_scale(each) for each in parts]
         self._set(shares, scales, parts)
-        vars(self)["remarks"] = tuple(f"{p.name} {each}" for p in parts for each in p.remarks)
+        vars(self)["remarks"] = tuple(
+            f"{p.name} {each}" for p in parts for each in p.remarks
+        )
 
-    def _set(self, shares: ArrayLike, scales: ArrayLike, parts: Sequence[Model]) -> None:
-        self.shares, self.scales = (np.asarray(each, np.float32) for each in (shares, scales))
+    def _set(
+        self, shares: ArrayLike, scales: ArrayLike, parts: Sequence[Model]
+    ) -> None:
+        self.shares, self.scales = (
+            np.asarray(each, np.float32) for each in (shares, scales)
+        )
         vars(self).pop("_columns", None)
         vars(self)["_parts"] = [*parts]
 
@@ -223,7 +242,9 @@ class Blend(Model):
         u = check_indices(users, self.n_users, "user")
         i = check_indices(items, self.n_items, "item")
         if self._factor_form(u[:0]) is None:
-            return _sum(factor * part.pair_scores(u, i) for factor, part in self._weighted)
+            return _sum(
+                factor * part.pair_scores(u, i) for factor, part in self._weighted
+            )
         found = np.empty(len(u), np.float32)
         order = np.argsort(u, kind="stable")
         for block in np.array_split(order, max(1, -(-len(u) // _PAIRS))):
@@ -264,7 +285,9 @@ class Blend(Model):
         """Return the models' factors and sparse parts side by side, or None if one has none."""
         u = check_indices(users, self.n_users, "user")
         forms = [part._factor_form(u) for part in self.parts]
-        known = [each for each in forms if each and each.weight is None and each.link is None]
+        known = [
+            each for each in forms if each and each.weight is None and each.link is None
+        ]
         if len(known) < len(forms):
             return None
         pairs = [*zip((factor for factor, _ in self._weighted), known, strict=True)]
@@ -286,9 +309,13 @@ class Blend(Model):
         history = sparse.history._replace(data=values)
         if others:
             history = _stacked(of_users, len(u))
-        return FactorForm(vectors, items, offset, bias, None, SparsePart(history, weights, order))
+        return FactorForm(
+            vectors, items, offset, bias, None, SparsePart(history, weights, order)
+        )
 
-    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+    def with_users(
+        self, histories: Histories, features: GroupedFeatures | None = None
+    ) -> Self:
         """Return the blend with these users instead of its own.
 
         Raises
@@ -298,7 +325,9 @@ class Blend(Model):
         """
         return self._folded(abilities.FoldsInUsers, "users", histories, features)
 
-    def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+    def with_items(
+        self, histories: Histories, features: GroupedFeatures | None = None
+    ) -> Self:
         """Return the blend with these items instead of its own.
 
         Raises
@@ -309,7 +338,11 @@ class Blend(Model):
         return self._folded(abilities.FoldsInItems, "items", histories, features)
 
     def _folded(
-        self, ability: Any, side: str, histories: Histories, features: GroupedFeatures | None
+        self,
+        ability: Any,
+        side: str,
+        histories: Histories,
+        features: GroupedFeatures | None,
     ) -> Self:
         parts = []
         for each in self._able(ability, f"fold in new {side}"):
@@ -329,7 +362,9 @@ class Blend(Model):
 
         def total(name: str) -> Floats | None:
             arrays = [getattr(each, name) for each in explained]
-            pairs = [(f, a) for f, a in zip(factors, arrays, strict=True) if a is not None]
+            pairs = [
+                (f, a) for f, a in zip(factors, arrays, strict=True) if a is not None
+            ]
             return _sum(f * a for f, a in pairs) if pairs else None
 
         sums: list[Any] = [total(name) for name in Explanation._fields]
@@ -348,14 +383,19 @@ class Blend(Model):
     def knows(self, side: str) -> bool:
         """Return whether all models have features of `side`, "item" or "user"."""
         return all(
-            isinstance(each, abilities.KnowsFeatures) and each.knows(side) for each in self.parts
+            isinstance(each, abilities.KnowsFeatures) and each.knows(side)
+            for each in self.parts
         )
 
     def comparable(self, side: str) -> tuple[Floats, Floats]:
         """Return vectors of `side`, and the weighted mean reliability of their features."""
-        found = [cast(abilities.KnowsFeatures, each).comparable(side) for each in self.parts]
+        found = [
+            cast(abilities.KnowsFeatures, each).comparable(side) for each in self.parts
+        ]
         shares = self.shares[self.shares > 0]
-        reliability = _sum(share * each[1] for share, each in zip(shares, found, strict=True))
+        reliability = _sum(
+            share * each[1] for share, each in zip(shares, found, strict=True)
+        )
         return self._side_by_side([each[0] for each in found]), reliability
 
     def widened(self, side: str, order: Indices, features: GroupedFeatures) -> Self:
@@ -375,33 +415,51 @@ class Blend(Model):
         """Return the models, after checking that all have an ability."""
         unable = [each.name for each in self.parts if not isinstance(each, ability)]
         if unable:
-            raise DataError(f"The blend cannot {action}, because {' and '.join(unable)} cannot.")
+            raise DataError(
+                f"The blend cannot {action}, because {' and '.join(unable)} cannot."
+            )
         return [*self.parts]
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         found = super()._arrays()
         for number, part in enumerate(self.parts, start=1):
-            found |= {f"{number}_{name}": array for name, array in part._arrays().items()}
+            found |= {
+                f"{number}_{name}": array for name, array in part._arrays().items()
+            }
         return found
 
     @classmethod
-    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def _from_arrays(
+        cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> Self:
         result = super()._from_arrays(params, arrays)
         models = result._unfitted()
         if len(result.shares) != len(models) or not (result.shares >= 0).all():
-            raise DataError(f"The array 'shares' must have {len(models)} non-negative numbers.")
+            raise DataError(
+                f"The array 'shares' must have {len(models)} non-negative numbers."
+            )
         scales, some = result.scales, result.shares.any()
         if not ((scales > 0) & np.isfinite(scales)).all() or not some:
-            raise DataError("The scales of a blend and at least one share must be positive.")
-        chosen = [each for each, share in zip(models, result.shares, strict=True) if share > 0]
+            raise DataError(
+                "The scales of a blend and at least one share must be positive."
+            )
+        chosen = [
+            each for each, share in zip(models, result.shares, strict=True) if share > 0
+        ]
         parts = []
         for number, each in enumerate(chosen, start=1):
             start = f"{number}_"  # prefix of the names of its arrays, also in errors
-            own = {k.removeprefix(start): a for k, a in arrays.items() if k.startswith(start)}
+            own = {
+                k.removeprefix(start): a
+                for k, a in arrays.items()
+                if k.startswith(start)
+            }
             try:
                 parts.append(type(each)._from_arrays(each.get_params(), own))
             except DataError as error:
-                raise DataError(str(error).replace("array '", f"array '{start}")) from None
+                raise DataError(
+                    str(error).replace("array '", f"array '{start}")
+                ) from None
         if len({(part.n_users, part.n_items) for part in parts}) > 1:
             raise DataError("The models of a blend must have the same users and items.")
         vars(result)["_parts"] = parts
@@ -422,9 +480,15 @@ def _columns(pairs: Sequence[tuple[np.float32, FactorForm]]) -> tuple[Any, ...]:
 
     stacked = []
     for part in parts:
-        columns = part.weights.indices if part.order is None else part.order[part.weights.indices]
+        columns = (
+            part.weights.indices
+            if part.order is None
+            else part.order[part.weights.indices]
+        )
         shape = len(part.weights.indptr) - 1, len(items)
-        stacked.append(csr_array((part.weights.data, columns, part.weights.indptr), shape=shape))
+        stacked.append(
+            csr_array((part.weights.data, columns, part.weights.indptr), shape=shape)
+        )
     matrix = vstack(stacked, format="csr")
     matrix.sort_indices()
     return items, bias, kernels.csr_arrays(matrix), None

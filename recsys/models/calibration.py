@@ -39,7 +39,10 @@ def pair_variances(model: Bayes, users: Indices, items: Indices) -> Floats:
             continue
         w = np.column_stack([model.user_vectors()[u], model.user_bias[u]])
         z = np.column_stack([model.item_vectors()[i], model.item_bias[i]])
-        pair = Posterior(w, model.user_covariance[u]), Posterior(z, model.item_covariance[i])
+        pair = (
+            Posterior(w, model.user_covariance[u]),
+            Posterior(z, model.item_covariance[i]),
+        )
         variance[part] = predictive_variance(*pair)
     return variance
 
@@ -88,7 +91,9 @@ def unseen(
     if model.is_ordinal:
         codes, noise = model._scale.codes(values), float(model.noise_variances.mean())
         values = model._scale.latent(codes, scores, noise, only_means=True).means
-    shares = arrays[f"{side}_leverage"][rows] + getattr(model, f"{other}_leverage")[columns]
+    shares = (
+        arrays[f"{side}_leverage"][rows] + getattr(model, f"{other}_leverage")[columns]
+    )
     return values, scores - shares * (values - scores)
 
 
@@ -102,8 +107,13 @@ def calibrate(model: Bayes, histories: Histories) -> None:
     at = np.random.default_rng(0).choice(n, min(n, _CALIBRATED_ON), replace=False)
     scores = unseen(model, histories, found, "user", at)[1]
     u, i = histories.rows[at], histories.indices[at].astype(np.int64)
-    spread = pair_variances(model, u, i) * (1 + model.user_leverage[u] + model.item_leverage[i])
-    scale, noise = model._scale if model.is_ordinal else None, float(model.noise_variances.mean())
+    spread = pair_variances(model, u, i) * (
+        1 + model.user_leverage[u] + model.item_leverage[i]
+    )
+    scale, noise = (
+        model._scale if model.is_ordinal else None,
+        float(model.noise_variances.mean()),
+    )
     given = histories.values[at], scores, spread, noise, scale
     model.predictive_noise = noise if model._sampled else calibrated_noise(*given)
     if model.is_ordinal:

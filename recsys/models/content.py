@@ -21,9 +21,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lowrank import kernels
-from lowrank.completion.cold import ColdMap, Slopes, fit_cold_map, fit_slopes, main_directions
+from lowrank.completion.cold import (
+    ColdMap,
+    Slopes,
+    fit_cold_map,
+    fit_slopes,
+    main_directions,
+)
 from lowrank.completion.design import GroupedFeatures
-from lowrank.completion.links import Posterior, RowPrior, Terms, posterior_terms, sampled_rows
+from lowrank.completion.links import (
+    Posterior,
+    RowPrior,
+    Terms,
+    posterior_terms,
+    sampled_rows,
+)
 from lowrank.kernels import CsrArrays, transposed
 from recsys.models.base import Floats, Indices, RatingModel, check_indices
 from recsys.models.histories import Explanation, Histories
@@ -40,28 +52,48 @@ class ContentModel(RatingModel, FeaturedModel):
 
     factors: int
 
-    item_feature_weights: Floats = fitted("S", "n_item_features", "d", group="item content")
+    item_feature_weights: Floats = fitted(
+        "S", "n_item_features", "d", group="item content"
+    )
     item_cold_mean: Floats = fitted("S", "d", group="item content")
     item_cold_covariance: Floats = fitted("S", "d", "d", group="item content")
-    item_cold_weights: Floats = fitted("S", "n_item_features", "d", group="item content")
-    item_cold_draws: Floats = fitted("S", "n_item_features", "n_draws", group="item content")
+    item_cold_weights: Floats = fitted(
+        "S", "n_item_features", "d", group="item content"
+    )
+    item_cold_draws: Floats = fitted(
+        "S", "n_item_features", "n_draws", group="item content"
+    )
     item_feature_centre: Floats = fitted("n_item_features", group="item content")
-    item_directions: Floats = fitted("n_item_features", "n_item_directions", group="item content")
+    item_directions: Floats = fitted(
+        "n_item_features", "n_item_directions", group="item content"
+    )
     item_slope_mean: Floats = fitted("n_item_slopes", group="item content")
-    item_slope_precision: Floats = fitted("n_item_slopes", "n_item_slopes", group="item content")
+    item_slope_precision: Floats = fitted(
+        "n_item_slopes", "n_item_slopes", group="item content"
+    )
     item_slope_noise: float = fitted(group="item content")
     item_content: Floats = fitted("n_items", "item_content_width", group="item content")
     item_spread: Floats = fitted("n_items", group="item content")
 
-    user_feature_weights: Floats = fitted("S", "n_user_features", "d", group="user content")
+    user_feature_weights: Floats = fitted(
+        "S", "n_user_features", "d", group="user content"
+    )
     user_cold_mean: Floats = fitted("S", "d", group="user content")
     user_cold_covariance: Floats = fitted("S", "d", "d", group="user content")
-    user_cold_weights: Floats = fitted("S", "n_user_features", "d", group="user content")
-    user_cold_draws: Floats = fitted("S", "n_user_features", "n_draws", group="user content")
+    user_cold_weights: Floats = fitted(
+        "S", "n_user_features", "d", group="user content"
+    )
+    user_cold_draws: Floats = fitted(
+        "S", "n_user_features", "n_draws", group="user content"
+    )
     user_feature_centre: Floats = fitted("n_user_features", group="user content")
-    user_directions: Floats = fitted("n_user_features", "n_user_directions", group="user content")
+    user_directions: Floats = fitted(
+        "n_user_features", "n_user_directions", group="user content"
+    )
     user_slope_mean: Floats = fitted("n_user_slopes", group="user content")
-    user_slope_precision: Floats = fitted("n_user_slopes", "n_user_slopes", group="user content")
+    user_slope_precision: Floats = fitted(
+        "n_user_slopes", "n_user_slopes", group="user content"
+    )
     user_slope_noise: float = fitted(group="user content")
     user_content: Floats = fitted("n_users", "user_content_width", group="user content")
     user_spread: Floats = fitted("n_users", group="user content")
@@ -99,7 +131,12 @@ class ContentModel(RatingModel, FeaturedModel):
 
     @abstractmethod
     def _mean_covariance(
-        self, sample: int, histories: Histories, features: CsrArrays | None, *, of_users: bool
+        self,
+        sample: int,
+        histories: Histories,
+        features: CsrArrays | None,
+        *,
+        of_users: bool,
     ) -> NDArray[np.float64]:
         """Return the mean covariance of the vectors in a sample, given all histories."""
 
@@ -124,12 +161,16 @@ class ContentModel(RatingModel, FeaturedModel):
         n, k = self._n_samples, self._base_width
         maps = [self._map(side, s) for s in range(n)]
         share = n if side == "user" else 1
-        centre = np.hstack([(m.mean + m.centre @ m.coefficients)[:-1] for m in maps]) / share
+        centre = (
+            np.hstack([(m.mean + m.centre @ m.coefficients)[:-1] for m in maps]) / share
+        )
         variance = sum(float(np.trace(m.covariance[:-1, :-1])) for m in maps) / share**2
         content: Floats = getattr(self, f"{side}_content")
         predicted = content[:, :k] - centre
         square = np.einsum("ij,ij->i", predicted, predicted)
-        spread = np.maximum(getattr(self, f"{side}_spread"), 1)  # zero where there are ratings
+        spread = np.maximum(
+            getattr(self, f"{side}_spread"), 1
+        )  # zero where there are ratings
         vectors = self.user_vectors() if side == "user" else self.item_vectors()
         reliability = np.sqrt(square / (square + spread * variance))
         return (vectors - centre).astype(np.float32), reliability.astype(np.float32)
@@ -150,7 +191,9 @@ class ContentModel(RatingModel, FeaturedModel):
         base = np.full(len(wanted), self.global_mean)
         terms = np.zeros((len(wanted), len(history.indices)))
         found = {
-            side: np.zeros((len(wanted), getattr(self, f"{side}_feature_weights").shape[1]))
+            side: np.zeros(
+                (len(wanted), getattr(self, f"{side}_feature_weights").shape[1])
+            )
             for side in ("item", "user")
             if f"{side}_feature_weights" in vars(self)
         }
@@ -173,9 +216,13 @@ class ContentModel(RatingModel, FeaturedModel):
                 base[at] += row.base @ z / n
                 terms[at] += row.entries @ z / n
                 if known.user is not None and len(row.features):
-                    np.add.at(found["user"][at], known.user.indices, row.features @ z / n)
+                    np.add.at(
+                        found["user"][at], known.user.indices, row.features @ z / n
+                    )
         self._add_slopes(history, wanted, known, base, found)
-        parts = {f"{side}_features": each.astype(np.float32) for side, each in found.items()}
+        parts = {
+            f"{side}_features": each.astype(np.float32) for side, each in found.items()
+        }
         return self._explanation(base, terms, wanted, **parts)
 
     def _add_slopes(
@@ -249,13 +296,16 @@ class ContentModel(RatingModel, FeaturedModel):
         completed: dict[str, Floats] = {}
         for side in ("user", "item"):
             names = (
-                f"{side}_{each}" for each in ("factors", "biases", "bias", "covariance", "draws")
+                f"{side}_{each}"
+                for each in ("factors", "biases", "bias", "covariance", "draws")
             )
             base = {name: vars(self)[name] for name in names if name in vars(self)}
             completed |= self._completed(side, base, histories[side], rows[side])
         vars(self).update(completed)
 
-    def _fit_map(self, side: str, histories: Histories, features: GroupedFeatures) -> None:
+    def _fit_map(
+        self, side: str, histories: Histories, features: GroupedFeatures
+    ) -> None:
         """Fit the map from features to vectors, and the directions of the slopes."""
         rows, counts, of_users = csr_rows(features), histories.counts, side == "user"
         maps = [
@@ -281,10 +331,17 @@ class ContentModel(RatingModel, FeaturedModel):
 
     def _fit_slopes(self, side: str, histories: Histories) -> None:
         """Fit the prior of slopes on the features of `side`."""
-        rows, other = sampled_rows(histories.counts), "item" if side == "user" else "user"
-        given = getattr(self, f"{other}_factors")[rows], getattr(self, f"{other}_bias")[rows]
+        rows, other = (
+            sampled_rows(histories.counts),
+            "item" if side == "user" else "user",
+        )
+        given = (
+            getattr(self, f"{other}_factors")[rows],
+            getattr(self, f"{other}_bias")[rows],
+        )
         slopes = fit_slopes(
-            self._residuals(side, *given, histories.take(rows).csr), self._directions(side)
+            self._residuals(side, *given, histories.take(rows).csr),
+            self._directions(side),
         )
         setattr(self, f"{side}_slope_mean", slopes.prior.mean)
         setattr(self, f"{side}_slope_precision", slopes.prior.precision)
@@ -294,7 +351,9 @@ class ContentModel(RatingModel, FeaturedModel):
         self, histories: Histories, features: CsrArrays | None = None, *, of_users: bool
     ) -> dict[str, Floats]:
         arrays = self._solved_rows(histories, features, of_users=of_users)
-        return self._completed("user" if of_users else "item", arrays, histories, features)
+        return self._completed(
+            "user" if of_users else "item", arrays, histories, features
+        )
 
     def _completed(
         self,
@@ -311,7 +370,9 @@ class ContentModel(RatingModel, FeaturedModel):
             if of != side:
                 given = arrays[f"{side}_factors"], arrays[f"{side}_bias"]
                 entries = self._residuals(of, *given, histories.csr)
-                names = (f"{of}_slope_{name}" for name in ("mean", "precision", "noise"))
+                names = (
+                    f"{of}_slope_{name}" for name in ("mean", "precision", "noise")
+                )
                 mean, precision, noise = (getattr(self, name) for name in names)
                 none = np.zeros((0, len(mean)), np.float32)
                 slopes = Slopes(RowPrior(mean, precision, none, 0.0), noise)
@@ -325,7 +386,9 @@ class ContentModel(RatingModel, FeaturedModel):
                     cold[:, None] if array.ndim > 1 else cold, array, result[name]
                 )
             directions = content[:, self._base_width + 1 :]
-            columns.append(np.column_stack([directions, np.ones(len(cold))]) * cold[:, None])
+            columns.append(
+                np.column_stack([directions, np.ones(len(cold))]) * cold[:, None]
+            )
             result[f"{side}_content"] = content
         if columns:
             whole = np.hstack([result[f"{side}_factors"], *columns])
@@ -337,12 +400,18 @@ class ContentModel(RatingModel, FeaturedModel):
     ) -> tuple[dict[str, Floats], Floats]:
         """Return the arrays predicted from features, and factors, bias and directions stacked."""
         if features is None:
-            none = np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
+            none = (
+                np.zeros(n + 1, np.int64),
+                np.zeros(0, np.int32),
+                np.zeros(0, np.float32),
+            )
             features = CsrArrays(*none)
         maps = [self._map(side, s) for s in range(self._n_samples)]
         vectors = [each.vectors(features) for each in maps]
         arrays = self._side(vectors, side == "user")
-        arrays[f"{side}_spread"] = np.mean([each.spread(features) for each in maps], axis=0)
+        arrays[f"{side}_spread"] = np.mean(
+            [each.spread(features) for each in maps], axis=0
+        )
         directions = kernels.csr_matmat(features, getattr(self, f"{side}_directions"))
         content = [arrays[f"{side}_factors"], arrays[f"{side}_bias"], directions]
         return arrays, np.column_stack(content).astype(np.float32, copy=False)
@@ -360,10 +429,14 @@ class ContentModel(RatingModel, FeaturedModel):
         content: Floats = getattr(self, f"{side}_content")
         return content[:, self._base_width + 1 :]
 
-    def _residuals(self, side: str, factors: Floats, bias: Floats, entries: CsrArrays) -> CsrArrays:
+    def _residuals(
+        self, side: str, factors: Floats, bias: Floats, entries: CsrArrays
+    ) -> CsrArrays:
         """Return ratings minus predictions in which rows of `side` have no ratings."""
         content: Floats = getattr(self, f"{side}_content")
         k = self._base_width
         vectors = np.column_stack([factors[:, :k], bias])
         predicted = kernels.csr_entries(entries, vectors, content[:, : k + 1])
-        return entries._replace(data=entries.data - predicted - np.float32(self.global_mean))
+        return entries._replace(
+            data=entries.data - predicted - np.float32(self.global_mean)
+        )

@@ -58,7 +58,9 @@ class DriftingModel(BiasedModel):
     def _put(self, part: Any, side: str, rows: Indices) -> None:
         drifts: dict[str, Any] = {}
         if self.uses_times:
-            drifts = drift_arrays(side, self.knots(side).replaced(rows, part.knots(side)))
+            drifts = drift_arrays(
+                side, self.knots(side).replaced(rows, part.knots(side))
+            )
         super()._put(part, side, rows)
         vars(self).update(drifts)
 
@@ -81,14 +83,18 @@ class DriftingModel(BiasedModel):
         for side, drift in zip(("user", "item"), drifts, strict=True):
             if drift.variance:
                 share = drift.variance / variance
-                parts.append(f"{side}s for {lasting(drift.scale)} ({share:.1%} of the variance)")
+                parts.append(
+                    f"{side}s for {lasting(drift.scale)} ({share:.1%} of the variance)"
+                )
         if not parts:
             return "time: no drift"
         for side, drift in zip(("user", "item"), drifts, strict=True):
             vars(self).update(drift_arrays(side, drift.knots()))
         return f"time: biases drift, those of {' and '.join(parts)}"
 
-    def _folded_drifts(self, side: str, histories: Histories, residual: Floats) -> dict[str, Any]:
+    def _folded_drifts(
+        self, side: str, histories: Histories, residual: Floats
+    ) -> dict[str, Any]:
         """Return the drifts of folded-in rows, which are zero without timestamps."""
         known = self.knots(side)
         times = None if histories.times is None else histories.times.astype(np.int64)
@@ -110,7 +116,9 @@ class DriftingModel(BiasedModel):
             starts, counts, times, *_ = self.knots(side)
             low, high = np.minimum(starts, counts), starts + counts
             if low.min(initial=0) < 0 or high.max(initial=0) > len(times):
-                raise DataError(f"The array '{side}_drift_starts' must hold indices of knots.")
+                raise DataError(
+                    f"The array '{side}_drift_starts' must hold indices of knots."
+                )
 
 
 def drift_arrays(side: str, knots: Knots) -> dict[str, Any]:

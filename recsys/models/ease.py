@@ -77,13 +77,20 @@ class EASE(ProfileModel, ItemItemModel):
     summary = "Implicit feedback on up to some 30,000 items; one parameter."
 
     regularization: float | None = parameter(
-        None, "Ridge penalty of the weights, in users; by default it follows from the data."
+        None,
+        "Ridge penalty of the weights, in users; by default it follows from the data.",
     )
     user_power: float = parameter(
-        _POWER, "Exponent by which users with many items are weighted down.", low=0.0, high=1.0
+        _POWER,
+        "Exponent by which users with many items are weighted down.",
+        low=0.0,
+        high=1.0,
     )
     item_power: float = parameter(
-        _POWER, "Exponent by which items with many users are weighted down.", low=0.0, high=1.0
+        _POWER,
+        "Exponent by which items with many users are weighted down.",
+        low=0.0,
+        high=1.0,
     )
 
     penalty: float = fitted()
@@ -96,7 +103,9 @@ class EASE(ProfileModel, ItemItemModel):
         n: int = self.weights.shape[1]
         return n
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+    def _fit(
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
+    ) -> None:
         from scipy.linalg import lapack
         from scipy.sparse import diags_array
 
@@ -145,7 +154,11 @@ class EASE(ProfileModel, ItemItemModel):
 
     def item_vectors(self) -> Floats:
         """Return the weights with the training items, shape (n_items, n_training_items)."""
-        return self.weights if self._source is self else np.ascontiguousarray(self.weights.T)
+        return (
+            self.weights
+            if self._source is self
+            else np.ascontiguousarray(self.weights.T)
+        )
 
     def predict(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Return scores of pairs, shape (n_pairs,), taken from `scores` of all items."""
@@ -156,7 +169,9 @@ class EASE(ProfileModel, ItemItemModel):
         for block in _row_blocks(len(distinct), self.n_items):
             first, last = np.searchsorted(rows[order], (block.start, block.stop))
             pairs = order[first:last]
-            found[pairs] = self.scores(distinct[block])[rows[pairs] - block.start, i[pairs]]
+            found[pairs] = self.scores(distinct[block])[
+                rows[pairs] - block.start, i[pairs]
+            ]
         return found
 
     def scores(self, users: ArrayLike) -> Floats:
@@ -167,17 +182,23 @@ class EASE(ProfileModel, ItemItemModel):
             from scipy.sparse import csr_array
 
             positions = kernels.csr_arrays(csr_array(self.user_positions[u]))
-            found += kernels.csr_matmat(positions, np.ascontiguousarray(self.user_columns.T))
+            found += kernels.csr_matmat(
+                positions, np.ascontiguousarray(self.user_columns.T)
+            )
         return found
 
     def _compared(self, side: str) -> Floats | None:
         vectors = super()._compared(side)
         if vectors is not None and side == "item" and "item_positions" in vars(self):
             rated = self._source.item_positions[:, -1] == 0
-            vectors = vectors if rated.all() else vectors * rated  # zero for items without users
+            vectors = (
+                vectors if rated.all() else vectors * rated
+            )  # zero for items without users
         return vectors
 
-    def _renumber(self, arrays: dict[str, NDArray[Any]], side: str, place: Indices) -> None:
+    def _renumber(
+        self, arrays: dict[str, NDArray[Any]], side: str, place: Indices
+    ) -> None:
         if side == "item":
             wide = np.zeros((len(self.item_vector_map), len(place)), np.float32)
             wide[:, place[: self.n_items]] = self.item_vector_map
@@ -187,7 +208,9 @@ class EASE(ProfileModel, ItemItemModel):
         """Set the weights of items without users, and the columns that score new users."""
         if self.knows("item"):
             new = self.item_positions[:, -1] > 0
-            self.weights[:, new] = self._source.item_profiles @ self.item_positions[new].T
+            self.weights[:, new] = (
+                self._source.item_profiles @ self.item_positions[new].T
+            )
         if self.knows("user"):
             self.user_columns = self._scored(self._source.user_histories)
 
@@ -224,7 +247,11 @@ class EASE(ProfileModel, ItemItemModel):
 
         users = self._user_scale().astype(np.float64)
         values = self.history_weights * np.repeat(users, np.diff(self.history_indptr))
-        X = self.history_indptr, self.history_items, values * self.item_weight[self.history_items]
+        X = (
+            self.history_indptr,
+            self.history_items,
+            values * self.item_weight[self.history_items],
+        )
         diagonal = np.bincount(X[1], X[2] ** 2, minlength=n_known) + self.penalty
         shape = n_known, items.n_rows
         n = n_known * items.n_rows
@@ -245,7 +272,9 @@ class EASE(ProfileModel, ItemItemModel):
             (sides / lengths).ravel(),
             rtol=_TOL,
             maxiter=_STEPS,
-            M=LinearOperator((n, n), lambda b: (b.reshape(shape) / diagonal[:, None]).ravel()),
+            M=LinearOperator(
+                (n, n), lambda b: (b.reshape(shape) / diagonal[:, None]).ravel()
+            ),
         )
         if is_left:
             raise DataError(
@@ -259,7 +288,9 @@ class EASE(ProfileModel, ItemItemModel):
     def _user_scale(self) -> Floats:
         """Return the scale factors of the rows of X, shape (n_users,)."""
         everyone = self._everyone()
-        return power(np.bincount(everyone.rows, everyone.values, self.n_users), -self.user_power)
+        return power(
+            np.bincount(everyone.rows, everyone.values, self.n_users), -self.user_power
+        )
 
 
 @model
@@ -301,20 +332,28 @@ class SparseEASE(LinearFilter):
     summary = "Implicit feedback: the accuracy of ease for any number of items."
 
     regularization: float | None = parameter(
-        None, "Ridge penalty of the weights, in users; by default it follows from the data."
+        None,
+        "Ridge penalty of the weights, in users; by default it follows from the data.",
     )
     user_power: float = parameter(
-        _POWER, "Exponent by which users with many items are weighted down.", low=0.0, high=1.0
+        _POWER,
+        "Exponent by which users with many items are weighted down.",
+        low=0.0,
+        high=1.0,
     )
     item_power: float = parameter(
-        _POWER, "Exponent by which items with many users are weighted down.", low=0.0, high=1.0
+        _POWER,
+        "Exponent by which items with many users are weighted down.",
+        low=0.0,
+        high=1.0,
     )
     factors: int | None = parameter(
         None,
         "Number of directions in which the inverse is exact; by default those of spectral.",
     )
     neighbors: int | None = parameter(
-        None, "Item-item weights of the linear part kept of each item; by default 512 MB of them."
+        None,
+        "Item-item weights of the linear part kept of each item; by default 512 MB of them.",
     )
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
@@ -333,7 +372,9 @@ class SparseEASE(LinearFilter):
         found: Floats = histories.values / np.float32(self.unit)
         return found
 
-    def _outputs(self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats) -> Floats:
+    def _outputs(
+        self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats
+    ) -> Floats:
         constant, slope = self._line
         diagonal = constant - slope * squares
         diagonal += np.square(vectors) @ self._correction(self._eigenvalues)
@@ -352,7 +393,12 @@ class SparseEASE(LinearFilter):
             kept = np.einsum("ij,ij->j", vectors, image, dtype=np.float64) / self._slope
         self.response = -self._correction(kept).astype(np.float32)
         # Make the diagonal of B zero.
-        own = np.square(self.item_factors) @ self.response * self.item_weight / self.item_output
+        own = (
+            np.square(self.item_factors)
+            @ self.response
+            * self.item_weight
+            / self.item_output
+        )
         rows = np.repeat(np.arange(self.n_items), np.diff(self.weight_indptr))
         places = np.flatnonzero(self.item_order[self.weight_places] == rows)
         self.weight_values[places] = -own[rows[places]]
@@ -364,7 +410,10 @@ class SparseEASE(LinearFilter):
     @property
     def _line(self) -> tuple[float, float]:
         """Coefficients a and b of the line a - b x that approximates 1 / (x + penalty)."""
-        low, high = self.penalty, self.penalty + float(self._eigenvalues.min(initial=np.inf))
+        low, high = (
+            self.penalty,
+            self.penalty + float(self._eigenvalues.min(initial=np.inf)),
+        )
         slope = 8 / (low**2 + 6 * low * high + high**2)  # from a Chebyshev polynomial
         return slope * high, slope
 

@@ -33,7 +33,10 @@ class FactorForm(NamedTuple):
     link: Callable[[Floats], Floats] | None = None
 
     def pairs(
-        self, rows: NDArray[np.int64], items: NDArray[np.int64], threads: int | None = None
+        self,
+        rows: NDArray[np.int64],
+        items: NDArray[np.int64],
+        threads: int | None = None,
     ) -> Floats:
         """Return the scores of pairs, shape (n_pairs,), bit for bit as the top-N search."""
         found = np.zeros(len(items), np.float32)
@@ -69,14 +72,19 @@ class FactorForm(NamedTuple):
         the absolute terms (u = 2^-24, Higham 2002, section 3.1), which the Cauchy-Schwarz
         inequality bounds. The sparse part is one term, with the same bits in both sums.
         """
-        lengths = [np.sqrt(np.einsum("ij,ij->i", each, each)) for each in (self.users, self.items)]
+        lengths = [
+            np.sqrt(np.einsum("ij,ij->i", each, each))
+            for each in (self.users, self.items)
+        ]
         size: Floats = lengths[0] * lengths[1].max(initial=0)
         size += 0 if self.offset is None else np.abs(self.offset)
         size += 0 if self.bias is None else np.abs(self.bias).max(initial=0)
         if self.sparse is not None:
             history, weights, _ = self.sparse
             rows = np.repeat(np.arange(len(size)), np.diff(history.indptr))
-            total = np.bincount(rows, np.abs(history.data), minlength=len(size)).astype(np.float32)
+            total = np.bincount(rows, np.abs(history.data), minlength=len(size)).astype(
+                np.float32
+            )
             size += total * np.abs(weights.data).max(initial=0)
         terms = self.items.shape[1] + 5
         return size * np.float32(2 * terms * np.finfo(np.float32).eps)

@@ -36,7 +36,9 @@ class Histories:
     @classmethod
     def of(cls, ratings: Ratings) -> Histories:
         """Return the histories of the users of `ratings`, without a copy."""
-        return Histories(ratings.indptr, ratings.indices, ratings.values, ratings.seconds)
+        return Histories(
+            ratings.indptr, ratings.indices, ratings.values, ratings.seconds
+        )
 
     @property
     def csr(self) -> kernels.CsrArrays:

@@ -41,20 +41,31 @@ if TYPE_CHECKING:
     from recsys.data.ratings import Ratings
 
 # Search for the penalties:
-INTERACTIONS = 1_000_000  # maximum number of interactions; larger data are sampled by user
+INTERACTIONS = (
+    1_000_000  # maximum number of interactions; larger data are sampled by user
+)
 _FOLDS = 5  # one fold is held out
-_REPEATED = 30_000  # below this number of interactions, several folds are held out in turn
+_REPEATED = (
+    30_000  # below this number of interactions, several folds are held out in turn
+)
 _TOP = 20  # length of the ranked lists
 _FACTORS, _SWEEPS = 32, 6  # size of each fit
-_MORE_FACTORS = 128  # number of factors of the last fits, enough to see what still more would need
+_MORE_FACTORS = (
+    128  # number of factors of the last fits, enough to see what still more would need
+)
 _FIRST_WEIGHT, _FIRST_PENALTY = 0.03, 2.0  # starting point
 _STEP = 10**0.25  # factor between neighbouring values
 _TRIALS = 30  # maximum number of fits
 
 _MANY_INTERACTIONS = 3_000_000  # number above which fits with 256 factors take too long
-_MANY_ROWS, _SHORT = 10_000, 50  # numbers of users and items, and interactions, for 512 factors
+_MANY_ROWS, _SHORT = (
+    10_000,
+    50,
+)  # numbers of users and items, and interactions, for 512 factors
 
-Place = tuple[int, int]  # grid position: steps of unobserved_weight and of regularization
+Place = tuple[
+    int, int
+]  # grid position: steps of unobserved_weight and of regularization
 
 
 class Penalties(NamedTuple):
@@ -98,7 +109,9 @@ class IALS(PriorModel):
     """
 
     name = "ials"
-    summary = "Interactions of many users and items: latent factors, any size, any threads."
+    summary = (
+        "Interactions of many users and items: latent factors, any size, any threads."
+    )
     predicts_ratings = False
     _needs_values = False
     _scores_between_sweeps = True
@@ -118,11 +131,16 @@ class IALS(PriorModel):
         None, "Weight of all pairs; by default chosen on held-out interactions."
     )
     count_power: float = parameter(
-        1.0, "Power of the total weight in the penalty: 0 is plain ridge.", low=0.0, high=1.0
+        1.0,
+        "Power of the total weight in the penalty: 0 is plain ridge.",
+        low=0.0,
+        high=1.0,
     )
     iterations: int = parameter(16, "Maximum number of sweeps (users, then items).")
     tol: float = parameter(
-        1e-3, "Stop when a sweep lowers the objective by less than this fraction of it.", minimum=0
+        1e-3,
+        "Stop when a sweep lowers the objective by less than this fraction of it.",
+        minimum=0,
     )
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
@@ -160,11 +178,15 @@ class IALS(PriorModel):
         weights = self._weights(histories, ratings.n_items)
         self._set_penalties(weights)
         self.global_mean = 0.0
-        self.user_bias, self.item_bias = (np.zeros(n, np.float32) for n in ratings.shape)
+        self.user_bias, self.item_bias = (
+            np.zeros(n, np.float32) for n in ratings.shape
+        )
         features = ratings.user_features, ratings.item_features
         users, items = map(csr_rows, features)
         plain = users is None and items is None
-        k = self.factors or default_factors(*ratings.shape, ratings.n_ratings, dual=plain)
+        k = self.factors or default_factors(
+            *ratings.shape, ratings.n_ratings, dual=plain
+        )
         sweeps = implicit_sweeps(
             weights,
             k,
@@ -181,7 +203,9 @@ class IALS(PriorModel):
             self._set_prior("item", sweep.column_prior, items, sweep.column_factors)
             counts = np.bincount(ratings.indices, minlength=ratings.n_items)
             points = sweep.column_prior.of(items, ratings.n_items)
-            vars(self).update(self._completed("item", self.item_factors, counts, points))
+            vars(self).update(
+                self._completed("item", self.item_factors, counts, points)
+            )
         if plain:  # so that users are fast to fold in
             self.item_factors = in_principal_axes(self.item_factors)
         # Solve the users again, so that folding in a training user returns the same vector.
@@ -198,7 +222,10 @@ class IALS(PriorModel):
         for number, sweep in enumerate(islice(sweeps, self.iterations), start=1):
             if not math.isfinite(sweep.objective):
                 raise breakdown(self, "count_power")
-            self.user_factors, self.item_factors = sweep.row_factors, sweep.column_factors
+            self.user_factors, self.item_factors = (
+                sweep.row_factors,
+                sweep.column_factors,
+            )
             if on_step is not None:
                 on_step(Step(number, self.iterations, sweep.objective))
             # With features, the objective may rise in the first sweeps.
@@ -250,7 +277,9 @@ class IALS(PriorModel):
         base, terms = rest @ of_user.base, rest @ of_user.entries.T
         return Explanation(base.astype(np.float32), terms.astype(np.float32), **parts)
 
-    def _terms(self, side: str, entries: Histories, features: CsrArrays | None) -> Terms:
+    def _terms(
+        self, side: str, entries: Histories, features: CsrArrays | None
+    ) -> Terms:
         """Return the factors of a user or item as a sum over its `entries` and features."""
         others = "item" if side == "user" else "user"
         factors, gram, n = self._source._pairs(others)
@@ -263,12 +292,18 @@ class IALS(PriorModel):
                 stored = prior.coefficients[features.indices] * features.data[:, None]
         if not len(entries.indices):
             return Terms(mean, np.zeros((0, k)), stored)
-        weights = np.maximum(entries.values / np.float32(self.unit), 0).astype(np.float64)
+        weights = np.maximum(entries.values / np.float32(self.unit), 0).astype(
+            np.float64
+        )
         own = factors[entries.indices].astype(np.float64)
-        penalty = self.penalty * (weights.sum() + self.pair_weight * n) ** self.count_power
+        penalty = (
+            self.penalty * (weights.sum() + self.pair_weight * n) ** self.count_power
+        )
         normal = (own.T * weights) @ own + self.pair_weight * gram + penalty * np.eye(k)
         inverse, right = np.linalg.inv(normal), own * weights[:, None]
-        return Terms(penalty * mean @ inverse, right @ inverse, penalty * stored @ inverse)
+        return Terms(
+            penalty * mean @ inverse, right @ inverse, penalty * stored @ inverse
+        )
 
     def _solved(
         self, histories: Histories, features: CsrArrays | None = None, *, of_users: bool
@@ -277,7 +312,11 @@ class IALS(PriorModel):
         others, *whole = self._pairs(other)
         entries = kernels.csr_arrays(self._weights(histories, len(others)))
         options = self._options() | {"whole": tuple(whole)}
-        points = self._prior_of(side).of(features, histories.n_rows) if self.knows(side) else None
+        points = (
+            self._prior_of(side).of(features, histories.n_rows)
+            if self.knows(side)
+            else None
+        )
         factors = solve_interactions(entries, others, points=points, **options)
         arrays = {f"{side}_factors": factors}
         if points is not None:
@@ -294,7 +333,9 @@ class IALS(PriorModel):
         if side not in found or found[side][0] is not factors:
             known = self.known(side)
             used = factors if known.all() else factors * known[:, None]
-            gram = kernels.coefficients(used, used, threads=self.threads).astype(np.float64)
+            gram = kernels.coefficients(used, used, threads=self.threads).astype(
+                np.float64
+            )
             found[side] = factors, used, gram, int(np.count_nonzero(known))
         pairs: tuple[Floats, NDArray[np.float64], int] = found[side][1:]
         return pairs
@@ -308,7 +349,9 @@ class IALS(PriorModel):
     def _options(self, penalties: Penalties | None = None) -> dict[str, Any]:
         """Return the keyword arguments that fits and fold-ins share."""
         others = {"count_power": self.count_power, "threads": self.threads}
-        return (penalties or Penalties(self.pair_weight, self.penalty))._asdict() | others
+        return (
+            penalties or Penalties(self.pair_weight, self.penalty)
+        )._asdict() | others
 
     def chosen_penalties(
         self,
@@ -337,13 +380,19 @@ class IALS(PriorModel):
         few, best, heights = min(_FACTORS, more), (0, 0), dict[Place, float]()
         for size in (2, 1):
             taken = [(size * i, size * j) for i, j in steps]
-            best = _climbed(best, taken, lambda each: trial.ndcg(penalties(each), few), heights)
+            best = _climbed(
+                best, taken, lambda each: trial.ndcg(penalties(each), few), heights
+            )
         if few < more and not given[1]:  # more factors may need a larger penalty
-            best = _climbed(best, steps[:1], lambda each: trial.ndcg(penalties(each), more), {})
+            best = _climbed(
+                best, steps[:1], lambda each: trial.ndcg(penalties(each), more), {}
+            )
         return penalties(best)
 
 
-def default_factors(n_users: int, n_items: int, n_interactions: int, *, dual: bool = False) -> int:
+def default_factors(
+    n_users: int, n_items: int, n_interactions: int, *, dual: bool = False
+) -> int:
     """Return the number of factors for data of this size.
 
     Many users and items need many factors. They take little time with short histories if these are
@@ -394,7 +443,9 @@ class _Trial:
 
         generator = np.random.default_rng(model.random_state)
         order = generator.permutation(weights.shape[0])
-        size = np.searchsorted(np.diff(weights.indptr)[order].cumsum(), INTERACTIONS, "right")
+        size = np.searchsorted(
+            np.diff(weights.indptr)[order].cumsum(), INTERACTIONS, "right"
+        )
         sample = weights[np.sort(order[: max(size, 1)])].tocoo()
         number = generator.integers(_FOLDS, size=sample.nnz)
         count = min(_FOLDS, 1 + _REPEATED // max(sample.nnz, 1))
@@ -408,7 +459,9 @@ class _Trial:
 
     def ndcg(self, penalties: Penalties, factors: int) -> float:
         """Return the NDCG@20 of short fits, summed over folds and averaged over users."""
-        options = self.model._options(penalties) | {"random_state": self.model.random_state}
+        options = self.model._options(penalties) | {
+            "random_state": self.model.random_state
+        }
         total = 0.0
         for train, held_out in self.folds:
             *_, last = islice(implicit_sweeps(train, factors, **options), _SWEEPS)
@@ -416,15 +469,21 @@ class _Trial:
             users = np.flatnonzero(counts)
             seen = kernels.Seen(users, *kernels.csr_arrays(train)[:2])
             n = max(1, min(_TOP, n_items // 5))  # shorter lists for small catalogues
-            hashes = [mixed(np.arange(n, dtype=np.uint64)) for n in (n_items, train.shape[0])]
+            hashes = [
+                mixed(np.arange(n, dtype=np.uint64)) for n in (n_items, train.shape[0])
+            ]
             ties = Ties(hashes[0], mixed(hashes[1][users]))
-            found = top_k(last.row_factors[users], last.column_factors, n, seen=seen, ties=ties)
+            found = top_k(
+                last.row_factors[users], last.column_factors, n, seen=seen, ties=ties
+            )
             relevant = held_out.tocoo()
             keys = relevant.coords[0].astype(np.int64) * n_items + relevant.coords[1]
             items = found.items
             hits = np.isin(users[:, None] * n_items + items, keys) & (items >= 0)
             discounts = 1 / np.log2(np.arange(2, n + 2))
             best = discounts.cumsum()[np.minimum(counts[users], n) - 1]
-            mean = float(np.sum(hits @ discounts[: items.shape[1]] / best)) / max(len(users), 1)
+            mean = float(np.sum(hits @ discounts[: items.shape[1]] / best)) / max(
+                len(users), 1
+            )
             total += mean
         return total

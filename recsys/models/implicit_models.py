@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 _INTERACTION_WEIGHT = 1.5
 _PENALTY = 0.3
 _BM25_K1, _BM25_B = 1.2, 0.75
-_ROUNDING = 1e-6  # relative tolerance for similarities equal to that of the last neighbour
+_ROUNDING = (
+    1e-6  # relative tolerance for similarities equal to that of the last neighbour
+)
 
 
 def library_class(module: str, name: str) -> Any:
@@ -85,7 +87,11 @@ def library_matrix(matrix: Any) -> csr_matrix[np.float32]:
     from scipy.sparse import csr_matrix
 
     matrix = matrix.tocsr()
-    arrays = matrix.data, matrix.indices, matrix.indptr  # the class converts indices to 32 bits
+    arrays = (
+        matrix.data,
+        matrix.indices,
+        matrix.indptr,
+    )  # the class converts indices to 32 bits
     return csr_matrix(arrays, shape=matrix.shape, copy=True)
 
 
@@ -100,7 +106,9 @@ class _LibraryFactors(FactorModel):
     if TYPE_CHECKING:  # declared by each model, to keep its order of parameters
         iterations: int
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+    def _fit(
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
+    ) -> None:
         def each(iteration: int, *_: object) -> None:
             if on_step is not None:
                 self._take(peer.user_factors, peer.item_factors)
@@ -110,7 +118,9 @@ class _LibraryFactors(FactorModel):
         self.global_mean = 0.0
         self.user_bias = np.zeros(ratings.n_users, dtype=np.float32)
         self.item_bias = np.zeros(ratings.n_items, dtype=np.float32)
-        weights = weighted_matrix(Histories.of(ratings), ratings.n_items, weight_unit(ratings))
+        weights = weighted_matrix(
+            Histories.of(ratings), ratings.n_items, weight_unit(ratings)
+        )
         with library(self.name):
             peer.fit(library_matrix(weights), show_progress=False, callback=each)
         self._take(peer.user_factors, peer.item_factors)
@@ -158,7 +168,8 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
         None, "Ridge penalty of the factors; by default it follows from the data."
     )
     alpha: float | None = parameter(
-        None, "Weight of an interaction; by default it follows from the density of the data."
+        None,
+        "Weight of an interaction; by default it follows from the density of the data.",
     )
     iterations: int = parameter(15, "Number of sweeps.")
     random_state: int = random_state_parameter()
@@ -168,7 +179,9 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
     penalty: float = fitted()
     unit: float = fitted()
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+    def _fit(
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
+    ) -> None:
         super()._fit(ratings, on_step, validation)
         # Solve the users exactly, so that folding in a training user returns the same vector.
         vars(self).update(self._solved(Histories.of(ratings), of_users=True))
@@ -182,7 +195,9 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
         Y = self.item_factors.astype(np.float64)
         normal = Y.T @ Y + self.penalty * np.eye(Y.shape[1])
         normal += (Y[known].T * (np.abs(confidence) - 1)) @ Y[known]
-        sides = Y[known].T * np.maximum(confidence, 0)  # negative confidence means target 0
+        sides = Y[known].T * np.maximum(
+            confidence, 0
+        )  # negative confidence means target 0
         terms = Y[columns] @ np.linalg.solve(normal, sides)
         return Explanation(np.zeros(len(columns), np.float32), terms.astype(np.float32))
 
@@ -191,20 +206,31 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
 
     def _library_model(self, ratings: Ratings) -> Any:
         self.unit = weight_unit(ratings)
-        self.interaction_weight = self.alpha or _INTERACTION_WEIGHT * ratings.density**-0.5
+        self.interaction_weight = (
+            self.alpha or _INTERACTION_WEIGHT * ratings.density**-0.5
+        )
         by_chance = sum(math.sqrt(ratings.n_ratings / n) for n in ratings.shape)
-        self.penalty = self.regularization or _PENALTY * self.interaction_weight * by_chance
+        self.penalty = (
+            self.regularization or _PENALTY * self.interaction_weight * by_chance
+        )
         als = library_class("cpu.als", "AlternatingLeastSquares")
-        options = {name: getattr(self, name) for name in ("factors", "iterations", "random_state")}
+        options = {
+            name: getattr(self, name)
+            for name in ("factors", "iterations", "random_state")
+        }
         options |= {"regularization": self.penalty, "alpha": self.interaction_weight}
         with library(self.name):
             return als(**options, num_threads=kernels.resolve_threads(self.threads))
 
     def _solved(self, histories: Histories, *, of_users: bool) -> dict[str, Floats]:
-        side, other = ("user", self.item_factors) if of_users else ("item", self.user_factors)
+        side, other = (
+            ("user", self.item_factors) if of_users else ("item", self.user_factors)
+        )
         n, Y = histories.n_rows, np.ascontiguousarray(other)
         indptr, indices = histories.indptr, histories.indices
-        confidence = (self.interaction_weight * histories.values / self.unit).astype(np.float32)
+        confidence = (self.interaction_weight * histories.values / self.unit).astype(
+            np.float32
+        )
         preferred, weights = np.maximum(confidence, 0), np.abs(confidence) - 1
         gram = kernels.coefficients(Y, Y, threads=self.threads)
         # (Y'Y + Y'(|C| - I)Y + penalty) x = Y' max(C, 0), with target 0 for negative confidence.
@@ -221,13 +247,18 @@ class ImplicitALS(FoldingModel, _LibraryFactors):
             threads=self.threads,
         )
         # The kernel takes square roots of weights, so rows with confidence below 1 are solved here.
-        penalised = gram + np.float32(self.penalty) * np.eye(len(gram), dtype=gram.dtype)
+        penalised = gram + np.float32(self.penalty) * np.eye(
+            len(gram), dtype=gram.dtype
+        )
         for row in np.unique(histories.rows[weights < 0]).tolist():
             own = slice(indptr[row], indptr[row + 1])
             seen = Y[indices[own]]
             system = penalised + (seen.T * weights[own]) @ seen
             solved[row] = np.linalg.solve(system, seen.T @ preferred[own])
-        return {f"{side}_factors": solved, f"{side}_bias": np.zeros(n, dtype=np.float32)}
+        return {
+            f"{side}_factors": solved,
+            f"{side}_bias": np.zeros(n, dtype=np.float32),
+        }
 
 
 @model
@@ -287,7 +318,11 @@ class ImplicitLMF(_LibraryFactors):
 
     factors: int = parameter(16, "Number of latent factors.", low=4, high=64, log=True)
     learning_rate: float = parameter(
-        1.0, "Size of the first gradient step; later ones shrink.", low=0.1, high=3.0, log=True
+        1.0,
+        "Size of the first gradient step; later ones shrink.",
+        low=0.1,
+        high=3.0,
+        log=True,
     )
     regularization: float = parameter(
         6.0, "Ridge penalty of the factors.", low=0.1, high=20.0, log=True
@@ -333,7 +368,11 @@ class ImplicitKNN(ItemItemModel):
         choices=("cosine", "tfidf", "bm25"),
     )
     neighbors: int = parameter(
-        300, "Number of most similar items kept of each item.", low=10, high=1000, log=True
+        300,
+        "Number of most similar items kept of each item.",
+        low=10,
+        high=1000,
+        log=True,
     )
     threads: int | None = threads_parameter()
 
@@ -347,7 +386,9 @@ class ImplicitKNN(ItemItemModel):
         n: int = vars(self).get("_n_new", len(self.neighbor_indptr) - 1)
         return n
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+    def _fit(
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
+    ) -> None:
         """Find the neighbours of every item."""
         all_pairs_knn = library_class("nearest_neighbours", "all_pairs_knn")
         self.unit = weight_unit(ratings)
@@ -357,7 +398,9 @@ class ImplicitKNN(ItemItemModel):
         threads = kernels.resolve_threads(self.threads)
         k = min(self.neighbors, ratings.n_items)
         with library(self.name):
-            found = all_pairs_knn(weighted, k, num_threads=threads, show_progress=False).tocsr()
+            found = all_pairs_knn(
+                weighted, k, num_threads=threads, show_progress=False
+            ).tocsr()
         found.eliminate_zeros()  # the library pads short rows with zeros at item 0
         self._set_neighbors(found)
 
@@ -373,9 +416,13 @@ class ImplicitKNN(ItemItemModel):
         return Neighbors(self, confidence)
 
     @classmethod
-    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def _from_arrays(
+        cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> Self:
         result = super()._from_arrays(params, arrays)
-        check_rows("neighbours", result.neighbor_indptr, result.neighbor_items, result.n_items)
+        check_rows(
+            "neighbours", result.neighbor_indptr, result.neighbor_items, result.n_items
+        )
         return result
 
     def _set_items(self, histories: Histories) -> None:
@@ -386,10 +433,16 @@ class ImplicitKNN(ItemItemModel):
         n_items = self.n_items
         known = weighted_matrix(self._everyone(), n_items, 1)
         new = weighted_matrix(histories, self.n_users, self.unit)
-        similar = (self._weighted(known) @ self._weighted(known, new).T).tocsr().astype(np.float32)
+        similar = (
+            (self._weighted(known) @ self._weighted(known, new).T)
+            .tocsr()
+            .astype(np.float32)
+        )
         counts = np.diff(self.neighbor_indptr)
         least = np.full(n_items, np.inf, np.float32)
-        np.minimum.at(least, np.repeat(np.arange(n_items), counts), self.neighbor_weights)
+        np.minimum.at(
+            least, np.repeat(np.arange(n_items), counts), self.neighbor_weights
+        )
         least[counts < self.neighbors] = 0
         least = np.maximum(least * np.float32(1 - _ROUNDING), np.finfo(np.float32).tiny)
         similar.data[similar.data < np.repeat(least, np.diff(similar.indptr))] = 0
@@ -410,10 +463,15 @@ class ImplicitKNN(ItemItemModel):
     def _factor_form(self, users: ArrayLike) -> FactorForm:
         """Return the scores in factored form, with the similarities as sparse part."""
         u = check_indices(users, self.n_users, "user")
-        users, items = np.zeros((len(u), 0), np.float32), np.zeros((self.n_items, 0), np.float32)
+        users, items = (
+            np.zeros((len(u), 0), np.float32),
+            np.zeros((self.n_items, 0), np.float32),
+        )
         weights = self.neighbor_indptr, self.neighbor_items, self.neighbor_weights
         history = self._everyone().take(u).csr
-        return FactorForm(users, items, sparse=kernels.SparsePart(history, CsrArrays(*weights)))
+        return FactorForm(
+            users, items, sparse=kernels.SparsePart(history, CsrArrays(*weights))
+        )
 
     def _set_neighbors(self, similarities: Any) -> None:
         similarities.sort_indices()
@@ -430,7 +488,9 @@ class ImplicitKNN(ItemItemModel):
         """
         weighted = (known.T.tocsr() if new is None else new).astype(np.float64)
         rows = np.repeat(np.arange(weighted.shape[0]), np.diff(weighted.indptr))
-        idf = (np.log(known.shape[1]) - np.log1p(np.diff(known.indptr)))[weighted.indices]
+        idf = (np.log(known.shape[1]) - np.log1p(np.diff(known.indptr)))[
+            weighted.indices
+        ]
         values = weighted.data
         with np.errstate(all="ignore"):
             if self.weighting == "bm25":
@@ -449,7 +509,9 @@ class ImplicitKNN(ItemItemModel):
         from scipy.sparse import csr_array
 
         neighbors = (self.neighbor_weights, self.neighbor_items, self.neighbor_indptr)
-        similarities = csr_array(neighbors, shape=(len(self.neighbor_indptr) - 1, self.n_items))
+        similarities = csr_array(
+            neighbors, shape=(len(self.neighbor_indptr) - 1, self.n_items)
+        )
         return similarities[rows][:, columns].toarray()
 
 
@@ -472,9 +534,15 @@ class Neighbors:
         """Return similarities of some items to all items, shape (n_block, n_items)."""
         block = np.full((len(users), self.n_items), -np.inf, dtype=np.float32)
         model = self._model
-        similarities = model.neighbor_indptr, model.neighbor_items, model.neighbor_weights
+        similarities = (
+            model.neighbor_indptr,
+            model.neighbor_items,
+            model.neighbor_weights,
+        )
         found = Histories(*similarities).take(users)
-        block[found.rows, found.indices] = found.values * self._confidence[found.indices]
+        block[found.rows, found.indices] = (
+            found.values * self._confidence[found.indices]
+        )
         return block
 
     def _score_error(self, users: Indices) -> None:

@@ -79,9 +79,13 @@ class HistoryModel(Model):
         """Return the contributions of a history's items to scores, shape (n_items, n_history)."""
 
     @classmethod
-    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def _from_arrays(
+        cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> Self:
         result = super()._from_arrays(params, arrays)
-        check_rows("history", result.history_indptr, result.history_items, result.n_items)
+        check_rows(
+            "history", result.history_indptr, result.history_items, result.n_items
+        )
         return result
 
 
@@ -102,12 +106,17 @@ class ItemItemModel(HistoryModel):
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
         """Return the scores of `items` as sums over the items of the history; the base is 0."""
         columns = check_indices(items, self.n_items, "item")
-        return Explanation(np.zeros(len(columns), np.float32), self._terms(history, columns))
+        return Explanation(
+            np.zeros(len(columns), np.float32), self._terms(history, columns)
+        )
 
     def _terms(self, history: Histories, items: Indices) -> Floats:
         self._require_items_of_the_fit()
         known = check_indices(history.indices, self.n_items, "item")
-        terms = self._entries(known, items) * (history.values / np.float32(self.unit))[:, None]
+        terms = (
+            self._entries(known, items)
+            * (history.values / np.float32(self.unit))[:, None]
+        )
         return np.ascontiguousarray(terms.T)
 
     def _everyone(self) -> Histories:
@@ -130,7 +139,9 @@ def weight_unit(ratings: Ratings) -> float:
     return float(unit) if unit > 0 else 1.0
 
 
-def weighted_matrix(histories: Histories, n_columns: int, unit: float) -> csr_array[np.float32]:
+def weighted_matrix(
+    histories: Histories, n_columns: int, unit: float
+) -> csr_array[np.float32]:
     """Return histories as a sparse matrix, with values divided by `unit`."""
     from scipy.sparse import csr_array
 

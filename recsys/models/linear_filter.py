@@ -45,7 +45,9 @@ _MOST_WEIGHTS = 2**26  # maximum number of stored weights: 512 MB
 _SAMPLE = 256  # sampled items for estimating the number of weights
 _PRODUCTS = 1.5e12  # maximum number of products for scoring all items for all users
 _PRODUCTS_EACH = 2e5  # the same per interaction, if that is more
-_NO_DIRECTION = 1e-4  # relative singular value below which a direction is rounding error
+_NO_DIRECTION = (
+    1e-4  # relative singular value below which a direction is rounding error
+)
 
 
 @model
@@ -98,7 +100,9 @@ class LinearFilter(ProfileModel):
         """Set the attributes that `_counting` needs, and `weighted`."""
 
     @abstractmethod
-    def _outputs(self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats) -> Floats:
+    def _outputs(
+        self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats
+    ) -> Floats:
         """Return the diagonal E, given total weights, sums of squares and vectors of items."""
 
     @property
@@ -116,7 +120,9 @@ class LinearFilter(ProfileModel):
         """Number of items."""
         return len(self.item_weight)
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+    def _fit(
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
+    ) -> None:
         """Compute the singular vectors of the scaled interactions of `ratings`."""
         self._begin(ratings)
         self._take_histories(Histories.of(ratings))
@@ -174,20 +180,26 @@ class LinearFilter(ProfileModel):
 
     def _terms(self, history: Histories, items: Indices) -> Floats:
         n = len(history.indices)
-        alone = self.with_users(Histories(np.arange(n + 1), history.indices, history.values))
+        alone = self.with_users(
+            Histories(np.arange(n + 1), history.indices, history.values)
+        )
         each, item = np.tile(np.arange(n), len(items)), np.repeat(items, n)
         return alone.predict(each, item).reshape(len(items), n)
 
     def item_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two items, shape (n_items, k)."""
-        return self.item_factors * (inverse_of(self.item_output)[:, None] * self.singular_values)
+        return self.item_factors * (
+            inverse_of(self.item_output)[:, None] * self.singular_values
+        )
 
     def user_vectors(self) -> Floats:
         """Return vectors whose cosine is the similarity of two users, shape (n_users, k)."""
         return self._vectors(self._everyone())
 
     @classmethod
-    def _from_arrays(cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def _from_arrays(
+        cls, params: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> Self:
         result = super()._from_arrays(params, arrays)
         if result.linear:
             n_items, places = result.n_items, result.weight_places
@@ -196,10 +208,14 @@ class LinearFilter(ProfileModel):
                 raise DataError("The order of the items must name each item once.")
         return result
 
-    def _renumber(self, arrays: dict[str, NDArray[Any]], side: str, place: Indices) -> None:
+    def _renumber(
+        self, arrays: dict[str, NDArray[Any]], side: str, place: Indices
+    ) -> None:
         if self.linear and side == "item":  # new items, with zero factors, come last
             others = np.arange(len(self.item_order), len(place))
-            arrays["item_order"] = place[np.append(self.item_order, others)].astype(np.int32)
+            arrays["item_order"] = place[np.append(self.item_order, others)].astype(
+                np.int32
+            )
 
     def _take_histories(self, histories: Histories) -> None:
         self.history_indptr, self.history_items = histories.indptr, histories.indices
@@ -220,7 +236,9 @@ class LinearFilter(ProfileModel):
         entries = partial(
             gram_rows,
             CsrArrays(
-                of_users.indptr, place[of_users.indices], np.ascontiguousarray(of_users.values)
+                of_users.indptr,
+                place[of_users.indices],
+                np.ascontiguousarray(of_users.values),
             ),
             weight=source._user_scale() ** 2 * np.float32(source._slope),
             out=(self.item_weight * self.item_output)[self.item_order],
@@ -228,9 +246,13 @@ class LinearFilter(ProfileModel):
         )
         most = min(self.neighbors or self.n_items, self.n_items)
         if self.neighbors is None:  # estimate the number of weights from sampled rows
-            sample = np.unique(np.linspace(0, source.n_items - 1, _SAMPLE).astype(np.int64))
+            sample = np.unique(
+                np.linspace(0, source.n_items - 1, _SAMPLE).astype(np.int64)
+            )
             part = of_items.take(sample).csr
-            found = entries(part, slice(0, len(sample)), self.n_items, scale=scale[sample])
+            found = entries(
+                part, slice(0, len(sample)), self.n_items, scale=scale[sample]
+            )
             lengths = np.diff(found.indptr)
             if lengths.mean() * source.n_items > _MOST_WEIGHTS:
                 most = _most_that_fit(lengths, source.n_items)
@@ -251,7 +273,9 @@ class LinearFilter(ProfileModel):
         self.weight_values = np.concatenate([block.data for block in blocks])
         if self._is_cut and self.neighbors is None and source is self:
             size = f"{8 * len(self.weight_values) / 2**20:,.0f} MB"
-            vars(self)["remarks"] = (f"weights: the {most:,} largest of each item ({size})",)
+            vars(self)["remarks"] = (
+                f"weights: the {most:,} largest of each item ({size})",
+            )
 
     def _set_items(self, histories: Histories) -> None:
         """Compute vectors of new items from their users: a normalised column times U S^-1.
@@ -269,10 +293,14 @@ class LinearFilter(ProfileModel):
         squares = np.bincount(histories.rows, scaled**2, histories.n_rows)
         users, place = np.unique(histories.indices, return_inverse=True)
         columns = histories.csr._replace(indices=place.astype(np.int32), data=values)
-        placed = source._vectors(source._everyone().take(users.astype(np.int64)))  # rows of U S
+        placed = source._vectors(
+            source._everyone().take(users.astype(np.int64))
+        )  # rows of U S
         self.item_factors = kernels.csr_matmat(columns, placed, threads=self.threads)
         share = self.singular_values / self.singular_values[0]
-        known = np.divide(1, share**2, out=np.zeros_like(share), where=share > _NO_DIRECTION)
+        known = np.divide(
+            1, share**2, out=np.zeros_like(share), where=share > _NO_DIRECTION
+        )
         self.item_factors *= known * self.item_weight[:, None]
         self.item_output = self._outputs(sums, squares, self.item_factors)
         self.item_factors *= self.item_output[:, None]
@@ -290,15 +318,21 @@ class LinearFilter(ProfileModel):
     def _everyone(self) -> Histories:
         """Return the histories of all users, with ones as values if there are no weights."""
         if self.weighted:
-            return Histories(self.history_indptr, self.history_items, self.history_weights)
-        ones = np.broadcast_to(np.float32(1), self.history_items.shape)  # allocates nothing
+            return Histories(
+                self.history_indptr, self.history_items, self.history_weights
+            )
+        ones = np.broadcast_to(
+            np.float32(1), self.history_items.shape
+        )  # allocates nothing
         return Histories(self.history_indptr, self.history_items, ones)
 
     def _vectors(self, histories: Histories) -> Floats:
         """Return histories projected on the singular vectors, shape (n_rows, k)."""
         source = self._source
         scale = source.item_weight * inverse_of(source.item_output)
-        scaled = histories.csr._replace(data=histories.values * scale[histories.indices])
+        scaled = histories.csr._replace(
+            data=histories.values * scale[histories.indices]
+        )
         return kernels.csr_matmat(scaled, source.item_factors, threads=self.threads)
 
     def _filter(self, Z: Floats) -> Floats:
@@ -315,7 +349,9 @@ class LinearFilter(ProfileModel):
         vectors = (source.item_factors * scale[:, None] * self._response).T @ Q
         found: Floats = self.item_factors @ vectors
         if self.linear:
-            found[self.item_order] += kernels.csr_rmatmat(self._weights, Q, self.n_items)
+            found[self.item_order] += kernels.csr_rmatmat(
+                self._weights, Q, self.n_items
+            )
         return found
 
     @property
@@ -360,23 +396,34 @@ class Spectral(LinearFilter):
         "and fewer for very many users and items.",
     )
     user_power: float = parameter(
-        0.3, "Exponent by which users with many items are weighted down.", low=0.0, high=1.0
+        0.3,
+        "Exponent by which users with many items are weighted down.",
+        low=0.0,
+        high=1.0,
     )
     item_power: float = parameter(
-        0.35, "Exponent by which items with many users are weighted down.", low=0.0, high=1.0
+        0.35,
+        "Exponent by which items with many users are weighted down.",
+        low=0.0,
+        high=1.0,
     )
     popularity: float = parameter(
-        0.25, "Exponent by which items with many users are recommended more.", low=0.0, high=1.0
+        0.25,
+        "Exponent by which items with many users are recommended more.",
+        low=0.0,
+        high=1.0,
     )
     sharpening: float = parameter(
         0.8, "Strength of the correction for popular items.", low=0.0, high=2.0
     )
     linear: bool = parameter(
-        True, "Add the exact linear filter; without it ranking is faster and less accurate."
+        True,
+        "Add the exact linear filter; without it ranking is faster and less accurate.",
     )
 
     neighbors: int | None = parameter(
-        None, "Item-item weights of the linear filter kept of each item; by default 512 MB of them."
+        None,
+        "Item-item weights of the linear filter kept of each item; by default 512 MB of them.",
     )
     random_state: int = random_state_parameter()
     threads: int | None = threads_parameter()
@@ -387,7 +434,9 @@ class Spectral(LinearFilter):
     def _counting(self, histories: Histories) -> Floats:
         return histories.values if self.weighted else np.ones_like(histories.values)
 
-    def _outputs(self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats) -> Floats:
+    def _outputs(
+        self, sums: NDArray[Any], squares: NDArray[Any], vectors: Floats
+    ) -> Floats:
         return power(sums, self.popularity)
 
     @property
@@ -414,7 +463,9 @@ def _most_that_fit(lengths: NDArray[np.int64], n_rows: int) -> int:
     def kept(most: int) -> int:
         return int(np.minimum(lengths, most).mean() * n_rows)
 
-    return max(1, bisect_right(range(1, int(lengths.max()) + 1), _MOST_WEIGHTS, key=kept))
+    return max(
+        1, bisect_right(range(1, int(lengths.max()) + 1), _MOST_WEIGHTS, key=kept)
+    )
 
 
 def inverse_of(output: Floats) -> Floats:
@@ -433,7 +484,9 @@ def power(sums: NDArray[Any], exponent: float) -> Floats:
 def _transposed(rows: Histories, n_columns: int) -> Histories:
     from scipy.sparse import csr_array
 
-    matrix = csr_array((rows.values, rows.indices, rows.indptr), shape=(rows.n_rows, n_columns))
+    matrix = csr_array(
+        (rows.values, rows.indices, rows.indptr), shape=(rows.n_rows, n_columns)
+    )
     return Histories(*kernels.csr_arrays(matrix.T.tocsr()))
 
 

@@ -46,9 +46,13 @@ class Range:
 
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
-            raise DataError(f"low must be below high, both finite; got {self.low} to {self.high}.")
+            raise DataError(
+                f"low must be below high, both finite; got {self.low} to {self.high}."
+            )
         if self.log and self.low <= 0:
-            raise DataError(f"low must be above 0 in a logarithmic range; got {self.low}.")
+            raise DataError(
+                f"low must be above 0 in a logarithmic range; got {self.low}."
+            )
 
     @property
     def integer(self) -> bool:
@@ -126,7 +130,9 @@ class Parameter:
             number: Any = value
             least = 1 if self.type is int and self.minimum is None else self.minimum
             expected = "positive" if least is None else f"at least {least}"
-            valid = (number > 0 if least is None else least <= number) and number < math.inf
+            valid = (
+                number > 0 if least is None else least <= number
+            ) and number < math.inf
         if not valid:
             raise DataError(f"{self.name} must be {expected}; got {value!r}.")
 
@@ -134,7 +140,9 @@ class Parameter:
 def parameter(default: object, description: str, **options: Any) -> Any:
     """Declare a parameter by fields of `Parameter`; 0 is valid if its range starts at 0."""
     least = {"minimum": 0} if options.get("low") == 0 else {}
-    return field(default=default, metadata={"description": description, **options, **least})
+    return field(
+        default=default, metadata={"description": description, **options, **least}
+    )
 
 
 def random_state_parameter() -> Any:
@@ -153,7 +161,9 @@ def fitted(*axes: str, when: str | None = None, group: str | None = None) -> Any
     If `when` is given, the array is set only if the attribute of that name is true. The arrays of a
     `group` are optional: a fit sets all of them or none.
     """
-    return field(init=False, repr=False, metadata={"axes": axes, "when": when, "group": group})
+    return field(
+        init=False, repr=False, metadata={"axes": axes, "when": when, "group": group}
+    )
 
 
 M = TypeVar("M", bound="Model")
@@ -164,20 +174,33 @@ def model(cls: type[M]) -> type[M]:
     """Make a class a dataclass with keyword-only parameters, and add them to its docstring."""
     cls = dataclass(kw_only=True, eq=False)(cls)
     types = {"int": int, "float": float, "bool": bool, "str": str}
-    own = sorted(fields(cls), key=lambda f: f.name not in cls.__annotations__)  # own before base
+    own = sorted(
+        fields(cls), key=lambda f: f.name not in cls.__annotations__
+    )  # own before base
     cls._parameters = tuple(
-        Parameter(f.name, types.get(str(f.type).split(" ")[0], object), f.default, **f.metadata)
+        Parameter(
+            f.name,
+            types.get(str(f.type).split(" ")[0], object),
+            f.default,
+            **f.metadata,
+        )
         for f in own
         if f.init
     )
     if cls.__doc__ and cls._parameters:
         section = "\n\nParameters\n----------"
         for p in cls._parameters:
-            kind = "{" + ", ".join(map(repr, p.choices)) + "}" if p.choices else p.type.__name__
+            kind = (
+                "{" + ", ".join(map(repr, p.choices)) + "}"
+                if p.choices
+                else p.type.__name__
+            )
             default = "optional" if p.default is None else f"default {p.default!r}"
             section += f"\n{p.name} : {kind}, {default}\n    {p.description}"
         text = inspect.cleandoc(cls.__doc__)
-        first, *rest = re.split(r"(?=\n\n(?:Attributes|Notes|References)\n---)", text, maxsplit=1)
+        first, *rest = re.split(
+            r"(?=\n\n(?:Attributes|Notes|References)\n---)", text, maxsplit=1
+        )
         cls.__doc__ = first + section + "".join(rest)
     return cls
 
@@ -188,4 +211,6 @@ def breakdown(model: Model, *names: str) -> DataError:
     usual = " and ".join(f"{getattr(type(model), name):g}" for name in names)
     is_usual = all(getattr(model, name) == getattr(type(model), name) for name in names)
     advice = "scale the ratings" if is_usual else f"choose values nearer to {usual}"
-    return DataError(f"The fit of {model.name} overflows single precision with {own}; {advice}.")
+    return DataError(
+        f"The fit of {model.name} overflows single precision with {own}; {advice}."
+    )

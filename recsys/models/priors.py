@@ -56,13 +56,17 @@ class FeaturedModel(FoldingModel, FactorModel):
 
     uses_features = True
 
-    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+    def with_users(
+        self, histories: Histories, features: GroupedFeatures | None = None
+    ) -> Self:
         """Return the model with these users; a training user keeps the same vector."""
         folded = self._folded(histories, "user", csr_rows(features))
         vars(folded)["_source_model"] = self._source
         return folded
 
-    def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+    def with_items(
+        self, histories: Histories, features: GroupedFeatures | None = None
+    ) -> Self:
         """Return the model with these items, and the same users."""
         return self._folded(histories, "item", csr_rows(features))
 
@@ -72,7 +76,9 @@ class FeaturedModel(FoldingModel, FactorModel):
         n_known = len(order) - n_new
         rows = np.where(order < n_known, order, -1)
         result = self._from_arrays(self.get_params(), self._rearranged(**{side: rows}))
-        none = Histories(np.zeros(n_new + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, "f4"))
+        none = Histories(
+            np.zeros(n_new + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, "f4")
+        )
         fold = self.with_items if side == "item" else self.with_users
         result._put(fold(none, features), side, np.argsort(order)[n_known:])
         return result
@@ -116,7 +122,9 @@ class PriorModel(FeaturedModel):
         return known
 
     def _prior_of(self, side: str) -> PriorMean:
-        mean, weights = (getattr(self, f"{side}_prior_{name}") for name in ("mean", "weights"))
+        mean, weights = (
+            getattr(self, f"{side}_prior_{name}") for name in ("mean", "weights")
+        )
         return PriorMean(mean, weights)
 
     def _set_prior(
@@ -128,7 +136,11 @@ class PriorModel(FeaturedModel):
         square = np.einsum("ij,ij->", off, off, dtype=np.float64)
         setattr(self, f"{side}_prior_mean", prior.mean)
         setattr(self, f"{side}_prior_weights", prior.coefficients)
-        setattr(self, f"{side}_centre", factors[known].mean(axis=0, dtype=np.float64).astype("f4"))
+        setattr(
+            self,
+            f"{side}_centre",
+            factors[known].mean(axis=0, dtype=np.float64).astype("f4"),
+        )
         setattr(self, f"{side}_variance", float(square) / max(1, len(off)))
 
     def _completed(

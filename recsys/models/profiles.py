@@ -45,10 +45,14 @@ class Frame(NamedTuple):
     def of(cls, features: GroupedFeatures, counts: NDArray[np.int64]) -> Frame:
         """Compute the directions, with rows weighted by the square roots of their counts."""
         known, rows = (counts > 0).astype(np.float32), features.matrix
-        weight = (counts ** np.float32(0.25)).astype(np.float32)  # sqrt(count) in the Gram matrix
+        weight = (counts ** np.float32(0.25)).astype(
+            np.float32
+        )  # sqrt(count) in the Gram matrix
         scaled = rows.multiply(weight[:, None]).tocsr().astype(np.float32)
         k, entries = min(_DIRECTIONS, *rows.shape), kernels.csr_arrays(scaled)
-        directions, _ = leading_directions(entries, rows.shape[1], k, extra=_EXTRA, random_state=0)
+        directions, _ = leading_directions(
+            entries, rows.shape[1], k, extra=_EXTRA, random_state=0
+        )
         return cls((rows.T @ known / known.sum()).astype(np.float32), directions)
 
     def positions(self, features: CsrArrays | None, n_rows: int) -> Floats:
@@ -59,7 +63,9 @@ class Frame(NamedTuple):
         found -= self.centre @ self.directions
         return np.column_stack([found, np.ones(n_rows, np.float32)])
 
-    def regression(self, features: CsrArrays | None, known: NDArray[np.bool_]) -> Floats:
+    def regression(
+        self, features: CsrArrays | None, known: NDArray[np.bool_]
+    ) -> Floats:
         """Return Z, with zeros for rows that are not known, shape (n_rows, r + 1)."""
         T = self.positions(features, len(known)) * known[:, None]
         system = kernels.coefficients(T, T).astype(np.float64)
@@ -74,14 +80,18 @@ class ProfileModel(HistoryModel):
     uses_features = True
 
     item_centre: Floats = fitted("n_item_features", group="item profiles")
-    item_directions: Floats = fitted("n_item_features", "n_item_directions", group="item profiles")
+    item_directions: Floats = fitted(
+        "n_item_features", "n_item_directions", group="item profiles"
+    )
     item_profiles: Floats = fitted("n_items", "item_width", group="item profiles")
     item_positions: Floats = fitted("n_items", "item_width", group="item profiles")
     item_vector_map: Floats = fitted("item_width", "d_items", group="item vectors")
     item_variance: float = fitted(group="item vectors")
 
     user_centre: Floats = fitted("n_user_features", group="user profiles")
-    user_directions: Floats = fitted("n_user_features", "n_user_directions", group="user profiles")
+    user_directions: Floats = fitted(
+        "n_user_features", "n_user_directions", group="user profiles"
+    )
     user_histories: Floats = fitted("n_items", "user_width", group="user profiles")
     user_columns: Floats = fitted("n_items", "user_width", group="user profiles")
     user_positions: Floats = fitted("n_users", "user_width", group="user profiles")
@@ -105,7 +115,9 @@ class ProfileModel(HistoryModel):
         return f"{side}_centre" in vars(self)
 
     def _frame(self, side: str) -> Frame:
-        return Frame(getattr(self, f"{side}_centre"), getattr(self, f"{side}_directions"))
+        return Frame(
+            getattr(self, f"{side}_centre"), getattr(self, f"{side}_directions")
+        )
 
     def _fit_profiles(self, ratings: Ratings) -> None:
         """Fit the regressions on the features of `ratings`, after S is set."""
@@ -130,7 +142,9 @@ class ProfileModel(HistoryModel):
                 self.user_histories = kernels.csr_rmatmat(weighted, Z, self.n_items)
             positions = frame.positions(rows, len(known))
             vectors = self._compared(side)
-            if vectors is not None:  # vectors for similarity are predicted from features too
+            if (
+                vectors is not None
+            ):  # vectors for similarity are predicted from features too
                 found = kernels.coefficients(Z, np.ascontiguousarray(vectors))
                 off = (vectors - positions @ found)[known]
                 square = float(np.einsum("ij,ij->", off, off, dtype=np.float64))
@@ -189,22 +203,32 @@ class ProfileModel(HistoryModel):
         square = np.einsum("ij,ij->i", predicted, predicted)
         variance = np.float32(getattr(self, f"{side}_variance") + 1e-12)
         reliability = np.sqrt(square / (square + variance))
-        return np.where(positions[:, -1:] > 0, predicted, vectors - found[-1]), reliability
+        return np.where(
+            positions[:, -1:] > 0, predicted, vectors - found[-1]
+        ), reliability
 
-    def with_users(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+    def with_users(
+        self, histories: Histories, features: GroupedFeatures | None = None
+    ) -> Self:
         """Return the model with these users; features represent those without a history."""
         result = super().with_users(histories)
         vars(result).pop("_extra", None)
         if self.knows("user"):
-            positions = self._frame("user").positions(csr_rows(features), histories.n_rows)
+            positions = self._frame("user").positions(
+                csr_rows(features), histories.n_rows
+            )
             result.user_positions = positions * (histories.counts == 0)[:, None]
         return result
 
-    def with_items(self, histories: Histories, features: GroupedFeatures | None = None) -> Self:
+    def with_items(
+        self, histories: Histories, features: GroupedFeatures | None = None
+    ) -> Self:
         """Return the model with these items; items folded in before are dropped."""
         result = super().with_items(histories)
         if self.knows("item"):
-            positions = self._frame("item").positions(csr_rows(features), histories.n_rows)
+            positions = self._frame("item").positions(
+                csr_rows(features), histories.n_rows
+            )
             result.item_positions = positions * (histories.counts == 0)[:, None]
         result._set_columns()
         return result
@@ -227,7 +251,9 @@ class ProfileModel(HistoryModel):
         result._set_columns()
         return result
 
-    def _renumber(self, arrays: dict[str, NDArray[Any]], side: str, place: Indices) -> None:
+    def _renumber(
+        self, arrays: dict[str, NDArray[Any]], side: str, place: Indices
+    ) -> None:
         """Update item indices in the arrays of a subclass to their new places."""
 
     def contributions(
@@ -251,12 +277,19 @@ class ProfileModel(HistoryModel):
                 parts["item_features"][at, row.indices] = each @ profiles.sum(axis=0)
                 terms[at] -= profiles @ each.sum(axis=0)
         if self.knows("user") and not len(history.indices):
-            position, W = self._frame("user").positions(known.user, 1), self.user_columns[columns]
+            position, W = (
+                self._frame("user").positions(known.user, 1),
+                self.user_columns[columns],
+            )
             base += W @ position[0]
             if known.user is not None:
                 features, values = known.user.indices, known.user.data
-                shares = W[:, :-1] @ (self.user_directions[features] * values[:, None]).T
-                parts["user_features"] = np.zeros((len(columns), len(self.user_centre)), np.float32)
+                shares = (
+                    W[:, :-1] @ (self.user_directions[features] * values[:, None]).T
+                )
+                parts["user_features"] = np.zeros(
+                    (len(columns), len(self.user_centre)), np.float32
+                )
                 parts["user_features"][:, features] = shares
                 base -= shares.sum(axis=1)
         return Explanation(base, terms, **parts)

@@ -51,7 +51,9 @@ def model_class(name: str) -> type[Model]:
     if name not in MODELS | _CHOICE:
         close = similar_names(str(name))
         hint = f"did you mean {' or '.join(close)}? The" if close else "the"
-        raise DataError(f"There is no model {name!r}; {hint} models are {', '.join(MODELS)}.")
+        raise DataError(
+            f"There is no model {name!r}; {hint} models are {', '.join(MODELS)}."
+        )
     module, _, attribute = (MODELS | _CHOICE)[name].partition(":")
     found: type[Model] = getattr(import_module(module), attribute)
     return found
@@ -60,7 +62,13 @@ def model_class(name: str) -> type[Model]:
 def similar_names(name: str) -> list[str]:
     """Return the names of models that are similar to an unknown name."""
     text = name.lower()
-    if text in ("svd", "svd++", "funksvd", "mf", "nmf"):  # similar models in other libraries
+    if text in (
+        "svd",
+        "svd++",
+        "funksvd",
+        "mf",
+        "nmf",
+    ):  # similar models in other libraries
         return ["als"]
     parts = [each for each in MODELS if text in each] if text else []
     return parts or close_matches(text, MODELS, 3)
@@ -144,7 +152,11 @@ def fitted_model(
     model._check_finite()
     least, most = (None, None) if ratings.implicit else ratings.grade_range()
     training = {
-        **{"users": ratings.n_users, "items": ratings.n_items, "ratings": ratings.n_ratings},
+        **{
+            "users": ratings.n_users,
+            "items": ratings.n_items,
+            "ratings": ratings.n_ratings,
+        },
         **{"implicit": ratings.implicit, "rating_min": least, "rating_max": most},
         "seconds": seconds,
         "sweeps": last.step if last else None,
@@ -152,4 +164,8 @@ def fitted_model(
         "validation_rmse": last.validation_rmse if last else None,
     }
     texts = {"choice": findings, "remarks": "; ".join(model.remarks)}
-    return model, ratings, training | {name: text for name, text in texts.items() if text}
+    return (
+        model,
+        ratings,
+        training | {name: text for name, text in texts.items() if text},
+    )

@@ -56,7 +56,9 @@ class SoftImpute(RatingModel, FactorModel):
     """
 
     name = "softimpute"
-    summary = "Ratings of small or medium data, with a rank that follows from one penalty."
+    summary = (
+        "Ratings of small or medium data, with a rank that follows from one penalty."
+    )
     _scores_between_sweeps = True
 
     regularization: float | None = parameter(
@@ -65,10 +67,20 @@ class SoftImpute(RatingModel, FactorModel):
     )
     factors: int = parameter(100, "Maximum number of latent factors.")
     user_damping: float = parameter(
-        5.0, "Ridge penalty of user biases, in ratings.", low=0.1, high=100.0, log=True, minimum=0
+        5.0,
+        "Ridge penalty of user biases, in ratings.",
+        low=0.1,
+        high=100.0,
+        log=True,
+        minimum=0,
     )
     item_damping: float = parameter(
-        5.0, "Ridge penalty of item biases, in ratings.", low=0.1, high=100.0, log=True, minimum=0
+        5.0,
+        "Ridge penalty of item biases, in ratings.",
+        low=0.1,
+        high=100.0,
+        log=True,
+        minimum=0,
     )
     tol: float = parameter(0.01, "Relative duality gap at which to stop.")
     random_state: int = random_state_parameter()
@@ -76,7 +88,9 @@ class SoftImpute(RatingModel, FactorModel):
 
     penalty: float = fitted()
 
-    def _fit(self, ratings: Ratings, on_step: OnStep, validation: Ratings | None) -> None:
+    def _fit(
+        self, ratings: Ratings, on_step: OnStep, validation: Ratings | None
+    ) -> None:
         """Fit a decreasing sequence of penalties with warm starts; each is a `Step`."""
         # Importing the solvers, which only a fit needs, takes longer than loading a saved model.
         from lowrank.completion import nuclear_norm
@@ -85,7 +99,10 @@ class SoftImpute(RatingModel, FactorModel):
         rank = min(self.factors, ratings.n_users, ratings.n_items)
         options: dict[str, Any] = {"max_rank": rank, "random_state": self.random_state}
         with kernels.at_most(self.threads):
-            damping: Any = {"user_damping": self.user_damping, "item_damping": self.item_damping}
+            damping: Any = {
+                "user_damping": self.user_damping,
+                "item_damping": self.item_damping,
+            }
             bias = Bias(**damping).fit(ratings)
             residual = bias.residuals(ratings)
             self.global_mean = bias.global_mean
@@ -93,7 +110,9 @@ class SoftImpute(RatingModel, FactorModel):
             if self.regularization is not None:
                 self.penalty = self.regularization
             elif ratings.n_ratings >= _FEWEST:
-                kept, others = hold_out(ratings.matrix, _TEST_FRACTION, self.random_state)
+                kept, others = hold_out(
+                    ratings.matrix, _TEST_FRACTION, self.random_state
+                )
                 rest = replace(
                     ratings,
                     indptr=kept.indptr.astype(np.int64),
@@ -112,14 +131,23 @@ class SoftImpute(RatingModel, FactorModel):
             else:  # biases only; any penalty will do if they are exact
                 self.penalty = nuclear_norm.largest_regularization(residual) or 1.0
             grid = nuclear_norm.penalties_to(self.penalty, residual)
-            path = nuclear_norm.soft_impute_path(residual, grid, **options, tol=self.tol)
+            path = nuclear_norm.soft_impute_path(
+                residual, grid, **options, tol=self.tol
+            )
             for number, solution in enumerate(path, start=1):
                 root = np.sqrt(solution.s)
                 self.user_factors = _with_a_column(solution.U * root)
                 self.item_factors = _with_a_column(solution.Vt.T * root)
                 if on_step is not None:
-                    objective, reached = solution.objectives[-1], validation_rmse(self, validation)
-                    on_step(Step(number, len(grid), float(objective), solution.rmse, reached))
+                    objective, reached = (
+                        solution.objectives[-1],
+                        validation_rmse(self, validation),
+                    )
+                    on_step(
+                        Step(
+                            number, len(grid), float(objective), solution.rmse, reached
+                        )
+                    )
             vars(self).update(self._solved(Histories.of(ratings), of_users=True))
 
     def contributions(self, history: Histories, items: ArrayLike) -> Explanation:
@@ -130,7 +158,9 @@ class SoftImpute(RatingModel, FactorModel):
         wanted = check_indices(items, self.n_items, "item")
         rated = check_indices(history.indices, self.n_items, "item")
         M = self.item_factors[rated].astype(np.float64)
-        deviation = history.values - np.float64(self.global_mean) - self.item_bias[rated]
+        deviation = (
+            history.values - np.float64(self.global_mean) - self.item_bias[rated]
+        )
         divisor = len(rated) + self.user_damping
         shares = deviation / divisor if divisor else deviation
         ridge = M.T @ M + self.penalty * np.eye(M.shape[1])
@@ -144,7 +174,9 @@ class SoftImpute(RatingModel, FactorModel):
         other_bias = self.item_bias if of_users else self.user_bias
         other_factors = self.item_factors if of_users else self.user_factors
         damping = self.user_damping if of_users else self.item_damping
-        deviations, bias = damped_biases(histories, self.global_mean, other_bias, damping)
+        deviations, bias = damped_biases(
+            histories, self.global_mean, other_bias, damping
+        )
         left_over = (deviations - bias[histories.rows]).astype(np.float32)
         factors = kernels.aligned_zeros((len(bias), other_factors.shape[1]), np.float32)
         kernels.als_half_sweep(

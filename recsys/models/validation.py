@@ -24,13 +24,20 @@ TOP = 20
 _MOST = 1_000_000  # maximum number of ratings in a comparison; larger data are sampled by user
 _MOST_INTERACTIONS = 3_000_000  # the same for interactions, where small samples mislead
 _PARTS = 10  # one tenth is held out
-_FEW, _PARTS_OF_FEW, _FOLDS = 100_000, 5, 3  # up to 100,000 interactions: three of five folds
+_FEW, _PARTS_OF_FEW, _FOLDS = (
+    100_000,
+    5,
+    3,
+)  # up to 100,000 interactions: three of five folds
 _USERS = 20_000  # maximum number of users with ranked lists
 _DEPTH = 100  # items of each model that are candidates for the lists of a blend
 _BLOCK = 2**22  # scores computed at a time: 16 MB
 _SAMPLE = 256  # sampled users for the scale of a model's scores
 _POINTS = 130  # maximum number of grid points for the weights
-_BAGS, _LEAST = 200, 0.05  # number of bootstrap samples; smaller mean weights are set to 0
+_BAGS, _LEAST = (
+    200,
+    0.05,
+)  # number of bootstrap samples; smaller mean weights are set to 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,9 @@ class HeldOut:
         few = ratings.implicit and ratings.n_ratings <= _FEW
         most = _MOST_INTERACTIONS if ratings.implicit else _MOST
         n_parts, count = (_PARTS_OF_FEW, _FOLDS) if few else (_PARTS, 1)
-        found = [cls.of(ratings, random_state, most, n_parts, part) for part in range(count)]
+        found = [
+            cls.of(ratings, random_state, most, n_parts, part) for part in range(count)
+        ]
         return [each for each in found if len(each._users)]
 
     def __iter__(self) -> Any:
@@ -77,7 +86,9 @@ class HeldOut:
 
     @staticmethod
     def trials(
-        folds: Sequence[HeldOut], models: Sequence[Model], on_fit: Callable[[Model], None]
+        folds: Sequence[HeldOut],
+        models: Sequence[Model],
+        on_fit: Callable[[Model], None],
     ) -> Iterator[tuple[HeldOut, list[Model]]]:
         """Yield each fold with the models fitted to its training data.
 
@@ -88,10 +99,13 @@ class HeldOut:
             fitted = []
             for each in models:
                 on_fit(each)
-                fitted.append(make_model(each.name, **each.get_params()).fit(fold.train))
+                fitted.append(
+                    make_model(each.name, **each.get_params()).fit(fold.train)
+                )
             yield fold, fitted
             models = [
-                make_model(each.name, **each.get_params() | each._found_params()) for each in fitted
+                make_model(each.name, **each.get_params() | each._found_params())
+                for each in fitted
             ]
 
     @property
@@ -102,7 +116,9 @@ class HeldOut:
     def rmse(self, model: Model) -> float:
         """Return the RMSE of a model on the held-out ratings."""
         predicted = predicted_ratings(model, self.test)
-        return float(np.sqrt(np.mean((predicted - self.test.values) ** 2, dtype=np.float64)))
+        return float(
+            np.sqrt(np.mean((predicted - self.test.values) ** 2, dtype=np.float64))
+        )
 
     def lists(self, models: Sequence[Model]) -> Lists:
         """Return the fitted models' scores of the best items of each user by any model.
@@ -110,8 +126,13 @@ class HeldOut:
         Held-out items are relevant; for ratings with values, only those not below the mean.
         """
         users = self._users
-        users = users[:: -(-len(users) // _USERS) or 1].copy()  # contiguous, for the kernels
-        n_items, exclude = self.train.n_items, CsrPairs(self.train.indptr, self.train.indices)
+        users = users[
+            :: -(-len(users) // _USERS) or 1
+        ].copy()  # contiguous, for the kernels
+        n_items, exclude = (
+            self.train.n_items,
+            CsrPairs(self.train.indptr, self.train.indices),
+        )
         ties = user_ties(self.train.items.hashes, self.train.users.hashes[users])
         best = [
             top.rows * n_items + top.items
@@ -167,7 +188,9 @@ class Lists:
         """Concatenate the lists of several groups of users."""
         width = max(part.relevant.shape[1] for part in parts)
         return cls(
-            np.concatenate([_padded(part.scores, width, _NEVER) for part in parts], axis=1),
+            np.concatenate(
+                [_padded(part.scores, width, _NEVER) for part in parts], axis=1
+            ),
             np.concatenate([_padded(part.relevant, width, False) for part in parts]),
             np.concatenate([part.counts for part in parts]),
             parts[0].top,
@@ -181,11 +204,15 @@ class Lists:
             total -= np.float32(weights[m]) * self.scores[m, with_any]
         top = min(self.top, total.shape[1])
         best = np.argpartition(total, top - 1, axis=1)[:, :top]
-        cut = np.take_along_axis(total, best, axis=1).max(axis=1, initial=-np.inf, keepdims=True)
+        cut = np.take_along_axis(total, best, axis=1).max(
+            axis=1, initial=-np.inf, keepdims=True
+        )
         tied = np.count_nonzero(total <= cut, axis=1) > top
         best[tied] = np.argsort(total[tied], axis=1, kind="stable")[:, :top]
         best.sort(axis=1)  # so that equal scores stay in their order
-        order = np.argsort(np.take_along_axis(total, best, axis=1), axis=1, kind="stable")
+        order = np.argsort(
+            np.take_along_axis(total, best, axis=1), axis=1, kind="stable"
+        )
         best = np.take_along_axis(best, order, axis=1)
         hits = np.take_along_axis(self.relevant[with_any], best, axis=1)
         discounts = 1 / np.log2(np.arange(2, self.top + 2))
@@ -208,9 +235,15 @@ def growing_blends(
         tried = []
         for other in sorted({*range(len(lists.scores))} - {*members}):
             some = sorted([*members, other])
-            tried.append((some, *best_weights(replace(lists, scores=lists.scores[some]))))
+            tried.append(
+                (some, *best_weights(replace(lists, scores=lists.scores[some])))
+            )
         best = max((each[2] for each in tried), key=np.mean)
-        near = (x for x in tried if (best - x[2]).mean() <= (best - x[2]).std() / len(best) ** 0.5)
+        near = (
+            x
+            for x in tried
+            if (best - x[2]).mean() <= (best - x[2]).std() / len(best) ** 0.5
+        )
         found = next(near)
         members = found[0]
         yield found
@@ -224,8 +257,12 @@ def best_weights(lists: Lists) -> tuple[NDArray[np.float64], NDArray[np.float64]
     items is computed with weights chosen on the other half.
     """
     n = len(lists.scores)
-    steps = next(each for each in (20, 10, 5, 4, 3, 2, 1) if comb(n + each - 1, each) <= _POINTS)
-    bars = combinations(range(n + steps - 1), n - 1)  # stars and bars: all weights of sum 1
+    steps = next(
+        each for each in (20, 10, 5, 4, 3, 2, 1) if comb(n + each - 1, each) <= _POINTS
+    )
+    bars = combinations(
+        range(n + steps - 1), n - 1
+    )  # stars and bars: all weights of sum 1
     counts = [np.diff([-1, *each, n + steps - 1]) - 1 for each in bars]
     grid = np.array(counts[::-1]) / steps
     heights = np.stack([lists.ndcg(each) for each in grid])
@@ -236,8 +273,12 @@ def best_weights(lists: Lists) -> tuple[NDArray[np.float64], NDArray[np.float64]
     def chosen(places: slice) -> NDArray[np.float64]:
         some = heights[:, places]
         size = some.shape[1]
-        draws = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), _BAGS)
-        weights: NDArray[np.float64] = grid[(some @ draws.T).argmax(axis=0)].mean(axis=0)
+        draws = np.random.default_rng(0).multinomial(
+            size, np.full(size, 1 / size), _BAGS
+        )
+        weights: NDArray[np.float64] = grid[(some @ draws.T).argmax(axis=0)].mean(
+            axis=0
+        )
         weights[weights < _LEAST] = 0
         weights /= weights.sum()
         return weights

@@ -46,7 +46,13 @@ from recsys.database import OnRows, parse_address
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.provenance import REMEMBERED
-from recsys.readers.delimited import Layout, detect, parse, read_carefully, read_delimited
+from recsys.readers.delimited import (
+    Layout,
+    detect,
+    parse,
+    read_carefully,
+    read_delimited,
+)
 from recsys.readers.formats import (
     joined,
     json_objects,
@@ -67,14 +73,26 @@ from recsys.readers.sources import (
     table_files,
 )
 
-__all__ = ["TableSource", "as_ratings", "read_ratings", "read_raw", "read_table", "sample_path"]
+__all__ = [
+    "TableSource",
+    "as_ratings",
+    "read_ratings",
+    "read_raw",
+    "read_table",
+    "sample_path",
+]
 
 TableSource: TypeAlias = "str | os.PathLike[str] | TableLike"
 """Path of a table of items or users, or a frame."""
 
 _SIDE_TABLES = ("item_table", "user_table")
-_KEPT_OF_PARTS = ("weight", "scale")  # options for parts of a split that updates need, too
-_FOLDER = re.compile(r"(?:^|/)(\w+)=([^/]+)(?=/)")  # partitioned tables of Hive and Spark
+_KEPT_OF_PARTS = (
+    "weight",
+    "scale",
+)  # options for parts of a split that updates need, too
+_FOLDER = re.compile(
+    r"(?:^|/)(\w+)=([^/]+)(?=/)"
+)  # partitioned tables of Hive and Spark
 _OF_A_ROW = re.compile(r", (?:line|row|object) \d+: (?!.*(?:header|--time-format))")
 # With the semicolons of spreadsheets; points are of thousands only in a column that has commas.
 _COMMA_NUMBER = r"^[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?$"
@@ -89,9 +107,28 @@ _GENRES = (
 # Names of the occupation codes in users.dat of MovieLens 1M.
 _JOBS = (
     *("other", "academic/educator", "artist", "clerical/admin", "college/grad student"),
-    *("customer service", "doctor/health care", "executive/managerial", "farmer", "homemaker"),
-    *("K-12 student", "lawyer", "programmer", "retired", "sales/marketing", "scientist"),
-    *("self-employed", "technician/engineer", "tradesman/craftsman", "unemployed", "writer"),
+    *(
+        "customer service",
+        "doctor/health care",
+        "executive/managerial",
+        "farmer",
+        "homemaker",
+    ),
+    *(
+        "K-12 student",
+        "lawyer",
+        "programmer",
+        "retired",
+        "sales/marketing",
+        "scientist",
+    ),
+    *(
+        "self-employed",
+        "technician/engineer",
+        "tradesman/craftsman",
+        "unemployed",
+        "writer",
+    ),
 )
 _OCCUPATIONS = dict(zip(map(str, range(len(_JOBS))), _JOBS, strict=True))
 
@@ -171,10 +208,20 @@ def read_ratings(
         ragged; or an id, rating or timestamp is missing or cannot be read (the message has its line
         and text). Also if a database cannot be reached, or lacks the table or a column.
     """
-    named = {"user": user, "item": item, "rating": rating, "timestamp": timestamp, "event": event}
+    named = {
+        "user": user,
+        "item": item,
+        "rating": rating,
+        "timestamp": timestamp,
+        "event": event,
+    }
     named["event_id"] = event_id
     named["weight"] = weight
-    every: dict[str, Any] = {"table": table, "encoding": encoding, "duplicates": duplicates}
+    every: dict[str, Any] = {
+        "table": table,
+        "encoding": encoding,
+        "duplicates": duplicates,
+    }
     every |= {"item_table": item_table, "user_table": user_table, **named, **options}
     given = {name: value for name, value in every.items() if value is not None}
     sources = _listed(source)
@@ -189,7 +236,12 @@ def read_ratings(
     def pick(names: Sequence[str], where: str) -> Roles:
         return choose_columns(names, request, where)
 
-    of_source = {"table": chosen.get("table"), "query": query, "pick": pick, "on_rows": on_rows}
+    of_source = {
+        "table": chosen.get("table"),
+        "query": query,
+        "pick": pick,
+        "on_rows": on_rows,
+    }
     with open_data(sources, encoding, stream=True, **cast(Any, of_source)) as data:
         try:
             rows = read_raw(data, request)
@@ -201,12 +253,16 @@ def read_ratings(
             raise
         ratings = build_ratings(rows, policy, data.name)
         tables: dict[str, Any] = {}
-        remarks = [f"left out, without users and items: {data.left_out}"] * bool(data.left_out)
+        remarks = [f"left out, without users and items: {data.left_out}"] * bool(
+            data.left_out
+        )
         for ids in (ratings.items, ratings.users):
             place = chosen.get(f"{ids.kind}_table")
             if place is None:
                 first = like is None  # not those of other data, in an update
-                known, remark = _neighbouring_table(data, ids, request) if first else (None, "")
+                known, remark = (
+                    _neighbouring_table(data, ids, request) if first else (None, "")
+                )
             else:
                 if (earlier := (like or {}).get(f"{ids.kind}s")) is not None:
                     ids = earlier.union(ids.values)
@@ -216,7 +272,9 @@ def read_ratings(
     assert ratings.source is not None
     origin = replace(ratings.source, tables="; ".join(remarks))
     ratings = replace(ratings, **tables, source=origin)
-    of_database = {name: _table_name(chosen.get(name), sources) for name in _SIDE_TABLES}
+    of_database = {
+        name: _table_name(chosen.get(name), sources) for name in _SIDE_TABLES
+    }
     chosen |= {name: table for name, table in of_database.items() if table is not None}
     return with_options(ratings, {"table": (like or {}).get("table"), **chosen}, rules)
 
@@ -230,7 +288,9 @@ def _remedy(error: DataError) -> str:
     if isinstance(error, BadRowsError) and error.count > SKIPPED * error.total:
         option = f"{math.ceil(100 * error.count / error.total)}%"
     if option != "100%":
-        remedies.append(f"Such rows are left out with --bad-rows {option} (bad_rows={option!r})")
+        remedies.append(
+            f"Such rows are left out with --bad-rows {option} (bad_rows={option!r})"
+        )
     if "rating is missing" in str(error):
         remedies.append("--implicit ignores all ratings")
     return "; ".join(remedies)
@@ -242,18 +302,25 @@ def _listed(source: SourceLike) -> list[str]:
 
 
 def _with_earlier(
-    given: dict[str, Any], like: Mapping[str, Any], sources: Sequence[str], query: str | None
+    given: dict[str, Any],
+    like: Mapping[str, Any],
+    sources: Sequence[str],
+    query: str | None,
 ) -> dict[str, Any]:
     """Return the given options, completed by those of an earlier reading that apply."""
     if not like:
         return given
     earlier = {name: like[name] for name in REMEMBERED if like.get(name) is not None}
     addresses = list(map(parse_address, sources))
-    if query or not all(address is not None and not address.table for address in addresses):
+    if query or not all(
+        address is not None and not address.table for address in addresses
+    ):
         earlier.pop("table", None)
     for name in ("item_table", "user_table"):
         place = earlier.get(name)
-        is_file = addresses[:1] == [None] and isinstance(place, str) and not is_address(place)
+        is_file = (
+            addresses[:1] == [None] and isinstance(place, str) and not is_address(place)
+        )
         if is_file and not Path(str(place)).exists():
             del earlier[name]  # the model has its own copy of the table
     return completed(given, earlier)
@@ -268,7 +335,9 @@ def _of_parts(
 ) -> dict[str, Any]:
     """Return the options for parts of a saved split, apart from those that others decide."""
     options = reading_of_parts(sources)
-    if implicit or not given.keys().isdisjoint(("rating", "weight", "scale", "event_weights")):
+    if implicit or not given.keys().isdisjoint(
+        ("rating", "weight", "scale", "event_weights")
+    ):
         decided = {"weight", "feedback"}
     elif like is not None:  # grades or interactions, as the earlier reading decided
         decided = {"feedback", "scale"}
@@ -276,13 +345,20 @@ def _of_parts(
         decided = set()
     if implicit:
         decided.add("scale")
-    return {name: value for name, value in options.items() if name not in {*decided, *given}}
+    return {
+        name: value for name, value in options.items() if name not in {*decided, *given}
+    }
 
 
 def _in_database(given: TableSource, sources: Sequence[str]) -> TableSource:
     """Complete the name of a table in the ratings' database; return other sources unchanged."""
     address = parse_address(sources[0]) if len(sources) == 1 else None
-    if address is None or not isinstance(given, str) or is_address(given) or Path(given).exists():
+    if (
+        address is None
+        or not isinstance(given, str)
+        or is_address(given)
+        or Path(given).exists()
+    ):
         return given
     return address.of_table(given)
 
@@ -345,14 +421,18 @@ def as_ratings(
     """
     if isinstance(data, Ratings):
         return data
-    listed = data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
+    listed = (
+        data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
+    )
     if listed and all(isinstance(each, str | os.PathLike) for each in listed):
         return read_ratings(cast(SourceLike, data), like=like, as_of=as_of)
     given = {} if as_of is None else {"as_of": as_of}
     return ratings_of_frame(cast(FrameLike, data), given, like, implicit=False)
 
 
-def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user", "item")) -> Rows:
+def read_raw(
+    data: DataFile, request: Request, required: Sequence[str] = ("user", "item")
+) -> Rows:
     """Read the columns of an open file without conversion; `required` names columns it must have.
 
     Raises
@@ -393,7 +473,9 @@ def read_raw(data: DataFile, request: Request, required: Sequence[str] = ("user"
         rows = read(data, request, required)
     for role, (name, value) in folders.items():
         if role not in rows.spread().columns:
-            rows.columns[role] = value.new_from_index(0, len(next(iter(rows.columns.values()))))
+            rows.columns[role] = value.new_from_index(
+                0, len(next(iter(rows.columns.values())))
+            )
             rows.layout = f"{rows.layout}, {role} = {name} (folder)"
     return rows
 
@@ -447,7 +529,9 @@ def read_table(
     return _described(features, ids, where, of_new)
 
 
-def _neighbouring_table(data: DataFile, ids: Ids, request: Request) -> tuple[Features | None, str]:
+def _neighbouring_table(
+    data: DataFile, ids: Ids, request: Request
+) -> tuple[Features | None, str]:
     """Read a table of items or users next to the ratings; the remark tells why one is not used."""
     names = [] if data.folder is None else table_files(data.folder.names(), ids.kind)
     name = next((each for each in names if "/" not in each), None)
@@ -462,7 +546,10 @@ def _neighbouring_table(data: DataFile, ids: Ids, request: Request) -> tuple[Fea
         if usual_column([*features.kinds], other) is not None:
             return None, f"{name} not used (it has {other}s, too)"
     except DataError as error:
-        return None, f"{name} not used: {str(error).removeprefix(f'{name} ').rstrip('.')}"
+        return (
+            None,
+            f"{name} not used: {str(error).removeprefix(f'{name} ').rstrip('.')}",
+        )
     return _described(features, ids, name)
 
 
@@ -489,9 +576,13 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
         for number, line in enumerate(data.lines()):
             has_names = number == 0 and is_known_name(line.split(separator)[0].strip())
             if line.strip() and not has_names:
-                cells = change(re.sub(r"[\r\n]+$", "", line).split(separator))[: len(names)]
+                cells = change(re.sub(r"[\r\n]+$", "", line).split(separator))[
+                    : len(names)
+                ]
                 if not found and len(cells) < len(names):
-                    raise DataError(f"{data.name} has no header; its columns need names.")
+                    raise DataError(
+                        f"{data.name} has no header; its columns need names."
+                    )
                 filled = [each.strip() or None for each in cells]
                 found.append(filled + [None] * (len(names) - len(filled)))
         return pl.DataFrame(found, dict.fromkeys(names, pl.String), orient="row"), True
@@ -503,15 +594,24 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
         rows = [fields for _, fields in json_objects(data)]
         try:
             return pl.DataFrame(rows, infer_schema_length=None, strict=False), False
-        except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+        except (
+            TypeError,
+            ValueError,
+            OverflowError,
+            pl.exceptions.PolarsError,
+        ) as error:
             reason = str(error).partition("\n")[0].rstrip(".")
             raise DataError(f"{data.name} is not a table: {reason}.") from None
     if layout.kind != "delimited" or not layout.has_header:
         raise DataError(f"{data.name} has no header; its columns need names.")
     frame = _texts(data, layout)
     if layout.separator == ";":
-        with_commas = [each for each in frame if each.str.contains(",", literal=True).any()]
-        decimals = [each.name for each in with_commas if each.str.contains(_COMMA_NUMBER).all()]
+        with_commas = [
+            each for each in frame if each.str.contains(",", literal=True).any()
+        ]
+        decimals = [
+            each.name for each in with_commas if each.str.contains(_COMMA_NUMBER).all()
+        ]
         plain = pl.col(decimals).str.replace_all(".", "", literal=True)
         frame = frame.with_columns(plain.str.replace(",", ".", literal=True))
     title = title_column(frame.columns)
@@ -577,7 +677,9 @@ def _described(
 ) -> tuple[Features, str]:
     """Return the table, and a remark on its columns and on its missing and additional ids."""
     noun, n_known = f"{ids.kind}s", int((features.rows_of(ids) >= 0).sum())
-    if not n_known and not (of_new and _forms(features.frame[ids.kind]) & _forms(ids.values)):
+    if not n_known and not (
+        of_new and _forms(features.frame[ids.kind]) & _forms(ids.values)
+    ):
         raise DataError(
             f"{name} has none of the {noun} of the ratings: its ids look like "
             f"{next(iter(features.frame[ids.kind]), None)!r}, theirs like {ids.values[0]!r}."
@@ -589,12 +691,19 @@ def _described(
         remarks.append(f"has {len(features) - n_known:,} without ratings")
     aside = f" ({', '.join(remarks)})" if remarks else ""
     unused = f"; left out: {', '.join(features.left_out)}" if features.left_out else ""
-    return features, f"{name}{aside}: {features if features.kinds else 'ids only'}{unused}"
+    return (
+        features,
+        f"{name}{aside}: {features if features.kinds else 'ids only'}{unused}",
+    )
 
 
 def _forms(ids: pl.Series) -> set[str]:
     """Return the forms of ids, such as "A-a" for "SKU-0042"."""
-    plain = ids.cast(pl.String).str.replace_all("[0-9a-z]+", "a").str.replace_all("[A-Z]+", "A")
+    plain = (
+        ids.cast(pl.String)
+        .str.replace_all("[0-9a-z]+", "a")
+        .str.replace_all("[A-Z]+", "A")
+    )
     return set(plain.unique())
 
 
@@ -618,7 +727,11 @@ _MOVIELENS: dict[str, _MovieLens] = {
     "users.dat": (
         ("user", "gender", "age", "occupation", "zip"),
         "::",
-        lambda row: [*row[:3], *(_OCCUPATIONS.get(each, each) for each in row[3:4]), *row[4:]],
+        lambda row: [
+            *row[:3],
+            *(_OCCUPATIONS.get(each, each) for each in row[3:4]),
+            *row[4:],
+        ],
     ),
 }
 """Column names, separator and conversion of rows of files without header, by file name."""

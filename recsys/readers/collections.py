@@ -23,7 +23,9 @@ SMART, TREC, BLOCKS, HTML = "SMART", "TREC", "blocks", "HTML"
 _BEGINNINGS = {
     SMART: re.compile(rb"\.i +\S+[ \t]*\r?\n\.[a-z]\b"),
     TREC: re.compile(rb"<(doc|top)(>|\s)"),
-    HTML: re.compile(rb"(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*(<!doctype html|<html)", re.S),
+    HTML: re.compile(
+        rb"(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*(<!doctype html|<html)", re.S
+    ),
     BLOCKS: re.compile(rb"\d+[ \t]*\r?\n(?!\s*\d+\s*\n)[^/]+\n\s*/[ \t]*\r?\n"),
 }
 _FIELD = re.compile(r"\.([A-Z])\s*$")
@@ -42,7 +44,9 @@ _SPLIT = re.compile(r"[\t,;]\s*|\s+")
 _TRAILING = re.compile(r"([0-9]+)\D*$")
 _TREC = "TREC's columns"
 _JUDGED = {"query": pl.String, "document": pl.String, "relevance": pl.Float64}
-_LEAST_MATCHED = 0.5  # minimum share of ids that must match if they are not read unchanged
+_LEAST_MATCHED = (
+    0.5  # minimum share of ids that must match if they are not read unchanged
+)
 _WITHOUT_ZEROS = "without leading zeros"
 
 
@@ -58,7 +62,9 @@ class Marked(NamedTuple):
 def form_of(head: bytes) -> str | None:
     """Return the form of a text from its beginning: one of `FORMS`, "HTML" or None."""
     beginning = head.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
-    return next((form for form, mark in _BEGINNINGS.items() if mark.match(beginning)), None)
+    return next(
+        (form for form, mark in _BEGINNINGS.items() if mark.match(beginning)), None
+    )
 
 
 def page(text: str) -> tuple[str, str | None]:
@@ -102,7 +108,9 @@ def _smart(lines: Iterable[str], place: str) -> Iterator[Marked]:
         elif identity:
             fields.setdefault(field, []).append(line)
         elif line.strip():
-            raise DataError(f"{place}, line {number}: there is a text before the first .I.")
+            raise DataError(
+                f"{place}, line {number}: there is a text before the first .I."
+            )
     if identity:
         yield record()
 
@@ -146,12 +154,16 @@ def _blocks(lines: Iterable[str], place: str) -> Iterator[Marked]:
             if not word.isdecimal():
                 if word in ("/", "\x1a"):
                     continue
-                raise DataError(f"{place}, line {number}: expected a number; got {word[:40]!r}.")
+                raise DataError(
+                    f"{place}, line {number}: expected a number; got {word[:40]!r}."
+                )
             start, identity = number, word
         elif word:
             parts.append(word)
     if parts:
-        raise DataError(f"{place}, line {start}: the document is not ended by a line with a slash.")
+        raise DataError(
+            f"{place}, line {start}: the document is not ended by a line with a slash."
+        )
 
 
 def _identity(text: str) -> int | str:
@@ -194,11 +206,15 @@ class Judgements:
         as in files that list relevant documents with a column of zeros.
         """
         relevance = self.frame["relevance"]
-        rows = self.frame if (relevance == 0).all() else self.frame.filter(relevance > 0)
+        rows = (
+            self.frame if (relevance == 0).all() else self.frame.filter(relevance > 0)
+        )
         return rows.select("query", "document").unique(maintain_order=True)
 
 
-def read_judgements(path: str | PathLike[str], *, encoding: str | None = None) -> Judgements:
+def read_judgements(
+    path: str | PathLike[str], *, encoding: str | None = None
+) -> Judgements:
     """Read judgements: lines of query, document and optionally relevance.
 
     The forms are TREC's (query, iteration, document, relevance), BEIR's table with a header, plain
@@ -219,7 +235,11 @@ def read_judgements(path: str | PathLike[str], *, encoding: str | None = None) -
         return _of_blocks(lines, name)
     rows = [(number, _SPLIT.split(line)) for number, line in lines]
     header = ""
-    if rows and not any(field.lstrip("-").isdigit() for field in rows[0][1]) and len(rows) > 1:
+    if (
+        rows
+        and not any(field.lstrip("-").isdigit() for field in rows[0][1])
+        and len(rows) > 1
+    ):
         header, rows = "a table with a header", rows[1:]
     if not rows:
         raise DataError(f"{name} has no judgements.")
@@ -230,7 +250,9 @@ def read_judgements(path: str | PathLike[str], *, encoding: str | None = None) -
                 f"{name}, line {number}: each judgement must have the same 2 to 4 fields: query, "
                 f"document and optionally relevance, or TREC's four; got {len(fields)}."
             )
-    columns = [list(column) for column in zip(*(fields for _, fields in rows), strict=True)]
+    columns = [
+        list(column) for column in zip(*(fields for _, fields in rows), strict=True)
+    ]
     query, document, relevance, form = _roles(columns)
     values = []
     for (number, _), each in zip(rows, relevance, strict=True):
@@ -239,7 +261,9 @@ def read_judgements(path: str | PathLike[str], *, encoding: str | None = None) -
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            message = f"{name}, line {number}: the relevance must be a number; got {each!r}."
+            message = (
+                f"{name}, line {number}: the relevance must be a number; got {each!r}."
+            )
             raise DataError(message)
         values.append(value)
     grades = header or form == _TREC  # and not a list of relevant documents
@@ -298,14 +322,18 @@ def places_of(
     distinct = texts if judged is None else judged.to_list()
     distinct = list(dict.fromkeys(distinct))
     if in_order and _are_positions(distinct, labels):
-        return np.array([int(text) - 1 for text in texts], np.int64), "in the order of the file"
+        return np.array(
+            [int(text) - 1 for text in texts], np.int64
+        ), "in the order of the file"
     unchanged: tuple[str, Callable[[str], str]] = ("", str)
     if all(isinstance(value, int) for value in values):
         is_padded = any(_unpadded(text) != text for text in distinct)
         unchanged = (_WITHOUT_ZEROS if is_padded else "", _unpadded)
     others = [(_WITHOUT_ZEROS, _unpadded), ("by the numbers they end in", _last_number)]
     for words, read in (unchanged, *others):
-        places = {read(label): place for place, label in enumerate(labels) if read(label)}
+        places = {
+            read(label): place for place, label in enumerate(labels) if read(label)
+        }
         n_matched = sum(read(text) in places for text in distinct)
         is_certain = read is unchanged[1] or (
             n_matched >= _LEAST_MATCHED * len(distinct)
@@ -313,7 +341,9 @@ def places_of(
             and _stay_distinct(distinct, read)
         )
         if n_matched and is_certain:
-            return np.array([places.get(read(text), -1) for text in texts], np.int64), words
+            return np.array(
+                [places.get(read(text), -1) for text in texts], np.int64
+            ), words
     return np.full(len(texts), -1, np.int64), ""
 
 

@@ -43,8 +43,23 @@ _DAMAGES = (gzip.BadGzipFile, EOFError, zlib.error, zipfile.BadZipFile, lzma.LZM
 _TITLES = 10  # maximum number of rows above the header of a sheet
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _PATIENCE = 10  # seconds to wait for a server, and for the next bytes from it
-_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
-_DATABASES = ("mysql", "mariadb", "mssql", "oracle", "mongodb", "redis", "snowflake", "bigquery")
+_PACKAGES = {
+    "s3": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "abfs": "adlfs",
+    "az": "adlfs",
+}
+_DATABASES = (
+    "mysql",
+    "mariadb",
+    "mssql",
+    "oracle",
+    "mongodb",
+    "redis",
+    "snowflake",
+    "bigquery",
+)
 
 
 class Scratch:
@@ -55,7 +70,9 @@ class Scratch:
 
     @cached_property
     def _root(self) -> Path:  # created on demand: the disk may be full
-        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="recsys-")))
+        return Path(
+            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="recsys-"))
+        )
 
     def new(self) -> Path:
         """Return the path of a file that does not exist yet."""
@@ -95,23 +112,33 @@ class Scratch:
                 reason = str(error)  # such as UTF-16 without its mark
                 if isinstance(error, UnicodeDecodeError):
                     reason = f"{error.reason} near byte {place + error.start}"
-                raise DataError(f"{name} is not in the encoding {encoding}: {reason}.") from None
+                raise DataError(
+                    f"{name} is not in the encoding {encoding}: {reason}."
+                ) from None
         return target
 
 
 class Zip:
     """Files of a zip, or of one folder in it, unpacked on demand."""
 
-    def __init__(self, path: Path, name: str, scratch: Scratch, prefix: str = "") -> None:
+    def __init__(
+        self, path: Path, name: str, scratch: Scratch, prefix: str = ""
+    ) -> None:
         self._path = path
         self._name = name
         self._scratch = scratch
         self._prefix = prefix
         with readable(name), zipfile.ZipFile(path) as archive:
-            members = [info.filename for info in archive.infolist() if not info.is_dir()]
-        inside = [name.removeprefix(prefix) for name in members if name.startswith(prefix)]
+            members = [
+                info.filename for info in archive.infolist() if not info.is_dir()
+            ]
+        inside = [
+            name.removeprefix(prefix) for name in members if name.startswith(prefix)
+        ]
         self._names = sorted(
-            name for name in inside if not name.startswith(("__MACOSX/", ".")) and "/." not in name
+            name
+            for name in inside
+            if not name.startswith(("__MACOSX/", ".")) and "/." not in name
         )
         if members and not self._names:
             raise DataError(
@@ -160,7 +187,9 @@ def unpacked(path: Path, name: str, scratch: Scratch) -> Path:
 
 def _zstd() -> Any:
     """Return the zstd module of the standard library, or its backport before Python 3.14."""
-    return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    return import_module(
+        "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    )
 
 
 @contextmanager
@@ -183,7 +212,9 @@ def unreadable(error: Exception, name: str) -> DataError:
     problem = "is damaged"
     if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
         problem = "cannot be read"
-    elif isinstance(error, RuntimeError):  # from zipfile: a password, or an unknown method
+    elif isinstance(
+        error, RuntimeError
+    ):  # from zipfile: a password, or an unknown method
         problem = "cannot be unpacked"
     text = (isinstance(error, OSError) and error.strerror) or str(error)
     return DataError(f"{name} {problem}: {(text[:1].lower() + text[1:]).rstrip('.')}.")
@@ -221,7 +252,9 @@ def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
             f"--table {filled[0]}."
         )
     chosen = sheet or (filled or names)[0]
-    top = book.load_sheet(chosen, header_row=None, n_rows=_TITLES, dtypes="string").to_polars()
+    top = book.load_sheet(
+        chosen, header_row=None, n_rows=_TITLES, dtypes="string"
+    ).to_polars()
     filled = [sum(each is not None for each in row) for row in top.rows()]
     header = next((row for row, n in enumerate(filled) if n > 1), 0)  # skips a title
     frame: pl.DataFrame = book.load_sheet(chosen, header_row=header).to_polars()
@@ -249,7 +282,9 @@ def write_rows(path: Path, name: str, form: str, target: Path) -> None:
             return
         from scipy import io, sparse
 
-        matrix: Any = io.mmread(path) if form == "Matrix Market" else sparse.load_npz(path)
+        matrix: Any = (
+            io.mmread(path) if form == "Matrix Market" else sparse.load_npz(path)
+        )
         first, matrix = int(form == "Matrix Market"), sparse.coo_array(matrix)
         if matrix.dtype.kind in "iu":
             matrix = matrix.astype(np.int64)  # which holds sums of repeated entries
@@ -257,7 +292,13 @@ def write_rows(path: Path, name: str, form: str, target: Path) -> None:
         users, items = (np.asarray(each, np.int64) + first for each in matrix.coords)
         frame = pl.DataFrame({"user": users, "item": items, "rating": matrix.data})
         frame.write_parquet(target, compression="uncompressed")
-    except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        pl.exceptions.PolarsError,
+    ) as error:
         reason = (str(error).splitlines() or [""])[0].rstrip(".")
         raise DataError(f"{name} is a damaged file of {form}: {reason}.") from None
 
@@ -275,7 +316,9 @@ def write_lines(path: Path, name: str, target: Path) -> None:
         objects = msgspec.json.decode(text, type=list[msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as error:
         reason = str(error).rpartition("malformed: ")[2].rstrip(".")
-        raise DataError(f"{name} is not JSON: {reason[:1].lower()}{reason[1:]}.") from None
+        raise DataError(
+            f"{name} is not JSON: {reason[:1].lower()}{reason[1:]}."
+        ) from None
     with target.open("wb") as sink:
         sink.writelines(bytes(each).translate(_ONE_LINE) + b"\n" for each in objects)
 
@@ -323,7 +366,9 @@ def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
         files = []
     except Exception as error:
         if "not known" in str(error):  # fsspec does not know the scheme
-            raise DataError(f"{scheme}:// is not a kind of address that can be read.") from None
+            raise DataError(
+                f"{scheme}:// is not a kind of address that can be read."
+            ) from None
         raise DataError(f"{shown} cannot be read: {_reason(error)}.") from None
     if not files:
         raise DataError(f"There is nothing at {shown}.")
@@ -353,4 +398,6 @@ def _data_files(system: Any, path: str) -> list[str]:
         found = system.glob(path)
     else:
         found = system.find(path) if system.isdir(path) else [path]
-    return sorted(each for each in found if not each.rpartition("/")[2].startswith(("_", ".")))
+    return sorted(
+        each for each in found if not each.rpartition("/")[2].startswith(("_", "."))
+    )

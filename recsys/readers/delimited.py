@@ -42,7 +42,14 @@ from recsys.data.ids import (
     integers_if_whole,
     is_bad_id,
 )
-from recsys.data.rows import OPTIONAL_ROLES, STRICT, BadRows, Rows, is_truth, rating_problem
+from recsys.data.rows import (
+    OPTIONAL_ROLES,
+    STRICT,
+    BadRows,
+    Rows,
+    is_truth,
+    rating_problem,
+)
 from recsys.data.times import YEAR_1000, iso_format
 from recsys.errors import DataError
 from recsys.messages import counted
@@ -55,12 +62,16 @@ DOUBLE_COLON = "::"
 _SEPARATORS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "space"}
 _RULE = re.compile(r"[ |+:=-]*-{3}[ |+:=-]*")
 _INTEGERS = re.compile(r"\s*-?\d+( +-?\d+)*\s*")
-_OF_AMAZON = re.compile(r"(B0|\d\d)[0-9A-Z]{8}A[0-9A-Z]{9,}")  # a product, then a reviewer
+_OF_AMAZON = re.compile(
+    r"(B0|\d\d)[0-9A-Z]{8}A[0-9A-Z]{9,}"
+)  # a product, then a reviewer
 _LABEL = "label"  # of RecBole: 1 for an interaction, 0 for none
 
 _MARK = "\x1f"  # replaces "::" for polars; not possible if the text contains it
 _TAB = "\t"  # in such files, quotes that do not enclose a field are part of it
-_CHUNK = 1 << 10  # records per chunk; more live objects double the time by garbage collection
+_CHUNK = (
+    1 << 10
+)  # records per chunk; more live objects double the time by garbage collection
 LINE = "line"
 """Column with the line number of each row, if known."""
 _INTEGER = re.compile(r"-?\d{1,18}")
@@ -70,7 +81,11 @@ Kind: TypeAlias = str
 _COMMA_WITH = ";"  # separator of spreadsheets that use decimal commas
 _COMMA = r"^([-+]?\d*),(\d+)$"
 _BLOCK = 1 << 20  # bytes to parse at once
-_NUMBERS: dict[Kind, type[np.number]] = {"id": np.int64, "integer": np.int64, "float": np.float32}
+_NUMBERS: dict[Kind, type[np.number]] = {
+    "id": np.int64,
+    "integer": np.int64,
+    "float": np.float32,
+}
 _Columns: TypeAlias = Mapping[str, Column]
 
 
@@ -120,7 +135,9 @@ def detect(data: DataFile, request: Request) -> Layout:
         if begin == "{" or data.suffix in (".jsonl", ".ndjson"):
             return Layout("jsonl")
         if begin == "[":
-            raise DataError(f"{data.name} is a JSON array, and its elements are not objects.")
+            raise DataError(
+                f"{data.name} is a JSON array, and its elements are not objects."
+            )
         filled = [line for line in lines if line.strip()]
         if any(_RULE.fullmatch(line.strip()) for line in filled[:3]):
             raise DataError(
@@ -140,18 +157,24 @@ def detect(data: DataFile, request: Request) -> Layout:
     return _delimited(lines, blank, data, request)
 
 
-def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -> Layout:
+def _delimited(
+    lines: list[str], blank: int, data: DataFile, request: Request
+) -> Layout:
     separator = request.sep
     if separator is not None:
         separator = {r"\t": "\t", "tab": "\t", "space": " "}.get(separator, separator)
-        is_character = len(separator) == 1 and separator.isascii() and separator not in '"\r\n'
+        is_character = (
+            len(separator) == 1 and separator.isascii() and separator not in '"\r\n'
+        )
         if separator != DOUBLE_COLON and not is_character:
             raise DataError(
                 f'--sep must be one ASCII character, "tab" or "::"; got {request.sep!r}.'
             )
     begin = lines[0].strip()
     if (excel := re.fullmatch(r'"?sep=(.)"?', begin)) and lines[1:]:
-        return _delimited(lines[1:], blank + 1, data, replace(request, sep=separator or excel[1]))
+        return _delimited(
+            lines[1:], blank + 1, data, replace(request, sep=separator or excel[1])
+        )
     sign = begin[0]
     others = [line for line in lines[1:] if line.strip() and line.lstrip()[0] != sign]
     if sign in "#%" and sign != separator and others:
@@ -172,18 +195,24 @@ def _delimited(lines: list[str], blank: int, data: DataFile, request: Request) -
     first = [field.strip() for field in rows[0]]
     # R writes row names without a header; other programs end all rows with a separator.
     if len(rows) > 2 and {len(row) for row in rows[1:]} == {len(first) + 1}:
-        first = ["", *first] if any(row[-1].strip() for row in rows[1:]) else [*first, ""]
+        first = (
+            ["", *first] if any(row[-1].strip() for row in rows[1:]) else [*first, ""]
+        )
     names = names_without_header(first, rows, separator, data.name, request)
     if names is None:
         plain, types = without_types(first)
         names, sample = tuple(plain), tuple(rows[1:])
         return Layout("delimited", separator, names, True, blank + 1, sample, types)
-    if names == BY_PLACE and all(_OF_AMAZON.fullmatch("".join(row[:2])) for row in rows):
+    if names == BY_PLACE and all(
+        _OF_AMAZON.fullmatch("".join(row[:2])) for row in rows
+    ):
         names = ("item (first)", "user (second)", *names[2:])
     return Layout("delimited", separator, names, False, blank, tuple(rows))
 
 
-def sniff_separator(lines: list[str], separators: Sequence[str] = tuple(_SEPARATORS)) -> str | None:
+def sniff_separator(
+    lines: list[str], separators: Sequence[str] = tuple(_SEPARATORS)
+) -> str | None:
     """Return the separator that splits all lines into the same, largest number of fields.
 
     If no separator gives equal numbers, because a row is ragged, only the first line is used.
@@ -209,13 +238,17 @@ def sniff_separator(lines: list[str], separators: Sequence[str] = tuple(_SEPARAT
 def split_rows(lines: list[str], separator: str) -> list[list[str]]:
     """Return the fields of the first 200 rows, without blank rows."""
     if separator == DOUBLE_COLON:
-        rows: Iterable[list[str]] = (line.rstrip("\r\n").split(DOUBLE_COLON) for line in lines)
+        rows: Iterable[list[str]] = (
+            line.rstrip("\r\n").split(DOUBLE_COLON) for line in lines
+        )
     else:
         rows = csv_rows(lines, separator, strict=False)
     return list(islice((row for row in rows if any(map(str.strip, row))), _SAMPLE_ROWS))
 
 
-def csv_rows(lines: Iterable[str], separator: str, *, strict: bool = True) -> Iterator[list[str]]:
+def csv_rows(
+    lines: Iterable[str], separator: str, *, strict: bool = True
+) -> Iterator[list[str]]:
     """Yield the fields of records; several spaces are one separator.
 
     Carriage returns inside lines, which csv rejects, become spaces. Quotes after a backslash are
@@ -229,7 +262,9 @@ def csv_rows(lines: Iterable[str], separator: str, *, strict: bool = True) -> It
             yield _with_doubled_quotes(line, separator) if '\\"' in line else line
 
     with_spaces = separator == " "
-    return csv.reader(plain(), delimiter=separator, strict=strict, skipinitialspace=with_spaces)
+    return csv.reader(
+        plain(), delimiter=separator, strict=strict, skipinitialspace=with_spaces
+    )
 
 
 def _with_doubled_quotes(line: str, separator: str) -> str:
@@ -247,7 +282,10 @@ def separator_name(separator: str) -> str:
 
 
 def read_delimited(
-    data: DataFile, layout: Layout, request: Request, required: Sequence[str] = ("user", "item")
+    data: DataFile,
+    layout: Layout,
+    request: Request,
+    required: Sequence[str] = ("user", "item"),
 ) -> Rows:
     """Read a delimited file.
 
@@ -256,7 +294,9 @@ def read_delimited(
     DataError
         As `read_carefully`; also if columns are missing or ambiguous, or there are no rows.
     """
-    if request.rules.bad_rows is None and any("\ufffd" in name for name in layout.names):
+    if request.rules.bad_rows is None and any(
+        "\ufffd" in name for name in layout.names
+    ):
         try:
             deque(data.lines(), maxlen=0)
         except DataError as error:
@@ -267,10 +307,18 @@ def read_delimited(
         request = replace(request, rating=_LABEL)
     try:
         roles, description = assign_roles(
-            layout.names, request, data.name, required, lambda place: _sampled(layout, place)
+            layout.names,
+            request,
+            data.name,
+            required,
+            lambda place: _sampled(layout, place),
         )
     except DataError as error:
-        if not layout.has_header or request.columns or any(map(is_known_name, layout.names)):
+        if (
+            not layout.has_header
+            or request.columns
+            or any(map(is_known_name, layout.names))
+        ):
             raise
         hint = "If these are values of the first row, use column numbers, such as"
         such = by_number([layout.names, *layout.sample])
@@ -281,7 +329,11 @@ def read_delimited(
     if not layout.has_header and "rating" in roles and bad.limit is None:
         row = [field.strip() for field in layout.sample[0]]
         first = row[roles["rating"]]
-        pointed = re.sub(_COMMA, r"\1.\2", first) if layout.separator == _COMMA_WITH else first
+        pointed = (
+            re.sub(_COMMA, r"\1.\2", first)
+            if layout.separator == _COMMA_WITH
+            else first
+        )
         problem = None if is_truth(first) else rating_problem(pointed)
         if problem is not None and problem.startswith("rating "):
             raise DataError(
@@ -298,7 +350,9 @@ def read_delimited(
         if headers:
             rows.remarks.append(f"{counted(len(headers), 'repeated header')} left out")
     if layout.types and layout.names[roles.get("rating", 0)] == _LABEL:
-        labels = rows.decode().columns["rating"].cast(pl.Float64, strict=False).fill_null(2)
+        labels = (
+            rows.decode().columns["rating"].cast(pl.Float64, strict=False).fill_null(2)
+        )
         if labels.is_in([0.0, 1.0]).all():
             rows.columns["rating"] = labels == 1
 
@@ -312,8 +366,12 @@ def read_delimited(
             return data.at(layout.skip + row + 1)
         return data.at(next(islice(records(data, layout), row, None))[0])
 
-    form = separator_name(layout.separator) + ("" if layout.has_header else ", no header")
-    name = layout.names[roles["rating"]] if layout.has_header and "rating" in roles else ""
+    form = separator_name(layout.separator) + (
+        "" if layout.has_header else ", no header"
+    )
+    name = (
+        layout.names[roles["rating"]] if layout.has_header and "rating" in roles else ""
+    )
     return replace(
         rows,
         layout=f"{form}, {description}",
@@ -328,11 +386,15 @@ def read_fast(
     data: DataFile, layout: Layout, roles: Roles, time_format: str | None = None
 ) -> Rows | None:
     """Read with polars; return None if this fails or gives unexpected nulls."""
-    kinds = {role: _kind(role, place, layout, time_format) for role, place in roles.items()}
+    kinds = {
+        role: _kind(role, place, layout, time_format) for role, place in roles.items()
+    }
 
     def read() -> Rows | None:
         batches = Batches()
-        return batches.rows() if parse(data, layout, roles, kinds, batches.add) else None
+        return (
+            batches.rows() if parse(data, layout, roles, kinds, batches.add) else None
+        )
 
     if (rows := read()) is None:
         return None
@@ -342,7 +404,11 @@ def read_fast(
     strings = [*others, *_whole_numbers(layout, roles, kinds)]
     if "%" in kinds.get("timestamp", ""):
         times: Any = rows.arrays.get("timestamp", rows.columns.get("timestamp"))
-        others |= {"timestamp": "text"} if "timestamp" in missing or times.min() < YEAR_1000 else {}
+        others |= (
+            {"timestamp": "text"}
+            if "timestamp" in missing or times.min() < YEAR_1000
+            else {}
+        )
     if others:
         kinds |= others
         rows = read()
@@ -358,11 +424,15 @@ def read_fast(
             return None
     for role in strings:
         rows.columns[role] = integers_if_whole(rows.spread().columns[role])
-    names = {role: layout.names[place] for role, place in roles.items() if layout.has_header}
+    names = {
+        role: layout.names[place] for role, place in roles.items() if layout.has_header
+    }
     return None if _has_bad_ids(rows, kinds, names) else rows
 
 
-def _has_bad_ids(rows: Rows, kinds: Mapping[str, Kind], names: Mapping[str, str]) -> bool:
+def _has_bad_ids(
+    rows: Rows, kinds: Mapping[str, Kind], names: Mapping[str, str]
+) -> bool:
     """Return whether texts are not ids, such as "1.23457E+11", or repeat the name of the column."""
     for role in (role for role in ("user", "item") if kinds.get(role) == "name"):
         texts = rows.distinct.get(role)
@@ -380,10 +450,16 @@ def _has_bad_ids(rows: Rows, kinds: Mapping[str, Kind], names: Mapping[str, str]
     return False
 
 
-def _whole_numbers(layout: Layout, roles: Roles, kinds: Mapping[str, Kind]) -> list[str]:
+def _whole_numbers(
+    layout: Layout, roles: Roles, kinds: Mapping[str, Kind]
+) -> list[str]:
     """Return the roles of ids that seem to be whole numbers, some of which were floats: "17.0"."""
     names = [role for role in roles if kinds[role] == "name"]
-    return [role for role in names if all(map(WHOLE_NUMBER.match, _sampled(layout, roles[role])))]
+    return [
+        role
+        for role in names
+        if all(map(WHOLE_NUMBER.match, _sampled(layout, roles[role])))
+    ]
 
 
 def _kind(role: str, place: int, layout: Layout, time_format: str | None) -> Kind:
@@ -450,7 +526,10 @@ def read_carefully(
 
 
 def records(
-    data: DataFile, layout: Layout, bad: BadRows = STRICT, headers: list[int] | None = None
+    data: DataFile,
+    layout: Layout,
+    bad: BadRows = STRICT,
+    headers: list[int] | None = None,
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line number and the fields of each record, without header and blank records.
 
@@ -503,7 +582,9 @@ def _is_header(fields: Sequence[str], layout: Layout) -> bool:
     """Return whether a record repeats the names of the columns."""
     if not layout.has_header or len(fields) != len(layout.names):
         return False
-    return all(field.strip() == name for field, name in zip(fields, layout.names, strict=True))
+    return all(
+        field.strip() == name for field, name in zip(fields, layout.names, strict=True)
+    )
 
 
 def _otherwise_quoted(lines: Sequence[str], layout: Layout) -> list[list[str]]:
@@ -512,11 +593,16 @@ def _otherwise_quoted(lines: Sequence[str], layout: Layout) -> list[list[str]]:
     Quotes around a field enclose it; other quotes are part of the text.
     """
     rows = [line.rstrip("\r\n").split(_TAB) for line in lines]
-    if layout.separator != _TAB or any(len(fields) != len(layout.names) for fields in rows):
+    if layout.separator != _TAB or any(
+        len(fields) != len(layout.names) for fields in rows
+    ):
         return []
     quoted, pair = re.compile('"(.*)"'), '""'
     found = [[(field, quoted.fullmatch(field)) for field in row] for row in rows]
-    return [[each[1].replace(pair, '"') if each else field for field, each in row] for row in found]
+    return [
+        [each[1].replace(pair, '"') if each else field for field, each in row]
+        for row in found
+    ]
 
 
 def parse(
@@ -534,7 +620,9 @@ def parse(
     fields as null. (A file with line ends inside quotes is therefore always unreliable.)
     """
     if any('"' in name or "\ufffd" in name for name in layout.names):
-        return False  # a stray quote or another encoding, which also affects later blocks
+        return (
+            False  # a stray quote or another encoding, which also affects later blocks
+        )
     parser = _Parser(layout, roles, kinds)
     size, n_bytes, n_rows = data.path.stat().st_size, 0, 0
     for found in _in_turns(parser.parsed, _blocks(data.path, layout.skip)):
@@ -564,7 +652,9 @@ def _blocks(path: Path, skip: int) -> Iterator[bytes]:
 _Found: TypeAlias = "tuple[_Columns, int] | None"
 
 
-def _in_turns(work: Callable[[bytes], _Found], blocks: Iterator[bytes]) -> Iterator[_Found]:
+def _in_turns(
+    work: Callable[[bytes], _Found], blocks: Iterator[bytes]
+) -> Iterator[_Found]:
     """Process a few blocks in parallel, and yield their results in order."""
     waiting: deque[Future[_Found]] = deque()
     threads = default_threads.get()
@@ -588,19 +678,31 @@ class _Parser:
     def parsed(self, block: bytes) -> _Found:
         """Return the columns of a block, and its size in bytes; None if unreliable."""
         size = len(block)
-        block = block.lstrip(b"\r\n")  # polars does not count blank lines at the beginning
+        block = block.lstrip(
+            b"\r\n"
+        )  # polars does not count blank lines at the beginning
         if not block:
             return {}, size
         n_rows = block.count(b"\n") + (not block.endswith(b"\n"))
         # Numbers in canonical form are parsed directly, and are always reliable.
         places = self.roles
-        numeric = sorted((r for r in places if self.kinds[r] in _NUMBERS), key=places.__getitem__)
+        numeric = sorted(
+            (r for r in places if self.kinds[r] in _NUMBERS), key=places.__getitem__
+        )
         arrays = [np.empty(n_rows, _NUMBERS[self.kinds[role]]) for role in numeric]
-        form = self.layout.separator, len(self.layout.names), [places[role] for role in numeric]
-        filled = backends.active.read_rows(np.frombuffer(block, np.uint8), *form, arrays)
+        form = (
+            self.layout.separator,
+            len(self.layout.names),
+            [places[role] for role in numeric],
+        )
+        filled = backends.active.read_rows(
+            np.frombuffer(block, np.uint8), *form, arrays
+        )
         columns: dict[str, Column] = {}
         if filled >= 0:
-            columns = {r: each[:filled] for r, each in zip(numeric, arrays, strict=True)}
+            columns = {
+                r: each[:filled] for r, each in zip(numeric, arrays, strict=True)
+            }
         roles = [role for role in self.roles if role not in columns]
         if not roles:
             return columns, size
@@ -614,7 +716,10 @@ class _Parser:
             return None
         n_blank = int(frame["blank"].sum())
         n_separators = (n_rows - n_blank) * (len(self.layout.names) - 1)
-        if not (is_quoted and mark != _TAB) and block.count(mark.encode()) != n_separators:
+        if (
+            not (is_quoted and mark != _TAB)
+            and block.count(mark.encode()) != n_separators
+        ):
             return None
         frame = frame.filter(~frame["blank"]) if n_blank else frame
         return columns | {role: frame[role] for role in roles}, size
@@ -624,11 +729,16 @@ class _Parser:
     ) -> pl.DataFrame | None:
         """Read all columns, so that polars detects long rows; return None if it fails."""
         every = [pl.col(str(place)) for place in range(len(self.layout.names))]
-        with_commas, is_literal = self.layout.separator == _COMMA_WITH, is_quoted and mark == _TAB
+        with_commas, is_literal = (
+            self.layout.separator == _COMMA_WITH,
+            is_quoted and mark == _TAB,
+        )
         texts = {role: every[self.roles[role]] for role in roles}
         if is_literal:
             texts = {role: _unquoted(text) for role, text in texts.items()}
-        values = {role: _cast(texts[role], self.kinds[role], with_commas) for role in roles}
+        values = {
+            role: _cast(texts[role], self.kinds[role], with_commas) for role in roles
+        }
         blank = pl.all_horizontal(column.is_null() for column in every)
         plan = pl.scan_csv(
             block,
@@ -646,7 +756,9 @@ class _Parser:
 def _unquoted(text: pl.Expr) -> pl.Expr:
     """Remove the quotes around fields; other quotes are part of the text."""
     inside = text.str.head(-1).str.tail(-1).str.replace_all('""', '"', literal=True)
-    is_quoted = text.str.starts_with('"') & text.str.ends_with('"') & (text.str.len_bytes() > 1)
+    is_quoted = (
+        text.str.starts_with('"') & text.str.ends_with('"') & (text.str.len_bytes() > 1)
+    )
     return pl.when(is_quoted).then(inside).otherwise(text)
 
 
@@ -666,4 +778,6 @@ def _cast(text: pl.Expr, kind: Kind, with_commas: bool) -> pl.Expr:
         return number
     # An id is an integer only in its canonical form: "7", not "007" or "+7".
     padded = text.str.starts_with("0") & (text.str.len_bytes() > 1)
-    return pl.when(~(padded | text.str.starts_with("+") | text.str.starts_with("-0"))).then(number)
+    return pl.when(
+        ~(padded | text.str.starts_with("+") | text.str.starts_with("-0"))
+    ).then(number)

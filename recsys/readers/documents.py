@@ -22,7 +22,13 @@ from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.readers.collections import FORMS, HTML, form_of, page
 from recsys.readers.copies import ZIP
-from recsys.readers.delimited import Layout, records, separator_name, sniff_separator, split_rows
+from recsys.readers.delimited import (
+    Layout,
+    records,
+    separator_name,
+    sniff_separator,
+    split_rows,
+)
 from recsys.readers.formats import json_objects, parquet_columns, reading_parquet
 from recsys.readers.sources import DataFile, Directory, head_of, open_data
 
@@ -39,7 +45,16 @@ _NAMED = 3
 _SUFFIXES = {".csv": ",", ".tsv": "\t", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _SUFFIXES |= dict.fromkeys((".html", ".htm", ".xhtml"), HTML)
 
-_TEXT = ("text", "body", "content", "contents", "abstract", "document", "description", "review")
+_TEXT = (
+    "text",
+    "body",
+    "content",
+    "contents",
+    "abstract",
+    "document",
+    "description",
+    "review",
+)
 _ID = ("id", "_id", "doc_id", "docid", "docno", "document_id", "documentid", "key")
 _TITLE = ("title", "name", "headline", "subject")
 _MOST_PARTS = 50  # maximum number of files in the folder of a test collection
@@ -155,7 +170,10 @@ class Documents:
             yield from self._directory(path)
             return
         if path.is_file() and head_of(path, _HEAD).startswith(ZIP):
-            with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            with (
+                suppress(OSError, zipfile.BadZipFile),
+                zipfile.ZipFile(path) as archive,
+            ):
                 count = sum(not each.is_dir() for each in archive.infolist())
                 if count > 1:
                     raise DataError(
@@ -166,10 +184,16 @@ class Documents:
         def pick(names: Sequence[str], where: str) -> Roles:
             columns = _chosen(list(names), self._columns, where)
             chosen = {**columns._asdict(), "item": _item_column(names, columns)}
-            return {role: names.index(name) for role, name in chosen.items() if name is not None}
+            return {
+                role: names.index(name)
+                for role, name in chosen.items()
+                if name is not None
+            }
 
         table, query = self._where
-        with open_data(self.path, self._encoding, table=table, query=query, pick=pick) as data:
+        with open_data(
+            self.path, self._encoding, table=table, query=query, pick=pick
+        ) as data:
             after = last = self._after
             for part in data.parts or (data,):
                 for number, document in self._file(part, after):
@@ -184,9 +208,13 @@ class Documents:
         kind = _separator(data, self._columns) or kind if kind == "lines" else kind
         if kind in FORMS or kind == HTML:
             if any(self._columns):
-                raise DataError(f"{data.name} has no columns: it is of the form {kind}.")
+                raise DataError(
+                    f"{data.name} has no columns: it is of the form {kind}."
+                )
             if kind == HTML:
-                self.decision = f"{data.name}: a page of HTML, without its tags and scripts"
+                self.decision = (
+                    f"{data.name}: a page of HTML, without its tags and scripts"
+                )
                 text, title = page("".join(data.lines()))
                 yield 1, Document(data.name, text, title)
                 return
@@ -196,18 +224,24 @@ class Documents:
                 yield number, Document(label, text, title)
             return
         if kind == TEXTS and (texts := _array(data)) is not None:
-            self.decision = f"{data.name}: a JSON array of texts, {self._numbered('element')}"
+            self.decision = (
+                f"{data.name}: a JSON array of texts, {self._numbered('element')}"
+            )
             for number, text in enumerate(texts, 1):
                 if not isinstance(text, str):
                     noun = type(text).__name__
-                    raise DataError(f"{data.name}, element {number} must be a text; got {noun}.")
+                    raise DataError(
+                        f"{data.name}, element {number} must be a text; got {noun}."
+                    )
                 yield number, Document(after + number, text)
             return
         if kind not in ("lines", TEXTS):
             yield from self._table(data, kind, after)
             return
         if any(self._columns):
-            listed = " or ".join(repr(name) for name in self._columns if name is not None)
+            listed = " or ".join(
+                repr(name) for name in self._columns if name is not None
+            )
             problem = f"it begins without a column {listed}."
             raise DataError(f"{data.name} is read as one document per line: {problem}")
         self.decision = f"{data.name}: one document per line, {self._numbered('line')}"
@@ -216,7 +250,9 @@ class Documents:
                 yield number, Document(after + number, line.strip())
 
     def _numbered(self, unit: str) -> str:
-        return f"ids are {unit} numbers" + (f" + {self._after:,}" if self._after else "")
+        return f"ids are {unit} numbers" + (
+            f" + {self._after:,}" if self._after else ""
+        )
 
     def _directory(self, folder: Path) -> Iterator[Document]:
         name = f"{folder.resolve().name}/"
@@ -224,16 +260,23 @@ class Documents:
         collection = _collection(folder, paths)
         if collection is not None:
             with open_data(collection, self._encoding) as data:
-                named = replace(data, name=f"{name}{collection.relative_to(folder).as_posix()}")
+                named = replace(
+                    data, name=f"{name}{collection.relative_to(folder).as_posix()}"
+                )
                 yield from (document for _, document in self._file(named, self._after))
             if len(paths) > 1:
-                self.decision += f"; {len(paths) - 1:,} other files of the folder left out"
+                self.decision += (
+                    f"; {len(paths) - 1:,} other files of the folder left out"
+                )
             return
         self.decision = f"{name}: a directory of texts, ids are file names"
         pages, left = 0, list[str]()
         for path in paths:
             label = path.relative_to(folder).as_posix()
-            if head_of(path, _HEAD).startswith(ZIP) or parse_address(str(path)) is not None:
+            if (
+                head_of(path, _HEAD).startswith(ZIP)
+                or parse_address(str(path)) is not None
+            ):
                 left.append(label)
                 continue
             with open_data(path, self._encoding) as data:
@@ -248,12 +291,18 @@ class Documents:
                     text, title = page(text)
                 yield Document(label, text, title)
         if pages:
-            self.decision += f"; {counted(pages, 'page')} of HTML without tags and scripts"
+            self.decision += (
+                f"; {counted(pages, 'page')} of HTML without tags and scripts"
+            )
         if left:
             listed = ", ".join(left[:_NAMED]) + ", ..." * (len(left) > _NAMED)
-            self.decision += f"; {counted(len(left), 'binary file')} left out ({listed})"
+            self.decision += (
+                f"; {counted(len(left), 'binary file')} left out ({listed})"
+            )
 
-    def _table(self, data: DataFile, kind: str, after: int) -> Iterator[tuple[int, Document]]:
+    def _table(
+        self, data: DataFile, kind: str, after: int
+    ) -> Iterator[tuple[int, Document]]:
         unit = "row" if kind == "parquet" else data.unit
         if kind == "parquet":
             layout, names = data.form, list(parquet_columns(data))
@@ -309,9 +358,13 @@ def batches_of(documents: Iterable[Document]) -> Iterator[DocumentBatch]:
             block.append(document)
             # Other types than text raise later, with the number of the document.
             length += len(document.text) if isinstance(document.text, str) else 0
-        if block and (document is None or len(block) == BATCH or length >= _BATCH_LENGTH):
+        if block and (
+            document is None or len(block) == BATCH or length >= _BATCH_LENGTH
+        ):
             ids, texts, titles = map(list, zip(*block, strict=True))
-            yield DocumentBatch(ids, texts, titles if any(t is not None for t in titles) else None)
+            yield DocumentBatch(
+                ids, texts, titles if any(t is not None for t in titles) else None
+            )
             block, length = [], 0
 
 
@@ -369,7 +422,9 @@ def _collection(folder: Path, paths: Sequence[Path]) -> Path | None:
 def _plain(value: Any, place: str, role: str) -> str:
     """Return an entry of a table as text; raise for lists, objects and bytes."""
     if isinstance(value, list | dict | bytes):
-        raise DataError(f"{place}: the {role} must be a text; got {type(value).__name__}.")
+        raise DataError(
+            f"{place}: the {role} must be a text; got {type(value).__name__}."
+        )
     return "" if value is None else str(value)
 
 
@@ -386,7 +441,9 @@ def _parquet_rows(data: DataFile, columns: _Columns) -> Rows:
     names = list(dict.fromkeys(name for name in columns if name is not None))
     for name, dtype in parquet_columns(data).items():
         if name in names and dtype.is_nested():
-            raise DataError(f"{data.name}: column {name} must be of texts; got {dtype} values.")
+            raise DataError(
+                f"{data.name}: column {name} must be of texts; got {dtype} values."
+            )
     with reading_parquet(data.name):
         scan = pl.scan_parquet(data.path, glob=False).select(names)
         n_rows = scan.select(pl.len()).collect().item()
@@ -417,7 +474,9 @@ def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
             "with --text-col (text_col)."
         )
     rest = [name for name in names if name != text]
-    chosen = _Columns(text, wanted.id or first(rest, _ID), wanted.title or first(rest, _TITLE))
+    chosen = _Columns(
+        text, wanted.id or first(rest, _ID), wanted.title or first(rest, _TITLE)
+    )
     for name in chosen:
         if name is not None and names.count(name) > 1:
             raise DataError(f"{place} has {names.count(name)} columns named {name!r}.")
@@ -442,7 +501,9 @@ def _text_column(
 
 def _item_column(names: Sequence[str], columns: _Columns) -> str | None:
     """Return the column of items (sku, asin, product_id, ...) if there is no id column."""
-    taken = [names.index(name) for name in (columns.text, columns.title) if name in names]
+    taken = [
+        names.index(name) for name in (columns.text, columns.title) if name in names
+    ]
     with suppress(DataError):  # several columns have usual names
         place = usual_column(names, "item", taken=taken) if columns.id is None else None
         return None if place is None else names[place]

@@ -42,7 +42,12 @@ def reading_parquet(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, MemoryError, OSError) as error:
+    except (
+        pl.exceptions.PolarsError,
+        pl.exceptions.PanicException,
+        MemoryError,
+        OSError,
+    ) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise DataError(f"{name} is a damaged Parquet file: {reason}.") from None
 
@@ -54,7 +59,10 @@ def parquet_columns(data: DataFile) -> dict[str, pl.DataType]:
 
 
 def read_table_rows(
-    data: DataFile, table: TableRows, request: Request, required: Sequence[str] = ("user", "item")
+    data: DataFile,
+    table: TableRows,
+    request: Request,
+    required: Sequence[str] = ("user", "item"),
 ) -> Rows:
     """Read an open table of a database."""
     names, batches = table.names, Batches(min(table.estimate() or 0, _MOST_EXPECTED))
@@ -62,7 +70,11 @@ def read_table_rows(
         frames = (cast(pl.DataFrame, pl.from_arrow(batch)) for batch in found)
         first = next(frames)
         roles, description = assign_roles(
-            names, request, data.name, required, lambda place: _sample(first[names[place]])
+            names,
+            request,
+            data.name,
+            required,
+            lambda place: _sample(first[names[place]]),
         )
         for frame in chain((first,), frames):
             batches.add({role: frame[names[place]] for role, place in roles.items()})
@@ -126,14 +138,23 @@ def read_parquet(
         chosen = {role: pl.col(names[place]) for role, place in roles.items()}
         for role, place in roles.items():
             if types[names[place]] == pl.Binary:
-                chosen[role] = _text(chosen[role], scan, f"{data.name}: the column of {role}s")
+                chosen[role] = _text(
+                    chosen[role], scan, f"{data.name}: the column of {role}s"
+                )
         n_rows = int(scan.select(pl.len()).collect().item())
         if not n_rows:
             raise NoRowsError(f"{data.name} has no rows.")
         # By column, because polars reads whole row groups, and a file may have only one.
-        plans, batches = [scan.select(**{role: chosen[role]}) for role in chosen], Batches(n_rows)
+        plans, batches = (
+            [scan.select(**{role: chosen[role]}) for role in chosen],
+            Batches(n_rows),
+        )
         if "item" in roles and isinstance(types[names[roles["item"]]], pl.List):
-            plans = [scan.select(**chosen).explode("item").filter(pl.col("item").is_not_null())]
+            plans = [
+                scan.select(**chosen)
+                .explode("item")
+                .filter(pl.col("item").is_not_null())
+            ]
         for n_plans, plan in enumerate(plans):
             n_read = n_plans * n_rows
             for frame in plan.collect_batches(chunk_size=_CHUNK, engine="streaming"):
@@ -142,7 +163,9 @@ def read_parquet(
                 if data.on_rows is not None:
                     data.on_rows(min(n_read // len(plans), n_rows), n_rows)
     rows = replace(batches.rows(), name=_name_of_ratings(names, roles))
-    return _numbered(_with_integers(rows) if data.columns else rows, data, description, request)
+    return _numbered(
+        _with_integers(rows) if data.columns else rows, data, description, request
+    )
 
 
 def _text(binary: pl.Expr, scan: pl.LazyFrame, where: str) -> pl.Expr:
@@ -153,7 +176,9 @@ def _text(binary: pl.Expr, scan: pl.LazyFrame, where: str) -> pl.Expr:
         return binary.cast(pl.String)
     if (head.bin.size() != _UUID_BYTES).any():
         raise DataError(f"{where} has bytes that are neither texts nor UUIDs.")
-    return binary.bin.encode("hex").str.replace(r"^(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-")
+    return binary.bin.encode("hex").str.replace(
+        r"^(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-"
+    )
 
 
 def read_jsonl(
@@ -167,7 +192,9 @@ def read_jsonl(
         As `json_objects`; also if an id is neither integer nor string, or columns are missing or
         ambiguous.
     """
-    passing = BadRows(request.rules.bad_rows)  # bad rows of the sample are counted below
+    passing = BadRows(
+        request.rules.bad_rows
+    )  # bad rows of the sample are counted below
     sample = [fields for _, fields in islice(json_objects(data, passing), SAMPLE)]
     names = _keys(sample)
     paths = _paths(request, sample)
@@ -185,16 +212,28 @@ def read_jsonl(
         sample = [row for fields in sample for row in _unnested(fields, nested)]
         names = _keys(sample)
     roles, description = assign_roles(
-        names, request, data.name, required, lambda place: [row.get(names[place]) for row in sample]
+        names,
+        request,
+        data.name,
+        required,
+        lambda place: [row.get(names[place]) for row in sample],
     )
     bad, lines = BadRows(request.rules.bad_rows), pl.Series(dtype=pl.Int64)
-    rows = _read_fast(data, names, roles, sample) if nested is None and not paths else None
+    rows = (
+        _read_fast(data, names, roles, sample) if nested is None and not paths else None
+    )
     if rows is None:
         values: dict[str, list[Any]] = {"line": [], **{role: [] for role in roles}}
-        objects = ((n, _with_paths(fields, paths)) for n, fields in json_objects(data, bad))
-        for line, fields in ((n, row) for n, each in objects for row in _unnested(each, nested)):
+        objects = (
+            (n, _with_paths(fields, paths)) for n, fields in json_objects(data, bad)
+        )
+        for line, fields in (
+            (n, row) for n, each in objects for row in _unnested(each, nested)
+        ):
             found = {role: fields.get(names[place]) for role, place in roles.items()}
-            problem = next(filter(None, (_problem(role, found[role]) for role in found)), None)
+            problem = next(
+                filter(None, (_problem(role, found[role]) for role in found)), None
+            )
             if problem is not None:
                 bad.add(data.at(line), problem)
                 continue
@@ -202,7 +241,9 @@ def read_jsonl(
                 values[role].append(value)
         lines = pl.Series(values.pop("line"), dtype=pl.Int64)
         columns = {role: _series(role, column) for role, column in values.items()}
-        untyped = frozenset(role for role in ("user", "item") if _are_integers(values.get(role)))
+        untyped = frozenset(
+            role for role in ("user", "item") if _are_integers(values.get(role))
+        )
         rows = Rows(columns, untyped=untyped)
 
     n_rows = len(next(iter(rows.spread().columns.values())))
@@ -217,7 +258,9 @@ def read_jsonl(
     form = f"JSON {'array' if data.unit == 'object' else 'lines'}"
     form += f", a row for each of {nested}" * (nested is not None)
     name = _name_of_ratings(names, roles)
-    return replace(rows, layout=f"{form}, {description}", place=place_of, bad=bad, name=name)
+    return replace(
+        rows, layout=f"{form}, {description}", place=place_of, bad=bad, name=name
+    )
 
 
 def _paths(request: Request, sample: list[dict[str, Any]]) -> dict[str, list[str]]:
@@ -251,7 +294,9 @@ def _keys(rows: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for fields in rows for name in fields))
 
 
-def _nested(sample: list[dict[str, Any]], names: list[str], request: Request) -> str | None:
+def _nested(
+    sample: list[dict[str, Any]], names: list[str], request: Request
+) -> str | None:
     """Return the key of lists of items, or None if each object has a single item."""
     filled = {
         name: sum(isinstance(row.get(name), list) for row in sample if row.get(name))
@@ -271,10 +316,15 @@ def _unnested(fields: dict[str, Any], key: str | None) -> list[dict[str, Any]]:
     if not isinstance(elements, list):
         return [fields]
     around = {name: value for name, value in fields.items() if name != key}
-    return [around | (each if isinstance(each, dict) else {str(key): each}) for each in elements]
+    return [
+        around | (each if isinstance(each, dict) else {str(key): each})
+        for each in elements
+    ]
 
 
-def json_objects(data: DataFile, bad: BadRows = STRICT) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_objects(
+    data: DataFile, bad: BadRows = STRICT
+) -> Iterator[tuple[int, dict[str, Any]]]:
     r"""Yield the line number and the object of each line that is not blank.
 
     Raises
@@ -346,7 +396,9 @@ def _read_fast(
     except pl.exceptions.PolarsError:
         return None
     rows = batches.rows().spread()
-    needed = [column for role, column in rows.columns.items() if role not in OPTIONAL_ROLES]
+    needed = [
+        column for role, column in rows.columns.items() if role not in OPTIONAL_ROLES
+    ]
     return None if any(column.null_count() for column in needed) else rows
 
 
@@ -375,7 +427,9 @@ def _series(role: str, values: list[Any]) -> pl.Series:
             return pl.Series(role, values)
         except (OverflowError, TypeError):
             pass
-    return pl.Series(role, [None if each is None else str(each) for each in values], pl.String)
+    return pl.Series(
+        role, [None if each is None else str(each) for each in values], pl.String
+    )
 
 
 def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) -> Rows:
@@ -391,9 +445,13 @@ def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) ->
     if wrong.any():
         at = wrong.arg_max() or 0
         odd = tokens[at].filter(numbers[at].is_null())[0][:40]
-        problem = "is not an integer; in LightGCN lines a user and its items are integers."
+        problem = (
+            "is not an integer; in LightGCN lines a user and its items are integers."
+        )
         bad.add(data.at(lines["row"][at]), f"{odd!r} {problem}", int(wrong.sum()))
-    numbers, order, places = (each.filter(~wrong) for each in (numbers, order, lines["row"]))
+    numbers, order, places = (
+        each.filter(~wrong) for each in (numbers, order, lines["row"])
+    )
     user, items = order if counted else numbers.list.first(), numbers.list.slice(1)
     busy, ends = items.list.len() > 0, items.list.len().cum_sum()
     pairs = pl.DataFrame({"user": user, "item": items}).filter(busy).explode("item")
@@ -415,13 +473,22 @@ def read_netflix(data: DataFile, request: Request) -> Rows:
     fields = pl.col("line").str.extract_groups(
         r"^(?<user>\d+),(?<rating>[\d.]+),(?<timestamp>[\d-]+)$"
     )
-    frame = _lines(data, "ratings of the Netflix Prize").with_columns(item=item, of=fields)
+    frame = _lines(data, "ratings of the Netflix Prize").with_columns(
+        item=item, of=fields
+    )
     frame = frame.unnest("of").filter(~pl.col("line").str.ends_with(":"))
     bad = BadRows(request.rules.bad_rows)
-    for row, line in frame.filter(pl.col("user").is_null()).select("row", "line").iter_rows():
+    for row, line in (
+        frame.filter(pl.col("user").is_null()).select("row", "line").iter_rows()
+    ):
         bad.add(data.at(row), f"{line[:40]!r} is not a user, a rating and a date.")
     frame = frame.filter(pl.col("user").is_not_null())
-    types = {"user": pl.Int64, "item": pl.Int64, "rating": pl.Float32, "timestamp": pl.String}
+    types = {
+        "user": pl.Int64,
+        "item": pl.Int64,
+        "rating": pl.Float32,
+        "timestamp": pl.String,
+    }
     columns = {role: frame[role].cast(dtype) for role, dtype in types.items()}
     layout = "Netflix Prize (item: user, rating, date)"
     return Rows(columns, layout, lambda at: data.at(frame["row"][at]), bad=bad)
@@ -429,13 +496,23 @@ def read_netflix(data: DataFile, request: Request) -> Rows:
 
 def _lines(data: DataFile, form: str) -> pl.DataFrame:
     """Return the stripped lines that are not blank, with their numbers, as columns row and line."""
-    settings: dict[str, Any] = {"has_header": False, "separator": _NO_SEPARATOR, "quote_char": None}
+    settings: dict[str, Any] = {
+        "has_header": False,
+        "separator": _NO_SEPARATOR,
+        "quote_char": None,
+    }
     try:
-        frame = pl.read_csv(data.path, **settings, schema={"line": pl.String}, glob=False)
+        frame = pl.read_csv(
+            data.path, **settings, schema={"line": pl.String}, glob=False
+        )
     except pl.exceptions.PolarsError:
-        deque(data.lines(), maxlen=0)  # raises with the line of a byte that is not UTF-8
+        deque(
+            data.lines(), maxlen=0
+        )  # raises with the line of a byte that is not UTF-8
         raise DataError(f"{data.name} cannot be read as {form}.") from None
-    stripped = frame.with_row_index("row", 1).with_columns(pl.col("line").str.strip_chars())
+    stripped = frame.with_row_index("row", 1).with_columns(
+        pl.col("line").str.strip_chars()
+    )
     return stripped.filter(pl.col("line").str.len_bytes() > 0)
 
 

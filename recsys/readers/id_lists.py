@@ -54,7 +54,9 @@ def read_block(path: str, request: Request) -> pl.DataFrame:
         user = _column_of(names, "user", request.user) or _column_of(names, "user")
         item = _column_of(names, "item", request.item) or _column_of(names, "item")
         if len(names) > 1 and user and item:
-            pairs = read_raw(data, replace(request, user=user, item=item, implicit=True))
+            pairs = read_raw(
+                data, replace(request, user=user, item=item, implicit=True)
+            )
             return pl.DataFrame(
                 [pairs.plain().columns[kind].alias(kind) for kind in ("user", "item")]
             )
@@ -64,7 +66,11 @@ def read_block(path: str, request: Request) -> pl.DataFrame:
 
 def _listed_ids(data: DataFile, kind: str, requested: str | None) -> list[Any]:
     """Return the ids in all files."""
-    ids = [each for part in data.parts or (data,) for each in _ids_of(part, kind, requested)]
+    ids = [
+        each
+        for part in data.parts or (data,)
+        for each in _ids_of(part, kind, requested)
+    ]
     if not ids:
         raise NoRowsError(f"{data.name} lists no {kind}s; one id per line is expected.")
     return ids
@@ -80,7 +86,9 @@ def _ids_of(data: DataFile, kind: str, requested: str | None) -> list[Any]:
     if layout.kind == "parquet":
         column = column or (names[0] if len(names) == 1 else None)
         if column is None:
-            raise DataError(f"{data.name} has no column {kind}; it has {', '.join(names)}.")
+            raise DataError(
+                f"{data.name} has no column {kind}; it has {', '.join(names)}."
+            )
         with reading_parquet(data.name):
             ids = pl.read_parquet(data.path, columns=[column])[column]
         if ids.dtype.is_float():
@@ -89,7 +97,11 @@ def _ids_of(data: DataFile, kind: str, requested: str | None) -> list[Any]:
     if column is None:
         lines = [line.strip() for line in data.lines()]
         with suppress(ValueError, RecursionError):
-            array = json.loads(" ".join(lines)) if lines and lines[0].startswith("[") else None
+            array = (
+                json.loads(" ".join(lines))
+                if lines and lines[0].startswith("[")
+                else None
+            )
             if isinstance(array, list):
                 return as_id_series(array, kind).to_list()
         return _listed_texts(pl.Series(lines, dtype=pl.String), data, kind)
@@ -133,7 +145,9 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
         files = data.parts or (data,)
         layout, line = _first_row(files[0])
         names = layout.names
-        absent = [role for role in request.optional if getattr(request, role) not in names]
+        absent = [
+            role for role in request.optional if getattr(request, role) not in names
+        ]
         request = replace(request, **cast(Any, dict.fromkeys(absent)))
         has_items = _column_of(names, "item", request.item) is not None
         is_table = has_items and _column_of(names, "user") is None
@@ -151,9 +165,15 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
         if request.rules != RowRules():  # merge repeated pairs, with summed weights
             has_users = "user" in columns
             if not has_users:
-                columns["user"] = pl.Series(["new"]).new_from_index(0, len(columns["item"]))
-            table = build_ratings(prepared(raw, request.rules), None, data.name).to_frame()
-            columns = table.select(pl.all() if has_users else pl.exclude("user")).to_dict()
+                columns["user"] = pl.Series(["new"]).new_from_index(
+                    0, len(columns["item"])
+                )
+            table = build_ratings(
+                prepared(raw, request.rules), None, data.name
+            ).to_frame()
+            columns = table.select(
+                pl.all() if has_users else pl.exclude("user")
+            ).to_dict()
             columns.pop("timestamp", None)
         elif request.weight is not None and "rating" in columns:
             columns["value"] = columns.pop("rating")
@@ -166,13 +186,17 @@ def _first_row(data: DataFile) -> tuple[Layout, str]:
     if data.is_parquet:
         return Layout("parquet", names=tuple(parquet_columns(data))), ""
     lines = enumerate(data.lines(), 1)
-    number, line = next(((number, line) for number, line in lines if line.strip()), (1, ""))
+    number, line = next(
+        ((number, line) for number, line in lines if line.strip()), (1, "")
+    )
     separator = next((mark for mark in "\t;" if mark in line), ",")
     names = map(str.strip, next(csv.reader([line], delimiter=separator), []))
     return Layout("delimited", separator, tuple(names), skip=number), line.strip()
 
 
-def _column_of(names: Sequence[str], kind: str, requested: str | None = None) -> str | None:
+def _column_of(
+    names: Sequence[str], kind: str, requested: str | None = None
+) -> str | None:
     """Find the column of "user" or "item" ids, as requested or else by usual names.
 
     A single name is a header only if it is one of the most usual names, because it may also be the
@@ -181,7 +205,9 @@ def _column_of(names: Sequence[str], kind: str, requested: str | None = None) ->
     if requested is not None:
         return requested if requested in names else None
     if len(names) == 1:
-        plain = {kind, f"{kind}id", f"{kind}_id"} | ({"movieid"} if kind == "item" else set())
+        plain = {kind, f"{kind}id", f"{kind}_id"} | (
+            {"movieid"} if kind == "item" else set()
+        )
         return names[0] if names[0].strip().lower() in plain else None
     place = usual_column(names, kind, "the list")
     return None if place is None else names[place]

@@ -55,7 +55,9 @@ SourceLike: TypeAlias = "str | PathLike[str] | Sequence[str | PathLike[str]]"
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _JSON_ARRAY = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|$)")
-_WORKBOOK = re.compile(r"(?i)(?P<place>.+\.(?:xlsx|xlsm|xlsb|xls|ods))::(?P<sheet>[^/]+)")
+_WORKBOOK = re.compile(
+    r"(?i)(?P<place>.+\.(?:xlsx|xlsm|xlsb|xls|ods))::(?P<sheet>[^/]+)"
+)
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _WEB_PAGE = "a web page, perhaps in place of the file that was to be downloaded."
 _AS_PARQUET = "write it as Parquet, which most programs that read it can do."
@@ -88,17 +90,38 @@ _RATING_FILES = (
 )
 _TABLES = {
     "item": (
-        *("movies", "films", "books", "items", "products", "articles", "songs", "tracks"),
+        *(
+            "movies",
+            "films",
+            "books",
+            "items",
+            "products",
+            "articles",
+            "songs",
+            "tracks",
+        ),
         *("games", "recipes", "catalog", "catalogue", "metadata", "movie_titles"),
     ),
     "user": ("users", "customers", "members", "readers"),
 }
 _PACKERS = (".gz", ".xz", ".bz2", ".zst", ".zip")
 _TABLE_SUFFIXES = (
-    *(".csv", ".tsv", ".dat", ".data", ".jsonl", ".ndjson", ".json", ".parquet", ".inter"),
+    *(
+        ".csv",
+        ".tsv",
+        ".dat",
+        ".data",
+        ".jsonl",
+        ".ndjson",
+        ".json",
+        ".parquet",
+        ".inter",
+    ),
 )
 _NOT_RATINGS = ("links.csv", "tags.csv", "tags.dat")
-_OF_A_SPLIT = re.compile(r"(^|[_.-])(train|test|valid|validation|history|base)([_.-]|\d*$)")
+_OF_A_SPLIT = re.compile(
+    r"(^|[_.-])(train|test|valid|validation|history|base)([_.-]|\d*$)"
+)
 _LISTED = 5  # maximum number of file names in messages
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*")
 _OF_NETFLIX = re.compile(r"\d+,[\d.]+,[\d-]+")
@@ -116,7 +139,9 @@ class Directory:
     def names(self, *, below: bool = False) -> list[str]:
         """Return the names of the files in the directory, with `below` also in subdirectories."""
         paths = self.path.rglob("*") if below else self.path.iterdir()
-        names = [each.relative_to(self.path).as_posix() for each in paths if each.is_file()]
+        names = [
+            each.relative_to(self.path).as_posix() for each in paths if each.is_file()
+        ]
         return sorted(name for name in names if not f"/{name}".count("/."))
 
     def fetch(self, name: str) -> Path:
@@ -135,13 +160,19 @@ class DataFile:
     path: Path  # path of the (first) file
     folder: Directory | Zip | None = None  # folder with the files next to it
     is_parquet: bool = False
-    form: str = "Parquet"  # original format of Parquet copies, such as "Excel" or "PostgreSQL"
-    columns: tuple[str, ...] = ()  # all columns of a table, if the file has only the needed ones
+    form: str = (
+        "Parquet"  # original format of Parquet copies, such as "Excel" or "PostgreSQL"
+    )
+    columns: tuple[
+        str, ...
+    ] = ()  # all columns of a table, if the file has only the needed ones
     unit: str = "line"  # unit of text in messages
     parts: tuple[DataFile, ...] = ()
     on_rows: OnRows | None = None  # reports the progress of reading
     table: TableRows | None = None
-    left_out: str = ""  # files of the same folder or zip without columns of users and items
+    left_out: str = (
+        ""  # files of the same folder or zip without columns of users and items
+    )
 
     @property
     def suffix(self) -> str:
@@ -214,7 +245,12 @@ class NoRowsError(DataError):
 
 def is_address(text: str) -> bool:
     """Return whether a text is a URL, database table or pattern and not just a local path."""
-    return isinstance(text, Location) or "://" in text or "::" in text or glob.has_magic(text)
+    return (
+        isinstance(text, Location)
+        or "://" in text
+        or "::" in text
+        or glob.has_magic(text)
+    )
 
 
 @contextmanager
@@ -256,7 +292,9 @@ def open_data(
         files = [file for place in sources for file in opener.files(place)]
         if (table or query) and not opener.has_tables:
             option = "--table" if table else "--query"
-            raise DataError(f"{option} applies to databases, and {files[0].name} is a file.")
+            raise DataError(
+                f"{option} applies to databases, and {files[0].name} is a file."
+            )
         if len(files) == 1:
             yield files[0]
             return
@@ -265,7 +303,9 @@ def open_data(
             name = enumerated(sources, _LISTED)
         elif Path(name).is_dir():
             name = f"{Path(name).resolve().name}/"
-        yield replace(files[0], name=f"{name} ({len(files):,} files)", parts=tuple(files))
+        yield replace(
+            files[0], name=f"{name} ({len(files):,} files)", parts=tuple(files)
+        )
 
 
 @dataclass
@@ -290,7 +330,9 @@ class _Opener:
     def files(self, source: str) -> list[DataFile]:
         """Return the files of one source."""
         if source == "-":
-            return self._opened(self.scratch.copy(sys.stdin.buffer), "standard input", None)
+            return self._opened(
+                self.scratch.copy(sys.stdin.buffer), "standard input", None
+            )
         path = Path(source)
         is_odd = isinstance(source, Location) or ":/" in source or "::" in source
         if is_odd or path.suffix.lower() in SUFFIXES:
@@ -298,7 +340,11 @@ class _Opener:
                 return [self._fetched(address)]
             if _URL.match(whole(source)):
                 files = download(source, self.scratch)
-                return [each for name, copy in files for each in self._opened(copy, name, None)]
+                return [
+                    each
+                    for name, copy in files
+                    for each in self._opened(copy, name, None)
+                ]
             if isinstance(source, Location):
                 raise DataError(
                     f"{source} is not an address that can be read; write postgresql://USER@HOST:"
@@ -329,14 +375,18 @@ class _Opener:
                             "can determine; write them as Parquet, such as with DuckDB."
                         )
                 names = folder.names()
-                if not any(data_suffix(each) in (*_TABLE_SUFFIXES, ".txt") for each in names):
+                if not any(
+                    data_suffix(each) in (*_TABLE_SUFFIXES, ".txt") for each in names
+                ):
                     names = folder.names(below=True) or names
                 return self._members(folder, names, name, name)
             if path.is_file():
                 return self._opened(path, name, Directory(path.parent))
             if not path.exists():
                 raise DataError(nothing_at(path))
-            with path.open("rb") as stream:  # a pipe, as in <(command), can be read only once
+            with path.open(
+                "rb"
+            ) as stream:  # a pipe, as in <(command), can be read only once
                 return self._opened(self.scratch.copy(stream), name, None)
         except OSError as error:
             raise unreadable(error, name) from None
@@ -352,18 +402,26 @@ class _Opener:
         if len(found) > 1 and self.pick is not None:
             judged = {each.name: _has_ratings(each.path, self.pick) for each in found}
             if any(judged.values()):
-                others = [name.removeprefix(prefix) for name in judged if judged[name] is False]
+                others = [
+                    name.removeprefix(prefix)
+                    for name in judged
+                    if judged[name] is False
+                ]
                 found = [each for each in found if judged[each.name] is not False]
                 found[0] = replace(found[0], left_out=enumerated(others, _LISTED))
         if len(found) > 1 and not _are_parts(found):
-            listed = enumerated([each.name.removeprefix(prefix) for each in found], _LISTED)
+            listed = enumerated(
+                [each.name.removeprefix(prefix) for each in found], _LISTED
+            )
             raise DataError(
                 f"{place} holds several files that may be the ratings ({listed}); name the one to "
                 "read."
             )
         return found
 
-    def _opened(self, path: Path, name: str, folder: Directory | Zip | None) -> list[DataFile]:
+    def _opened(
+        self, path: Path, name: str, folder: Directory | Zip | None
+    ) -> list[DataFile]:
         """Return a local file after unpacking it, or the members of a zip."""
         head = head_of(path)
         if MAGIC.match(head) and isinstance(folder, Directory):
@@ -378,10 +436,15 @@ class _Opener:
                 return [self._sheet(path, name, self.table)]
             if {"shape.npy", "format.npy"} <= {*archive.names()}:
                 return [self._rewritten(path, name, "SciPy matrix")]
-            return self._members(archive, archive.names(), name, f"{name.removesuffix('.zip')}/")
+            return self._members(
+                archive, archive.names(), name, f"{name.removesuffix('.zip')}/"
+            )
         if head.startswith(_OLD_EXCEL):
             return [self._sheet(path, name, self.table)]
-        for beginning, form in ((b"%%MatrixMarket", "Matrix Market"), (b"ARROW1", "Arrow")):
+        for beginning, form in (
+            (b"%%MatrixMarket", "Matrix Market"),
+            (b"ARROW1", "Arrow"),
+        ):
             if head.startswith(beginning):
                 return [self._rewritten(path, name, form)]
         data = DataFile(name, path, folder, on_rows=self.on_rows)
@@ -423,11 +486,15 @@ class _Opener:
             name, form = str(table.address), NAMES[address.kind]
             if self.stream:
                 self.stack.enter_context(stack.pop_all())
-                data = DataFile(name, Path(), form=form, columns=table.names, table=table)
+                data = DataFile(
+                    name, Path(), form=form, columns=table.names, table=table
+                )
                 return replace(data, on_rows=self.on_rows)
             target = self.scratch.new()
             table.write(target, self.on_rows)
-            return DataFile(name, target, is_parquet=True, form=form, columns=table.names)
+            return DataFile(
+                name, target, is_parquet=True, form=form, columns=table.names
+            )
 
     def _sheet(self, path: Path, name: str, sheet: str | None) -> DataFile:
         """Return the rows of a sheet of a workbook as a Parquet file."""
@@ -449,7 +516,9 @@ def _candidates(names: list[str], place: str) -> list[str]:
         raise DataError(f"{place} has the arrays of a saved model, but no model.json.")
     names = [name for name in names if not plain_name(name).startswith("_")]
     known = {*_NOT_RATINGS, *table_files(names, "item"), *table_files(names, "user")}
-    tables = [n for n in names if plain_name(n) not in known and n not in known] or names
+    tables = [
+        n for n in names if plain_name(n) not in known and n not in known
+    ] or names
     others = [n for n in tables if "readme" not in plain_name(n)]
     by_claim = [
         [n for n in names if n.count("/") == depth and plain_name(n) == usual]
@@ -511,7 +580,8 @@ def _first_fields(path: Path) -> list[str]:
             return []
         stream.seek(0)
         first, second = (
-            stream.readline(_LINE).decode("utf-8-sig", errors="replace").strip() for _ in range(2)
+            stream.readline(_LINE).decode("utf-8-sig", errors="replace").strip()
+            for _ in range(2)
         )
     if first.startswith(("{", "[")):
         try:
@@ -520,7 +590,11 @@ def _first_fields(path: Path) -> list[str]:
             return [_OBJECT]
     if first.endswith(":") and _OF_NETFLIX.fullmatch(second):
         return ["user", "item", "rating", "timestamp"]
-    return [field.strip().strip('"') for field in re.split(r"[,;\t|]|::", first)] if first else []
+    return (
+        [field.strip().strip('"') for field in re.split(r"[,;\t|]|::", first)]
+        if first
+        else []
+    )
 
 
 def table_files(names: list[str], kind: str) -> list[str]:
@@ -528,7 +602,9 @@ def table_files(names: list[str], kind: str) -> list[str]:
     suffixes = [*_TABLE_SUFFIXES, f".{kind}"]
     ranked = []
     for name in names:
-        stem, dot, end = plain_name(name).removeprefix("bx-").removeprefix("bx_").partition(".")
+        stem, dot, end = (
+            plain_name(name).removeprefix("bx-").removeprefix("bx_").partition(".")
+        )
         stems = (stem,) if end == kind else _TABLES[kind]
         if stem in stems and dot + end in suffixes:
             ranked.append((stems.index(stem), suffixes.index(dot + end), name))

@@ -14,6 +14,8 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             from recsys.messages import missing_extra
 
-            raise ImportError(f"The service {missing_extra(str(error.name), 'serve')}") from error
+            raise ImportError(
+                f"The service {missing_extra(str(error.name), 'serve')}"
+            ) from error
         return create_app
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

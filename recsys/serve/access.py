@@ -22,8 +22,16 @@ Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 Level: TypeAlias = Literal["open", "all", "lists"]
 """Extent of an admitted request: without keys ("open"), by the API key, or by a key for lists."""
 
-_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
-_FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
+_AUTHORITY = re.compile(
+    r"(\[[0-9a-f:.]+\]|[^\[\]:/@]+)(?::([0-9]{1,5}))?", re.IGNORECASE
+)
+_FORWARDED = {
+    b"forwarded",
+    b"via",
+    b"x-forwarded-for",
+    b"x-forwarded-host",
+    b"x-real-ip",
+}
 _OTHER_SITES = ("cross-site", "same-site")  # same-site is another port of this computer
 _PORTS = {"http": 80, "https": 443}
 _SHOWN = 200  # maximum number of characters of a host in a message
@@ -65,19 +73,27 @@ class Access:
         headers = scope["headers"]
         if not is_loopback(self._address or str(server[0])):
             others = "or on a loopback address (--host 127.0.0.1)"
-            return f"Data of users need an API key, and there is none; {start}, {others}."
+            return (
+                f"Data of users need an API key, and there is none; {start}, {others}."
+            )
         if any(name in _FORWARDED for name, _ in headers):
-            return f"Data of users need an API key for requests through a proxy; {start}."
+            return (
+                f"Data of users need an API key for requests through a proxy; {start}."
+            )
         port = server[1] or _PORTS.get(scope["scheme"], 80)
         hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
-        if len(hosts) > 1 or not all(self._is_own(host, port, scope["scheme"]) for host in hosts):
+        if len(hosts) > 1 or not all(
+            self._is_own(host, port, scope["scheme"]) for host in hosts
+        ):
             address = ", ".join(hosts)[:_SHOWN]
             return (
                 "Without an API key, data of users need a loopback name in the address, such as "
                 f"localhost:{port}, or one of --allowed-host (allowed_hosts=); got {address!r}."
             )
         if self._is_of_another_site(headers, port):
-            return f"Pages of other sites get data of users with an API key only; {start}."
+            return (
+                f"Pages of other sites get data of users with an API key only; {start}."
+            )
         return None
 
     def _is_own(self, host: str, port: int, scheme: str) -> bool:
@@ -88,7 +104,10 @@ class Access:
         name = authority[1].lower()
         if name in self._allowed or host.lower() in self._allowed:
             return True
-        return is_loopback(name.strip("[]")) and int(authority[2] or _PORTS.get(scheme, 80)) == port
+        return (
+            is_loopback(name.strip("[]"))
+            and int(authority[2] or _PORTS.get(scheme, 80)) == port
+        )
 
     def _is_of_another_site(self, headers: Headers, port: int) -> bool:
         """Return whether a browser says that a page of another site has sent a request."""

@@ -31,7 +31,15 @@ History: TypeAlias = tuple[NDArray[np.int32], Floats]
 
 _REASONS = 3  # number of reasons of a recommendation
 _DESCRIBED = ("created", "source", "fingerprint", "package_version")
-_FORMAT = ("format", "format_version", "files", "columns", "features", "checksum", "model")
+_FORMAT = (
+    "format",
+    "format_version",
+    "files",
+    "columns",
+    "features",
+    "checksum",
+    "model",
+)
 
 
 def request_of(
@@ -47,8 +55,16 @@ def request_of(
     """Return the options of `Recommender.recommend` that differ from defaults, and `cold_start`."""
     if where is not None:
         check_modest(where)  # raises if the condition would be expensive
-    given: Json = {"where": where, "at_most": at_most, "per": per, "diversity": diversity or None}
-    given |= {"block": [*exclude] or None, "exclude_seen": False if include_seen else None}
+    given: Json = {
+        "where": where,
+        "at_most": at_most,
+        "per": per,
+        "diversity": diversity or None,
+    }
+    given |= {
+        "block": [*exclude] or None,
+        "exclude_seen": False if include_seen else None,
+    }
     found: Any = {name: value for name, value in given.items() if value is not None}
     return cast(Request, found | {"cold_start": unknown})
 
@@ -59,7 +75,9 @@ class Answers:
     The answers contain the `name` of the model. The `manifest` is the contents of its model.json.
     """
 
-    def __init__(self, recommender: Recommender, name: str, manifest: Json | None = None) -> None:
+    def __init__(
+        self, recommender: Recommender, name: str, manifest: Json | None = None
+    ) -> None:
         self.recommender = recommender
         self.name = name
         self.manifest = manifest or {}
@@ -67,14 +85,18 @@ class Answers:
         self.ratings = ratings = recommender.ratings
         self._best = recommender.training["rating_max"] or 1.0  # rating of a liked item
         self._seen = CsrPairs(ratings.indptr, ratings.indices)
-        marks = recommender.model.uses_features  # items without ratings have scores, too
+        marks = (
+            recommender.model.uses_features
+        )  # items without ratings have scores, too
         self._new = recommender._new if marks else None
         recommender._known_users.prepare()
 
     def warm(self) -> None:
         """Compute one answer of each kind, to fill caches once for all processes."""
         self.best([0][: self.ratings.n_users], 1)
-        if history := self.history([(item, None) for item in self.ratings.items.values.head(1)]):
+        if history := self.history(
+            [(item, None) for item in self.ratings.items.values.head(1)]
+        ):
             self.for_strangers([history], 1)
         with suppress(DataError):  # a model without similarities
             self.neighbours([0][: self.ratings.n_items], 1)
@@ -92,13 +114,18 @@ class Answers:
                 ids.index(users)  # raises
         return self._listed(self.recommender, users, n, request, explain, "personal")
 
-    def best(self, users: Sequence[int] | Indices, n: int, *, explain: bool = False) -> list[Json]:
+    def best(
+        self, users: Sequence[int] | Indices, n: int, *, explain: bool = False
+    ) -> list[Json]:
         """Return the n best unrated items of known users, given by index."""
         places = np.asarray(users, np.int64)
         shown = self.recommender if explain else None
         lists = self._lists(self.recommender.model, places, n, self._seen, shown)
         ids = id_texts(self.ratings.users, places)
-        return [self._answer(user, rows, "personal") for user, rows in zip(ids, lists, strict=True)]
+        return [
+            self._answer(user, rows, "personal")
+            for user, rows in zip(ids, lists, strict=True)
+        ]
 
     def history(self, rated: Iterable[tuple[Id, float | None]]) -> History | None:
         """Return the ratings of a new user as arrays; None if only `recommend_new` can use them.
@@ -108,7 +135,10 @@ class Answers:
         if not isinstance(self.recommender.model, abilities.FoldsInUsers):
             return None
         places = self.ratings.items.place
-        values = {places(item): self._best if value is None else value for item, value in rated}
+        values = {
+            places(item): self._best if value is None else value
+            for item, value in rated
+        }
         if not values or -1 in values:
             return None
         low, high = self.facts.plausible
@@ -116,7 +146,9 @@ class Answers:
             return None
         indices = np.array(sorted(values), np.int32)
         counts = self.ratings.weighted or not self.ratings.implicit
-        return indices, np.array([values[at] if counts else 1.0 for at in indices], np.float32)
+        return indices, np.array(
+            [values[at] if counts else 1.0 for at in indices], np.float32
+        )
 
     def events_of(self, history: Sequence[Any]) -> pl.DataFrame:
         """Return the events of a new user as a frame, to be weighted as those of the model.
@@ -127,11 +159,15 @@ class Answers:
             If the model has grades, on which kinds and ages have no effect.
         """
         if not self.ratings.implicit:
-            raise DataError("The model has grades, which kinds and times of events do not weight.")
+            raise DataError(
+                "The model has grades, which kinds and times of events do not weight."
+            )
         reading = self.recommender.provenance.reading
         columns: dict[str, Any] = {"item": [each.item for each in history]}
         if reading.get("weight") is not None:
-            columns["value"] = [1.0 if each.value is None else each.value for each in history]
+            columns["value"] = [
+                1.0 if each.value is None else each.value for each in history
+            ]
         if reading.get("event_weights") is not None:
             columns["event"] = [each.event for each in history]
         times = [each.timestamp for each in history]
@@ -142,7 +178,9 @@ class Answers:
     def for_strangers(self, histories: Sequence[History], n: int) -> list[Json]:
         """Return the n best items of new users, given as results of `history`."""
         ends = np.cumsum([0, *(len(indices) for indices, _ in histories)])
-        indices, values = (np.concatenate(each) for each in zip(*histories, strict=True))
+        indices, values = (
+            np.concatenate(each) for each in zip(*histories, strict=True)
+        )
         model = cast(abilities.FoldsInUsers, self.recommender.model)
         folded = model.with_users(Histories(ends, indices, values))
         users = np.arange(len(histories))
@@ -161,7 +199,12 @@ class Answers:
         return [name | {"items": rows, "model": self.name} for name, rows in named]
 
     def _lists(
-        self, model: Model, users: Indices, n: int, seen: CsrPairs, shown: Recommender | None
+        self,
+        model: Model,
+        users: Indices,
+        n: int,
+        seen: CsrPairs,
+        shown: Recommender | None,
     ) -> list[list[Json]]:
         """Return the n best items of users of a model of the same items, without `seen` pairs.
 
@@ -173,7 +216,9 @@ class Answers:
             self._append(top, lists)
             if shown is not None:
                 for at in np.unique(top.rows):
-                    self._explain(shown, users[at], lists[at], top.items[top.rows == at])
+                    self._explain(
+                        shown, users[at], lists[at], top.items[top.rows == at]
+                    )
         return lists
 
     def _append(self, top: TopN, lists: list[list[Json]]) -> None:
@@ -205,13 +250,18 @@ class Answers:
             rated_items = self.history(history.items())
             if rated_items is not None:
                 return self.for_strangers([rated_items], n)[0] | {"user": label}
-        rated = {item: self._best if value is None else value for item, value in history.items()}
+        rated = {
+            item: self._best if value is None else value
+            for item, value in history.items()
+        }
         folded = self.recommender.fold_in(
             rated if rated or features is None else None, user_features=features
         )
         policy = "history" if rated else "popular" if features is None else "features"
         known = folded.ratings.users.values.to_list()
-        return self._listed(folded, known, n, request, explain, policy)[0] | {"user": label}
+        return self._listed(folded, known, n, request, explain, policy)[0] | {
+            "user": label
+        }
 
     def similar(self, item: Id, n: int) -> Json:
         """Return the n items most similar to an item."""
@@ -221,7 +271,9 @@ class Answers:
         """Return the score of an item for a user as a sum over ratings and features."""
         row = int(self.ratings.users.index([user])[0])
         place = self.facts.place(item)
-        found, terms, reasons = self._reasons(self.recommender, row, np.array([place]), n)[0]
+        found, terms, reasons = self._reasons(
+            self.recommender, row, np.array([place]), n
+        )[0]
         base, popularity = found
         shown = sum(reason["contribution"] for reason in reasons)
         total = float(terms.sum(dtype=np.float64))
@@ -232,7 +284,9 @@ class Answers:
             "base": short(base),
             "popularity": short(popularity),
             "because": reasons,
-            "others": short(total - shown) if len(reasons) < np.count_nonzero(terms) else 0.0,
+            "others": short(total - shown)
+            if len(reasons) < np.count_nonzero(terms)
+            else 0.0,
             "model": self.name,
         }
 
@@ -258,7 +312,9 @@ class Answers:
         uncertain = isinstance(model, abilities.HasUncertainty)
         if confidence is not None and not uncertain:
             raise unsupported(model, abilities.HasUncertainty, "give intervals")
-        texts = [(str(user), str(item)) for user, item in pairs]  # of one type, unlike the ids
+        texts = [
+            (str(user), str(item)) for user, item in pairs
+        ]  # of one type, unlike the ids
         frame = self.recommender.predict(texts, cold_start=unknown, std=uncertain)
         predictions: list[Json] = [
             {"user": user, "item": item, "prediction": short(value)}
@@ -278,16 +334,27 @@ class Answers:
         """Return facts about the model: parameters, data, metrics, abilities."""
         model = self.recommender.model
         known: Json = {name: self.manifest.get(name) for name in _DESCRIBED}
-        known |= {"parameters": model.get_params(), "training": self.recommender.training}
-        others = {k: v for k, v in self.manifest.items() if k not in known and k not in _FORMAT}
+        known |= {
+            "parameters": model.get_params(),
+            "training": self.recommender.training,
+        }
+        others = {
+            k: v
+            for k, v in self.manifest.items()
+            if k not in known and k not in _FORMAT
+        }
         able = {  # all models recommend to known users
-            "similar": isinstance(model, abilities.HasItemVectors | abilities.HasItemSimilarity),
+            "similar": isinstance(
+                model, abilities.HasItemVectors | abilities.HasItemSimilarity
+            ),
             "explain": isinstance(model, abilities.Explains),
             "history": isinstance(model, abilities.FoldsInUsers),
-            "features": getattr(self.ratings.user_features, "encoder", None) is not None,
+            "features": getattr(self.ratings.user_features, "encoder", None)
+            is not None,
             "std": isinstance(model, abilities.HasUncertainty),
             "map": isinstance(model, abilities.HasItemVectors),
-            "spectrum": isinstance(model, FactorModel) or hasattr(model, "singular_values"),
+            "spectrum": isinstance(model, FactorModel)
+            or hasattr(model, "singular_values"),
         }
         known |= {"model": self.name, "name": model.name}
         known["abilities"] = [name for name, is_able in able.items() if is_able]
@@ -310,9 +377,13 @@ class Answers:
         places = items.find(frame["item"])
         rows = self._rows(places, frame["rank"].to_numpy(), frame["score"].to_numpy())
         starts = np.flatnonzero(frame["rank"].to_numpy() == 1)
-        labels = map(str, frame["user"].gather(starts))  # an unknown id may be of either type
+        labels = map(
+            str, frame["user"].gather(starts)
+        )  # an unknown id may be of either type
         ends = np.append(starts, len(rows))[1:]
-        blocks = dict(zip(labels, zip(starts.tolist(), ends.tolist(), strict=True), strict=True))
+        blocks = dict(
+            zip(labels, zip(starts.tolist(), ends.tolist(), strict=True), strict=True)
+        )
         answers = []
         for user, row in zip(users, known.tolist(), strict=True):
             label = str(user if row < 0 else ids.values[row])
@@ -349,16 +420,21 @@ class Answers:
             if of_side is not None:
                 own = getattr(self.ratings, f"{side}_features").names
                 described += [
-                    {"feature": name if side == "item" else f"user: {name}"} for name in own
+                    {"feature": name if side == "item" else f"user: {name}"}
+                    for name in own
                 ]
                 parts.append(of_side)
         terms = np.concatenate(parts, axis=1)
         answers = []
-        popularity = np.zeros(len(items)) if found.popularity is None else found.popularity
+        popularity = (
+            np.zeros(len(items)) if found.popularity is None else found.popularity
+        )
         for base, discount, row in zip(found.base, popularity, terms, strict=True):
             order = np.argsort(-np.abs(row), kind="stable")[:n]
             reasons = [
-                described[at] | {"contribution": short(row[at])} for at in order if row[at] != 0
+                described[at] | {"contribution": short(row[at])}
+                for at in order
+                if row[at] != 0
             ]
             answers.append(((float(base), float(discount)), row, reasons))
         return answers
@@ -369,7 +445,10 @@ class Answers:
         columns["title"] = self.facts.titles(items)
         if self._new is not None:
             columns["new"] = self._new[items].tolist()
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return [
+            dict(zip(columns, row, strict=True))
+            for row in zip(*columns.values(), strict=True)
+        ]
 
     def _answer(self, user: str | None, items: list[Json], policy: str) -> Json:
         return {"user": user, "items": items, "model": self.name, "policy": policy}

@@ -126,7 +126,13 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
     app.mount("/page", StaticFiles(directory=PAGE, check_dir=False), name="page")
     app.add_api_route("/", shown("index.html"), include_in_schema=False)
     app.add_api_route("/docs", shown("reference.html"), include_in_schema=False)
-    for kind in (RecsysError, LowRankError, RequestValidationError, HTTPException, Exception):
+    for kind in (
+        RecsysError,
+        LowRankError,
+        RequestValidationError,
+        HTTPException,
+        Exception,
+    ):
         app.add_exception_handler(kind, _problem)
     return app
 
@@ -135,13 +141,21 @@ def _described(app: FastAPI) -> dict[str, Any]:
     """Return the OpenAPI document, in which invalid requests are answered by problems."""
     if app.openapi_schema is None:
         document = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
         )
         schemas = document["components"]["schemas"]
-        for name in ("HTTPValidationError", "ValidationError"):  # schemas of FastAPI's own answers
+        for name in (
+            "HTTPValidationError",
+            "ValidationError",
+        ):  # schemas of FastAPI's own answers
             schemas.pop(name, None)
         schemas["ProblemBody"] = ProblemBody.model_json_schema()
-        document["info"]["x-problems"] = {name: asdict(kind) for name, kind in KINDS.items()}
+        document["info"]["x-problems"] = {
+            name: asdict(kind) for name, kind in KINDS.items()
+        }
         for methods in document["paths"].values():
             for operation in methods.values():
                 operation["responses"].pop("422", None)
@@ -161,15 +175,21 @@ async def _problem(request: Request, error: Exception) -> Answer:
         place = ".".join(map(str, first["loc"][1:])) or first["loc"][0]
         if place.endswith(".int"):  # the last of the types of an id
             place = place.removesuffix(".int")
-            first = first | {"msg": "an id is text of at most 500 characters, or an integer"}
+            first = first | {
+                "msg": "an id is text of at most 500 characters, or an integer"
+            }
         own = first.get("ctx", {}).get("error")
-        sentence = f"{own}." if isinstance(own, ValueError) else f"{place}: {first['msg']}."
+        sentence = (
+            f"{own}." if isinstance(own, ValueError) else f"{place}: {first['msg']}."
+        )
         if first["type"] == "json_invalid":
             sentence = f"The body is not JSON (character {place}: {own.lower()})."
         problem = ProblemError("invalid-request", sentence)
     elif isinstance(error, HTTPException):
         kind = _STATUS.get(error.status_code, "invalid-request")
-        problem = ProblemError(kind, f"{error.detail}: {request.method} {request.url.path}.")
+        problem = ProblemError(
+            kind, f"{error.detail}: {request.method} {request.url.path}."
+        )
     else:
         problem = problem_of(error)
     service = request.app.state.service

@@ -45,7 +45,9 @@ class ProblemBody(_Body):
     type: str = Field(examples=["/docs#unknown-id"])
     title: str = Field(examples=["Unknown id"])
     status: int = Field(examples=[404])
-    detail: str = Field(examples=["Unknown user 7000; the nearest ids are 2000, 1999, 1998."])
+    detail: str = Field(
+        examples=["Unknown user 7000; the nearest ids are 2000, 1999, 1998."]
+    )
 
 
 class NamedItem(_Body):
@@ -79,9 +81,13 @@ class RankedItem(NamedItem):
 class ListBody(_Body):
     """Recommendations to a user."""
 
-    user: IdText | None = Field(description="Id of the user; null for a new user without a name.")
+    user: IdText | None = Field(
+        description="Id of the user; null for a new user without a name."
+    )
     items: list[RankedItem]
-    model: str = Field(examples=["als@3f2a9c1b"], description="Name and checksum of the model.")
+    model: str = Field(
+        examples=["als@3f2a9c1b"], description="Name and checksum of the model."
+    )
     policy: Literal["personal", "history", "features", "popular"] = Field(
         description="Basis of the list: ratings of the user in the model, the history or features "
         "in the request, or the popularity of items."
@@ -108,7 +114,9 @@ class ExplanationBody(NamedItem):
     user: IdText
     score: Finite
     base: Finite
-    popularity: Finite = Field(description="Discount for an item with few ratings; at most 0.")
+    popularity: Finite = Field(
+        description="Discount for an item with few ratings; at most 0."
+    )
     because: list[ReasonBody]
     others: Finite
     model: str
@@ -149,7 +157,9 @@ class ItemsBody(_Body):
 class ItemBody(CountedItem):
     """Facts about an item."""
 
-    mean: Finite | None = Field(None, description="Mean of the ratings; null without ratings.")
+    mean: Finite | None = Field(
+        None, description="Mean of the ratings; null without ratings."
+    )
     features: dict[str, Any] = Field(examples=[{"year": 1922, "genres": ["Horror"]}])
     model: str
 
@@ -197,7 +207,9 @@ class MapBody(_Body):
 
     items: list[MapItem]
     axes: list[AxisBody]
-    share: Finite = Field(description="Share of the variance of the vectors that the map shows.")
+    share: Finite = Field(
+        description="Share of the variance of the vectors that the map shows."
+    )
     model: str
 
 
@@ -220,7 +232,9 @@ class ModelBody(_Body):
     source: str | None
     fingerprint: str | None = Field(description="SHA-256 of the ratings.")
     package_version: str
-    abilities: list[str] = Field(description="Kinds of requests that the service can answer.")
+    abilities: list[str] = Field(
+        description="Kinds of requests that the service can answer."
+    )
     rates: bool = Field(description="True if scores are ratings.")
     variants: dict[str, str] = Field({}, description="Models of an A/B test.")
     more: dict[str, Any] = Field({}, description="Further entries of model.json.")
@@ -241,7 +255,9 @@ class SearchBody(_Body):
 
     query: str
     documents: list[FoundDocument]
-    notes: list[str] = Field(description="Remarks, such as words that no document contains.")
+    notes: list[str] = Field(
+        description="Remarks, such as words that no document contains."
+    )
     model: str
 
 
@@ -253,7 +269,9 @@ class RatingBody(_Body):
         None, description="Rating; by default the best one, or 1 for implicit feedback."
     )
     event: str | None = Field(
-        None, max_length=100, description="Kind of event, with the weight that the model gives it."
+        None,
+        max_length=100,
+        description="Kind of event, with the weight that the model gives it.",
     )
     timestamp: datetime | None = Field(
         None, description="Time of the event, for weights that depend on the age."
@@ -267,15 +285,23 @@ class RecommendRequest(_Body):
         json_schema_extra={
             "examples": [
                 {"users": ["42", "43"], "n": 3},
-                {"history": [{"item": "3", "value": 5}, {"item": "9"}], "n": 3, "explain": True},
+                {
+                    "history": [{"item": "3", "value": 5}, {"item": "9"}],
+                    "n": 3,
+                    "explain": True,
+                },
             ]
         },
     )
 
     users: list[IdBody] | None = None
     history: list[RatingBody] | None = None
-    features: dict[str, Any] | None = Field(None, description="Features of the new user.")
-    user: IdBody | None = Field(None, description="Name of the new user, for A/B tests and logs.")
+    features: dict[str, Any] | None = Field(
+        None, description="Features of the new user."
+    )
+    user: IdBody | None = Field(
+        None, description="Name of the new user, for A/B tests and logs."
+    )
     n: int = Field(LENGTH, ge=1)
     where: str | None = Field(None, max_length=1000, examples=["year >= 1990"])
     exclude: list[IdBody] = []
@@ -293,7 +319,9 @@ class RecommendRequest(_Body):
         try:
             json.dumps(features, ensure_ascii=False).encode()
         except (UnicodeEncodeError, RecursionError):
-            raise ValueError("features must have values that are text or numbers") from None
+            raise ValueError(
+                "features must have values that are text or numbers"
+            ) from None
         return features
 
     @model_validator(mode="after")
@@ -333,7 +361,9 @@ class EventBody(_Body):
         None, description="Time of the event, by default of its arrival."
     )
     id: StrictInt | Annotated[StrictStr, Field(max_length=128)] | None = Field(
-        None, description="Id of the event, by default a new one.", examples=["order-17-3"]
+        None,
+        description="Id of the event, by default a new one.",
+        examples=["order-17-3"],
     )
 
 

@@ -83,13 +83,17 @@ def closed_form(model: Model, ratings: Ratings, items: Indices, users: Indices) 
     scored = np.bincount(ratings.indices, minlength=model.n_items)[items] > 0
     scored |= scores_new(model)
     histories = Histories.of(ratings)
-    for user in np.unique(np.linspace(0, ratings.n_users - 1, _TRIALS).astype(np.int64)):
+    for user in np.unique(
+        np.linspace(0, ratings.n_users - 1, _TRIALS).astype(np.int64)
+    ):
         own = histories.take(np.array([user]))
         kept = place[own.indices] >= 0
         rated, values = own.indices[kept], own.values[kept]
         if not len(rated):
             continue
-        new = cast(Any, model).with_users(Histories(np.array([0, len(rated)]), rated, values))
+        new = cast(Any, model).with_users(
+            Histories(np.array([0, len(rated)]), rated, values)
+        )
         expected = new.scores(np.zeros(1, np.int64))[0, items]
         off = np.abs(form_scores(form, place[rated], values) - expected)[scored].max()
         if not off <= _ROUNDING * np.abs(expected).max(initial=1e-30):
@@ -109,7 +113,9 @@ def _form(model: Model, ratings: Ratings, items: Indices, users: Indices) -> For
         return {"kind": "blend", "parts": parts}
     discount: Form = {}
     if isinstance(model, RatingModel) and model.popularity:
-        discount["discount"] = np.float32(model.popularity) * model.item_obscurity[items]
+        discount["discount"] = (
+            np.float32(model.popularity) * model.item_obscurity[items]
+        )
     if isinstance(model, ContentModel):
         return _posterior(model, ratings, items, users) | discount
     if isinstance(model, IALS):
@@ -127,7 +133,12 @@ def _form(model: Model, ratings: Ratings, items: Indices, users: Indices) -> For
         vectors = model.item_bias[items, None]
         damping = np.array([[model.user_damping]], np.float32)
         sample = {"vectors": vectors, "precision": damping}
-        form = {"kind": "posterior", "mean": model.global_mean, "power": 0.0, "samples": [sample]}
+        form = {
+            "kind": "posterior",
+            "mean": model.global_mean,
+            "power": 0.0,
+            "samples": [sample],
+        }
         return form | discount
     if isinstance(model, Popular):
         return {"kind": "sums", "base": model.item_counts[items]}
@@ -165,7 +176,14 @@ def form_size(model: Model, n: int) -> int:
     per_item = sum(
         array.itemsize * int(np.prod(array.shape[1:]))
         for name, array in model._arrays().items()
-        if name in ("item_factors", "item_bias", "item_covariance", "item_biases", "item_obscurity")
+        if name
+        in (
+            "item_factors",
+            "item_bias",
+            "item_covariance",
+            "item_biases",
+            "item_obscurity",
+        )
     )
     linked = vars(model).get("user_link")
     if linked is not None:  # links of the rated items
@@ -173,7 +191,9 @@ def form_size(model: Model, n: int) -> int:
     return n * per_item
 
 
-def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Indices) -> Form:
+def _posterior(
+    model: ContentModel, ratings: Ratings, items: Indices, users: Indices
+) -> Form:
     """Return the vectors of items and the prior of users, in each sample of the posterior."""
     samples, power = [], 0.0
 
@@ -181,7 +201,10 @@ def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Ind
         return model._row_terms(sample, raters.csr, features, "item")
 
     for s in range(model._n_samples):
-        columns, prior = model._vectors(s, of_users=False), model._prior(s, of_users=True)
+        columns, prior = (
+            model._vectors(s, of_users=False),
+            model._prior(s, of_users=True),
+        )
         power = prior.count_power
         precision = np.asarray(prior.precision * model._noise(s), np.float32)
         sample: Form = {"vectors": columns.mean[items], "precision": precision}
@@ -196,7 +219,11 @@ def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Ind
         if model.knows("item"):
             sample["features"] = _of_items(ratings, items, partial(terms, s))
         samples.append(sample)
-    form: Form = {"kind": "posterior", "mean": float(model.global_mean), "power": float(power)}
+    form: Form = {
+        "kind": "posterior",
+        "mean": float(model.global_mean),
+        "power": float(power),
+    }
     if isinstance(model, Bayes) and model.is_ordinal:
         noise = float(model.noise_variances[0])
         form["scale"] = {
@@ -209,7 +236,9 @@ def _posterior(model: ContentModel, ratings: Ratings, items: Indices, users: Ind
     return _named(form | {"samples": samples}, ratings, model.knows("item"))
 
 
-def _interactions(model: IALS, ratings: Ratings, items: Indices, users: Indices) -> Form:
+def _interactions(
+    model: IALS, ratings: Ratings, items: Indices, users: Indices
+) -> Form:
     """Return the vectors of items, and the terms of other items and the prior in the equations."""
     _, gram, n_known = model._pairs("item")
     form: Form = {
@@ -273,7 +302,9 @@ def _sums(model: Any, items: Indices) -> Form:
     """
     has_unit = isinstance(model, ItemItemModel | SparseEASE)
     unit = float(model.unit) if has_unit else 1.0
-    counted = isinstance(model, ItemItemModel) or bool(getattr(model, "weighted", False))
+    counted = isinstance(model, ItemItemModel) or bool(
+        getattr(model, "weighted", False)
+    )
     weights = np.empty((len(items), len(items)), np.float32)
     step = max(1, _BLOCK // max(1, model.n_items))
     for part in pieces(len(items), step):
@@ -303,7 +334,9 @@ def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> D
     found: Doubles
     if form["kind"] == "blend":
         parts = form["parts"]
-        found = sum(part["factor"] * form_scores(part, items, values, user) for part in parts)
+        found = sum(
+            part["factor"] * form_scores(part, items, values, user) for part in parts
+        )
     elif form["kind"] == "posterior":
         found = _posterior_scores(form, items, values, user)
     elif "base" in form:
@@ -323,11 +356,16 @@ def form_scores(form: Form, items: Indices, values: Floats, user: int = -1) -> D
         found = vectors @ np.linalg.solve(system, right)
     else:  # a damped bias, and a ridge regression on the residuals
         vectors = form["vectors"].astype(np.float64)
-        own, off = vectors[items], values - form["mean"] - form["bias"][items].astype(np.float64)
+        own, off = (
+            vectors[items],
+            values - form["mean"] - form["bias"][items].astype(np.float64),
+        )
         bias = off.sum() / (len(off) + form["damping"] or 1)
         system = own.T @ own + form["penalty"] * np.eye(own.shape[1])
         w = np.linalg.solve(system, (off - bias) @ own)
-        found = form["mean"] + form["bias"] + bias + vectors @ w - form.get("discount", 0.0)
+        found = (
+            form["mean"] + form["bias"] + bias + vectors @ w - form.get("discount", 0.0)
+        )
     return found
 
 
@@ -339,19 +377,25 @@ def _posterior_scores(form: Form, items: Indices, values: Floats, user: int) -> 
     target: Any = values
     if "scale" in form:
         terms = form["scale"]
-        scale = OrdinalScale(terms["levels"], terms["cuts"], (0, len(terms["cuts"]) - 1))
+        scale = OrdinalScale(
+            terms["levels"], terms["cuts"], (0, len(terms["cuts"]) - 1)
+        )
         codes = scale.codes(values)
         for _ in range(terms["steps"]):
             at = _sample_scores(form, form["samples"][0], items, target, user)[items]
             target = scale.latent(codes, at, terms["noise"]).means
-    scores = [_sample_scores(form, each, items, target, user) for each in form["samples"]]
+    scores = [
+        _sample_scores(form, each, items, target, user) for each in form["samples"]
+    ]
     found: Doubles = np.mean(scores, axis=0) - form.get("discount", 0.0)
     if "scale" in form:
         found = np.asarray(scale.expected(found, terms["variance"]), np.float64)
     return found
 
 
-def _sample_scores(form: Form, sample: Form, items: Indices, values: Any, user: int) -> Doubles:
+def _sample_scores(
+    form: Form, sample: Form, items: Indices, values: Any, user: int
+) -> Doubles:
     """Return the scores of one sample of a posterior: a ridge regression with a prior."""
     vectors, n = sample["vectors"].astype(np.float64), len(items)
     design, d = vectors[items], vectors.shape[1]
@@ -361,11 +405,17 @@ def _sample_scores(form: Form, sample: Form, items: Indices, values: Any, user: 
     system = design.T @ design + pull
     right = target @ design + pull @ _prior(sample, user, d)
     if "covariance" in sample:
-        uncertain = unpack(sample["covariance"][items].astype(np.float64), d).sum(axis=0)
+        uncertain = unpack(sample["covariance"][items].astype(np.float64), d).sum(
+            axis=0
+        )
         system[:-1, :-1] += uncertain[:-1, :-1]
         right[:-1] -= uncertain[:-1, -1]
     if "link" in sample:
-        right += pull @ sample["link"][items].sum(axis=0, dtype=np.float64) / np.sqrt(max(n, 1))
+        right += (
+            pull
+            @ sample["link"][items].sum(axis=0, dtype=np.float64)
+            / np.sqrt(max(n, 1))
+        )
     w = np.linalg.solve(system, right)
     found: Doubles = form["mean"] + vectors[:, -1] + vectors[:, :-1] @ w[:-1] + w[-1]
     return found

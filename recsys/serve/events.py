@@ -49,9 +49,16 @@ def event_records(bodies: Sequence[EventBody]) -> list[Json]:
         problem = problem or event_time_problem(time.timestamp(), now.timestamp())
         if problem is not None:
             raise DataError(f"Event {number}: {problem}")
-        event = {"user": body.user, "item": body.item, "value": body.value, "event": body.event}
+        event = {
+            "user": body.user,
+            "item": body.item,
+            "value": body.value,
+            "event": body.event,
+        }
         event["timestamp"] = time.isoformat(timespec="seconds").replace("+00:00", "Z")
-        event["event_id"] = None  # each line has the key, since readers look at the first lines
+        event["event_id"] = (
+            None  # each line has the key, since readers look at the first lines
+        )
         if body.id is not None:
             event["event_id"] = str(body.id)
         elif body.timestamp is None:
@@ -98,7 +105,9 @@ def _typed(ids: Ids, values: list[Id]) -> list[Id]:
     converted: list[Id] = []
     for number, (value, id) in enumerate(zip(values, typed, strict=True), start=1):
         if id is None:
-            expected = f"the model has integer {ids.kind} ids; {value!r} cannot be among them"
+            expected = (
+                f"the model has integer {ids.kind} ids; {value!r} cannot be among them"
+            )
             raise DataError(f"Event {number}: {expected}.")
         problem = _id_problem(ids.kind, id)
         if problem is not None:
@@ -138,7 +147,9 @@ def _value_problem(
     if not ratings.implicit and value == reading.get("missing"):
         return f"the value {value:g} marks a missing rating (--missing)."
     if value <= 0 and reading.get("feedback") == "likes":
-        return f"the value must be above 0, since the model has likes only; got {value:g}."
+        return (
+            f"the value must be above 0, since the model has likes only; got {value:g}."
+        )
     return rating_problem(value)
 
 

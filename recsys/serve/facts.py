@@ -36,14 +36,20 @@ class Facts:
     """Facts about one fitted model, its items and its users; answers contain its `name`."""
 
     def __init__(self, recommender: Recommender, name: str) -> None:
-        self.recommender, self.ratings, self.name = recommender, recommender.ratings, name
+        self.recommender, self.ratings, self.name = (
+            recommender,
+            recommender.ratings,
+            name,
+        )
         self._titles = recommender._titles
 
     def names(self, items: NDArray[Any]) -> list[Json]:
         """Return ids and titles of items, given by index."""
         ids = id_texts(self.ratings.items, items)
         titles = self.titles(items)
-        return [{"item": id, "title": title} for id, title in zip(ids, titles, strict=True)]
+        return [
+            {"item": id, "title": title} for id, title in zip(ids, titles, strict=True)
+        ]
 
     def named(self, item: int) -> Json:
         """Return id and title of an item."""
@@ -57,7 +63,9 @@ class Facts:
     def place(self, item: Id) -> int:
         """Return the index of an item."""
         place = self.ratings.items.place(item)
-        return place if place >= 0 else int(self.ratings.items.index([item])[0])  # raises
+        return (
+            place if place >= 0 else int(self.ratings.items.index([item])[0])
+        )  # raises
 
     def items(self, text: str, n: int) -> Json:
         """Return the items whose title contains all words of a text, or whose id is the text.
@@ -114,7 +122,9 @@ class Facts:
         order = np.lexsort((places, -values))[:n]
         history = [
             named | {"value": value}
-            for named, value in zip(self.names(places[order]), numbers(values[order]), strict=True)
+            for named, value in zip(
+                self.names(places[order]), numbers(values[order]), strict=True
+            )
         ]
         return {
             "user": str(ratings.users.values[row]),
@@ -138,7 +148,9 @@ class Facts:
     @cached_property
     def means(self) -> NDArray[np.float64]:
         """Mean rating of each item, 0 without ratings."""
-        sums = np.bincount(self.ratings.indices, self.ratings.values, self.ratings.n_items)
+        sums = np.bincount(
+            self.ratings.indices, self.ratings.values, self.ratings.n_items
+        )
         return sums / np.maximum(self.counts, 1)
 
     def most_rated(self, n: int) -> Indices:
@@ -156,8 +168,13 @@ class Facts:
     def _rows(self) -> dict[str, Indices]:
         """Rows of items and users in their tables, -1 if missing."""
         known = self.ratings
-        sides = ("item", known.items, known.item_table), ("user", known.users, known.user_table)
-        return {side: table.rows_of(ids) for side, ids, table in sides if table is not None}
+        sides = (
+            ("item", known.items, known.item_table),
+            ("user", known.users, known.user_table),
+        )
+        return {
+            side: table.rows_of(ids) for side, ids, table in sides if table is not None
+        }
 
     def features(self, side: str, place: int) -> Json:
         """Return the values of an item or user in its table, without missing ones."""
@@ -197,15 +214,23 @@ class Facts:
         items = [
             named | {"x": x, "y": y, "count": count}
             for named, (x, y), count in zip(
-                self.names(chosen), points.tolist(), self.counts[chosen].tolist(), strict=True
+                self.names(chosen),
+                points.tolist(),
+                self.counts[chosen].tolist(),
+                strict=True,
             )
         ]
-        titles = [str(each["item"] if each["title"] is None else each["title"]) for each in items]
+        titles = [
+            str(each["item"] if each["title"] is None else each["title"])
+            for each in items
+        ]
         axes = []
         for column in points.T:
             order = np.argsort(column, kind="stable").tolist()
             ends = {"low": order[:_ENDS], "high": order[::-1][:_ENDS]}
-            axes.append({end: [titles[at] for at in places] for end, places in ends.items()})
+            axes.append(
+                {end: [titles[at] for at in places] for end, places in ends.items()}
+            )
         return {"items": items, "axes": axes, "share": share, "model": self.name}
 
     def spectrum(self) -> Json:
@@ -221,7 +246,9 @@ class Facts:
         """
         model = self.recommender.model
         if (values := _singular_values(model)) is None:
-            reason = f"The {model.name} model has no factors, and so no singular values."
+            reason = (
+                f"The {model.name} model has no factors, and so no singular values."
+            )
             raise ProblemError("not-available", reason)
         kept = np.sort(values.astype(np.float64))[::-1].tolist()
         return {"values": kept, "rank": len(kept), "model": self.name}
@@ -270,7 +297,9 @@ def _plain(texts: pl.Series) -> pl.Series:
 
 def _plane(vectors: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Return the first two principal components, in -1 to 1, and their share of the variance."""
-    U, s, _ = np.linalg.svd(vectors - vectors.mean(axis=0, keepdims=True), full_matrices=False)
+    U, s, _ = np.linalg.svd(
+        vectors - vectors.mean(axis=0, keepdims=True), full_matrices=False
+    )
     points = np.zeros((len(vectors), 2))
     points[:, : len(s)] = (U * s)[:, :2]
     largest = np.abs(points).max(axis=0, initial=0)

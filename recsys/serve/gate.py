@@ -92,9 +92,15 @@ class Gate:
                     answer = await future
             if answer is None:
                 receive, content = await self._whole(scope["headers"], receive)
-                if content and scope["method"] == "POST" and not _is_json(scope["headers"]):
+                if (
+                    content
+                    and scope["method"] == "POST"
+                    and not _is_json(scope["headers"])
+                ):
                     way = "send the header `Content-Type: application/json`"
-                    raise ProblemError("invalid-request", f"The body must be JSON; {way}.")
+                    raise ProblemError(
+                        "invalid-request", f"The body must be JSON; {way}."
+                    )
                 if path == _STRANGER and content and not scope["query_string"]:
                     route, answer = "/v1/recommend", await self._of_stranger(content)
         except Exception as error:
@@ -105,7 +111,9 @@ class Gate:
         status, headers, body = self.reply(scope["method"], path, answer)
         headers = [(b"content-length", str(len(body)).encode()), *headers]
         self.counters.observe(route, status, perf_counter() - start)
-        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send(
+            {"type": "http.response.start", "status": status, "headers": headers}
+        )
         await send({"type": "http.response.body", "body": body})
 
     def make_list(self, path: bytes, query: bytes, done: Done) -> str:
@@ -120,7 +128,9 @@ class Gate:
         if not (service.models and service.is_ready):
             return ""
         n = int(plain[1] or LENGTH)
-        text = unquote(path[len(_SIMILAR if is_similar else _RECOMMEND) :].decode("latin-1"))
+        text = unquote(
+            path[len(_SIMILAR if is_similar else _RECOMMEND) :].decode("latin-1")
+        )
         variant = None if is_similar else service.variant(text)
         answers = service.answers(variant)
         ratings, name = answers.ratings, answers.name
@@ -135,7 +145,9 @@ class Gate:
         self._batches.ask(answers.best, f"best {name}", place, n, done)
         return "/v1/recommend/{user}"
 
-    def _recorded(self, variant: Variant | None, done: Done, found: bytes | Exception) -> None:
+    def _recorded(
+        self, variant: Variant | None, done: Done, found: bytes | Exception
+    ) -> None:
         """Log a list with its variant, and pass it on."""
         if isinstance(found, bytes):
             if variant is not None:
@@ -178,7 +190,9 @@ class Gate:
         self._batches.ask(answers.for_strangers, name, history, given.n, done)
         return await future
 
-    async def _routed(self, scope: Scope, receive: Receive, send: Send, start: float) -> None:
+    async def _routed(
+        self, scope: Scope, receive: Receive, send: Send, start: float
+    ) -> None:
         """Let the routes answer, and count the answer."""
 
         async def counting(message: Message) -> None:
@@ -187,7 +201,9 @@ class Gate:
                 self.counters.observe(route, message["status"], perf_counter() - start)
             await send(message)
 
-        if scope["path"].startswith("/v1/"):  # ids stay escaped, since they may contain a slash
+        if scope["path"].startswith(
+            "/v1/"
+        ):  # ids stay escaped, since they may contain a slash
             scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
         await self.app(scope, receive, counting)
 
@@ -226,7 +242,9 @@ class Gate:
 
 def _is_json(headers: Headers) -> bool:
     """Return whether a request declares JSON, which a form of another site in a browser cannot."""
-    return any(name == b"content-type" and b"json" in value.lower() for name, value in headers)
+    return any(
+        name == b"content-type" and b"json" in value.lower() for name, value in headers
+    )
 
 
 def _expected() -> tuple[asyncio.Future[bytes], Done]:
@@ -288,7 +306,12 @@ class Batches:
                     done(each)
 
     async def _elsewhere(
-        self, answer: Answer, name: str, questions: Sequence[Any], n: int, waiting: Sequence[Done]
+        self,
+        answer: Answer,
+        name: str,
+        questions: Sequence[Any],
+        n: int,
+        waiting: Sequence[Done],
     ) -> None:
         try:
             found: Any = await self._run(self._timed, answer, name, questions, n)
@@ -297,7 +320,9 @@ class Batches:
         for done, each in zip(waiting, found, strict=True):
             done(each)
 
-    def _timed(self, answer: Answer, name: str, questions: Sequence[Any], n: int) -> list[bytes]:
+    def _timed(
+        self, answer: Answer, name: str, questions: Sequence[Any], n: int
+    ) -> list[bytes]:
         start = time.thread_time()  # excludes the time of other threads
         with kernels.at_most(1):  # leave the other cores to other workers
             found = [msgspec.json.encode(each) for each in answer(list(questions), n)]

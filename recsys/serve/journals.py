@@ -125,11 +125,15 @@ def check_journal(path: Path, keys: Sequence[str], noun: str) -> None:
     """
     try:
         with path.open("rb") as stream:
-            first = next((line for line in iter(stream.readline, b"") if line.strip()), b"")
+            first = next(
+                (line for line in iter(stream.readline, b"") if line.strip()), b""
+            )
     except FileNotFoundError:
         return
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {(error.strerror or '').lower()}.") from None
+        raise DataError(
+            f"{path} cannot be read: {(error.strerror or '').lower()}."
+        ) from None
     beginning = b'{"%s":' % keys[0].encode()
     if not first.endswith(b"\n") and beginning.startswith(first[: len(beginning)]):
         return  # empty, or with a torn line only
@@ -178,7 +182,9 @@ class EventLog:
         except OSError as error:
             _log.error("%s cannot be written: %s", self.path, error.strerror)
             reason = (error.strerror or "it cannot be written").lower()
-            raise ProblemError("not-stored", f"The events are not stored: {reason}.") from None
+            raise ProblemError(
+                "not-stored", f"The events are not stored: {reason}."
+            ) from None
 
     def close(self) -> None:
         """Write the remaining lines, and stop."""
@@ -205,7 +211,9 @@ class RequestLog:
         if self._size > _KEPT:
             self._on_loss(1)
             return
-        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        now = (
+            datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        )
         self._lines.append(b'{"time":"%s",%s\n' % (now.encode(), answer[1:]))
         self._size += len(answer)
         if self._planned is None:

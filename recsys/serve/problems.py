@@ -25,24 +25,38 @@ class Kind:
 
 
 KINDS = {
-    "invalid-request": Kind(400, "Invalid request", "A parameter or the body cannot be used."),
+    "invalid-request": Kind(
+        400, "Invalid request", "A parameter or the body cannot be used."
+    ),
     "unauthorized": Kind(401, "Unauthorized", "The API key is missing or wrong."),
     "forbidden": Kind(
-        403, "Forbidden", "Data of users need the API key, or a service on a loopback address."
+        403,
+        "Forbidden",
+        "Data of users need the API key, or a service on a loopback address.",
     ),
-    "unknown-id": Kind(404, "Unknown id", "A user or an item is not in the data of the model."),
+    "unknown-id": Kind(
+        404, "Unknown id", "A user or an item is not in the data of the model."
+    ),
     "not-found": Kind(404, "Not found", "There is no such path."),
     "not-available": Kind(
         404, "Not available", "The model or the service does not support this request."
     ),
-    "wrong-method": Kind(405, "Method not allowed", "The path supports other methods only."),
+    "wrong-method": Kind(
+        405, "Method not allowed", "The path supports other methods only."
+    ),
     "slow-request": Kind(408, "Request timeout", "The request did not arrive in time."),
-    "too-large": Kind(413, "Content too large", "The body exceeds the limit of the service."),
-    "internal": Kind(500, "Internal error", "A defect of the service; its log has details."),
+    "too-large": Kind(
+        413, "Content too large", "The body exceeds the limit of the service."
+    ),
+    "internal": Kind(
+        500, "Internal error", "A defect of the service; its log has details."
+    ),
     "busy": Kind(503, "Busy", "Too many requests are waiting; try again."),
     "not-ready": Kind(503, "Not ready", "No model is loaded yet."),
     "not-stored": Kind(503, "Not stored", "Events cannot be written to the disk."),
-    "timeout": Kind(503, "Timeout", "The answer exceeded the time limit of the service."),
+    "timeout": Kind(
+        503, "Timeout", "The answer exceeded the time limit of the service."
+    ),
 }
 """Kinds of problems, by the last part of their `type`."""
 
@@ -62,7 +76,11 @@ class ProblemError(RecsysError):
     def document(self) -> dict[str, Any]:
         """Return the problem document."""
         known = KINDS[self.kind]
-        found = {"type": f"/docs#{self.kind}", "title": known.title, "status": known.status}
+        found = {
+            "type": f"/docs#{self.kind}",
+            "title": known.title,
+            "status": known.status,
+        }
         return found | {"detail": str(self)}
 
 
@@ -93,7 +111,9 @@ def without_hint(problem: ProblemError) -> ProblemError:
     if not names_user(problem):
         return problem
     named = _UNKNOWN_USER.match(str(problem))
-    return ProblemError(problem.kind, f"Unknown user {named[1]}." if named else "Unknown user.")
+    return ProblemError(
+        problem.kind, f"Unknown user {named[1]}." if named else "Unknown user."
+    )
 
 
 def problem_of(error: Exception) -> ProblemError:
@@ -102,7 +122,9 @@ def problem_of(error: Exception) -> ProblemError:
         return error
     if isinstance(error, UnknownIdError):
         return ProblemError("unknown-id", str(error))
-    if isinstance(error, RecsysError | LowRankError) and not isinstance(error, ModelFileError):
+    if isinstance(error, RecsysError | LowRankError) and not isinstance(
+        error, ModelFileError
+    ):
         return ProblemError("invalid-request", str(error))
     if isinstance(error, TimeoutError):
         return ProblemError("timeout", "The answer took too long.")

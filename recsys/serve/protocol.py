@@ -28,7 +28,14 @@ _NOBODY = asyncio.Event()  # nothing waits for the events of a list
 class _List:
     """List that is being computed; it replaces the request-response cycle of uvicorn."""
 
-    __slots__ = ("disconnected", "keep_alive", "more_body", "response_complete", "route", "start")
+    __slots__ = (
+        "disconnected",
+        "keep_alive",
+        "more_body",
+        "response_complete",
+        "route",
+        "start",
+    )
     message_event = _NOBODY
 
     def __init__(self, keep_alive: bool) -> None:
@@ -136,7 +143,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _wait(self) -> None:
         problem = 408, "slow-request", "The request did not arrive in time."
-        self._deadline = self.loop.call_later(self.limits.seconds, self._reject, *problem)
+        self._deadline = self.loop.call_later(
+            self.limits.seconds, self._reject, *problem
+        )
 
     def _cancel(self) -> None:
         self._is_expected = False
@@ -149,5 +158,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             document = ProblemError(kind, detail).document() | {"status": status}
             body = msgspec.json.encode(document)
-            self.transport.write(_REPLY % (status, document["title"].encode(), len(body), body))
+            self.transport.write(
+                _REPLY % (status, document["title"].encode(), len(body), body)
+            )
             self.transport.close()

@@ -41,11 +41,21 @@ def _service(request: Request) -> Service:
 def _problems(*kinds: str) -> dict[int | str, dict[str, Any]]:
     """Describe the problems that a route may answer with."""
     by_status: dict[int | str, list[str]] = {}
-    for kind in ("invalid-request", "unauthorized", "not-ready", "busy", "timeout", *kinds):
+    for kind in (
+        "invalid-request",
+        "unauthorized",
+        "not-ready",
+        "busy",
+        "timeout",
+        *kinds,
+    ):
         by_status.setdefault(KINDS[kind].status, []).append(KINDS[kind].meaning)
     schema = {"$ref": "#/components/schemas/ProblemBody"}
     return {
-        status: {"description": " ".join(meanings), "content": {MEDIA_TYPE: {"schema": schema}}}
+        status: {
+            "description": " ".join(meanings),
+            "content": {MEDIA_TYPE: {"schema": schema}},
+        }
         for status, meanings in by_status.items()
     }
 
@@ -56,16 +66,23 @@ Served = Annotated[Service, Depends(_service)]
 N = Annotated[int, Query(ge=1, description="Number of items.")]
 Unknown = Annotated[
     Literal["error", "popular"],
-    Query(description="Response to unknown users: a problem, or the most popular items."),
+    Query(
+        description="Response to unknown users: a problem, or the most popular items."
+    ),
 ]
 Where = Annotated[
     str | None,
-    Query(max_length=1000, description="SQL condition on items.", examples=["year >= 1990"]),
+    Query(
+        max_length=1000,
+        description="SQL condition on items.",
+        examples=["year >= 1990"],
+    ),
 ]
 Excluded = Annotated[
     list[str],
     Query(
-        description="Ids of items to leave out, separated by commas or repeated.", max_length=1000
+        description="Ids of items to leave out, separated by commas or repeated.",
+        max_length=1000,
     ),
 ]
 OfVariant = Annotated[Variant | None, Query(description="Model of an A/B test.")]
@@ -77,7 +94,9 @@ def _only_known(request: Request) -> None:
     for name in request.query_params:
         if name not in known:
             listed = f"it has {', '.join(known)}" if known else "it has none"
-            raise ProblemError("invalid-request", f"There is no parameter {name!r} here; {listed}.")
+            raise ProblemError(
+                "invalid-request", f"There is no parameter {name!r} here; {listed}."
+            )
 
 
 def _with_a_key(request: Request) -> None:
@@ -138,7 +157,11 @@ async def live() -> dict[str, str]:
     return {"status": "live"}
 
 
-@health.get("/ready", response_model=bodies.ReadyBody, responses={503: {"model": bodies.ReadyBody}})
+@health.get(
+    "/ready",
+    response_model=bodies.ReadyBody,
+    responses={503: {"model": bodies.ReadyBody}},
+)
 async def ready(service: Served) -> Answer:
     """Report whether requests are answered, and which models were rejected."""
     return Answer(service.readiness(), 200 if service.is_ready else 503)
@@ -173,8 +196,12 @@ async def recommend(
         sees_users(request)
     answers = service.answers(variant, user)
     excluded = _listed_ids(exclude, answers.ratings.items)
-    options = request_of(where=where, exclude=excluded, include_seen=include_seen, unknown=unknown)
-    lists = await service.run(answers.recommend, [user], service.check_n(n), options, explain)
+    options = request_of(
+        where=where, exclude=excluded, include_seen=include_seen, unknown=unknown
+    )
+    lists = await service.run(
+        answers.recommend, [user], service.check_n(n), options, explain
+    )
     return Answer(service.recorded(lists, variant)[0])
 
 
@@ -197,7 +224,10 @@ def _listed_ids(texts: list[str], ids: Ids) -> list[str]:
     check=_with_a_key,
 )
 async def recommend_to(
-    request: Request, service: Served, body: bodies.RecommendRequest, variant: OfVariant = None
+    request: Request,
+    service: Served,
+    body: bodies.RecommendRequest,
+    variant: OfVariant = None,
 ) -> Answer:
     """Recommend items to several users, or to a new user.
 
@@ -205,7 +235,9 @@ async def recommend_to(
     `features` or both, it is one list.
     """
     n = service.check_n(body.n)
-    of_list = body.model_dump(exclude={"users", "history", "features", "user", "n", "explain"})
+    of_list = body.model_dump(
+        exclude={"users", "history", "features", "user", "n", "explain"}
+    )
     options = request_of(**of_list)
     if body.users is not None:
         if body.explain or body.include_seen:
@@ -217,7 +249,9 @@ async def recommend_to(
         results: list[Json] = []
         for users in groups.values():
             answers = service.answers(variant, users[0])
-            results += await service.run(answers.recommend, users, n, options, body.explain)
+            results += await service.run(
+                answers.recommend, users, n, options, body.explain
+            )
         order = {str(user): place for place, user in enumerate(body.users)}
         results.sort(key=lambda result: order[result["user"]])
         return Answer({"results": service.recorded(results, variant)})
@@ -234,12 +268,21 @@ async def recommend_to(
     return Answer(service.recorded([result], variant)[0])
 
 
-@_route("GET", "/similar/{item}", bodies.SimilarBody, "items", "unknown-id", check=_with_a_key)
+@_route(
+    "GET",
+    "/similar/{item}",
+    bodies.SimilarBody,
+    "items",
+    "unknown-id",
+    check=_with_a_key,
+)
 async def similar(
     service: Served, item: PathId, n: N = LENGTH, variant: OfVariant = None
 ) -> Answer:
     """List the items most similar to an item."""
-    return Answer(await service.run(service.answers(variant).similar, item, service.check_n(n)))
+    return Answer(
+        await service.run(service.answers(variant).similar, item, service.check_n(n))
+    )
 
 
 @_route(
@@ -251,14 +294,25 @@ async def similar(
     check=sees_users,
 )
 async def explain(
-    service: Served, user: PathId, item: PathId, n: N = LENGTH, variant: OfVariant = None
+    service: Served,
+    user: PathId,
+    item: PathId,
+    n: N = LENGTH,
+    variant: OfVariant = None,
 ) -> Answer:
     """Explain a score as a sum over ratings and features."""
     answers = service.answers(variant, user)
     return Answer(await service.run(answers.explain, user, item, service.check_n(n)))
 
 
-@_route("POST", "/predict", bodies.PredictionsBody, "recommendations", "unknown-id", "too-large")
+@_route(
+    "POST",
+    "/predict",
+    bodies.PredictionsBody,
+    "recommendations",
+    "unknown-id",
+    "too-large",
+)
 async def predict(
     service: Served, body: bodies.PredictRequest, variant: OfVariant = None
 ) -> Answer:
@@ -266,7 +320,9 @@ async def predict(
     service.check_batch(len(body.pairs), "pairs")
     pairs = [(each.user, each.item) for each in body.pairs]
     answers = service.answers(variant)
-    return Answer(await service.run(answers.predict, pairs, body.unknown, body.confidence))
+    return Answer(
+        await service.run(answers.predict, pairs, body.unknown, body.confidence)
+    )
 
 
 @_route("GET", "/items", bodies.ItemsBody, "items", check=_with_a_key)
@@ -274,7 +330,9 @@ async def items(
     service: Served, q: Annotated[str, Query(max_length=200)] = "", n: N = LENGTH
 ) -> Answer:
     """Search items by title or id; without a text, list those with the most ratings."""
-    return Answer(await service.run(service.answers().facts.items, q, service.check_n(n)))
+    return Answer(
+        await service.run(service.answers().facts.items, q, service.check_n(n))
+    )
 
 
 @_route("GET", "/items/{item}", bodies.ItemBody, "items", "unknown-id")
@@ -289,16 +347,22 @@ async def users(service: Served, n: N = LENGTH) -> Answer:
     return Answer(await service.run(service.answers().facts.users, service.check_n(n)))
 
 
-@_route("GET", "/users/{user}", bodies.UserBody, "users", "unknown-id", check=sees_users)
+@_route(
+    "GET", "/users/{user}", bodies.UserBody, "users", "unknown-id", check=sees_users
+)
 async def user(service: Served, user: PathId, n: N = 100) -> Answer:
     """Return facts about a user, with the highest ratings."""
-    return Answer(await service.run(service.answers().facts.user, user, service.check_n(n)))
+    return Answer(
+        await service.run(service.answers().facts.user, user, service.check_n(n))
+    )
 
 
 @_route("GET", "/map", bodies.MapBody, "model", "not-available")
 async def item_map(service: Served, n: N = 500, variant: OfVariant = None) -> Answer:
     """Return a map of the items with the most ratings."""
-    return Answer(await service.run(service.answers(variant).facts.map, service.check_n(n)))
+    return Answer(
+        await service.run(service.answers(variant).facts.map, service.check_n(n))
+    )
 
 
 @_route("GET", "/spectrum", bodies.SpectrumBody, "model", "not-available")
@@ -317,9 +381,13 @@ async def model(service: Served, variant: OfVariant = None) -> Answer:
     return Answer(found)
 
 
-@_route("GET", "/search", bodies.SearchBody, "search", "not-available", check=_with_a_key)
+@_route(
+    "GET", "/search", bodies.SearchBody, "search", "not-available", check=_with_a_key
+)
 async def search(
-    service: Served, q: Annotated[str, Query(max_length=2000, min_length=1)], n: N = LENGTH
+    service: Served,
+    q: Annotated[str, Query(max_length=2000, min_length=1)],
+    n: N = LENGTH,
 ) -> Answer:
     """Search documents in the index."""
     return Answer(await service.run(service.search().search, q, service.check_n(n)))
@@ -343,7 +411,9 @@ async def store(service: Served, body: bodies.EventsBody) -> Answer:
     service.check_batch(len(body.events), "events")
     events = event_records(body.events)
     if service.models:
-        events = await service.run(checked_events, events, service.answers().recommender)
+        events = await service.run(
+            checked_events, events, service.answers().recommender
+        )
     await service.store(events)
     return Answer({"stored": len(events)}, 201)
 

@@ -26,7 +26,9 @@ from recsys.serve.settings import SHARED, Settings
 
 _BACKLOG = 2048
 _IDLE = 30  # seconds after which an idle connection is closed
-_SETTINGS = "RECSYS_SERVICE"  # environment variable with the settings for replaced workers
+_SETTINGS = (
+    "RECSYS_SERVICE"  # environment variable with the settings for replaced workers
+)
 
 _PRELOADED = (
     "anyio._backends._asyncio",
@@ -58,7 +60,9 @@ def listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         reason = (error.strerror or str(error)).lower()
-        raise DataError(f"The service cannot listen on {host}, port {port}: {reason}.") from None
+        raise DataError(
+            f"The service cannot listen on {host}, port {port}: {reason}."
+        ) from None
     listener.setblocking(False)
     return listener
 
@@ -68,7 +72,9 @@ def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None
 
     `workers` is the number of processes. One that ends is replaced, except on Windows.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # requests already run in parallel
+    os.environ.setdefault(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # requests already run in parallel
     if workers == 1:
         _work(settings, listener)
         return
@@ -79,7 +85,9 @@ def serve(settings: Settings, listener: socket.socket, workers: int = 1) -> None
     if sys.platform == "win32":
         context = multiprocessing.get_context("spawn")
         for _ in range(workers - 1):
-            context.Process(target=_work, args=(settings, listener), daemon=True).start()
+            context.Process(
+                target=_work, args=(settings, listener), daemon=True
+            ).start()
         _work(settings, listener)
     else:
         _supervise(settings, listener, workers)
@@ -95,7 +103,13 @@ def _supervise(settings: Settings, listener: socket.socket, number: int) -> NoRe
     signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.ENDING)
     os.environ[_SETTINGS] = msgspec.json.encode(settings).decode()
     listener.set_inheritable(True)
-    words = [sys.executable, "-I", "-S", str(supervisor.__file__), str(listener.fileno())]
+    words = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(supervisor.__file__),
+        str(listener.fileno()),
+    ]
     os.execv(sys.executable, [*words, str(number), *processes])
 
 
@@ -108,7 +122,9 @@ def resume() -> None:
 def _server(settings: Settings) -> Any:
     """Return a server of the application, ready to run."""
     logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, stream=sys.stderr
+        format="%(asctime)s %(levelname)s %(message)s",
+        level=logging.WARNING,
+        stream=sys.stderr,
     )
     _log.setLevel(logging.INFO)
     # Requests that are not HTTP would fill the log.
@@ -136,7 +152,10 @@ def _server(settings: Settings) -> Any:
 
 
 def _work(
-    settings: Settings, listener: socket.socket, parent: int | None = None, server: Any = None
+    settings: Settings,
+    listener: socket.socket,
+    parent: int | None = None,
+    server: Any = None,
 ) -> None:
     """Serve in this process; a worker also stops when its parent ends.
 
@@ -151,7 +170,10 @@ def _work(
 
     if parent is not None:
         server.config.callback_notify, server.config.timeout_notify = follow, 1
-    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them again at the end
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # uvicorn raises them again at the end
         signal.signal(number, server.handle_exit)
     if parent is not None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, supervisor.ENDING)

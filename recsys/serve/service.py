@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from lowrank import kernels
@@ -53,7 +59,9 @@ _ROWS = 100_000  # maximum number of items in all lists of a request: some 20 MB
 _ATTEMPTS = 10  # maximum number of loads of a model that is replaced again and again
 _PATIENCE = 60.0  # seconds until a load that the system has failed is tried again
 _THREADS = 2  # few suffice, since most of the work is compiled code
-_FOLDERS = re.compile(r"(?<![^\s'\"(=])/(?:[^\s'\"/]+/)*(?=[^\s'\"/])")  # of an absolute path
+_FOLDERS = re.compile(
+    r"(?<![^\s'\"(=])/(?:[^\s'\"/]+/)*(?=[^\s'\"/])"
+)  # of an absolute path
 _log = logging.getLogger("recsys.serve")
 
 
@@ -65,12 +73,23 @@ class Service:
         self.access = Access(settings)
         is_index = format_of(settings.model) == INDEX_FORMAT
         if is_index and (settings.index or settings.model_b):
-            others = "leave out the other index and the other model, or name a model first"
-            raise DataError(f"{settings.model} is an index of documents, served alone; {others}.")
-        if settings.index is not None and format_of(settings.index) not in (None, INDEX_FORMAT):
-            raise DataError(f"{settings.index} is a model, not an index of `recsys lsi index`.")
+            others = (
+                "leave out the other index and the other model, or name a model first"
+            )
+            raise DataError(
+                f"{settings.model} is an index of documents, served alone; {others}."
+            )
+        if settings.index is not None and format_of(settings.index) not in (
+            None,
+            INDEX_FORMAT,
+        ):
+            raise DataError(
+                f"{settings.index} is a model, not an index of `recsys lsi index`."
+            )
         if settings.model_b is not None and format_of(settings.model_b) == INDEX_FORMAT:
-            raise DataError(f"{settings.model_b} is an index of documents, not a model.")
+            raise DataError(
+                f"{settings.model_b} is an index of documents, not a model."
+            )
         self.models: dict[Variant, Slot[Answers]] = {}
         if not is_index:
             self.models["a"] = Slot(settings.model, load_answers, Trial())
@@ -80,7 +99,9 @@ class Service:
         self.index: Slot[IndexAnswers] | None = None
         if index is not None:
             self.index = Slot(index, load_search, Trial())
-        self.slots: dict[str, Slot[Any]] = {f"model_{k}": slot for k, slot in self.models.items()}
+        self.slots: dict[str, Slot[Any]] = {
+            f"model_{k}": slot for k, slot in self.models.items()
+        }
         if self.index is not None:
             self.slots["index"] = self.index
         self.counters = Counters(self)
@@ -131,13 +152,17 @@ class Service:
                 is_new = slot.check()
                 if is_new:
                     self.counters.reloads.labels(name).inc()
-                    _log.info("%s: serving %s from %s", name, slot.loaded().name, slot.path)
+                    _log.info(
+                        "%s: serving %s from %s", name, slot.loaded().name, slot.path
+                    )
                 elif is_new is not None:
                     self.counters.rejected.labels(name).inc()
             except Exception:  # a defect must not stop the watch
                 _log.exception("%s: %s cannot be loaded", name, slot.path)
 
-    def answers(self, variant: Variant | None = None, user: Id | None = None) -> Answers:
+    def answers(
+        self, variant: Variant | None = None, user: Id | None = None
+    ) -> Answers:
         """Return the answers of a model: of the variant, of the user's variant, or of model a.
 
         Raises
@@ -146,10 +171,14 @@ class Service:
             If there is no such model, or it is not loaded yet.
         """
         if not self.models:
-            raise ProblemError("not-available", "The service has an index of documents alone.")
+            raise ProblemError(
+                "not-available", "The service has an index of documents alone."
+            )
         chosen = variant or self.variant(user) or "a"
         if chosen not in self.models:
-            raise ProblemError("invalid-request", "The service has one model, and no variant b.")
+            raise ProblemError(
+                "invalid-request", "The service has one model, and no variant b."
+            )
         return self.models[chosen].loaded()
 
     def variant(self, user: Id | None) -> Variant | None:
@@ -167,7 +196,9 @@ class Service:
             If there is none, or it is not loaded yet.
         """
         if self.index is None:
-            raise ProblemError("not-available", "The service has no index of documents (--index).")
+            raise ProblemError(
+                "not-available", "The service has no index of documents (--index)."
+            )
         return self.index.loaded()
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
@@ -179,7 +210,9 @@ class Service:
             If too many requests are waiting, or the time limit is exceeded.
         """
         if self._pending >= self.limits.waiting:
-            raise ProblemError("busy", f"{self._pending} requests wait for an answer; try again.")
+            raise ProblemError(
+                "busy", f"{self._pending} requests wait for an answer; try again."
+            )
         self._pending += 1
 
         def alone() -> T:
@@ -198,7 +231,9 @@ class Service:
         except TimeoutError:
             work.cancel()
             seconds = f"{self.limits.seconds:g} seconds"
-            raise ProblemError("timeout", f"The answer took more than {seconds}.") from None
+            raise ProblemError(
+                "timeout", f"The answer took more than {seconds}."
+            ) from None
 
     def recorded(self, answers: list[Json], variant: Variant | None) -> list[Json]:
         """Log lists of recommendations, and return them with the variant of an A/B test."""
@@ -220,8 +255,12 @@ class Service:
             If there is no log of events, or it cannot be written.
         """
         if self.events is None:
-            raise ProblemError("not-available", "The service stores no events (--events FILE).")
-        await self.events.store(b"".join(msgspec.json.encode(each) + b"\n" for each in events))
+            raise ProblemError(
+                "not-available", "The service stores no events (--events FILE)."
+            )
+        await self.events.store(
+            b"".join(msgspec.json.encode(each) + b"\n" for each in events)
+        )
         self.counters.events.inc(len(events))
 
     def check_n(self, n: int) -> int:
@@ -250,15 +289,21 @@ class Service:
             raise ProblemError("invalid-request", f"{expected}; got {size:,}.")
         if size * n > _ROWS:
             expected = f"A request must be for at most {_ROWS:,} items in total"
-            raise ProblemError("invalid-request", f"{expected}; got {size:,} times {n:,}.")
+            raise ProblemError(
+                "invalid-request", f"{expected}; got {size:,} times {n:,}."
+            )
 
     def readiness(self) -> Json:
         """Return whether requests are answered, and why newer models were rejected."""
         loaded = {name: slot.current for name, slot in self.slots.items()}
         return {
             "status": "ready" if self.is_ready else "loading",
-            "models": {k: None if each is None else each.name for k, each in loaded.items()},
-            "rejected": {k: slot.rejected for k, slot in self.slots.items() if slot.rejected},
+            "models": {
+                k: None if each is None else each.name for k, each in loaded.items()
+            },
+            "rejected": {
+                k: slot.rejected for k, slot in self.slots.items() if slot.rejected
+            },
         }
 
 
@@ -289,20 +334,32 @@ class Counters:
             **own,
         )
         self._children: dict[tuple[str, int], Any] = {}
-        self.unknown_users = Counter("unknown_users", "Requests for users without ratings.", **own)
+        self.unknown_users = Counter(
+            "unknown_users", "Requests for users without ratings.", **own
+        )
         self.events = Counter("events_stored", "Events that are on the disk.", **own)
-        self.lost = Counter("log_lines_lost", "Recommendations that could not be logged.", **own)
+        self.lost = Counter(
+            "log_lines_lost", "Recommendations that could not be logged.", **own
+        )
         self.reloads = Counter("reloads", "Models that were loaded.", ("slot",), **own)
-        self.rejected = Counter("reload_failures", "Models that were rejected.", ("slot",), **own)
+        self.rejected = Counter(
+            "reload_failures", "Models that were rejected.", ("slot",), **own
+        )
         self._age = Gauge(
-            "model_age_seconds", "Since the fit.", ("slot",), multiprocess_mode="max", **own
+            "model_age_seconds",
+            "Since the fit.",
+            ("slot",),
+            multiprocess_mode="max",
+            **own,
         )
 
     def observe(self, route: str, status: int, seconds: float) -> None:
         """Count a request; the route is empty if none matches."""
         child = self._children.get((route, status))
         if child is None:
-            child = self._children[route, status] = self._requests.labels(route, str(status))
+            child = self._children[route, status] = self._requests.labels(
+                route, str(status)
+            )
         child.observe(seconds)
 
     def page(self) -> bytes:
@@ -336,7 +393,9 @@ class Slot(Generic[T]):
         Reason for which the model at the path is not served, without folders: anybody may read it.
     """
 
-    def __init__(self, path: str, load: Callable[[Path], T], trial: Trial | None = None) -> None:
+    def __init__(
+        self, path: str, load: Callable[[Path], T], trial: Trial | None = None
+    ) -> None:
         self.path = path
         self._load = load
         self._trial = trial
@@ -370,8 +429,14 @@ class Slot(Generic[T]):
             try:
                 loaded = self._loaded_from(Path(os.path.realpath(resolved(self.path))))
             except (RecsysError, OSError, MemoryError) as error:
-                if signature is None and self.current is not None and self.rejected is None:
-                    time.sleep(0.1)  # the path may be missing for a moment between two renames
+                if (
+                    signature is None
+                    and self.current is not None
+                    and self.rejected is None
+                ):
+                    time.sleep(
+                        0.1
+                    )  # the path may be missing for a moment between two renames
                 if _signature(self.path) != signature:  # replaced meanwhile
                     continue
                 self._reject(error, signature, contents)
@@ -392,15 +457,24 @@ class Slot(Generic[T]):
             return True
         if self.rejected is None:
             return False
-        return _contents(self.path) != self._contents or time.monotonic() > self._try_again_at
+        return (
+            _contents(self.path) != self._contents
+            or time.monotonic() > self._try_again_at
+        )
 
     def _loaded_from(self, path: Path) -> T:
-        trial = self._trial if self._is_running and (path / MANIFEST).is_file() else None
+        trial = (
+            self._trial if self._is_running and (path / MANIFEST).is_file() else None
+        )
         if trial is not None and not trial.check(path):
-            _log.warning("%s is loaded without a trial: no other process can be started.", path)
+            _log.warning(
+                "%s is loaded without a trial: no other process can be started.", path
+            )
         return self._load(path)
 
-    def _reject(self, error: Exception, signature: Signature | None, contents: Contents) -> None:
+    def _reject(
+        self, error: Exception, signature: Signature | None, contents: Contents
+    ) -> None:
         """Keep the served model, and remember what was at the path."""
         reason = without_folders(str(error), self.path)
         if reason != self.rejected or signature != self._signature:
@@ -424,7 +498,9 @@ def without_folders(sentence: str, path: str) -> str:
     "Permission denied: 'model.json'"
     """
     real = os.path.realpath(resolved(path))
-    for place in sorted({path, str(Path(path).absolute()), real}, key=len, reverse=True):
+    for place in sorted(
+        {path, str(Path(path).absolute()), real}, key=len, reverse=True
+    ):
         sentence = sentence.replace(place, Path(place).name or place)
     return _FOLDERS.sub("", sentence)
 
@@ -459,8 +535,12 @@ def _contents(path: str) -> Contents:
 
 def load_answers(path: Path) -> Answers:
     """Load and verify a saved model."""
-    recommender, manifest = _of_one_directory(path, lambda: Recommender.load(path, verify=True))
-    answers = Answers(recommender, f"{recommender.model.name}@{_mark(manifest)}", manifest)
+    recommender, manifest = _of_one_directory(
+        path, lambda: Recommender.load(path, verify=True)
+    )
+    answers = Answers(
+        recommender, f"{recommender.model.name}@{_mark(manifest)}", manifest
+    )
     answers.warm()
     return answers
 
@@ -512,4 +592,9 @@ class IndexAnswers:
         documents = frame.to_dicts()
         for row in documents:
             row["document"] = str(row["document"])
-        return {"query": query, "documents": documents, "notes": notes, "model": self.name}
+        return {
+            "query": query,
+            "documents": documents,
+            "notes": notes,
+            "model": self.name,
+        }

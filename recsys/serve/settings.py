@@ -51,7 +51,9 @@ class Limits:
             if (value := getattr(self, name)) <= 0:
                 raise DataError(f"The limit {name} must be above 0; got {value}.")
         if self.items < LENGTH:
-            raise DataError(f"The limit items must be at least {LENGTH}; got {self.items}.")
+            raise DataError(
+                f"The limit items must be at least {LENGTH}; got {self.items}."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,9 @@ class Settings:
         for site in self.cors:
             if not _ORIGIN.fullmatch(site):
                 expected = "cors takes origins such as https://shop.example"
-                raise DataError(f"{expected}, with a scheme and without a path; got {site!r}.")
+                raise DataError(
+                    f"{expected}, with a scheme and without a path; got {site!r}."
+                )
 
 
 def _check_log(path: Path, keys: Sequence[str], noun: str) -> None:
@@ -131,13 +135,19 @@ def _check_log(path: Path, keys: Sequence[str], noun: str) -> None:
     if path.is_dir():
         raise DataError(f"{path} cannot be written: it is a directory.")
     if not path.parent.is_dir():
-        raise DataError(f"{path} cannot be written: there is no directory {path.parent}.")
-    from recsys.serve.journals import check_journal  # with imports that the help does not need
+        raise DataError(
+            f"{path} cannot be written: there is no directory {path.parent}."
+        )
+    from recsys.serve.journals import (
+        check_journal,
+    )  # with imports that the help does not need
 
     check_journal(path, keys, noun)
 
 
-def _checked_keys(name: str, keys: str | Sequence[str] | None) -> tuple[str, ...] | None:
+def _checked_keys(
+    name: str, keys: str | Sequence[str] | None
+) -> tuple[str, ...] | None:
     """Return keys as a tuple; an empty key would admit everybody, or nobody."""
     if keys is None:
         return None

@@ -92,11 +92,15 @@ def static_page(
         _check_size(each, n)
     facts = Facts(recommender, recommender.model.name)
     chosen = facts.most_rated(n)
-    featured = recommender.model.uses_features  # otherwise, items without ratings have no scores
+    featured = (
+        recommender.model.uses_features
+    )  # otherwise, items without ratings have no scores
     items = np.sort(chosen[featured | (facts.counts[chosen] > 0)])
     rated = np.flatnonzero(np.diff(recommender.ratings.indptr))
     users = rated[: max(n_users, 0)]
-    remark = f"{counted(len(items), 'item')} in this page" if len(items) < known else None
+    remark = (
+        f"{counted(len(items), 'item')} in this page" if len(items) < known else None
+    )
     data = {
         "card": {
             "models": {
@@ -112,7 +116,8 @@ def static_page(
         "items": _items(facts, items),
         "users": _users(recommender, items, users),
         "models": {
-            variant: _model(each, recommender, items, users) for variant, each in models.items()
+            variant: _model(each, recommender, items, users)
+            for variant, each in models.items()
         },
     }
     return StaticPage(_assembled(data), len(items), len(users))
@@ -123,7 +128,9 @@ def _check_size(recommender: Recommender, n: int) -> None:
     model = recommender.model
     if (size := form_size(model, n)) <= _MOST:
         return
-    low = max(1, bisect_right(range(n), _MOST, key=partial(form_size, model)) - 1)  # the most
+    low = max(
+        1, bisect_right(range(n), _MOST, key=partial(form_size, model)) - 1
+    )  # the most
     digits = 10 ** max(0, len(str(low)) - 2)
     raise DataError(
         f"A page with {n:,} items of the {model.name} model would take {size / 2**20:,.0f} MB, and "
@@ -159,7 +166,9 @@ def _users(recommender: Recommender, items: Indices, users: Indices) -> Form:
     }
 
 
-def _model(each: Recommender, first: Recommender, items: Indices, users: Indices) -> Form:
+def _model(
+    each: Recommender, first: Recommender, items: Indices, users: Indices
+) -> Form:
     """Return the data of a model for the page; `items` and `users` are indices of the first one."""
     if not isinstance(each.model, FoldsInUsers):
         closed_form(each.model, each.ratings, items, users)  # raises
@@ -212,7 +221,11 @@ def _packed(data: Form) -> str:
             raw = np.ascontiguousarray(node, node.dtype.newbyteorder("<")).tobytes()
             offset = sum(map(len, blocks))
             blocks.append(raw + bytes(-len(raw) % _WIDTH))
-            return {"$array": offset, "dtype": node.dtype.name, "shape": list(node.shape)}
+            return {
+                "$array": offset,
+                "dtype": node.dtype.name,
+                "shape": list(node.shape),
+            }
         if isinstance(node, dict):
             return {name: referred(value) for name, value in node.items()}
         return [referred(value) for value in node] if isinstance(node, list) else node
@@ -235,7 +248,9 @@ def _assembled(data: Form) -> str:
 
     html = read("index.html")
     style = "\n".join(read(name) for name in _STYLE.findall(html))
-    names = [part for name in _SCRIPT.findall(html) for part in _SOURCES.get(name, (name,))]
+    names = [
+        part for name in _SCRIPT.findall(html) for part in _SOURCES.get(name, (name,))
+    ]
     scripts = [read(name) for name in names]
     allowed = " ".join(_digest(script) for script in scripts)
     policy = (
@@ -251,4 +266,6 @@ def _assembled(data: Form) -> str:
 
 
 def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return (
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    )

@@ -53,7 +53,9 @@ class Supervisor:
                 # Block signals until the worker is registered, so that it receives them.
                 signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
                 words = [sys.executable, "-c", _WORKER, str(self._listener)]
-                started = os.posix_spawn(sys.executable, words, os.environ, setsigmask=())
+                started = os.posix_spawn(
+                    sys.executable, words, os.environ, setsigmask=()
+                )
                 self._workers.add(started)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
             if not self._workers:
@@ -62,7 +64,10 @@ class Supervisor:
             self._workers.discard(process)
             if not self._stopping:
                 code, now = os.waitstatus_to_exitcode(status), time.strftime("%F %T")
-                print(f"{now} ERROR worker {process} ended with code {code}", file=sys.stderr)
+                print(
+                    f"{now} ERROR worker {process} ended with code {code}",
+                    file=sys.stderr,
+                )
                 time.sleep(_BREATH)
         from shutil import rmtree  # late, because it would dominate the memory
 

@@ -44,7 +44,9 @@ class Trial:
         """
         if not sys.executable or self._is_over:
             return False
-        environment = {name: value for name, value in os.environ.items() if name != SHARED}
+        environment = {
+            name: value for name, value in os.environ.items() if name != SHARED
+        }
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(path)],

@@ -101,32 +101,51 @@ def evaluate(
             if not fitted.implicit:
                 begin("predicting")
                 limits = (fitted.training["rating_min"], fitted.training["rating_max"])
-                errors = rating_errors(pairs, users, items, fitted.fitted["global_mean"], limits)
+                errors = rating_errors(
+                    pairs, users, items, fitted.fitted["global_mean"], limits
+                )
                 for name, value in zip(("rmse", "mae"), errors, strict=True):
                     metrics[name] = Metric(value, None, count)
             begin("recommending")
-            relevant = pairs if relevant_from is None else pairs.where(pairs.value >= relevant_from)
+            relevant = (
+                pairs
+                if relevant_from is None
+                else pairs.where(pairs.value >= relevant_from)
+            )
             tested = relevant.select(sql.col("user").alias("index"))
             chosen = users.join(tested, "index", "left_semi")
             top = top_items(
-                spark, fitted, n, users=chosen, by_user=True, broadcast_limit=broadcast_limit
+                spark,
+                fitted,
+                n,
+                users=chosen,
+                by_user=True,
+                broadcast_limit=broadcast_limit,
             )
-            found = top.select("user_index", "item_index", "rank").toDF("user", "item", "rank")
+            found = top.select("user_index", "item_index", "rank").toDF(
+                "user", "item", "rank"
+            )
             metrics |= _ranking_metrics(found, relevant, n)
         finally:
             pairs.unpersist()
     counts = {"test_ratings": count, "users_evaluated": metrics[f"ndcg@{n}"].count}
-    return SparkEvaluation(metrics, counts | {"unknown_ratings": unknown}, table.remarks)
+    return SparkEvaluation(
+        metrics, counts | {"unknown_ratings": unknown}, table.remarks
+    )
 
 
-def _known_pairs(test: DataFrame, users: DataFrame, items: DataFrame) -> tuple[DataFrame, int]:
+def _known_pairs(
+    test: DataFrame, users: DataFrame, items: DataFrame
+) -> tuple[DataFrame, int]:
     """Return test ratings by index, duplicates as their mean, and the number of unknown ones."""
     from pyspark.sql import functions as sql
 
     coded = test
     for ids, side in ((users, "user"), (items, "item")):
         known = ids.select(sql.col("id").cast("string").alias(side), "index")
-        coded = coded.withColumn(side, sql.col(side).cast("string")).join(known, side, "left")
+        coded = coded.withColumn(side, sql.col(side).cast("string")).join(
+            known, side, "left"
+        )
         coded = coded.drop(side).withColumnRenamed("index", side)
     known = coded.dropna(subset=["user", "item"])
     merged = known.groupBy("user", "item").agg(sql.avg("value").alias("value"))
@@ -140,7 +159,9 @@ def _checked_count(pairs: DataFrame, users: DataFrame) -> int:
     count: int = pairs.count()
     if not count:
         raise DataError("No test rating has both a user and an item of the model.")
-    seen = users.select(sql.col("index").alias("user"), sql.explode("others").alias("item"))
+    seen = users.select(
+        sql.col("index").alias("user"), sql.explode("others").alias("item")
+    )
     common = pairs.join(seen, ["user", "item"], "left_semi").count()
     if common:
         reason = "are also training ratings of the model; test on ratings that it was not fitted to"
@@ -161,8 +182,12 @@ def rating_errors(
     known = pairs
     for vectors, side in ((users, "user"), (items, "item")):
         renamed = vectors.select("index", "bias", "factors")
-        known = known.join(renamed.toDF(side, f"{side}_bias", f"{side}_factors"), side, "left")
-    products = sql.zip_with("user_factors", "item_factors", lambda a, b: a.cast("double") * b)
+        known = known.join(
+            renamed.toDF(side, f"{side}_bias", f"{side}_factors"), side, "left"
+        )
+    products = sql.zip_with(
+        "user_factors", "item_factors", lambda a, b: a.cast("double") * b
+    )
     dot = sql.aggregate(products, sql.lit(0.0), lambda total, each: total + each)
     predicted: Column = sql.lit(mean)
     for term in (sql.col("user_bias"), sql.col("item_bias"), dot):
@@ -175,7 +200,9 @@ def rating_errors(
     return math.sqrt(square), float(size)
 
 
-def _ranking_metrics(recommended: DataFrame, relevant: DataFrame, n: int) -> dict[str, Metric]:
+def _ranking_metrics(
+    recommended: DataFrame, relevant: DataFrame, n: int
+) -> dict[str, Metric]:
     """Return the means over users of precision, recall and NDCG at n."""
     from pyspark.sql import functions as sql
 
@@ -191,12 +218,15 @@ def _ranking_metrics(recommended: DataFrame, relevant: DataFrame, n: int) -> dic
     values = {
         "precision": sql.col("hits") / n,
         "recall": sql.col("hits") / sql.col("relevant"),
-        "ndcg": sql.col("gain") / sql.element_at(sql.array(*map(sql.lit, ideals)), place),
+        "ndcg": sql.col("gain")
+        / sql.element_at(sql.array(*map(sql.lit, ideals)), place),
     }
     moments = [f(each) for each in values.values() for f in (sql.avg, sql.stddev_samp)]
     count, *found = counted.agg(sql.count("*"), *moments).first()
     if not count:
-        raise DataError("No test rating is high enough to be relevant; lower relevant_from.")
+        raise DataError(
+            "No test rating is high enough to be relevant; lower relevant_from."
+        )
     metrics = {}
     for name, mean, spread in zip(values, found[::2], found[1::2], strict=True):
         half = _NORMAL_95 * (spread or 0.0) / math.sqrt(count)

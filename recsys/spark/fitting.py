@@ -33,7 +33,15 @@ from recsys.models.registry import make_model
 from recsys.saved_arrays import MANIFEST
 from recsys.spark.evaluation import rating_errors
 from recsys.spark.reading import Encoded, encode, read_ratings
-from recsys.spark.results import MODELS, VERSION, Place, SparkModel, is_result, staged, written
+from recsys.spark.results import (
+    MODELS,
+    VERSION,
+    Place,
+    SparkModel,
+    is_result,
+    staged,
+    written,
+)
 from recsys.spark.session import BROADCAST_LIMIT, Say, reported, spark_session
 
 if TYPE_CHECKING:
@@ -115,7 +123,9 @@ def fit(
     if test_fraction is not None and not 0 < share < 1:
         raise DataError(f"test_fraction must be between 0 and 1; got {test_fraction}.")
     if duplicates not in ("last", "first", "mean", "sum", "error"):
-        raise DataError(f"duplicates must be last, first, mean, sum or error; got {duplicates!r}.")
+        raise DataError(
+            f"duplicates must be last, first, mean, sum or error; got {duplicates!r}."
+        )
     with (
         spark_session(master, conf) as spark,
         reported(spark, say) as begin,
@@ -143,7 +153,10 @@ def fit(
             parameters=settings,
             fitted=fitted,
             training={
-                **{name: getattr(coded, f"n_{name}") for name in ("users", "items", "ratings")},
+                **{
+                    name: getattr(coded, f"n_{name}")
+                    for name in ("users", "items", "ratings")
+                },
                 "implicit": name != "als",
                 "seconds": round(time.perf_counter() - start, 3),
                 "sweeps": settings["iterations"],
@@ -166,7 +179,9 @@ def _chosen_model(
 ) -> tuple[str, dict[str, Any]]:
     name = model or ("ials" if implicit else "als")
     if name not in MODELS:
-        raise DataError(f"On Spark the models are {' and '.join(MODELS)}; got {name!r}.")
+        raise DataError(
+            f"On Spark the models are {' and '.join(MODELS)}; got {name!r}."
+        )
     if name == "als" and implicit:
         raise DataError(
             "The als model needs ratings with values, but these have no rating column; use ials."
@@ -233,7 +248,11 @@ def _fit_als(task: _Task) -> Fit:
         mean += _mean_residual(settings, items, coded.n_ratings)
 
     def error(users: DataFrame, items: DataFrame) -> float | None:
-        return None if coded.held is None else rating_errors(coded.held, users, items, mean)[0]
+        return (
+            None
+            if coded.held is None
+            else rating_errors(coded.held, users, items, mean)[0]
+        )
 
     def solver(*_: Any) -> Solver:
         return row_solver(settings, mean, coded.std)
@@ -249,15 +268,21 @@ def _start(coded: Encoded, settings: dict[str, Any]) -> DataFrame:
     from pyspark.sql import functions as sql
 
     def draw(place: Any) -> Any:
-        bits = sql.pmod(sql.xxhash64("index", place, sql.lit(settings["random_state"])), _STEPS)
+        bits = sql.pmod(
+            sql.xxhash64("index", place, sql.lit(settings["random_state"])), _STEPS
+        )
         return ((bits / _STEPS - 0.5) * _START_WIDTH).cast("float")
 
     places = sql.sequence(sql.lit(1), sql.lit(settings["factors"]))
     start = sql.transform(places, draw).alias("factors")
-    return coded.by_item.select("index", sql.lit(0.0).cast("float").alias("bias"), start)
+    return coded.by_item.select(
+        "index", sql.lit(0.0).cast("float").alias("bias"), start
+    )
 
 
-def _mean_residual(parameters: dict[str, Any], solved: DataFrame, n_ratings: int) -> float:
+def _mean_residual(
+    parameters: dict[str, Any], solved: DataFrame, n_ratings: int
+) -> float:
     """Return the mean residual, where a row's residuals sum to penalty * b (see `als_sweeps`)."""
     from pyspark.sql import functions as sql
 
@@ -277,7 +302,11 @@ def row_solver(parameters: Mapping[str, Any], mean: float, rating_std: float) ->
 
 
 def half_sweep(
-    rows: DataFrame, others: DataFrame | Vectors, solver: Solver, blocks: int, place: Place
+    rows: DataFrame,
+    others: DataFrame | Vectors,
+    solver: Solver,
+    blocks: int,
+    place: Place,
 ) -> DataFrame:
     """Solve for the vectors of all rows, write them to `place` and return them.
 
@@ -323,7 +352,9 @@ def _solved(
     if known is not None:
         indices = np.searchsorted(known, indices)
     values = arrow.lists(batch, "values")[1].astype(np.float32, copy=False)
-    factors, bias = solver(CsrArrays(indptr, indices.astype(np.int32, copy=False), values), *others)
+    factors, bias = solver(
+        CsrArrays(indptr, indices.astype(np.int32, copy=False), values), *others
+    )
     columns = {
         "index": arrow.column(batch, "index").astype(np.int32),
         "count": np.diff(indptr).astype(np.int32),
@@ -339,7 +370,10 @@ def dense_vectors(solved: DataFrame, n: int, k: int) -> Vectors:
     factors, bias = np.zeros((n, k), np.float32), np.zeros(n, np.float32)
     if whole.num_rows:
         rows = arrow.column(whole, "index")
-        factors[rows], bias[rows] = arrow.matrix(whole, "factors"), arrow.column(whole, "bias")
+        factors[rows], bias[rows] = (
+            arrow.matrix(whole, "factors"),
+            arrow.column(whole, "bias"),
+        )
     return factors, bias
 
 
@@ -349,7 +383,11 @@ def _fit_ials(task: _Task) -> Fit:
     k, unit = settings["factors"], coded.mean if coded.mean > 0 else 1.0
     task.begin("choosing penalties")
     penalties = _penalties(coded, IALS(**settings), unit)
-    options = {"unit": unit, "count_power": settings["count_power"], **penalties._asdict()}
+    options = {
+        "unit": unit,
+        "count_power": settings["count_power"],
+        **penalties._asdict(),
+    }
 
     def solver(others: DataFrame, n: int) -> Solver:
         return partial(_solve_interactions, whole=(_gram(others, k), n), **options)
@@ -377,7 +415,9 @@ def _penalties(coded: Encoded, unfitted: IALS, unit: float) -> Penalties:
     chosen = coded.by_user.where(bits < sql.lit(int(share * _STEPS))).sort("index")
     sample = arrow.table_of(chosen.select("others", "values"))
     if not sample.num_rows:
-        sample = arrow.table_of(coded.by_user.sort("index").limit(1).select("others", "values"))
+        sample = arrow.table_of(
+            coded.by_user.sort("index").limit(1).select("others", "values")
+        )
     indptr, indices = arrow.lists(sample, "others")
     values = _weights(arrow.lists(sample, "values")[1], unit)
     shape = (len(indptr) - 1, coded.n_items)
@@ -404,7 +444,9 @@ def _gram(vectors: DataFrame, k: int) -> NDArray[np.float64]:
         flat = pa.array([gram.ravel().tolist()], pa.list_(pa.float64()))
         yield from pa.table({"gram": flat}).to_batches()
 
-    parts = arrow.map_in_arrow(vectors.select("factors"), partial_gram, "gram array<double>")
+    parts = arrow.map_in_arrow(
+        vectors.select("factors"), partial_gram, "gram array<double>"
+    )
     gram = np.zeros(k * k)
     for row in parts.collect():
         gram += row.gram
@@ -439,9 +481,14 @@ def _write_tables(
         ("users", coded.users, users.join(coded.by_user, "index")),
         ("items", coded.items, items),
     ):
-        chosen = [sql.coalesce(each, default[each]).alias(each) for each in vectors.columns[1:]]
+        chosen = [
+            sql.coalesce(each, default[each]).alias(each)
+            for each in vectors.columns[1:]
+        ]
         table = ids.join(vectors, "index", "left").select("index", "id", *chosen)
-        ordered = table.repartitionByRange(coded.blocks, "index").sortWithinPartitions("index")
+        ordered = table.repartitionByRange(coded.blocks, "index").sortWithinPartitions(
+            "index"
+        )
         place = folder.child(side)
         ordered.write.parquet(place.uri)
         files |= {f"{side}/{file}": size for file, size in place.sizes().items()}

@@ -18,7 +18,9 @@ from recsys.spark.times import timed
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_TEXT = re.compile(r"\.(csv|tsv|txt)(\.(gz|bz2|zst|lz4|snappy|deflate))?$", re.IGNORECASE)
+_TEXT = re.compile(
+    r"\.(csv|tsv|txt)(\.(gz|bz2|zst|lz4|snappy|deflate))?$", re.IGNORECASE
+)
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 _EXACT = {"float": 2**24, "double": 2**53}  # numbers up to which floats are exact
 
@@ -41,7 +43,9 @@ class RatingsTable(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
-def read_ratings(spark: SparkSession, path: str | DataFrame, request: Request) -> RatingsTable:
+def read_ratings(
+    spark: SparkSession, path: str | DataFrame, request: Request
+) -> RatingsTable:
     """Read ratings from files or a Spark table, and check them in one pass.
 
     The suffix of the file, or of one in the folder, determines the format: CSV or TSV with a
@@ -60,11 +64,15 @@ def read_ratings(spark: SparkSession, path: str | DataFrame, request: Request) -
     if place.child("ratings.csv").exists():  # a MovieLens folder
         place = place.child("ratings.csv")
     names = [place.name, *(place.sizes() if place.is_folder() else ())]
-    kind = next((found[1].lower() for name in names if (found := _TEXT.search(name))), None)
+    kind = next(
+        (found[1].lower() for name in names if (found := _TEXT.search(name))), None
+    )
     if kind is None:
         return checked_ratings(spark.read.parquet(place.uri), request, path)
     encoding = request.encoding or "UTF-8"
-    reader = spark.read.options(header=True, inferSchema=True, mode="FAILFAST", encoding=encoding)
+    reader = spark.read.options(
+        header=True, inferSchema=True, mode="FAILFAST", encoding=encoding
+    )
     frame = reader.csv(place.uri, sep=request.sep or ("\t" if kind == "tsv" else ","))
     return checked_ratings(frame, request, path)
 
@@ -80,7 +88,9 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
     from pyspark.sql import functions as sql
 
     if request.weight is not None:
-        raise DataError(f"{path}: Spark uses no weights (--weight-col); fit on one machine.")
+        raise DataError(
+            f"{path}: Spark uses no weights (--weight-col); fit on one machine."
+        )
     roles = choose_columns(frame.columns, request, path)
     names = {role: frame.columns[place] for role, place in roles.items()}
     kinds = {role: frame.dtypes[place][1] for role, place in roles.items()}
@@ -104,32 +114,49 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
     if "timestamp" in roles:
         chosen["time"] = given["timestamp"]
     order = [role for role in ("user", "item", "value", "time") if role in chosen]
-    table, value = named.select(*(chosen[role].alias(role) for role in order)), sql.col("value")
+    table, value = (
+        named.select(*(chosen[role].alias(role) for role in order)),
+        sql.col("value"),
+    )
     wrong = {role: sql.col(role).isNull() for role in ("user", "item")}
-    wrong["rating"] = value.isNull() | sql.isnan(value) | (sql.abs(value) == float("inf"))
+    wrong["rating"] = (
+        value.isNull() | sql.isnan(value) | (sql.abs(value) == float("inf"))
+    )
     scale = request.rules.scale
     if scale is not None and "rating" in roles:
         wrong["rating"] |= (value < scale[0]) | (value > scale[1])
-    rows, *counts = table.agg(sql.count("*"), *map(sql.count_if, wrong.values())).first()
+    rows, *counts = table.agg(
+        sql.count("*"), *map(sql.count_if, wrong.values())
+    ).first()
     if not rows:
         raise DataError("There are no ratings: the data have no rows.")
     for role, count in zip(wrong, counts, strict=True):
         if count:
             needed = "an integer or text as id"
             if role == "rating":
-                needed = "a finite number" if scale is None else f"a grade of the scale {scale}"
-            reason = f"must have {needed} in each row; {count:,} of {rows:,} rows do not."
+                needed = (
+                    "a finite number"
+                    if scale is None
+                    else f"a grade of the scale {scale}"
+                )
+            reason = (
+                f"must have {needed} in each row; {count:,} of {rows:,} rows do not."
+            )
             raise DataError(f"The column {names[role]!r} {reason}")
     remarks: tuple[str, ...] = ()
     if "timestamp" in roles:
         is_guessed = request.timestamp is None
-        table, remarks = timed(table, names["timestamp"], request.rules, guessed=is_guessed)
+        table, remarks = timed(
+            table, names["timestamp"], request.rules, guessed=is_guessed
+        )
     if "rating" not in roles:
         return RatingsTable(table, True, remarks)
     feedback = judged(table, rows, names["rating"])
     if request.rules.scale is None and feedback.kind == "counts":
         table = table.where(value > 0).withColumn("value", sql.lit(1.0).cast("float"))
-        return RatingsTable(table, True, (*remarks, f"{feedback.reason} ({names['rating']})"))
+        return RatingsTable(
+            table, True, (*remarks, f"{feedback.reason} ({names['rating']})")
+        )
     return RatingsTable(table, False, remarks)
 
 
@@ -138,7 +165,9 @@ def judged(table: DataFrame, n_rows: int, name: str) -> Feedback:
     sample = table.select("value")
     if n_rows > _JUDGED:
         sample = sample.sample(fraction=_JUDGED / n_rows, seed=0)
-    found = sorted((row[0], row[1]) for row in sample.groupBy("value").count().collect())
+    found = sorted(
+        (row[0], row[1]) for row in sample.groupBy("value").count().collect()
+    )
     levels = np.array([level for level, _ in found], np.float64)
     counts = np.array([count for _, count in found], np.int64)
     return judge(levels, counts, name)
@@ -168,7 +197,12 @@ class Encoded:
 
 
 def encode(
-    table: DataFrame, scratch: Place, *, duplicates: str, test_fraction: float, random_state: int
+    table: DataFrame,
+    scratch: Place,
+    *,
+    duplicates: str,
+    test_fraction: float,
+    random_state: int,
 ) -> Encoded:
     """Index users and items, merge duplicates, and hold out ratings.
 
@@ -182,18 +216,27 @@ def encode(
     """
     from pyspark.sql import functions as sql
 
-    users, n_users = _number(table.select(sql.col("user").alias("id")), scratch.child("user"))
-    items, n_items = _number(table.select(sql.col("item").alias("id")), scratch.child("item"))
+    users, n_users = _number(
+        table.select(sql.col("user").alias("id")), scratch.child("user")
+    )
+    items, n_items = _number(
+        table.select(sql.col("item").alias("id")), scratch.child("item")
+    )
     for role, ids in (("user", users), ("item", items)):
         table = table.join(ids.toDF(role, "index"), role).drop(role)
         table = table.withColumnRenamed("index", role)
     draw = sql.pmod(sql.xxhash64("user", "item", sql.lit(random_state)), _STEPS)
-    merged = _merged(table, duplicates).withColumn("held", draw < round(test_fraction * _STEPS))
+    merged = _merged(table, duplicates).withColumn(
+        "held", draw < round(test_fraction * _STEPS)
+    )
     pairs = written(merged, scratch.child("pairs"))
     value = sql.col("value").cast("double")
     moments = (sql.avg(value), sql.stddev_pop(value), sql.min(value), sql.max(value))
     counts = (sql.count("*"), sql.count_if("undecided"))
-    found = {row[0]: row[1:] for row in pairs.groupBy("held").agg(*counts, *moments).collect()}
+    found = {
+        row[0]: row[1:]
+        for row in pairs.groupBy("held").agg(*counts, *moments).collect()
+    }
     if undecided := sum(row[1] for row in found.values()):
         raise DataError(
             f"{undecided:,} pairs of user and item are repeated, and rows on a cluster have no "
@@ -201,7 +244,9 @@ def encode(
             "is a column of timestamps."
         )
     if False not in found:
-        raise DataError("No ratings remain to fit to: all are held out; lower test_fraction.")
+        raise DataError(
+            "No ratings remain to fit to: all are held out; lower test_fraction."
+        )
     count, _, mean, std, low, high = found[False]
     cores = pairs.sparkSession.sparkContext.defaultParallelism
     blocks = max(cores, -(-count // _RATINGS_PER_BLOCK))
@@ -213,7 +258,9 @@ def encode(
         n_items=n_items,
         by_user=_grouped(kept, "user", "item", blocks, scratch.child("by-user")),
         by_item=_grouped(kept, "item", "user", blocks, scratch.child("by-item")),
-        held=pairs.where("held").select("user", "item", "value") if True in found else None,
+        held=pairs.where("held").select("user", "item", "value")
+        if True in found
+        else None,
         n_ratings=count,
         mean=mean,
         std=std or 1.0,
@@ -228,14 +275,18 @@ def _merged(coded: DataFrame, duplicates: str) -> DataFrame:
 
     value, undecided = sql.col("value"), sql.lit(False)
     merged: Any = sql.max(value)
-    if "time" in coded.columns:  # an event that is repeated, as in overlapping files, counts once
+    if (
+        "time" in coded.columns
+    ):  # an event that is repeated, as in overlapping files, counts once
         coded = coded.dropDuplicates(["user", "item", "time", "value"])
     if duplicates in ("mean", "sum"):
         merged = (sql.avg if duplicates == "mean" else sql.sum)(value.cast("double"))
     elif duplicates == "error":
         undecided = sql.count(value) > 1
     elif "time" in coded.columns:
-        merged = (sql.max if duplicates == "last" else sql.min)(sql.struct("time", value))["value"]
+        merged = (sql.max if duplicates == "last" else sql.min)(
+            sql.struct("time", value)
+        )["value"]
     else:
         undecided = sql.max(value) > sql.min(value)
     merged = merged.cast("float").alias("value")
@@ -249,18 +300,24 @@ def _number(ids: DataFrame, place: Place) -> tuple[DataFrame, int]:
     row = sql.monotonically_increasing_id()
     part = sql.shiftright(row, 33).cast("int").alias("part")
     placed = ids.distinct().sort("id")
-    rows = written(placed.select("id", part, row.bitwiseAND(_ROW_BITS).alias("row")), place)
+    rows = written(
+        placed.select("id", part, row.bitwiseAND(_ROW_BITS).alias("row")), place
+    )
     counts = sorted(rows.groupBy("part").count().collect())
     *starts, total = accumulate((count for _, count in counts), initial=0)
     if total > MOST_IDS:
-        raise DataError(f"There may be at most {MOST_IDS:,} users or items; got {total:,}.")
+        raise DataError(
+            f"There may be at most {MOST_IDS:,} users or items; got {total:,}."
+        )
     first = [(part, start) for (part, _), start in zip(counts, starts, strict=True)]
     offsets = ids.sparkSession.createDataFrame(first, "part int, start bigint")
     index = (sql.col("start") + sql.col("row")).cast("int").alias("index")
     return rows.join(sql.broadcast(offsets), "part").select("id", index), total
 
 
-def _grouped(pairs: DataFrame, by: str, other: str, parts: int, place: Place) -> DataFrame:
+def _grouped(
+    pairs: DataFrame, by: str, other: str, parts: int, place: Place
+) -> DataFrame:
     """Write one row per user (or item): index, others (ascending) and values; return the table."""
     from pyspark.sql import functions as sql
 

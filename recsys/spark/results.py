@@ -51,7 +51,9 @@ _BYTES_PER_RATING = 8  # index and value
 _BYTES_PER_ID = 100  # an id as a string, with room to sort it
 
 
-class SparkModel(Struct, frozen=True, omit_defaults=True, tag_field="format", tag=SPARK_FORMAT):
+class SparkModel(
+    Struct, frozen=True, omit_defaults=True, tag_field="format", tag=SPARK_FORMAT
+):
     """A model fitted on Spark, as its model.json describes it.
 
     `training` is the summary of the fit. `fitted` has the scalars of the model (global_mean,
@@ -120,7 +122,9 @@ def _parsed(text: str, path: str) -> SparkModel:
         )
     for name in found.files:
         if name.startswith("/") or ".." in name.split("/"):
-            raise ModelFileError(f"The model {path} is damaged: the file {name!r} is outside it.")
+            raise ModelFileError(
+                f"The model {path} is damaged: the file {name!r} is outside it."
+            )
     return msgspec.structs.replace(found, path=str(path).rstrip("/"))
 
 
@@ -143,7 +147,11 @@ def read_result(path: str | Path) -> SparkModel:
         file = directory / name
         found = file.stat().st_size if file.is_file() else None
         if found != size:
-            problem = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
+            problem = (
+                "is missing"
+                if found is None
+                else f"has {found:,} bytes instead of {size:,}"
+            )
             raise ModelFileError(f"The model {path} is damaged: {name} {problem}.")
     return result
 
@@ -175,7 +183,9 @@ def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
     try:
         if result.model not in MODELS:
             raise DataError(f"the Spark engine has no model {result.model!r}")
-        users, items, ratings = (int(result.training[n]) for n in ("users", "items", "ratings"))
+        users, items, ratings = (
+            int(result.training[n]) for n in ("users", "items", "ratings")
+        )
         bytes_of_row = 4 * (int(result.parameters["factors"]) + 1) + _BYTES_PER_ID
         needed = 2 * ((users + items) * bytes_of_row + _BYTES_PER_RATING * ratings)
         available = backends.physical_memory()
@@ -195,14 +205,24 @@ def load_result(path: str | Path) -> tuple[Model, Ratings, dict[str, Any]]:
 def _opened(result: SparkModel) -> tuple[Model, Ratings]:
     """Read the tables of a result into a model and its training ratings."""
     tables: dict[str, pl.DataFrame] = {}
-    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in result.fitted.items()}
+    arrays: dict[str, Any] = {
+        name: np.asarray(value) for name, value in result.fitted.items()
+    }
     for side in ("user", "item"):
-        files = [Path(result.path) / name for name in result.files if name.startswith(f"{side}s/")]
-        table = pl.concat([pl.read_parquet(file, glob=False) for file in files]).sort("index")
+        files = [
+            Path(result.path) / name
+            for name in result.files
+            if name.startswith(f"{side}s/")
+        ]
+        table = pl.concat([pl.read_parquet(file, glob=False) for file in files]).sort(
+            "index"
+        )
         if not np.array_equal(table["index"].to_numpy(), np.arange(len(table))):
             raise DataError(f"the {side}s are not numbered 0 to {len(table) - 1}")
         factors = _flat(table["factors"], np.float32)
-        arrays[f"{side}_factors"] = factors.reshape(len(table), int(result.parameters["factors"]))
+        arrays[f"{side}_factors"] = factors.reshape(
+            len(table), int(result.parameters["factors"])
+        )
         arrays[f"{side}_bias"] = table["bias"].cast(pl.Float32).to_numpy()
         tables[side] = table
     if result.model == "als":
@@ -214,7 +234,9 @@ def _opened(result: SparkModel) -> tuple[Model, Ratings]:
     ratings = Ratings(
         users=Ids(users["id"], "user"),
         items=Ids(tables["item"]["id"], "item"),
-        indptr=np.append(0, users["others"].list.len().cum_sum().to_numpy()).astype(np.int64),
+        indptr=np.append(0, users["others"].list.len().cum_sum().to_numpy()).astype(
+            np.int64
+        ),
         indices=_flat(users["others"], np.int32),
         data=_flat(users["values"], np.float32),
         implicit=result.implicit,
@@ -227,7 +249,11 @@ def _flat(lists: pl.Series, dtype: type[np.generic]) -> NDArray[Any]:
     return lists.explode().drop_nulls().to_numpy().astype(dtype, copy=False)
 
 
-_WITH_FOLDERS = ("file", "hdfs", "viewfs")  # object stores have no folders that must exist
+_WITH_FOLDERS = (
+    "file",
+    "hdfs",
+    "viewfs",
+)  # object stores have no folders that must exist
 
 
 class Place:
@@ -261,13 +287,19 @@ class Place:
 
     def is_folder(self) -> bool:
         """Return whether there is a folder."""
-        return self.exists() and bool(self._files.getFileStatus(self._path).isDirectory())
+        return self.exists() and bool(
+            self._files.getFileStatus(self._path).isDirectory()
+        )
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes in bytes of all entries that Spark would read, sorted by name."""
         listed = self._files.listStatus(self._path)
-        found = sorted((str(each.getPath().getName()), int(each.getLen())) for each in listed)
-        return {name: size for name, size in found if not name.startswith((".", "_SUCCESS"))}
+        found = sorted(
+            (str(each.getPath().getName()), int(each.getLen())) for each in listed
+        )
+        return {
+            name: size for name, size in found if not name.startswith((".", "_SUCCESS"))
+        }
 
     def read_text(self) -> str:
         """Return the contents of a text file."""
@@ -302,7 +334,11 @@ def written(frame: DataFrame, place: Place) -> DataFrame:
 
 @contextmanager
 def staged(
-    spark: SparkSession, out: str, replaceable: Callable[[Place], bool], *, overwrite: bool
+    spark: SparkSession,
+    out: str,
+    replaceable: Callable[[Place], bool],
+    *,
+    overwrite: bool,
 ) -> Iterator[Place]:
     """Yield a new hidden folder; rename it to `out` at the end, or delete it after an exception.
 
@@ -316,7 +352,9 @@ def staged(
     if not target.exists():
         scheme = target.uri.partition(":")[0]
         if scheme in _WITH_FOLDERS and not target.parent.exists():
-            raise ModelFileError(f"Cannot write {out}: its parent folder does not exist.")
+            raise ModelFileError(
+                f"Cannot write {out}: its parent folder does not exist."
+            )
     elif not replaceable(target):
         raise ModelFileError(
             f"{out} exists and was not written by the Spark engine, so it is not replaced; "
@@ -327,12 +365,16 @@ def staged(
             f"{out} is already a result of the Spark engine; choose another path or overwrite it."
         )
     mark = os.urandom(4).hex()
-    folder, old = (target.parent.child(f".{target.name}.{mark}.{end}") for end in ("tmp", "old"))
+    folder, old = (
+        target.parent.child(f".{target.name}.{mark}.{end}") for end in ("tmp", "old")
+    )
     try:
         yield folder
         put_in_place(folder, target, old)
     except BaseException:
-        with suppress(Exception):  # Spark may be gone; the first failure is the one to report
+        with suppress(
+            Exception
+        ):  # Spark may be gone; the first failure is the one to report
             folder.delete()
         raise
 

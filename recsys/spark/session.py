@@ -86,7 +86,9 @@ def spark_session(
         import pyspark  # noqa: F401
         from pyspark.sql import SparkSession
     except ImportError:
-        raise EngineError(f"The Spark engine {missing_extra('PySpark', 'spark')}") from None
+        raise EngineError(
+            f"The Spark engine {missing_extra('PySpark', 'spark')}"
+        ) from None
     running = SparkSession.getActiveSession()
     if running is not None and master not in (None, running.sparkContext.master):
         raise EngineError(
@@ -160,7 +162,12 @@ def _start(master: str | None, conf: dict[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     submitted = SparkConf()
-    chosen = master or conf.get("spark.master") or submitted.get("spark.master") or "local[*]"
+    chosen = (
+        master
+        or conf.get("spark.master")
+        or submitted.get("spark.master")
+        or "local[*]"
+    )
     if not _MASTER.fullmatch(chosen):
         raise EngineError(
             "The master must be local, local[N], local[*], spark://HOST:PORT, yarn or k8s://URL; "
@@ -168,7 +175,11 @@ def _start(master: str | None, conf: dict[str, str]) -> SparkSession:
         )
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java", path=f"{home}/bin" if home else None) is None:
-        where = f"JAVA_HOME, {home}, has no bin/java" if home else "there is no java on the PATH"
+        where = (
+            f"JAVA_HOME, {home}, has no bin/java"
+            if home
+            else "there is no java on the PATH"
+        )
         raise EngineError(
             f"Spark needs Java 17 or newer, but {where}; install it (on Debian: apt install "
             "openjdk-17-jre-headless)."
@@ -179,7 +190,9 @@ def _start(master: str | None, conf: dict[str, str]) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         conf = _LOCAL_CONF | conf
     builder = SparkSession.builder.master(chosen)
-    conf = {name: value for name, value in _CONF.items() if not submitted.contains(name)} | conf
+    conf = {
+        name: value for name, value in _CONF.items() if not submitted.contains(name)
+    } | conf
     for name, value in conf.items():
         builder = builder.config(name, value)
     with quiet_pandas():
@@ -209,5 +222,7 @@ def _sentence(text: str) -> str:
         if found:
             reason = found[1] if found.groups() else reason
             return sentence.format(shortened(reason.strip(), _LONGEST))
-    causes = re.findall(r"(?:Caused by: |^:? ?)([\w.]+(?:Error|Exception): .+)", text, re.MULTILINE)
+    causes = re.findall(
+        r"(?:Caused by: |^:? ?)([\w.]+(?:Error|Exception): .+)", text, re.MULTILINE
+    )
     return f"Spark failed: {shortened(causes[-1] if causes else reason, _LONGEST)}"

@@ -49,7 +49,16 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"
 _NUMBER = r"^\s*[-+]?\d+(\.\d+)?\s*$"
 _ENDLESS = r"(?i)^\s*[-+]?inf(inity)?\s*$|^\s*0000-00-00"
 _EARLY_ENDLESS = r"(?i)^\s*-inf|^\s*0000-00-00"
-_JAVA = {"Y": "yyyy", "m": "M", "d": "d", "H": "H", "I": "h", "M": "m", "S": "s", "p": "a"}
+_JAVA = {
+    "Y": "yyyy",
+    "m": "M",
+    "d": "d",
+    "H": "H",
+    "I": "h",
+    "M": "m",
+    "S": "s",
+    "p": "a",
+}
 _DIGITS = {
     "%Y%m%d": "yyyyMMdd",
     "%Y%m%d%H%M": "yyyyMMddHHmm",
@@ -158,7 +167,9 @@ def _parsed(texts: Column, formats: list[str]) -> Column:
     far = sql.when(stripped.rlike(_EARLY_ENDLESS), -float(FOREVER)).when(
         stripped.rlike(_ENDLESS), float(FOREVER)
     )
-    times = (moment.cast("double") for moment in (stripped.try_cast("timestamp"), *moments))
+    times = (
+        moment.cast("double") for moment in (stripped.try_cast("timestamp"), *moments)
+    )
     return sql.coalesce(*times, far)
 
 
@@ -190,7 +201,8 @@ def _formats(table: DataFrame) -> list[str]:
     for mark in "./-":
         pattern = rf"^\s*(\d\d?)\{mark}(\d\d?)\{mark}\d{{4}}"
         first, last = (
-            sql.regexp_extract("time", pattern, group).try_cast("int") > _MONTHS for group in (1, 2)
+            sql.regexp_extract("time", pattern, group).try_cast("int") > _MONTHS
+            for group in (1, 2)
         )
         counts += [sql.count_if(first & ~last), sql.count_if(last & ~first)]
     found = _first(table, *counts)
@@ -199,7 +211,9 @@ def _formats(table: DataFrame) -> list[str]:
         n_day_first, n_month_first = found[2 * position : 2 * position + 2]
         few = _FEW_DATES * (n_day_first + n_month_first)
         orders = (("d", "M", n_month_first), ("M", "d", n_day_first))
-        possible = [(one, other) for one, other, n_against in orders if n_against <= few]
+        possible = [
+            (one, other) for one, other, n_against in orders if n_against <= few
+        ]
         if len(possible) == 1:
             days = f"{possible[0][0]}{mark}{possible[0][1]}{mark}yyyy"
             formats += [f"{days}{clock}" for clock in _CLOCKS]
@@ -213,7 +227,9 @@ def _in_unit(numbers: Column, unit: Unit) -> Column:
     if unit.form:
         digits = numbers.try_cast("bigint").cast("string")
         form = _DIGITS[unit.form.removesuffix("%3f")]
-        moments = sql.try_to_timestamp(sql.substring(digits, 1, len(form)), sql.lit(form))
+        moments = sql.try_to_timestamp(
+            sql.substring(digits, 1, len(form)), sql.lit(form)
+        )
         seconds = moments.cast("double")
         if unit.form.endswith("%3f"):
             seconds += sql.substring(digits, len(form) + 1, 3).cast("double") / 1000

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 _LEAST_BLOCK = 1000  # minimum number of items in a block
 _NAMED = 3  # maximum number of unknown ids in a message
-_LOWEST = np.int64(-(2**63))  # exclusive or with it converts the order of unsigned integers
+_LOWEST = np.int64(
+    -(2**63)
+)  # exclusive or with it converts the order of unsigned integers
 _WRITTEN = ["user", "item", "rank", "score"]
 
 
@@ -84,7 +86,10 @@ def recommend(
         staged(spark, out, replaceable, overwrite=overwrite) as folder,
     ):
         fitted = SparkModel.open(spark, model)
-        options: dict[str, Any] = {"exclude_seen": exclude_seen, "broadcast_limit": broadcast_limit}
+        options: dict[str, Any] = {
+            "exclude_seen": exclude_seen,
+            "broadcast_limit": broadcast_limit,
+        }
         found = top_items(spark, fitted, n, items=items, block=block, **options)
         begin(f"recommending to {fitted.training['users']:,} users")
         found.select(*_WRITTEN).write.parquet(folder.uri)
@@ -118,9 +123,14 @@ def top_items(
 
     if n < 1:
         raise DataError(f"n must be at least 1; got {n}.")
-    candidates = model.table(spark, "items").select("index", "id", "count", "bias", "factors")
+    candidates = model.table(spark, "items").select(
+        "index", "id", "count", "bias", "factors"
+    )
     most = candidates.agg(sql.max("count")).first()[0]
-    weight, std = model.parameters.get("popularity", 0.0), model.fitted.get("rating_std", 1.0)
+    weight, std = (
+        model.parameters.get("popularity", 0.0),
+        model.fitted.get("rating_std", 1.0),
+    )
     candidates = candidates.withColumn("allowed", sql.lit(True))
     for listed, wanted in ((items, True), (block, False)):
         if listed is not None:
@@ -149,7 +159,9 @@ def top_items(
 
         seen = sql.array().cast("array<int>")
         if exclude_seen:
-            seen = sql.filter("others", lambda each: each.between(first, first + size - 1))
+            seen = sql.filter(
+                "others", lambda each: each.between(first, first + size - 1)
+            )
         rows = queries.select("index", "id", "bias", "factors", seen.alias("others"))
         return arrow.map_in_arrow(rows, rank, schema)
 
@@ -179,7 +191,9 @@ def _marked(candidates: DataFrame, listed: IdsLike, *, wanted: bool) -> DataFram
     return marked.withColumn("allowed", sql.col("allowed") & fits).drop("name")
 
 
-def _ranked(users: Any, candidates: pa.Table, mean: float, n: int, *, by_user: bool) -> pa.Table:
+def _ranked(
+    users: Any, candidates: pa.Table, mean: float, n: int, *, by_user: bool
+) -> pa.Table:
     """Rank consecutive items for a batch of users."""
     import pyarrow as pa
 

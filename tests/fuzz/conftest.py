@@ -18,7 +18,10 @@ def budget() -> Callable[[int], settings]:
         wanted = int(os.environ.get("RECSYS_FUZZ_EXAMPLES", ordinary))
         checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
         return settings(
-            max_examples=wanted, deadline=10_000, suppress_health_check=checks, database=None
+            max_examples=wanted,
+            deadline=10_000,
+            suppress_health_check=checks,
+            database=None,
         )
 
     return of

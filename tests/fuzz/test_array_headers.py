@@ -20,7 +20,18 @@ from recsys.errors import ModelFileError
 from recsys.lsi import LSI
 
 TYPES = (
-    *("'<f4'", "'>f4'", "'<f8'", "'<i4'", "'|S0'", "'|V0'", "'<U0'", "'|O'", "'|b4'", "'<f1'"),
+    *(
+        "'<f4'",
+        "'>f4'",
+        "'<f8'",
+        "'<i4'",
+        "'|S0'",
+        "'|V0'",
+        "'<U0'",
+        "'|O'",
+        "'|b4'",
+        "'<f1'",
+    ),
     *("[('a', '<f4')]", "('<f4', (0,))"),
 )
 N_ITEMS = 6
@@ -39,7 +50,13 @@ def array_file(dtype, shape, order, version, size):
     length = 2 if version[0] < 2 else 4
     text = header.encode().ljust(127 - 8 - length) + b"\n"
     data = np.arange(N_ITEMS, dtype="<f4").tobytes().ljust(size, b"\x3f")[:size]
-    return b"\x93NUMPY" + bytes(version) + len(text).to_bytes(length, "little") + text + data
+    return (
+        b"\x93NUMPY"
+        + bytes(version)
+        + len(text).to_bytes(length, "little")
+        + text
+        + data
+    )
 
 
 def entered(document, name, content, **fields):
@@ -53,14 +70,22 @@ def entered(document, name, content, **fields):
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     parent = tmp_path_factory.mktemp("models")
-    pairs = {"user": [0, 1, 2, 3, 0, 1], "item": range(N_ITEMS), "rating": [1.0, 2, 3, 4, 5, 4]}
-    Recommender("als", factors=2).fit(Ratings.from_frame(pl.DataFrame(pairs))).save(parent / "als")
+    pairs = {
+        "user": [0, 1, 2, 3, 0, 1],
+        "item": range(N_ITEMS),
+        "rating": [1.0, 2, 3, 4, 5, 4],
+    }
+    Recommender("als", factors=2).fit(Ratings.from_frame(pl.DataFrame(pairs))).save(
+        parent / "als"
+    )
     LSI(2).fit(["salt and ice", "ice and water", "cats and mice"]).save(parent / "lsi")
     return parent
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_headers_are_compared_before_arrays_are_mapped(saved, tmp_path, form, fuzz_count):
+def test_headers_are_compared_before_arrays_are_mapped(
+    saved, tmp_path, form, fuzz_count
+):
     name = {"als": "arrays/item_bias.npy", "lsi": "arrays/singular_values.npy"}[form]
     load = {"als": Recommender.load, "lsi": LSI.load}[form]
     model = shutil.copytree(saved / form, tmp_path / form)
@@ -85,7 +110,13 @@ def test_headers_are_compared_before_arrays_are_mapped(saved, tmp_path, form, fu
 
 @pytest.mark.parametrize(
     ("dtype", "declared"),
-    [("'|S0'", "|S0"), ("'<f1'", "<f1"), ("'|b4'", "|b4"), ("'>f4'", ">f4"), ("'<f8'", "<f8")],
+    [
+        ("'|S0'", "|S0"),
+        ("'<f1'", "<f1"),
+        ("'|b4'", "|b4"),
+        ("'>f4'", ">f4"),
+        ("'<f8'", "<f8"),
+    ],
 )
 @pytest.mark.parametrize("shape", [[6], [0], [2**62, 4], [-1], [6, 0, 2**70]])
 def test_model_json_that_lies_like_the_header(saved, tmp_path, dtype, declared, shape):
@@ -94,7 +125,9 @@ def test_model_json_that_lies_like_the_header(saved, tmp_path, dtype, declared, 
     text = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
     content = array_file(dtype, text, "False", (1, 0), 24)
     (model / "arrays" / "item_bias.npy").write_bytes(content)
-    changed = entered(document, "arrays/item_bias.npy", content, dtype=declared, shape=shape)
+    changed = entered(
+        document, "arrays/item_bias.npy", content, dtype=declared, shape=shape
+    )
     (model / "model.json").write_text(changed)
     with pytest.raises(ModelFileError, match="is damaged"):
         Recommender.load(model)

@@ -28,7 +28,12 @@ ROWS = [
     for u in range(15)
     for n in range(8)
 ]
-TEXTS = ["Salt melts ice.", "Ice floats on water.", "Cats chase mice.", "Mice eat salt and cheese."]
+TEXTS = [
+    "Salt melts ice.",
+    "Ice floats on water.",
+    "Cats chase mice.",
+    "Mice eat salt and cheese.",
+]
 SPACE = 3 << 30  # bytes of address space that a command may add
 
 WORDS = [
@@ -160,7 +165,15 @@ HUGE = [
     "9" * 40,
 ]
 # With these, a large number is a wish for long work.
-REPEATED = {"trials", "iterations", "samples", "thinning", "burn_in", "timeout", "folds"}
+REPEATED = {
+    "trials",
+    "iterations",
+    "samples",
+    "thinning",
+    "burn_in",
+    "timeout",
+    "folds",
+}
 
 
 def _leaves() -> dict[str, click.Command]:
@@ -169,7 +182,9 @@ def _leaves() -> dict[str, click.Command]:
         for name in group.list_commands(context):
             command = group.get_command(context, name)
             if isinstance(command, click.Group):
-                nested = below(command, click.Context(command, parent=context, info_name=name))
+                nested = below(
+                    command, click.Context(command, parent=context, info_name=name)
+                )
                 found |= {f"{name} {verb}": each for verb, each in nested.items()}
             elif command is not None:
                 found[name] = command
@@ -249,17 +264,25 @@ def _values(param: click.Parameter, wild: int) -> st.SearchStrategy[str]:
 def command_lines(draw: st.DrawFn) -> list[str]:
     """Return the words after `recsys`: most fit, and few, if any, are strange."""
     name = draw(st.sampled_from(sorted(LEAVES)))
-    strange = st.sampled_from(draw(st.sampled_from([[0], [0] * 7 + [1], [0, 0, 1], [0, 1, 2]])))
+    strange = st.sampled_from(
+        draw(st.sampled_from([[0], [0] * 7 + [1], [0, 0, 1], [0, 1, 2]]))
+    )
     pieces = []
     for param in LEAVES[name].params:
         if isinstance(param, click.Argument) and (draw(strange) < 2):
             pieces.append([draw(_values(param, draw(strange)))])
         elif param.required and draw(strange) < 2:
             pieces.append([param.opts[0], draw(_values(param, draw(strange)))])
-    options = [p for p in LEAVES[name].params if isinstance(p, click.Option) and p.name != "debug"]
+    options = [
+        p
+        for p in LEAVES[name].params
+        if isinstance(p, click.Option) and p.name != "debug"
+    ]
     for option in draw(st.lists(st.sampled_from(options), max_size=5)):
         word = draw(st.sampled_from([*option.opts, *option.secondary_opts]))
-        pieces.append([word] if option.is_flag else [word, draw(_values(option, draw(strange)))])
+        pieces.append(
+            [word] if option.is_flag else [word, draw(_values(option, draw(strange)))]
+        )
     if draw(strange) == 2:
         pieces.insert(draw(st.integers(0, len(pieces))), [draw(st.sampled_from(WORDS))])
     return [*name.split(), *(word for piece in pieces for word in piece)]
@@ -270,7 +293,9 @@ def playground(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with files of every kind."""
     place = tmp_path_factory.mktemp("playground") / "whole"
     place.mkdir()
-    frame = pl.DataFrame(ROWS, schema=["user", "item", "rating", "timestamp"], orient="row")
+    frame = pl.DataFrame(
+        ROWS, schema=["user", "item", "rating", "timestamp"], orient="row"
+    )
     frame.write_csv(place / "ratings.csv")
     frame.select("user", "item").write_csv(place / "plays.csv")
     Recommender("als", factors=2).fit(Ratings.from_frame(frame)).save(place / "model")
@@ -316,7 +341,15 @@ def judge(words: list[str], result: Result) -> str:
     return ("done", "rejected", "bad usage")[result.exit_code]
 
 
-JUNK = [b"\xff\xfe", b"\x1b[31m", b"a\nb", b"\xc3\x28.csv", b"\xe2\x80\xae", b"9" * 100_000, b"%s"]
+JUNK = [
+    b"\xff\xfe",
+    b"\x1b[31m",
+    b"a\nb",
+    b"\xc3\x28.csv",
+    b"\xe2\x80\xae",
+    b"9" * 100_000,
+    b"%s",
+]
 
 
 @pytest.mark.parametrize("verb", ["recommend", "nonsense"])
@@ -362,18 +395,24 @@ def test_pipes_are_not_waited_for(playground, tmp_path, monkeypatch):
 def test_any_command_line(playground, tmp_path, monkeypatch, budget, fuzz_count):
     place = tmp_path / "cwd"
     # `recsys serve` does not end by itself: it gets as far as its port.
-    monkeypatch.setattr("recsys.cli.serve.run", lambda _, listener, workers: listener.close())
+    monkeypatch.setattr(
+        "recsys.cli.serve.run", lambda _, listener, workers: listener.close()
+    )
 
     @budget(60)
     @given(command_lines())
-    @example(["compare", "ratings.csv", "--quiet", "--threads", "1000"])  # more than there can be
+    @example(
+        ["compare", "ratings.csv", "--quiet", "--threads", "1000"]
+    )  # more than there can be
     @example(["serve", "model", "--port", "0"])
     def check(words):
         shutil.copytree(playground, place, symlinks=True)
         monkeypatch.chdir(place)
         try:
             with _bounded_memory():
-                result = CliRunner().invoke(cli, words, input="1,101,5\n2,103,4\n3,101,2\n")
+                result = CliRunner().invoke(
+                    cli, words, input="1,101,5\n2,103,4\n3,101,2\n"
+                )
             fuzz_count[judge(words, result)] += 1
             assert not list(tmp_path.rglob(".*"))
             assert sorted(each.name for each in tmp_path.iterdir()) == ["cwd"]

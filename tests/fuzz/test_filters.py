@@ -12,15 +12,86 @@ from recsys.errors import DataError
 from recsys.filters import rows_where
 
 INFO = pl.DataFrame(
-    {"item": [1, 2, 3], "title": ["Up", "It's", None], "year": [2009, None, 1995], "x": [0.5, 1, 2]}
+    {
+        "item": [1, 2, 3],
+        "title": ["Up", "It's", None],
+        "year": [2009, None, 1995],
+        "x": [0.5, 1, 2],
+    }
 )
-RATINGS = Ratings.from_frame(pl.DataFrame({"user": [7, 7, 7], "item": [1, 2, 3]}), item_table=INFO)
+RATINGS = Ratings.from_frame(
+    pl.DataFrame({"user": [7, 7, 7], "item": [1, 2, 3]}), item_table=INFO
+)
 TOKENS = (
-    *("year", "title", "item", "x", '"year"', "and", "or", "not", "in", "like", "ilike", "rlike"),
-    *("regexp", "between", "is", "null", "true", "false", "case", "when", "then", "else", "end"),
-    *("lower", "upper", "length", "starts_with", "ends_with", "abs", "round", "floor", "coalesce"),
-    *("(", ")", ",", "+", "-", "*", "/", "%", "||", "=", "<>", "<=", "~", "!~*", "'%a%'", "'('"),
-    *("0", "1", "1990", "1e308", "9" * 40, "'(a+)+$'", "''", "select", "from", "read_csv", "--"),
+    *(
+        "year",
+        "title",
+        "item",
+        "x",
+        '"year"',
+        "and",
+        "or",
+        "not",
+        "in",
+        "like",
+        "ilike",
+        "rlike",
+    ),
+    *(
+        "regexp",
+        "between",
+        "is",
+        "null",
+        "true",
+        "false",
+        "case",
+        "when",
+        "then",
+        "else",
+        "end",
+    ),
+    *(
+        "lower",
+        "upper",
+        "length",
+        "starts_with",
+        "ends_with",
+        "abs",
+        "round",
+        "floor",
+        "coalesce",
+    ),
+    *(
+        "(",
+        ")",
+        ",",
+        "+",
+        "-",
+        "*",
+        "/",
+        "%",
+        "||",
+        "=",
+        "<>",
+        "<=",
+        "~",
+        "!~*",
+        "'%a%'",
+        "'('",
+    ),
+    *(
+        "0",
+        "1",
+        "1990",
+        "1e308",
+        "9" * 40,
+        "'(a+)+$'",
+        "''",
+        "select",
+        "from",
+        "read_csv",
+        "--",
+    ),
 )
 
 
@@ -44,9 +115,14 @@ def conditions() -> st.SearchStrategy[str]:
     sums = st.builds("({} {} {})".format, number, st.sampled_from("+-*/%"), number)
     leaf = (
         st.builds(
-            "{} {} {}".format, number | sums, st.sampled_from(["<", "=", "<>"]), number | sums
+            "{} {} {}".format,
+            number | sums,
+            st.sampled_from(["<", "=", "<>"]),
+            number | sums,
         )
-        | st.builds("{} {} {}".format, text, st.sampled_from(["like", "ilike", "~", "="]), text)
+        | st.builds(
+            "{} {} {}".format, text, st.sampled_from(["like", "ilike", "~", "="]), text
+        )
         | st.builds("{} between {} and {}".format, number, number, number)
         | st.builds("{} in ({}, {})".format, number, number, number)
         | st.builds("{} is null".format, number | text)

@@ -33,7 +33,13 @@ FRAME = pl.DataFrame(
         "rating": [1.0 + (user * n) % 5 for user in range(15) for n in range(8)],
     }
 )
-TEXTS = ["Salt melts ice.", "Ice floats on water.", "Cats chase mice.", "Mice eat salt.", "Water"]
+TEXTS = [
+    "Salt melts ice.",
+    "Ice floats on water.",
+    "Cats chase mice.",
+    "Mice eat salt.",
+    "Water",
+]
 MODELS = (
     "als",
     "bias",
@@ -66,7 +72,10 @@ def enter(saved, change):
 
 def enter_file(saved, name, **entry):
     content = (saved / name).read_bytes()
-    known = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)} | entry
+    known = {
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "bytes": len(content),
+    } | entry
     enter(saved, lambda document: document["files"][name].update(known))
 
 
@@ -98,10 +107,16 @@ def changed(array, kind, rng):
     """Return an array with other values, or of another type or shape."""
     array = np.array(array)
     if kind in ("one", "all"):
-        values = [0, 1, -1, 2**30, 2**31 - 1] if array.dtype.kind == "i" else [0, -1, 1e30, np.nan]
+        values = (
+            [0, 1, -1, 2**30, 2**31 - 1]
+            if array.dtype.kind == "i"
+            else [0, -1, 1e30, np.nan]
+        )
         value = np.array(rng.choice(values)).astype(array.dtype)
         flat = array.reshape(-1)
-        flat[rng.randrange(array.size) if kind == "one" and array.size else slice(None)] = value
+        flat[
+            rng.randrange(array.size) if kind == "one" and array.size else slice(None)
+        ] = value
         return array
     others = {
         "shuffled": lambda: rng.sample(array.reshape(-1).tolist(), array.size),
@@ -111,7 +126,9 @@ def changed(array, kind, rng):
         "int64": lambda: np.nan_to_num(array).astype(np.int64),
         "bool": lambda: array.astype(bool),
         "short": lambda: array.reshape(-1)[:-1] if array.ndim < 2 else array[:-1],
-        "long": lambda: np.concatenate([np.atleast_1d(array), np.atleast_1d(array)[:1]]),
+        "long": lambda: np.concatenate(
+            [np.atleast_1d(array), np.atleast_1d(array)[:1]]
+        ),
         "fortran": lambda: np.asfortranarray(array),
         "turned": lambda: array.T,
         "empty": lambda: array.reshape(-1)[:0],
@@ -133,11 +150,15 @@ KINDS = (
 @pytest.mark.filterwarnings("ignore")  # of sums that overflow
 def test_arrays_that_lie(wholes, tmp_path, budget, fuzz_count):
     @budget(60)
-    @given(st.sampled_from([*MODELS, "lsi"]), st.sampled_from(KINDS), st.integers(0, 2**32))
+    @given(
+        st.sampled_from([*MODELS, "lsi"]), st.sampled_from(KINDS), st.integers(0, 2**32)
+    )
     def check(model, kind, seed):
         rng, saved = random.Random(seed), tmp_path / model
         shutil.copytree(wholes / model, saved)
-        name = rng.choice(sorted(str(each.relative_to(saved)) for each in saved.rglob("*.npy")))
+        name = rng.choice(
+            sorted(str(each.relative_to(saved)) for each in saved.rglob("*.npy"))
+        )
         array = changed(np.load(saved / name), kind, rng)
         np.save(saved / name, array)
         enter_file(saved, name, dtype=array.dtype.str, shape=list(array.shape))
@@ -177,7 +198,10 @@ def header(text):
     ("text", "shape"),
     [
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (10**18,)}", [10**18]),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000000000,)}", [10**18]),
+        (
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000000000,)}",
+            [10**18],
+        ),
         (
             "{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296)}",
             [2**32] * 2,
@@ -199,10 +223,15 @@ def test_headers_that_lie(saved, text, shape):
     rejected(saved, "is damaged: ")
 
 
-@pytest.mark.parametrize("name", ["../out.npy", "/etc/passwd", "arrays/../x.npy", "arrays/a/b.npy"])
+@pytest.mark.parametrize(
+    "name", ["../out.npy", "/etc/passwd", "arrays/../x.npy", "arrays/a/b.npy"]
+)
 def test_names_that_lead_out(saved, name):
     enter(
-        saved, lambda document: document["files"].update({name: {"sha256": "0" * 64, "bytes": 1}})
+        saved,
+        lambda document: document["files"].update(
+            {name: {"sha256": "0" * 64, "bytes": 1}}
+        ),
     )
     rejected(saved, r"is damaged: model.json: Expected `str` matching")
 
@@ -222,11 +251,15 @@ def test_names_that_lead_out(saved, name):
     ],
 )
 def test_model_json_that_is_strange(saved, text):
-    (saved / "model.json").write_bytes(text.replace(b"-model", b"-lsi" * (saved.name == "lsi")))
+    (saved / "model.json").write_bytes(
+        text.replace(b"-model", b"-lsi" * (saved.name == "lsi"))
+    )
     rejected(saved, "is damaged|is not a saved")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, "5", None, True])
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), 10**400, "5", None, True]
+)
 def test_a_range_of_ratings_that_is_none(wholes, tmp_path, value):
     saved = shutil.copytree(wholes / "als", tmp_path / "als")
     enter(saved, lambda document: document["training"].update(rating_max=value))
@@ -258,7 +291,11 @@ def test_what_is_no_file_is_not_opened(saved, name, other):
 
 
 def test_studies_that_were_changed(tmp_path, budget, fuzz_count):
-    data, whole, place = Ratings.from_frame(FRAME), tmp_path / "whole", tmp_path / "study"
+    data, whole, place = (
+        Ratings.from_frame(FRAME),
+        tmp_path / "whole",
+        tmp_path / "study",
+    )
     tuning.tune("bias", data, trials=3, study=whole)
     text = whole.read_bytes()
 
@@ -279,4 +316,6 @@ def test_studies_that_were_changed(tmp_path, budget, fuzz_count):
 def test_a_study_of_pipes_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "study")
     with pytest.raises(RecsysError, match="study is not a file"):
-        tuning.tune("bias", Ratings.from_frame(FRAME), trials=1, study=tmp_path / "study")
+        tuning.tune(
+            "bias", Ratings.from_frame(FRAME), trials=1, study=tmp_path / "study"
+        )

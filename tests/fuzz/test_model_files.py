@@ -26,13 +26,17 @@ def _make_fit(model, name):
 
 
 def test_damaged_models(tmp_path, budget, fuzz_count):
-    frame = pl.DataFrame({"user": [1, 1, 2, 3], "item": [5, 6, 6, 7], "rating": [1.0, 2, 3, 4]})
+    frame = pl.DataFrame(
+        {"user": [1, 1, 2, 3], "item": [5, 6, 6, 7], "rating": [1.0, 2, 3, 4]}
+    )
     whole, model = tmp_path / "whole", tmp_path / "model"
     Recommender("als", factors=2).fit(Ratings.from_frame(frame)).save(whole)
     names = sorted(str(p.relative_to(whole)) for p in whole.rglob("*") if p.is_file())
 
     @budget(80)
-    @given(st.sampled_from(names), st.integers(0, 4000), st.integers(1, 255), st.booleans())
+    @given(
+        st.sampled_from(names), st.integers(0, 4000), st.integers(1, 255), st.booleans()
+    )
     def check(name, place, bits, cut):
         shutil.copytree(whole, model)
         try:

@@ -25,8 +25,27 @@ FRAME = pl.DataFrame(
     }
 )
 NASTY = [
-    *(b"\0", b'"', b"\n", b"\r", b"::", b"\t", b"\xff\xfe", b"\xef\xbb\xbf", b"\xe9", b"{", b"["),
-    *(b"1e999", b"-1e308", b"nan", b"9" * 5000, b"99999999999999999999", b"[" * 100_000),
+    *(
+        b"\0",
+        b'"',
+        b"\n",
+        b"\r",
+        b"::",
+        b"\t",
+        b"\xff\xfe",
+        b"\xef\xbb\xbf",
+        b"\xe9",
+        b"{",
+        b"[",
+    ),
+    *(
+        b"1e999",
+        b"-1e308",
+        b"nan",
+        b"9" * 5000,
+        b"99999999999999999999",
+        b"[" * 100_000,
+    ),
     *(
         b"x" * 200_000,
         b"PK\x03\x04",
@@ -124,7 +143,9 @@ def test_damaged_titles(tmp_path: Path, budget, fuzz_count) -> None:
     (tmp_path / "ratings.csv").write_bytes(CSV)
 
     @budget(30)
-    @given(st.sampled_from(["movies.csv", "movies.dat", "u.item", "items.csv"]), damaged())
+    @given(
+        st.sampled_from(["movies.csv", "movies.dat", "u.item", "items.csv"]), damaged()
+    )
     def check(name: str, other: tuple[str, bytes]) -> None:
         path = tmp_path / name
         path.write_bytes(other[1] if len(other[1]) % 2 else TITLES + other[1])
@@ -135,7 +156,9 @@ def test_damaged_titles(tmp_path: Path, budget, fuzz_count) -> None:
 
 
 def test_random_json_lines(tmp_path: Path, budget, fuzz_count) -> None:
-    scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+    scalars = (
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+    )
     values = scalars | st.just(10**400) | st.lists(scalars, max_size=2)
     rows = st.dictionaries(st.sampled_from(["user", "item", "rating", "ts"]), values)
 

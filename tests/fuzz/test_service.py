@@ -23,7 +23,9 @@ from recsys.serve import create_app
 from recsys.serve.bodies import ProblemBody
 from recsys.serve.settings import Limits
 
-IDS = st.sampled_from([100, 101, "105", 1, 2, "3", 41, 7_000, -1, 2**63, 10**30, "a/b", "", "Ω"])
+IDS = st.sampled_from(
+    [100, 101, "105", 1, 2, "3", 41, 7_000, -1, 2**63, 10**30, "a/b", "", "Ω"]
+)
 ODD = st.sampled_from(
     [
         *(
@@ -39,7 +41,17 @@ ODD = st.sampled_from(
             "{}",
             "\x00",
         ),
-        *("'", '"', "a' OR '1'='1", "../../etc/passwd", "%00", "%2e%2e%2f", "%ff", "%zz", "\ud800"),
+        *(
+            "'",
+            '"',
+            "a' OR '1'='1",
+            "../../etc/passwd",
+            "%00",
+            "%2e%2e%2f",
+            "%ff",
+            "%zz",
+            "\ud800",
+        ),
         *(
             "year > 1990",
             "new",
@@ -51,14 +63,25 @@ ODD = st.sampled_from(
             "year/0 > 1",
         ),
         *("CASE WHEN year > 1 THEN true END", "genre IN ('a', 'b')"),
-        *("REPEAT(title, 99999999) = ''", "LPAD(title, 999999999, 'x') = ''", "POW(9e9, 99) > 1"),
-        *("CAST(title AS INT) = 1", "regexp_like(title, '(a*)*b')", "x" * 3000, "(" * 500),
+        *(
+            "REPEAT(title, 99999999) = ''",
+            "LPAD(title, 999999999, 'x') = ''",
+            "POW(9e9, 99) > 1",
+        ),
+        *(
+            "CAST(title AS INT) = 1",
+            "regexp_like(title, '(a*)*b')",
+            "x" * 3000,
+            "(" * 500,
+        ),
     ]
 )
 TEXT = st.one_of(ODD, st.text(max_size=40), IDS.map(str))
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -81,7 +104,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     ratings = Ratings.from_frame(frame, item_table=table)
     Recommender("als", factors=4, iterations=2).fit(ratings).save(folder / "a")
     Recommender("bayes", factors=4, iterations=3).fit(ratings).save(folder / "b")
-    LSI(2).fit(["one film", "another film of one", "nothing else"]).save(folder / "index")
+    LSI(2).fit(["one film", "another film of one", "nothing else"]).save(
+        folder / "index"
+    )
     app = create_app(
         str(folder / "a"),
         model_b=str(folder / "b"),
@@ -103,12 +128,16 @@ def value(schema: dict[str, Any], schemas: dict[str, Any]) -> st.SearchStrategy[
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
     if "properties" in schema:
-        fields = {name: value(each, schemas) for name, each in schema["properties"].items()}
+        fields = {
+            name: value(each, schemas) for name, each in schema["properties"].items()
+        }
         needed = {name: fields.pop(name) for name in schema.get("required", [])}
         return st.fixed_dictionaries(needed, optional=fields)
     kinds = {
         "array": lambda: st.lists(value(schema["items"], schemas), max_size=12),
-        "integer": lambda: IDS.filter(lambda each: isinstance(each, int)) | st.integers(0, 60),
+        "integer": lambda: (
+            IDS.filter(lambda each: isinstance(each, int)) | st.integers(0, 60)
+        ),
         "number": lambda: st.floats() | st.integers(0, 6),
         "boolean": st.booleans,
         "object": lambda: st.dictionaries(TEXT, JSON, max_size=3),
@@ -126,22 +155,35 @@ def requests(draw: Any, document: dict[str, Any]) -> tuple[str, str, str, bytes]
     operation = document["paths"][path][method]
     target, query = path, []
     for each in operation.get("parameters", []):
-        wanted = value(each["schema"], schemas).map(str) if draw(st.booleans()) else TEXT
+        wanted = (
+            value(each["schema"], schemas).map(str) if draw(st.booleans()) else TEXT
+        )
         if each["in"] == "path":
             text = draw(IDS.map(str) | wanted)
-            target = target.replace(f"{{{each['name']}}}", quote(text, "", errors="replace"))
+            target = target.replace(
+                f"{{{each['name']}}}", quote(text, "", errors="replace")
+            )
         elif draw(st.integers(0, 3)) == 0:
             text = draw(wanted)
             query.append(f"{each['name']}={quote(text, '', errors='replace')}")
     if draw(st.integers(0, 9)) == 0:
-        query.append(draw(st.text(st.characters(exclude_characters="\ud800"), max_size=20)))
+        query.append(
+            draw(st.text(st.characters(exclude_characters="\ud800"), max_size=20))
+        )
     body = b""
     if "requestBody" in operation:
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         content = draw(st.one_of(value(schema, schemas), value(schema, schemas), JSON))
         text = json.dumps(content).encode()
-        body = draw(st.just(text) | st.binary(max_size=60) | st.just(text[: len(text) // 2]))
-    return method.upper(), path, "?".join([target, "&".join(query)][: 1 + bool(query)]), body
+        body = draw(
+            st.just(text) | st.binary(max_size=60) | st.just(text[: len(text) // 2])
+        )
+    return (
+        method.upper(),
+        path,
+        "?".join([target, "&".join(query)][: 1 + bool(query)]),
+        body,
+    )
 
 
 def test_hostile_requests(service, budget, fuzz_count):

@@ -32,7 +32,11 @@ def random_low_rank(seed, n=7, m=5, k=3, dtype=np.float64):
 
 def planted(seed=0, shape=(120, 80), rank=3, size=2.0):
     rng = np.random.default_rng(seed)
-    signal = size * rng.standard_normal((shape[0], rank)) @ rng.standard_normal((rank, shape[1]))
+    signal = (
+        size
+        * rng.standard_normal((shape[0], rank))
+        @ rng.standard_normal((rank, shape[1]))
+    )
     return signal, signal + rng.standard_normal(shape)
 
 
@@ -139,7 +143,9 @@ def test_no_matrix_of_the_rank_is_closer(seed, k):
         best.right + 1e-2 * rng.standard_normal((6, k)),
     )
     assert near.distance_to(A) >= best.distance_to(A) * (1 - 1e-12)
-    assert random_low_rank(seed + 2, 9, 6, k).distance_to(A) >= best.distance_to(A) * (1 - 1e-12)
+    assert random_low_rank(seed + 2, 9, 6, k).distance_to(A) >= best.distance_to(A) * (
+        1 - 1e-12
+    )
 
 
 @pytest.mark.parametrize("size", [1e200, 1e-200, 1e-300])
@@ -148,7 +154,9 @@ def test_norms_of_every_scale(container, size):
     B = random_low_rank(0)
     A = np.where(random_low_rank(1).toarray() > 0, 1.0, 0.0)
     scaled = LowRank(B.left * size**0.5, B.right * size**0.5)
-    assert scaled.frobenius_norm() / size == pytest.approx(B.frobenius_norm(), rel=1e-12)
+    assert scaled.frobenius_norm() / size == pytest.approx(
+        B.frobenius_norm(), rel=1e-12
+    )
     near = pytest.approx(B.distance_to(A), rel=1e-12)
     assert scaled.distance_to(container(A * size)) / size == near
 
@@ -172,7 +180,9 @@ def test_distance_to_sparse(form):
 
 
 def test_distance_to_sparse_with_duplicates():
-    A = sparse.csr_array((np.ones(4), np.array([0, 0, 1, 1]), np.array([0, 3, 4])), shape=(2, 2))
+    A = sparse.csr_array(
+        (np.ones(4), np.array([0, 0, 1, 1]), np.array([0, 3, 4])), shape=(2, 2)
+    )
     B = random_low_rank(0, 2, 2, 1)
     assert B.distance_to(A) == pytest.approx(np.linalg.norm(A.toarray() - B.toarray()))
 
@@ -198,11 +208,17 @@ def test_thresholds_by_formula():
     U, s, Vt = np.linalg.svd(A, full_matrices=False)
     tau = (s[20] + s[21]) / 2
     hard, soft = hard_threshold(A, tau), soft_threshold(A, tau)
-    np.testing.assert_allclose(hard.toarray(), (U * np.where(s > tau, s, 0)) @ Vt, atol=1e-10)
-    np.testing.assert_allclose(soft.toarray(), (U * np.maximum(s - tau, 0)) @ Vt, atol=1e-10)
+    np.testing.assert_allclose(
+        hard.toarray(), (U * np.where(s > tau, s, 0)) @ Vt, atol=1e-10
+    )
+    np.testing.assert_allclose(
+        soft.toarray(), (U * np.maximum(s - tau, 0)) @ Vt, atol=1e-10
+    )
     assert hard.rank == soft.rank == 21
     svd = truncated_svd(A, 22)
-    np.testing.assert_allclose(hard_threshold(svd, tau).toarray(), hard.toarray(), atol=1e-10)
+    np.testing.assert_allclose(
+        hard_threshold(svd, tau).toarray(), hard.toarray(), atol=1e-10
+    )
     message = r"tau must be at least .*, the smallest of the 5 singular values of this SVD; got"
     with pytest.raises(ValueError, match=message):
         soft_threshold(truncated_svd(A, 5), tau)
@@ -238,7 +254,9 @@ def test_optimal_threshold_of_nothing(shape):
 
 
 def test_optimal_threshold_of_a_square_matrix_is_4_over_sqrt_3():
-    assert optimal_threshold(np.zeros((49, 49)), 2.0) == pytest.approx(4 / 3**0.5 * 7 * 2)
+    assert optimal_threshold(np.zeros((49, 49)), 2.0) == pytest.approx(
+        4 / 3**0.5 * 7 * 2
+    )
     operator = aslinearoperator(np.eye(4))
     assert optimal_threshold(operator, 1.0) == pytest.approx(8 / 3**0.5)
 
@@ -249,12 +267,18 @@ def test_denoise_comes_closer_to_the_signal(method, noise):
     signal, X = planted(size=0.6)
     B = denoise(X, noise, method=method, random_state=0)
     assert B.distance_to(signal) < 0.5 * np.linalg.norm(X - signal)
-    assert denoise(sparse.csr_array(X), noise, method=method, random_state=0).rank == B.rank
+    assert (
+        denoise(sparse.csr_array(X), noise, method=method, random_state=0).rank
+        == B.rank
+    )
 
 
 def test_shrinkage_is_better_than_the_hard_threshold():
     signal, X = planted(size=0.4)
-    errors = [denoise(X, 1.0, method=method).distance_to(signal) for method in ("shrink", "hard")]
+    errors = [
+        denoise(X, 1.0, method=method).distance_to(signal)
+        for method in ("shrink", "hard")
+    ]
     assert errors[0] < errors[1]
 
 
@@ -279,53 +303,115 @@ def test_denoise_of_a_matrix_whose_noise_is_only_rounding():
 def test_denoise_without_noise_returns_the_matrix():
     signal, _ = planted()
     for method in ("hard", "shrink", "soft"):
-        np.testing.assert_allclose(denoise(signal, 0.0, method=method).toarray(), signal, atol=1e-9)
+        np.testing.assert_allclose(
+            denoise(signal, 0.0, method=method).toarray(), signal, atol=1e-9
+        )
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda B: LowRank([1.0], [[1.0]]), ValueError, r"left must be two-dimensional; got shape"),
-        (lambda B: LowRank([[1j]], [[1.0]]), TypeError, r"left must hold real numbers; got dtype"),
-        (lambda B: LowRank([[1.0]], [[np.nan]]), ValueError, r"right must be finite; got NaN"),
-        (lambda B: LowRank([[1.0]], [[1.0, 2.0]]), ValueError, r"columns; got 1 and 2\."),
+        (
+            lambda B: LowRank([1.0], [[1.0]]),
+            ValueError,
+            r"left must be two-dimensional; got shape",
+        ),
+        (
+            lambda B: LowRank([[1j]], [[1.0]]),
+            TypeError,
+            r"left must hold real numbers; got dtype",
+        ),
+        (
+            lambda B: LowRank([[1.0]], [[np.nan]]),
+            ValueError,
+            r"right must be finite; got NaN",
+        ),
+        (
+            lambda B: LowRank([[1.0]], [[1.0, 2.0]]),
+            ValueError,
+            r"columns; got 1 and 2\.",
+        ),
         (
             lambda B: B[7, 0],
             IndexError,
             r"row index must be an integer between -7 and 6, .*got 7\.",
         ),
-        (lambda B: B[0, -6], IndexError, r"column index must be .* -5 and 4, .* got -6\."),
-        (lambda B: B[..., 0], IndexError, r"row index must be an integer, a slice or an array"),
+        (
+            lambda B: B[0, -6],
+            IndexError,
+            r"column index must be .* -5 and 4, .* got -6\.",
+        ),
+        (
+            lambda B: B[..., 0],
+            IndexError,
+            r"row index must be an integer, a slice or an array",
+        ),
         (lambda B: B[0, 1, 2], IndexError, r"row index must be .*got \(0, 1, 2\)\."),
         (
             lambda B: B.entries([0], [0, 1]),
             ValueError,
             r"same length; got shapes \(1,\) and \(2,\)",
         ),
-        (lambda B: B @ np.ones(7), ValueError, r"first dimension 5; got shape \(7,\)\."),
+        (
+            lambda B: B @ np.ones(7),
+            ValueError,
+            r"first dimension 5; got shape \(7,\)\.",
+        ),
         (lambda B: np.ones(5) @ B, ValueError, r"dimension 7; got shape \(5,\)\."),
         (lambda B: B @ B, ValueError, r"first dimension 5; got shape \(7, 5\)\."),
-        (lambda B: B + B.T, ValueError, r"shapes must be equal; got \(7, 5\) and \(5, 7\)\."),
+        (
+            lambda B: B + B.T,
+            ValueError,
+            r"shapes must be equal; got \(7, 5\) and \(5, 7\)\.",
+        ),
         (lambda B: B + 1, TypeError, r"unsupported operand"),
-        (lambda B: B * np.ones(5), TypeError, r"factor must be a number; got ndarray: use @\."),
+        (
+            lambda B: B * np.ones(5),
+            TypeError,
+            r"factor must be a number; got ndarray: use @\.",
+        ),
         (lambda B: B * B, TypeError, r"factor must be a number; got LowRank: use @\."),
-        (lambda B: B / np.ones(5), TypeError, r"factor must be a number; got ndarray: use @\."),
+        (
+            lambda B: B / np.ones(5),
+            TypeError,
+            r"factor must be a number; got ndarray: use @\.",
+        ),
         (lambda B: B * 1j, TypeError, r"factor must be a real number; got 1j\."),
-        (lambda B: B.compress(-1.0), ValueError, r"tol must be finite and not negative; got -1\.0"),
-        (lambda B: B.distance_to(np.ones((5, 7))), ValueError, r"A must have shape \(7, 5\); got"),
+        (
+            lambda B: B.compress(-1.0),
+            ValueError,
+            r"tol must be finite and not negative; got -1\.0",
+        ),
+        (
+            lambda B: B.distance_to(np.ones((5, 7))),
+            ValueError,
+            r"A must have shape \(7, 5\); got",
+        ),
         (
             lambda B: B.distance_to(np.full((7, 5), np.nan)),
             ValueError,
             r"A must be finite; got NaN",
         ),
-        (lambda B: B.distance_to(aslinearoperator(np.eye(3))), TypeError, r"a LinearOperator\."),
+        (
+            lambda B: B.distance_to(aslinearoperator(np.eye(3))),
+            TypeError,
+            r"a LinearOperator\.",
+        ),
         (
             lambda B: hard_threshold(np.eye(3), np.nan),
             ValueError,
             r"tau must be finite and not neg",
         ),
-        (lambda B: optimal_threshold(np.eye(3), -1.0), ValueError, r"noise must be finite and not"),
-        (lambda B: optimal_threshold(aslinearoperator(np.eye(3))), TypeError, r"LinearOperator"),
+        (
+            lambda B: optimal_threshold(np.eye(3), -1.0),
+            ValueError,
+            r"noise must be finite and not",
+        ),
+        (
+            lambda B: optimal_threshold(aslinearoperator(np.eye(3))),
+            TypeError,
+            r"LinearOperator",
+        ),
         (
             lambda B: denoise(np.eye(3), method="x"),
             ValueError,

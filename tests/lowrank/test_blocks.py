@@ -37,23 +37,30 @@ def sparse_data():
 
 
 def blocks_of(X, rows=70):
-    return RowBlocks(lambda: (X[start : start + rows] for start in range(0, X.shape[0], rows)))
+    return RowBlocks(
+        lambda: (X[start : start + rows] for start in range(0, X.shape[0], rows))
+    )
 
 
 def check_same(result, expected, atol=1e-7):
     np.testing.assert_allclose(result.s, expected.s, rtol=1e-7)
     np.testing.assert_allclose(result.U, expected.U, atol=atol)
     np.testing.assert_allclose(result.Vt, expected.Vt, atol=atol)
-    np.testing.assert_allclose(result.frobenius_norm, expected.frobenius_norm, rtol=1e-12)
+    np.testing.assert_allclose(
+        result.frobenius_norm, expected.frobenius_norm, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("center", [None, True])
-@pytest.mark.parametrize("X", [data(), data((40, 300)), sparse_data()], ids=["tall", "wide", "csr"])
+@pytest.mark.parametrize(
+    "X", [data(), data((40, 300)), sparse_data()], ids=["tall", "wide", "csr"]
+)
 def test_the_svd_is_that_of_the_matrix(X, method, center):
     expected = truncated_svd(X, 4, method="dense", center=center)
     check_same(
-        truncated_svd(blocks_of(X), 4, method=method, center=center, random_state=0), expected
+        truncated_svd(blocks_of(X), 4, method=method, center=center, random_state=0),
+        expected,
     )
 
 
@@ -78,14 +85,19 @@ def test_passes_are_readings():
         result = truncated_svd(blocks, 3, method=method, center=True, random_state=0)
         assert len(readings) == result.passes, method
         if method == "gram":
-            assert result.passes == 4  # the Gram matrix, A V, and the two of the certificate
+            assert (
+                result.passes == 4
+            )  # the Gram matrix, A V, and the two of the certificate
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_dtypes(dtype):
     X = data(dtype=dtype)
     assert truncated_svd(blocks_of(X), 3).U.dtype == dtype
-    assert truncated_svd(RowBlocks([np.ones((3, 2), int), np.eye(2)]), 1).U.dtype == np.float64
+    assert (
+        truncated_svd(RowBlocks([np.ones((3, 2), int), np.eye(2)]), 1).U.dtype
+        == np.float64
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,11 +108,20 @@ def test_pca(X, settings):
     expected = PCA(3, random_state=0, **settings).fit(X)
     blocks = blocks_of(X)
     pca = PCA(3, random_state=0, **settings).fit(blocks)
-    for name in ("components_", "explained_variance_", "mean_", "explained_variance_ratio_"):
-        np.testing.assert_allclose(getattr(pca, name), getattr(expected, name), atol=1e-7)
+    for name in (
+        "components_",
+        "explained_variance_",
+        "mean_",
+        "explained_variance_ratio_",
+    ):
+        np.testing.assert_allclose(
+            getattr(pca, name), getattr(expected, name), atol=1e-7
+        )
     np.testing.assert_allclose(pca.noise_variance_, expected.noise_variance_)
     np.testing.assert_allclose(pca.transform(blocks), expected.transform(X), atol=1e-6)
-    np.testing.assert_allclose(pca.score_samples(blocks), expected.score_samples(X), rtol=1e-6)
+    np.testing.assert_allclose(
+        pca.score_samples(blocks), expected.score_samples(X), rtol=1e-6
+    )
     with pytest.raises(ArgumentError, match="40 features"):
         pca.transform(blocks_of(X[:, :5]))
 
@@ -123,12 +144,18 @@ def test_whitening(method):
 
 def test_where_blocks_are_no_array():
     dense, stored = blocks_of(data()), blocks_of(sparse_data())
-    with pytest.raises(ArgumentTypeError, match="must be dense; got RowBlocks of sparse blocks"):
+    with pytest.raises(
+        ArgumentTypeError, match="must be dense; got RowBlocks of sparse blocks"
+    ):
         Whitening().fit(stored)
-    with pytest.raises(ArgumentTypeError, match="must be dense; got RowBlocks of sparse blocks"):
+    with pytest.raises(
+        ArgumentTypeError, match="must be dense; got RowBlocks of sparse blocks"
+    ):
         Whitening().fit(data()).transform(stored)
     for function in (ProbabilisticPCA().fit, complete, robust_pca, np.asarray):
-        with pytest.raises(ArgumentTypeError, match=r"RowBlocks cannot .* array here; toarray\(\)"):
+        with pytest.raises(
+            ArgumentTypeError, match=r"RowBlocks cannot .* array here; toarray\(\)"
+        ):
             function(dense)
 
 
@@ -164,7 +191,9 @@ def test_csr_and_parquet_files(tmp_path):
     assert from_csr.shape == X.shape
     check_same(truncated_svd(from_csr, 3), truncated_svd(X, 3))
     assert RowBlocks.from_csr(tmp_path, 50).shape == (300, 50)
-    with pytest.raises(ArgumentError, match=r"n_columns must be at least 40, as .*; got 5\."):
+    with pytest.raises(
+        ArgumentError, match=r"n_columns must be at least 40, as .*; got 5\."
+    ):
         RowBlocks.from_csr(tmp_path, n_columns=5)
     frame = pl.from_numpy(data())
     frame[:200].write_parquet(tmp_path / "a.parquet")
@@ -183,9 +212,13 @@ def test_wrong_numbers_of_rows_and_columns(tmp_path, count):
     for name in ("indptr", "indices", "data"):
         np.save(tmp_path / f"{name}.npy", getattr(sparse_data(), name))
     wrong = "at least 1; got" if type(count) is int else "an integer or None; got"
-    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"rows must be {wrong} {count}"):
+    with pytest.raises(
+        (ArgumentError, ArgumentTypeError), match=f"rows must be {wrong} {count}"
+    ):
         RowBlocks.from_array(data(), count)
-    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"n_columns must be {wrong}"):
+    with pytest.raises(
+        (ArgumentError, ArgumentTypeError), match=f"n_columns must be {wrong}"
+    ):
         RowBlocks.from_csr(tmp_path, count)
 
 
@@ -195,10 +228,18 @@ def test_wrong_numbers_of_rows_and_columns(tmp_path, count):
         ((x for x in [np.eye(2)]), ArgumentTypeError, "read again; got generator"),
         (3, ArgumentTypeError, "got int"),
         ([], ArgumentError, "at least one"),
-        ([np.eye(2), np.eye(3)], ArgumentError, "2 in the first, and 3 in the one .* row 2"),
+        (
+            [np.eye(2), np.eye(3)],
+            ArgumentError,
+            "2 in the first, and 3 in the one .* row 2",
+        ),
         ([np.eye(2), sparse.eye_array(2)], ArgumentTypeError, "got both"),
         ([np.eye(2), np.array([[1, np.nan]])], ArgumentError, "NaN at row 2, column 1"),
-        ([sparse.csr_array([[0, np.inf]])], ArgumentError, "infinity at row 0, column 1"),
+        (
+            [sparse.csr_array([[0, np.inf]])],
+            ArgumentError,
+            "infinity at row 0, column 1",
+        ),
         ([np.array([["a"]])], ArgumentTypeError, "real numbers"),
         ([np.ones(3)], ArgumentError, "two-dimensional"),
     ],
@@ -239,7 +280,9 @@ def test_changes_of_a_private_memory_map_count(tmp_path, monkeypatch, is_large):
 
 @pytest.mark.parametrize("mode", ["r", "r+", "c"])
 @pytest.mark.parametrize("is_large", [False, True])
-def test_a_map_is_read_whose_file_was_replaced_or_removed(tmp_path, monkeypatch, mode, is_large):
+def test_a_map_is_read_whose_file_was_replaced_or_removed(
+    tmp_path, monkeypatch, mode, is_large
+):
     monkeypatch.setattr("lowrank.blocks._IN_MEMORY", 0 if is_large else 1 << 30)
     X = data()
     mapped = saved_map(tmp_path, X, mode)
@@ -257,8 +300,14 @@ def test_a_map_is_read_whose_file_was_replaced_or_removed(tmp_path, monkeypatch,
 def test_a_view_of_a_map_is_read(tmp_path):
     X = data()
     mapped = saved_map(tmp_path, X, "r")
-    for view, expected in ((mapped[10:], X[10:]), (mapped[:, ::2], X[:, ::2]), (mapped.T, X.T)):
-        check_same(truncated_svd(RowBlocks.from_array(view, 9), 3), truncated_svd(expected, 3))
+    for view, expected in (
+        (mapped[10:], X[10:]),
+        (mapped[:, ::2], X[:, ::2]),
+        (mapped.T, X.T),
+    ):
+        check_same(
+            truncated_svd(RowBlocks.from_array(view, 9), 3), truncated_svd(expected, 3)
+        )
 
 
 def test_blocks_can_be_pickled(tmp_path):
@@ -275,7 +324,9 @@ def test_blocks_can_be_pickled(tmp_path):
     )
     for blocks in whole:
         again = pickle.loads(pickle.dumps(blocks))
-        np.testing.assert_array_equal(truncated_svd(again, 2).s, truncated_svd(blocks, 2).s)
+        np.testing.assert_array_equal(
+            truncated_svd(again, 2).s, truncated_svd(blocks, 2).s
+        )
 
 
 def test_nullable_frames_are_blocks():

@@ -31,7 +31,9 @@ from lowrank.rank import (
 
 def planted(rank=3, shape=(120, 40), noise=1.0, seed=0):
     rng = np.random.default_rng(seed)
-    signal = rng.standard_normal((shape[0], rank)) @ rng.standard_normal((rank, shape[1]))
+    signal = rng.standard_normal((shape[0], rank)) @ rng.standard_normal(
+        (rank, shape[1])
+    )
     return 10 * signal + noise * rng.standard_normal(shape)
 
 
@@ -46,7 +48,10 @@ def test_every_rule_finds_a_planted_rank(rule, convert, center, shape):
         ):
             choose_rank(convert(planted(shape=shape)), rule, center=center)
         return
-    assert choose_rank(convert(planted(shape=shape)), rule, center=center, random_state=0) == 3
+    assert (
+        choose_rank(convert(planted(shape=shape)), rule, center=center, random_state=0)
+        == 3
+    )
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -76,7 +81,9 @@ def test_dense_and_sparse_input_give_the_same_rank():
         )
 
 
-@pytest.mark.parametrize(("beta", "omega"), [(1.0, 2.8582), (0.5, 2.1711), (0.1, 1.6089)])
+@pytest.mark.parametrize(
+    ("beta", "omega"), [(1.0, 2.8582), (0.5, 2.1711), (0.1, 1.6089)]
+)
 def test_threshold_for_unknown_noise(beta, omega):
     """Table IV of Gavish & Donoho (2014)."""
     n = 1000
@@ -92,13 +99,19 @@ def test_threshold_for_unknown_noise(beta, omega):
 
 
 def test_threshold_for_known_noise():
-    assert gavish_donoho([47.0, 46.0, 1.0], (400, 400), noise=1.0) == 1  # 4 / sqrt(3) * 20 = 46.2
-    with pytest.raises(ValueError, match=r"s must have all 400 singular values, .* got 3"):
+    assert (
+        gavish_donoho([47.0, 46.0, 1.0], (400, 400), noise=1.0) == 1
+    )  # 4 / sqrt(3) * 20 = 46.2
+    with pytest.raises(
+        ValueError, match=r"s must have all 400 singular values, .* got 3"
+    ):
         gavish_donoho([47.0, 46.0, 1.0], (400, 400))
 
 
 def test_exactly_low_rank_without_noise():
-    A = np.outer(np.arange(1.0, 31), np.ones(20)) + np.outer(np.ones(30), np.arange(20.0))
+    A = np.outer(np.arange(1.0, 31), np.ones(20)) + np.outer(
+        np.ones(30), np.arange(20.0)
+    )
     assert choose_rank(A, "gavish-donoho", center=False) == 2
     assert choose_rank(A, "gavish-donoho") == 1
 
@@ -125,13 +138,18 @@ def test_bi_cross_validation_is_its_formula(convert, center):
             U, s, Vt = np.linalg.svd(B[np.ix_(rest_r, rest_c)])
             for k in range(6):
                 inverse = Vt[:k].T / s[:k] @ U[:, :k].T
-                error = B[np.ix_(r, c)] - B[np.ix_(r, rest_c)] @ inverse @ B[np.ix_(rest_r, c)]
+                error = (
+                    B[np.ix_(r, c)]
+                    - B[np.ix_(r, rest_c)] @ inverse @ B[np.ix_(rest_r, c)]
+                )
                 expected[k] += np.sum(error**2) / A.size
     found = bi_cross_validation(convert(A), 5, center=center, random_state=5)
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
-@pytest.mark.parametrize(("size", "squared"), [(2.0**504, None), (2.0**600, np.inf), (1e-200, 0)])
+@pytest.mark.parametrize(
+    ("size", "squared"), [(2.0**504, None), (2.0**600, np.inf), (1e-200, 0)]
+)
 def test_bi_cross_validation_at_every_scale(size, squared):
     A = planted(shape=(20, 14))
     scaled, plain = (bi_cross_validation(B, 5, random_state=5) for B in (A * size, A))
@@ -139,7 +157,9 @@ def test_bi_cross_validation_at_every_scale(size, squared):
         np.testing.assert_allclose(scaled / size / size, plain, rtol=1e-9)
     else:
         assert (scaled == squared).all()
-    assert choose_rank(A * size, "cv", random_state=5) == choose_rank(A, "cv", random_state=5)
+    assert choose_rank(A * size, "cv", random_state=5) == choose_rank(
+        A, "cv", random_state=5
+    )
 
 
 def test_large_sparse_matrices_are_not_made_dense():
@@ -154,7 +174,9 @@ def test_a_linear_operator_has_only_an_elbow():
     A = planted()
     assert choose_rank(aslinearoperator(A), "elbow") == choose_rank(A, "elbow")
     for rule in ("energy", "parallel", "cv"):
-        with pytest.raises(TypeError, match="got a LinearOperator: choose the rule 'elbow'"):
+        with pytest.raises(
+            TypeError, match="got a LinearOperator: choose the rule 'elbow'"
+        ):
             choose_rank(aslinearoperator(A), rule)
 
 
@@ -163,12 +185,21 @@ def test_rules_of_blocks_of_rows():
     blocks = RowBlocks([A[:50], A[50:]])
     for rule in set(RULES) - {"parallel", "cv"}:
         for center in (None, True):
-            assert choose_rank(blocks, rule, center=center) == choose_rank(A, rule, center=center)
+            assert choose_rank(blocks, rule, center=center) == choose_rank(
+                A, rule, center=center
+            )
     assert denoise(blocks).rank == denoise(A).rank
     assert optimal_threshold(blocks) == pytest.approx(optimal_threshold(A))
     wide, stored = RowBlocks([A.T]), RowBlocks([sparse.csr_array(A)])
-    for given, rule in ((blocks, "parallel"), (blocks, "cv"), (wide, "energy"), (stored, "mle")):
-        with pytest.raises(TypeError, match=r"got RowBlocks .*: choose the rule 'elbow'"):
+    for given, rule in (
+        (blocks, "parallel"),
+        (blocks, "cv"),
+        (wide, "energy"),
+        (stored, "mle"),
+    ):
+        with pytest.raises(
+            TypeError, match=r"got RowBlocks .*: choose the rule 'elbow'"
+        ):
             choose_rank(given, rule)
 
 
@@ -180,9 +211,13 @@ def test_same_seed_same_choice():
 
 
 def test_bad_arguments():
-    with pytest.raises(ValueError, match=r"rule must be one of 'elbow', .*; got 'best'"):
+    with pytest.raises(
+        ValueError, match=r"rule must be one of 'elbow', .*; got 'best'"
+    ):
         choose_rank(planted(), "best")
-    with pytest.raises(ValueError, match=r"at least 3 rows and columns .* got shape \(2, 9\)"):
+    with pytest.raises(
+        ValueError, match=r"at least 3 rows and columns .* got shape \(2, 9\)"
+    ):
         bi_cross_validation(np.ones((2, 9)))
     with pytest.raises(ValueError, match=r"max_rank must not be negative; got -1\."):
         bi_cross_validation(planted(), -1)
@@ -226,7 +261,9 @@ def test_minka_agrees_with_scikit_learn(seed):
     assert minka(eigenvalues, 60) == _infer_dimension(eigenvalues, 60)
 
 
-@pytest.mark.parametrize(("eigenvalues", "rank"), [([], 0), ([2.0], 0), ([0.0, 0.0, 0.0], 1)])
+@pytest.mark.parametrize(
+    ("eigenvalues", "rank"), [([], 0), ([2.0], 0), ([0.0, 0.0, 0.0], 1)]
+)
 def test_minka_without_evidence(eigenvalues, rank):
     assert minka(eigenvalues, 60) == rank
 
@@ -236,7 +273,9 @@ def test_profile_likelihood_maximises_the_likelihood():
 
     def likelihood(q):
         first, second = s[:q], s[q:]
-        pooled = np.sum((first - first.mean()) ** 2) + np.sum((second - second.mean()) ** 2)
+        pooled = np.sum((first - first.mean()) ** 2) + np.sum(
+            (second - second.mean()) ** 2
+        )
         variance = pooled / (s.size - 2)
         return -s.size / 2 * math.log(2 * math.pi * variance) - pooled / (2 * variance)
 
@@ -264,7 +303,9 @@ def test_duplicate_entries_are_summed():
 def test_nan_is_an_error(rule, convert):
     X = np.eye(4)
     X[1, 2] = np.nan
-    with pytest.raises(ValueError, match=r"A must be finite; got NaN at row 1, column 2\."):
+    with pytest.raises(
+        ValueError, match=r"A must be finite; got NaN at row 1, column 2\."
+    ):
         choose_rank(convert(X), rule)
 
 
@@ -277,14 +318,18 @@ def test_no_rows(rule, convert):
 @pytest.mark.parametrize("factor", [1e-310, 1e300])
 @pytest.mark.parametrize("convert", [np.array, sparse.csr_array])
 def test_extreme_entries_do_not_change_the_evidence(factor, convert):
-    assert choose_rank(convert(planted() * factor), "mle") == choose_rank(planted(), "mle")
+    assert choose_rank(convert(planted() * factor), "mle") == choose_rank(
+        planted(), "mle"
+    )
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_checks_the_matrix_once(rule, monkeypatch):
     checks = []
     kind = arguments._working_dtype
-    monkeypatch.setattr(arguments, "_working_dtype", lambda *of: checks.append(of) or kind(*of))
+    monkeypatch.setattr(
+        arguments, "_working_dtype", lambda *of: checks.append(of) or kind(*of)
+    )
     choose_rank(planted(), rule, center=True, random_state=0)
     assert len(checks) == 1
 
@@ -297,8 +342,12 @@ def test_choose_rank_and_pca_centre_in_the_same_way():
 
 def test_one_default_of_random_state():
     public = (getattr(lowrank, name) for name in lowrank.__all__)
-    callables = [it for it in public if not (isinstance(it, type) and issubclass(it, Exception))]
-    parameters = [inspect.signature(it).parameters.get("random_state") for it in callables]
+    callables = [
+        it for it in public if not (isinstance(it, type) and issubclass(it, Exception))
+    ]
+    parameters = [
+        inspect.signature(it).parameters.get("random_state") for it in callables
+    ]
     defaults = [parameter.default for parameter in parameters if parameter is not None]
     assert defaults == [0] * len(defaults)
     assert len(defaults) > 15

@@ -49,15 +49,44 @@ def test_plain_numbers_in_text(mark, end, last):
     rows = [(0, "x", 0.5), (-7, "", -3), (10**17, "ab c", 4.35), (1, "é"[:0], 1e-7)]
     text = end.join(f"{a}{mark}{b}{mark}{c:.9g}" for a, b, c in rows[:3]) + end + end
     text += f"12{mark}{mark}0.0000001" + last * end
-    assert in_text(text, mark) == [[0, -7, 10**17, 12], np.float32([0.5, -3, 4.35, 1e-7]).tolist()]
+    assert in_text(text, mark) == [
+        [0, -7, 10**17, 12],
+        np.float32([0.5, -3, 4.35, 1e-7]).tolist(),
+    ]
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        *("007,a,1", "+7,a,1", "-0,a,1", "7.0,a,1", "1e3,a,1", ",a,1", "9999999999999999999,a,1"),
-        *("1,a,", "1,a,.5", "1,a,5.", "1,a,1e3", "1,a,inf", "1,a,0.1234567890123456", "1,a,1 "),
-        *("1,a", "1,a,1,2", '1,"a",1', "1,é,1", " 1,a,1", "1,a,1\r2", "1", "1,a,--1", "1,a,1,"),
+        *(
+            "007,a,1",
+            "+7,a,1",
+            "-0,a,1",
+            "7.0,a,1",
+            "1e3,a,1",
+            ",a,1",
+            "9999999999999999999,a,1",
+        ),
+        *(
+            "1,a,",
+            "1,a,.5",
+            "1,a,5.",
+            "1,a,1e3",
+            "1,a,inf",
+            "1,a,0.1234567890123456",
+            "1,a,1 ",
+        ),
+        *(
+            "1,a",
+            "1,a,1,2",
+            '1,"a",1',
+            "1,é,1",
+            " 1,a,1",
+            "1,a,1\r2",
+            "1",
+            "1,a,--1",
+            "1,a,1,",
+        ),
     ],
 )
 def test_text_that_is_not_plain_is_in_doubt(row):
@@ -79,7 +108,9 @@ def test_decimals_are_rounded_as_they_are_elsewhere(values, digits):
 def test_entries_are_put_in_order_and_keep_theirs_within_a_row(n, threads):
     rng = np.random.default_rng(n)
     rows, columns = (rng.integers(0, 9, n).astype(np.int32) for _ in range(2))
-    numbers = [rng.integers(0, 99, n).astype(t) for t in (np.uint8, np.float32, np.int64)]
+    numbers = [
+        rng.integers(0, 99, n).astype(t) for t in (np.uint8, np.float32, np.int64)
+    ]
     indptr = np.empty(10, np.int64)
     assert backends.active.row_offsets(rows, indptr) == bool((np.diff(rows) >= 0).all())
     columns.flags.writeable = False
@@ -129,14 +160,21 @@ def test_kernels_take_codes_as_they_take_values():
     matrix, A = coded()
     arrays, rng = kernels.csr_arrays(A), np.random.default_rng(1)
     X, Y = (rng.normal(size=(size, 5)).astype(np.float32) for size in A.shape[::-1])
-    np.testing.assert_array_equal(kernels.csr_matmat(matrix, X), kernels.csr_matmat(arrays, X))
+    np.testing.assert_array_equal(
+        kernels.csr_matmat(matrix, X), kernels.csr_matmat(arrays, X)
+    )
     products = (kernels.csr_rmatmat(each, Y, A.shape[1]) for each in (matrix, arrays))
     np.testing.assert_array_equal(*products)
     solved = []
     for each in (matrix, arrays):
         factors, bias = np.empty((len(Y), 5), np.float32), np.empty(len(Y), np.float32)
         ridge = np.ones(len(Y))
-        out = {"factors": factors, "bias": bias, "penalty": ridge, "bias_penalty": ridge}
+        out = {
+            "factors": factors,
+            "bias": bias,
+            "penalty": ridge,
+            "bias_penalty": ridge,
+        }
         kernels.als_half_sweep(each, X, shift=2.0, **out)
         solved.append(np.column_stack([factors, bias]))
     np.testing.assert_array_equal(*solved)
@@ -153,5 +191,9 @@ def test_shifts_are_subtracted_from_the_values():
     assert shifted.bound() >= np.abs(expected).max()
     X = rng.normal(size=(A.shape[1], 5)).astype(np.float32)
     again = sp.csr_array((expected, A.indices, A.indptr), A.shape) @ X
-    np.testing.assert_allclose(kernels.csr_matmat(shifted, X), again, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(kernels.csr_matmat(shifted.scaled(2), X), 2 * again, atol=1e-4)
+    np.testing.assert_allclose(
+        kernels.csr_matmat(shifted, X), again, rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        kernels.csr_matmat(shifted.scaled(2), X), 2 * again, atol=1e-4
+    )

@@ -52,7 +52,8 @@ CASES = [
 ]
 each_case = pytest.mark.parametrize(("estimator", "form"), CASES)
 each_estimator = pytest.mark.parametrize(
-    "estimator", [PCA(2), ProbabilisticPCA(2), Whitening(n_components=2), Whitening("zca")]
+    "estimator",
+    [PCA(2), ProbabilisticPCA(2), Whitening(n_components=2), Whitening("zca")],
 )
 
 
@@ -88,10 +89,14 @@ def test_dtype_stays_input_is_untouched_and_results_repeat(estimator, form, dtyp
 @each_case
 def test_container_has_no_influence_beyond_rounding(estimator, form):
     X = data()
-    convert = FORMATS["dense" if form == "fortran" else "csr" if form != "dense" else "dense"]
+    convert = FORMATS[
+        "dense" if form == "fortran" else "csr" if form != "dense" else "dense"
+    ]
     expected = clone(estimator).fit(convert(X)).transform(convert(X))
     found = clone(estimator).fit(FORMATS[form](X)).transform(FORMATS[form](X))
-    np.testing.assert_allclose(found, expected, atol=0 if sparse.issparse(convert(X)) else 1e-9)
+    np.testing.assert_allclose(
+        found, expected, atol=0 if sparse.issparse(convert(X)) else 1e-9
+    )
 
 
 @each_case
@@ -113,7 +118,11 @@ def test_inverse_transform_checks_the_number_of_columns(estimator):
 @each_estimator
 def test_outputs_have_names(estimator):
     frame = clone(estimator).set_output(transform="pandas").fit_transform(data())
-    prefix = "x" if estimator.get_params().get("method") == "zca" else type(estimator).__name__
+    prefix = (
+        "x"
+        if estimator.get_params().get("method") == "zca"
+        else type(estimator).__name__
+    )
     assert list(frame.columns)[:2] == [f"{prefix.lower()}0", f"{prefix.lower()}1"]
 
 
@@ -140,12 +149,16 @@ def test_the_first_entry_that_is_not_finite_is_named(estimator, convert, value):
     fitted = clone(estimator).fit(convert(X))
     X[7, 2] = X[9, 1] = value
     for call in (clone(estimator).fit, fitted.transform):
-        with pytest.raises(ValueError, match=f"X must be finite; got {kind} at row 7, column 2"):
+        with pytest.raises(
+            ValueError, match=f"X must be finite; got {kind} at row 7, column 2"
+        ):
             call(convert(X))
 
 
 def test_the_default_number_of_latent_coordinates_fits_the_data():
-    assert [ProbabilisticPCA().fit(data()[:, :m]).n_components_ for m in (1, 2, 3, 6)] == [
+    assert [
+        ProbabilisticPCA().fit(data()[:, :m]).n_components_ for m in (1, 2, 3, 6)
+    ] == [
         0,
         1,
         2,

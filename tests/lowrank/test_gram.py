@@ -25,7 +25,9 @@ def test_agrees_with_lapack(k, tall):
     result = truncated_svd(matrix, k, method="gram")
     expected = truncated_svd(matrix, k, method="dense")
     np.testing.assert_allclose(result.s, expected.s, rtol=1e-12)
-    np.testing.assert_allclose(result.U @ result.Vt, expected.U @ expected.Vt, atol=1e-9)
+    np.testing.assert_allclose(
+        result.U @ result.Vt, expected.U @ expected.Vt, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize(("shape", "k"), [((1000, 400), 20), ((400, 1000), 20)])
@@ -37,7 +39,9 @@ def test_auto_takes_it_for_a_dense_array_of_some_size(shape, k):
 
 def test_what_squaring_loses_is_found_by_another_solver():
     matrix = graded((1000, 400), 4.0)
-    message = r"largest residual is \d\.\de.\d\d relative to s\[89\], above .* method='gram'"
+    message = (
+        r"largest residual is \d\.\de.\d\d relative to s\[89\], above .* method='gram'"
+    )
     with pytest.warns(ConvergenceWarning, match=message):
         truncated_svd(matrix, 90, method="gram", tol=1e-9)
     result = truncated_svd(matrix, 90, tol=1e-9, random_state=0)
@@ -80,12 +84,16 @@ def test_no_copy_of_a_multiple_value_is_missed():
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(3000, 150), (150, 3000)])
 @pytest.mark.parametrize("mean", [1e4, 0.1])
-def test_centred_in_either_order_without_a_centred_copy(order, shape, mean, monkeypatch):
+def test_centred_in_either_order_without_a_centred_copy(
+    order, shape, mean, monkeypatch
+):
     monkeypatch.setattr("lowrank.operators._CENTRED_BLOCK", 100_000)  # several blocks
     rng = np.random.default_rng(0)
     matrix = (mean + rng.standard_normal(shape)).astype(np.float32)
     exact = matrix.astype(np.float64) - matrix.mean(axis=0, dtype=np.float64)
-    result = truncated_svd(np.asarray(matrix, order=order), 5, method="gram", center=True)
+    result = truncated_svd(
+        np.asarray(matrix, order=order), 5, method="gram", center=True
+    )
     expected = np.linalg.svd(exact, compute_uv=False)[:5]
     np.testing.assert_allclose(result.s, expected, rtol=1e-5)
     assert result.residuals.max() <= 1e-5 * result.s[0]
@@ -101,7 +109,9 @@ def test_centring_takes_little_memory():
 
 
 @pytest.mark.parametrize("transpose", [False, True])
-def test_auto_takes_it_for_many_triplets_of_a_sparse_matrix_with_a_small_side(transpose):
+def test_auto_takes_it_for_many_triplets_of_a_sparse_matrix_with_a_small_side(
+    transpose,
+):
     matrix = sparse.random_array((400, 5000), density=0.01, rng=0, format="csr")
     matrix = matrix.T if transpose else matrix
     tracemalloc.start()
@@ -142,6 +152,10 @@ def test_pca_of_white_data_has_all_its_components():
 
 def test_a_solver_that_returns_fewer_triplets_is_an_error(monkeypatch):
     solve = SOLVERS["dense"]
-    monkeypatch.setitem(SOLVERS, "dense", lambda A, k, **options: solve(A, k - 1, **options))
-    with pytest.raises(LowRankError, match="method 'dense' must return 3 triplets; got 2"):
+    monkeypatch.setitem(
+        SOLVERS, "dense", lambda A, k, **options: solve(A, k - 1, **options)
+    )
+    with pytest.raises(
+        LowRankError, match="method 'dense' must return 3 triplets; got 2"
+    ):
         truncated_svd(np.eye(4), 3)

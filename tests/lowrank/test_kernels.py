@@ -38,7 +38,9 @@ def random_csr(n, m, density, dtype, rng):
     return A.indptr.astype(np.int64), A.indices.astype(np.int32), A.data
 
 
-def half_sweep(problem, k, *, name, fit_bias=True, threads=1, weights=None, nonnegative=False):
+def half_sweep(
+    problem, k, *, name, fit_bias=True, threads=1, weights=None, nonnegative=False
+):
     matrix, other, other_bias, penalty = problem
     kernels.use(name)
     factors = np.full((len(matrix[0]) - 1, k), np.nan, other.dtype)
@@ -77,7 +79,9 @@ def test_half_sweep_equals_reference(name, dtype, k):
         got = half_sweep(problem, k, name=name, fit_bias=fit_bias)
         for ours, theirs in zip(got, expected, strict=True):
             scale = max(1.0, np.abs(theirs).max())
-            np.testing.assert_allclose(ours, theirs, atol=TOLERANCE[dtype] * scale, rtol=0)
+            np.testing.assert_allclose(
+                ours, theirs, atol=TOLERANCE[dtype] * scale, rtol=0
+            )
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -97,7 +101,9 @@ def test_implicit_half_sweep_equals_reference(name, dtype, k, form):
     results = []
     for kernel, threads in (("reference", 1), (name, 1), (name, 3)):
         kernels.use(kernel)
-        factors = np.full((37, k), np.nan, dtype) if form != "block" else before.astype(dtype)
+        factors = (
+            np.full((37, k), np.nan, dtype) if form != "block" else before.astype(dtype)
+        )
         residual = left.astype(dtype) if form == "block" else None
         objective = kernels.implicit_half_sweep(
             (indptr, indices, weights),
@@ -109,7 +115,9 @@ def test_implicit_half_sweep_equals_reference(name, dtype, k, form):
             residual=residual,
             threads=threads,
         )
-        results.append((factors, objective) if residual is None else (factors, objective, residual))
+        results.append(
+            (factors, objective) if residual is None else (factors, objective, residual)
+        )
     for expected, got, on_threads in zip(*results, strict=True):
         scale = max(1.0, np.abs(expected).max())
         np.testing.assert_allclose(got, expected, atol=TOLERANCE[dtype] * scale, rtol=0)
@@ -142,7 +150,9 @@ def test_weighted_half_sweep_equals_reference(name, dtype, k, nonnegative):
             )
             for ours, theirs, again in zip(got, expected, on_threads, strict=True):
                 scale = max(1.0, np.abs(theirs).max())
-                np.testing.assert_allclose(ours, theirs, atol=TOLERANCE[dtype] * scale, rtol=0)
+                np.testing.assert_allclose(
+                    ours, theirs, atol=TOLERANCE[dtype] * scale, rtol=0
+                )
                 np.testing.assert_array_equal(ours, again)
             if nonnegative:
                 assert got[0].min() >= 0
@@ -167,8 +177,12 @@ def test_nonnegative_rows_are_those_of_scipy(name, seed, k, n):
     )
     design = np.vstack([other, np.sqrt(penalty) * np.eye(k)])
     solution, distance = nnls(design, np.append(target, np.zeros(k)))
-    np.testing.assert_allclose(factors[0], solution, atol=1e-5 * np.abs(solution).max(), rtol=0)
-    assert objective[0] == pytest.approx(distance**2, rel=1e-8, abs=1e-12 * target @ target)
+    np.testing.assert_allclose(
+        factors[0], solution, atol=1e-5 * np.abs(solution).max(), rtol=0
+    )
+    assert objective[0] == pytest.approx(
+        distance**2, rel=1e-8, abs=1e-12 * target @ target
+    )
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -234,7 +248,11 @@ def test_a_weighted_row_has_the_same_bits_alone_and_among_others(name, nonnegati
     together = half_sweep(problem, 9, weights=weights, **options)
     for row in range(0, 40, 7):
         entries = slice(indptr[row], indptr[row + 1])
-        matrix = np.array([0, indptr[row + 1] - indptr[row]]), indices[entries], data[entries]
+        matrix = (
+            np.array([0, indptr[row + 1] - indptr[row]]),
+            indices[entries],
+            data[entries],
+        )
         single = matrix, other, other_bias, penalty[row : row + 1]
         alone = half_sweep(single, 9, weights=weights[entries], **options)
         for one, many in zip(alone, together, strict=True):
@@ -251,7 +269,9 @@ def test_half_sweep_is_the_minimum(name):
 
     def value(row, a, b):
         seen = slice(indptr[row], indptr[row + 1])
-        error = data[seen] - 0.3 - other_bias[indices[seen]] - other[indices[seen]] @ a - b
+        error = (
+            data[seen] - 0.3 - other_bias[indices[seen]] - other[indices[seen]] @ a - b
+        )
         return error @ error + penalty[row] * (a @ a) + penalty[row] / 2 * b**2
 
     for row in range(20):
@@ -283,7 +303,9 @@ def test_same_bits_on_any_number_of_threads(name):
     problem = als_problem(500, 80, 20, 0.2, np.float32, seed=3)
     one = half_sweep(problem, 20, name=name, threads=1)
     for threads in (2, 3, 8):
-        for a, b in zip(half_sweep(problem, 20, name=name, threads=threads), one, strict=True):
+        for a, b in zip(
+            half_sweep(problem, 20, name=name, threads=threads), one, strict=True
+        ):
             np.testing.assert_array_equal(a, b)
 
 
@@ -333,7 +355,9 @@ def test_projections_equal_matrix_products(n, size, spare, width, dtype, name, s
     np.testing.assert_allclose(H, V.T @ W, atol=tolerance)
     np.testing.assert_array_equal(H, kernels.coefficients(V, W, threads=1))
     product = kernels.multiply(V, H, threads=2)
-    np.testing.assert_allclose(product, V @ H, atol=tolerance * np.sqrt(n) * max(size, 1))
+    np.testing.assert_allclose(
+        product, V @ H, atol=tolerance * np.sqrt(n) * max(size, 1)
+    )
     np.testing.assert_array_equal(product, kernels.multiply(V, H, threads=1))
     turned, few = np.pad(V, ((0, 0), (0, spare))), min(width, size)
     kernels.multiply(turned[:, :size], H[:, :few], out=turned[:, :few], threads=2)
@@ -374,7 +398,9 @@ def test_shapes_are_checked_before_memory_is_touched():
         core.csr_matmat(indptr, indices, data, np.ones((1, 2)), np.ones((3, 2)), 1)
     with pytest.raises(ValueError, match="same number of columns"):
         core.csr_matmat(indptr, indices, data, np.ones((1, 2)), np.ones((1, 3)), 1)
-    with pytest.raises(ValueError, match="must run from 0 to the number of stored entries"):
+    with pytest.raises(
+        ValueError, match="must run from 0 to the number of stored entries"
+    ):
         core.csr_matmat(indptr + 1, indices, data, np.ones((1, 2)), np.ones((1, 2)), 1)
 
 
@@ -395,9 +421,15 @@ def test_without_a_compiler_the_reference_runs():
         "import sys; sys.modules['lowrank.kernels._core'] = None; "
         "from lowrank import kernels; print(kernels.backend())"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "LOWRANK_KERNELS"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "LOWRANK_KERNELS"
+    }
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == "reference\n"
 
@@ -405,7 +437,9 @@ def test_without_a_compiler_the_reference_runs():
 def test_kernels_of_other_sources_are_one_clear_error():
     code = "import sys, types; sys.modules['lowrank.kernels._core'] = types.SimpleNamespace()"
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}; import lowrank.kernels"], capture_output=True, text=True
+        [sys.executable, "-c", f"{code}; import lowrank.kernels"],
+        capture_output=True,
+        text=True,
     )
     assert "ImportError: The compiled kernels are older or newer" in done.stderr
 
@@ -415,12 +449,16 @@ def test_kernels_with_other_arguments_are_one_clear_error():
     core = importlib.import_module("lowrank.kernels._core")
     backends.check_same(core)
     other = types.SimpleNamespace(**{**vars(core), "place": core.multiply})
-    with pytest.raises(ImportError, match=r"\(place differs\); install the package again"):
+    with pytest.raises(
+        ImportError, match=r"\(place differs\); install the package again"
+    ):
         backends.check_same(other)
 
 
 def test_unknown_kernels_raise():
-    with pytest.raises(ValueError, match=r"kernels must be one of reference.*; got 'avx9000'"):
+    with pytest.raises(
+        ValueError, match=r"kernels must be one of reference.*; got 'avx9000'"
+    ):
         kernels.use("avx9000")
 
 
@@ -451,7 +489,10 @@ sys.exit(not np.array_equal(kernels.coefficients(V, V, threads=1000), alone))
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_work_is_done_where_the_system_gives_no_more_threads():
     done = subprocess.run(
-        [sys.executable, "-c", MORE_THREADS_THAN_FIT], capture_output=True, text=True, check=False
+        [sys.executable, "-c", MORE_THREADS_THAN_FIT],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -467,7 +508,9 @@ def test_a_limit_of_threads_holds_inside_its_block():
 
 
 def blas_threads():
-    return [info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"]
+    return [
+        info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"
+    ]
 
 
 @pytest.fixture
@@ -494,7 +537,8 @@ def test_zeros_start_on_a_cache_line():
 
 
 @pytest.mark.parametrize(
-    ("given", "threads"), [("3", 3), ("4,2", 4), ("0", 2), ("", 2), ("many", 2), ("99999", 1024)]
+    ("given", "threads"),
+    [("3", 3), ("4,2", 4), ("0", 2), ("", 2), ("many", 2), ("99999", 1024)],
 )
 def test_threads_are_those_of_openmp_or_the_cores(given, threads, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", given)
@@ -550,7 +594,9 @@ def test_sums_of_rows_follow_the_definition(name, seed, n, k):
 )
 def test_the_largest_scores_are_those_of_a_stable_sort(name, values, n, copies):
     kernels.use(name)
-    scores = np.tile(np.array(values, np.float32), copies)  # so many are looked at in blocks
+    scores = np.tile(
+        np.array(values, np.float32), copies
+    )  # so many are looked at in blocks
     places = np.flatnonzero(scores > -np.inf)
     expected = places[np.argsort(-scores[places], kind="stable")][:n]
     assert largest(scores, n).tolist() == expected.tolist()

@@ -5,7 +5,14 @@ import pytest
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
-from lowrank import choose_rank, denoise, hard_threshold, kernels, leverage_scores, truncated_svd
+from lowrank import (
+    choose_rank,
+    denoise,
+    hard_threshold,
+    kernels,
+    leverage_scores,
+    truncated_svd,
+)
 from lowrank.arguments import as_operator
 from lowrank.operators import DenseOperator, ProductOperator, SparseOperator
 
@@ -40,7 +47,9 @@ def test_stands_for_its_matrix(operator, matrix):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((COLUMNS, 6)).astype(operator.dtype)
     Y = rng.standard_normal((ROWS, 6)).astype(operator.dtype)
-    accuracy = {"atol": 200 * np.finfo(operator.dtype).eps * np.abs(matrix).sum(axis=1).max()}
+    accuracy = {
+        "atol": 200 * np.finfo(operator.dtype).eps * np.abs(matrix).sum(axis=1).max()
+    }
     assert operator.shape == matrix.shape
     before = operator.passes
     products = operator.matmat(X), operator.rmatmat(Y), operator.toarray()
@@ -110,7 +119,9 @@ def test_identity_products_give_the_dense_matrix(shape):
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 @pytest.mark.parametrize("shape", [(4, 0), (0, 4), (4, 3), (0, 0)])
-def test_a_matrix_without_entries_is_transposed_on_any_number_of_threads(shape, threads):
+def test_a_matrix_without_entries_is_transposed_on_any_number_of_threads(
+    shape, threads
+):
     arrays = kernels.csr_arrays(sparse.csr_array(shape))
     turned = kernels.transposed(arrays, shape[1], threads)
     assert (turned.indptr.tolist(), turned.indices.size) == ([0] * (shape[1] + 1), 0)

@@ -27,12 +27,17 @@ def gaussian(rows=60, columns=8, seed=0):
 def counts(rows=80, columns=12, seed=0):
     """Return non-negative sparse data with a mean that the first direction carries."""
     rng = np.random.default_rng(seed)
-    return sparse.csr_array(rng.poisson(rng.uniform(0.5, 3, columns), (rows, columns)) * 1.0)
+    return sparse.csr_array(
+        rng.poisson(rng.uniform(0.5, 3, columns), (rows, columns)) * 1.0
+    )
 
 
 def drawn(shape):
     rows, columns, seed = shape
-    X = np.random.default_rng(seed).standard_normal((rows, columns)) * 3 ** np.arange(columns)[::-1]
+    X = (
+        np.random.default_rng(seed).standard_normal((rows, columns))
+        * 3 ** np.arange(columns)[::-1]
+    )
     k = 1 + seed % min(rows, columns)
     return X / 3.0**columns + 1, k
 
@@ -58,13 +63,17 @@ def test_every_scale_is_analysed_in_the_same_way(kind, settings, dtype, size):
         found.append((pca, samples))
     (scaled, large), (plain, samples) = found
     unit = 1 if settings else size
-    near = {"rtol": 1e-2, "atol": 1e-3} if dtype == "f4" else {"rtol": 1e-7, "atol": 1e-9}
+    near = (
+        {"rtol": 1e-2, "atol": 1e-3} if dtype == "f4" else {"rtol": 1e-7, "atol": 1e-9}
+    )
     scores = scaled.transform(large)
     np.testing.assert_allclose(scores / unit, plain.transform(samples), **near)
     ratios = scaled.explained_variance_ratio_, plain.explained_variance_ratio_
     np.testing.assert_allclose(*ratios, **near)
     np.testing.assert_allclose(scaled.components_, plain.components_, **near)
-    np.testing.assert_allclose(scaled.inverse_transform(scores)[0] / size, X[0], rtol=1, atol=2)
+    np.testing.assert_allclose(
+        scaled.inverse_transform(scores)[0] / size, X[0], rtol=1, atol=2
+    )
     density = scaled.score(large) + X.shape[1] * np.log(float(size))
     np.testing.assert_allclose(density, plain.score(samples), **near)
     drawn = (pca.sample(4, random_state=0) for pca in (scaled, plain))
@@ -99,7 +108,9 @@ def test_reading_2_no_other_directions_have_less_distortion(shape):
     centred = X - X.mean(axis=0)
     distortion = np.linalg.norm(X - reconstruction(pca, X)) ** 2
     total = np.linalg.norm(centred) ** 2
-    np.testing.assert_allclose(pca.distortion_, distortion, rtol=1e-6, atol=1e-12 * total)
+    np.testing.assert_allclose(
+        pca.distortion_, distortion, rtol=1e-6, atol=1e-12 * total
+    )
     kept = (pca.singular_values_**2).sum()
     np.testing.assert_allclose(kept + distortion, total, rtol=1e-9)
     basis = random_basis(X.shape[1], k, shape[2])
@@ -133,7 +144,9 @@ def test_reading_4_the_factors_are_the_truncated_svd_up_to_an_invertible_matrix(
 
 
 @given(shapes, st.sampled_from([0, 1]))
-def test_reading_5_the_components_are_the_top_eigenvectors_of_the_covariance(shape, ddof):
+def test_reading_5_the_components_are_the_top_eigenvectors_of_the_covariance(
+    shape, ddof
+):
     X, k = drawn(shape)
     pca = PCA(k, ddof=ddof).fit(X)
     covariance = np.atleast_2d(np.cov(X.T, ddof=ddof))
@@ -158,7 +171,10 @@ def test_reading_5_the_tied_linear_autoencoder_is_stationary_at_the_components()
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     ("shape", "n_components"),
-    [*((shape, k) for shape in [(50, 8), (8, 20)] for k in [0, 3, 0.8, None]), ((700, 600), 3)],
+    [
+        *((shape, k) for shape in [(50, 8), (8, 20)] for k in [0, 3, 0.8, None]),
+        ((700, 600), 3),
+    ],
 )
 def test_equals_scikit_learn(dtype, shape, n_components):
     rng = np.random.default_rng(1)
@@ -171,15 +187,24 @@ def test_equals_scikit_learn(dtype, shape, n_components):
     assert ours.n_components_ == theirs.n_components_
     assert ours.n_samples_ == shape[0]
     scale = rtol * (theirs.explained_variance_[0] if theirs.n_components_ else 1)
-    for name in ("explained_variance_", "explained_variance_ratio_", "mean_", "noise_variance_"):
-        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol, scale)
+    for name in (
+        "explained_variance_",
+        "explained_variance_ratio_",
+        "mean_",
+        "noise_variance_",
+    ):
+        np.testing.assert_allclose(
+            getattr(ours, name), getattr(theirs, name), rtol, scale
+        )
     for name in ("components_", "explained_variance_", "explained_variance_ratio_",
                  "singular_values_", "mean_"):  # fmt: skip
         assert getattr(ours, name).dtype == dtype
     if n_components == 3:
         signs = np.sign((ours.components_ * theirs.components_).sum(axis=1))
         np.testing.assert_allclose(
-            ours.transform(X) * signs, theirs.transform(X), atol=20 * rtol * abs(X).max()
+            ours.transform(X) * signs,
+            theirs.transform(X),
+            atol=20 * rtol * abs(X).max(),
         )
 
 
@@ -188,9 +213,13 @@ def test_density_equals_scikit_learn(n_components):
     X, new = gaussian(), gaussian(seed=5)
     ours = PCA(n_components).fit(X)
     theirs = sklearn.decomposition.PCA(n_components, svd_solver="full").fit(X)
-    np.testing.assert_allclose(ours.get_covariance(), theirs.get_covariance(), atol=1e-11)
+    np.testing.assert_allclose(
+        ours.get_covariance(), theirs.get_covariance(), atol=1e-11
+    )
     np.testing.assert_allclose(ours.get_precision(), theirs.get_precision(), atol=1e-11)
-    np.testing.assert_allclose(ours.score_samples(new), theirs.score_samples(new), rtol=1e-10)
+    np.testing.assert_allclose(
+        ours.score_samples(new), theirs.score_samples(new), rtol=1e-10
+    )
     np.testing.assert_allclose(ours.score(new), theirs.score(new), rtol=1e-10)
 
 
@@ -200,12 +229,16 @@ def test_density_equals_scikit_learn(n_components):
 @pytest.mark.parametrize("whiten", [False, True])
 @pytest.mark.parametrize("standardize", [False, True])
 @pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
-def test_score_is_the_density_of_the_stated_normal_distribution(whiten, standardize, convert):
+def test_score_is_the_density_of_the_stated_normal_distribution(
+    whiten, standardize, convert
+):
     X, new = counts().toarray(), counts(seed=3).toarray()
     pca = PCA(4, center="exact", whiten=whiten, standardize=standardize, random_state=0)
     pca.fit(convert(X))
     model = multivariate_normal(X.mean(axis=0), pca.get_covariance())
-    np.testing.assert_allclose(pca.score_samples(convert(new)), model.logpdf(new), rtol=1e-9)
+    np.testing.assert_allclose(
+        pca.score_samples(convert(new)), model.logpdf(new), rtol=1e-9
+    )
     identity = pca.get_covariance() @ pca.get_precision()
     np.testing.assert_allclose(identity, np.eye(X.shape[1]), atol=1e-10)
 
@@ -215,7 +248,9 @@ def test_score_without_exact_centring_is_about_the_column_mean(center):
     X = counts()
     pca = PCA(4, center=center, random_state=0).fit(X)
     model = multivariate_normal(X.mean(axis=0), pca.get_covariance())
-    np.testing.assert_allclose(pca.score_samples(X), model.logpdf(X.toarray()), rtol=1e-9)
+    np.testing.assert_allclose(
+        pca.score_samples(X), model.logpdf(X.toarray()), rtol=1e-9
+    )
 
 
 def test_samples_follow_the_model():
@@ -224,7 +259,9 @@ def test_samples_follow_the_model():
     np.testing.assert_allclose(drawn.mean(axis=0), pca.mean_, atol=0.1)
     np.testing.assert_allclose(np.cov(drawn.T), pca.get_covariance(), atol=0.3)
     assert np.array_equal(pca.sample(3, random_state=7), pca.sample(3, random_state=7))
-    assert not np.array_equal(pca.sample(3, random_state=7), pca.sample(3, random_state=8))
+    assert not np.array_equal(
+        pca.sample(3, random_state=7), pca.sample(3, random_state=8)
+    )
 
 
 def test_noise_variance_of_exact_low_rank_is_zero():
@@ -242,7 +279,9 @@ def test_degenerate_model_has_no_density():
     pca = PCA().fit(X)
     assert pca.noise_variance_ == 0
     assert pca.score(X) == -np.inf
-    with pytest.raises(ValueError, match=r"covariance must have full rank .* use fewer components"):
+    with pytest.raises(
+        ValueError, match=r"covariance must have full rank .* use fewer components"
+    ):
         pca.get_precision()
 
 
@@ -255,16 +294,27 @@ def test_degenerate_model_has_no_density():
 @pytest.mark.parametrize("n_components", [3, 12, 0.7])
 def test_exact_sparse_equals_dense(dtype, standardize, center_samples, n_components):
     X = counts().astype(dtype)
-    options = {"standardize": standardize, "center_samples": center_samples, "center": "exact"}
+    options = {
+        "standardize": standardize,
+        "center_samples": center_samples,
+        "center": "exact",
+    }
     dense = PCA(n_components, **options).fit(X.toarray())
     pca = PCA(n_components, **options, random_state=0).fit(X)
     rtol = 2e-3 if dtype == np.float32 else 1e-7
     assert pca.n_components_ == dense.n_components_
     assert pca.mean_alignment_ is None
-    for name in ("explained_variance_", "explained_variance_ratio_", "mean_", "distortion_"):
+    for name in (
+        "explained_variance_",
+        "explained_variance_ratio_",
+        "mean_",
+        "distortion_",
+    ):
         expected = getattr(dense, name)
         largest = 1e3 if name == "distortion_" else 1
-        np.testing.assert_allclose(getattr(pca, name), expected, rtol, atol=rtol * largest)
+        np.testing.assert_allclose(
+            getattr(pca, name), expected, rtol, atol=rtol * largest
+        )
     k = min(3, pca.n_components_)
     new = counts(seed=4).astype(dtype)
     scores = pca.transform(new)[:, :k]
@@ -283,7 +333,9 @@ def test_drop_leaves_out_the_first_direction_of_the_uncentred_matrix():
     np.testing.assert_allclose(pca.singular_values_, s[1:5], rtol=1e-7)
     np.testing.assert_allclose(abs(pca.components_ @ Vt[1:5].T), np.eye(4), atol=1e-6)
     mean = X.mean(axis=0)
-    np.testing.assert_allclose(pca.mean_alignment_, abs(mean @ Vt[0]) / np.linalg.norm(mean))
+    np.testing.assert_allclose(
+        pca.mean_alignment_, abs(mean @ Vt[0]) / np.linalg.norm(mean)
+    )
     np.testing.assert_allclose(pca.mean_, (mean @ Vt[0]) * Vt[0], rtol=1e-7)
     np.testing.assert_allclose(pca.transform(X), X @ pca.components_.T, atol=1e-6)
 
@@ -292,18 +344,28 @@ def test_drop_leaves_out_the_first_direction_of_the_uncentred_matrix():
 @pytest.mark.parametrize("center", ["auto", "exact", "drop", False])
 @pytest.mark.parametrize("standardize", [False, True])
 @pytest.mark.filterwarnings("ignore::lowrank.pca.MeanAlignmentWarning")
-def test_attributes_mean_what_they_say_on_sparse_data(n_components, center, standardize):
+def test_attributes_mean_what_they_say_on_sparse_data(
+    n_components, center, standardize
+):
     X = counts()
     pca = PCA(n_components, center=center, standardize=standardize, random_state=0)
     scores = pca.fit_transform(X)
     assert np.array_equal(scores, pca.transform(X))
     scale = pca.scale_ if standardize else np.ones(X.shape[1])
     k = pca.n_components_
-    np.testing.assert_allclose(pca.components_ @ pca.components_.T, np.eye(k), atol=1e-10)
+    np.testing.assert_allclose(
+        pca.components_ @ pca.components_.T, np.eye(k), atol=1e-10
+    )
     total = (X.toarray() / scale).var(axis=0, ddof=1).sum()
-    np.testing.assert_allclose(pca.explained_variance_, scores.var(axis=0, ddof=1), rtol=1e-6)
-    np.testing.assert_allclose(pca.explained_variance_ratio_ * total, pca.explained_variance_)
-    np.testing.assert_allclose(pca.singular_values_, np.linalg.norm(scores, axis=0), rtol=1e-6)
+    np.testing.assert_allclose(
+        pca.explained_variance_, scores.var(axis=0, ddof=1), rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        pca.explained_variance_ratio_ * total, pca.explained_variance_
+    )
+    np.testing.assert_allclose(
+        pca.singular_values_, np.linalg.norm(scores, axis=0), rtol=1e-6
+    )
     error = np.linalg.norm((X.toarray() - pca.inverse_transform(scores)) / scale) ** 2
     np.testing.assert_allclose(pca.distortion_, error, rtol=1e-6, atol=1e-6)
     if k == 12:
@@ -313,19 +375,31 @@ def test_attributes_mean_what_they_say_on_sparse_data(n_components, center, stan
 
 def test_warning_when_the_dropped_direction_is_not_the_mean():
     X = sparse.csr_array(gaussian() - 2)
-    with pytest.warns(MeanAlignmentWarning, match=r"mean_alignment_ is 0\.\d+.*center='exact'"):
+    with pytest.warns(
+        MeanAlignmentWarning, match=r"mean_alignment_ is 0\.\d+.*center='exact'"
+    ):
         pca = PCA(2, center="drop").fit(X)
     assert pca.mean_alignment_ < 0.9
 
 
 def test_center_false_is_the_truncated_svd_of_scikit_learn():
     X = counts()
-    theirs = sklearn.decomposition.TruncatedSVD(4, algorithm="arpack", random_state=0).fit(X)
+    theirs = sklearn.decomposition.TruncatedSVD(
+        4, algorithm="arpack", random_state=0
+    ).fit(X)
     ours = PCA(4, center=False, ddof=0, random_state=0).fit(X)
-    for name in ("explained_variance_", "explained_variance_ratio_", "singular_values_"):
-        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-7)
+    for name in (
+        "explained_variance_",
+        "explained_variance_ratio_",
+        "singular_values_",
+    ):
+        np.testing.assert_allclose(
+            getattr(ours, name), getattr(theirs, name), rtol=1e-7
+        )
     assert not ours.mean_.any()
-    np.testing.assert_allclose(abs(ours.transform(X)), abs(theirs.transform(X)), atol=1e-5)
+    np.testing.assert_allclose(
+        abs(ours.transform(X)), abs(theirs.transform(X)), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("center", ["auto", "exact", False])
@@ -360,7 +434,9 @@ def test_fraction_takes_the_fewest_components_that_suffice(shape, fraction, as_s
 def test_rules_choose_the_same_with_sparse_rows_centred(rule, center, standardize):
     rng = np.random.default_rng(0)
     kept = rng.random((120, 2)) < 0.4
-    X = 9 * (kept * rng.random(kept.shape)) @ rng.random((2, 30)) + rng.random((120, 30))
+    X = 9 * (kept * rng.random(kept.shape)) @ rng.random((2, 30)) + rng.random(
+        (120, 30)
+    )
     X[~kept.any(axis=1)] = 0
     options = {"center": center, "center_samples": True, "standardize": standardize}
     dense = PCA(rule, **options, random_state=0).fit(X)
@@ -390,7 +466,9 @@ def test_rules_find_the_planted_rank(rule, convert):
     "n_components", [-1, 9, 0.0, 1.0, 1.5, -0.5, float("nan"), "best", True, [2]]
 )
 def test_bad_number_of_components(n_components):
-    with pytest.raises(ValueError, match=r"n_components must be .*between 0 and 8.*; got"):
+    with pytest.raises(
+        ValueError, match=r"n_components must be .*between 0 and 8.*; got"
+    ):
         PCA(n_components).fit(gaussian())
 
 
@@ -401,13 +479,21 @@ def test_bad_number_of_components(n_components):
 def test_standardize_is_pca_of_the_standardised_columns(convert):
     X = counts().toarray()
     X[:, 3] = 0.1  # constant, and not exactly representable
-    pca = PCA(5, standardize=True, ddof=0, center="exact", random_state=0).fit(convert(X))
+    pca = PCA(5, standardize=True, ddof=0, center="exact", random_state=0).fit(
+        convert(X)
+    )
     expected = PCA(5, ddof=0).fit(StandardScaler().fit_transform(X))
     assert pca.scale_[3] == 1.0
-    np.testing.assert_allclose(pca.explained_variance_, expected.explained_variance_, rtol=1e-7)
-    np.testing.assert_allclose(pca.explained_variance_ratio_ * 11, pca.explained_variance_)
     np.testing.assert_allclose(
-        reconstruction(PCA(12, standardize=True, center="exact").fit(convert(X)), convert(X)),
+        pca.explained_variance_, expected.explained_variance_, rtol=1e-7
+    )
+    np.testing.assert_allclose(
+        pca.explained_variance_ratio_ * 11, pca.explained_variance_
+    )
+    np.testing.assert_allclose(
+        reconstruction(
+            PCA(12, standardize=True, center="exact").fit(convert(X)), convert(X)
+        ),
         X,
         atol=1e-9,
     )
@@ -419,7 +505,9 @@ def test_center_samples_subtracts_the_mean_of_each_row(convert):
     rows = X - X.mean(axis=1, keepdims=True)
     pca = PCA(5, center_samples=True, center="exact", random_state=0).fit(convert(X))
     expected = PCA(5).fit(rows)
-    np.testing.assert_allclose(pca.explained_variance_, expected.explained_variance_, rtol=1e-7)
+    np.testing.assert_allclose(
+        pca.explained_variance_, expected.explained_variance_, rtol=1e-7
+    )
     np.testing.assert_allclose(pca.components_.sum(axis=1), 0, atol=1e-7)
     np.testing.assert_allclose(
         abs(pca.transform(convert(X))), abs(expected.transform(rows)), atol=1e-5
@@ -433,7 +521,9 @@ def test_center_samples_subtracts_the_mean_of_each_row(convert):
 def test_whitened_scores_are_uncorrelated_with_variance_one(ddof):
     X = gaussian()
     pca = PCA(5, whiten=True, ddof=ddof).fit(X)
-    np.testing.assert_allclose(np.cov(pca.transform(X).T, ddof=ddof), np.eye(5), atol=1e-10)
+    np.testing.assert_allclose(
+        np.cov(pca.transform(X).T, ddof=ddof), np.eye(5), atol=1e-10
+    )
     np.testing.assert_allclose(reconstruction(pca, X), reconstruction(PCA(5).fit(X), X))
 
 
@@ -462,8 +552,12 @@ def test_transform_of_new_rows_is_that_of_the_training_rows():
 def test_a_large_offset_does_not_cost_digits():
     X = gaussian()
     plain, shifted = PCA(3).fit(X), PCA(3).fit(X + 1e6)
-    np.testing.assert_allclose(shifted.explained_variance_, plain.explained_variance_, rtol=1e-8)
-    np.testing.assert_allclose(shifted.transform(X + 1e6), plain.transform(X), atol=1e-7)
+    np.testing.assert_allclose(
+        shifted.explained_variance_, plain.explained_variance_, rtol=1e-8
+    )
+    np.testing.assert_allclose(
+        shifted.transform(X + 1e6), plain.transform(X), atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
@@ -482,10 +576,18 @@ def test_same_seed_same_bits(convert):
             "center must be 'auto', 'exact', 'drop', True or False; got 'mean'",
         ),
         ({"center": 1}, ValueError, "center must be .* True or False; got 1"),
-        ({"method": "eigen"}, ValueError, "method must be one of 'auto', .*; got 'eigen'"),
+        (
+            {"method": "eigen"},
+            ValueError,
+            "method must be one of 'auto', .*; got 'eigen'",
+        ),
         ({"ddof": -1}, ValueError, "ddof must be a non-negative integer; got -1"),
         ({"ddof": 0.5}, TypeError, "ddof must be a non-negative integer; got 0.5"),
-        ({"ddof": 60}, ValueError, "more than 60 samples, as ddof=60; got n_samples=60"),
+        (
+            {"ddof": 60},
+            ValueError,
+            "more than 60 samples, as ddof=60; got n_samples=60",
+        ),
     ],
 )
 def test_bad_parameters(options, error, message):
@@ -504,7 +606,9 @@ def test_nan_raises(convert):
 def test_score_with_both_corrections_is_the_same_on_sparse_data():
     pca = PCA(4, center_samples=True, standardize=True).fit(counts().toarray())
     new = counts(seed=2)
-    np.testing.assert_allclose(pca.score_samples(new), pca.score_samples(new.toarray()), rtol=1e-9)
+    np.testing.assert_allclose(
+        pca.score_samples(new), pca.score_samples(new.toarray()), rtol=1e-9
+    )
 
 
 def batches_of(X, size=80):
@@ -543,7 +647,9 @@ class TestPartialFit:
         expected = PCA(center=center, whiten=whiten).fit(X)
         pca = streamed(batches_of(X, 37), center=center, whiten=whiten)
         for name in self.FITTED:
-            np.testing.assert_allclose(getattr(pca, name), getattr(expected, name), atol=1e-9)
+            np.testing.assert_allclose(
+                getattr(pca, name), getattr(expected, name), atol=1e-9
+            )
         np.testing.assert_allclose(pca.transform(X), expected.transform(X), atol=1e-8)
         np.testing.assert_allclose(pca.score(X), expected.score(X))
         assert pca.n_samples_ == 300
@@ -572,10 +678,14 @@ class TestPartialFit:
     def test_sparse_batches_and_float32(self):
         X = sparse.random_array((300, 20), density=0.2, rng=0, format="csr")
         pca = streamed(batches_of(X), center="exact")
-        np.testing.assert_allclose(pca.components_, PCA().fit(X.toarray()).components_, atol=1e-8)
+        np.testing.assert_allclose(
+            pca.components_, PCA().fit(X.toarray()).components_, atol=1e-8
+        )
         single = streamed(batches_of(X.astype(np.float32)))
         assert single.components_.dtype == np.float32
-        np.testing.assert_allclose(single.explained_variance_, pca.explained_variance_, rtol=1e-4)
+        np.testing.assert_allclose(
+            single.explained_variance_, pca.explained_variance_, rtol=1e-4
+        )
 
     def test_forgetting_follows_what_changes(self):
         rng = np.random.default_rng(0)
@@ -590,7 +700,8 @@ class TestPartialFit:
         np.testing.assert_allclose(pca.mean_, expected, atol=1e-12)
 
     @pytest.mark.parametrize(
-        "settings", [{"n_components": 0.9}, {"n_components": "elbow"}, {"standardize": True}]
+        "settings",
+        [{"n_components": 0.9}, {"n_components": "elbow"}, {"standardize": True}],
     )
     def test_what_cannot_be_followed(self, settings):
         assert not hasattr(PCA(**settings), "partial_fit")
@@ -614,7 +725,9 @@ class TestPartialFit:
 def test_wrong_numbers_of_samples():
     pca = PCA(2).fit(gaussian())
     assert pca.sample(0).shape == (0, 8)
-    with pytest.raises(ArgumentError, match=r"n_samples must not be negative; got -1\."):
+    with pytest.raises(
+        ArgumentError, match=r"n_samples must not be negative; got -1\."
+    ):
         pca.sample(-1)
     with pytest.raises(TypeError, match=r"n_samples must be an integer; got 1\.5\."):
         pca.sample(1.5)

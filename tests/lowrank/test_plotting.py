@@ -62,7 +62,9 @@ def test_scree_of_an_svd_knows_the_whole_energy():
 
 def test_scree_of_an_estimator_is_its_variances(pca):
     axes = scree(pca, k=0)
-    np.testing.assert_allclose(lines(axes)["explained variance"][:, 1], pca.explained_variance_)
+    np.testing.assert_allclose(
+        lines(axes)["explained variance"][:, 1], pca.explained_variance_
+    )
     shares = lines(right_of(axes))["cumulative variance"][:, 1]
     np.testing.assert_allclose(shares, np.cumsum(pca.explained_variance_ratio_))
     assert axes.get_xlim()[0] < 0  # where the mark of k = 0 is
@@ -98,7 +100,9 @@ def test_a_bad_rank_raises():
 
 
 def test_scree_needs_the_rank_that_a_rule_chose():
-    with pytest.raises(ValueError, match=r"k must be given with a rule; got rule='elbow' alone"):
+    with pytest.raises(
+        ValueError, match=r"k must be given with a rule; got rule='elbow' alone"
+    ):
         scree([3.0, 2.0, 1.0], rule="elbow")
 
 
@@ -131,7 +135,9 @@ def test_scores_without_labels_and_with_numbers():
 
 
 def test_bad_scores_raise():
-    with pytest.raises(ValueError, match=r"Z must have the columns \(0, 1\); got shape \(5, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"Z must have the columns \(0, 1\); got shape \(5, 1\)"
+    ):
         scores(np.zeros((5, 1)))
     with pytest.raises(ValueError, match=r"labels must have shape \(5,\); got \(4,\)"):
         scores(np.zeros((5, 2)), np.zeros(4))
@@ -153,7 +159,9 @@ def test_loadings_take_the_names_that_the_estimator_has_seen():
     import pandas as pd
 
     figure = loadings(PCA(2).fit(pd.DataFrame(X, columns=list("uvwxyz"))))
-    assert [text.get_text() for text in figure.axes[-1].get_xticklabels()] == list("uvwxyz")
+    assert [text.get_text() for text in figure.axes[-1].get_xticklabels()] == list(
+        "uvwxyz"
+    )
     many = loadings(np.ones((1, 100)), names=[str(j) for j in range(100)])
     assert many.axes[-1].get_xlabel() == "feature"
 
@@ -161,7 +169,9 @@ def test_loadings_take_the_names_that_the_estimator_has_seen():
 def test_bad_loadings_raise(pca):
     with pytest.raises(ValueError, match="names must have length 6; got 2"):
         loadings(pca, names=["a", "b"])
-    with pytest.raises(ValueError, match=r"at least one row and one column; got shape \(0, 6\)"):
+    with pytest.raises(
+        ValueError, match=r"at least one row and one column; got shape \(0, 6\)"
+    ):
         loadings(np.zeros((0, 6)))
 
 
@@ -191,7 +201,9 @@ def test_eigen_images_of_any_shape():
     images = [image for axes in figure.axes for image in axes.get_images()]
     assert [image.get_array().shape for image in images] == [(2, 3)] * 4
     assert drawn(eigen_images(np.zeros((1, 4))))
-    with pytest.raises(ValueError, match="images with 6 pixels; images that are not square need"):
+    with pytest.raises(
+        ValueError, match="images with 6 pixels; images that are not square need"
+    ):
         eigen_images(np.ones((1, 6)))
     with pytest.raises(ValueError, match=r"images with 6 pixels; got \(2, 2\)"):
         eigen_images(np.ones((1, 6)), (2, 2))
@@ -225,9 +237,13 @@ def test_whitening_by_class():
     assert drawn(figure)
     with pytest.raises(ValueError, match=r"labels must have shape \(50,\); got \(3,\)"):
         whitening_comparison(X, ["a", "b", "c"])
-    with pytest.raises(ValueError, match=r"X must have the columns \(0, 6\); got shape \(50, 6\)"):
+    with pytest.raises(
+        ValueError, match=r"X must have the columns \(0, 6\); got shape \(50, 6\)"
+    ):
         whitening_comparison(X, features=(0, 6))
-    with pytest.raises(ValueError, match=r"whitened X must have the columns \(0, 1\); got shape"):
+    with pytest.raises(
+        ValueError, match=r"whitened X must have the columns \(0, 1\); got shape"
+    ):
         whitening_comparison(np.outer(np.arange(5.0), [1.0, 2.0]))
 
 
@@ -265,8 +281,12 @@ def test_the_import_does_not_need_matplotlib_but_a_picture_does():
         "try:\n    plotting.scree([2.0, 1.0])\n"
         "except ImportError as error:\n    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "lowrank.plotting needs matplotlib; install it with pip install" in done.stdout
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert (
+        "lowrank.plotting needs matplotlib; install it with pip install" in done.stdout
+    )
 
 
 @pytest.mark.parametrize("draw", [loadings, eigen_images])

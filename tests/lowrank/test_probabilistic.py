@@ -51,7 +51,9 @@ def test_every_scale_is_fitted_in_the_same_way(dtype, size, share):
     shift = np.count_nonzero(~np.isnan(X), axis=1) * np.log(float(size))
     densities = scaled.score_samples(X * size) + shift
     np.testing.assert_allclose(densities, plain.score_samples(X), **near)
-    assert scaled.log_likelihood_ + shift.sum() == pytest.approx(plain.log_likelihood_, rel=1e-4)
+    assert scaled.log_likelihood_ + shift.sum() == pytest.approx(
+        plain.log_likelihood_, rel=1e-4
+    )
 
 
 def density(model, row):
@@ -88,7 +90,9 @@ def test_closed_form_against_the_eigenvalues(k):
     np.testing.assert_allclose(model.explained_variance_, values[:k])
     W = vectors[:, :k] * np.sqrt(values[:k] - noise)
     np.testing.assert_allclose(model.loadings_ @ model.loadings_.T, W @ W.T, atol=1e-10)
-    np.testing.assert_allclose(model.get_covariance(), W @ W.T + noise * np.eye(6), atol=1e-10)
+    np.testing.assert_allclose(
+        model.get_covariance(), W @ W.T + noise * np.eye(6), atol=1e-10
+    )
     assert model.loadings_.shape == (6, k)
     assert model.n_iter_ == 1
 
@@ -98,7 +102,9 @@ def test_likelihood_is_that_of_the_peers():
     model = ProbabilisticPCA(2).fit(X)
     # The peer's covariance has the divisor n - 1, which at n = 500 is another model by 0.2%.
     assert model.score(X) >= decomposition.PCA(2).fit(X).score(X)
-    np.testing.assert_allclose(model.score(X), decomposition.PCA(2).fit(X).score(X), rtol=1e-5)
+    np.testing.assert_allclose(
+        model.score(X), decomposition.PCA(2).fit(X).score(X), rtol=1e-5
+    )
     # Factor analysis has a noise variance for each feature: it contains this model.
     analysis = decomposition.FactorAnalysis(2, tol=1e-10, max_iter=5000).fit(X)
     assert -0.02 < model.score(X) - analysis.score(X) < 0
@@ -110,18 +116,27 @@ def test_noise_counts_the_directions_without_variance():
     model = ProbabilisticPCA(2).fit(X)
     values = np.linalg.eigvalsh(np.cov(X.T, ddof=0))[::-1]
     np.testing.assert_allclose(model.noise_variance_, values[2:].sum() / 28)
-    np.testing.assert_allclose(model.score_samples(X), [density(model, row) for row in X])
+    np.testing.assert_allclose(
+        model.score_samples(X), [density(model, row) for row in X]
+    )
 
 
-@pytest.mark.parametrize("make", [sparse.csr_array, sparse.coo_matrix, sparse.csc_array])
+@pytest.mark.parametrize(
+    "make", [sparse.csr_array, sparse.coo_matrix, sparse.csc_array]
+)
 def test_sparse_equals_dense(make):
     X = drawn() * (np.random.default_rng(1).random((200, 6)) < 0.3)
-    dense, thin = ProbabilisticPCA(2, random_state=0), ProbabilisticPCA(2, random_state=0)
+    dense, thin = (
+        ProbabilisticPCA(2, random_state=0),
+        ProbabilisticPCA(2, random_state=0),
+    )
     dense.fit(X)
     thin.fit(make(X))
     np.testing.assert_allclose(thin.loadings_, dense.loadings_, atol=1e-8)
     np.testing.assert_allclose(thin.transform(make(X)), dense.transform(X), atol=1e-8)
-    np.testing.assert_allclose(thin.score_samples(make(X)), dense.score_samples(X), rtol=1e-8)
+    np.testing.assert_allclose(
+        thin.score_samples(make(X)), dense.score_samples(X), rtol=1e-8
+    )
     np.testing.assert_allclose(thin.log_likelihood_, dense.log_likelihood_)
 
 
@@ -136,7 +151,9 @@ def test_em_of_complete_data_finds_the_closed_form():
     np.testing.assert_allclose(model.noise, closed.noise_variance_)
     np.testing.assert_allclose(rows.location + model.mean, closed.mean_)
     covariance = model.loadings @ model.loadings.T
-    np.testing.assert_allclose(covariance, closed.loadings_ @ closed.loadings_.T, atol=1e-6)
+    np.testing.assert_allclose(
+        covariance, closed.loadings_ @ closed.loadings_.T, atol=1e-6
+    )
 
 
 # missing entries
@@ -150,13 +167,17 @@ def test_em_of_complete_data_finds_the_closed_form():
     st.integers(0, 2**31),
     st.integers(0, 6),
 )
-@example(2, 7, 0.0, 1.75, 0, 2)  # fitted exactly: the noise falls to the least that differs from 0
+@example(
+    2, 7, 0.0, 1.75, 0, 2
+)  # fitted exactly: the noise falls to the least that differs from 0
 def test_the_likelihood_never_falls(rows, columns, share, noise, seed, k):
     k = min(k, rows, columns - 1)
     X = holed(drawn(rows, columns, min(2, columns), noise, seed), share, seed)
     known = IncompleteRows(X)
     rng = np.random.default_rng(seed)
-    start = FactorModel(rng.standard_normal(columns), rng.standard_normal((columns, k)), 1.0)
+    start = FactorModel(
+        rng.standard_normal(columns), rng.standard_normal((columns, k)), 1.0
+    )
     steps = em_steps(known, start)
     likelihoods = np.array([next(steps)[1] for _ in range(15)])
     assert (np.diff(likelihoods) >= -1e-6 * np.abs(likelihoods[1:]) - 1e-6).all()
@@ -169,7 +190,9 @@ def test_likelihood_of_a_step_is_that_of_its_model():
     steps = em_steps(rows, start)
     for _ in range(3):
         model, likelihood = next(steps)
-        expected = likelihood_of(X, rows.location + model.mean, model.loadings, model.noise)
+        expected = likelihood_of(
+            X, rows.location + model.mean, model.loadings, model.noise
+        )
         np.testing.assert_allclose(likelihood, expected)
 
 
@@ -182,9 +205,15 @@ def test_em_stops_at_a_stationary_point():
     rng = np.random.default_rng(0)
     for _ in range(20):
         step = [1e-4 * rng.standard_normal(np.shape(part)) for part in at]
-        ahead = likelihood_of(X, *(part + move for part, move in zip(at, step, strict=True)))
-        behind = likelihood_of(X, *(part - move for part, move in zip(at, step, strict=True)))
-        assert abs(ahead - behind) / 2e-4 < 1e-2  # the derivative; each entry has about 1e2
+        ahead = likelihood_of(
+            X, *(part + move for part, move in zip(at, step, strict=True))
+        )
+        behind = likelihood_of(
+            X, *(part - move for part, move in zip(at, step, strict=True))
+        )
+        assert (
+            abs(ahead - behind) / 2e-4 < 1e-2
+        )  # the derivative; each entry has about 1e2
         assert ahead < best + 1e-9
 
 
@@ -214,7 +243,9 @@ def test_likelihood_of_little_noise():
     X = holed(drawn(100, 20, 1, noise=1.2e-5))
     model = ProbabilisticPCA(1, random_state=0).fit(X)
     assert 0 < model.noise_variance_ < 1e-10 * model.explained_variance_[0]
-    np.testing.assert_allclose(model.score_samples(X).sum(), model.log_likelihood_, rtol=1e-6)
+    np.testing.assert_allclose(
+        model.score_samples(X).sum(), model.log_likelihood_, rtol=1e-6
+    )
 
 
 def test_rows_without_entries_have_no_influence():
@@ -222,11 +253,15 @@ def test_rows_without_entries_have_no_influence():
     empty = np.full((5, 6), np.nan)
     model = ProbabilisticPCA(2, random_state=0, tol=1e-13).fit(X)
     padded = ProbabilisticPCA(2, random_state=0, tol=1e-13).fit(np.vstack([empty, X]))
-    np.testing.assert_allclose(padded.get_covariance(), model.get_covariance(), atol=1e-4)
+    np.testing.assert_allclose(
+        padded.get_covariance(), model.get_covariance(), atol=1e-4
+    )
     np.testing.assert_allclose(padded.log_likelihood_, model.log_likelihood_)
     alone = np.full((4, 3), np.nan)
     alone[1] = [1, 2, 3]
-    assert np.array_equal(ProbabilisticPCA(1).fit(alone).impute(alone), np.tile(alone[1], (4, 1)))
+    assert np.array_equal(
+        ProbabilisticPCA(1).fit(alone).impute(alone), np.tile(alone[1], (4, 1))
+    )
 
 
 def test_expectations_against_the_conditional_normal_distribution():
@@ -255,7 +290,9 @@ def test_rows_alone_and_together_give_the_same():
     alone = np.vstack([model.transform(row[None]) for row in X])
     np.testing.assert_allclose(model.transform(X), alone, atol=1e-10)
     swapped = np.random.default_rng(0).permutation(40)
-    np.testing.assert_allclose(model.impute(X[swapped]), model.impute(X)[swapped], atol=1e-10)
+    np.testing.assert_allclose(
+        model.impute(X[swapped]), model.impute(X)[swapped], atol=1e-10
+    )
 
 
 def test_blocks_of_rows_do_not_change_the_result(monkeypatch):
@@ -279,7 +316,9 @@ def test_recovers_the_model_that_data_were_drawn_from():
 def test_one_component_too_many_and_constant_data():
     X = holed(drawn(100, 8, 1, noise=0.3))
     model = ProbabilisticPCA(4, random_state=0, tol=1e-6).fit(X)
-    np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(4), atol=1e-10)
+    np.testing.assert_allclose(
+        model.components_ @ model.components_.T, np.eye(4), atol=1e-10
+    )
     Y = np.full((5, 3), 2.0)
     Y[0, 0] = np.nan
     flat = ProbabilisticPCA(1).fit(Y)
@@ -350,13 +389,17 @@ def test_a_frame_is_fitted_without_a_warning(prepare):
 
 @pytest.mark.parametrize("prepare", [holed, np.asarray])
 def test_held_out_likelihood_finds_the_number_of_components(prepare):
-    search = GridSearchCV(ProbabilisticPCA(random_state=0), {"n_components": [0, 1, 2, 3, 4, 5, 6]})
+    search = GridSearchCV(
+        ProbabilisticPCA(random_state=0), {"n_components": [0, 1, 2, 3, 4, 5, 6]}
+    )
     search.fit(prepare(drawn(400, 8, 3, noise=0.5)))
     assert search.best_params_ == {"n_components": 3}
 
 
 def test_warns_with_the_figure_when_em_has_not_converged():
-    with pytest.warns(ConvergenceWarning, match=r"raised the log-likelihood .* max_iter=2 steps"):
+    with pytest.warns(
+        ConvergenceWarning, match=r"raised the log-likelihood .* max_iter=2 steps"
+    ):
         model = ProbabilisticPCA(2, max_iter=2).fit(holed(drawn()))
     assert model.n_iter_ == 2
     with warnings.catch_warnings():
@@ -388,7 +431,9 @@ def test_parameters_out_of_range(parameters, message):
 def test_data_that_cannot_be_fitted():
     X = drawn()
     X[:, 3] = np.nan
-    with pytest.raises(ValueError, match="known entry in each column; got none in column 3"):
+    with pytest.raises(
+        ValueError, match="known entry in each column; got none in column 3"
+    ):
         ProbabilisticPCA(2).fit(X)
     X = drawn()
     X[0, 0] = np.inf

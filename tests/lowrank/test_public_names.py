@@ -23,7 +23,10 @@ def test_dir_lists_the_public_names_and_nothing_else():
 
 def test_no_module_hides_a_public_name():
     """An imported submodule becomes an attribute of the package, over one of the same name."""
-    modules = [import_module(found.name) for found in walk_packages(lowrank.__path__, "lowrank.")]
+    modules = [
+        import_module(found.name)
+        for found in walk_packages(lowrank.__path__, "lowrank.")
+    ]
     assert "lowrank.completion" in [module.__name__ for module in modules]
     for name in lowrank.__all__:
         assert not isinstance(getattr(lowrank, name), ModuleType), name
@@ -35,6 +38,10 @@ def test_a_name_that_is_not_there_is_missing_as_usual():
 
 
 def test_the_import_loads_neither_scipy_nor_scikit_learn():
-    code = "import sys, lowrank; print('scipy' in sys.modules, 'sklearn' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code = (
+        "import sys, lowrank; print('scipy' in sys.modules, 'sklearn' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["False", "False"]

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from lowrank import cumulative_energy, elbow, rank_for_energy, truncated_svd
 
-spectra = st.lists(st.floats(0, 1e6), max_size=30).map(lambda s: sorted(s, reverse=True))
+spectra = st.lists(st.floats(0, 1e6), max_size=30).map(
+    lambda s: sorted(s, reverse=True)
+)
 
 
 @given(spectra)
@@ -32,7 +34,9 @@ def test_cumulative_energy_of_a_truncated_spectrum():
 def test_cumulative_energy_of_a_float32_spectrum():
     matrix = np.random.default_rng(0).standard_normal((30, 20)).astype(np.float32)
     svd = truncated_svd(matrix, 20)
-    assert cumulative_energy(svd.s, svd.frobenius_norm**2)[-1] == pytest.approx(1.0, rel=1e-6)
+    assert cumulative_energy(svd.s, svd.frobenius_norm**2)[-1] == pytest.approx(
+        1.0, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e200])

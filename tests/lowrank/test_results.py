@@ -83,7 +83,9 @@ def test_a_low_rank_matrix_is_decomposed_by_its_products(method, center):
     result = truncated_svd(B, 4, method=method, center=center, random_state=0)
     np.testing.assert_allclose(result.s, expected.s)
     np.testing.assert_allclose(result.frobenius_norm, expected.frobenius_norm)
-    np.testing.assert_allclose(truncated_svd(B * 1e250, 2).s, truncated_svd(B, 2).s * 1e250)
+    np.testing.assert_allclose(
+        truncated_svd(B * 1e250, 2).s, truncated_svd(B, 2).s * 1e250
+    )
 
 
 def test_a_low_rank_matrix_is_never_made_dense_by_the_solver():
@@ -98,5 +100,7 @@ def test_a_low_rank_matrix_is_never_made_dense_by_the_solver():
 def test_estimators_take_a_low_rank_matrix():
     B = approximate(X, 4)
     pca = PCA(2).fit(B)
-    np.testing.assert_allclose(pca.explained_variance_, PCA(2).fit(B.toarray()).explained_variance_)
+    np.testing.assert_allclose(
+        pca.explained_variance_, PCA(2).fit(B.toarray()).explained_variance_
+    )
     assert choose_rank(B, "energy") == choose_rank(B.toarray(), "energy")

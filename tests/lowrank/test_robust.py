@@ -11,7 +11,9 @@ from lowrank import ArgumentError, ArgumentTypeError, ConvergenceWarning, robust
 
 def parts(shape, rank, share, seed=0):
     rng = np.random.default_rng(seed)
-    low_rank = rng.standard_normal((shape[0], rank)) @ rng.standard_normal((rank, shape[1]))
+    low_rank = rng.standard_normal((shape[0], rank)) @ rng.standard_normal(
+        (rank, shape[1])
+    )
     errors = np.where(rng.random(shape) < share, 20 * rng.standard_normal(shape), 0.0)
     return low_rank, errors
 
@@ -36,9 +38,13 @@ def test_both_parts_are_found(shape, dtype):
 def test_errors_do_not_turn_the_directions_as_they_turn_those_of_a_pca():
     low_rank, errors = parts((80, 60), 2, 0.04)
     directions = np.linalg.svd(low_rank)[2][:2]
-    found = np.linalg.svd(robust_pca(low_rank + errors, random_state=0).low_rank.toarray())[2][:2]
+    found = np.linalg.svd(
+        robust_pca(low_rank + errors, random_state=0).low_rank.toarray()
+    )[2][:2]
     plain = np.linalg.svd(low_rank + errors)[2][:2]
-    angles = [np.linalg.svd(directions @ vectors.T)[1].min() for vectors in (found, plain)]
+    angles = [
+        np.linalg.svd(directions @ vectors.T)[1].min() for vectors in (found, plain)
+    ]
     assert angles[0] > 1 - 1e-8
     assert angles[1] < 0.99
 
@@ -72,7 +78,9 @@ def test_no_other_decomposition_is_below_the_bound(seed, share, rank):
 
 def test_the_penalty_decides_what_counts_as_an_error():
     low_rank, errors = parts((40, 30), 2, 0.05)
-    few, many = (robust_pca(low_rank + errors, penalty=p, random_state=0) for p in (1.0, 0.05))
+    few, many = (
+        robust_pca(low_rank + errors, penalty=p, random_state=0) for p in (1.0, 0.05)
+    )
     assert few.sparse.nnz < many.sparse.nnz
 
 
@@ -81,7 +89,9 @@ def test_the_penalty_decides_what_counts_as_an_error():
 )
 def test_small_matrices(X):
     result = robust_pca(X, random_state=0)
-    np.testing.assert_allclose(result.low_rank.toarray() + result.sparse.toarray(), X, atol=1e-6)
+    np.testing.assert_allclose(
+        result.low_rank.toarray() + result.sparse.toarray(), X, atol=1e-6
+    )
     assert "duality gap" in repr(result)
 
 
@@ -111,7 +121,12 @@ def test_too_few_iterations_are_reported():
         ([[1.0]], {"penalty": 0}, ArgumentError, "penalty"),
         ([[1.0]], {"tol": -1}, ArgumentError, "tol"),
         ([[1.0]], {"max_iter": 0}, ArgumentError, "max_iter must be at least 1; got 0"),
-        ([[1.0]], {"max_iter": None}, ArgumentTypeError, "max_iter must be an integer; got None"),
+        (
+            [[1.0]],
+            {"max_iter": None},
+            ArgumentTypeError,
+            "max_iter must be an integer; got None",
+        ),
     ],
 )
 def test_wrong_arguments(X, settings, error, message):

@@ -26,8 +26,16 @@ def test_statistics_and_products(kind, shape):
     V, Y = rng.standard_normal((3, shape[1])), rng.standard_normal((shape[0], 3))
     np.testing.assert_allclose(samples.toarray(), dense, atol=1e-12)
     np.testing.assert_allclose(samples.column_means(), dense.mean(axis=0), atol=1e-12)
-    np.testing.assert_allclose(samples.column_squares(row), ((dense - row) ** 2).sum(axis=0))
-    np.testing.assert_allclose(samples.row_squares(row), ((dense - row) ** 2).sum(axis=1))
-    np.testing.assert_allclose(samples.centred(row).frobenius_norm(), np.linalg.norm(dense - row))
-    np.testing.assert_allclose(project(samples, row, V), (dense - row) @ V.T, atol=1e-12)
+    np.testing.assert_allclose(
+        samples.column_squares(row), ((dense - row) ** 2).sum(axis=0)
+    )
+    np.testing.assert_allclose(
+        samples.row_squares(row), ((dense - row) ** 2).sum(axis=1)
+    )
+    np.testing.assert_allclose(
+        samples.centred(row).frobenius_norm(), np.linalg.norm(dense - row)
+    )
+    np.testing.assert_allclose(
+        project(samples, row, V), (dense - row) @ V.T, atol=1e-12
+    )
     np.testing.assert_allclose(samples.rmatmat(Y), dense.T @ Y, atol=1e-12)

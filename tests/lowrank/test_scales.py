@@ -10,7 +10,14 @@ from mixed_tables import exact_values, mixed_table
 from scipy import sparse
 from scipy.sparse.linalg import aslinearoperator
 
-from lowrank import PCA, ConvergenceWarning, ProbabilisticPCA, RowBlocks, Whitening, truncated_svd
+from lowrank import (
+    PCA,
+    ConvergenceWarning,
+    ProbabilisticPCA,
+    RowBlocks,
+    Whitening,
+    truncated_svd,
+)
 
 EPS = float(np.finfo(np.float64).eps)
 HEAVY = {
@@ -53,7 +60,9 @@ def test_pca_with_a_heavy_column_is_that_of_lapack(kind, dtype, container, n, m,
     pca = PCA(k, whiten=True, center="exact").fit(CONTAINERS[container](X))
     allowed = allowed_error(s[:k], dtype)
     assert (np.abs(pca.singular_values_ / s[:k] - 1) <= allowed).all()
-    assert (np.abs(pca.explained_variance_ / (s[:k] ** 2 / (n - 1)) - 1) <= 2 * allowed).all()
+    assert (
+        np.abs(pca.explained_variance_ / (s[:k] ** 2 / (n - 1)) - 1) <= 2 * allowed
+    ).all()
     scores = pca.transform(CONTAINERS[container](X))
     np.testing.assert_allclose(scores.std(axis=0, ddof=1), 1, atol=1e-2)
     rest = (s[k:] ** 2).sum() / (n - 1) / (min(n, m) - k)
@@ -96,7 +105,9 @@ def test_random_tables_are_those_of_lapack(container, dtype, seed):
     X = mixed_table(seed)[0].astype(dtype)
     s = exact_values(X)
     k = min(4, X.shape[1] - 1)
-    pca = PCA(k, whiten=True, center="exact", random_state=0).fit(CONTAINERS[container](X))
+    pca = PCA(k, whiten=True, center="exact", random_state=0).fit(
+        CONTAINERS[container](X)
+    )
     allowed = allowed_error(s[:k], dtype)
     assert (np.abs(pca.singular_values_ / s[:k] - 1) <= allowed).all()
     scores = pca.transform(CONTAINERS[container](X))
@@ -119,17 +130,23 @@ def test_each_triplet_is_judged_by_its_own_value(dtype, convert, power):
     assert (np.abs(result.s / expected - 1) <= allowed_error(expected, dtype)).all()
     tolerance = 1e-4 if dtype == np.float32 else 1e-8
     floor = 20 * EPS * expected[0]
-    assert (result.residuals.max(axis=0) <= np.maximum(tolerance * expected, floor)).all()
+    assert (
+        result.residuals.max(axis=0) <= np.maximum(tolerance * expected, floor)
+    ).all()
 
 
 @pytest.mark.parametrize("method", ["gram", "lanczos"])
 def test_a_residual_above_its_tolerance_is_a_warning_with_the_figure(method):
     X = heavy_table("unix time")
-    with pytest.warns(ConvergenceWarning, match=rf"relative to s\[\d\], .*method='{method}'"):
+    with pytest.warns(
+        ConvergenceWarning, match=rf"relative to s\[\d\], .*method='{method}'"
+    ):
         truncated_svd(X, 5, method=method, random_state=0)
 
 
-@pytest.mark.parametrize("method", ["auto", "dense", "gram", "lanczos", "randomized", "qr"])
+@pytest.mark.parametrize(
+    "method", ["auto", "dense", "gram", "lanczos", "randomized", "qr"]
+)
 def test_every_method_is_right_in_float32(method):
     X = heavy_table("salary").astype(np.float32)
     expected = exact_values(X)[:5]
@@ -146,10 +163,14 @@ def test_constant_columns_of_any_size_have_no_variance(constant, convert):
     others = np.delete(X, 2, axis=1)
     plain, standardised = PCA(4).fit(others), PCA(2, standardize=True).fit(others)
     found = PCA(4, center="exact").fit(convert(X))
-    np.testing.assert_allclose(found.explained_variance_, plain.explained_variance_, rtol=1e-9)
+    np.testing.assert_allclose(
+        found.explained_variance_, plain.explained_variance_, rtol=1e-9
+    )
     assert found.mean_[2] == constant
     scaled = PCA(2, standardize=True, center="exact").fit(convert(X))
-    np.testing.assert_allclose(scaled.explained_variance_, standardised.explained_variance_)
+    np.testing.assert_allclose(
+        scaled.explained_variance_, standardised.explained_variance_
+    )
     np.testing.assert_allclose(scaled.components_[:, 2], 0, atol=1e-12)
     assert (scaled.mean_[2], scaled.scale_[2]) == (constant, 1.0)
     if convert is np.asarray:

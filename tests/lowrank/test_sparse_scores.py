@@ -18,7 +18,9 @@ COMPILED = kernels.supported()[1:]
 
 @pytest.fixture(autouse=True)
 def _restore_kernels(monkeypatch):
-    monkeypatch.setattr(ordering, "_FEW_QUERIES", 2)  # so that small searches prune, too
+    monkeypatch.setattr(
+        ordering, "_FEW_QUERIES", 2
+    )  # so that small searches prune, too
     active = kernels.backend()
     yield
     kernels.use(active.instruction_set or "reference")
@@ -37,7 +39,9 @@ def problem(n_users, n_items, k, seed, integer=False):
     """Return users, items and a sparse part whose columns are in an order of their own."""
     rng = np.random.default_rng(seed)
     users, items = (
-        (rng.integers(-2, 3, (n, k)) if integer else rng.normal(size=(n, k))).astype(np.float32)
+        (rng.integers(-2, 3, (n, k)) if integer else rng.normal(size=(n, k))).astype(
+            np.float32
+        )
         for n in (n_users, n_items)
     )
     h, history = sparse(rng, n_users, 30, 0.2, integer)
@@ -55,7 +59,9 @@ def by_sorting(scores, n):
 @given(
     seed=st.integers(0, 10**6),
     name=st.sampled_from(kernels.supported()),
-    shape=st.tuples(st.integers(1, 40), st.integers(1, 200), st.sampled_from([0, 3, 40])),
+    shape=st.tuples(
+        st.integers(1, 40), st.integers(1, 200), st.sampled_from([0, 3, 40])
+    ),
     n=st.integers(1, 30),
 )
 def test_factors_and_sparse_part_add_up(seed, name, shape, n):
@@ -67,7 +73,9 @@ def test_factors_and_sparse_part_add_up(seed, name, shape, n):
     scores[:, ~allowed] = -np.inf
     best = by_sorting(scores, min(n, allowed.sum()))
     np.testing.assert_array_equal(found.items, best)
-    np.testing.assert_array_equal(found.scores, np.take_along_axis(scores, best, axis=1))
+    np.testing.assert_array_equal(
+        found.scores, np.take_along_axis(scores, best, axis=1)
+    )
 
 
 @pytest.mark.parametrize("name", kernels.supported())
@@ -124,7 +132,9 @@ def test_same_bits_alone_and_on_any_number_of_threads(name):
 @pytest.mark.parametrize("k", [128, 200, 520])
 def test_the_stops_bound_the_rest_of_the_products(k):
     rng = np.random.default_rng(k)
-    users, items = (np.float32(rng.normal(size=(n, k)) * rng.random(k) ** 4) for n in (30, 90))
+    users, items = (
+        np.float32(rng.normal(size=(n, k)) * rng.random(k) ** 4) for n in (30, 90)
+    )
     order = rng.permutation(90).astype(np.int32)
     stops = product_stops(users, items, order)
     assert stops.at[0] == 64
@@ -160,9 +170,13 @@ def test_gram_rows_are_the_largest_entries(seed, name, most, share):
     X, rows = sparse(rng, 20, 45, share, integer=True)
     C, _ = sparse(rng, 20, 11, share, integer=True)
     _, columns = sparse_of(C.T)
-    weight, scale, out = (rng.integers(1, 4, n).astype(np.float32) for n in (20, 11, 45))
+    weight, scale, out = (
+        rng.integers(1, 4, n).astype(np.float32) for n in (20, 11, 45)
+    )
     kernels.use(name)
-    found = gram_rows(rows, columns, slice(2, 9), most, weight=weight, scale=scale, out=out)
+    found = gram_rows(
+        rows, columns, slice(2, 9), most, weight=weight, scale=scale, out=out
+    )
     whole = (C.T * weight) @ X * scale[:, None] * out
     for row in range(7):
         entries = slice(*found.indptr[row : row + 2])
@@ -186,12 +200,16 @@ def test_indices_are_checked_before_memory_is_touched():
     spoiled = history._replace(indices=history.indices + 30)
     with pytest.raises(ValueError, match="indices must be those of columns"):
         top_k(users, items, 2, sparse=part._replace(history=spoiled))
-    falling = weights._replace(indptr=np.r_[0, weights.indptr[:0:-1]][: len(weights.indptr)])
+    falling = weights._replace(
+        indptr=np.r_[0, weights.indptr[:0:-1]][: len(weights.indptr)]
+    )
     falling.indptr[-1] = weights.indptr[-1]
     with pytest.raises(ValueError, match="indptr must not fall"):
         top_k(users, items, 2, sparse=part._replace(weights=falling))
     with pytest.raises(ValueError, match="indices must be those of columns"):
         sparse_rows(history, weights._replace(indices=weights.indices - 60), 50)
-    wild = weights._replace(indices=weights.indices[::-1] * 1000)  # neither sorted nor in range
+    wild = weights._replace(
+        indices=weights.indices[::-1] * 1000
+    )  # neither sorted nor in range
     top_k(users, items, 2, sparse=part._replace(weights=wild))
     sparse_pairs(history, wild, np.array([0]), np.array([7]))

@@ -35,7 +35,9 @@ def deficient(rows=12, columns=9, rank=4, seed=0):
 
 
 def thin(rows=40, columns=25, seed=0):
-    return normal(rows, columns, seed) * (np.random.default_rng(seed).random((rows, columns)) < 0.3)
+    return normal(rows, columns, seed) * (
+        np.random.default_rng(seed).random((rows, columns)) < 0.3
+    )
 
 
 def residual_of(A, columns):
@@ -53,7 +55,11 @@ def error_of(A, columns):
 
 
 def cases(draw):
-    rows, columns, seed = draw(st.integers(1, 9)), draw(st.integers(1, 9)), draw(st.integers(0, 99))
+    rows, columns, seed = (
+        draw(st.integers(1, 9)),
+        draw(st.integers(1, 9)),
+        draw(st.integers(0, 99)),
+    )
     A = decaying(rows, columns, draw(st.sampled_from([0, 2, 8])), seed)
     if draw(st.booleans()):
         A = A * 10.0 ** np.random.default_rng(seed).uniform(-4, 4, columns)
@@ -70,7 +76,9 @@ matrices = st.composite(cases)()
 
 @given(matrices, st.sampled_from([np.asarray, sparse.csr_array]))
 def test_forward_takes_the_best_column_each_time(A, make):
-    columns = select_columns(make(A), A.shape[1], method="forward", random_state=0).columns
+    columns = select_columns(
+        make(A), A.shape[1], method="forward", random_state=0
+    ).columns
     taken, error = [], np.linalg.norm(A)
     for column in columns:
         others = set(range(A.shape[1])) - set(taken)
@@ -85,7 +93,9 @@ def test_forward_takes_the_best_column_each_time(A, make):
 def test_backward_drops_the_cheapest_column_each_time(A, make):
     left = set(range(A.shape[1]))
     for k in range(A.shape[1] - 1, -1, -1):
-        kept = set(select_columns(make(A), k, method="backward", random_state=0).columns)
+        kept = set(
+            select_columns(make(A), k, method="backward", random_state=0).columns
+        )
         assert kept < left
         best = min(error_of(A, left - {j}) for j in left)
         assert error_of(A, kept) <= best * (1 + 1e-6) + 1e-12 * np.linalg.norm(A)
@@ -176,7 +186,9 @@ def test_sparse_equals_dense(method, make):
         dense = select_columns(A, k, method=method, random_state=0)
         other = select_columns(make(A), k, method=method, random_state=0)
         assert np.array_equal(other.columns, dense.columns)
-        np.testing.assert_allclose([other.error, other.optimum], [dense.error, dense.optimum])
+        np.testing.assert_allclose(
+            [other.error, other.optimum], [dense.error, dense.optimum]
+        )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -229,7 +241,9 @@ def test_very_large_and_very_small_entries(method, factor, make):
     np.testing.assert_allclose(approximation.error, same.error * factor)
 
 
-@pytest.mark.parametrize("A", [np.arange(12).reshape(3, 4), [[1, 2], [3, 5]], normal()[::2, ::-1]])
+@pytest.mark.parametrize(
+    "A", [np.arange(12).reshape(3, 4), [[1, 2], [3, 5]], normal()[::2, ::-1]]
+)
 def test_integers_lists_and_strides(A):
     before = np.array(A)
     found = select_columns(A, 2, method="forward")
@@ -256,7 +270,8 @@ def test_a_big_sparse_matrix_stays_sparse():
 def test_backward_raises_if_its_factor_is_too_large():
     A = sparse.random_array((30_000, 20_000), density=1e-6, rng=0)
     message = (
-        r"at most 1.1 GB; got sparse A of shape \(30000, 20000\), whose factor has 3.2 GB: use"
+        r"at most 1.1 GB; got sparse A of shape \(30000, 20000\), "
+        r"whose factor has 3.2 GB: use"
     )
     with pytest.raises(ValueError, match=message):
         select_columns(A, 3, method="backward")
@@ -295,7 +310,9 @@ def test_leverage_draws_in_proportion():
     assert abs(np.mean(np.equal(drawn, 0)) - 9 / 25) < 0.04
     assert 2 not in drawn
     for seed in range(20):
-        assert 2 not in select_columns(A, 2, method="leverage", random_state=seed).columns
+        assert (
+            2 not in select_columns(A, 2, method="leverage", random_state=seed).columns
+        )
 
 
 # CUR
@@ -307,11 +324,17 @@ def test_cur_is_the_best_product_of_its_columns_and_rows(method, make):
     A = thin()
     found = cur(make(A), 6, method=method, random_state=0)
     C, R = A[:, found.columns], A[found.rows]
-    assert sparse.issparse(found.C) == sparse.issparse(found.R) == (make is not np.asarray)
-    dense = [part.toarray() if sparse.issparse(part) else part for part in (found.C, found.R)]
+    assert (
+        sparse.issparse(found.C) == sparse.issparse(found.R) == (make is not np.asarray)
+    )
+    dense = [
+        part.toarray() if sparse.issparse(part) else part for part in (found.C, found.R)
+    ]
     assert np.array_equal(dense[0], C)
     assert np.array_equal(dense[1], R)
-    np.testing.assert_allclose(found.U, np.linalg.pinv(C) @ A @ np.linalg.pinv(R), atol=1e-9)
+    np.testing.assert_allclose(
+        found.U, np.linalg.pinv(C) @ A @ np.linalg.pinv(R), atol=1e-9
+    )
     np.testing.assert_allclose(found.toarray(), C @ found.U @ R, atol=1e-12)
     np.testing.assert_allclose(found.error, np.linalg.norm(A - C @ found.U @ R))
     np.testing.assert_allclose(found.optimum, np.linalg.norm(np.linalg.svd(A)[1][6:]))
@@ -347,7 +370,13 @@ def test_cur_of_nothing():
 def test_float32_stays(make):
     A = make(thin().astype(np.float32))
     found = cur(A, 5, random_state=0)
-    assert found.C.dtype == found.U.dtype == found.R.dtype == found.toarray().dtype == np.float32
+    assert (
+        found.C.dtype
+        == found.U.dtype
+        == found.R.dtype
+        == found.toarray().dtype
+        == np.float32
+    )
     wide = cur(A.astype(np.float64), 5, random_state=0)
     assert np.array_equal(found.columns, wide.columns)
     np.testing.assert_allclose(found.error, wide.error)
@@ -357,7 +386,9 @@ def test_float32_stays(make):
 @pytest.mark.parametrize("function", [select_columns, cur])
 @pytest.mark.parametrize("method", METHODS)
 def test_same_seed_same_result(function, method):
-    first, second = (function(thin(), 5, method=method, random_state=3) for _ in range(2))
+    first, second = (
+        function(thin(), 5, method=method, random_state=3) for _ in range(2)
+    )
     assert np.array_equal(first.columns, second.columns)
     assert first.error == second.error
 
@@ -376,7 +407,9 @@ def test_results_are_frozen_and_say_what_they_are():
 
 @pytest.mark.parametrize("function", [select_columns, cur])
 def test_bad_arguments_raise(function):
-    with pytest.raises(ValueError, match=r"method must be one of 'qr', 'leverage', .*; got 'best'"):
+    with pytest.raises(
+        ValueError, match=r"method must be one of 'qr', 'leverage', .*; got 'best'"
+    ):
         function(normal(), 2, method="best")
     with pytest.raises(ValueError, match=r"k must be between 0 and 9 .*; got 10"):
         function(normal(), 10)
@@ -389,9 +422,13 @@ def test_bad_arguments_raise(function):
         (aslinearoperator(normal()), "a LinearOp"),
         (RowBlocks([normal()]), "RowB"),
     ):
-        with pytest.raises(TypeError, match=f"array or a sparse matrix, .*; got {kind}"):
+        with pytest.raises(
+            TypeError, match=f"array or a sparse matrix, .*; got {kind}"
+        ):
             function(wrapped, 2)
-    with pytest.raises(ValueError, match="A must be finite; got NaN at row 1, column 0"):
+    with pytest.raises(
+        ValueError, match="A must be finite; got NaN at row 1, column 0"
+    ):
         function(np.array([[1.0, 2.0], [math.nan, 0.0]]), 1)
     with pytest.raises(ValueError, match="random_state must be"):
         function(normal(), 2, random_state=-1)
@@ -410,9 +447,13 @@ def test_more_than_the_rank_allows():
 @pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize(("n", "m", "k"), [(18, 14, 12), (24, 15, 15), (200, 100, 20)])
 def test_cur_states_the_error_of_the_matrices_that_it_returns(n, m, k, make, dtype):
-    A = (1 / (np.arange(n)[:, None] + np.arange(m) + 1.0)).astype(dtype)  # a Hilbert matrix
+    A = (1 / (np.arange(n)[:, None] + np.arange(m) + 1.0)).astype(
+        dtype
+    )  # a Hilbert matrix
     found = cur(make(A), k, random_state=0)
-    C, R = (part.toarray() if sparse.issparse(part) else part for part in (found.C, found.R))
+    C, R = (
+        part.toarray() if sparse.issparse(part) else part for part in (found.C, found.R)
+    )
     product = C.astype(float) @ found.U.astype(float) @ R.astype(float)
     error, size = np.linalg.norm(A - product), np.linalg.norm(A)
     rounding = 3e-8 if make is sparse.csr_array else 1e-12

@@ -12,7 +12,9 @@ from lowrank import kernels
 from lowrank.subspace import leading_directions
 
 
-def sparse(n: int, m: int, *, rank: int | None = None, density: float = 0.2) -> sp.csr_array:
+def sparse(
+    n: int, m: int, *, rank: int | None = None, density: float = 0.2
+) -> sp.csr_array:
     """Return a random sparse matrix; of low rank, its rows are multiples of a few."""
     generator = np.random.default_rng(n * m)
     A = sp.random_array((rank or n, m), density=density, rng=generator, format="csr")
@@ -23,7 +25,9 @@ def sparse(n: int, m: int, *, rank: int | None = None, density: float = 0.2) -> 
     return A
 
 
-def directions(A: sp.csr_array, k: int, **options: int) -> tuple[np.ndarray, np.ndarray]:
+def directions(
+    A: sp.csr_array, k: int, **options: int
+) -> tuple[np.ndarray, np.ndarray]:
     return leading_directions(kernels.csr_arrays(A), A.shape[1], k, **options)
 
 
@@ -35,7 +39,9 @@ def test_many_steps_find_the_singular_values_and_right_vectors(shape, dtype):
     _, s, Vt = np.linalg.svd(A.toarray())
     tolerance = 1e-4 if dtype == np.float32 else 1e-9
     np.testing.assert_allclose(values, s[:5], rtol=tolerance)
-    np.testing.assert_allclose(np.abs(np.sum(vectors.T * Vt[:5], axis=1)), 1, rtol=tolerance)
+    np.testing.assert_allclose(
+        np.abs(np.sum(vectors.T * Vt[:5], axis=1)), 1, rtol=tolerance
+    )
     assert vectors.dtype == values.dtype == dtype
 
 
@@ -43,7 +49,9 @@ def test_many_steps_find_the_singular_values_and_right_vectors(shape, dtype):
 @example(12, 12, 5, 4)  # in float32, where rounding is easily taken for a direction
 @example(20, 8, 8, 1)
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(1, 8), st.integers(1, 4))
-def test_vectors_are_orthonormal_and_values_fall_and_are_never_too_large(dtype, n, m, k, steps):
+def test_vectors_are_orthonormal_and_values_fall_and_are_never_too_large(
+    dtype, n, m, k, steps
+):
     A = sparse(n, m, density=0.5).astype(dtype)
     tolerance = 2 * np.sqrt(np.finfo(dtype).eps)  # half the digits, of Gram matrices
     vectors, values = directions(A, k, steps=steps)

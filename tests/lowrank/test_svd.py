@@ -46,7 +46,9 @@ def check_svd(result, matrix, rtol):
     right = np.linalg.norm(wide.T @ U - Vt.T * s, axis=0)
     assert np.stack([left, right]).max(initial=0) <= rtol * scale
     np.testing.assert_allclose(result.residuals, [left, right], atol=eps * scale)
-    np.testing.assert_allclose(result.frobenius_norm, np.linalg.norm(expected), rtol=1e-6)
+    np.testing.assert_allclose(
+        result.frobenius_norm, np.linalg.norm(expected), rtol=1e-6
+    )
     tail = np.linalg.norm(expected[k:])
     noise = np.sqrt(eps) * np.linalg.norm(expected)
     np.testing.assert_allclose(result.error, tail, atol=noise, rtol=1e-6)
@@ -56,7 +58,9 @@ SPECTRA = {
     "random": lambda r, rng: np.sort(rng.random(r))[::-1],
     "decaying": lambda r, rng: 0.7 ** np.arange(r),
     "steep": lambda r, rng: 10.0 ** -np.arange(r),
-    "clustered": lambda r, rng: np.repeat([3.0, 2.0, 1.0], [r // 3, r // 3, r - 2 * (r // 3)]),
+    "clustered": lambda r, rng: np.repeat(
+        [3.0, 2.0, 1.0], [r // 3, r // 3, r - 2 * (r // 3)]
+    ),
     "nearly equal": lambda r, rng: 1 + 1e-7 * np.arange(r)[::-1],
     "equal": lambda r, rng: np.ones(r),
     "deficient": lambda r, rng: np.where(np.arange(r) < max(1, r // 4), 2.0, 0.0),
@@ -124,7 +128,9 @@ def test_tolerance_zero_is_all_that_rounding_allows(spectrum, dtype):
 @pytest.mark.parametrize("method", METHODS)
 def test_spectrum_of_the_bidiagonal_difference_matrix(method):
     n = 300
-    difference = sparse.diags_array([np.ones(n), -np.ones(n - 1)], offsets=[0, 1], shape=(n, n))
+    difference = sparse.diags_array(
+        [np.ones(n), -np.ones(n - 1)], offsets=[0, 1], shape=(n, n)
+    )
     expected = 2 * np.cos(np.arange(1, n + 1) * np.pi / (2 * n + 1))
     result = truncated_svd(difference, 6, method=method, random_state=0)
     np.testing.assert_allclose(result.s, expected[:6], rtol=1e-9)
@@ -142,14 +148,18 @@ def test_spectrum_of_the_second_difference_matrix(method):
     np.testing.assert_allclose(result.s, expected[:4], rtol=1e-9)
     grid = np.arange(1, n + 1)
     first = np.abs(np.sin(grid * n * np.pi / (n + 1)))
-    np.testing.assert_allclose(np.abs(result.Vt[0]), first / np.linalg.norm(first), atol=1e-5)
+    np.testing.assert_allclose(
+        np.abs(result.Vt[0]), first / np.linalg.norm(first), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("method", ["lanczos", "randomized"])
 @pytest.mark.parametrize("multiplicity", [10, 40, 100])
 def test_finds_every_copy_of_a_multiple_singular_value(multiplicity, method):
     n, rng = 800, np.random.default_rng(0)
-    values = np.concatenate([np.full(multiplicity, 5.0), 4.9 * rng.random(n - multiplicity)])
+    values = np.concatenate(
+        [np.full(multiplicity, 5.0), 4.9 * rng.random(n - multiplicity)]
+    )
     place = rng.permutation(1000)[:n], rng.permutation(n)
     matrix = sparse.csr_array((values, place), shape=(1000, n))
     result = truncated_svd(matrix, 60, method=method, random_state=0)
@@ -159,7 +169,9 @@ def test_finds_every_copy_of_a_multiple_singular_value(multiplicity, method):
 def test_error_is_the_distance_to_the_truncated_product():
     matrix = np.random.default_rng(0).standard_normal((40, 25))
     U, s, Vt = result = truncated_svd(matrix, 7)
-    assert result.error == pytest.approx(np.linalg.norm(matrix - (U * s) @ Vt), rel=1e-12)
+    assert result.error == pytest.approx(
+        np.linalg.norm(matrix - (U * s) @ Vt), rel=1e-12
+    )
     energy = np.linalg.norm((U * s) @ Vt) ** 2 / np.linalg.norm(matrix) ** 2
     assert result.explained_energy == pytest.approx(energy, rel=1e-12)
 
@@ -177,11 +189,15 @@ def test_transpose_swaps_the_vectors(method):
 def test_scaling_and_permutation(problem, exponent):
     matrix, k, seed = problem
     rng = np.random.default_rng(seed)
-    moved = matrix[rng.permutation(matrix.shape[0])][:, rng.permutation(matrix.shape[1])]
+    moved = matrix[rng.permutation(matrix.shape[0])][
+        :, rng.permutation(matrix.shape[1])
+    ]
     plain = truncated_svd(matrix, k, random_state=0)
     changed = truncated_svd(moved * 2.0**exponent, k, random_state=0)
     scale = plain.s.max(initial=0.0)
-    np.testing.assert_allclose(changed.s, plain.s * 2.0**exponent, atol=1e-7 * scale * 2**exponent)
+    np.testing.assert_allclose(
+        changed.s, plain.s * 2.0**exponent, atol=1e-7 * scale * 2**exponent
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -206,7 +222,9 @@ def test_extreme_scales_in_float32(method, size):
 def test_float32_accumulates_norms_in_float64():
     matrix = np.full((2000, 500), 0.1, np.float32)
     result = truncated_svd(sparse.csr_array(matrix), 1, random_state=0)
-    assert result.frobenius_norm == pytest.approx(float(np.float32(0.1)) * np.sqrt(1e6), rel=1e-12)
+    assert result.frobenius_norm == pytest.approx(
+        float(np.float32(0.1)) * np.sqrt(1e6), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("method", ["dense", "lanczos", "randomized"])
@@ -232,9 +250,13 @@ def test_very_sparse_matrices_reach_the_tolerance_whatever_their_decay(decades):
 def test_lanczos_vectors_are_orthonormal_to_a_hundredth_of_the_tolerance(dtype, tol):
     values = (1 / np.arange(1.0, 1001)[:, None]).astype(dtype)
     rng, given = np.random.default_rng(0), (1000, values.dtype, 40, tol)
-    V, converged = lanczos.leading_eigenvectors(values.__mul__, *given, rng, 200, block=8)
+    V, converged = lanczos.leading_eigenvectors(
+        values.__mul__, *given, rng, 200, block=8
+    )
     assert converged
-    assert np.abs(V.T @ V - np.eye(40)).max() < max(tol / 100, 100 * np.finfo(dtype).eps)
+    assert np.abs(V.T @ V - np.eye(40)).max() < max(
+        tol / 100, 100 * np.finfo(dtype).eps
+    )
 
 
 @pytest.mark.parametrize("shape", [(3000, 700), (700, 3000)])
@@ -242,5 +264,7 @@ def test_many_restarts_keep_the_basis_of_lanczos_orthonormal(shape):
     """Eigenvalues that hardly decay: each restart multiplied the loss of orthogonality by seven."""
     A = np.random.default_rng(0).normal(size=shape)
     svd = truncated_svd(A, 5, method="lanczos", random_state=0)
-    np.testing.assert_allclose(svd.s, np.linalg.svd(A, compute_uv=False)[:5], rtol=1e-10)
+    np.testing.assert_allclose(
+        svd.s, np.linalg.svd(A, compute_uv=False)[:5], rtol=1e-10
+    )
     assert svd.passes < 400

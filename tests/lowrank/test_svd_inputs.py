@@ -18,7 +18,9 @@ METHODS = ["auto", "dense", "gram", "lanczos", "randomized", "arpack"]
 
 def ratings(rows=60, columns=45, seed=0, density=0.3):
     rng = np.random.default_rng(seed)
-    matrix = rng.integers(1, 6, (rows, columns)) * (rng.random((rows, columns)) < density)
+    matrix = rng.integers(1, 6, (rows, columns)) * (
+        rng.random((rows, columns)) < density
+    )
     return matrix.astype(np.float64)
 
 
@@ -54,7 +56,9 @@ def test_every_sparse_format(method, array_type, form, center):
 @pytest.mark.parametrize("center", [None, True])
 def test_linear_operators(method, wrap, center):
     matrix = ratings()
-    result = truncated_svd(wrap(matrix), 4, method=method, center=center, random_state=0)
+    result = truncated_svd(
+        wrap(matrix), 4, method=method, center=center, random_state=0
+    )
     check_same(result, truncated_svd(matrix, 4, method="dense", center=center))
 
 
@@ -71,7 +75,15 @@ def test_linear_operators(method, wrap, center):
         np.asmatrix,
         lambda a: np.ma.masked_array(a, mask=False),
     ],
-    ids=["fortran", "strided", "reversed", "big-endian", "list", "matrix", "nothing masked"],
+    ids=[
+        "fortran",
+        "strided",
+        "reversed",
+        "big-endian",
+        "list",
+        "matrix",
+        "nothing masked",
+    ],
 )
 def test_every_dense_layout(method, view):
     matrix = ratings()
@@ -81,7 +93,9 @@ def test_every_dense_layout(method, view):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array, sparse.coo_matrix])
-@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint16, np.int64, np.float64, np.longdouble])
+@pytest.mark.parametrize(
+    "dtype", [bool, np.int8, np.uint16, np.int64, np.float64, np.longdouble]
+)
 def test_integers_and_bools_are_worked_on_in_float64(method, container, dtype):
     matrix = ratings().astype(dtype)
     result = truncated_svd(container(matrix), 3, method=method, random_state=0)
@@ -94,7 +108,9 @@ def test_integers_and_bools_are_worked_on_in_float64(method, container, dtype):
 @pytest.mark.parametrize("center", [None, True, np.arange(45)])
 def test_float32_stays_float32(method, container, center):
     matrix = ratings().astype(np.float32)
-    result = truncated_svd(container(matrix), 3, method=method, center=center, random_state=0)
+    result = truncated_svd(
+        container(matrix), 3, method=method, center=center, random_state=0
+    )
     assert {array.dtype for array in result} == {np.dtype(np.float32)}
 
 
@@ -104,9 +120,14 @@ def test_float16_is_worked_on_in_float32():
 
 
 def test_nullable_numbers_of_pandas_are_numbers():
-    frame = pd.DataFrame({"a": [1, 2, 4], "b": [True, False, True], "c": [0.5, 0.25, 2.0]})
+    frame = pd.DataFrame(
+        {"a": [1, 2, 4], "b": [True, False, True], "c": [0.5, 0.25, 2.0]}
+    )
     nullable = frame.convert_dtypes()
-    assert truncated_svd(nullable, 2).s.tolist() == truncated_svd(frame.astype(float), 2).s.tolist()
+    assert (
+        truncated_svd(nullable, 2).s.tolist()
+        == truncated_svd(frame.astype(float), 2).s.tolist()
+    )
     nullable.loc[1, "a"] = pd.NA
     with pytest.raises(ValueError, match="got NaN at row 1, column 0"):
         truncated_svd(nullable, 1)
@@ -119,7 +140,9 @@ def test_duplicate_entries_of_a_sparse_matrix_are_summed():
     rows, columns, values = [0, 0, 1, 0], [0, 0, 1, 0], [1.0, 2.0, 5.0, 1.0]
     coo = sparse.coo_array((values, (rows, columns)), shape=(3, 2))
     csr = sparse.csr_array((values, ([0, 0, 1, 0], [0, 0, 1, 0])), shape=(3, 2))
-    raw = sparse.csr_array(([1.0, 2.0, 1.0, 5.0], [0, 0, 0, 1], [0, 3, 4, 4]), shape=(3, 2))
+    raw = sparse.csr_array(
+        ([1.0, 2.0, 1.0, 5.0], [0, 0, 0, 1], [0, 3, 4, 4]), shape=(3, 2)
+    )
     for matrix in (coo, csr, raw):
         result = truncated_svd(matrix, 2)
         np.testing.assert_allclose(result.s, [5.0, 4.0])
@@ -143,10 +166,14 @@ def test_the_input_is_not_written_to(method, container):
 def test_centring_equals_explicit_centring(method, container):
     matrix = ratings() + 3.0
     explicit = truncated_svd(matrix - matrix.mean(axis=0), 5, method="dense")
-    result = truncated_svd(container(matrix), 5, method=method, center=True, random_state=0)
+    result = truncated_svd(
+        container(matrix), 5, method=method, center=True, random_state=0
+    )
     check_same(result, explicit)
     if result.frobenius_norm is not None:
-        assert result.frobenius_norm == pytest.approx(explicit.frobenius_norm, rel=1e-12)
+        assert result.frobenius_norm == pytest.approx(
+            explicit.frobenius_norm, rel=1e-12
+        )
         assert result.error == pytest.approx(explicit.error, rel=1e-10)
     given = truncated_svd(container(matrix), 5, method=method, center=matrix.mean(0))
     check_same(given, explicit)
@@ -163,7 +190,9 @@ def test_any_row_can_be_subtracted():
 def test_centring_a_dense_array_far_from_zero_loses_nothing():
     matrix = np.random.default_rng(0).standard_normal((200, 30))
     far = truncated_svd((matrix + 4096.0).astype(np.float32), 5, center=True)
-    expected = truncated_svd((matrix + 4096.0).astype(np.float32).astype(float), 5, center=True)
+    expected = truncated_svd(
+        (matrix + 4096.0).astype(np.float32).astype(float), 5, center=True
+    )
     np.testing.assert_allclose(far.s, expected.s, rtol=1e-5)
 
 
@@ -178,7 +207,9 @@ def test_constant_columns_vanish_by_centring():
 def test_large_sparse_matrix_is_never_dense(center):
     rng = np.random.default_rng(0)
     place = rng.integers(0, 200_000, 100_000), rng.integers(0, 100_000, 100_000)
-    matrix = sparse.coo_array((rng.standard_normal(100_000), place), shape=(200_000, 100_000))
+    matrix = sparse.coo_array(
+        (rng.standard_normal(100_000), place), shape=(200_000, 100_000)
+    )
     tracemalloc.start()
     result = truncated_svd(matrix, 4, center=center, tol=1e-2, random_state=0)
     peak = tracemalloc.get_traced_memory()[1]
@@ -195,7 +226,9 @@ def test_a_linear_operator_is_made_dense_only_for_large_k():
     assert few.explained_energy is None
     many = truncated_svd(operator, 150, random_state=0)
     assert many.method == "dense"
-    assert many.frobenius_norm == pytest.approx(np.linalg.norm(ratings(400, 300)), rel=1e-12)
+    assert many.frobenius_norm == pytest.approx(
+        np.linalg.norm(ratings(400, 300)), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -242,9 +275,21 @@ def test_numpy_integers_are_ranks():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"tol": -1e-3}, ValueError, r"tol must be finite and not negative; got -0\.001\."),
-        ({"tol": np.nan}, ValueError, r"tol must be finite and not negative; got nan\."),
-        ({"tol": np.inf}, ValueError, r"tol must be finite and not negative; got inf\."),
+        (
+            {"tol": -1e-3},
+            ValueError,
+            r"tol must be finite and not negative; got -0\.001\.",
+        ),
+        (
+            {"tol": np.nan},
+            ValueError,
+            r"tol must be finite and not negative; got nan\.",
+        ),
+        (
+            {"tol": np.inf},
+            ValueError,
+            r"tol must be finite and not negative; got inf\.",
+        ),
         ({"tol": "small"}, TypeError, r"tol must be a number; got 'small'\."),
         ({"tol": True}, TypeError, r"tol must be a number; got True\."),
         (
@@ -260,13 +305,21 @@ def test_numpy_integers_are_ranks():
             r"center must have one entry for each column, shape \(45,\); got \(60,\)\.",
         ),
         ({"center": 1.0}, ValueError, r"center must have one entry for each column"),
-        ({"center": "mean"}, TypeError, r"center must be a bool or an array of real numbers"),
+        (
+            {"center": "mean"},
+            TypeError,
+            r"center must be a bool or an array of real numbers",
+        ),
         (
             {"center": np.where(np.arange(45) == 7, np.nan, 0)},
             ValueError,
             r"center must be finite; got nan at column 7\.",
         ),
-        ({"random_state": -1}, ValueError, r"random_state must be None, a non-negative integer"),
+        (
+            {"random_state": -1},
+            ValueError,
+            r"random_state must be None, a non-negative integer",
+        ),
         ({"random_state": 1.5}, TypeError, r"random_state must be .*; got 1\.5\."),
         ({"random_state": True}, TypeError, r"random_state must be .*; got True\."),
     ],
@@ -277,7 +330,9 @@ def test_bad_arguments(arguments, error, message):
 
 
 def test_arpack_needs_a_smaller_k():
-    with pytest.raises(ValueError, match=r"k must be below 45 .* with method='arpack'; got 45"):
+    with pytest.raises(
+        ValueError, match=r"k must be below 45 .* with method='arpack'; got 45"
+    ):
         truncated_svd(ratings(), 45, method="arpack")
 
 
@@ -288,7 +343,10 @@ def test_arpack_needs_a_smaller_k():
         (sparse.coo_array(np.ones(5)), r"A must be two-dimensional; got shape \(5,\)"),
         (np.ones((2, 2, 2)), r"A must be two-dimensional; got shape \(2, 2, 2\)\."),
         (3.0, r"A must be two-dimensional; got shape \(\)\."),
-        (np.ma.masked_array(np.eye(2), np.eye(2)), r"no masked entries; got 2: fill them first"),
+        (
+            np.ma.masked_array(np.eye(2), np.eye(2)),
+            r"no masked entries; got 2: fill them first",
+        ),
     ],
 )
 def test_bad_shapes(matrix, message):
@@ -300,7 +358,10 @@ def test_bad_shapes(matrix, message):
     ("matrix", "message"),
     [
         (np.eye(3) * 1j, r"A must hold real numbers; got dtype complex128\."),
-        (sparse.eye_array(3, dtype=np.complex64), r"A must hold real numbers; got dtype"),
+        (
+            sparse.eye_array(3, dtype=np.complex64),
+            r"A must hold real numbers; got dtype",
+        ),
         (aslinearoperator(np.eye(3) * 1j), r"A must hold real numbers; got dtype"),
         (np.array([["a", "b"]]), r"A must hold real numbers; got dtype <U1\."),
         (np.eye(3, dtype=object), r"A must hold real numbers; got dtype object\."),
@@ -330,7 +391,9 @@ def test_first_bad_entry_is_named_in_row_major_order(order, dtype, value, name):
 
 
 def test_bad_entry_of_an_unsorted_sparse_matrix():
-    unsorted = sparse.csr_array(([1.0, np.nan, np.nan], [2, 1, 0], [0, 0, 3]), shape=(2, 3))
+    unsorted = sparse.csr_array(
+        ([1.0, np.nan, np.nan], [2, 1, 0], [0, 0, 3]), shape=(2, 3)
+    )
     with pytest.raises(ValueError, match=r"got NaN at row 1, column 0\."):
         truncated_svd(unsorted, 1)
 
@@ -363,7 +426,9 @@ class FirstRows(LinearOperator):
     ids=["function", "class"],
 )
 def test_a_linear_operator_without_transpose(method, operator):
-    with pytest.raises(TypeError, match=r"A is a LinearOperator without rmatvec or rmatmat"):
+    with pytest.raises(
+        TypeError, match=r"A is a LinearOperator without rmatvec or rmatmat"
+    ):
         truncated_svd(operator, 2, method=method)
 
 

@@ -41,7 +41,9 @@ def test_result_is_frozen_and_unpacks_as_three():
 
 def test_repr_is_one_short_line():
     text = repr(truncated_svd(gaussian(), 3))
-    assert text.startswith("SVD(k=3, shape=(60, 40), dtype=float64, method='dense', passes=3, ")
+    assert text.startswith(
+        "SVD(k=3, shape=(60, 40), dtype=float64, method='dense', passes=3, "
+    )
     assert "\n" not in text
 
 
@@ -50,17 +52,27 @@ def test_a_notebook_shows_a_table():
     assert "<td>60 x 40</td>" in page
     assert "dense, 3 passes" in page
     assert "none" in truncated_svd(gaussian(), 0)._repr_html_()
-    assert "unknown" in truncated_svd(CONTAINERS[2](gaussian()), 1, method="lanczos")._repr_html_()
+    assert (
+        "unknown"
+        in truncated_svd(CONTAINERS[2](gaussian()), 1, method="lanczos")._repr_html_()
+    )
 
 
 def test_public_names():
-    assert set(lowrank.__all__) >= {"SVD", "ConvergenceWarning", "truncated_svd", "elbow"}
+    assert set(lowrank.__all__) >= {
+        "SVD",
+        "ConvergenceWarning",
+        "truncated_svd",
+        "elbow",
+    }
     assert issubclass(ConvergenceWarning, UserWarning)
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("container", CONTAINERS)
-@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (5, 4), (1, 1), (3000, 2000)])
+@pytest.mark.parametrize(
+    "shape", [(0, 5), (5, 0), (0, 0), (5, 4), (1, 1), (3000, 2000)]
+)
 @pytest.mark.parametrize("center", [None, True])
 def test_rank_zero_and_empty_matrices(method, container, shape, center):
     matrix = sparse.csr_array(shape)
@@ -82,7 +94,9 @@ def test_rank_zero_leaves_everything():
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_zero_matrix(method, container):
-    result = truncated_svd(container(np.zeros((30, 20))), 4, method=method, random_state=0)
+    result = truncated_svd(
+        container(np.zeros((30, 20))), 4, method=method, random_state=0
+    )
     np.testing.assert_array_equal(result.s, 0.0)
     np.testing.assert_array_equal(result.residuals, 0.0)
     check_orthonormal(result)
@@ -95,7 +109,9 @@ def test_zero_matrix(method, container):
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (5, 5), (5, 9), (9, 5)])
 def test_full_rank_is_exact(method, container, shape):
     matrix = gaussian(*shape)
-    U, s, Vt = result = truncated_svd(container(matrix), min(shape), method=method, random_state=0)
+    U, s, Vt = result = truncated_svd(
+        container(matrix), min(shape), method=method, random_state=0
+    )
     np.testing.assert_allclose((U * s) @ Vt, matrix, atol=1e-12)
     assert result.error in (0.0, None)
     assert result.explained_energy in (1.0, None)
@@ -120,7 +136,9 @@ def test_empty_rows_and_columns(method, container):
     matrix[10:70] = 0
     matrix[:, [0, 1, 30, 59]] = 0
     result = truncated_svd(container(matrix), 6, method=method, random_state=0)
-    np.testing.assert_allclose(result.s, np.linalg.svd(matrix, compute_uv=False)[:6], rtol=1e-9)
+    np.testing.assert_allclose(
+        result.s, np.linalg.svd(matrix, compute_uv=False)[:6], rtol=1e-9
+    )
     np.testing.assert_allclose(result.U[10:70], 0, atol=1e-7)
     np.testing.assert_allclose(result.Vt[:, [0, 1, 30, 59]], 0, atol=1e-7)
 
@@ -132,8 +150,12 @@ def test_signs_do_not_depend_on_solver_or_container(method, container, dtype):
     matrix = (gaussian(80, 50) * 0.8 ** np.arange(50)).astype(dtype)
     result = truncated_svd(container(matrix), 5, method=method, random_state=3)
     expected = truncated_svd(matrix, 5, method="dense")
-    np.testing.assert_allclose(result.Vt, expected.Vt, atol=1e-2 if dtype == np.float32 else 1e-6)
-    np.testing.assert_allclose(result.U, expected.U, atol=1e-2 if dtype == np.float32 else 1e-6)
+    np.testing.assert_allclose(
+        result.Vt, expected.Vt, atol=1e-2 if dtype == np.float32 else 1e-6
+    )
+    np.testing.assert_allclose(
+        result.U, expected.U, atol=1e-2 if dtype == np.float32 else 1e-6
+    )
 
 
 def test_signs_survive_ties_in_magnitude():
@@ -151,14 +173,20 @@ def test_same_seed_same_bits(method, seed):
     matrix = sparse.random_array((300, 200), density=0.05, rng=1)
     first = truncated_svd(matrix, 5, method=method, random_state=seed)
     for form in ("csr", "csc", "coo"):
-        again = truncated_svd(matrix.asformat(form), 5, method=method, random_state=seed)
+        again = truncated_svd(
+            matrix.asformat(form), 5, method=method, random_state=seed
+        )
         for one, other in zip(first, again, strict=True):
             np.testing.assert_array_equal(one, other)
 
 
 def test_random_state_kinds():
     matrix = sparse.random_array((300, 200), density=0.05, rng=1)
-    make = [lambda: 5, lambda: np.random.default_rng(5), lambda: np.random.RandomState(5)]
+    make = [
+        lambda: 5,
+        lambda: np.random.default_rng(5),
+        lambda: np.random.RandomState(5),
+    ]
     for state in make:
         first = truncated_svd(matrix, 5, random_state=state())
         again = truncated_svd(matrix, 5, random_state=state())
@@ -188,7 +216,9 @@ def test_passes_are_counted(center, size):
         rmatmat=product("A'", matrix.T),
         dtype=np.float64,
     )
-    result = truncated_svd(operator, 3, method="randomized", center=center, random_state=0)
+    result = truncated_svd(
+        operator, 3, method="randomized", center=center, random_state=0
+    )
     assert result.passes == len(calls)
 
 
@@ -213,14 +243,18 @@ def test_unreachable_tolerance_warns_with_the_figure(method):
     message = rf"{figure}, above tol=1\.0e-18, .*{method}"
     with pytest.warns(ConvergenceWarning, match=message):
         result = truncated_svd(gaussian(), 3, method=method, tol=1e-18, random_state=0)
-    np.testing.assert_allclose(result.s, np.linalg.svd(gaussian(), compute_uv=False)[:3])
+    np.testing.assert_allclose(
+        result.s, np.linalg.svd(gaussian(), compute_uv=False)[:3]
+    )
 
 
 def test_spent_budget_warns_and_returns_the_best(monkeypatch):
     monkeypatch.setattr(lanczos, "_MAX_STEPS", 1)
     monkeypatch.setattr(randomized, "_MAX_PASSES", 2)
     matrix = sparse.random_array((500, 400), density=0.01, rng=1)
-    with pytest.warns(ConvergenceWarning, match=r"above tol=1\.0e-08, after \d+ passes") as caught:
+    with pytest.warns(
+        ConvergenceWarning, match=r"above tol=1\.0e-08, after \d+ passes"
+    ) as caught:
         result = truncated_svd(matrix, 5, random_state=0)
     assert caught[0].filename == __file__
     check_orthonormal(result)
@@ -234,7 +268,9 @@ def test_arpack_without_convergence_keeps_what_it_found_and_warns(monkeypatch, f
 
     def fail(operator, k, **options):
         vectors = right[:found][::-1].T  # ARPACK's order is ascending
-        raise scipy.sparse.linalg.ArpackNoConvergence("none", exact[:found] ** 2, vectors)
+        raise scipy.sparse.linalg.ArpackNoConvergence(
+            "none", exact[:found] ** 2, vectors
+        )
 
     monkeypatch.setattr("lowrank.solvers.lapack.eigsh", fail)
     with pytest.warns(ConvergenceWarning, match=r"method='arpack'; use a larger tol"):
@@ -262,7 +298,9 @@ def test_second_lapack_driver_takes_over(monkeypatch):
 
     monkeypatch.setattr(scipy.linalg, "svd", no_gesdd)
     result = truncated_svd(gaussian(), 4, method="dense")
-    np.testing.assert_allclose(result.s, np.linalg.svd(gaussian(), compute_uv=False)[:4])
+    np.testing.assert_allclose(
+        result.s, np.linalg.svd(gaussian(), compute_uv=False)[:4]
+    )
 
 
 def test_no_warning_where_the_tolerance_is_met():
@@ -291,7 +329,10 @@ def test_digits_that_the_gram_operator_loses_are_found_all_the_same():
     """Singular values over five decades in float64, to a tolerance that squaring cannot reach."""
     rng = np.random.default_rng(0)
     matrix = sparse.csr_array(
-        (10.0 ** -np.linspace(0, 40, 900), (rng.permutation(1000)[:900], rng.permutation(900))),
+        (
+            10.0 ** -np.linspace(0, 40, 900),
+            (rng.permutation(1000)[:900], rng.permutation(900)),
+        ),
         shape=(1000, 900),
     )
     with pytest.warns(ConvergenceWarning, match="method='lanczos'"):
@@ -317,7 +358,9 @@ class TestUpdated:
             np.testing.assert_allclose(updated.s, np.linalg.svd(kept)[1][:k])
             best = truncated_svd(kept, k, method="dense")
             approximation = (updated.U * updated.s) @ updated.Vt
-            np.testing.assert_allclose(approximation, (best.U * best.s) @ best.Vt, atol=1e-10)
+            np.testing.assert_allclose(
+                approximation, (best.U * best.s) @ best.Vt, atol=1e-10
+            )
 
     @given(seed=st.integers(0, 10**6), k=st.integers(1, 6), k_new=st.integers(0, 6))
     def test_its_certificate_holds(self, seed, k, k_new):
@@ -346,13 +389,19 @@ class TestUpdated:
         np.testing.assert_allclose(scaled.s / size, plain.s, **near)
         assert scaled.frobenius_norm / size == pytest.approx(plain.frobenius_norm)
         assert scaled.error / size == pytest.approx(plain.error, rel=1e-5)
-        assert scaled.explained_energy == pytest.approx(plain.explained_energy, rel=1e-5)
+        assert scaled.explained_energy == pytest.approx(
+            plain.explained_energy, rel=1e-5
+        )
         bounds = scaled.spectral_error_bound / size, plain.spectral_error_bound
         assert bounds[0] == pytest.approx(bounds[1], rel=1e-3)
-        assert scaled.residuals.max() / size == pytest.approx(plain.residuals.max(), rel=1e-3)
+        assert scaled.residuals.max() / size == pytest.approx(
+            plain.residuals.max(), rel=1e-3
+        )
 
     def test_sparse_rows_and_dtype(self):
-        A = sparse.random_array((40, 30), density=0.3, rng=0, dtype=np.float32, format="csr")
+        A = sparse.random_array(
+            (40, 30), density=0.3, rng=0, dtype=np.float32, format="csr"
+        )
         updated = truncated_svd(A[:30], 5, random_state=0).updated(A[30:])
         assert updated.U.dtype == updated.s.dtype == updated.Vt.dtype == np.float32
         assert updated.method == "update"
@@ -367,5 +416,7 @@ class TestUpdated:
             svd.updated(np.ones((1, 6)), forgetting=0)
         with pytest.raises(TypeError, match="forgetting must be a number; got 'x'"):
             svd.updated(np.ones((1, 6)), forgetting="x")
-        with pytest.raises(ValueError, match=r"within the range of float32, .* got 1e\+300"):
+        with pytest.raises(
+            ValueError, match=r"within the range of float32, .* got 1e\+300"
+        ):
             truncated_svd(np.eye(6, dtype="f4"), 2).updated(np.full((1, 6), 1e300))

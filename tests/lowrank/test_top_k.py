@@ -20,13 +20,29 @@ WHOLE_PANELS = 240  # a multiple of the items that any instruction set scores to
 # Small integers make every sum exact, so that all kernels agree in every bit; and ties.
 EXACT = st.integers(-2, 2)
 AWKWARD = st.sampled_from(
-    [0.0, -0.0, 1.0, -1.0, 0.1, 1e-45, -1e-42, 1e-23, 3e19, -3e38, np.inf, -np.inf, np.nan]
+    [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.1,
+        1e-45,
+        -1e-42,
+        1e-23,
+        3e19,
+        -3e38,
+        np.inf,
+        -np.inf,
+        np.nan,
+    ]
 )
 
 
 @pytest.fixture(autouse=True)
 def _restore_kernels(monkeypatch):
-    monkeypatch.setattr(ordering, "_FEW_QUERIES", 2)  # so that small searches prune, too
+    monkeypatch.setattr(
+        ordering, "_FEW_QUERIES", 2
+    )  # so that small searches prune, too
     active = kernels.backend()
     yield
     kernels.use(active.instruction_set or "reference")
@@ -60,7 +76,9 @@ def listed(found):
 def problem(n_users, n_items, k, seed, spread=0.0):
     """Users, items, offset, bias; item lengths are log-normal with `spread`."""
     rng = np.random.default_rng(seed)
-    items = rng.normal(size=(n_items, k)) * rng.lognormal(sigma=spread, size=(n_items, 1))
+    items = rng.normal(size=(n_items, k)) * rng.lognormal(
+        sigma=spread, size=(n_items, 1)
+    )
     arrays = rng.normal(size=(n_users, k)), items, rng.normal(size=n_users)
     return [np.float32(a) for a in (*arrays, rng.normal(size=n_items))]
 
@@ -79,7 +97,10 @@ def random_seen(n_users, n_items, share, seed):
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), name=st.sampled_from(kernels.supported()), prune=st.booleans())
 def test_exact_scores_with_ties_give_the_reference_result(data, name, prune):
-    k, n_users = data.draw(st.integers(0, 19)), data.draw(st.sampled_from([1, 3, 17, 40]))
+    k, n_users = (
+        data.draw(st.integers(0, 19)),
+        data.draw(st.sampled_from([1, 3, 17, 40])),
+    )
     n_items, n = data.draw(st.integers(1, 70)), data.draw(st.integers(1, 75))
     users, items, offset, bias = (
         data.draw(hnp.arrays(np.float32, shape, elements=EXACT, fill=EXACT))
@@ -89,7 +110,14 @@ def test_exact_scores_with_ties_give_the_reference_result(data, name, prune):
     allowed = np.random.default_rng(n).random(n_items) < 0.8
     kernels.use(name)
     found = top_k(
-        users, items, n, offset=offset, bias=bias, seen=seen, allowed=allowed, prune=prune
+        users,
+        items,
+        n,
+        offset=offset,
+        bias=bias,
+        seen=seen,
+        allowed=allowed,
+        prune=prune,
     )
     scores = (offset[:, None] + bias) + users @ items.T
     scores[mask] = scores[:, ~allowed] = -np.inf
@@ -99,10 +127,15 @@ def test_exact_scores_with_ties_give_the_reference_result(data, name, prune):
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), prune=st.booleans(), by_query=st.booleans())
 def test_ties_are_in_the_order_of_their_hashes_on_every_kernel(data, prune, by_query):
-    k, n_users = data.draw(st.integers(0, 3)), data.draw(st.sampled_from([1, 3, 17, 40]))
+    k, n_users = (
+        data.draw(st.integers(0, 3)),
+        data.draw(st.sampled_from([1, 3, 17, 40])),
+    )
     n_items, n = data.draw(st.integers(1, 300)), data.draw(st.integers(1, 30))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    users, items = (rng.integers(-1, 2, (m, k)).astype(np.float32) for m in (n_users, n_items))
+    users, items = (
+        rng.integers(-1, 2, (m, k)).astype(np.float32) for m in (n_users, n_items)
+    )
     bias = rng.integers(-1, 2, n_items).astype(np.float32)
     mask, seen = random_seen(n_users, n_items, 0.2, k)
     hashes = [rng.integers(0, 2**64, m, np.uint64) for m in (n_items, n_users)]
@@ -119,7 +152,9 @@ def test_ties_are_in_the_order_of_their_hashes_on_every_kernel(data, prune, by_q
         kernels.use(name)
         for threads in (1, 2):
             options = {"bias": bias, "seen": seen, "ties": ties, "prune": prune}
-            assert listed(top_k(users, items, n, threads=threads, **options)) == expected
+            assert (
+                listed(top_k(users, items, n, threads=threads, **options)) == expected
+            )
 
 
 @pytest.mark.parametrize("name", kernels.supported())
@@ -128,14 +163,27 @@ def test_the_order_of_ties_is_another_for_each_query_and_uniform(name):
     kernels.use(name)
     hashes = mixed(np.arange(4000, dtype=np.uint64))
     ties = Ties(hashes[:2], hashes)
-    found = top_k(np.zeros((4000, 1), np.float32), np.zeros((2, 1), np.float32), 1, ties=ties)
+    found = top_k(
+        np.zeros((4000, 1), np.float32), np.zeros((2, 1), np.float32), 1, ties=ties
+    )
     assert abs(found.items.mean() - 0.5) < 0.03
 
 
 @pytest.mark.parametrize("name", kernels.supported())
 def test_hashes_depend_on_the_text_only(name):
     kernels.use(name)
-    texts = ["", "a", "b", "ab", "ba", "12345678", "123456789", "a\0", "é" * 20, "1" * 1000]
+    texts = [
+        "",
+        "a",
+        "b",
+        "ab",
+        "ba",
+        "12345678",
+        "123456789",
+        "a\0",
+        "é" * 20,
+        "1" * 1000,
+    ]
     together = hash_texts(*bytes_of(texts))
     assert len(set(together.tolist())) == len(texts)
     assert together[[1, 8]].tolist() == [0x5E025F9ADE9EAF3E, 0xBC918FA39ACAF564]
@@ -185,7 +233,9 @@ def test_weights_make_cosines_of_the_products(name, prune):
     users[:5] = items[1]
     users[7] = 0
     with np.errstate(divide="ignore"):
-        offset, bias = (1 / np.linalg.norm(vectors, axis=1) for vectors in (users, items))
+        offset, bias = (
+            1 / np.linalg.norm(vectors, axis=1) for vectors in (users, items)
+        )
     offset[7] = np.nan
     weight = np.random.default_rng(1).random(200).astype(np.float32)
     weight[[3, 80]] = np.nan, 0
@@ -193,7 +243,9 @@ def test_weights_make_cosines_of_the_products(name, prune):
     rows, others = np.divmod(np.arange(45 * 200), 200)
     dots = kernels.pair_dots(users, items, rows, others).reshape(45, 200)
     expected = by_sorting(np.clip(dots * (offset[:, None] * bias), -1, 1) * weight, 30)
-    found = top_k(users, items, 30, offset=offset, bias=bias, weight=weight, prune=prune)
+    found = top_k(
+        users, items, 30, offset=offset, bias=bias, weight=weight, prune=prune
+    )
     assert listed(found) == expected
     assert found.counts[7] == 0
 
@@ -209,7 +261,9 @@ def test_pair_dots_are_products(name):
     np.testing.assert_array_equal(few, dots[77:80])
 
 
-@pytest.mark.skipif(len(FUSED) < 2, reason="one instruction set with fused multiply-add, or none")
+@pytest.mark.skipif(
+    len(FUSED) < 2, reason="one instruction set with fused multiply-add, or none"
+)
 def test_instruction_sets_with_fused_multiply_add_give_the_same_bits():
     users, items, offset, bias = problem(60, 500, 50, seed=2, spread=1)
     results = []
@@ -226,7 +280,9 @@ def test_same_bits_alone_and_on_any_number_of_threads(name):
     kernels.use(name)
     together = top_k(users, items, 15, offset=offset, bias=bias, seen=seen, threads=1)
     for threads in (2, 3, 8):
-        found = top_k(users, items, 15, offset=offset, bias=bias, seen=seen, threads=threads)
+        found = top_k(
+            users, items, 15, offset=offset, bias=bias, seen=seen, threads=threads
+        )
         assert listed(found) == listed(together)
     for user in (0, 150, 299):
         one = slice(user, user + 1)
@@ -290,7 +346,9 @@ def test_items_that_just_reach_the_cut_are_not_pruned(name):
     users = np.tile(np.float32([1, 0]), (3, 1))
     n = 2 * WHOLE_PANELS
     items = np.zeros((n, 2), np.float32)
-    items[WHOLE_PANELS:, 1] = 3  # first in the search, and no better than those of length zero
+    items[WHOLE_PANELS:, 1] = (
+        3  # first in the search, and no better than those of length zero
+    )
     kernels.use(name)
     found = top_k(users, items, 4, bias=np.ones(n, np.float32))
     assert found.items.tolist() == [[0, 1, 2, 3]] * 3
@@ -342,11 +400,17 @@ def test_shapes_and_indices_are_checked_before_memory_is_touched():
     users, items, offset, bias = problem(3, 5, 2, seed=1)
     seen = Seen(np.array([0, 1, 2]), np.array([0, 1, 2, 3]), np.zeros(3, np.int32))
     kernels.use(COMPILED[-1])
-    with pytest.raises(ValueError, match="users and items must have the same number of columns"):
+    with pytest.raises(
+        ValueError, match="users and items must have the same number of columns"
+    ):
         top_k(users, items[:, :1], 2)
-    with pytest.raises(ValueError, match="offset and counts must have one entry per user"):
+    with pytest.raises(
+        ValueError, match="offset and counts must have one entry per user"
+    ):
         top_k(users, items, 2, offset=offset[:2])
-    with pytest.raises(ValueError, match="bias and weight must have one entry per item"):
+    with pytest.raises(
+        ValueError, match="bias and weight must have one entry per item"
+    ):
         top_k(users, items, 2, bias=bias[:2])
     with pytest.raises(ValueError, match="seen_rows must hold indices of rows"):
         top_k(users, items, 2, seen=seen._replace(rows=np.array([0, -1, 2])))

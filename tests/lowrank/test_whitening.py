@@ -13,7 +13,9 @@ METHODS = ["pca", "zca", "zca-cor"]
 
 def correlated(rows=200, columns=6, seed=0, model=0):
     mixing = np.random.default_rng(model).standard_normal((columns, columns))
-    return np.random.default_rng(seed + 100).standard_normal((rows, columns)) @ mixing + 5
+    return (
+        np.random.default_rng(seed + 100).standard_normal((rows, columns)) @ mixing + 5
+    )
 
 
 def deficient(rows=40, columns=10, rank=3, seed=0):
@@ -87,7 +89,9 @@ def test_a_large_offset_does_not_hide_the_rank():
 def test_inverse(method, epsilon):
     X = correlated()
     whitening = Whitening(method, epsilon=epsilon).fit(X)
-    np.testing.assert_allclose(whitening.inverse_transform(whitening.transform(X)), X, atol=1e-10)
+    np.testing.assert_allclose(
+        whitening.inverse_transform(whitening.transform(X)), X, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("size", [1e-4, 1e4])
@@ -104,7 +108,9 @@ def test_epsilon_is_added_to_the_variances():
     whitening = Whitening(epsilon=0.5).fit(X)
     variances = whitening.transform(X).var(axis=0, ddof=1)
     eigenvalues = np.linalg.eigvalsh(np.cov(X.T))[::-1]
-    np.testing.assert_allclose(variances, eigenvalues / (eigenvalues + 0.5 * eigenvalues.mean()))
+    np.testing.assert_allclose(
+        variances, eigenvalues / (eigenvalues + 0.5 * eigenvalues.mean())
+    )
     np.testing.assert_allclose(whitening.explained_variance_, eigenvalues)
 
 
@@ -117,7 +123,9 @@ def test_zca_is_the_rotation_closest_to_the_data(seed):
     assert np.linalg.norm(Y - centred) <= np.linalg.norm(Y @ rotation - centred) + 1e-9
     np.testing.assert_allclose(
         np.linalg.norm(Y - centred),
-        np.linalg.norm(Whitening(epsilon=0.0).fit_transform(X) @ _best_rotation(X) - centred),
+        np.linalg.norm(
+            Whitening(epsilon=0.0).fit_transform(X) @ _best_rotation(X) - centred
+        ),
     )
 
 
@@ -139,7 +147,9 @@ def test_zca_cor_does_not_depend_on_units():
     X = correlated()
     Y = Whitening("zca-cor").fit_transform(X)
     units = np.array([1.0, 1e3, 1e-3, 7.0, 0.2, 50.0])
-    np.testing.assert_allclose(Whitening("zca-cor").fit_transform(X * units), Y, atol=1e-8)
+    np.testing.assert_allclose(
+        Whitening("zca-cor").fit_transform(X * units), Y, atol=1e-8
+    )
     other = Whitening("zca", epsilon=0.0).fit_transform(X)
     correlations = [np.trace(np.corrcoef(X.T, Z.T)[:6, 6:]) for Z in (Y, other)]
     assert correlations[0] > correlations[1]
@@ -160,13 +170,29 @@ def test_constant_columns_and_a_limited_number_of_components(method):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"method": "PCA"}, ValueError, "method must be one of 'pca', 'zca', 'zca-cor'; got 'PCA'"),
-        ({"epsilon": -1.0}, ValueError, "epsilon must be finite and not negative; got -1.0"),
+        (
+            {"method": "PCA"},
+            ValueError,
+            "method must be one of 'pca', 'zca', 'zca-cor'; got 'PCA'",
+        ),
+        (
+            {"epsilon": -1.0},
+            ValueError,
+            "epsilon must be finite and not negative; got -1.0",
+        ),
         ({"epsilon": np.inf}, ValueError, "epsilon must be finite .* got inf"),
         ({"n_components": 0}, ValueError, r"between 1 and 6 \(min\(X.shape\)\); got 0"),
         ({"n_components": 7}, ValueError, r"between 1 and 6 \(min\(X.shape\)\); got 7"),
-        ({"n_components": 0.5}, TypeError, "n_components must be an integer or None; got 0.5"),
-        ({"ddof": 200}, ValueError, "more than 200 samples, as ddof=200; got n_samples=200"),
+        (
+            {"n_components": 0.5},
+            TypeError,
+            "n_components must be an integer or None; got 0.5",
+        ),
+        (
+            {"ddof": 200},
+            ValueError,
+            "more than 200 samples, as ddof=200; got n_samples=200",
+        ),
     ],
 )
 def test_bad_parameters(options, error, message):

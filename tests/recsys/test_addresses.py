@@ -25,7 +25,13 @@ from recsys.lsi import Documents
 @pytest.mark.parametrize("form", FORMS)
 def test_a_password_is_not_shown(form: str) -> None:
     location = located(form)
-    texts = [shown(form), f"{location}", repr(location), str(Path(location)), location + "x"]
+    texts = [
+        shown(form),
+        f"{location}",
+        repr(location),
+        str(Path(location)),
+        location + "x",
+    ]
     texts += [json.dumps([location]), pickle.dumps(location).decode("latin-1")]
     texts += [copy.deepcopy(location)]
     assert not any(SECRET in text for text in texts)
@@ -36,14 +42,23 @@ def test_a_password_is_not_shown(form: str) -> None:
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ("postgresql://ann:pw@db.example:5433/orders::events", "//db.example:5433/orders::events"),
+        (
+            "postgresql://ann:pw@db.example:5433/orders::events",
+            "//db.example:5433/orders::events",
+        ),
         ("postgresql://ann@localhost/orders", "postgresql://localhost/orders"),
         ("POSTGRES://ann:p%40w@localhost", "postgresql://localhost"),
         ("postgresql://[::1]:5432/orders::t", "postgresql://[::1]:5432/orders::t"),
-        ("postgresql:///orders?host=/run/pg&port=5433", "postgresql://%2Frun%2Fpg:5433/orders"),
+        (
+            "postgresql:///orders?host=/run/pg&port=5433",
+            "postgresql://%2Frun%2Fpg:5433/orders",
+        ),
         ("postgresql://a:1,b:2/orders?dbname=other", "postgresql://a:1,b:2/other"),
         ("postgresql://a:pw@b@c/orders", "postgresql:..."),
-        ("https://ann:pw@example.org:8080/a/b.csv?key=1", "https://example.org:8080/a/b.csv"),
+        (
+            "https://ann:pw@example.org:8080/a/b.csv?key=1",
+            "https://example.org:8080/a/b.csv",
+        ),
         ("mysql://ann:pw@h/d", "mysql://h/d"),
         ("abfs://box@account.dfs.example/x.csv", "abfs://account.dfs.example/x.csv"),
         ("ann:pw@h/d", "(address)"),
@@ -56,17 +71,38 @@ def test_host_and_database_are_shown(source: str, text: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        *("-", "ratings.csv", "data/a@b.csv", "a:b.csv", "C:/data/a@b.csv", "events/*.parquet"),
-        *("orders.db::events", "sqlite:///orders.db::events", "duckdb:///w.duckdb", "x=1/y.csv"),
-        *("s3://lake/date=2025-06-09/*.parquet", "https://example.org/r.csv", "models/10:30@x"),
-        *("postgresql://localhost/orders", "postgresql://localhost:5433/orders::a.events"),
+        *(
+            "-",
+            "ratings.csv",
+            "data/a@b.csv",
+            "a:b.csv",
+            "C:/data/a@b.csv",
+            "events/*.parquet",
+        ),
+        *(
+            "orders.db::events",
+            "sqlite:///orders.db::events",
+            "duckdb:///w.duckdb",
+            "x=1/y.csv",
+        ),
+        *(
+            "s3://lake/date=2025-06-09/*.parquet",
+            "https://example.org/r.csv",
+            "models/10:30@x",
+        ),
+        *(
+            "postgresql://localhost/orders",
+            "postgresql://localhost:5433/orders::a.events",
+        ),
     ],
 )
 def test_other_texts_are_shown_whole(source: str) -> None:
     assert located(source) is source
 
 
-def test_a_file_is_not_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_not_an_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a:b@c").write_text("user,item\n1,2\n")
     assert located("a:b@c") == "a:b@c"
@@ -84,7 +120,12 @@ def test_parameters_of_a_connection_are_decoded(user: str, password: str) -> Non
     pair = f"{quote(user, safe='')}:{quote(password, safe='')}"
     server = parse_server(f"postgresql://{pair}@localhost/orders?sslmode=require")
     assert server is not None
-    expected = {"user": user, "password": password, "host": "localhost", "dbname": "orders"}
+    expected = {
+        "user": user,
+        "password": password,
+        "host": "localhost",
+        "dbname": "orders",
+    }
     assert dict(server.settings) == expected | {"sslmode": "require"}
     assert str(server) == "postgresql://localhost/orders"
 
@@ -126,5 +167,7 @@ def test_python_shows_no_password(
 
 def test_a_location_opens_what_it_hides() -> None:
     assert isinstance(located("postgresql://ann:pw@h/d"), Location)
-    with pytest.raises(RecsysError, match=r"^postgresql://127\.0\.0\.1:1/d cannot be opened: no s"):
+    with pytest.raises(
+        RecsysError, match=r"^postgresql://127\.0\.0\.1:1/d cannot be opened: no s"
+    ):
         read_ratings("postgresql://u:s3cret@127.0.0.1:1/d")

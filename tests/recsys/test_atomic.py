@@ -30,7 +30,9 @@ def test_nothing_stays_after_an_error(tmp_path, begin):
 
 
 @pytest.mark.parametrize(("place", "name"), [(Path, "mkdir"), (shutil, "rmtree")])
-def test_nothing_stays_after_an_interrupt_of_making_or_removing(tmp_path, monkeypatch, place, name):
+def test_nothing_stays_after_an_interrupt_of_making_or_removing(
+    tmp_path, monkeypatch, place, name
+):
     done = getattr(place, name)
 
     def interrupted(*args, **options):
@@ -46,7 +48,10 @@ def test_nothing_stays_after_an_interrupt_of_making_or_removing(tmp_path, monkey
 
 
 def test_two_can_work_on_one_target(tmp_path):
-    with unfinished_directory(tmp_path / "m") as first, unfinished_file(tmp_path / "m") as second:
+    with (
+        unfinished_directory(tmp_path / "m") as first,
+        unfinished_file(tmp_path / "m") as second,
+    ):
         assert names(tmp_path) == sorted([first.name, second[0].name])
     assert names(tmp_path) == []
 
@@ -110,7 +115,10 @@ def test_a_directory_is_moved_to_a_free_name_only_unless_it_replaces(
 
 
 def test_a_thread_may_lock_again_what_it_has_locked(tmp_path):
-    with atomic.exclusive(tmp_path, lambda: None), atomic.exclusive(tmp_path, lambda: None):
+    with (
+        atomic.exclusive(tmp_path, lambda: None),
+        atomic.exclusive(tmp_path, lambda: None),
+    ):
         pass
     with atomic.exclusive(tmp_path, lambda: None):
         pass

@@ -74,7 +74,8 @@ def test_counts_are_interactions():
     assert choice.ratings.implicit
     np.testing.assert_array_equal(choice.ratings.values, 1)
     assert (
-        choice.reason == "the ratings look like counts or amounts, from 1 to 212: implicit feedback"
+        choice.reason
+        == "the ratings look like counts or amounts, from 1 to 212: implicit feedback"
     )
 
 
@@ -115,7 +116,10 @@ def test_auto_fits_the_best_to_everything_and_says_what_it_compared(tmp_path):
     recommender = Recommender("auto").fit(ratings)
     assert recommender.model.name in ("spectral", "ials", "ease", "blend")
     compared, results, verdict = recommender.training["choice"].split("; ")
-    assert compared == "compared spectral, ials, ease: there are no ratings, only interactions"
+    assert (
+        compared
+        == "compared spectral, ials, ease: there are no ratings, only interactions"
+    )
     assert "NDCG@20 on " in results
     assert "ease 0." in results
     assert verdict.startswith("chose ")
@@ -138,7 +142,9 @@ def test_the_winner_is_the_one_with_the_best_held_out_lists():
 def test_ratings_are_compared_by_their_error():
     rng = np.random.default_rng(0)
     low_rank = rng.normal(size=(80, 3)) @ rng.normal(size=(3, 50))
-    table = np.where(rng.random((80, 50)) < 0.7, np.round(np.clip(3 + low_rank, 1, 5)), np.nan)
+    table = np.where(
+        rng.random((80, 50)) < 0.7, np.round(np.clip(3 + low_rank, 1, 5)), np.nan
+    )
     ratings = Ratings.from_matrix(table)
     candidates = Candidate("bias"), Candidate("als", {"factors": 3})
     auto = Auto().among(Choice(candidates, ratings, "a test"))
@@ -181,7 +187,9 @@ def test_ratings_are_no_counts(values):
 
 
 def test_counts_weigh_1_on_average_and_grades_their_share_of_the_highest():
-    assert weight_unit(Ratings.from_matrix(PLAYS.reshape(50, 40))) == pytest.approx(PLAYS.mean())
+    assert weight_unit(Ratings.from_matrix(PLAYS.reshape(50, 40))) == pytest.approx(
+        PLAYS.mean()
+    )
     assert weight_unit(Ratings.from_matrix(np.array([[1.0, 5.0], [4.0, 3.0]]))) == 5
 
 

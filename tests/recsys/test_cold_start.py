@@ -46,7 +46,9 @@ def test_known_users_get_what_the_model_gives(factors, popular, results, monkeyp
     assert [row for row, *_ in among_new] == sorted(row for row, *_ in among_new)
     for row in (1, 3):
         alone = entries(top_n(factors, users[[row]], 7))
-        assert [each[1:] for each in among_new if each[0] == row] == [e[1:] for e in alone]
+        assert [each[1:] for each in among_new if each[0] == row] == [
+            e[1:] for e in alone
+        ]
 
 
 def test_strangers_get_the_most_rated_but_what_they_must_not_get(factors, popular):

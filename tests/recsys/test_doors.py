@@ -24,7 +24,11 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     users, items = np.nonzero(rng.random((60, 40)) < 0.9)
     likes = (users + items) % 2
     ratings = pl.DataFrame(
-        {"user": users, "item": items, "rating": 2 + 2 * likes + rng.integers(0, 2, len(users))}
+        {
+            "user": users,
+            "item": items,
+            "rating": 2 + 2 * likes + rng.integers(0, 2, len(users)),
+        }
     )
     ratings.sample(fraction=1, shuffle=True, seed=0).write_csv(folder / "ratings.csv")
     genres = [["war", "love"][item % 2] for item in range(44)]
@@ -74,6 +78,14 @@ def test_an_evaluation_has_the_same_figures(films):
     found = evaluate("als", default_split(read_ratings(films)), resamples=0)
     row = found.table.row(0, named=True)
     assert {name: row[name] for name in values} == pytest.approx(values, abs=0)
-    bare = command("evaluate", films, "--model", "als", "--no-features", "--format", "csv", "-q")
-    without = evaluate("als", default_split(read_ratings(films)), resamples=0, features=False)
-    assert pl.read_csv(io.StringIO(bare))["rmse"][0] == without.table["rmse"][0] != row["rmse"]
+    bare = command(
+        "evaluate", films, "--model", "als", "--no-features", "--format", "csv", "-q"
+    )
+    without = evaluate(
+        "als", default_split(read_ratings(films)), resamples=0, features=False
+    )
+    assert (
+        pl.read_csv(io.StringIO(bare))["rmse"][0]
+        == without.table["rmse"][0]
+        != row["rmse"]
+    )

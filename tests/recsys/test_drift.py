@@ -19,7 +19,9 @@ def test_the_index_is_zero_for_the_same_shares_and_symmetric(before, factor):
     same = stability(before, [factor * each for each in before])
     assert same.index == pytest.approx(0, abs=1e-12)
     assert not same.is_shift
-    there, back = (stability(*pair) for pair in ((before, before[::-1]), (before[::-1], before)))
+    there, back = (
+        stability(*pair) for pair in ((before, before[::-1]), (before[::-1], before))
+    )
     assert there.index == pytest.approx(back.index)
     assert there.index >= 0
 
@@ -28,7 +30,8 @@ def test_chance_is_that_of_samples_of_one_distribution():
     rng = np.random.default_rng(0)
     shares = np.array([0.4, 0.3, 0.2, 0.1])
     pairs = [
-        stability(rng.multinomial(2000, shares), rng.multinomial(300, shares)) for _ in range(2000)
+        stability(rng.multinomial(2000, shares), rng.multinomial(300, shares))
+        for _ in range(2000)
     ]
     above = np.mean([each.index > each.chance for each in pairs])
     assert 0.005 < above < 0.02  # one of a hundred
@@ -57,7 +60,9 @@ def test_ratings_of_the_same_kind_have_not_shifted_and_others_have():
     low = Ratings.from_frame(frame(500, 2, high=4.0))
     assert rating_stability(known, low).is_shift
     assert rating_stability(known, low).verdict == "a shift (0.25 or more is a shift)"
-    assert rating_stability(known, same).verdict.startswith("no more than by chance (0.25")
+    assert rating_stability(known, same).verdict.startswith(
+        "no more than by chance (0.25"
+    )
     assert rating_stability(known, low).groups == ("1", "2", "3", "4", "5")
     turned = frame(500, 3).with_columns(item=51 - pl.col("item"))
     assert popularity_stability(known, Ratings.from_frame(turned)).is_shift
@@ -79,7 +84,9 @@ def test_what_cannot_be_compared_is_none():
     known = Ratings.from_frame(frame(500, 0))
     other = Ratings.from_frame(frame(50, 1).with_columns(item=pl.col("item") + 1000))
     assert popularity_stability(known, other) is None
-    assert rating_stability(known, Ratings.from_frame(frame(9, 1).drop("rating"))) is None
+    assert (
+        rating_stability(known, Ratings.from_frame(frame(9, 1).drop("rating"))) is None
+    )
 
 
 def test_the_newest_ratings_are_the_reference():

@@ -48,7 +48,9 @@ def lists_of(recommender, n=40, **options):
 
 def test_the_order_is_not_that_of_the_ids(recommender):
     """Of neighbours with equal scores, the smaller id comes first in about half of the cases."""
-    pairs = lists_of(recommender).with_columns(pl.col("item", "score").shift(-1).name.suffix("_2"))
+    pairs = lists_of(recommender).with_columns(
+        pl.col("item", "score").shift(-1).name.suffix("_2")
+    )
     tied = pairs.filter(pl.col("score") == pl.col("score_2"))
     assert len(tied) > 100
     assert 0.3 < (tied["item"] < tied["item_2"]).mean() < 0.7
@@ -63,7 +65,15 @@ def test_all_doors_give_the_same_lists(recommender, tmp_path):
     assert batches.select(expected.columns).equals(expected)
     recommender.save(tmp_path / "model")
     assert lists_of(Recommender.load(tmp_path / "model")).equals(expected)
-    arguments = ["recommend", str(tmp_path / "model"), "--all", "-n", "40", "--json", "--quiet"]
+    arguments = [
+        "recommend",
+        str(tmp_path / "model"),
+        "--all",
+        "-n",
+        "40",
+        "--json",
+        "--quiet",
+    ]
     printed = json.loads(CliRunner().invoke(cli, arguments).stdout)["rows"]
     assert [row["item"] for row in printed] == expected["item"].to_list()
     answers = Answers(recommender, "model").best(np.arange(len(users)), 40)
@@ -90,7 +100,9 @@ def test_a_history_gets_the_list_of_the_user_who_has_it(popular):
 
 def test_more_items_and_users_do_not_change_the_order(popular):
     more = pl.DataFrame({"user": [-5, 999], "item": [-7, 101]})
-    after = Recommender("popular").fit(Ratings.from_frame(pl.concat([frame_of(), more])))
+    after = Recommender("popular").fit(
+        Ratings.from_frame(pl.concat([frame_of(), more]))
+    )
     kept = lists_of(after, 100, users=[3]).filter(~pl.col("item").is_in([-7, 101]))
     assert kept["item"].equals(lists_of(popular, 100, users=[3])["item"])
 
@@ -115,8 +127,12 @@ def test_equally_similar_items_are_not_in_the_order_of_the_ids():
     items = np.add.outer(groups * 10, np.arange(10))
     frame = pl.DataFrame({"user": np.repeat(users, 10), "item": items.ravel()})
     ratings = Ratings.from_frame(frame)
-    similar = Recommender("spectral").fit(ratings).similar_items(ratings.items.values, n=8)
-    ascending = similar.group_by("item").agg(pl.col("similar").diff().gt(0).mean())["similar"]
+    similar = (
+        Recommender("spectral").fit(ratings).similar_items(ratings.items.values, n=8)
+    )
+    ascending = similar.group_by("item").agg(pl.col("similar").diff().gt(0).mean())[
+        "similar"
+    ]
     assert 0.3 < ascending.mean() < 0.7
 
 
@@ -126,7 +142,9 @@ def test_the_page_has_the_order_of_the_service(model):
     answers = Answers(recommender, "model")
     items = np.arange(recommender.ratings.n_items)
     ties = _items(answers.facts, items)["ties"]
-    form = closed_form(recommender.model, recommender.ratings, items, np.zeros(0, np.int64))
+    form = closed_form(
+        recommender.model, recommender.ratings, items, np.zeros(0, np.int64)
+    )
     history = np.array([3, 10])
     scores = form_scores(form, history, np.ones(2, np.float32)).astype(np.float32)
     order = np.lexsort((ties, -scores))

@@ -24,7 +24,9 @@ INFO = pl.DataFrame(
         "kept": [True, True, False, None],
     }
 )
-FRAME = pl.DataFrame({"user": [1, 1, 2, 2, 2], "item": [1, 2, 3, 4, 5], "rating": [1, 2, 3, 4, 5]})
+FRAME = pl.DataFrame(
+    {"user": [1, 1, 2, 2, 2], "item": [1, 2, 3, 4, 5], "rating": [1, 2, 3, 4, 5]}
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,9 @@ def ratings():
 
 
 def met(condition, ratings):
-    return ratings.items.values.filter(pl.Series(rows_where(condition, ratings))).to_list()
+    return ratings.items.values.filter(
+        pl.Series(rows_where(condition, ratings))
+    ).to_list()
 
 
 @pytest.mark.parametrize(
@@ -84,13 +88,19 @@ def test_conditions(ratings, condition, items):
 
 def test_the_id_of_users_needs_no_quotes():
     ratings = Ratings.from_frame(FRAME.with_columns(pl.col("user").cast(pl.String)))
-    for condition in ("user = '2'", "USER <> '1'", "\"user\" = '2' and 'user' = 'user'"):
+    for condition in (
+        "user = '2'",
+        "USER <> '1'",
+        "\"user\" = '2' and 'user' = 'user'",
+    ):
         assert rows_where(condition, ratings, "user").tolist() == [False, True]
 
 
 def test_odd_names_need_double_quotes():
     books = Ratings.from_frame(FRAME, item_table=INFO.rename({"year": "year-of"}))
-    with pytest.raises(DataError, match='single quotes, a name such as "year-of" in double ones'):
+    with pytest.raises(
+        DataError, match='single quotes, a name such as "year-of" in double ones'
+    ):
         rows_where("year-of > 1980", books)
     assert rows_where('"year-of" > 1980', books).any()
 
@@ -98,9 +108,18 @@ def test_odd_names_need_double_quotes():
 @pytest.mark.parametrize(
     ("condition", "message"),
     [
-        ("title = Alien", r'unable to find column "Alien"; .* text is in single quotes'),
-        ("title LIKE Alien", "pattern must be a string literal.* text is in single quotes"),
-        ("yaer > 3", r'unable to find column "yaer"; the columns are item \(id\), title'),
+        (
+            "title = Alien",
+            r'unable to find column "Alien"; .* text is in single quotes',
+        ),
+        (
+            "title LIKE Alien",
+            "pattern must be a string literal.* text is in single quotes",
+        ),
+        (
+            "yaer > 3",
+            r'unable to find column "yaer"; the columns are item \(id\), title',
+        ),
         ('title = "Alien"', 'unable to find column "Alien"'),
         ("year >", "'year >' cannot be used: unable to parse"),
         ("", r"the condition is empty; the columns are item \(id\), title"),
@@ -109,7 +128,10 @@ def test_odd_names_need_double_quotes():
         ("year > 'x'", r"cannot compare string with numeric.*year \(number\)"),
         ("title", "it is not a condition but gives String values"),
         ("year + 1", "it is not a condition but gives Int64 values"),
-        ("title ~ '('", r"cannot be used: regular expression: unclosed group; the columns"),
+        (
+            "title ~ '('",
+            r"cannot be used: regular expression: unclosed group; the columns",
+        ),
         ("title = 'open", "Unterminated string literal"),
         ("year > 1; 1", "';' is not allowed"),
         ("year > 1 /* 1 */", r"'/\*' is not allowed"),
@@ -126,7 +148,10 @@ def test_odd_names_need_double_quotes():
         ("added > '01.01.1990'", r"such as '2023-01-31', not with '01\.01\.1990'"),
         ("seen > '2024-13-01'", "such as '2023-01-31', not with '2024-13-01'"),
         ("added IN ('1990-06-01', 'June')", "such as '2023-01-31', not with 'June'"),
-        ("year(added) = 1990 AND added > '1990'", "such as '2023-01-31', not with '1990'"),
+        (
+            "year(added) = 1990 AND added > '1990'",
+            "such as '2023-01-31', not with '1990'",
+        ),
         (pl.col("yaer") > 3, 'unable to find column "yaer"'),
         (pl.col("year") + 1, "it is not a condition"),
         (5, "the condition must be text or an expression; got 5"),
@@ -192,7 +217,9 @@ def test_conditions_on_users():
 
 def test_the_column_of_titles_is_title_as_well():
     wares = pl.DataFrame({"item": [1, 2], "Name": ["Tea", "Cup"]})
-    assert met("title = 'Tea' OR name = 'Tea'", Ratings.from_frame(FRAME, item_table=wares)) == [1]
+    assert met(
+        "title = 'Tea' OR name = 'Tea'", Ratings.from_frame(FRAME, item_table=wares)
+    ) == [1]
 
 
 def test_data_without_metadata_have_their_ids(ratings):
@@ -209,12 +236,18 @@ def test_conditions_go_with_lists(ratings):
     found = popular.recommend(1, where="year >= 1980", items=[1, 2, 3, 5], block=[5])
     assert found["item"].to_list() == [3]
     assert popular.recommend(2, where="year >= 1980").is_empty()
-    found = popular.recommend(1, where=pl.col("year") >= 1980, items=[1, 2, 3, 5], block=[5])
+    found = popular.recommend(
+        1, where=pl.col("year") >= 1980, items=[1, 2, 3, 5], block=[5]
+    )
     assert found["item"].to_list() == [3]
 
 
-@pytest.mark.parametrize(("part", "times"), [("year = 1 or ", 20_000), ("(", 401), ("not ", 401)])
-def test_a_condition_of_absurd_length_is_rejected_before_it_is_parsed(part, times, ratings):
+@pytest.mark.parametrize(
+    ("part", "times"), [("year = 1 or ", 20_000), ("(", 401), ("not ", 401)]
+)
+def test_a_condition_of_absurd_length_is_rejected_before_it_is_parsed(
+    part, times, ratings
+):
     with pytest.raises(DataError, match="has more than 400 words and signs"):
         rows_where(part * times + "true", ratings)
     assert met(f"item in ({','.join(['3'] * 5000)})", ratings) == [3]
@@ -233,7 +266,9 @@ def popular():
     [
         {"a": ["z"], "b": "y"},
         pl.DataFrame({"user": ["a", "b"], "item": ["z", "y"]}),
-        pl.DataFrame({"customer_id": ["a", "b"], "sku": ["z", "y"], "returned": [1, 2]}),
+        pl.DataFrame(
+            {"customer_id": ["a", "b"], "sku": ["z", "y"], "returned": [1, 2]}
+        ),
     ],
 )
 def test_a_block_with_users_is_for_each_alone(popular, block):
@@ -264,12 +299,18 @@ def test_blocked_pairs_of_strangers_count_for_strangers_alone(popular):
 
 def test_blocked_pairs_hold_for_factors_and_many_users():
     rng = np.random.default_rng(0)
-    pairs = pl.DataFrame({"user": rng.integers(0, 90, 900), "item": rng.integers(0, 40, 900)})
+    pairs = pl.DataFrame(
+        {"user": rng.integers(0, 90, 900), "item": rng.integers(0, 40, 900)}
+    )
     recommender = Recommender("implicit-als", factors=8, iterations=2).fit(pairs)
-    blocked = pl.DataFrame({"user": rng.integers(0, 90, 300), "item": rng.integers(0, 40, 300)})
+    blocked = pl.DataFrame(
+        {"user": rng.integers(0, 90, 300), "item": rng.integers(0, 40, 300)}
+    )
     found = recommender.recommend(n=40, block=blocked).select("user", "item")
     free = recommender.recommend(n=40).select("user", "item")
-    assert found.equals(free.join(blocked, on=["user", "item"], how="anti", maintain_order="left"))
+    assert found.equals(
+        free.join(blocked, on=["user", "item"], how="anti", maintain_order="left")
+    )
 
 
 @pytest.mark.parametrize(
@@ -288,4 +329,6 @@ def test_conditions_of_strangers_call_no_expensive_functions(condition):
 
 
 def test_usual_conditions_of_strangers_are_allowed():
-    check_modest("LOWER(title) LIKE 'the %' AND (year IN (1990, 1991) OR NOT (genre = 'lpad(||)'))")
+    check_modest(
+        "LOWER(title) LIKE 'the %' AND (year IN (1990, 1991) OR NOT (genre = 'lpad(||)'))"
+    )

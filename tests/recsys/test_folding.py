@@ -22,10 +22,14 @@ def make_frame():
     users, items = np.divmod(np.arange(30 * 20), 20)
     kept = rng.random(600) < 0.4
     rating = 3 + np.where((users + items) % 2, 1, -1) + rng.integers(-2, 3, 600) / 2
-    return pl.DataFrame({"user": users, "item": 100 + items, "rating": rating}).filter(kept)
+    return pl.DataFrame({"user": users, "item": 100 + items, "rating": rating}).filter(
+        kept
+    )
 
 
-TITLES = pl.DataFrame({"item": range(100, 120), "title": [f"Film {i}" for i in range(20)]})
+TITLES = pl.DataFrame(
+    {"item": range(100, 120), "title": [f"Film {i}" for i in range(20)]}
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +75,9 @@ def test_a_mapping_is_one_user_without_a_name(als):
 def test_an_empty_history_gets_the_items_with_the_best_bias_of_lists(als):
     found = als.recommend(history={}, n=20)
     model = als.model
-    scores = model.global_mean + model.item_bias - model.popularity * model.item_obscurity
+    scores = (
+        model.global_mean + model.item_bias - model.popularity * model.item_obscurity
+    )
     np.testing.assert_allclose(found["score"], np.sort(scores)[::-1], rtol=1e-6)
 
 
@@ -108,25 +114,53 @@ def test_seen_items_of_a_history_are_left_out_unless_wanted(als):
 
 
 def test_the_last_rating_of_a_pair_counts(als):
-    twice = pl.DataFrame({"user": [1, 1, 1], "item": [105, 106, 105], "rating": [1.0, 4.0, 5.0]})
+    twice = pl.DataFrame(
+        {"user": [1, 1, 1], "item": [105, 106, 105], "rating": [1.0, 4.0, 5.0]}
+    )
     once = {106: 4.0, 105: 5.0}
     assert (
-        als.recommend(history=twice).drop("user").equals(als.recommend(history=once).drop("user"))
+        als.recommend(history=twice)
+        .drop("user")
+        .equals(als.recommend(history=once).drop("user"))
     )
 
 
 @pytest.mark.parametrize(
     ("history", "error", "message"),
     [
-        ({999: 3.0}, UnknownIdError, "Unknown item 999; the nearest ids are 119, 118, 117"),
+        (
+            {999: 3.0},
+            UnknownIdError,
+            "Unknown item 999; the nearest ids are 119, 118, 117",
+        ),
         ({101: float("nan")}, DataError, "Row 1: rating nan is not a finite number"),
         ({101: None}, DataError, "Item 101: the rating is missing"),
-        ({101: 50}, DataError, "Rating 50 is outside of the range of the model's ratings, 1 to 5"),
+        (
+            {101: 50},
+            DataError,
+            "Rating 50 is outside of the range of the model's ratings, 1 to 5",
+        ),
         ({101: "good"}, DataError, "Item 101: rating 'good' is not a number"),
-        (pl.DataFrame({"user": [1], "item": [101]}), DataError, "the history has no column 'rat"),
-        (pl.DataFrame({"user": [1], "rating": [1]}), DataError, "The frame has no column 'item'"),
-        ([101], DataError, "A history is a mapping of items to ratings, a list .* got list"),
-        (pd.Series([5.0], index=[101]), DataError, "A history is a mapping .* got Series"),
+        (
+            pl.DataFrame({"user": [1], "item": [101]}),
+            DataError,
+            "the history has no column 'rat",
+        ),
+        (
+            pl.DataFrame({"user": [1], "rating": [1]}),
+            DataError,
+            "The frame has no column 'item'",
+        ),
+        (
+            [101],
+            DataError,
+            "A history is a mapping of items to ratings, a list .* got list",
+        ),
+        (
+            pd.Series([5.0], index=[101]),
+            DataError,
+            "A history is a mapping .* got Series",
+        ),
     ],
 )
 def test_bad_histories(als, history, error, message):
@@ -148,14 +182,18 @@ def test_contacts_need_no_ratings_and_ratings_become_contacts(counts):
 def test_counts_stay_counts():
     sums = Ratings.from_frame(make_frame())
     summed = Recommender("popular").fit(
-        Ratings.from_matrix(sums.matrix, users=sums.users.values, items=sums.items.values)
+        Ratings.from_matrix(
+            sums.matrix, users=sums.users.values, items=sums.items.values
+        )
     )
     folded = summed.fold_in(of_user(3))
     np.testing.assert_array_equal(folded.ratings.values, of_user(3)["rating"])
 
 
 def test_what_was_folded_in_is_not_saved(als, tmp_path):
-    with pytest.raises(DataError, match=r"cannot be saved; update\(ratings\) adds them"):
+    with pytest.raises(
+        DataError, match=r"cannot be saved; update\(ratings\) adds them"
+    ):
         als.fold_in({101: 3.0}).save(tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
@@ -174,7 +212,9 @@ def test_known_items_as_new_ones_get_nearly_the_same(als):
 
 
 def test_new_items_are_recommended_with_their_titles(als):
-    rows = pl.DataFrame({"user": [1, 2, 3], "item": ["a", "a", "b"], "rating": [5.0, 5.0, 1.0]})
+    rows = pl.DataFrame(
+        {"user": [1, 2, 3], "item": ["a", "a", "b"], "rating": [5.0, 5.0, 1.0]}
+    )
     titles = pl.DataFrame({"item": ["a", "b"], "title": ["Alpha", "Beta"]})
     found = als.fold_in_items(rows, item_table=titles).recommend([2, 9])
     assert found.filter(pl.col("user") == 2)["title"].to_list() == ["Beta"]
@@ -188,7 +228,10 @@ def test_similar_users_are_damped_by_what_they_rated_in_the_fit(als):
 
 
 def test_likeness_of_users_is_the_damped_cosine(als):
-    vectors, counts = als.model.user_vectors().astype(float), np.diff(als.ratings.indptr)
+    vectors, counts = (
+        als.model.user_vectors().astype(float),
+        np.diff(als.ratings.indptr),
+    )
     lengths = np.linalg.norm(vectors, axis=1)
     expected = vectors @ vectors[4] / lengths / lengths[4] * counts / (counts + 10)
     found = als.similar_users(4, 29)
@@ -206,7 +249,9 @@ def test_new_items_need_known_users(als):
 # Updates
 
 
-NEW = pl.DataFrame({"user": [4, 99, 99], "item": [101, 101, 500], "rating": [1.0, 2.0, 4.5]})
+NEW = pl.DataFrame(
+    {"user": [4, 99, 99], "item": [101, 101, 500], "rating": [1.0, 2.0, 4.5]}
+)
 
 
 @pytest.mark.parametrize("name", ["bias", "popular"])
@@ -222,24 +267,32 @@ def test_a_refit_starts_from_nothing_that_the_model_knows(ratings):
     steps, steps_of_refit = [], []
     before = Recommender("als", factors=3).fit(ratings)
     scores = before.model.scores(np.arange(30)).copy()
-    updated = before.update(Ratings.from_frame(NEW), refit=True, on_step=steps_of_refit.append)
+    updated = before.update(
+        Ratings.from_frame(NEW), refit=True, on_step=steps_of_refit.append
+    )
     fresh = Recommender("als", factors=3).fit(updated.ratings, on_step=steps.append)
     assert all(isinstance(step, Step) for step in steps)
     assert steps_of_refit == steps
     users = np.arange(31)
-    np.testing.assert_array_equal(updated.model.scores(users), fresh.model.scores(users))
+    np.testing.assert_array_equal(
+        updated.model.scores(users), fresh.model.scores(users)
+    )
     np.testing.assert_array_equal(before.model.scores(np.arange(30)), scores)
     assert updated.model.get_params() == before.model.get_params()
     assert updated.training["ratings"] == updated.ratings.n_ratings
 
 
 def test_an_update_keeps_users_items_and_titles(als):
-    info = pl.DataFrame({"item": [500, 101], "title": ["New", "Renamed"], "year": [2001, 2002]})
+    info = pl.DataFrame(
+        {"item": [500, 101], "title": ["New", "Renamed"], "year": [2001, 2002]}
+    )
     updated = als.update(Ratings.from_frame(NEW, item_table=info)).ratings
     titles = dict(zip(updated.items.values, updated.titles, strict=True))
     assert (titles[500], titles[101], titles[102]) == ("New", "Renamed", "Film 2")
     assert {*updated.item_table.kinds} == {"title", "year"}
-    idle = Ratings.from_matrix(np.array([[1.0, np.nan], [5.0, np.nan], [np.nan, np.nan]]))
+    idle = Ratings.from_matrix(
+        np.array([[1.0, np.nan], [5.0, np.nan], [np.nan, np.nan]])
+    )
     wider = Recommender("popular").fit(idle).update(Ratings.from_frame(NEW)).ratings
     assert wider.users.values.to_list() == [0, 1, 2, 4, 99]
     assert wider.items.values.to_list() == [0, 1, 101, 500]
@@ -248,9 +301,13 @@ def test_an_update_keeps_users_items_and_titles(als):
 def test_ids_that_look_alike_are_the_same(als):
     texts = NEW.with_columns(pl.col("user", "item").cast(pl.String))
     found = als.update(Ratings.from_frame(texts)).ratings
-    assert found.to_frame().equals(als.update(Ratings.from_frame(NEW)).ratings.to_frame())
+    assert found.to_frame().equals(
+        als.update(Ratings.from_frame(NEW)).ratings.to_frame()
+    )
     names = NEW.with_columns(user=pl.Series(["4", "ann", "99"]))
-    with pytest.raises(DataError, match="has integer user ids; 'ann' cannot be among them"):
+    with pytest.raises(
+        DataError, match="has integer user ids; 'ann' cannot be among them"
+    ):
         als.update(Ratings.from_frame(names))
     zeros = NEW.with_columns(user=pl.Series(["4", "ann", "099"]).replace("ann", "007"))
     with pytest.raises(DataError, match="'007' cannot be among them"):
@@ -258,7 +315,9 @@ def test_ids_that_look_alike_are_the_same(als):
 
 
 def test_the_last_rating_in_time_counts_in_whichever_order_they_arrive():
-    old = pl.DataFrame({"user": [1, 2], "item": [1, 1], "rating": [1.0, 5.0], "timestamp": [9, 9]})
+    old = pl.DataFrame(
+        {"user": [1, 2], "item": [1, 1], "rating": [1.0, 5.0], "timestamp": [9, 9]}
+    )
     new = old.head(1).with_columns(rating=pl.lit(5.0), timestamp=pl.lit(3))
     recommender = Recommender("popular").fit(Ratings.from_frame(old))
     updated = recommender.update(Ratings.from_frame(new)).ratings
@@ -277,14 +336,21 @@ def test_implicit_stays_implicit(counts):
     assert updated.n_ratings == len(
         make_frame().select("user", "item").vstack(NEW.select("user", "item")).unique()
     )
-    with pytest.raises(DataError, match="must be implicit, as those of the model are; got explic"):
+    with pytest.raises(
+        DataError, match="must be implicit, as those of the model are; got explic"
+    ):
         counts.update(Ratings.from_frame(NEW))
 
 
 def test_counts_of_contacts_are_kept_in_an_update():
     twice = pl.DataFrame({"user": [1, 1, 2], "item": [5, 5, 5]})
     counted = Ratings.from_frame(twice, duplicates="sum")
-    updated = Recommender("popular").fit(counted).update(Ratings.from_frame(twice.tail(1))).ratings
+    updated = (
+        Recommender("popular")
+        .fit(counted)
+        .update(Ratings.from_frame(twice.tail(1)))
+        .ratings
+    )
     assert updated.implicit == counted.implicit
     assert updated.values.tolist() == [2.0, 2.0]  # they add up
 
@@ -300,7 +366,9 @@ def test_a_saved_model_can_be_updated(als, tmp_path):
 
 
 triples = st.dictionaries(
-    st.tuples(st.integers(0, 5), st.integers(0, 5)), st.sampled_from([1.0, 2.5, 4.0]), min_size=1
+    st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    st.sampled_from([1.0, 2.5, 4.0]),
+    min_size=1,
 )
 
 
@@ -321,7 +389,9 @@ def test_an_update_off_the_scale_names_the_rating(ratings):
     low, high = ratings.value_range()
     recommender = Recommender("bias").fit(replace(ratings, scale=(low, high)))
     new = pl.DataFrame({"user": [3, 4], "item": [101, 102], "rating": [2.0, high + 4]})
-    with pytest.raises(DataError, match=rf"Row 2: rating {high + 4:g} is outside of the scale"):
+    with pytest.raises(
+        DataError, match=rf"Row 2: rating {high + 4:g} is outside of the scale"
+    ):
         recommender.update(new)
     message = rf"Rating {high + 4:g} of item 102 by user 4 is outside of the scale of the model"
     with pytest.raises(DataError, match=message):
@@ -339,38 +409,55 @@ def test_a_wider_range_of_grades_is_taken_by_a_refit_and_said(ratings):
     assert updated.training["update"] == f"fitted again: {said}"
     assert said in recommender.update(new, refit=True).training["changes"]
     assert updated.training["rating_min"] == 1
-    with pytest.raises(DataError, match="The model must be fitted again: grades are from 1"):
+    with pytest.raises(
+        DataError, match="The model must be fitted again: grades are from 1"
+    ):
         recommender.update(new, refit=False)
     folded = recommender.fold_in({101: 1.0, 102: 0.5}).ratings
     assert folded.values.tolist() == [1.0, 0.5]
 
 
 def test_equal_grades_are_likes_until_others_come(tmp_path):
-    fives = {"user": [1, 1, 2, 2, 3], "item": ["a", "b", "a", "c", "b"], "rating": [5] * 5}
+    fives = {
+        "user": [1, 1, 2, 2, 3],
+        "item": ["a", "b", "a", "c", "b"],
+        "rating": [5] * 5,
+    }
     fitted = Recommender("auto").fit(pl.DataFrame(fives))
     fitted.save(tmp_path / "model")
     for recommender in (fitted, Recommender.load(tmp_path / "model")):
         assert recommender.ratings.implicit
-        likes = recommender.update(pl.DataFrame({"user": [3], "item": ["a"], "rating": [5]}))
+        likes = recommender.update(
+            pl.DataFrame({"user": [3], "item": ["a"], "rating": [5]})
+        )
         assert likes.ratings.to_frame().rows()[-2:] == [(3, "a"), (3, "b")]
         others = pl.DataFrame({"user": [3, 4], "item": ["a", "c"], "rating": [1, 4]})
         for new in (others, Ratings.from_frame(others)):
             updated = recommender.update(new)
             assert (
-                "grades are from 1 to 5, at the last fit all were 5" in (updated.training["update"])
+                "grades are from 1 to 5, at the last fit all were 5"
+                in (updated.training["update"])
             )
             assert updated.model.name == "als"
             assert {row[:3] for row in updated.ratings.to_frame().rows()} >= {
                 *((3, "a", 1.0), (1, "a", 5.0), (4, "c", 4.0))
             }
-            assert updated.update(others.head(1)).training["update"].startswith("folded in nothing")
+            assert (
+                updated.update(others.head(1))
+                .training["update"]
+                .startswith("folded in nothing")
+            )
 
 
 def test_a_model_of_counts_takes_later_counts_as_it_took_the_first(tmp_path):
     n = 300
     rng = np.random.default_rng(0)
     plays = pl.DataFrame(
-        {"user": np.arange(n) % 30, "item": np.arange(n) // 30, "n": rng.geometric(0.5, n)}
+        {
+            "user": np.arange(n) % 30,
+            "item": np.arange(n) // 30,
+            "n": rng.geometric(0.5, n),
+        }
     )
     fitted = Recommender("spectral").fit(Ratings.from_frame(plays, rating="n"))
     fitted.save(tmp_path / "model")
@@ -384,13 +471,22 @@ def test_a_model_of_counts_takes_later_counts_as_it_took_the_first(tmp_path):
 
 def test_frames_of_an_update_are_read_as_the_first_one():
     events = pl.DataFrame(
-        {"who": ["a", "b", "b"], "what": ["x", "x", "y"], "amount": [1, 2, 1], "kind": ["buy"] * 3}
+        {
+            "who": ["a", "b", "b"],
+            "what": ["x", "x", "y"],
+            "amount": [1, 2, 1],
+            "kind": ["buy"] * 3,
+        }
     )
     options = {"user": "who", "item": "what", "weight": "amount", "event": "kind"}
     ratings = Ratings.from_frame(events, **options, event_weights={"buy": 5})
     recommender = Recommender("popular").fit(ratings)
     updated = recommender.update(events.head(1))
-    assert updated.ratings.to_frame().rows() == [("a", "x", 10), ("b", "x", 10), ("b", "y", 5)]
+    assert updated.ratings.to_frame().rows() == [
+        ("a", "x", 10),
+        ("b", "x", 10),
+        ("b", "y", 5),
+    ]
 
 
 def test_the_only_folded_in_item_has_no_similar_ones(ratings):
@@ -399,7 +495,9 @@ def test_the_only_folded_in_item_has_no_similar_ones(ratings):
     with pytest.raises(DataError, match="is the only one to compare; update"):
         recommender.fold_in_items(one).similar_items(999)
     two = pl.concat([one, pl.DataFrame({"user": [1, 2], "item": 998})])
-    assert recommender.fold_in_items(two).similar_items(999)["similar"].to_list() == [998]
+    assert recommender.fold_in_items(two).similar_items(999)["similar"].to_list() == [
+        998
+    ]
 
 
 # Features
@@ -439,7 +537,9 @@ def test_features_of_new_users_count(featured):
 def test_features_of_new_items_count(featured):
     rows = pl.DataFrame({"user": [0, 0], "item": ["a", "b"], "rating": [3.0, 3.0]})
     table = pl.DataFrame({"item": ["a", "b"], "genre": ["war", "love"]})
-    found = featured.fold_in_items(rows, item_table=table).recommend([2, 3], exclude_seen=False)
+    found = featured.fold_in_items(rows, item_table=table).recommend(
+        [2, 3], exclude_seen=False
+    )
     assert found["item"].to_list() == ["a", "b", "b", "a"]
     known = featured.fold_in_items(rows.with_columns(item=pl.Series([98, 99])))
     assert known.recommend([2], exclude_seen=False)["item"].to_list() == [98, 99]
@@ -448,9 +548,15 @@ def test_features_of_new_items_count(featured):
 def test_an_update_learns_the_same_columns_again(featured):
     new = pl.DataFrame({"user": [0, 98, 98], "item": [98, 0, 200], "rating": [5.0] * 3})
     more = pl.DataFrame({"item": [200], "genre": ["art"]})
-    updated = featured.update(Ratings.from_frame(new, item_table=more), refit=True).ratings
+    updated = featured.update(
+        Ratings.from_frame(new, item_table=more), refit=True
+    ).ratings
     assert updated.item_features.matrix.shape == (42, 3)
-    assert updated.item_features.names == ("genre = love", "genre = war", "genre = other")
+    assert updated.item_features.names == (
+        "genre = love",
+        "genre = war",
+        "genre = other",
+    )
     assert updated.user_features.matrix.shape == (61, 2)
 
 
@@ -466,7 +572,11 @@ def test_histories_of_events_weigh_as_in_the_model(tmp_path):
             "time": 1_700_000_000 + rng.integers(0, 90, n) * 86_400,
         }
     )
-    options = {"weight": "qty", "event_weights": {"view": 1, "buy": 5}, "half_life": "30d"}
+    options = {
+        "weight": "qty",
+        "event_weights": {"view": 1, "buy": 5},
+        "half_life": "30d",
+    }
     ratings = Ratings.from_frame(events, **options)
     recommender = Recommender("ials", factors=4).fit(ratings)
     own = events.filter(pl.col("user") == 3)
@@ -493,12 +603,25 @@ def test_a_history_in_a_file_weighs_as_in_the_model(tmp_path):
 
     from recsys.cli.main import cli
 
-    rows = [f"{u},{i},{('view', 'buy')[i % 2]}" for u in range(20) for i in range(u % 3, 12, 2)]
+    rows = [
+        f"{u},{i},{('view', 'buy')[i % 2]}"
+        for u in range(20)
+        for i in range(u % 3, 12, 2)
+    ]
     (tmp_path / "events.csv").write_text("\n".join(["user,item,event", *rows]))
     model, history = tmp_path / "model", tmp_path / "history.csv"
     run = CliRunner().invoke
-    fit = ["fit", tmp_path / "events.csv", "--event-weight", "view=1,buy=50", "--model", "ials"]
-    assert run(cli, [*map(str, fit), "--factors", "2", "--out", str(model)]).exit_code == 0
+    fit = [
+        "fit",
+        tmp_path / "events.csv",
+        "--event-weight",
+        "view=1,buy=50",
+        "--model",
+        "ials",
+    ]
+    assert (
+        run(cli, [*map(str, fit), "--factors", "2", "--out", str(model)]).exit_code == 0
+    )
     scores = []
     for kind in ("view", "buy"):
         history.write_text(f"item,event\n1,{kind}\n2,view\n")

@@ -23,7 +23,10 @@ OPTIONS = {
 def frame(n_users=60, n_items=40, n=1200, seed=0):
     """Ratings with times; the person decides extremes: a grade, the last time, an item."""
     rng = np.random.default_rng(seed)
-    rows = {"user": rng.integers(0, n_users, n), "item": 100 + rng.integers(0, n_items, n)}
+    rows = {
+        "user": rng.integers(0, n_users, n),
+        "item": 100 + rng.integers(0, n_items, n),
+    }
     table = pl.DataFrame({**rows, "rating": rng.choice([2.0, 3.0, 4.0], n)})
     table = table.with_columns(timestamp=np.arange(n) * DAY)
     own = pl.DataFrame(
@@ -70,10 +73,15 @@ def assert_same(found, expected):
         assert (array is None) == (other is None), name
         if array is not None:
             np.testing.assert_array_equal(array, other, err_msg=name, strict=True)
-    logs = [each.ratings.events and each.ratings.events.arrays() for each in (found, expected)]
+    logs = [
+        each.ratings.events and each.ratings.events.arrays()
+        for each in (found, expected)
+    ]
     assert (logs[0] is None) == (logs[1] is None)
     for name in logs[0] or ():
-        np.testing.assert_array_equal(logs[0][name], logs[1][name], err_msg=name, strict=True)
+        np.testing.assert_array_equal(
+            logs[0][name], logs[1][name], err_msg=name, strict=True
+        )
     for name in ("users", "items", "implicit", "rule"):
         assert getattr(found.ratings, name) == getattr(expected.ratings, name), name
     for side in ("user", "item"):
@@ -82,7 +90,9 @@ def assert_same(found, expected):
         if tables[0] is not None:
             assert tables[0].frame.equals(tables[1].frame)
             assert tables[0].kinds == tables[1].kinds
-        features = [getattr(each.ratings, f"{side}_features") for each in (found, expected)]
+        features = [
+            getattr(each.ratings, f"{side}_features") for each in (found, expected)
+        ]
         assert (features[0] is None) == (features[1] is None)
         if features[0] is not None:
             assert features[0].names == features[1].names
@@ -97,13 +107,19 @@ def assert_same(found, expected):
 
 
 def fitted(name, table, **options):
-    rated = table.drop("rating") if not Recommender(name).model.predicts_ratings else table
-    return Recommender(name, **OPTIONS.get(name, {})).fit(Ratings.from_frame(rated, **options))
+    rated = (
+        table.drop("rating") if not Recommender(name).model.predicts_ratings else table
+    )
+    return Recommender(name, **OPTIONS.get(name, {})).fit(
+        Ratings.from_frame(rated, **options)
+    )
 
 
 @pytest.mark.parametrize("is_saved", [False, True], ids=["in memory", "saved"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_refit_without_a_person_is_a_fit_that_never_saw_the_person(name, is_saved, tmp_path):
+def test_a_refit_without_a_person_is_a_fit_that_never_saw_the_person(
+    name, is_saved, tmp_path
+):
     before = fitted(name, frame())
     if is_saved:
         before.save(tmp_path / "m")
@@ -123,7 +139,10 @@ def test_a_refit_of_a_window_is_a_fit_of_the_window(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_refit_with_new_ratings_is_a_fit_of_all(name):
     everything = without(frame(), PERSON)
-    before, new = fitted(name, everything.head(900)), everything.tail(-800)  # some of them again
+    before, new = (
+        fitted(name, everything.head(900)),
+        everything.tail(-800),
+    )  # some of them again
     rated = new.drop("rating") if before.ratings.implicit else new
     after = before.update(rated, refit=True)
     assert_same(after, fitted(name, everything))
@@ -132,7 +151,10 @@ def test_a_refit_with_new_ratings_is_a_fit_of_all(name):
 def values_of(case, n, person):
     """Values of others, and of a person whose values make counts of grades, or the reverse."""
     rng = np.random.default_rng(1)
-    grades, counts = rng.choice([1.0, 2.0, 3.0, 4.0, 5.0], n), np.ceil(rng.pareto(0.8, n))
+    grades, counts = (
+        rng.choice([1.0, 2.0, 3.0, 4.0, 5.0], n),
+        np.ceil(rng.pareto(0.8, n)),
+    )
     if case == "counts of grades":
         return np.where(person, np.ceil(10 + 40 * rng.pareto(0.6, n)), grades)
     if case == "grades of counts":
@@ -141,7 +163,9 @@ def values_of(case, n, person):
         return np.where(person, 2.0 + grades % 3, 1.0)
     if case == "likes of grades":
         return np.where(person, 5.0, np.where(np.arange(n) % 250 == 0, 2.0, 5.0))
-    return np.where(person, -2.0, np.where(rng.random(n) < 0.3, -1.0, grades))  # "unrated"
+    return np.where(
+        person, -2.0, np.where(rng.random(n) < 0.3, -1.0, grades)
+    )  # "unrated"
 
 
 @pytest.mark.parametrize(
@@ -150,15 +174,27 @@ def values_of(case, n, person):
 )
 @pytest.mark.parametrize(
     "case",
-    ["counts of grades", "grades of counts", "grades of likes", "likes of grades", "unrated"],
+    [
+        "counts of grades",
+        "grades of counts",
+        "grades of likes",
+        "likes of grades",
+        "unrated",
+    ],
 )
 def test_what_the_values_are_is_decided_without_the_person(case, name, form, tmp_path):
     n = 6000
     rng = np.random.default_rng(2)
-    person = np.arange(n) < {"grades of counts": 4000, "likes of grades": 5000}.get(case, 1500)
-    rows = pl.DataFrame({"user": rng.integers(0, 80, n), "item": rng.integers(0, 500, n)})
+    person = np.arange(n) < {"grades of counts": 4000, "likes of grades": 5000}.get(
+        case, 1500
+    )
+    rows = pl.DataFrame(
+        {"user": rng.integers(0, 80, n), "item": rng.integers(0, 500, n)}
+    )
     rows = rows.with_columns(
-        user=pl.when(pl.Series(person)).then(pl.lit(PERSON)).otherwise(pl.col("user") + 10),
+        user=pl.when(pl.Series(person))
+        .then(pl.lit(PERSON))
+        .otherwise(pl.col("user") + 10),
         item=pl.when(pl.Series(person)).then(pl.int_range(n)).otherwise(pl.col("item")),
         value=values_of(case, n, person),
     ).unique(["user", "item"], keep="first", maintain_order=True)
@@ -187,7 +223,9 @@ def test_what_the_values_are_is_decided_without_the_person(case, name, form, tmp
 
 
 @pytest.mark.parametrize("unrated", [False, True])
-@pytest.mark.parametrize("name", ["als", "bayes", "ials", "spectral", "ease", "blend", "auto"])
+@pytest.mark.parametrize(
+    "name", ["als", "bayes", "ials", "spectral", "ease", "blend", "auto"]
+)
 def test_the_encoding_of_features_never_saw_the_person(name, unrated):
     def fit(table, users):
         rated = table.drop("rating") if name not in ("als", "bayes", "auto") else table

@@ -47,7 +47,9 @@ def test_texts_of_the_same_length_that_are_not_alike_count_as_work(monkeypatch):
 
 
 @given(
-    st.lists(st.text("ab,;-", min_size=1, max_size=9) | st.just("user = userId,"), min_size=1),
+    st.lists(
+        st.text("ab,;-", min_size=1, max_size=9) | st.just("user = userId,"), min_size=1
+    ),
     st.integers(12, 40),
 )
 def test_wrapping_keeps_words_and_assignments_whole(words, width):
@@ -69,7 +71,9 @@ def test_wrapping_keeps_words_and_assignments_whole(words, width):
         ("nope.csv", ["o.csv", ".csv", "one.csv"], None),
     ],
 )
-def test_file_names_are_similar_by_what_is_before_their_suffix(tmp_path, name, there, meant):
+def test_file_names_are_similar_by_what_is_before_their_suffix(
+    tmp_path, name, there, meant
+):
     for each in there:
         (tmp_path / each).touch()
     hint = f" Did you mean {tmp_path / meant}?" if meant else ""

@@ -24,9 +24,14 @@ ABOUT = {
 @pytest.fixture(scope="module")
 def tables():
     genres = [list(ABOUT)[i % 3] for i in range(N_ITEMS)]
-    items = {"item": [f"i{i}" for i in range(N_ITEMS)], "title": [f"T{i}" for i in range(N_ITEMS)]}
+    items = {
+        "item": [f"i{i}" for i in range(N_ITEMS)],
+        "title": [f"T{i}" for i in range(N_ITEMS)],
+    }
     items |= {"genres": genres, "price": np.arange(N_ITEMS) % 7 + 0.5}
-    items["about"] = [f"{ABOUT[g][i // 3 % 2]} in take {i}" for i, g in enumerate(genres)]
+    items["about"] = [
+        f"{ABOUT[g][i // 3 % 2]} in take {i}" for i, g in enumerate(genres)
+    ]
     jobs = ["soldier", "astronaut", "poet"]
     users = {"user": [*range(N_USERS)], "job": [jobs[u % 3] for u in range(N_USERS)]}
     users["job"][0] = "actuary"  # the only one
@@ -42,7 +47,12 @@ def ratings(tables):
     likes = users % 3 == items % 3
     seen = (items >= NEW) & (users < N_USERS - 1) & (rng.random(len(users)) < 0.4)
     quality = 0.3 * rng.normal(size=N_ITEMS)  # of which features tell nothing
-    values = 3 + np.where(likes, 1.2, -0.8) + quality[items] + 0.3 * rng.normal(size=len(users))
+    values = (
+        3
+        + np.where(likes, 1.2, -0.8)
+        + quality[items]
+        + 0.3 * rng.normal(size=len(users))
+    )
     values = np.clip(values, 1, 5)
     matrix = np.full((N_USERS, N_ITEMS), np.nan)
     matrix[users[seen], items[seen]] = values[seen].round(1)
@@ -74,7 +84,9 @@ def test_new_items_are_recommended_and_marked(recommender):
 def test_new_items_can_be_chosen_and_left_out(als):
     assert als.recommend([3, 4], where="new")["item"].str.slice(1).cast(int).max() < NEW
     old = als.recommend([3, 4], n=N_ITEMS, where="NOT new AND price < 5")
-    assert not old["new"].any()  # but it is there: a table in a database keeps its columns
+    assert not old[
+        "new"
+    ].any()  # but it is there: a table in a database keeps its columns
     assert old["item"].str.slice(1).cast(int).min() >= NEW
     assert als.recommend(3, items=["i0", "i7"])["new"].to_list() == [True, False]
     with pytest.raises(DataError, match=r"about \(text\), new \(boolean\), and text"):
@@ -106,7 +118,8 @@ def test_a_user_without_ratings_is_described(recommender, features):
     assert set(frame["user"]) == {"new"}
     assert {int(item[1:]) % 3 for item in frame["item"]} == {2}
     liked, other = (
-        recommender.predict("new", item, user_features=features) for item in ("i8", "i9")
+        recommender.predict("new", item, user_features=features)
+        for item in ("i8", "i9")
     )
     assert liked > other + 1
     pairs = pl.DataFrame({"user": ["new"] * 2, "item": ["i8", "i9"]})
@@ -117,7 +130,9 @@ def test_a_user_without_ratings_is_described(recommender, features):
 def test_ratings_of_a_described_user_count_too(als):
     history = {f"i{i}": 5.0 for i in range(6, 21, 3)}  # of the genre of soldiers
     alone, both = (
-        als.recommend(history=given, user_features="job=poet", items=["i30"])["score"][0]
+        als.recommend(history=given, user_features="job=poet", items=["i30"])["score"][
+            0
+        ]
         for given in (None, history)
     )
     assert both > alone + 0.3
@@ -131,17 +146,27 @@ def test_ratings_of_a_described_user_count_too(als):
 
 def test_a_user_of_the_table_without_ratings_gets_what_the_features_say(als):
     known = als.recommend(N_USERS - 1, n=5)
-    described = als.recommend(user_features={"job": "astronaut", "age": 20 + 79 % 40}, n=5)
+    described = als.recommend(
+        user_features={"job": "astronaut", "age": 20 + 79 % 40}, n=5
+    )
     assert known["item"].to_list() == described["item"].to_list()
-    assert known["score"].to_list() == pytest.approx(described["score"].to_list(), abs=1e-4)
+    assert known["score"].to_list() == pytest.approx(
+        described["score"].to_list(), abs=1e-4
+    )
 
 
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ("jobs=poet", r"no feature 'jobs' of users; there are job, age. Did you mean job\?"),
+        (
+            "jobs=poet",
+            r"no feature 'jobs' of users; there are job, age. Did you mean job\?",
+        ),
         ("job=poett", r"job: 'poett' is unknown; did you mean poet\?"),
-        ("job=xyz", "job: 'xyz' is unknown; known are actuary, astronaut, other, poet, soldier."),
+        (
+            "job=xyz",
+            "job: 'xyz' is unknown; known are actuary, astronaut, other, poet, soldier.",
+        ),
         ("age=old", "age: 'old' is not a number"),
         ("old", "NAME=VALUE"),
     ],
@@ -158,9 +183,13 @@ def test_a_rare_value_of_the_table_counts_as_other(als):
 
 def test_what_is_missing_for_described_users_is_named(ratings):
     bare = Recommender("als", factors=4).fit(with_features(ratings, ["genres"]))
-    with pytest.raises(DataError, match="als model was fitted without features of users; fit it"):
+    with pytest.raises(
+        DataError, match="als model was fitted without features of users; fit it"
+    ):
         bare.recommend(user_features="age=30")
-    with pytest.raises(DataError, match=r"softimpute model cannot use features of users; .* als"):
+    with pytest.raises(
+        DataError, match=r"softimpute model cannot use features of users; .* als"
+    ):
         Recommender("softimpute").fit(ratings).recommend(user_features="age=30")
     with pytest.raises(DataError, match="need histories or user_features"):
         bare.fold_in()
@@ -170,7 +199,9 @@ def test_what_is_missing_for_described_users_is_named(ratings):
 def test_a_score_is_explained_alike_for_known_and_new_users(name, ratings):
     recommender = Recommender(name, factors=4, iterations=8).fit(ratings)
     own = ratings.to_frame().filter(user=3)
-    features = dict(ratings.user_table.frame.filter(user=3).select("job", "age").row(0, named=True))
+    features = dict(
+        ratings.user_table.frame.filter(user=3).select("job", "age").row(0, named=True)
+    )
     history = dict(zip(own["item"], own["rating"], strict=True))
     new = recommender.fold_in(history, user_features=features)
     for item in recommender.recommend(3, n=2)["item"]:
@@ -180,7 +211,9 @@ def test_a_score_is_explained_alike_for_known_and_new_users(name, ratings):
         np.testing.assert_allclose(second, first, atol=1e-4)
         undescribed = recommender.fold_in(history)
         total = undescribed.explain("new", item)["contribution"].sum()
-        assert total == pytest.approx(undescribed.recommend(items=[item])["score"][0], abs=1e-4)
+        assert total == pytest.approx(
+            undescribed.recommend(items=[item])["score"][0], abs=1e-4
+        )
 
 
 def test_new_items_have_similar_ones_and_are_found(recommender):
@@ -201,13 +234,19 @@ def test_similar_items_of_a_text(als):
     assert (frame["similar"].str.slice(1).cast(int) % 3 == 1).all()
     with pytest.warns(UnknownTermWarning, match="Not in the index: opera"):
         both = als.similar_items(text=["opera in Paris", "soldiers of the front"], n=3)
-    assert both["text"].to_list() == ["opera in Paris"] * 3 + ["soldiers of the front"] * 3
+    assert (
+        both["text"].to_list() == ["opera in Paris"] * 3 + ["soldiers of the front"] * 3
+    )
     assert (both["similar"].str.slice(1).cast(int) % 3).to_list() == [2] * 3 + [0] * 3
 
 
 def test_similar_texts_of_vectors(ratings):
     with_vectors = with_features(ratings, ["about"], texts="vectors")
-    found = Recommender("als", factors=4).fit(with_vectors).similar_items(text="galaxy", n=3)
+    found = (
+        Recommender("als", factors=4)
+        .fit(with_vectors)
+        .similar_items(text="galaxy", n=3)
+    )
     assert (found["similar"].str.slice(1).cast(int) % 3 == 1).all()
 
 
@@ -226,7 +265,9 @@ def test_what_is_missing_for_texts_is_named(als, ratings):
 
 def test_a_cold_prediction_is_less_certain(ratings):
     bayes = Recommender("bayes", factors=4, iterations=8).fit(ratings)
-    pairs = pl.DataFrame({"user": [3] * N_ITEMS, "item": [f"i{i}" for i in range(N_ITEMS)]})
+    pairs = pl.DataFrame(
+        {"user": [3] * N_ITEMS, "item": [f"i{i}" for i in range(N_ITEMS)]}
+    )
     std = bayes.predict(pairs, std=True)["std"].to_numpy()
     assert std[:NEW].mean() > 1.02 * std[NEW:].mean()
 
@@ -235,7 +276,9 @@ def test_what_a_sample_of_the_users_tells_of_new_items(als, ratings, monkeypatch
     monkeypatch.setattr(links, "_SAMPLED_ROWS", 55)
     sampled = Recommender("als", factors=4, iterations=8).fit(ratings)
     new = np.arange(NEW)
-    found, other = (each.model.scores(np.arange(N_USERS))[:, new] for each in (als, sampled))
+    found, other = (
+        each.model.scores(np.arange(N_USERS))[:, new] for each in (als, sampled)
+    )
     assert 0 < np.abs(found - other).max() < 0.04
     covariances = [each.model.item_cold_covariance for each in (als, sampled)]
     np.testing.assert_allclose(*covariances, atol=0.05 * np.abs(covariances[0]).max())
@@ -257,7 +300,9 @@ def test_a_table_of_today_brings_new_items_and_users(kind, ratings, tables, tmp_
     row = {"item": "a", "title": "New", "genres": "Space", "price": 2.5}
     row["about"] = "robots cross the galaxy in take 99"
     items = pl.concat([tables[0], pl.DataFrame([row])])
-    users = pl.concat([tables[1], pl.DataFrame([{"user": 900, "job": "poet", "age": 30}])])
+    users = pl.concat(
+        [tables[1], pl.DataFrame([{"user": 900, "job": "poet", "age": 30}])]
+    )
     today = old.with_tables(item_table=items, user_table=users)
     assert today.ratings.shape == (N_USERS + 1, N_ITEMS + 1)
     known = pl.DataFrame({"user": [3, 4, 5], "item": ["i0", "i31", "i59"]})
@@ -265,14 +310,20 @@ def test_a_table_of_today_brings_new_items_and_users(kind, ratings, tables, tmp_
     found = today.recommend(4, n=N_ITEMS + 1)
     assert found.filter("new")["item"].to_list().index("a") < 3
     poet = today.recommend(900, n=3).select("item", "score")
-    described = today.recommend(user_features="job=poet, age=30", n=3).select("item", "score")
+    described = today.recommend(user_features="job=poet, age=30", n=3).select(
+        "item", "score"
+    )
     assert poet["item"].to_list() == described["item"].to_list()
     explained = today.explain(4, "a")
     assert explained["contribution"].sum() == pytest.approx(
         today.recommend(4, items=["a"])["score"][0], abs=1e-4
     )
     today.save(tmp_path / "m")
-    assert Recommender.load(tmp_path / "m").recommend(4, n=9).equals(today.recommend(4, n=9))
+    assert (
+        Recommender.load(tmp_path / "m")
+        .recommend(4, n=9)
+        .equals(today.recommend(4, n=9))
+    )
 
 
 def test_a_model_without_features_keeps_its_items(ratings, tables):

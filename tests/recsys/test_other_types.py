@@ -16,14 +16,27 @@ from recsys import Ratings, Recommender
 from recsys.errors import UnknownIdError
 
 PAIRS = [(1, 10), (1, 20), (2, 10), (2, 30), (3, 20), (3, 30), (3, 10)]
-ODD: list[Any] = ["visitor-17", "007", "1.5", "", " 1", "1e3", "9" * 30, 2**70, "ü", "1 2"]
+ODD: list[Any] = [
+    "visitor-17",
+    "007",
+    "1.5",
+    "",
+    " 1",
+    "1e3",
+    "9" * 30,
+    2**70,
+    "ü",
+    "1 2",
+]
 
 
 def ratings(convert: Callable[[int], Any] = int) -> Ratings:
     users = [convert(user) for user, _ in PAIRS]
     items = [convert(item) for _, item in PAIRS]
     grades = [float(n % 5 + 1) for n in range(len(PAIRS))]
-    return Ratings.from_frame(pl.DataFrame({"user": users, "item": items, "rating": grades}))
+    return Ratings.from_frame(
+        pl.DataFrame({"user": users, "item": items, "rating": grades})
+    )
 
 
 @pytest.fixture(params=["popular", "als"])
@@ -46,10 +59,17 @@ def test_one_such_user_in_a_batch_changes_only_its_own_list(
 ) -> None:
     alone = numbered.recommend([1, 99, 2], 2, cold_start="popular")
     found = numbered.recommend([1, odd, 99, "2"], 2, cold_start="popular")
-    assert found["user"].unique(maintain_order=True).to_list() == ["1", str(odd), "99", "2"]
+    assert found["user"].unique(maintain_order=True).to_list() == [
+        "1",
+        str(odd),
+        "99",
+        "2",
+    ]
     others = found.filter(pl.col("user") != str(odd)).cast({"user": pl.Int64})
     assert others.equals(alone)
-    array = numbered.recommend(np.array([1, odd], dtype=object), 2, cold_start="popular")
+    array = numbered.recommend(
+        np.array([1, odd], dtype=object), 2, cold_start="popular"
+    )
     assert array.equals(found.filter(pl.col("user").is_in(["1", str(odd)])))
 
 
@@ -63,7 +83,9 @@ def test_texts_that_are_not_the_form_of_an_integer_are_not_that_integer() -> Non
 def test_integers_are_the_texts_that_they_are_printed_as() -> None:
     model = Recommender("als").fit(ratings(str))
     for user in (1, "1", np.int64(1), 1.0):
-        assert model.recommend([user], 2, cold_start="popular")["user"].to_list() == ["1"]
+        assert model.recommend([user], 2, cold_start="popular")["user"].to_list() == [
+            "1"
+        ]
     assert model.predict(1, 30) == model.predict("1", "30")
 
 
@@ -83,7 +105,10 @@ def test_unknown_ids_are_named_in_errors(numbered: Recommender, odd: Any) -> Non
         lambda: numbered.update(forget=[odd]),
     ]
     if numbered.model.name == "als":
-        calls += [lambda: numbered.similar_items([odd]), lambda: numbered.similar_users([1, odd])]
+        calls += [
+            lambda: numbered.similar_items([odd]),
+            lambda: numbered.similar_users([1, odd]),
+        ]
         calls += [lambda: numbered.recommend(history={odd: 5, 10: 3})]
         calls += [lambda: list(numbered.impute([odd]))]
     for call in calls:
@@ -93,9 +118,13 @@ def test_unknown_ids_are_named_in_errors(numbered: Recommender, odd: Any) -> Non
 
 def test_the_number_in_a_text_is_named_if_it_is_an_id() -> None:
     model = Recommender("popular").fit(ratings())
-    with pytest.raises(UnknownIdError, match=r"Unknown user 'visitor-2'; the nearest id is 2\.$"):
+    with pytest.raises(
+        UnknownIdError, match=r"Unknown user 'visitor-2'; the nearest id is 2\.$"
+    ):
         model.recommend(["visitor-2"])
-    with pytest.raises(UnknownIdError, match=r"Unknown item 'x'; ids look like 10, 20, 30\.$"):
+    with pytest.raises(
+        UnknownIdError, match=r"Unknown item 'x'; ids look like 10, 20, 30\.$"
+    ):
         model.explain(1, "x")
 
 
@@ -103,8 +132,12 @@ def test_the_number_in_a_text_is_named_if_it_is_an_id() -> None:
 def test_predictions_of_mixed_pairs(odd: Any) -> None:
     model = Recommender("als", factors=2).fit(ratings())
     for cold in ("bias", "popular"):
-        alone = model.predict([(1, 10), (2, 20)], cold_start=cold)["prediction"].to_list()
-        of_stranger = model.predict([(99, 10), (1, 99)], cold_start=cold)["prediction"].to_list()
+        alone = model.predict([(1, 10), (2, 20)], cold_start=cold)[
+            "prediction"
+        ].to_list()
+        of_stranger = model.predict([(99, 10), (1, 99)], cold_start=cold)[
+            "prediction"
+        ].to_list()
         pairs = [(1, 10), (odd, 10), (2, 20), (1, odd)]
         expected = [alone[0], of_stranger[0], alone[1], of_stranger[1]]
         assert model.predict(pairs, cold_start=cold)["prediction"].to_list() == expected
@@ -129,7 +162,9 @@ def test_batches_of_users_have_one_type(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(reranking, "_RESULTS", 2)
     model = Recommender("als", factors=2).fit(ratings())
-    batches = list(model.recommend_batches([1, 2, "visitor-17", 3], 2, cold_start="popular"))
+    batches = list(
+        model.recommend_batches([1, 2, "visitor-17", 3], 2, cold_start="popular")
+    )
     assert {batch["user"].dtype for batch in batches} == {pl.String}
 
 
@@ -165,7 +200,9 @@ def test_the_command(
     predicted = run("predict", "model", "pairs.csv", *cold)
     assert [row["user"] for row in predicted] == ["1", "visitor-17", "2"]
     whole = ("explain", "model", "--user", "1.0", "--item", "10.0", "--json")
-    assert run(*whole) == run("explain", "model", "--user", "1", "--item", "10", "--json")
+    assert run(*whole) == run(
+        "explain", "model", "--user", "1", "--item", "10", "--json"
+    )
     message = run("similar", "model", "--item", "sku-20", code=1)
     assert "Unknown item 'sku-20'; the nearest id is 20." in message
     message = run("explain", "model", "--user", "visitor-2", "--item", "10", code=1)

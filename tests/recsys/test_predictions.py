@@ -22,7 +22,9 @@ TITLES = pl.DataFrame({"item": ["a", "b", "c", "d"], "title": ["A", "B", None, "
 
 @pytest.fixture(scope="module")
 def recommender():
-    return Recommender("als", factors=2).fit(Ratings.from_frame(FRAME, item_table=TITLES))
+    return Recommender("als", factors=2).fit(
+        Ratings.from_frame(FRAME, item_table=TITLES)
+    )
 
 
 class Sure(Bias):
@@ -76,11 +78,14 @@ def test_impute_rejects_at_once(recommender):
     with pytest.raises(UnknownIdError, match="Unknown item 'e'"):
         recommender.impute(items=["e"])
     implicit = Recommender("popular").fit(Ratings.from_frame(FRAME.drop("rating")))
-    with pytest.raises(DataError, match="the data are implicit feedback; fit a model such as"):
+    with pytest.raises(
+        DataError, match="the data are implicit feedback; fit a model such as"
+    ):
         implicit.impute()
     chance = Recommender("random").fit(Ratings.from_frame(FRAME))
     with pytest.raises(
-        DataError, match="the scores of the random model are not ratings; fit a model such as 'als'"
+        DataError,
+        match="the scores of the random model are not ratings; fit a model such as 'als'",
     ):
         chance.impute()
 
@@ -102,7 +107,9 @@ def test_an_explanation_has_base_items_and_the_rest(recommender):
     model = recommender.model
     base = model.global_mean + model.item_bias[0]
     assert whole["contribution"][0] == pytest.approx(base, rel=1e-6)
-    assert whole["contribution"].sum() == pytest.approx(model.pair_scores([2], [0])[0], rel=1e-5)
+    assert whole["contribution"].sum() == pytest.approx(
+        model.pair_scores([2], [0])[0], rel=1e-5
+    )
     of_prediction = whole.filter(pl.col("part") != "popularity")["contribution"].sum()
     assert of_prediction == pytest.approx(model.predict([2], [0])[0], rel=1e-5)
     assert whole["contribution"][1] == -model.popularity * model.item_obscurity[0]
@@ -112,7 +119,9 @@ def test_a_short_explanation_sums_up_the_others(recommender):
     whole, short = recommender.explain(3, "a"), recommender.explain(3, "a", n=1)
     assert short["part"].to_list() == ["base", "popularity", "item", "others"]
     assert short[:3].equals(whole[:3])
-    assert short["contribution"][3] == pytest.approx(whole["contribution"][3:].sum(), rel=1e-5)
+    assert short["contribution"][3] == pytest.approx(
+        whole["contribution"][3:].sum(), rel=1e-5
+    )
     assert recommender.explain(3, "a", n=3).equals(whole)
 
 

@@ -27,7 +27,9 @@ FRAME = pl.DataFrame(
         "rating": [5.0, 1.0, 4.0, 2.0, 3.0],
     }
 )
-TITLES = pl.DataFrame({"item": ["d", "c", "b", "a"], "title": ["Dune", "Cats", None, "Alien"]})
+TITLES = pl.DataFrame(
+    {"item": ["d", "c", "b", "a"], "title": ["Dune", "Cats", None, "Alien"]}
+)
 
 
 class Fixed(FactorModel):
@@ -40,7 +42,9 @@ class Fixed(FactorModel):
         self.user_bias = np.linspace(-1, 1, ratings.n_users, dtype=np.float32)
         self.item_bias = np.zeros(ratings.n_items, np.float32)
         self.user_factors = np.float32([[1, 0], [0, 1], [9, 9]])
-        self.item_factors = np.float32([[1, 0], [0, 2], [1, 1], [0, 0]])[: ratings.n_items]
+        self.item_factors = np.float32([[1, 0], [0, 2], [1, 1], [0, 0]])[
+            : ratings.n_items
+        ]
         if on_step is not None:
             on_step(Step(1, 2, 9.0, 0.9))
             on_step(Step(2, 2, 8.0, 0.8, 0.85))
@@ -52,7 +56,10 @@ def ratings():
     matrix = FRAME.pivot("item", index="user", values="rating").sort("user")
     table = np.column_stack([matrix.drop("user").to_numpy(), [np.nan] * 3])
     return Ratings.from_matrix(
-        table.astype(float), users=[10, 20, 30], items=["a", "b", "c", "d"], item_table=TITLES
+        table.astype(float),
+        users=[10, 20, 30],
+        items=["a", "b", "c", "d"],
+        item_table=TITLES,
     )
 
 
@@ -139,7 +146,9 @@ def test_allow_and_block_together(recommender):
     assert both["item"].to_list() == ["d"]
 
 
-@pytest.mark.parametrize("arguments", [{"users": []}, {"items": []}, {"users": 10, "items": ["a"]}])
+@pytest.mark.parametrize(
+    "arguments", [{"users": []}, {"items": []}, {"users": 10, "items": ["a"]}]
+)
 def test_nothing_to_recommend_is_an_empty_frame_with_the_schema(recommender, arguments):
     frame = recommender.recommend(**arguments)
     assert frame.is_empty()
@@ -161,7 +170,9 @@ def test_n_below_one_raises(recommender, n):
 
 
 def test_unknown_ids_are_rejected_with_the_nearest(recommender):
-    with pytest.raises(UnknownIdError, match="Unknown user 31; the nearest ids are 30, 20, 10"):
+    with pytest.raises(
+        UnknownIdError, match="Unknown user 31; the nearest ids are 30, 20, 10"
+    ):
         recommender.recommend([10, 31])
     with pytest.raises(UnknownIdError, match="Unknown user -1"):
         recommender.recommend(-1)
@@ -206,7 +217,9 @@ def test_unknown_users_get_the_most_rated_items_on_request(recommender):
 
 
 def test_unknown_users_respect_allow_and_block(recommender):
-    frame = recommender.recommend(99, cold_start="popular", items=["a", "c", "d"], block=["a"])
+    frame = recommender.recommend(
+        99, cold_start="popular", items=["a", "c", "d"], block=["a"]
+    )
     assert frame["item"].to_list() == ["c", "d"]
 
 
@@ -238,9 +251,13 @@ def test_one_user_gets_the_same_alone_before_and_after_items_are_ordered(monkeyp
 
 
 def test_other_cold_starts_raise(recommender):
-    with pytest.raises(DataError, match="cold_start must be one of error, popular; got 'bias'"):
+    with pytest.raises(
+        DataError, match="cold_start must be one of error, popular; got 'bias'"
+    ):
         recommender.recommend(10, cold_start="bias")
-    with pytest.raises(DataError, match="cold_start must be one of error, bias, popular; got 'no'"):
+    with pytest.raises(
+        DataError, match="cold_start must be one of error, bias, popular; got 'no'"
+    ):
         recommender.predict(FRAME, cold_start="no")
 
 
@@ -271,15 +288,22 @@ def test_an_item_without_direction_is_like_nothing(recommender):
 
 def test_similar_items_need_vectors(popular):
     with pytest.raises(
-        DataError, match="The popular model cannot find similar items; these models can: als, bayes"
+        DataError,
+        match="The popular model cannot find similar items; these models can: als, bayes",
     ):
         popular.similar_items("a")
 
 
 def test_predictions_keep_ids_order_and_are_clipped(recommender):
-    pairs = pl.DataFrame({"item": ["a", "d", "b"], "user": ["30", "10", "20"], "rating": [1, 2, 3]})
+    pairs = pl.DataFrame(
+        {"item": ["a", "d", "b"], "user": ["30", "10", "20"], "rating": [1, 2, 3]}
+    )
     frame = recommender.predict(pairs)
-    assert frame.schema == {"user": pl.String, "item": pl.String, "prediction": pl.Float32}
+    assert frame.schema == {
+        "user": pl.String,
+        "item": pl.String,
+        "prediction": pl.Float32,
+    }
     assert frame.rows() == [("30", "a", 5.0), ("10", "d", 2.0), ("20", "b", 5.0)]
     assert recommender.model.predict([2], [0])[0] == 13
 
@@ -290,13 +314,17 @@ def test_predict_takes_pandas(recommender):
 
 
 def test_frames_have_columns_by_usual_names_behind_every_door(recommender):
-    usual = pd.DataFrame({"userId": [10, 10], "movieId": ["c", "a"], "stars": [3.0, 2.0]})
+    usual = pd.DataFrame(
+        {"userId": [10, 10], "movieId": ["c", "a"], "stars": [3.0, 2.0]}
+    )
     named = usual.set_axis(["user", "item", "rating"], axis=1)
     assert recommender.predict(usual).equals(recommender.predict(named))
     bias = Recommender("bias").fit(usual)
     found, expected = (bias.fold_in(each).predict(usual) for each in (usual, named))
     assert found.equals(expected)
-    with pytest.raises(DataError, match=r"fitted to Ratings; got DataFrame. Ratings.from_frame"):
+    with pytest.raises(
+        DataError, match=r"fitted to Ratings; got DataFrame. Ratings.from_frame"
+    ):
         ALS(factors=1).fit(usual)
 
 
@@ -309,7 +337,11 @@ def test_predict_takes_no_rows(recommender):
     ("pairs", "error", "message"),
     [
         ({"user": [10]}, DataError, "no column 'item'; its columns are user"),
-        ({"user": [10, None], "item": ["a", "b"]}, DataError, "Row 2: the user id is missing"),
+        (
+            {"user": [10, None], "item": ["a", "b"]},
+            DataError,
+            "Row 2: the user id is missing",
+        ),
         ({"user": [10, 12], "item": ["a", "b"]}, UnknownIdError, "Unknown user 12"),
         ({"user": [10], "item": ["z"]}, UnknownIdError, "Unknown item 'z'"),
     ],
@@ -325,13 +357,23 @@ COLD = pl.DataFrame({"user": [10, 99, 20, 99], "item": ["c", "a", "zz", "zz"]})
 def test_cold_pairs_by_what_is_known(recommender):
     recommender.model.item_bias[0] = 0.5
     frame = recommender.predict(COLD, cold_start="bias")
-    assert frame.rows() == [(10, "c", 3.0), (99, "a", 3.5), (20, "zz", 3.0), (99, "zz", 3.0)]
+    assert frame.rows() == [
+        (10, "c", 3.0),
+        (99, "a", 3.5),
+        (20, "zz", 3.0),
+        (99, "zz", 3.0),
+    ]
 
 
 def test_cold_pairs_by_the_mean_of_the_item(recommender, ratings):
     frame = recommender.predict(COLD, cold_start="popular")
     item_mean = Popular().fit(ratings).predict([0], [0])[0]
-    assert frame["prediction"].to_list() == [3.0, item_mean, 3.0, 3.0]  # 3: the mean of all ratings
+    assert frame["prediction"].to_list() == [
+        3.0,
+        item_mean,
+        3.0,
+        3.0,
+    ]  # 3: the mean of all ratings
 
 
 def test_cold_pairs_need_biases(popular):
@@ -344,7 +386,10 @@ def test_cold_pairs_need_biases(popular):
 def test_implicit_predictions_are_not_clipped():
     implicit = Recommender("popular").fit(Ratings.from_frame(FRAME.drop("rating")))
     pairs = pl.DataFrame({"user": [10, 10], "item": ["a", "new"]})
-    assert implicit.predict(pairs, cold_start="popular")["prediction"].to_list() == [3.0, 0.0]
+    assert implicit.predict(pairs, cold_start="popular")["prediction"].to_list() == [
+        3.0,
+        0.0,
+    ]
 
 
 def test_training_is_summarised(recommender):
@@ -389,14 +434,18 @@ def test_before_fit_every_question_says_so():
         lambda r: r.predict(FRAME),
         lambda r: r.save("nowhere"),
     ):
-        with pytest.raises(NotFittedError, match=r"The recommender is not fitted yet; call fit"):
+        with pytest.raises(
+            NotFittedError, match=r"The recommender is not fitted yet; call fit"
+        ):
             ask(Recommender("popular"))
 
 
 def test_fit_rejects_no_ratings_and_foreign_validation(ratings):
     with pytest.raises(DataError, match="There are no ratings to fit a model to"):
         Recommender("popular").fit(ratings.take(np.zeros(5, bool)))
-    with pytest.raises(DataError, match=r"validation must have the users and items of the ratings"):
+    with pytest.raises(
+        DataError, match=r"validation must have the users and items of the ratings"
+    ):
         Recommender("bias").fit(ratings, validation=Ratings.from_frame(FRAME))
 
 
@@ -418,7 +467,10 @@ def test_scikit_learn_clones_a_recommender(ratings):
     with pytest.raises(NotFittedError):
         copy.recommend()
     assert copy.set_params(factors=5).model.factors == 5
-    assert copy.set_params(model="popular").get_params() == {"model": "popular", "damping": 10.0}
+    assert copy.set_params(model="popular").get_params() == {
+        "model": "popular",
+        "damping": 10.0,
+    }
     given = Recommender(Popular(damping=2.0))
     assert clone(given).model.damping == 2.0
     assert given.set_params(model__damping=4.0).model.damping == 4.0
@@ -440,11 +492,17 @@ def test_scikit_learn_searches_and_validates_a_recommender(ratings):
         return -mean_absolute_error(held_out["rating"], predicted)
 
     frame, grid = ratings.to_frame(), {"factors": [1, 3]}
-    search = GridSearchCV(Recommender("als", iterations=2), grid, scoring=negative_error, cv=2)
+    search = GridSearchCV(
+        Recommender("als", iterations=2), grid, scoring=negative_error, cv=2
+    )
     assert search.fit(frame).best_params_ in [{"factors": 1}, {"factors": 3}]
     assert len(search.best_estimator_.recommend(frame["user"][0], n=1)) == 1
     scores = cross_val_score(
-        Recommender("bias"), frame.to_pandas(), scoring=negative_error, cv=2, error_score="raise"
+        Recommender("bias"),
+        frame.to_pandas(),
+        scoring=negative_error,
+        cv=2,
+        error_score="raise",
     )
     assert (scores < 0).all()
 
@@ -472,7 +530,9 @@ def test_a_forked_process_gets_an_error_instead_of_waiting(ratings):
 
 def test_parameters_go_with_a_name_only():
     assert Recommender("popular", damping=3).model.damping == 3
-    with pytest.raises(DataError, match="A model object has its parameters already; got damping"):
+    with pytest.raises(
+        DataError, match="A model object has its parameters already; got damping"
+    ):
         Recommender(Popular(), damping=3)
     with pytest.raises(
         DataError, match="The popular model has no parameter 'factors'; it has damping"
@@ -484,7 +544,10 @@ def test_repr_says_model_and_data():
     recommender = Recommender("popular")
     assert repr(recommender) == "<Recommender: popular, not fitted>"
     recommender.fit(Ratings.from_frame(FRAME))
-    assert repr(recommender) == "<Recommender: popular, 3 users x 3 items, 5 ratings, 56% filled>"
+    assert (
+        repr(recommender)
+        == "<Recommender: popular, 3 users x 3 items, 5 ratings, 56% filled>"
+    )
 
 
 @pytest.mark.parametrize("n", ["5", 5.0, True, None])
@@ -506,7 +569,9 @@ class Duck:
 
 @pytest.mark.parametrize("model", [Popular, None, 7, Duck()])
 def test_a_model_is_a_name_or_an_object(model):
-    with pytest.raises(DataError, match="model must be a name or a Model with its parameters; got"):
+    with pytest.raises(
+        DataError, match="model must be a name or a Model with its parameters; got"
+    ):
         Recommender(model)
 
 
@@ -530,7 +595,10 @@ def test_parameters_are_of_the_right_type(params, message):
     with pytest.raises(DataError, match=message):
         Recommender("als", **params)
     assert (
-        Recommender("als", factors=np.int64(2), regularization=1, threads=None).model.factors == 2
+        Recommender(
+            "als", factors=np.int64(2), regularization=1, threads=None
+        ).model.factors
+        == 2
     )
 
 
@@ -538,10 +606,22 @@ def test_parameters_are_of_the_right_type(params, message):
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [
-        ("als", {"count_power": 100.0}, "regularization 1.3 and count_power 100; choose values"),
-        ("bayes", {"count_power": 100.0}, "temperature 1.3 and count_power 100; choose values"),
+        (
+            "als",
+            {"count_power": 100.0},
+            "regularization 1.3 and count_power 100; choose values",
+        ),
+        (
+            "bayes",
+            {"count_power": 100.0},
+            "temperature 1.3 and count_power 100; choose values",
+        ),
         ("ease", {"regularization": 1e300}, "diverged: (penalty|weights) has values"),
-        ("spectral", {"popularity": 1000.0}, "item_output has values that are not finite"),
+        (
+            "spectral",
+            {"popularity": 1000.0},
+            "item_output has values that are not finite",
+        ),
     ],
 )
 def test_a_fit_that_breaks_down_raises(name, params, message):

@@ -18,7 +18,10 @@ def interactions():
     same = np.arange(N_USERS)[:, None] % 3 == np.arange(N_ITEMS) % 3
     taken = rng.random(same.shape) < np.where(same, 0.35, 0.1)
     users, items = np.nonzero(taken)
-    genres = [["a", "b", "c"][i % 3 : i % 3 + 1] + (["x"] if i % 2 else []) for i in range(N_ITEMS)]
+    genres = [
+        ["a", "b", "c"][i % 3 : i % 3 + 1] + (["x"] if i % 2 else [])
+        for i in range(N_ITEMS)
+    ]
     genres[7] = []
     shops = [None if i % 10 == 9 else f"shop {i % 4}" for i in range(N_ITEMS)]
     table = pl.DataFrame({"item": range(N_ITEMS), "genres": genres, "shop": shops})
@@ -33,7 +36,9 @@ def recommender():
 
 def lists(frame, n):
     found = np.full((N_USERS, n), -1, np.int32)
-    found[frame["user"].to_numpy(), frame["rank"].to_numpy() - 1] = frame["item"].to_numpy()
+    found[frame["user"].to_numpy(), frame["rank"].to_numpy() - 1] = frame[
+        "item"
+    ].to_numpy()
     return found
 
 
@@ -82,11 +87,15 @@ def test_a_user_gets_the_same_list_alone(recommender, options):
         assert alone.equals(everyone.filter(pl.col("user") == user))
 
 
-@pytest.mark.parametrize(("at_most", "column"), [(2, "genres"), (1, "genres"), (3, "shop")])
+@pytest.mark.parametrize(
+    ("at_most", "column"), [(2, "genres"), (1, "genres"), (3, "shop")]
+)
 def test_no_group_has_more_items_than_the_limit(recommender, at_most, column):
     table = recommender.ratings.item_table.frame.select("item", column)
     frame = recommender.recommend(n=10, at_most=at_most, per=column)
-    groups = frame.join(table, on="item").explode(column) if column == "genres" else None
+    groups = (
+        frame.join(table, on="item").explode(column) if column == "genres" else None
+    )
     groups = frame.join(table, on="item") if groups is None else groups
     counts = groups.drop_nulls(column).group_by("user", column).len()
     assert counts["len"].max() <= at_most
@@ -107,7 +116,9 @@ def test_the_search_goes_deeper_where_groups_leave_a_list_short():
     table = np.tile(np.where(scores > 0.5, 1.0, np.nan), (3, 1))
     table[:, -1], table[0, :5], table[:, 500:] = 1.0, np.nan, np.nan
     table[1, 500:] = 1.0
-    features = pl.DataFrame({"item": range(900), "kind": ["same"] * 850 + ["other"] * 50})
+    features = pl.DataFrame(
+        {"item": range(900), "kind": ["same"] * 850 + ["other"] * 50}
+    )
     frame = Ratings.from_matrix(table, implicit=True).to_frame().select("user", "item")
     everything = Ratings.from_frame(frame, item_table=features)
     found = Recommender("popular").fit(everything)
@@ -121,10 +132,15 @@ def test_requests_are_checked(recommender):
         ({"diversity": "much"}, "diversity must be a number from 0 to 1; got 'much'"),
         ({"at_most": 2}, "at_most and per go together"),
         ({"per": "genres"}, "at_most and per go together"),
-        ({"at_most": 0, "per": "genres"}, "at_most must be a whole number from 1; got 0"),
+        (
+            {"at_most": 0, "per": "genres"},
+            "at_most must be a whole number from 1; got 0",
+        ),
         ({"at_most": 2, "per": "genre"}, "column 'genre'; did you mean genres"),
     ]:
         with pytest.raises(DataError, match=message):
             recommender.recommend(**options)
-    with pytest.raises(DataError, match="The popular model cannot diversify lists; these models"):
+    with pytest.raises(
+        DataError, match="The popular model cannot diversify lists; these models"
+    ):
         Recommender("popular").fit(interactions()).recommend(diversity=0.5)

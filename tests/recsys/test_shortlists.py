@@ -9,21 +9,35 @@ import pytest
 from recsys import Ratings, Recommender, with_features
 from recsys.shortlists import shortlist
 
-TITLES = ["plain", 'with "quotes", and commas', "", None, "of two\nlines", "日本\t語 \u2028"]
+TITLES = [
+    "plain",
+    'with "quotes", and commas',
+    "",
+    None,
+    "of two\nlines",
+    "日本\t語 \u2028",
+]
 
 
 def ratings_of(users, items, *, implicit=False, titles=TITLES, genres=False) -> Ratings:
     rng = np.random.default_rng(3)
     pairs = np.unique(rng.integers(0, [30, 12], size=(150, 2)), axis=0)
-    columns = {"user": [users(u) for u, _ in pairs], "item": [items(i) for _, i in pairs]}
-    columns |= {} if implicit else {"rating": rng.integers(1, 6, len(pairs)).astype(float)}
+    columns = {
+        "user": [users(u) for u, _ in pairs],
+        "item": [items(i) for _, i in pairs],
+    }
+    columns |= (
+        {} if implicit else {"rating": rng.integers(1, 6, len(pairs)).astype(float)}
+    )
     table = None
     if titles is not None:  # in an order of its own, without some items
         order = [*range(11, 1, -1), 40]
         found = [titles[at % len(titles)] for at in order]
         table = pl.DataFrame({"item": [items(at) for at in order], "title": found})
         if genres:
-            table = table.with_columns(genre=pl.Series(["war", "love"] * 6)[: len(order)])
+            table = table.with_columns(
+                genre=pl.Series(["war", "love"] * 6)[: len(order)]
+            )
     return Ratings.from_frame(pl.DataFrame(columns), item_table=table)
 
 
@@ -48,7 +62,9 @@ def text(index: int) -> str:
         ("blend", number, text, TITLES),
     ],
 )
-def test_shortlists_are_what_a_recommender_recommends(tmp_path, name, users, items, titles):
+def test_shortlists_are_what_a_recommender_recommends(
+    tmp_path, name, users, items, titles
+):
     implicit = name in ("blend", "ials", "sparse-ease", "spectral")
     data = ratings_of(users, items, implicit=implicit, titles=titles)
     Recommender(name).fit(data).save(tmp_path / "model")
@@ -68,7 +84,8 @@ def test_shortlists_are_what_a_recommender_recommends(tmp_path, name, users, ite
 )
 def test_items_that_nobody_rated_are_marked(tmp_path, name, parameters):
     data = with_features(
-        ratings_of(number, text, implicit=name in ("blend", "ials"), genres=True), unrated=True
+        ratings_of(number, text, implicit=name in ("blend", "ials"), genres=True),
+        unrated=True,
     )
     Recommender(name, **parameters).fit(data).save(tmp_path / "model")
     assert "new" in check_shortlist(tmp_path / "model", number).columns
@@ -86,7 +103,9 @@ def check_shortlist(model, users) -> pl.DataFrame:
     found = shortlist(model, [str(each) for each in chosen], 7)
     assert found is not None
     assert found.write_csv(separator="\t") == expected.write_csv(separator="\t")
-    assert found.write_csv(include_header=False) == expected.write_csv(include_header=False)
+    assert found.write_csv(include_header=False) == expected.write_csv(
+        include_header=False
+    )
     assert found.write_ndjson() == expected.write_ndjson()
     return expected
 
@@ -94,7 +113,9 @@ def check_shortlist(model, users) -> pl.DataFrame:
 @pytest.mark.parametrize(("users", "items"), [(number, text), (text, number)])
 def test_equal_scores_are_in_the_order_of_a_recommender(tmp_path, users, items):
     """Vectors of small whole numbers, with many equal scores."""
-    recommender = Recommender("als", factors=2, popularity=0).fit(ratings_of(users, items))
+    recommender = Recommender("als", factors=2, popularity=0).fit(
+        ratings_of(users, items)
+    )
     arrays = recommender.model
     rng = np.random.default_rng(0)
     arrays.item_bias[:] = 0
@@ -129,7 +150,13 @@ def test_models_of_other_forms_are_left_to_a_recommender(saved, tmp_path):
 
 @pytest.mark.parametrize(
     "file",
-    ["arrays/item_factors", "ratings/indices", "users/0", "items/0_bytes", "item_table/1_bytes"],
+    [
+        "arrays/item_factors",
+        "ratings/indices",
+        "users/0",
+        "items/0_bytes",
+        "item_table/1_bytes",
+    ],
 )
 def test_damaged_models_are_left_to_a_recommender(tmp_path, file):
     Recommender("als", factors=2).fit(ratings_of(number, text)).save(tmp_path / "model")
@@ -141,8 +168,15 @@ def test_damaged_models_are_left_to_a_recommender(tmp_path, file):
     assert shortlist(tmp_path / "model", ["1"], 2) is None
 
 
-def test_a_document_that_does_not_say_what_is_needed_is_left_to_a_recommender(saved, tmp_path):
+def test_a_document_that_does_not_say_what_is_needed_is_left_to_a_recommender(
+    saved, tmp_path
+):
     document = json.loads((saved / "model.json").read_text())
-    for changed in ({}, [], {**document, "files": []}, {**document, "columns": {"users": 3}}):
+    for changed in (
+        {},
+        [],
+        {**document, "files": []},
+        {**document, "columns": {"users": 3}},
+    ):
         (tmp_path / "model.json").write_text(json.dumps(changed))
         assert shortlist(tmp_path, ["1"], 2) is None

@@ -159,7 +159,11 @@ def test_everything_comes_back(recommender, saved):
     assert after.implicit is False
     assert after.titles.to_list() == ["Naïve, the", None, None, None, "Dune"]
     assert after.item_table.frame.row(0) == (50, "Dune", 1984, ["a"])
-    assert after.item_table.kinds == {"title": "text", "year": "number", "genres": "list"}
+    assert after.item_table.kinds == {
+        "title": "text",
+        "year": "number",
+        "genres": "list",
+    }
     assert after.user_table.frame.rows() == [("bob", 33)]
     assert loaded.training == recommender.training
     for name, array in recommender.model._arrays().items():
@@ -203,7 +207,9 @@ def test_numpy_numbers_are_taken_as_parameters(tmp_path, number):
 
 
 def test_fractions_of_a_second_come_back_and_are_finite(tmp_path):
-    times = pl.DataFrame({"user": [1, 2], "item": [1, 1], "time": [1_700_000_000.25, 1.7e9]})
+    times = pl.DataFrame(
+        {"user": [1, 2], "item": [1, 1], "time": [1_700_000_000.25, 1.7e9]}
+    )
     recommender = Recommender("popular").fit(Ratings.from_frame(times))
     recommender.save(tmp_path / "model")
     seconds = Recommender.load(tmp_path / "model").ratings.seconds
@@ -235,7 +241,9 @@ def test_paths_may_look_like_patterns(recommender, tmp_path):
     odd = tmp_path / "k=[1]*?"
     odd.mkdir()
     recommender.save(odd / "m")
-    assert Recommender.load(str(odd / "m")).ratings.item_table.frame.columns[0] == "item"
+    assert (
+        Recommender.load(str(odd / "m")).ratings.item_table.frame.columns[0] == "item"
+    )
     assert "k" not in Recommender.load(odd / "m").ratings.item_table.frame.columns
 
 
@@ -248,7 +256,9 @@ def test_nothing_is_left_next_to_the_model(saved):
 
 def test_the_directory_has_the_usual_permissions(saved, tmp_path):
     (tmp_path / "plain").mkdir()
-    assert stat.S_IMODE(saved.stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+    assert stat.S_IMODE(saved.stat().st_mode) == stat.S_IMODE(
+        (tmp_path / "plain").stat().st_mode
+    )
 
 
 def test_a_saved_model_is_replaced_on_request_only(recommender, saved):
@@ -275,7 +285,9 @@ def test_a_damaged_model_may_be_replaced(recommender, saved):
     Recommender.load(saved)
 
 
-@pytest.mark.parametrize("make", ["file", "empty", "foreign", "other_json", "broken_json"])
+@pytest.mark.parametrize(
+    "make", ["file", "empty", "foreign", "other_json", "broken_json"]
+)
 def test_only_a_saved_model_is_ever_replaced(recommender, tmp_path, make):
     path = tmp_path / "precious"
     if make == "file":
@@ -289,7 +301,9 @@ def test_only_a_saved_model_is_ever_replaced(recommender, tmp_path, make):
     if make == "broken_json":
         (path / "model.json").write_text("{")
     before = snapshot(tmp_path)
-    with pytest.raises(ModelFileError, match="it exists and is not a saved model, so it is not"):
+    with pytest.raises(
+        ModelFileError, match="it exists and is not a saved model, so it is not"
+    ):
         recommender.save(path, overwrite=True)
     assert snapshot(tmp_path) == before
 
@@ -312,16 +326,25 @@ def test_a_link_to_a_model_stays_a_link(recommender, saved, tmp_path):
 
 
 def test_the_directory_above_must_exist(recommender, tmp_path):
-    with pytest.raises(ModelFileError, match=r"cannot be saved in .*m: there is no directory .*no"):
+    with pytest.raises(
+        ModelFileError, match=r"cannot be saved in .*m: there is no directory .*no"
+    ):
         recommender.save(tmp_path / "no" / "m")
 
 
-FAILURES = [KeyboardInterrupt(), MemoryError(), OSError(errno.ENOSPC, "No space left on device")]
+FAILURES = [
+    KeyboardInterrupt(),
+    MemoryError(),
+    OSError(errno.ENOSPC, "No space left on device"),
+]
 
 
-@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
 @pytest.mark.parametrize(
-    "place", ["storage.np.save", "schema.to_json", "storage.put_in_place", "atomic.flush"]
+    "failure", FAILURES, ids=lambda failure: type(failure).__name__
+)
+@pytest.mark.parametrize(
+    "place",
+    ["storage.np.save", "schema.to_json", "storage.put_in_place", "atomic.flush"],
 )
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_failure_leaves_things_as_they_were(
@@ -348,7 +371,9 @@ def test_a_full_disk_is_said(recommender, tmp_path, monkeypatch):
         raise FAILURES[2]
 
     monkeypatch.setattr("recsys.storage.np.save", fail)
-    with pytest.raises(ModelFileError, match=r"cannot be saved in .*m: No space left on device\.$"):
+    with pytest.raises(
+        ModelFileError, match=r"cannot be saved in .*m: No space left on device\.$"
+    ):
         recommender.save(tmp_path / "m")
 
 
@@ -412,7 +437,9 @@ def test_remains_of_a_measurement_do_not_block_the_next_save(recommender, saved)
     assert not (saved / ".metrics.json.01234567.tmp").exists()
 
 
-def test_of_two_saves_at_once_the_second_is_an_error(recommender, tmp_path, monkeypatch):
+def test_of_two_saves_at_once_the_second_is_an_error(
+    recommender, tmp_path, monkeypatch
+):
     other, to_json = Recommender(Popular()).fit(make_ratings()), recsys.schema.to_json
 
     def save_other_first(manifest):
@@ -448,7 +475,9 @@ def test_a_model_that_could_not_be_loaded_is_not_saved(tmp_path):
     class Mine(Popular):
         pass
 
-    with pytest.raises(ModelFileError, match="A saved Mine could not be loaded again, since"):
+    with pytest.raises(
+        ModelFileError, match="A saved Mine could not be loaded again, since"
+    ):
         Recommender(Mine()).fit(make_ratings()).save(tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
 
@@ -476,9 +505,13 @@ def rejected(path, message, **load):
 
 def test_a_missing_model(saved):
     rejected(
-        saved.parent / "nothing", r"There is no saved model .*nothing; `recsys fit` makes one\."
+        saved.parent / "nothing",
+        r"There is no saved model .*nothing; `recsys fit` makes one\.",
     )
-    rejected(saved.parent / "modle", r"There is no saved model .*modle; did you mean .*model\?")
+    rejected(
+        saved.parent / "modle",
+        r"There is no saved model .*modle; did you mean .*model\?",
+    )
     rejected(saved.parent / "not" / "there", "There is no saved model")
 
 
@@ -499,17 +532,27 @@ def test_what_is_no_model(saved, tmp_path):
     (tmp_path / "empty").mkdir()
     rejected(tmp_path / "empty", r"empty is not a saved model: it has no model\.json\.")
     rejected(
-        saved / "model.json", "model.json is not a saved model: it is a file, and a saved model is"
+        saved / "model.json",
+        "model.json is not a saved model: it is a file, and a saved model is",
     )
     (tmp_path / "empty" / "model.json").write_text('{"format": "keras"}')
-    rejected(tmp_path / "empty", "empty is not a saved model: its model.json does not have")
+    rejected(
+        tmp_path / "empty", "empty is not a saved model: its model.json does not have"
+    )
     assert format_of(tmp_path / "empty") == "keras"
     assert format_of(saved) == MODEL_FORMAT
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "\x00", '{"format": "recsys-model"', "[" * 100_000, b"\xff\xfe{}".decode("latin-1")],
+    [
+        "",
+        "{",
+        "\x00",
+        '{"format": "recsys-model"',
+        "[" * 100_000,
+        b"\xff\xfe{}".decode("latin-1"),
+    ],
 )
 def test_model_json_that_is_no_json(saved, text):
     (saved / "model.json").write_text(text, encoding="latin-1")
@@ -539,13 +582,22 @@ def test_a_newer_format_says_which_version_reads_it(saved):
 def test_an_unknown_model(saved):
     edit_manifest(saved, lambda document: document.update(model="quantum"))
     rejected(
-        saved, "is of the kind 'quantum', which this version of recsys does not know; it knows als,"
+        saved,
+        "is of the kind 'quantum', which this version of recsys does not know; it knows als,",
     )
 
 
 @pytest.mark.parametrize(
     "key",
-    ["format_version", "package_version", "model", "parameters", "training", "versions", "files"],
+    [
+        "format_version",
+        "package_version",
+        "model",
+        "parameters",
+        "training",
+        "versions",
+        "files",
+    ],
 )
 @pytest.mark.parametrize("value", [None, 1.5, True, [], "missing"])
 def test_entries_of_the_wrong_type(saved, key, value):
@@ -599,16 +651,24 @@ def test_names_that_lead_elsewhere(saved, name):
         ({"sha256": "abc"}, "Expected `str` matching regex"),
         ({"sha256": 5}, "Expected `str`, got `int`"),
         ({"bytes": -1}, "Expected `int` >= 0"),
-        ({"bytes": 10**9}, r"arrays/user_bias.npy has 144 bytes instead of 1,000,000,000"),
+        (
+            {"bytes": 10**9},
+            r"arrays/user_bias.npy has 144 bytes instead of 1,000,000,000",
+        ),
         ({"shape": [-4]}, "Expected `int` >= 0"),
         ({"shape": [4.5]}, "Expected `int`, got `float`"),
         ({"shape": None}, "Expected `array`, got `null`"),
-        ({"shape": [2, 2]}, r"must be of type <f4 and shape \(2, 2\), not <f4 and \(4,\)"),
+        (
+            {"shape": [2, 2]},
+            r"must be of type <f4 and shape \(2, 2\), not <f4 and \(4,\)",
+        ),
         ({"dtype": "<f8"}, r"must be of type <f8 and shape \(4,\), not <f4 and \(4,\)"),
     ],
 )
 def test_entries_of_files_that_are_wrong(saved, change, message):
-    edit_manifest(saved, lambda document: document["files"]["arrays/user_bias.npy"].update(change))
+    edit_manifest(
+        saved, lambda document: document["files"]["arrays/user_bias.npy"].update(change)
+    )
     rejected(saved, message)
 
 
@@ -636,7 +696,8 @@ def test_files_that_model_json_does_not_list(saved, name):
     edit_manifest(saved, lambda document: document["files"].pop(name))
     short = name.removeprefix("arrays/").removesuffix(".npy")
     rejected(
-        saved, f"is damaged: (model.json does not list {name}|.* needs an array '{short}'|.*values)"
+        saved,
+        f"is damaged: (model.json does not list {name}|.* needs an array '{short}'|.*values)",
     )
 
 
@@ -683,15 +744,21 @@ def test_large_models_are_verified_in_part_and_wholly_on_request(saved, monkeypa
     contents[-1] ^= 1
     file.write_bytes(contents)
     Recommender.load(saved)
-    rejected(saved, "the contents of arrays/item_factors.npy have changed since", verify=True)
+    rejected(
+        saved, "the contents of arrays/item_factors.npy have changed since", verify=True
+    )
     small = saved / "arrays" / "user_bias.npy"
     contents = bytearray(small.read_bytes())
     contents[-1] ^= 1
     small.write_bytes(contents)
-    rejected(saved, "the contents of arrays/user_bias.npy have changed since it was saved")
+    rejected(
+        saved, "the contents of arrays/user_bias.npy have changed since it was saved"
+    )
 
 
-def test_a_large_file_of_another_model_is_found_by_its_mark(recommender, saved, monkeypatch):
+def test_a_large_file_of_another_model_is_found_by_its_mark(
+    recommender, saved, monkeypatch
+):
     other = Recommender(Tiny()).fit(make_ratings())
     other.model.item_factors = other.model.item_factors + 1
     other.save(saved.parent / "other")
@@ -740,7 +807,9 @@ def test_a_load_is_of_one_model_while_the_link_moves(two, monkeypatch, number):
 
 
 @pytest.mark.parametrize("number", [1, 3, 8])
-def test_a_load_is_of_one_model_while_the_directory_is_replaced(two, monkeypatch, number):
+def test_a_load_is_of_one_model_while_the_directory_is_replaced(
+    two, monkeypatch, number
+):
     newer = Recommender.load(two / "b")
     replaced_at(monkeypatch, number, lambda: newer.save(two / "a", overwrite=True))
     assert mean_of(Recommender.load(two / "a").model) == 2.0  # the old files are gone
@@ -749,14 +818,18 @@ def test_a_load_is_of_one_model_while_the_directory_is_replaced(two, monkeypatch
 @pytest.mark.parametrize("number", [1, 3, 8])
 def test_a_load_is_of_one_model_while_files_are_replaced(two, monkeypatch, number):
     replaced_at(
-        monkeypatch, number, lambda: shutil.copytree(two / "b", two / "a", dirs_exist_ok=True)
+        monkeypatch,
+        number,
+        lambda: shutil.copytree(two / "b", two / "a", dirs_exist_ok=True),
     )
     assert mean_of(Recommender.load(two / "a").model) == 2.0
 
 
 def test_a_model_that_never_stays_the_same_is_an_error(two, monkeypatch):
     def fail(*args, **kwargs):
-        shutil.copytree(two / "b", two / "a", dirs_exist_ok=True, copy_function=shutil.copyfile)
+        shutil.copytree(
+            two / "b", two / "a", dirs_exist_ok=True, copy_function=shutil.copyfile
+        )
         raise DamageError("one array is of another model")
 
     monkeypatch.setattr("recsys.schema.mapped", fail)
@@ -801,7 +874,12 @@ def test_objects_are_never_unpickled(saved, tmp_path):
 
 @pytest.mark.parametrize(
     "contents",
-    [b"", b"\x93NUMPY", b"PK\x03\x04", b"\x93NUMPY\x01\x00v\x00{'descr': __import__('os')}"],
+    [
+        b"",
+        b"\x93NUMPY",
+        b"PK\x03\x04",
+        b"\x93NUMPY\x01\x00v\x00{'descr': __import__('os')}",
+    ],
 )
 def test_arrays_that_are_no_arrays(saved, contents):
     replace_file(saved, "arrays/user_bias.npy", contents)
@@ -811,7 +889,9 @@ def test_arrays_that_are_no_arrays(saved, contents):
 def test_arrays_of_text_or_of_another_type(saved):
     replace_array(saved, "arrays/user_bias.npy", np.array(["a", "b", "c", "d"]))
     rejected(saved, "is damaged: model.json: Expected `str` matching")
-    replace_array(saved, "arrays/user_bias.npy", np.zeros(4), as_said=np.zeros(4, np.float32))
+    replace_array(
+        saved, "arrays/user_bias.npy", np.zeros(4), as_said=np.zeros(4, np.float32)
+    )
     rejected(saved, r"must be of type <f4 and shape \(4,\), not <f8 and \(4,\)")
 
 
@@ -834,12 +914,20 @@ def test_arrays_of_text_or_of_another_type(saved):
             np.array([1, 2, 3, 4, 5]),
             "ratings/indptr does not rise from 0",
         ),
-        ("ratings/indptr.npy", np.zeros(0, np.int64), "ratings/indptr does not rise from 0"),
+        (
+            "ratings/indptr.npy",
+            np.zeros(0, np.int64),
+            "ratings/indptr does not rise from 0",
+        ),
         ("ratings/indptr.npy", np.array([0, 5]), "indptr must be int64 of shape"),
         ("ratings/data.npy", np.zeros(5), "data must be uint8 or float32 of shape"),
         ("ratings/data.npy", np.zeros(5, np.float32), "levels must be given if"),
         ("ratings/levels.npy", np.ones(9), "levels must be a one-dimensional float32"),
-        ("ratings/indices.npy", np.zeros(4, np.int32), "ratings/indptr does not end at"),
+        (
+            "ratings/indices.npy",
+            np.zeros(4, np.int32),
+            "ratings/indptr does not end at",
+        ),
     ],
 )
 def test_arrays_that_do_not_agree(saved, name, array, message):
@@ -868,9 +956,21 @@ def test_ids_that_are_no_ids(saved, array, message):
     [
         ("users/0_bytes", np.frombuffer(b"Zo\xff\xfeannbobcy", np.uint8), "utf-?8"),
         ("users/0_bytes", np.zeros(3, np.uint8), "users/0_offsets does not end at"),
-        ("users/0_offsets", np.array([0, 3, 2, 6, 12]), "users/0_offsets does not rise from 0"),
-        ("users/0_offsets", np.array([0, 3, 6, 8, 10**12]), "does not end at the number"),
-        ("users/0_offsets", np.array([0, 3, 6, 8, 12], np.int32), "users/0 is not text"),
+        (
+            "users/0_offsets",
+            np.array([0, 3, 2, 6, 12]),
+            "users/0_offsets does not rise from 0",
+        ),
+        (
+            "users/0_offsets",
+            np.array([0, 3, 6, 8, 10**12]),
+            "does not end at the number",
+        ),
+        (
+            "users/0_offsets",
+            np.array([0, 3, 6, 8, 12], np.int32),
+            "users/0 is not text",
+        ),
         ("item_table/3_ends", np.array([9, 9]), "item_table/3_ends does not end at"),
     ],
 )
@@ -894,7 +994,9 @@ def test_metadata_of_every_type_come_back(tmp_path):
     }
     info = pl.DataFrame(columns)
     pairs = pl.DataFrame({"user": ["a", "b", " "], "item": [1, 2, 3]})
-    Recommender("popular").fit(Ratings.from_frame(pairs, item_table=info)).save(tmp_path / "m")
+    Recommender("popular").fit(Ratings.from_frame(pairs, item_table=info)).save(
+        tmp_path / "m"
+    )
     loaded = Recommender.load(tmp_path / "m").ratings
     assert loaded.item_table.frame.rows() == [
         (1, "Up", ["a", "b"], True, 1, 0.5, date(2001, 2, 3), moment, "x"),
@@ -917,7 +1019,9 @@ def test_metadata_of_every_type_come_back(tmp_path):
     ],
 )
 def test_columns_of_tables_that_are_not_of_their_kind(saved, change, message):
-    edit_manifest(saved, lambda document: document["columns"]["item_table"][2].update(change))
+    edit_manifest(
+        saved, lambda document: document["columns"]["item_table"][2].update(change)
+    )
     rejected(saved, f"is damaged: .*{message}")
 
 
@@ -945,24 +1049,39 @@ def test_ids_of_tables_that_are_there_twice(saved):
 def test_parameters_that_the_model_does_not_have(tmp_path):
     for model in (Bias(), Popular()):
         Recommender(model).fit(make_ratings()).save(tmp_path / model.name)
-    edit_manifest(tmp_path / "bias", lambda document: document["parameters"].update(evil=1))
+    edit_manifest(
+        tmp_path / "bias", lambda document: document["parameters"].update(evil=1)
+    )
     rejected(tmp_path / "bias", "is damaged: .*unexpected keyword argument 'evil'")
-    edit_manifest(tmp_path / "popular", lambda document: document["parameters"].update(damping=-1))
+    edit_manifest(
+        tmp_path / "popular", lambda document: document["parameters"].update(damping=-1)
+    )
     rejected(tmp_path / "popular", "is damaged: damping must be at least 0; got -1")
-    edit_manifest(tmp_path / "popular", lambda document: document["parameters"].update(damping="2"))
+    edit_manifest(
+        tmp_path / "popular",
+        lambda document: document["parameters"].update(damping="2"),
+    )
     rejected(tmp_path / "popular", "is damaged: damping must be a number; got '2'")
 
 
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
-        ("arrays/user_bias.npy", np.zeros(4), "'user_bias' must be of type float32; got <f8"),
+        (
+            "arrays/user_bias.npy",
+            np.zeros(4),
+            "'user_bias' must be of type float32; got <f8",
+        ),
         (
             "arrays/user_bias.npy",
             np.zeros(4, ">f4"),
             "model.json: Expected `str` matching",
         ),
-        ("arrays/global_mean.npy", np.array(True), "'global_mean' must be of type float; got |b1"),
+        (
+            "arrays/global_mean.npy",
+            np.array(True),
+            "'global_mean' must be of type float; got |b1",
+        ),
         (
             "ratings/indices.npy",
             np.array([0, 1, 2, 3, 5], "i4"),
@@ -1021,7 +1140,9 @@ def test_loading_and_recommending_imports_no_scipy(tmp_path):
         "heavy = {'scipy', 'pandas', 'sklearn', 'implicit', 'rich', 'matplotlib', 'pyarrow'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -1032,7 +1153,9 @@ def test_a_process_without_standard_error_answers(tmp_path):
         f"print(Recommender.load({str(tmp_path / 'm')!r}).recommend('ann', n=1).height)"
     )
     line = f'exec "{sys.executable}" -c "{code}" 2>&-'
-    done = subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(
+        ["sh", "-c", line], stdout=subprocess.PIPE, text=True, timeout=60
+    )
     assert done.stdout == "1\n"
 
 
@@ -1059,7 +1182,11 @@ def featured():
     )
     people = pl.DataFrame({"user": [1, 2, 3, 9], "job": ["a", "b", "a", "b"]})
     rows = pl.DataFrame(
-        {"user": rng.integers(1, 5, 80), "item": rng.integers(0, n, 80), "rating": rng.random(80)}
+        {
+            "user": rng.integers(1, 5, 80),
+            "item": rng.integers(0, n, 80),
+            "rating": rng.random(80),
+        }
     )
     return Ratings.from_frame(rows, item_table=films, user_table=people)
 
@@ -1071,7 +1198,9 @@ def test_features_come_back(featured, texts, tmp_path):
     fitted.save(tmp_path / "m")
     loaded = Recommender.load(tmp_path / "m")
     for side in ("item", "user"):
-        before, after = (getattr(each, f"{side}_features") for each in (ratings, loaded.ratings))
+        before, after = (
+            getattr(each, f"{side}_features") for each in (ratings, loaded.ratings)
+        )
         assert (before.matrix != after.matrix).nnz == 0
         assert after.matrix.dtype == np.float32
         assert (before.names, before.groups) == (after.names, after.groups)
@@ -1082,7 +1211,10 @@ def test_features_come_back(featured, texts, tmp_path):
     assert loaded.recommend().equals(fitted.recommend())
     again = tmp_path / "again"
     loaded.save(again)
-    assert Recommender.load(again).ratings.item_features.names == ratings.item_features.names
+    assert (
+        Recommender.load(again).ratings.item_features.names
+        == ratings.item_features.names
+    )
 
 
 @pytest.fixture
@@ -1102,7 +1234,9 @@ def with_blocks(featured, tmp_path):
     ],
 )
 def test_blocks_of_features_that_do_not_agree(with_blocks, change, message):
-    edit_manifest(with_blocks, lambda document: document["features"]["item"][1].update(change))
+    edit_manifest(
+        with_blocks, lambda document: document["features"]["item"][1].update(change)
+    )
     rejected(with_blocks, f"is damaged: .*({message})")
 
 
@@ -1110,11 +1244,23 @@ def test_blocks_of_features_that_do_not_agree(with_blocks, change, message):
     ("name", "array", "message"),
     [
         ("item_features/indices", lambda a: a + 1000, "have columns that do not exist"),
-        ("item_features/indptr", lambda a: a[:-1], "does not end at|are not a matrix of"),
-        ("item_features/data", lambda a: a.astype(np.float64), "are not a matrix of 29 rows"),
+        (
+            "item_features/indptr",
+            lambda a: a[:-1],
+            "does not end at|are not a matrix of",
+        ),
+        (
+            "item_features/data",
+            lambda a: a.astype(np.float64),
+            "are not a matrix of 29 rows",
+        ),
         ("item_features/data", lambda a: np.full_like(a, np.nan), "are not all finite"),
         ("item_features/components_3", lambda a: a[:, :-1], "do not fit its words"),
-        ("item_features/components_3", lambda a: np.full_like(a, np.inf), "are not all finite"),
+        (
+            "item_features/components_3",
+            lambda a: np.full_like(a, np.inf),
+            "are not all finite",
+        ),
         (
             "item_levels/1",
             lambda a: np.full_like(a, np.nan),
@@ -1153,9 +1299,14 @@ def test_shortlists_of_arrays_that_do_not_agree_raise(tmp_path, name, change):
         Recommender.load(saved)
 
 
-def test_positions_of_users_that_are_not_those_of_the_histories_raise(featured, tmp_path):
+def test_positions_of_users_that_are_not_those_of_the_histories_raise(
+    featured, tmp_path
+):
     ratings = with_features(featured, texts="vectors")
     Recommender("spectral", factors=3).fit(ratings).save(tmp_path / "m")
     positions = np.load(tmp_path / "m" / "arrays" / "user_positions.npy")
     replace_array(tmp_path / "m", "arrays/user_positions.npy", positions[:-1])
-    rejected(tmp_path / "m", r"is damaged: The array 'user_positions' must have shape \(n_users, ")
+    rejected(
+        tmp_path / "m",
+        r"is damaged: The array 'user_positions' must have shape \(n_users, ",
+    )

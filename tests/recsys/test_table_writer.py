@@ -25,7 +25,13 @@ from recsys.database import open_database, parse_address
 from recsys.table_writer import table_writer
 
 FIRST = pl.DataFrame(
-    {"user": ["a", "ö"], "item": [1, 2], "rank": [1, 2], "score": [0.5, None], "title": ["T", ""]},
+    {
+        "user": ["a", "ö"],
+        "item": [1, 2],
+        "rank": [1, 2],
+        "score": [0.5, None],
+        "title": ["T", ""],
+    },
     schema_overrides={"rank": pl.Int32, "score": pl.Float32},
 )
 SECOND = FIRST.with_columns(user=pl.lit("b"), score=pl.lit(1.5, pl.Float32))
@@ -95,14 +101,18 @@ def test_a_table_has_the_rows_and_types_of_the_frames(place):
 
 def test_a_table_that_exists_is_an_error_unless_it_may_be_replaced_or_grow(place):
     place.write(FIRST)
-    with pytest.raises(DataError, match=r"::recs exists already; use --if-exists append, or --"):
+    with pytest.raises(
+        DataError, match=r"::recs exists already; use --if-exists append, or --"
+    ):
         place.write(SECOND)
     assert place.rows() == FIRST.rows()
     place.write(SECOND, "append")
     assert len(place.rows()) == 4
     place.write(SECOND.to_pandas(), "replace")
     assert place.rows() == SECOND.rows()
-    with pytest.raises(DataError, match="if_exists must be fail, replace or append; got 'drop'"):
+    with pytest.raises(
+        DataError, match="if_exists must be fail, replace or append; got 'drop'"
+    ):
         place.write(SECOND, "drop")
 
 
@@ -120,13 +130,21 @@ def test_views_and_indexes_on_a_replaced_table_stay(place):
     place.run("CREATE VIEW best AS SELECT * FROM recs WHERE rank = 1")
     try:
         place.write([SECOND.clear(), SECOND], "replace")
-        assert place.run("SELECT * FROM best") == SECOND.filter(pl.col("rank") == 1).rows()
-        with pytest.raises(DataError, match=r"(?i)::recs cannot be written: .*(unique|duplicate)"):
+        assert (
+            place.run("SELECT * FROM best") == SECOND.filter(pl.col("rank") == 1).rows()
+        )
+        with pytest.raises(
+            DataError, match=r"(?i)::recs cannot be written: .*(unique|duplicate)"
+        ):
             place.write(SECOND, "append")
-        with pytest.raises(DataError, match=r"has the columns user, item, .*, but not 'std'"):
+        with pytest.raises(
+            DataError, match=r"has the columns user, item, .*, but not 'std'"
+        ):
             place.write(SECOND.with_columns(std=1.0), "replace")
         with pytest.raises(DataError, match=r"::best is not a table but a view"):
-            write_table(place.address.replace("recs", "best"), FIRST, if_exists="replace")
+            write_table(
+                place.address.replace("recs", "best"), FIRST, if_exists="replace"
+            )
         assert place.rows() == SECOND.rows()
     finally:
         place.run("DROP VIEW best")
@@ -192,7 +210,9 @@ def test_readers_see_the_old_rows_or_the_new_ones(place):
 
     def read() -> None:
         while not over.is_set():
-            seen.update(place.run('SELECT count(*), min("user"), max("user") FROM recs'))
+            seen.update(
+                place.run('SELECT count(*), min("user"), max("user") FROM recs')
+            )
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -226,7 +246,11 @@ write_table(sys.argv[1], frames(), if_exists="replace")
 def test_a_stopped_writer_leaves_the_old_table(place, stop, tmp_path):
     place.write(FIRST)
     command = [sys.executable, "-c", STOPPED, place.address, "stay"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
     with running(*command, cwd=tmp_path, **pipes) as writer:
         for _ in range(4):
             writer.stdout.readline()
@@ -243,7 +267,9 @@ def test_a_writer_that_is_killed_in_the_last_step_leaves_the_old_rows_or_the_new
     place, tmp_path
 ):
     place.write(FIRST)
-    place.run('CREATE INDEX by_user ON recs ("user")')  # so that rows are deleted and inserted
+    place.run(
+        'CREATE INDEX by_user ON recs ("user")'
+    )  # so that rows are deleted and inserted
     new = FIRST.sample(100_000, with_replacement=True)
     command = [sys.executable, "-c", LAST_STEP, place.address]
     new.write_parquet(tmp_path / "new.parquet")
@@ -274,8 +300,14 @@ def test_what_a_killed_writer_of_sqlite_began_is_rolled_back(tmp_path):
     for name in ("shop.db", "shop.db-journal"):  # as they would be found after a kill
         shutil.copy(tmp_path / name, tmp_path / name.replace("shop", "left"))
     connection.close()
-    assert write_table(f"{tmp_path}/left.db::recs", FIRST[["user"]], if_exists="append") == 2
-    assert Place(f"{tmp_path}/left.db::recs").run("SELECT * FROM recs") == [("a",), ("ö",)]
+    assert (
+        write_table(f"{tmp_path}/left.db::recs", FIRST[["user"]], if_exists="append")
+        == 2
+    )
+    assert Place(f"{tmp_path}/left.db::recs").run("SELECT * FROM recs") == [
+        ("a",),
+        ("ö",),
+    ]
 
 
 def test_duckdb_waits_while_another_process_has_the_file_open(tmp_path):
@@ -289,7 +321,9 @@ def test_duckdb_waits_while_another_process_has_the_file_open(tmp_path):
         def frames() -> Iterator[pl.DataFrame]:
             holder = stack.enter_context(running(sys.executable, "-c", hold, **pipes))
             holder.stdout.readline()
-            with pytest.raises(DataError, match=r"shop.duckdb::recs cannot be written: .*lock"):
+            with pytest.raises(
+                DataError, match=r"shop.duckdb::recs cannot be written: .*lock"
+            ):
                 place.write(SECOND)
             yield FIRST
             end = threading.Timer(0.3, lambda: holder.communicate("\n"))
@@ -306,7 +340,9 @@ VALUES = {
     pl.Float64: st.floats(allow_nan=False),
     pl.Float32: st.floats(allow_nan=False, width=32),
     pl.Boolean: st.booleans(),
-    pl.String: st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    pl.String: st.text(
+        st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+    ),
 }
 
 
@@ -316,7 +352,8 @@ def test_values_come_back_as_they_were(place, data):
     rows = data.draw(st.integers(0, 5))
     columns = {
         f'a "{dtype}" column': pl.Series(
-            data.draw(st.lists(st.none() | values, min_size=rows, max_size=rows)), dtype=dtype
+            data.draw(st.lists(st.none() | values, min_size=rows, max_size=rows)),
+            dtype=dtype,
         )
         for dtype, values in VALUES.items()
     }
@@ -333,7 +370,9 @@ def test_what_a_role_of_postgresql_may_not_do_is_said_at_once(postgres):
     for statement in setup.split("; "):
         owner.run(statement)
     try:
-        with pytest.raises(DataError, match=r"^postgresql://local.*::recs: .* may not delete rows"):
+        with pytest.raises(
+            DataError, match=r"^postgresql://local.*::recs: .* may not delete rows"
+        ):
             role.write(SECOND, "replace")
         assert role.write(SECOND, "append") == 2
         owner.run("GRANT DELETE ON recs TO clerk")
@@ -353,7 +392,9 @@ def test_what_a_role_of_postgresql_may_not_do_is_said_at_once(postgres):
         owner.run("DROP ROLE clerk")
 
 
-def test_a_table_of_postgresql_that_nothing_refers_to_is_copied_with_its_indexes(postgres):
+def test_a_table_of_postgresql_that_nothing_refers_to_is_copied_with_its_indexes(
+    postgres,
+):
     place = Place(f"{postgres}::recs")
     place.write(FIRST)
     facts = {
@@ -381,8 +422,12 @@ def test_a_table_of_postgresql_that_nothing_refers_to_is_copied_with_its_indexes
         assert place.run(f"SELECT {names} FROM recs ORDER BY 1, 3") == SECOND.rows()
         assert place.run("SELECT 'recs'::regclass::oid::bigint")[0] != (oid,)
         with pytest.raises(DataError, match="violates check constraint"):
-            place.write(SECOND.with_columns(pl.lit(0, pl.Int32).alias("rank")), "replace")
-        with pytest.raises(DataError, match=r"could not create unique index|duplicate key"):
+            place.write(
+                SECOND.with_columns(pl.lit(0, pl.Int32).alias("rank")), "replace"
+            )
+        with pytest.raises(
+            DataError, match=r"could not create unique index|duplicate key"
+        ):
             place.write(pl.concat([SECOND, SECOND]), "replace")
         assert place.run("SELECT count(*) FROM recs") == [(len(SECOND),)]
     finally:
@@ -394,15 +439,23 @@ def test_a_table_of_postgresql_keeps_its_own_types_and_further_columns(postgres)
     place = Place(f"{postgres}::sales.Best Sellers")
     place.run("CREATE SCHEMA sales")
     try:
-        columns = 'rank smallint, "user" varchar(9), item numeric, score float8, title text'
-        place.run(f'CREATE TABLE sales."Best Sellers" ({columns}, written timestamp DEFAULT now())')
+        columns = (
+            'rank smallint, "user" varchar(9), item numeric, score float8, title text'
+        )
+        place.run(
+            f'CREATE TABLE sales."Best Sellers" ({columns}, written timestamp DEFAULT now())'
+        )
         place.write([FIRST, SECOND], "replace")
         place.write(SECOND, "append")
-        rows = place.run('SELECT rank, written IS NULL FROM sales."Best Sellers" ORDER BY 1')
+        rows = place.run(
+            'SELECT rank, written IS NULL FROM sales."Best Sellers" ORDER BY 1'
+        )
         assert rows == [(1, False)] * 3 + [(2, False)] * 3
         with pytest.raises(DataError, match="cannot be written: smallint out of range"):
             place.write(FIRST.with_columns(rank=70_000), "append")
-        with pytest.raises(DataError, match="value too long for type character varying"):
+        with pytest.raises(
+            DataError, match="value too long for type character varying"
+        ):
             place.write(FIRST.with_columns(user=pl.lit("more than nine")), "append")
     finally:
         place.run("DROP SCHEMA sales CASCADE")

@@ -25,7 +25,9 @@ def sorted_top(scores, n):
     found = []
     for row, values in enumerate(scores):
         candidates = [
-            (-v, item) for item, v in enumerate(values) if not np.isnan(v) and v > -np.inf
+            (-v, item)
+            for item, v in enumerate(values)
+            if not np.isnan(v) and v > -np.inf
         ]
         best = sorted(candidates)[:n]
         found += [(row, item, rank, -v) for rank, (v, item) in enumerate(best, start=1)]
@@ -42,7 +44,9 @@ def collect(tops):
 
 def factor_model(user_factors, item_factors, *, item_bias=None):
     users, items = np.float32(user_factors), np.float32(item_factors)
-    bias = np.zeros(len(items), np.float32) if item_bias is None else np.float32(item_bias)
+    bias = (
+        np.zeros(len(items), np.float32) if item_bias is None else np.float32(item_bias)
+    )
     return FactorModel._from_arrays(
         {},
         {
@@ -87,7 +91,11 @@ def test_select_equals_sorting_with_ties_masks_and_nan(scores, n):
 def test_select_takes_the_exact_scores_within_the_error(scores, n, seed):
     finite = np.isfinite(scores)
     error = np.float32(0.3)
-    noise = np.random.default_rng(seed).uniform(-error, error, scores.shape).astype(np.float32)
+    noise = (
+        np.random.default_rng(seed)
+        .uniform(-error, error, scores.shape)
+        .astype(np.float32)
+    )
     approximate = np.where(finite, scores + noise, -np.inf).astype(np.float32)
     exact = np.where(finite, scores, -np.inf)
     top = select(
@@ -104,14 +112,18 @@ def test_selected_ties_are_in_the_order_of_their_hashes(scores, n, seed):
     rng = np.random.default_rng(seed)
     many = np.tile(scores, 40)  # so many that rows are reduced before they are sorted
     for block in (scores, many):
-        ties = Ties(*(rng.integers(0, 2**64, size, np.uint64) for size in block.shape[::-1]))
+        ties = Ties(
+            *(rng.integers(0, 2**64, size, np.uint64) for size in block.shape[::-1])
+        )
         rows, items = np.divmod(np.arange(block.size), block.shape[1])
         places = ties.places(rows, items).reshape(block.shape)
         expected = []
         for row, values in enumerate(block):
             good = np.flatnonzero(values > -np.inf)
             best = good[np.lexsort((places[row, good], -values[good]))][:n]
-            expected += [(row, item, rank, values[item]) for rank, item in enumerate(best, 1)]
+            expected += [
+                (row, item, rank, values[item]) for rank, item in enumerate(best, 1)
+            ]
         assert tuples(select(block.copy(), n, ties=ties)) == expected
 
 
@@ -151,7 +163,9 @@ def test_top_n_equals_sorting_with_seen_and_barred_items(users, items, n, random
     scores = np.where(seen | ~allowed, -np.inf, exact_scores(model))
     expected = sorted_top(scores, n)
     for scorer in (model, by_scores(model)):
-        found = collect(top_n(scorer, np.arange(6), n, exclude=exclude, allowed=allowed))
+        found = collect(
+            top_n(scorer, np.arange(6), n, exclude=exclude, allowed=allowed)
+        )
         assert found == expected
 
 
@@ -173,9 +187,9 @@ def test_both_ways_give_the_same_bits(n_users, n_items, k, n, seed):
     users = rng.integers(n_users, size=50)
 
     def exclude(block):  # not a CSR matrix, and in no order
-        return np.repeat(np.arange(len(block)), 2)[::-1], np.repeat(block % max(1, n_items), 2)[
-            ::-1
-        ]
+        return np.repeat(np.arange(len(block)), 2)[::-1], np.repeat(
+            block % max(1, n_items), 2
+        )[::-1]
 
     exclude = exclude if n_items else None
     found = collect(top_n(model, users, n, exclude=exclude))
@@ -200,7 +214,9 @@ def test_a_user_gets_the_same_bits_alone_or_among_many(random_model, name):
 
 
 @pytest.mark.parametrize("block_scores", [1, 500, 5_000])
-def test_the_size_of_the_blocks_changes_nothing(random_model, monkeypatch, block_scores):
+def test_the_size_of_the_blocks_changes_nothing(
+    random_model, monkeypatch, block_scores
+):
     everyone = collect(top_n(random_model, np.arange(70), 20))
     monkeypatch.setattr(recsys.topn, "_BLOCK_SCORES", block_scores)
     tops = list(top_n(by_scores(random_model), np.arange(70), 20))
@@ -230,7 +246,9 @@ def test_items_closer_than_rounding_are_ordered_by_their_exact_scores():
     base = rng.normal(size=33)
     items = np.float32(base + rng.normal(scale=3e-7, size=(400, 33)))
     model = factor_model(rng.normal(size=(30, 33)), items)
-    assert collect(top_n(model, np.arange(30), 25)) == sorted_top(exact_scores(model), 25)
+    assert collect(top_n(model, np.arange(30), 25)) == sorted_top(
+        exact_scores(model), 25
+    )
 
 
 def test_the_error_bound_holds_and_is_not_idle():
@@ -263,10 +281,14 @@ def test_cosine_equals_the_formula():
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -np.inf)
-    found = collect(top_n(Cosine(vectors), np.arange(40), 4, exclude=Cosine.exclude_itself))
+    found = collect(
+        top_n(Cosine(vectors), np.arange(40), 4, exclude=Cosine.exclude_itself)
+    )
     expected = sorted_top(cosines, 4)
     assert [entry[:3] for entry in found] == [entry[:3] for entry in expected]
-    assert [entry[3] for entry in found] == pytest.approx([e[3] for e in expected], abs=1e-6)
+    assert [entry[3] for entry in found] == pytest.approx(
+        [e[3] for e in expected], abs=1e-6
+    )
 
 
 def test_both_ways_give_the_same_cosines(monkeypatch):
@@ -276,7 +298,9 @@ def test_both_ways_give_the_same_cosines(monkeypatch):
     cosine = Cosine(vectors, confidence=rng.random(150).astype(np.float32))
     found = collect(top_n(cosine, np.arange(150), 12, exclude=Cosine.exclude_itself))
     monkeypatch.setattr(Cosine, "_factor_form", lambda self, users: None)
-    assert found == collect(top_n(cosine, np.arange(150), 12, exclude=Cosine.exclude_itself))
+    assert found == collect(
+        top_n(cosine, np.arange(150), 12, exclude=Cosine.exclude_itself)
+    )
     assert len(found) == 148 * 12
 
 
@@ -294,9 +318,11 @@ def test_cosine_of_a_zero_vector_is_like_nothing():
 
 
 def test_cosine_never_exceeds_one():
-    vectors = np.repeat(np.random.default_rng(4).normal(size=(1, 97)), 30, axis=0).astype(
-        np.float32
+    vectors = np.repeat(
+        np.random.default_rng(4).normal(size=(1, 97)), 30, axis=0
+    ).astype(np.float32)
+    found = collect(
+        top_n(Cosine(vectors), np.arange(30), 29, exclude=Cosine.exclude_itself)
     )
-    found = collect(top_n(Cosine(vectors), np.arange(30), 29, exclude=Cosine.exclude_itself))
     assert max(entry[3] for entry in found) <= 1
     assert [entry[1] for entry in found[:3]] == [1, 2, 3]

@@ -17,7 +17,10 @@ DAY = 86400
 
 def frame(n_users=40, n_items=30, n=500, seed=0):
     rng = np.random.default_rng(seed)
-    rows = {"user": rng.integers(0, n_users, n), "item": rng.integers(100, 100 + n_items, n)}
+    rows = {
+        "user": rng.integers(0, n_users, n),
+        "item": rng.integers(100, 100 + n_items, n),
+    }
     values = rng.choice([1.0, 2.0, 3.0, 4.0, 5.0], n)
     return pl.DataFrame({**rows, "rating": values, "timestamp": np.arange(n) * DAY})
 
@@ -54,8 +57,15 @@ def ratings_of(table):
     return Ratings.from_frame(pl.DataFrame(rows, schema=names, orient="row"))
 
 
-@given(triples, triples | st.none(), st.integers(1, 12), st.sets(st.integers(0, 5), max_size=2))
-def test_a_change_is_what_was_there_and_what_is_new_less_what_is_left_out(old, new, days, users):
+@given(
+    triples,
+    triples | st.none(),
+    st.integers(1, 12),
+    st.sets(st.integers(0, 5), max_size=2),
+)
+def test_a_change_is_what_was_there_and_what_is_new_less_what_is_left_out(
+    old, new, days, users
+):
     known = ratings_of(old)
     fresh = None if new is None else ratings_of(new)
     forget = [user for user in users if known.users.find([user])[0] >= 0]
@@ -63,14 +73,17 @@ def test_a_change_is_what_was_there_and_what_is_new_less_what_is_left_out(old, n
     last = max(time for table in (old, new or {}) for _, time in table.values())
     if forget and new is not None:  # the window is that of the ratings that are left
         last = max(
-            [t for (u, _), (_, t) in new.items() if u not in forget] + [t for _, t in old.values()]
+            [t for (u, _), (_, t) in new.items() if u not in forget]
+            + [t for _, t in old.values()]
         )
     expected = {
         pair: [*rest]
         for pair, rest in (old | (new or {})).items()
         if pair[0] not in forget and rest[1] >= last - days
     }
-    replaced = {pair for pair in old if new and pair in new and new[pair][1] < last - days}
+    replaced = {
+        pair for pair in old if new and pair in new and new[pair][1] < last - days
+    }
     found = pairs(change.after)
     assert {p: v for p, v in found.items() if p not in replaced} == {
         p: v for p, v in expected.items() if p not in replaced
@@ -93,14 +106,19 @@ def rows_of(ratings):
 
 def test_users_and_items_left_without_ratings_leave():
     change = change_of(OLD, window="100d")
-    assert change.after.n_ratings == (OLD.timestamps >= OLD.timestamps.max() - 100 * DAY).sum()
+    assert (
+        change.after.n_ratings
+        == (OLD.timestamps >= OLD.timestamps.max() - 100 * DAY).sum()
+    )
     assert (np.diff(change.after.indptr) > 0).all()
     assert (change.users < 0).sum() == OLD.n_users - change.after.n_users
 
 
 def test_a_window_needs_timestamps():
     timeless = Ratings.from_frame(frame().drop("timestamp"))
-    with pytest.raises(DataError, match="A window needs timestamps, and the model's ratings have"):
+    with pytest.raises(
+        DataError, match="A window needs timestamps, and the model's ratings have"
+    ):
         change_of(timeless, window="30d")
     with pytest.raises(DataError, match="window must be a duration in s, h, d, w or y"):
         change_of(OLD, window="soon")
@@ -120,7 +138,11 @@ def test_who_is_forgotten_must_be_known():
 def test_a_rating_that_is_there_already_changes_nothing():
     again = OLD.take(np.arange(50))
     change = change_of(OLD, again)
-    assert (change.n_added, len(change.changed_users), len(change.changed_items)) == (0, 0, 0)
+    assert (change.n_added, len(change.changed_users), len(change.changed_items)) == (
+        0,
+        0,
+        0,
+    )
     later = again.to_frame().with_columns(timestamp=pl.lit(999 * DAY))
     assert change_of(OLD, Ratings.from_frame(later)).n_added == 50
     updated = Recommender("bias").fit(OLD).update(again)
@@ -131,7 +153,9 @@ def test_a_rating_that_is_there_already_changes_nothing():
 def test_weights_of_interactions_add_up():
     one = pl.DataFrame({"user": [1, 1, 2], "item": [5, 5, 5], "timestamp": [1, 2, 9]})
     counts = Ratings.from_frame(one, duplicates="sum")
-    more = Ratings.from_frame(pl.DataFrame({"user": [1], "item": [5], "timestamp": [7]}))
+    more = Ratings.from_frame(
+        pl.DataFrame({"user": [1], "item": [5], "timestamp": [7]})
+    )
     assert pairs(change_of(counts, more).after) == {(1, 5): [3.0, 7], (2, 5): [1.0, 9]}
 
 
@@ -146,13 +170,17 @@ def test_new_and_changed_users_get_the_vectors_of_a_fold_in(name):
     assert after.training["update"].startswith("folded in 3 users (1 new) and ")
     users = after.ratings.users.find([3, 4, 777])
     expected = after.model.with_users(Histories.of(after.ratings).take(users))
-    np.testing.assert_array_equal(expected.scores(np.arange(3)), after.model.scores(users))
+    np.testing.assert_array_equal(
+        expected.scores(np.arange(3)), after.model.scores(users)
+    )
     np.testing.assert_array_equal(before.model.scores(np.arange(OLD.n_users)), scores)
     assert after.recommend(777, n=3).height == 3
 
 
 @pytest.mark.parametrize("name", ["als", "bayes", "bias", "softimpute", "clusters"])
-def test_models_of_ratings_keep_users_and_items_that_have_nothing_to_do_with_the_new(name):
+def test_models_of_ratings_keep_users_and_items_that_have_nothing_to_do_with_the_new(
+    name,
+):
     before = Recommender(name).fit(OLD)
     after = before.update(NEW)
     touched = [101, 102, 103]
@@ -162,7 +190,9 @@ def test_models_of_ratings_keep_users_and_items_that_have_nothing_to_do_with_the
     items = OLD.items.values.filter(~OLD.items.values.is_in(touched))
     assert len(others) > 5
     kept, now = (
-        each.model.scores(each.ratings.users.find(others))[:, each.ratings.items.find(items)]
+        each.model.scores(each.ratings.users.find(others))[
+            :, each.ratings.items.find(items)
+        ]
         for each in (before, after)
     )
     np.testing.assert_allclose(now, kept, rtol=1e-5, atol=1e-6)
@@ -178,7 +208,9 @@ def test_explanations_add_up_to_the_scores_of_all_users_after_an_update(name):
     after = before.update(Ratings.from_frame(new), refit=False)
     after = after.update(forget=[5], refit=False)
     for user, item, _, score, *_ in after.recommend(n=2).iter_rows():
-        assert after.explain(user, item)["contribution"].sum() == pytest.approx(score, abs=1e-5)
+        assert after.explain(user, item)["contribution"].sum() == pytest.approx(
+            score, abs=1e-5
+        )
 
 
 @pytest.mark.parametrize("name", ["als", "bayes"])
@@ -204,9 +236,16 @@ def test_a_new_item_is_recommended_to_those_who_like_what_its_raters_like():
 @pytest.mark.parametrize("name", ["ials", "implicit-als"])
 def test_a_new_user_of_a_new_item_gets_popular_items(name):
     rng = np.random.default_rng(0)
-    rows = {"user": rng.integers(0, 100, 3000), "item": 100 + np.floor(60 * rng.random(3000) ** 2)}
-    before = Recommender(name).fit(Ratings.from_frame(pl.DataFrame(rows).cast(pl.Int64)))
-    new = Ratings.from_frame(pl.DataFrame({"user": [777], "item": [1]}))  # the first item
+    rows = {
+        "user": rng.integers(0, 100, 3000),
+        "item": 100 + np.floor(60 * rng.random(3000) ** 2),
+    }
+    before = Recommender(name).fit(
+        Ratings.from_frame(pl.DataFrame(rows).cast(pl.Int64))
+    )
+    new = Ratings.from_frame(
+        pl.DataFrame({"user": [777], "item": [1]})
+    )  # the first item
     after = before.update(new, refit=False)
     top = after.recommend(777, n=10)
     assert (top["score"] > 0).all()
@@ -223,8 +262,13 @@ def test_models_of_histories_take_new_ones_and_are_fitted_again_for_new_items():
     whole = after.model.with_users(Histories.of(after.ratings))
     np.testing.assert_array_equal(whole.scores([3]), after.model.scores([3]))
     again = before.update(NEW)
-    assert again.training["update"] == "fitted again: ease learns about new items in a fit only"
-    with pytest.raises(DataError, match="must be fitted again: ease learns about new items"):
+    assert (
+        again.training["update"]
+        == "fitted again: ease learns about new items in a fit only"
+    )
+    with pytest.raises(
+        DataError, match="must be fitted again: ease learns about new items"
+    ):
         before.update(NEW, refit=False)
 
 
@@ -248,10 +292,16 @@ def test_features_of_users_stay_in_models_of_interactions(name):
     after = before.update(Ratings.from_frame(new), refit=False)
     others = np.delete(np.arange(40), 3)
     places = after.ratings.users.find(before.ratings.users.values.to_numpy()[others])
-    kept = before.ratings.items.find(after.ratings.items.values) != before.ratings.items.find([101])
-    tolerance = 0.02 if name == "ials" else 1e-4  # its users are solved against the item anew
+    kept = before.ratings.items.find(
+        after.ratings.items.values
+    ) != before.ratings.items.find([101])
+    tolerance = (
+        0.02 if name == "ials" else 1e-4
+    )  # its users are solved against the item anew
     np.testing.assert_allclose(
-        after.model.scores(places)[:, kept], before.model.scores(others)[:, kept], rtol=tolerance
+        after.model.scores(places)[:, kept],
+        before.model.scores(others)[:, kept],
+        rtol=tolerance,
     )
 
 
@@ -266,7 +316,9 @@ def test_features_tell_of_new_items_at_once():
     after = before.update(new, refit=False)
     encoder = after.ratings.item_features.encoder
     assert encoder is before.ratings.item_features.encoder
-    row = after.ratings.item_features.matrix[[after.ratings.items.find([999])[0]]].toarray()
+    row = after.ratings.item_features.matrix[
+        [after.ratings.items.find([999])[0]]
+    ].toarray()
     at = after.ratings.items.find([100])
     np.testing.assert_array_equal(row, after.ratings.item_features.matrix[at].toarray())
 
@@ -281,7 +333,9 @@ def test_an_item_is_solved_once_for_each_growth_of_its_ratings():
         solved += len(change.outdated)
         ratings = change.after
     assert 3 <= solved <= 6  # 10% in steps of 2%
-    few = change_of(ratings, Ratings.from_frame(pl.DataFrame({"user": [7], "item": [2]})))
+    few = change_of(
+        ratings, Ratings.from_frame(pl.DataFrame({"user": [7], "item": [2]}))
+    )
     assert len(few.outdated) == 1
 
 
@@ -322,7 +376,9 @@ def test_small_updates_add_up_to_a_new_fit():
     rng = np.random.default_rng(2)
     for day in range(12):
         rows = {"user": np.full(15, 5000 + day), "item": rng.permutation(30)[:15] + 100}
-        new = pl.DataFrame(rows).with_columns(rating=pl.Series(rng.choice([1.0, 2, 3, 4, 5], 15)))
+        new = pl.DataFrame(rows).with_columns(
+            rating=pl.Series(rng.choice([1.0, 2, 3, 4, 5], 15))
+        )
         updated = updated.update(Ratings.from_frame(new))
         n_fits += updated.training["update"].startswith("fitted again")
     assert n_fits == 1
@@ -342,9 +398,13 @@ def test_an_update_without_news_keeps_the_model(name):
 
 
 def test_a_repeated_pair_is_an_error_if_it_was_one_in_the_fit():
-    model = Recommender("popular").fit(Ratings.from_frame(frame(n=1), duplicates="error"))
+    model = Recommender("popular").fit(
+        Ratings.from_frame(frame(n=1), duplicates="error")
+    )
     again = frame(n=1).with_columns(timestamp=pl.lit(9 * DAY))
-    with pytest.raises(DataError, match=r"has rated item .* already, and the model was"):
+    with pytest.raises(
+        DataError, match=r"has rated item .* already, and the model was"
+    ):
         model.update(Ratings.from_frame(again, duplicates="error"))
     same = model.update(Ratings.from_frame(frame(n=1), duplicates="error"))
     assert same.training["changes"] == "0 new events, 1 known already"
@@ -362,11 +422,16 @@ def test_an_update_reads_as_the_model_was_read(tmp_path):
     events.write_csv(tmp_path / "old.csv")
     weights = {"buy": 8.0, "view": 2.0}
     options = {"user": "who", "item": "what", "timestamp": "at", "event": "did"}
-    ratings = read_ratings(tmp_path / "old.csv", **options, event_weights=weights, half_life="10d")
+    ratings = read_ratings(
+        tmp_path / "old.csv", **options, event_weights=weights, half_life="10d"
+    )
     Recommender("popular").fit(ratings).save(tmp_path / "m", tag="nightly")
     loaded = Recommender.load(tmp_path / "m")
     assert loaded.provenance.tag == "nightly"
-    assert loaded.provenance.period == ("2025-01-01T00:00:00+00:00", "2025-01-11T00:00:00+00:00")
+    assert loaded.provenance.period == (
+        "2025-01-01T00:00:00+00:00",
+        "2025-01-11T00:00:00+00:00",
+    )
     assert loaded.provenance.reading["event_weights"] == weights
     new = events.head(1).with_columns(at=pl.lit("2025-01-21"))
     new.write_csv(tmp_path / "new.csv")
@@ -375,7 +440,9 @@ def test_an_update_reads_as_the_model_was_read(tmp_path):
     assert pairs(updated.ratings)["a", "x"][0] == 8.0 + 8.0 / 4
     assert pairs(updated.ratings)["b", "x"][0] == 1.0
     updated.save(tmp_path / "m2")
-    assert Recommender.load(tmp_path / "m2").provenance.parent == loaded.provenance.version
+    assert (
+        Recommender.load(tmp_path / "m2").provenance.parent == loaded.provenance.version
+    )
     log = new.rename({"who": "user", "what": "item", "did": "event", "at": "timestamp"})
     log.write_ndjson(tmp_path / "log.jsonl")
     assert loaded.update(tmp_path / "log.jsonl").ratings.n_ratings == 4
@@ -395,7 +462,9 @@ def test_an_update_reads_as_the_model_was_read_in_every_form(tmp_path, form, sta
         before.save(tmp_path / "m")
         before = Recommender.load(tmp_path / "m")
     elif state == "with tables":
-        before = before.with_tables(item_table=pl.DataFrame({"item": [1], "title": ["One"]}))
+        before = before.with_tables(
+            item_table=pl.DataFrame({"item": [1], "title": ["One"]})
+        )
     new = events.tail(100)
     new.write_csv(tmp_path / "new.csv")
     forms = {"path": tmp_path / "new.csv", "frame": new, "pandas": new.to_pandas()}
@@ -418,7 +487,9 @@ def aging(tmp_path, days, half_life):
     events.write_csv(tmp_path / "all.csv")
     files = []
     for day in range(99, 99 + days):
-        some = (events["timestamp"] > day * DAY) & (events["timestamp"] <= (day + 1) * DAY)
+        some = (events["timestamp"] > day * DAY) & (
+            events["timestamp"] <= (day + 1) * DAY
+        )
         files.append(tmp_path / f"day{day}.csv")
         events.filter(some).write_csv(files[-1])
     old, whole = (
@@ -440,10 +511,13 @@ def test_old_weights_age_with_a_half_life_and_all_are_solved_again(tmp_path):
     np.testing.assert_array_equal(updated.ratings.values, whole.ratings.values)
     assert updated.training["aged"] == pytest.approx(0.5, abs=0.1)
     found, stale, expected = (
-        each.recommend(n=10)["item"].to_numpy().reshape(40, 10) for each in (updated, before, whole)
+        each.recommend(n=10)["item"].to_numpy().reshape(40, 10)
+        for each in (updated, before, whole)
     )
     shared = [
-        np.mean([len(np.intersect1d(*pair)) for pair in zip(each, expected, strict=True)])
+        np.mean(
+            [len(np.intersect1d(*pair)) for pair in zip(each, expected, strict=True)]
+        )
         for each in (found, stale)
     ]
     assert shared[0] > 8 > shared[1]
@@ -454,7 +528,9 @@ def test_old_weights_age_with_a_half_life_and_all_are_solved_again(tmp_path):
 def test_everything_is_fitted_again_after_a_half_life(tmp_path):
     updated, whole, files = aging(tmp_path, 3, "2d")
     said = [(updated := updated.update(file)).training["update"] for file in files]
-    assert [text.startswith("fitted again: weights have halved 1") for text in said] == [0, 1, 0]
+    assert [
+        text.startswith("fitted again: weights have halved 1") for text in said
+    ] == [0, 1, 0]
     np.testing.assert_array_equal(updated.ratings.values, whole.ratings.values)
     again = updated.update(files[0], refit=False)
     assert again.training["update"].startswith("folded in")

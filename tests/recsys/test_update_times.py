@@ -15,7 +15,10 @@ START = datetime(2022, 1, 1, tzinfo=UTC)
 
 
 def events(n: int = 400, *extra: tuple[str, str, datetime]) -> pl.DataFrame:
-    rows = [(f"u{k % 40}", f"i{k * k % 23}", START + timedelta(hours=11 * k)) for k in range(n)]
+    rows = [
+        (f"u{k % 40}", f"i{k * k % 23}", START + timedelta(hours=11 * k))
+        for k in range(n)
+    ]
     return pl.DataFrame([*rows, *extra], ["user", "item", "timestamp"], orient="row")
 
 
@@ -29,7 +32,9 @@ def new(*times: datetime) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("with_file", [True, False])
-def test_one_event_of_the_future_does_not_move_a_window(tmp_path: Path, with_file: bool) -> None:
+def test_one_event_of_the_future_does_not_move_a_window(
+    tmp_path: Path, with_file: bool
+) -> None:
     before = fitted(events())
     more: str | pl.DataFrame
     more = events(420, ("u0", "i1", datetime(2099, 1, 1, tzinfo=UTC)))
@@ -53,11 +58,16 @@ def test_a_few_events_far_from_the_others_do_not_decide_a_window() -> None:
         before.update(new(far), window="60d")
     message = str(caught.value)
     assert (
-        "--window 60d counts from the newest event (user 'u1', item 'i22': 2023-08-24)" in message
+        "--window 60d counts from the newest event (user 'u1', item 'i22': 2023-08-24)"
+        in message
     )
-    assert "leaves 1 of 401 events; the others end at 2022-07-02 21:00:00 UTC" in message
+    assert (
+        "leaves 1 of 401 events; the others end at 2022-07-02 21:00:00 UTC" in message
+    )
     assert "--as-of 2022-07-03 (as_of=) leaves it out" in message
-    cured = before.update(Ratings.from_frame(new(far)), window="60d", as_of="2022-07-03")
+    cured = before.update(
+        Ratings.from_frame(new(far)), window="60d", as_of="2022-07-03"
+    )
     assert cured.ratings.n_ratings > 60
     assert "1 event after the present time left out" in cured.training["changes"]
     assert cured.provenance.reading["as_of"] == "2022-07-03T00:00:00+00:00"
@@ -86,9 +96,13 @@ def test_users_all_of_whose_events_are_old_are_counted() -> None:
     )
     frame = pl.concat([events(), old])
     before = fitted(frame, half_life="7d")
-    assert "3 users have only interactions older than 70 days" in str(before.ratings.source)
+    assert "3 users have only interactions older than 70 days" in str(
+        before.ratings.source
+    )
     after = before.update(new(START + timedelta(days=184)))
-    assert "3 users have only interactions older than 70 days" in after.training["changes"]
+    assert (
+        "3 users have only interactions older than 70 days" in after.training["changes"]
+    )
 
 
 def test_the_present_time_of_a_model_is_that_of_its_last_update(tmp_path: Path) -> None:
@@ -100,7 +114,9 @@ def test_the_present_time_of_a_model_is_that_of_its_last_update(tmp_path: Path) 
     before.save(tmp_path / "m")
     loaded = Recommender.load(tmp_path / "m")
     assert loaded.provenance.reading["as_of"] == "2022-05-01T00:00:00+00:00"
-    again = read_ratings(tmp_path / "r.parquet", as_of=loaded.provenance.reading["as_of"])
+    again = read_ratings(
+        tmp_path / "r.parquet", as_of=loaded.provenance.reading["as_of"]
+    )
     assert again.n_ratings == ratings.n_ratings
     after = loaded.update(str(tmp_path / "r.parquet"))
     assert after.ratings.n_ratings > ratings.n_ratings
@@ -109,5 +125,7 @@ def test_the_present_time_of_a_model_is_that_of_its_last_update(tmp_path: Path) 
 
 @pytest.mark.parametrize("as_of", ["soon", "0000-01-01", True])
 def test_a_present_time_that_cannot_be_one(as_of: str) -> None:
-    with pytest.raises(DataError, match="as_of must be a date or time, such as 2024-01-31; got"):
+    with pytest.raises(
+        DataError, match="as_of must be a date or time, such as 2024-01-31; got"
+    ):
         Ratings.from_frame(events(), as_of=as_of)

@@ -66,7 +66,9 @@ def test_a_saved_model_has_the_columns_of_users_in_use_and_to_keep(
     recommender.save(tmp_path / "m", keep_columns=keep)
     assert columns_in(tmp_path / "m") == expected
     assert knows(tmp_path / "m") == ("email" in expected)
-    assert "email" in recommender.ratings.user_table.kinds  # the object itself stays as it is
+    assert (
+        "email" in recommender.ratings.user_table.kinds
+    )  # the object itself stays as it is
     loaded = Recommender.load(tmp_path / "m")
     assert loaded.recommend(3).equals(recommender.recommend(3))
 
@@ -107,9 +109,13 @@ def test_a_column_of_a_mobile_app_is_a_feature(ratings, tmp_path):
 def test_columns_to_keep_are_kept_in_updates(ratings, tmp_path):
     recommender = Recommender("als").fit(ratings, features=False)
     recommender.save(tmp_path / "m", keep_columns=["plan"])
-    people = pl.DataFrame({"user": [1, 99], "email": ["k1@example.org", "x"], "plan": "pro"})
+    people = pl.DataFrame(
+        {"user": [1, 99], "email": ["k1@example.org", "x"], "plan": "pro"}
+    )
     new = pl.DataFrame({"user": [1, 99], "item": [3, 4], "rating": [2.0, 3.0]})
-    updated = Recommender.load(tmp_path / "m").update(Ratings.from_frame(new, user_table=people))
+    updated = Recommender.load(tmp_path / "m").update(
+        Ratings.from_frame(new, user_table=people)
+    )
     updated.save(tmp_path / "m", overwrite=True)
     assert columns_in(tmp_path / "m") == ["plan"]
     assert not knows(tmp_path)
@@ -121,7 +127,9 @@ def test_columns_to_keep_are_kept_in_updates(ratings, tmp_path):
 
 def test_other_tables_are_saved_in_the_same_way(ratings, tmp_path):
     recommender = Recommender("als").fit(with_features(ratings, ["country"]))
-    people = pl.DataFrame({"user": range(N), "email": "k1@example.org", "country": "FR"})
+    people = pl.DataFrame(
+        {"user": range(N), "email": "k1@example.org", "country": "FR"}
+    )
     recommender.with_tables(user_table=people).save(tmp_path / "m")
     assert columns_in(tmp_path / "m") == ["country"]
     assert not knows(tmp_path)
@@ -135,7 +143,9 @@ def test_a_column_to_keep_must_exist(ratings, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_a_saved_split_has_the_columns_of_users_that_can_be_features(ratings, tmp_path, form):
+def test_a_saved_split_has_the_columns_of_users_that_can_be_features(
+    ratings, tmp_path, form
+):
     split = random_split(ratings)
     for name, options, expected in (
         ("a", {}, ["country", "age"]),
@@ -151,7 +161,10 @@ def test_a_saved_split_has_the_columns_of_users_that_can_be_features(ratings, tm
 
 def test_conditions_name_columns(ratings):
     assert named_in("Age < 30 and country = 'plan'", ratings) == ["country", "age"]
-    assert named_in("\"plan\" = 'email' OR Country LIKE 'D%'", ratings) == ["country", "plan"]
+    assert named_in("\"plan\" = 'email' OR Country LIKE 'D%'", ratings) == [
+        "country",
+        "plan",
+    ]
 
 
 def test_a_sentence_says_what_is_saved(ratings):
@@ -178,14 +191,23 @@ def test_the_command_saves_and_says_the_same(ratings, tmp_path, monkeypatch):
         return " ".join(result.stderr.split())
 
     said = run("fit", *reading, "--model", "popular", "--out", "m")
-    assert "columns of users that are saved: none; left out: email, country, age, plan" in said
-    said = run("fit", *reading, "--model", "popular", "--features", "age", "--out", "m2")
-    assert "columns of users that are saved: age; left out: email, country, plan" in said
+    assert (
+        "columns of users that are saved: none; left out: email, country, age, plan"
+        in said
+    )
+    said = run(
+        "fit", *reading, "--model", "popular", "--features", "age", "--out", "m2"
+    )
+    assert (
+        "columns of users that are saved: age; left out: email, country, plan" in said
+    )
     Path("recsys.toml").write_text("[recommend]\nwhere-user = \"plan = 'free'\"\n")
     run("fit", *reading, "--model", "als", "--no-features", "--out", "m3")
     assert columns_in(Path("m3")) == ["plan"]
     run("update", "m3", *reading, "--keep-col", "age", "--force")
     assert columns_in(Path("m3")) == ["plan", "age"]
     said = run("split", *reading, "--out", "s")
-    assert "columns of users that are saved: country, age; left out: email, plan" in said
+    assert (
+        "columns of users that are saved: country, age; left out: email, plan" in said
+    )
     assert not any(knows(Path(name)) for name in ("m", "m2", "m3", "s"))

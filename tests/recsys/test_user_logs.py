@@ -26,7 +26,9 @@ from recsys.versions import models_knowing
         lambda user: {"session": 7, "events": [{"user": 2}, {"user": user}]},
     ],
 )
-def test_lines_are_found_by_the_ids_and_columns_that_the_reader_knows(tmp_path, user, record):
+def test_lines_are_found_by_the_ids_and_columns_that_the_reader_knows(
+    tmp_path, user, record
+):
     column = "context.user.id" if "context" in record(1) else "who"
     log = tmp_path / "log.jsonl"
     others = [record(11), record("10"), record("1x"), record(None)]
@@ -47,7 +49,9 @@ def test_texts_are_compared_as_they_are(tmp_path):
     users = ["007", 7, "7", "7.0", "Zoë", "Zoe\u0308"]
     log.write_text("".join(json.dumps({"user": user}) + "\n" for user in users))
     assert erase_users(log, WantedUsers(["7", "Zoë"])).n_lines == 3
-    assert [json.loads(line)["user"] for line in log.read_text().split("\n") if line.strip()] == [
+    assert [
+        json.loads(line)["user"] for line in log.read_text().split("\n") if line.strip()
+    ] == [
         "007",
         "7.0",
         "Zoe\u0308",
@@ -71,7 +75,9 @@ def test_lines_that_cannot_be_read_are_counted_and_stay(tmp_path):
     search = erase_users(log, WantedUsers(["9001"], are_integers=True))
     assert (search.n_lines, search.n_unreadable, search.first_unreadable) == (2, 9, 3)
     assert search.n_suspicious == 4
-    assert str(search).startswith("9 lines cannot be read as events (the first is line 3); 4 of")
+    assert str(search).startswith(
+        "9 lines cannot be read as events (the first is line 3); 4 of"
+    )
     assert log.read_bytes().split(b"\n")[2:-1] == unclean
 
 
@@ -161,16 +167,24 @@ def test_users_of_a_list_are_forgotten(shop, form):
     else:
         ids.write_parquet("ids.parquet")
     lines = [{"user": "3"}, {"user": 4.0}, {"user": 5}, {"who": 99}]
-    Path("log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "{")
-    update = ["update", "versions/a", "--forget-users", f"ids.{form}", "--log", "log.jsonl"]
+    Path("log.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines) + "{"
+    )
+    update = [
+        "update",
+        "versions/a",
+        "--forget-users",
+        f"ids.{form}",
+        "--log",
+        "log.jsonl",
+    ]
     said = " ".join(shop(*update, "--forget-user", "5", "--force").split())
     assert "not in the model, only in the logs: 99" in said
     assert "removed 4 lines from log.jsonl" in said
     assert "log.jsonl: 1 line cannot be read as events (the first is line 5)" in said
     assert "still known by versions/b; to forget there, too:" in said
-    command = (
-        f'for m in versions/b; do recsys update "$m" --forget-user 5 --forget-users ids.{form}'
-    )
+    options = f"--forget-user 5 --forget-users ids.{form}"
+    command = f'for m in versions/b; do recsys update "$m" {options}'
     assert command in said
     known = Recommender.load("versions/a").ratings.users.values.to_list()
     assert known == [user for user in range(1, 21) if user not in (3, 4, 5)]
@@ -182,5 +196,7 @@ def test_users_of_a_list_are_forgotten(shop, form):
 def test_torn_lines_are_named(shop):
     Path("log.jsonl").write_text('{"user": 5}\n')
     Path("log.jsonl.torn").write_text('{"user": 7, "it\n{"user": 71\n')
-    said = shop("update", "versions/a", "--forget-user", "7", "--log", "log.jsonl", "--force")
+    said = shop(
+        "update", "versions/a", "--forget-user", "7", "--log", "log.jsonl", "--force"
+    )
     assert "log.jsonl.torn: 1 torn line may name these users" in " ".join(said.split())

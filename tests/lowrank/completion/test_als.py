@@ -20,11 +20,18 @@ def observed(n=40, m=30, density=0.4, seed=0, rank=2, noise=0.1, dtype=np.float6
     full += noise * rng.normal(size=(n, m))
     known = sp.coo_array(rng.random((n, m)) < density)
     rows, columns = known.coords
-    return sp.csr_array((full[rows, columns].astype(dtype), (rows, columns)), shape=(n, m)), full
+    return sp.csr_array(
+        (full[rows, columns].astype(dtype), (rows, columns)), shape=(n, m)
+    ), full
 
 
 def predictions(f: BiasedFactors) -> np.ndarray:
-    return f.mean + f.row_bias[:, None] + f.column_bias + f.row_factors @ f.column_factors.T
+    return (
+        f.mean
+        + f.row_bias[:, None]
+        + f.column_bias
+        + f.row_factors @ f.column_factors.T
+    )
 
 
 def objective(X, f: BiasedFactors, lam, g, weights=None, biases=True) -> float:
@@ -48,7 +55,9 @@ def test_objective_is_the_formula_and_never_rises(g):
     X, _ = observed()
     previous = np.inf
     for sweep in islice(als_sweeps(X, 3, regularization=0.4, count_power=g), 15):
-        assert sweep.objective == pytest.approx(objective(X, sweep.factors, 0.4, g), rel=1e-9)
+        assert sweep.objective == pytest.approx(
+            objective(X, sweep.factors, 0.4, g), rel=1e-9
+        )
         assert sweep.half_objective <= previous * (1 + 1e-12)
         assert sweep.objective <= sweep.half_objective * (1 + 1e-12)
         previous = sweep.objective
@@ -75,7 +84,9 @@ def test_a_fixed_point_is_stationary():
             *(rng.normal(size=a.shape) for a in (f.row_factors, f.column_factors)),
         )
         ahead, behind = moved(f, step, h), moved(f, step, -h)
-        slope = (objective(X, ahead, 0.5, 0.5) - objective(X, behind, 0.5, 0.5)) / (2 * h)
+        slope = (objective(X, ahead, 0.5, 0.5) - objective(X, behind, 0.5, 0.5)) / (
+            2 * h
+        )
         assert abs(slope) < 1e-4 * sweep.objective
 
 
@@ -87,7 +98,9 @@ def moved(f, step, h):
 def test_recovers_a_low_rank_matrix():
     X, full = observed(n=80, m=60, density=0.5, noise=0.0)
     sweep = list(islice(als_sweeps(X, 2, regularization=1e-3, count_power=0), 100))[-1]
-    assert np.sqrt(np.mean((predictions(sweep.factors) - full) ** 2)) < 0.02 * full.std()
+    assert (
+        np.sqrt(np.mean((predictions(sweep.factors) - full) ** 2)) < 0.02 * full.std()
+    )
 
 
 @given(factor=st.floats(0.01, 100), shift=st.floats(-50, 50), seed=st.integers(0, 100))
@@ -96,7 +109,9 @@ def test_the_solution_scales_with_the_data(factor, shift, seed):
     X, _ = observed(seed=seed)
     Y = X.copy()
     Y.data = Y.data * factor + shift
-    one, other = (list(islice(als_sweeps(Z, 3, regularization=0.3), 3))[-1] for Z in (X, Y))
+    one, other = (
+        list(islice(als_sweeps(Z, 3, regularization=0.3), 3))[-1] for Z in (X, Y)
+    )
     np.testing.assert_allclose(
         predictions(other.factors),
         predictions(one.factors) * factor + shift,
@@ -117,7 +132,9 @@ def test_the_start_is_near_the_svd_of_the_residual_of_the_biases(dtype):
     found = start.column_factors @ start.column_factors.T
     assert found.dtype == dtype
     assert np.linalg.norm(found - expected) < 0.02 * np.linalg.norm(expected)
-    np.testing.assert_array_equal(biased_start(X, 3).column_factors, start.column_factors)
+    np.testing.assert_array_equal(
+        biased_start(X, 3).column_factors, start.column_factors
+    )
     other = biased_start(X, 3, random_state=1).column_factors
     assert not np.array_equal(other, start.column_factors)
 
@@ -133,15 +150,20 @@ def test_works_in_the_dtype_of_the_entries(dtype):
 def test_single_precision_agrees_with_double():
     X, _ = observed(n=200, m=100)
     double = list(islice(als_sweeps(X, 4, regularization=0.4), 10))[-1]
-    single = list(islice(als_sweeps(X.astype(np.float32), 4, regularization=0.4), 10))[-1]
+    single = list(islice(als_sweeps(X.astype(np.float32), 4, regularization=0.4), 10))[
+        -1
+    ]
     assert single.objective == pytest.approx(double.objective, rel=1e-4)
-    np.testing.assert_allclose(predictions(single.factors), predictions(double.factors), atol=2e-2)
+    np.testing.assert_allclose(
+        predictions(single.factors), predictions(double.factors), atol=2e-2
+    )
 
 
 def test_same_bits_on_any_number_of_threads():
     X, _ = observed(n=300, m=200, dtype=np.float32)
     one, three = (
-        list(islice(als_sweeps(X, 8, regularization=0.4, threads=t), 3))[-1].factors for t in (1, 3)
+        list(islice(als_sweeps(X, 8, regularization=0.4, threads=t), 3))[-1].factors
+        for t in (1, 3)
     )
     np.testing.assert_array_equal(one.row_factors, three.row_factors)
     np.testing.assert_array_equal(one.column_factors, three.column_factors)
@@ -152,7 +174,9 @@ def test_warm_start_goes_on_where_it_stopped():
     X, _ = observed()
     straight = list(islice(als_sweeps(X, 3, regularization=0.4), 6))[-1]
     first = list(islice(als_sweeps(X, 3, regularization=0.4), 3))[-1]
-    resumed = list(islice(als_sweeps(X, 3, regularization=0.4, start=first.factors), 3))[-1]
+    resumed = list(
+        islice(als_sweeps(X, 3, regularization=0.4, start=first.factors), 3)
+    )[-1]
     assert resumed.objective == pytest.approx(straight.objective, rel=1e-10)
 
 
@@ -166,7 +190,9 @@ def test_rows_and_columns_without_entries_are_zero():
 
 
 def test_constant_entries_are_reproduced():
-    X = sp.csr_array((np.full(6, 4.0), ([0, 0, 1, 1, 2, 2], [0, 1, 1, 2, 0, 2])), shape=(3, 3))
+    X = sp.csr_array(
+        (np.full(6, 4.0), ([0, 0, 1, 1, 2, 2], [0, 1, 1, 2, 0, 2])), shape=(3, 3)
+    )
     sweep = list(islice(als_sweeps(X, 2, regularization=0.5), 5))[-1]
     np.testing.assert_allclose(predictions(sweep.factors), 4.0)
     assert sweep.objective == pytest.approx(0, abs=1e-12)
@@ -183,8 +209,14 @@ def test_more_factors_than_the_matrix_has_rows(shape):
     ("arguments", "message"),
     [
         ({"k": 0}, "k must be at least 1; got 0"),
-        ({"regularization": 0.0}, r"regularization must be positive and finite; got 0\.0"),
-        ({"regularization": np.inf}, "regularization must be positive and finite; got inf"),
+        (
+            {"regularization": 0.0},
+            r"regularization must be positive and finite; got 0\.0",
+        ),
+        (
+            {"regularization": np.inf},
+            "regularization must be positive and finite; got inf",
+        ),
     ],
 )
 def test_bad_parameters_raise(arguments, message):
@@ -194,14 +226,18 @@ def test_bad_parameters_raise(arguments, message):
 
 
 def test_nothing_known_raises():
-    with pytest.raises(ValueError, match="X must have at least one stored entry; got none"):
+    with pytest.raises(
+        ValueError, match="X must have at least one stored entry; got none"
+    ):
         next(als_sweeps(sp.csr_array((3, 3)), 1, regularization=0.1))
 
 
 def test_a_start_of_another_shape_raises():
     X, _ = observed()
     start = next(als_sweeps(X, 2, regularization=0.4)).factors
-    with pytest.raises(ValueError, match=r"column factors of shape \(30, 3\); got \(30, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"column factors of shape \(30, 3\); got \(30, 2\)"
+    ):
         next(als_sweeps(X, 3, regularization=0.4, start=start))
 
 
@@ -232,7 +268,8 @@ def test_a_weight_of_two_is_an_entry_twice(biases):
     twice = np.full(X.nnz, 2.0)
     options = {"regularization": 0.3, "count_power": 1.0, "biases": biases}
     once, weighted = (
-        next(islice(als_sweeps(X, 2, weights=w, **options), 300, None)) for w in (None, twice)
+        next(islice(als_sweeps(X, 2, weights=w, **options), 300, None))
+        for w in (None, twice)
     )
     assert weighted.objective == pytest.approx(2 * once.objective, rel=1e-6)
     np.testing.assert_allclose(
@@ -246,9 +283,13 @@ def test_entries_of_weight_zero_have_no_influence():
     changed = X.copy()
     changed.data[weights == 0] = 1e3
     rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[weights > 0]
-    kept = sp.csr_array((X.data[weights > 0], (rows, X.indices[weights > 0])), shape=X.shape)
+    kept = sp.csr_array(
+        (X.data[weights > 0], (rows, X.indices[weights > 0])), shape=X.shape
+    )
     kept.sort_indices()
-    weighted = next(islice(als_sweeps(changed, 2, regularization=0.3, weights=weights), 60, None))
+    weighted = next(
+        islice(als_sweeps(changed, 2, regularization=0.3, weights=weights), 60, None)
+    )
     without = next(islice(als_sweeps(kept, 2, regularization=0.3), 60, None))
     assert weighted.objective == pytest.approx(without.objective, rel=1e-6)
 
@@ -279,7 +320,9 @@ def test_coded_matrices_take_weights(nonnegative):
     )
     weights = np.random.default_rng(1).exponential(size=X.nnz).astype(np.float32)
     options = {"regularization": 0.4, "weights": weights, "nonnegative": nonnegative}
-    plain, from_codes = (next(als_sweeps(matrix, 3, **options)) for matrix in (X, coded))
+    plain, from_codes = (
+        next(als_sweeps(matrix, 3, **options)) for matrix in (X, coded)
+    )
     np.testing.assert_allclose(
         predictions(plain.factors), predictions(from_codes.factors), rtol=1e-4
     )

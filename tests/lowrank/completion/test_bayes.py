@@ -40,7 +40,9 @@ def linked(n=200, m=60, seed=0):
     a, c = rng.normal(size=(n, 1)), rng.normal(size=(m, 1))
     chance = 1 / (1 + np.exp(2.5 - 2 * a @ c.T))
     seen = rng.random((n, m)) < chance
-    return sp.csr_array(np.where(seen, 3 + a @ c.T + 0.5 * rng.normal(size=(n, m)), 0)), seen
+    return sp.csr_array(
+        np.where(seen, 3 + a @ c.T + 0.5 * rng.normal(size=(n, m)), 0)
+    ), seen
 
 
 def run(X, k, sweeps, **options):
@@ -63,7 +65,9 @@ def predicted(sweep):
     ordinal=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_the_free_energy_never_falls(n, m, k, density, penalty, power, temperature, ordinal, seed):
+def test_the_free_energy_never_falls(
+    n, m, k, density, penalty, power, temperature, ordinal, seed
+):
     rng = np.random.default_rng(seed)
     X = sp.random_array((n, m), density=density, rng=rng, format="csr")
     if X.nnz == 0:
@@ -72,7 +76,11 @@ def test_the_free_energy_never_falls(n, m, k, density, penalty, power, temperatu
         X.data = np.ceil(4 * X.data)
         if len(np.unique(X.data)) < 2:
             return
-    options = {"link_penalty": penalty, "count_power": power, "temperature": temperature}
+    options = {
+        "link_penalty": penalty,
+        "count_power": power,
+        "temperature": temperature,
+    }
     sweeps = run(X, k, 8, ordinal=ordinal, **options)
     energies = np.array([sweep.free_energy for sweep in sweeps])
     assert np.isfinite(energies).all()
@@ -123,7 +131,9 @@ def test_the_rmse_is_the_expected_one():
 def test_float32_agrees_with_float64():
     X, *_ = observed()
     options = {"link_penalty": 3.0, "count_power": 0.3, "temperature": 1.3}
-    single, double = (run(X.astype(t), 3, 10, **options)[-1] for t in (np.float32, np.float64))
+    single, double = (
+        run(X.astype(t), 3, 10, **options)[-1] for t in (np.float32, np.float64)
+    )
     assert single.rows.mean.dtype == single.rows.covariance.dtype == np.float32
     np.testing.assert_allclose(predicted(single), predicted(double), atol=2e-3)
     assert single.free_energy == pytest.approx(double.free_energy, rel=1e-3)
@@ -152,7 +162,8 @@ def test_the_same_bits_on_any_number_of_threads(penalty):
     np.testing.assert_array_equal(one.columns.covariance, three.columns.covariance)
     assert one.free_energy == three.free_energy
     chains = [
-        list(islice(gibbs_sweeps(X, one, link_penalty=penalty, threads=t), 4))[-1] for t in (1, 3)
+        list(islice(gibbs_sweeps(X, one, link_penalty=penalty, threads=t), 4))[-1]
+        for t in (1, 3)
     ]
     np.testing.assert_array_equal(chains[0].rows.mean, chains[1].rows.mean)
     np.testing.assert_array_equal(chains[0].columns.mean, chains[1].columns.mean)
@@ -162,7 +173,9 @@ def test_a_row_is_a_sum_over_its_entries():
     X, *_ = observed()
     last = run(X, 3, 5, link_penalty=2.0, count_power=0.3)[-1]
     entries, noise = kernels.csr_arrays(X), 1.3 * last.noise_variance
-    rows = posterior_rows(entries, last.columns, last.row_prior, mean=last.mean, noise=noise)
+    rows = posterior_rows(
+        entries, last.columns, last.row_prior, mean=last.mean, noise=noise
+    )
     for row in (0, 17):
         part = slice(X.indptr[row], X.indptr[row + 1])
         one = kernels.CsrArrays(np.array([0, 0]), X.indices[part], X.data[part])
@@ -234,9 +247,13 @@ def test_ridge_fit_reaches_the_solution_and_never_moves_away_from_it():
 
 def test_small_tools():
     packed = np.arange(6.0)[None]
-    np.testing.assert_array_equal(unpack(packed, 3)[0], [[0, 1, 2], [1, 3, 4], [2, 4, 5]])
+    np.testing.assert_array_equal(
+        unpack(packed, 3)[0], [[0, 1, 2], [1, 3, 4], [2, 4, 5]]
+    )
     assert normal_draws((1, 2), (3,), np.float32).dtype == np.float32
-    np.testing.assert_array_equal(normal_draws((1,), (3,), float), normal_draws((1,), (3,), float))
+    np.testing.assert_array_equal(
+        normal_draws((1,), (3,), float), normal_draws((1,), (3,), float)
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,7 +262,10 @@ def test_small_tools():
         ({"k": 0}, "k must be at least 1; got 0"),
         ({"link_penalty": -1.0}, r"link_penalty must be 0 or positive; got -1\.0"),
         ({"temperature": 0.5}, r"temperature must be at least 1; got 0\.5"),
-        ({"X": sp.csr_array((3, 3))}, "X must have at least one stored entry; got none"),
+        (
+            {"X": sp.csr_array((3, 3))},
+            "X must have at least one stored entry; got none",
+        ),
     ],
 )
 def test_bad_arguments_raise(options, message):

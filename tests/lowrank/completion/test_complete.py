@@ -57,19 +57,25 @@ def test_every_scale_is_completed_in_the_same_way(method, size, dtype, penalty):
     assert scaled.rmse / size == pytest.approx(plain.rmse, rel=1e-2)
     assert scaled.regularization == pytest.approx(plain.regularization, rel=1e-3)
     if penalty is None:
-        assert scaled.held_out_rmse / size == pytest.approx(plain.held_out_rmse, rel=1e-2)
+        assert scaled.held_out_rmse / size == pytest.approx(
+            plain.held_out_rmse, rel=1e-2
+        )
 
 
 @methods
 def test_an_unreached_tolerance_is_a_warning(method):
     X, _ = table()
-    with pytest.warns(ConvergenceWarning, match=r"above tol=1.0e-09|more than tol=1.0e-09"):
+    with pytest.warns(
+        ConvergenceWarning, match=r"above tol=1.0e-09|more than tol=1.0e-09"
+    ):
         complete(X, 3, method=method, regularization=0.2, tol=1e-9, max_iter=2)
 
 
 def test_a_tolerance_is_reached_by_soft_impute():
     X, _ = table()
-    result = complete(X, method="soft-impute", regularization=0.5, biases=False, tol=1e-8)
+    result = complete(
+        X, method="soft-impute", regularization=0.5, biases=False, tol=1e-8
+    )
     unit = np.sqrt(np.nanmean(X**2))
     best = soft_impute(X, 0.5 * unit, tol=1e-12, max_iter=1000)
     np.testing.assert_allclose(result.toarray(), best.toarray(), atol=1e-3)
@@ -77,7 +83,9 @@ def test_a_tolerance_is_reached_by_soft_impute():
 
 @pytest.mark.parametrize("arguments", [{"tol": 0.0}, {"tol": -1.0}, {"max_iter": 0}])
 def test_tolerance_and_iterations_are_checked(arguments):
-    with pytest.raises(ValueError, match=r"tol must be positive|max_iter must be at least 1"):
+    with pytest.raises(
+        ValueError, match=r"tol must be positive|max_iter must be at least 1"
+    ):
         complete(table()[0], 2, **arguments)
 
 
@@ -85,7 +93,9 @@ def test_a_penalty_that_is_lost_in_rounding_raises():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 30)).astype(np.float32)
     X[rng.random(X.shape) < 0.85] = np.nan
-    with pytest.raises(ValueError, match=r"larger than 1e-30 for k=10 .* singular in float32\."):
+    with pytest.raises(
+        ValueError, match=r"larger than 1e-30 for k=10 .* singular in float32\."
+    ):
         complete(X, k=10, regularization=1e-30)
     chosen = complete(X, regularization=1e-30).rank  # one of those that can be fitted
     assert complete(X, k=chosen, regularization=1e-30).rank == chosen
@@ -96,7 +106,9 @@ def test_an_error_far_below_the_entries_is_not_a_difference_of_sums():
     X = np.outer(rng.normal(size=60), rng.normal(size=40)).astype(np.float32)
     X[rng.random(X.shape) < 0.3] = np.nan
     result = complete(X, k=2, regularization=1e-3)
-    assert result.rmse == pytest.approx(np.sqrt(np.nanmean((X - result.toarray()) ** 2)), rel=1e-2)
+    assert result.rmse == pytest.approx(
+        np.sqrt(np.nanmean((X - result.toarray()) ** 2)), rel=1e-2
+    )
 
 
 @methods
@@ -104,10 +116,14 @@ def test_recovers_what_is_unknown(method):
     X, full = table()
     result = complete(X, method=method)
     unknown = np.isnan(X)
-    assert rms((result.toarray() - full)[unknown]) < 0.4 * rms((full - np.nanmean(X))[unknown])
+    assert rms((result.toarray() - full)[unknown]) < 0.4 * rms(
+        (full - np.nanmean(X))[unknown]
+    )
     assert result.method == method
     assert result.held_out_rmse < 0.6
-    assert result.rmse == pytest.approx(np.sqrt(np.nanmean((X - result.toarray()) ** 2)), rel=1e-6)
+    assert result.rmse == pytest.approx(
+        np.sqrt(np.nanmean((X - result.toarray()) ** 2)), rel=1e-6
+    )
 
 
 def test_a_low_rank_matrix_without_noise_is_recovered_by_als():
@@ -126,7 +142,9 @@ def test_the_rank_is_found():
 @pytest.mark.parametrize("seed", range(3))
 def test_the_penalty_is_found_with_the_rank(seed, noise):
     X, full = table(seed, noise=noise, known=0.6)
-    chosen, given = (rms((complete(X, k).toarray() - full)[np.isnan(X)]) for k in (None, 2))
+    chosen, given = (
+        rms((complete(X, k).toarray() - full)[np.isnan(X)]) for k in (None, 2)
+    )
     assert chosen < 1.1 * given
 
 
@@ -222,7 +240,12 @@ def test_single_precision_stays_single(method):
     X, _ = table()
     result = complete(X.astype(np.float32), method=method, k=2, regularization=1.0)
     double = complete(X, method=method, k=2, regularization=1.0)
-    arrays = (result.row_bias, result.column_bias, result.toarray(), result.predict([0], [0]))
+    arrays = (
+        result.row_bias,
+        result.column_bias,
+        result.toarray(),
+        result.predict([0], [0]),
+    )
     assert all(array.dtype == np.float32 for array in arrays)
     assert result.fill(X.astype(np.float32)).dtype == np.float32
     known = ~np.isnan(X)
@@ -245,7 +268,9 @@ def test_the_matrix_has_the_biases_in_it(method):
     expected = result.mean + result.row_bias[:, None] + result.column_bias
     expected = expected + result.factors.toarray()
     np.testing.assert_allclose(result.matrix.toarray(), expected, rtol=1e-12)
-    np.testing.assert_allclose(result.predict([0, 59], [39, 3]), expected[[0, 59], [39, 3]])
+    np.testing.assert_allclose(
+        result.predict([0, 59], [39, 3]), expected[[0, 59], [39, 3]]
+    )
     assert result.matrix.rank == result.rank + 2
     assert result.shape == X.shape
 
@@ -269,7 +294,9 @@ def test_filling_is_for_dense_arrays_of_the_same_shape():
     result = complete(X, k=1, regularization=1.0)
     with pytest.raises(TypeError, match="X must be a dense array"):
         result.fill(as_sparse(X))
-    with pytest.raises(ValueError, match=r"X must have shape \(60, 40\); got \(40, 60\)"):
+    with pytest.raises(
+        ValueError, match=r"X must have shape \(60, 40\); got \(40, 60\)"
+    ):
         result.fill(X.T)
 
 
@@ -281,11 +308,15 @@ def test_permuting_rows_and_columns_permutes_the_result(seed, method):
     rows, columns = rng.permutation(20), rng.permutation(15)
     one = complete(X, method=method, k=15, regularization=1.0)
     other = complete(X[np.ix_(rows, columns)], method=method, k=15, regularization=1.0)
-    np.testing.assert_allclose(other.toarray(), one.toarray()[np.ix_(rows, columns)], atol=0.02)
+    np.testing.assert_allclose(
+        other.toarray(), one.toarray()[np.ix_(rows, columns)], atol=0.02
+    )
 
 
 @methods
-@pytest.mark.parametrize("X", [[[3.0]], [[1.0, 2.0]], [[1.0], [np.nan], [3.0]], [[0.0, np.nan]]])
+@pytest.mark.parametrize(
+    "X", [[[3.0]], [[1.0, 2.0]], [[1.0], [np.nan], [3.0]], [[0.0, np.nan]]]
+)
 def test_tiny_matrices(method, X):
     result = complete(X, method=method, k=1, regularization=1.0)
     assert np.isfinite(result.toarray()).all()
@@ -304,7 +335,9 @@ def test_rows_without_entries_get_the_mean_and_the_columns_biases():
     X[7] = np.nan
     for method in ("als", "soft-impute"):
         result = complete(X, method=method, k=2, regularization=1.0)
-        np.testing.assert_allclose(result.toarray()[7], result.mean + result.column_bias, rtol=1e-9)
+        np.testing.assert_allclose(
+            result.toarray()[7], result.mean + result.column_bias, rtol=1e-9
+        )
 
 
 def test_biases_minimise_their_penalised_squares():
@@ -313,14 +346,18 @@ def test_biases_minimise_their_penalised_squares():
     found = Biases.of(csr, wanted=True)
     rest = X - found.mean - found.row_bias[:, None] - found.column_bias
     np.testing.assert_allclose(np.nansum(rest, axis=1), 5 * found.row_bias, atol=1e-6)
-    np.testing.assert_allclose(np.nansum(rest, axis=0), 5 * found.column_bias, atol=1e-4)
+    np.testing.assert_allclose(
+        np.nansum(rest, axis=0), 5 * found.column_bias, atol=1e-4
+    )
     np.testing.assert_allclose(found.subtracted(csr).data, rest[~np.isnan(rest)])
 
 
 def test_nothing_dense_is_made_of_a_large_matrix():
     rng = np.random.default_rng(0)
     rows, columns = rng.integers(0, 60_000, 3000), rng.integers(0, 50_000, 3000)
-    X = sp.coo_array((rng.random(3000, np.float32), (rows, columns)), shape=(60_000, 50_000))
+    X = sp.coo_array(
+        (rng.random(3000, np.float32), (rows, columns)), shape=(60_000, 50_000)
+    )
     X.sum_duplicates()
     for method in ("als", "soft-impute"):
         result = complete(X, method=method, k=2, regularization=2.0)
@@ -330,12 +367,28 @@ def test_nothing_dense_is_made_of_a_large_matrix():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"X": [[1.0]]}, ValueError, "at least 2 known entries to hold some out; got 1"),
-        ({"method": "svd"}, ValueError, "method must be one of 'als', 'soft-impute'; got 'svd'"),
+        (
+            {"X": [[1.0]]},
+            ValueError,
+            "at least 2 known entries to hold some out; got 1",
+        ),
+        (
+            {"method": "svd"},
+            ValueError,
+            "method must be one of 'als', 'soft-impute'; got 'svd'",
+        ),
         ({"k": 0}, ValueError, r"k must be between 1 and 40 \(min\(X.shape\)\); got 0"),
-        ({"k": 41}, ValueError, r"k must be between 1 and 40 \(min\(X.shape\)\); got 41"),
+        (
+            {"k": 41},
+            ValueError,
+            r"k must be between 1 and 40 \(min\(X.shape\)\); got 41",
+        ),
         ({"k": 1.5}, TypeError, r"k must be an integer or None; got 1\.5"),
-        ({"regularization": 0}, ValueError, "regularization must be positive and finite; got 0"),
+        (
+            {"regularization": 0},
+            ValueError,
+            "regularization must be positive and finite; got 0",
+        ),
     ],
 )
 def test_bad_arguments_raise(arguments, error, message):

@@ -28,21 +28,28 @@ def grouped(matrix, *sizes):
     """Return features in groups of these sizes."""
     ends = np.cumsum(sizes)
     groups = {
-        f"g{i}": slice(int(e - s), int(e)) for i, (s, e) in enumerate(zip(sizes, ends, strict=True))
+        f"g{i}": slice(int(e - s), int(e))
+        for i, (s, e) in enumerate(zip(sizes, ends, strict=True))
     }
     return SimpleNamespace(matrix=sp.csr_array(matrix), groups=groups)
 
 
-def problem(n=120, m=80, n_features=4, density=0.15, noise=0.3, seed=0, dtype=np.float64):
+def problem(
+    n=120, m=80, n_features=4, density=0.15, noise=0.3, seed=0, dtype=np.float64
+):
     """Return known entries, all entries, and features of columns that their factors follow."""
     rng = np.random.default_rng(seed)
     F = rng.normal(size=(m, n_features)) / math.sqrt(n_features)
     C = rng.normal(size=(n_features, 2))
     columns = F @ C + 0.2 * rng.normal(size=(m, 2))
     bias = F @ rng.normal(size=n_features) * 0.5
-    whole = 3 + rng.normal(size=(n, 2)) @ columns.T + bias + 0.3 * rng.normal(size=(n, 1))
+    whole = (
+        3 + rng.normal(size=(n, 2)) @ columns.T + bias + 0.3 * rng.normal(size=(n, 1))
+    )
     seen = rng.random((n, m)) < density
-    X = sp.csr_array(np.where(seen, whole + noise * rng.normal(size=(n, m)), 0).astype(dtype))
+    X = sp.csr_array(
+        np.where(seen, whole + noise * rng.normal(size=(n, m)), 0).astype(dtype)
+    )
     return X, whole, grouped(F.astype(dtype), n_features)
 
 
@@ -59,10 +66,16 @@ def penalised(F, weight, ridge, T):
 
 @pytest.mark.parametrize(
     ("settings", "off"),
-    [({}, 1e-8), ({"_EXACT": 0, "_STEPS": 60, "_CLOSE": 0}, 1e-8), ({"_EXACT": 0}, 0.05)],
+    [
+        ({}, 1e-8),
+        ({"_EXACT": 0, "_STEPS": 60, "_CLOSE": 0}, 1e-8),
+        ({"_EXACT": 0}, 0.05),
+    ],
     ids=["exact", "iterated", "until close"],
 )
-def test_coefficients_are_those_of_a_ridge_regression_with_an_intercept(settings, off, monkeypatch):
+def test_coefficients_are_those_of_a_ridge_regression_with_an_intercept(
+    settings, off, monkeypatch
+):
     for name, value in settings.items():
         monkeypatch.setattr(designs, name, value)
     rng = np.random.default_rng(0)
@@ -75,7 +88,9 @@ def test_coefficients_are_those_of_a_ridge_regression_with_an_intercept(settings
     expected = penalised(F.toarray(), weight, [0.5] * 5 + [3.0] * 7, T)
     np.testing.assert_allclose(ridge.coefficients, expected[:-1], atol=off)
     centre = weight @ F.toarray() / weight.sum()
-    np.testing.assert_allclose(predicted, (F.toarray() - centre) @ expected[:-1], atol=off)
+    np.testing.assert_allclose(
+        predicted, (F.toarray() - centre) @ expected[:-1], atol=off
+    )
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -121,7 +136,9 @@ def test_the_free_energy_never_falls_with_features(n, m, density, link, power, s
         "row_features": grouped(rng.normal(size=(n, 3)), 2, 1),
         "column_features": grouped(rng.random((m, 5)) < 0.4, 5),
     }
-    features["column_features"].matrix = features["column_features"].matrix.astype(float)
+    features["column_features"].matrix = features["column_features"].matrix.astype(
+        float
+    )
     sweeps = variational_sweeps(X, 2, link_penalty=link, count_power=power, **features)
     energies = np.array([sweep.free_energy for sweep in islice(sweeps, 6)])
     assert np.isfinite(energies).all()
@@ -131,7 +148,9 @@ def test_the_free_energy_never_falls_with_features(n, m, density, link, power, s
 def test_least_squares_fall_once_the_penalties_are_chosen():
     X, _, features = problem()
     path = []
-    for sweep in islice(linked_als_sweeps(X, 2, regularization=1.0, column_features=features), 12):
+    for sweep in islice(
+        linked_als_sweeps(X, 2, regularization=1.0, column_features=features), 12
+    ):
         path += [sweep.half_objective, sweep.objective]
     assert (np.diff(path[10:]) <= 1e-9 * np.abs(path[0])).all()
 
@@ -175,8 +194,15 @@ def test_features_predict_columns_without_entries(name):
                 counts = np.diff(known.T.tocsr().indptr)
                 cold = fit_cold_map(columns, counts, features)
                 columns = cold.vectors(kernels.csr_arrays(features.matrix)).mean
-            predicted = mean + rows[:, :-1] @ columns[:15, :-1].T + rows[:, -1:] + columns[:15, -1]
-        errors[given_features is not None] = np.sqrt(np.mean((predicted - whole[:, :15]) ** 2))
+            predicted = (
+                mean
+                + rows[:, :-1] @ columns[:15, :-1].T
+                + rows[:, -1:]
+                + columns[:15, -1]
+            )
+        errors[given_features is not None] = np.sqrt(
+            np.mean((predicted - whole[:, :15]) ** 2)
+        )
     assert errors[True] < 0.7 * errors[False]
 
 
@@ -192,7 +218,8 @@ def test_the_cold_map_knows_how_sure_it_is():
     found = cold.vectors(kernels.csr_arrays(features.matrix))
     off = vectors[200:] - found.mean[200:]
     scale = np.sqrt(
-        np.diag(cold.covariance) * cold.spread(kernels.csr_arrays(features.matrix))[200:, None]
+        np.diag(cold.covariance)
+        * cold.spread(kernels.csr_arrays(features.matrix))[200:, None]
     )
     assert 0.85 < np.mean(np.abs(off / scale) < 1.645) < 0.95
 
@@ -213,10 +240,15 @@ def test_steps_of_the_cold_map_raise_its_evidence_to_the_maximum(monkeypatch):
     def evidence(penalties, covariance):
         """Log density of vectors whose mean is free, coefficients summed out."""
         prior = F / np.repeat(penalties, [4, 5]) @ F.T
-        basis = np.linalg.qr(np.column_stack([np.ones(150), np.eye(150)[:, 1:]]))[0][:, 1:]
+        basis = np.linalg.qr(np.column_stack([np.ones(150), np.eye(150)[:, 1:]]))[0][
+            :, 1:
+        ]
         known, Y = basis.T @ (prior + np.eye(150)) @ basis, basis.T @ vectors
         squares = np.linalg.inv(covariance) @ Y.T @ np.linalg.solve(known, Y)
-        dets = 2 * np.linalg.slogdet(known)[1] + len(known) * np.linalg.slogdet(covariance)[1]
+        dets = (
+            2 * np.linalg.slogdet(known)[1]
+            + len(known) * np.linalg.slogdet(covariance)[1]
+        )
         one_more = 2 * np.sum(np.log(penalties) - penalties / 10)
         return (one_more - dets - np.trace(squares)) / 2
 
@@ -263,15 +295,23 @@ def test_main_directions_hold_the_variance_of_few_features():
 def test_a_row_is_a_sum_over_entries_and_features():
     X, _, features = problem()
     turned = X.T.tocsr()
-    sweep = last(variational_sweeps(X, 2, link_penalty=2.0, column_features=features), 5)
+    sweep = last(
+        variational_sweeps(X, 2, link_penalty=2.0, column_features=features), 5
+    )
     entries, known = kernels.csr_arrays(turned), kernels.csr_arrays(features.matrix)
     options = {"mean": sweep.mean, "noise": 1.3 * sweep.noise_variance}
-    columns = posterior_rows(entries, sweep.rows, sweep.column_prior, features=known, **options)
+    columns = posterior_rows(
+        entries, sweep.rows, sweep.column_prior, features=known, **options
+    )
     for at in (0, 33):
         part, of = (slice(p[at], p[at + 1]) for p in (entries.indptr, known.indptr))
-        one = kernels.CsrArrays(np.array([0, 0]), entries.indices[part], entries.data[part])
+        one = kernels.CsrArrays(
+            np.array([0, 0]), entries.indices[part], entries.data[part]
+        )
         own = kernels.CsrArrays(np.array([0, 4]), known.indices[of], known.data[of])
-        terms = posterior_terms(one, sweep.rows, sweep.column_prior, features=own, **options)
+        terms = posterior_terms(
+            one, sweep.rows, sweep.column_prior, features=own, **options
+        )
         total = terms.base + terms.entries.sum(axis=0) + terms.features.sum(axis=0)
         np.testing.assert_allclose(total, columns.mean[at], rtol=1e-9)
 
@@ -293,7 +333,11 @@ def test_a_sample_of_many_columns_stands_for_all_of_them(monkeypatch):
 def test_features_of_equal_entries_explain_nothing(link_penalty, dtype):
     X, _, features = problem(dtype=dtype)
     X.data[:] = 3
-    options = {"regularization": 0.1, "link_penalty": link_penalty, "column_features": features}
+    options = {
+        "regularization": 0.1,
+        "link_penalty": link_penalty,
+        "column_features": features,
+    }
     found = last(linked_als_sweeps(X, 2, **options), 7)
     assert found.rmse == found.objective == 0
     np.testing.assert_array_equal(found.column_prior.features, 0)
@@ -302,7 +346,12 @@ def test_features_of_equal_entries_explain_nothing(link_penalty, dtype):
 def test_the_same_bits_on_any_number_of_threads():
     X, _, features = problem(dtype=np.float32)
     one, three = (
-        last(variational_sweeps(X, 3, link_penalty=2.0, column_features=features, threads=t), 4)
+        last(
+            variational_sweeps(
+                X, 3, link_penalty=2.0, column_features=features, threads=t
+            ),
+            4,
+        )
         for t in (1, 3)
     )
     np.testing.assert_array_equal(one.columns.mean, three.columns.mean)
@@ -319,7 +368,9 @@ def test_a_design_is_centred_without_being_multiplied_out():
     Y -= Y.mean(axis=0)
     np.testing.assert_allclose(made.forward(B), centred @ B, atol=1e-12)
     np.testing.assert_allclose(made.backward(Y), centred.T @ Y, atol=1e-12)
-    np.testing.assert_allclose(made.squares(weight)[:, 0], weight @ centred**2, atol=1e-12)
+    np.testing.assert_allclose(
+        made.squares(weight)[:, 0], weight @ centred**2, atol=1e-12
+    )
     np.testing.assert_allclose(
         made.gram(weight), centred.T @ (weight[:, None] * centred), atol=1e-12
     )

@@ -117,7 +117,14 @@ def test_knots_of_rows_are_taken_and_replaced():
     for place, row in enumerate([3, 5, 0]):  # the last row has no knots
         np.testing.assert_array_equal(of(taken, place), of(knots, row))
     new = knots.replaced(np.array([4, 1]), others.take(np.array([2, 0])))
-    expected = [(knots, 0), (others, 0), (knots, 2), (knots, 3), (others, 2), (knots, 5)]
+    expected = [
+        (knots, 0),
+        (others, 0),
+        (knots, 2),
+        (knots, 3),
+        (others, 2),
+        (knots, 5),
+    ]
     for row, (source, place) in enumerate(expected):
         np.testing.assert_array_equal(of(new, row), of(source, place))
     assert len(new.times) == new.counts.sum()

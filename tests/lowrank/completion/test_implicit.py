@@ -31,10 +31,14 @@ def interactions(n=30, m=20, density=0.2, seed=0, dtype=np.float64):
 def objective(W, rows, columns, regularization, weight, power):
     dense, scores = W.toarray(), rows @ columns.T
     penalties = [
-        regularization * ((dense.sum(axis) + weight * dense.shape[axis]) ** power) @ (f**2).sum(1)
+        regularization
+        * ((dense.sum(axis) + weight * dense.shape[axis]) ** power)
+        @ (f**2).sum(1)
         for axis, f in ((1, rows), (0, columns))
     ]
-    return (dense * (1 - scores) ** 2).sum() + weight * (scores**2).sum() + sum(penalties)
+    return (
+        (dense * (1 - scores) ** 2).sum() + weight * (scores**2).sum() + sum(penalties)
+    )
 
 
 @given(
@@ -48,12 +52,20 @@ def test_the_objective_is_that_of_the_formula_and_never_rises(
     seed, k, regularization, weight, power
 ):
     W, previous = interactions(seed=seed), np.inf
-    options = {"regularization": regularization, "unobserved_weight": weight, "count_power": power}
+    options = {
+        "regularization": regularization,
+        "unobserved_weight": weight,
+        "count_power": power,
+    }
     for sweep in islice(implicit_sweeps(W, k, **options, random_state=seed), 4):
         factors = sweep.row_factors, sweep.column_factors
         reached = objective(W, *factors, regularization, weight, power)
         assert sweep.objective == pytest.approx(reached, rel=1e-9)
-        assert sweep.objective <= sweep.half_objective * (1 + 1e-12) <= previous * (1 + 2e-12)
+        assert (
+            sweep.objective
+            <= sweep.half_objective * (1 + 1e-12)
+            <= previous * (1 + 2e-12)
+        )
         previous = sweep.objective
 
 
@@ -67,14 +79,22 @@ def test_blocks_lower_the_objective_and_end_where_exact_solutions_do(monkeypatch
     for sweep in islice(implicit_sweeps(W, **options), 200):
         reached = objective(W, sweep.row_factors, sweep.column_factors, 0.1, 0.3, 1.0)
         assert sweep.objective == pytest.approx(reached, rel=1e-9)
-        assert sweep.objective <= sweep.half_objective * (1 + 1e-12) <= previous * (1 + 2e-12)
+        assert (
+            sweep.objective
+            <= sweep.half_objective * (1 + 1e-12)
+            <= previous * (1 + 2e-12)
+        )
         previous = sweep.objective
     assert sweep.objective == pytest.approx(exact.objective, rel=1e-5)
 
 
 def test_long_histories_and_many_factors_are_solved_for_in_blocks():
     few, many = np.full(1000, 20), np.full(1000, 500)
-    assert [blocks_are_faster([many, many], k) for k in (64, 128, 512)] == [False, False, True]
+    assert [blocks_are_faster([many, many], k) for k in (64, 128, 512)] == [
+        False,
+        False,
+        True,
+    ]
     assert not blocks_are_faster([few, few], 512)
 
 
@@ -108,10 +128,16 @@ def test_a_row_has_the_same_bits_alone_and_on_any_threads(turned):
 
 
 @pytest.mark.parametrize(("dtype", "tol"), [(np.float32, 1e-4), (np.float64, 1e-11)])
-def test_principal_axes_make_the_gram_matrix_diagonal_and_keep_the_scores(dtype, tol, monkeypatch):
+def test_principal_axes_make_the_gram_matrix_diagonal_and_keep_the_scores(
+    dtype, tol, monkeypatch
+):
     W = interactions(300, 50, dtype=dtype)
     columns = np.random.default_rng(0).normal(size=(50, 40)).astype(dtype)
-    turned, grams, half_sweep = in_principal_axes(columns), [], kernels.implicit_half_sweep
+    turned, grams, half_sweep = (
+        in_principal_axes(columns),
+        [],
+        kernels.implicit_half_sweep,
+    )
 
     def noted(*args, gram, **options):
         grams.append(gram)
@@ -120,7 +146,8 @@ def test_principal_axes_make_the_gram_matrix_diagonal_and_keep_the_scores(dtype,
     monkeypatch.setattr(kernels, "implicit_half_sweep", noted)
     options = {"regularization": 0.1, "unobserved_weight": 0.01}
     rows, same = (
-        solve_interactions(kernels.csr_arrays(W), each, **options) for each in (columns, turned)
+        solve_interactions(kernels.csr_arrays(W), each, **options)
+        for each in (columns, turned)
     )
     np.testing.assert_allclose(same @ turned.T, rows @ columns.T, atol=tol)
     full, diagonal = grams
@@ -156,14 +183,25 @@ def test_a_start_may_have_fewer_or_more_factors(k):
     ("changed", "message"),
     [
         ({"k": 0}, "k must be at least 1; got 0"),
-        ({"regularization": 0.0}, "regularization must be positive and finite; got 0.0"),
-        ({"unobserved_weight": -1.0}, "unobserved_weight must be positive and finite; got -1.0"),
+        (
+            {"regularization": 0.0},
+            "regularization must be positive and finite; got 0.0",
+        ),
+        (
+            {"unobserved_weight": -1.0},
+            "unobserved_weight must be positive and finite; got -1.0",
+        ),
         ({"start": np.ones((3, 3))}, r"start must have 20 rows; got shape \(3, 3\)"),
         ({"W": -interactions()}, "Weights must not be negative; got -0.9"),
     ],
 )
 def test_bad_arguments_are_named(changed, message):
-    given = {"W": interactions(), "k": 2, "regularization": 0.1, "unobserved_weight": 0.1} | changed
+    given = {
+        "W": interactions(),
+        "k": 2,
+        "regularization": 0.1,
+        "unobserved_weight": 0.1,
+    } | changed
     with pytest.raises(ArgumentError, match=message):
         next(implicit_sweeps(given.pop("W"), given.pop("k"), **given))
 
@@ -181,7 +219,9 @@ def featured_interactions():
     """Columns of three kinds, which their features tell; the last two have no interactions."""
     rng = np.random.default_rng(1)
     kinds = np.arange(24) % 3
-    likes = rng.random((60, 24)) < np.where(np.arange(60)[:, None] % 3 == kinds, 0.5, 0.05)
+    likes = rng.random((60, 24)) < np.where(
+        np.arange(60)[:, None] % 3 == kinds, 0.5, 0.05
+    )
     likes[:, -2:] = False
     return sp.csr_array(likes.astype(float)), Blocks(sp.csr_array(np.eye(3)[kinds]))
 
@@ -192,14 +232,20 @@ PENALTIES = {"regularization": 0.3, "unobserved_weight": 0.1}
 def test_with_features_the_objective_falls_once_the_maps_are_found():
     W, blocks = featured_interactions()
     sweeps = implicit_sweeps(W, 4, column_features=blocks, **PENALTIES)
-    values = [v for sweep in islice(sweeps, 20) for v in (sweep.half_objective, sweep.objective)]
+    values = [
+        v
+        for sweep in islice(sweeps, 20)
+        for v in (sweep.half_objective, sweep.objective)
+    ]
     assert (np.diff(values[18:]) <= 1e-9 * values[-1]).all()
 
 
 def test_columns_are_pulled_to_the_regression_of_all_on_their_features():
     W, blocks = featured_interactions()
     sweeps = implicit_sweeps(W, 4, column_features=blocks, **PENALTIES)
-    *_, last = ((sweep.column_factors.copy(), sweep.column_prior) for sweep in islice(sweeps, 8))
+    *_, last = (
+        (sweep.column_factors.copy(), sweep.column_prior) for sweep in islice(sweeps, 8)
+    )
     factors, prior = last
     F, known = blocks.matrix.toarray(), W.toarray().any(axis=0)
     assert not factors[~known].any()
@@ -208,7 +254,9 @@ def test_columns_are_pulled_to_the_regression_of_all_on_their_features():
     C = np.linalg.solve(system, centred.T @ factors[known])
     np.testing.assert_allclose(prior.coefficients, C, atol=1e-9)
     expected = factors[known].mean(axis=0) + (F - F[known].mean(axis=0)) @ C
-    np.testing.assert_allclose(prior.of(kernels.csr_arrays(blocks.matrix), 24), expected, atol=1e-9)
+    np.testing.assert_allclose(
+        prior.of(kernels.csr_arrays(blocks.matrix), 24), expected, atol=1e-9
+    )
 
 
 def test_folded_rows_leave_unknown_columns_out_and_are_pulled_to_points():
@@ -225,7 +273,9 @@ def test_folded_rows_leave_unknown_columns_out_and_are_pulled_to_points():
         penalty = 0.3 * (len(mine) + 0.1 * len(Y))
         system = mine.T @ mine + 0.1 * Y.T @ Y + penalty * np.eye(3)
         right = mine.sum(axis=0) + penalty * points[row]
-        np.testing.assert_allclose(found[row], np.linalg.solve(system, right), atol=1e-9)
+        np.testing.assert_allclose(
+            found[row], np.linalg.solve(system, right), atol=1e-9
+        )
 
 
 @given(
@@ -236,13 +286,21 @@ def test_folded_rows_leave_unknown_columns_out_and_are_pulled_to_points():
 )
 def test_nonnegative_factors_lower_the_same_objective(seed, k, regularization, weight):
     W, previous = interactions(seed=seed), np.inf
-    options = {"regularization": regularization, "unobserved_weight": weight, "nonnegative": True}
+    options = {
+        "regularization": regularization,
+        "unobserved_weight": weight,
+        "nonnegative": True,
+    }
     for sweep in islice(implicit_sweeps(W, k, **options, random_state=seed), 4):
         factors = sweep.row_factors, sweep.column_factors
         assert min(side.min() for side in factors) >= 0
         reached = objective(W, *factors, regularization, weight, 1.0)
         assert sweep.objective == pytest.approx(reached, rel=1e-9)
-        assert sweep.objective <= sweep.half_objective * (1 + 1e-12) <= previous * (1 + 2e-12)
+        assert (
+            sweep.objective
+            <= sweep.half_objective * (1 + 1e-12)
+            <= previous * (1 + 2e-12)
+        )
         previous = sweep.objective
 
 

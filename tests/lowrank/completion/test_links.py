@@ -43,9 +43,16 @@ def penalty(X, vectors, prior, link_penalty):
 
 def test_objective_and_rmse_are_what_they_say():
     X = random_ratings()
-    for sweep in islice(linked_als_sweeps(X, 3, regularization=0.7, link_penalty=4.0), 3):
+    for sweep in islice(
+        linked_als_sweeps(X, 3, regularization=0.7, link_penalty=4.0), 3
+    ):
         f = sweep.factors
-        whole = f.mean + f.row_bias[:, None] + f.column_bias + f.row_factors @ f.column_factors.T
+        whole = (
+            f.mean
+            + f.row_bias[:, None]
+            + f.column_bias
+            + f.row_factors @ f.column_factors.T
+        )
         errors = (X.toarray() - whole)[(X != 0).toarray()]
         assert sweep.rmse == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-9)
         rows = np.column_stack([f.row_factors, f.row_bias])
@@ -77,12 +84,19 @@ def test_the_objective_falls_at_every_half_sweep(n, m, k, density, link_penalty,
 def test_another_unit_of_the_ratings_changes_nothing_with_features():
     """What features are charged depends on the noise, which has the ratings' unit."""
     X, rng = random_ratings(60, 30), np.random.default_rng(1)
-    F = SimpleNamespace(matrix=sp.csr_array(rng.standard_normal((30, 6))), groups={"": slice(0, 6)})
+    F = SimpleNamespace(
+        matrix=sp.csr_array(rng.standard_normal((30, 6))), groups={"": slice(0, 6)}
+    )
 
     def entries(factor):
         sweeps = linked_als_sweeps(X * factor, 3, regularization=0.5, column_features=F)
         f = next(islice(sweeps, 3, None)).factors
-        return f.mean + f.row_bias[:, None] + f.column_bias + f.row_factors @ f.column_factors.T
+        return (
+            f.mean
+            + f.row_bias[:, None]
+            + f.column_bias
+            + f.row_factors @ f.column_factors.T
+        )
 
     np.testing.assert_allclose(entries(100.0), 100 * entries(1.0), rtol=1e-6, atol=1e-6)
 
@@ -102,7 +116,9 @@ def test_draws_of_the_links_have_their_posterior_covariance():
     S, _ = scaled_pattern(X)
     rows = np.linalg.inv(S.T @ S + 2.0 * np.eye(3))
     covariance = np.kron(rows, np.linalg.inv(precision))
-    np.testing.assert_allclose(np.cov(np.array(drawn).T), covariance, atol=0.1 * covariance.max())
+    np.testing.assert_allclose(
+        np.cov(np.array(drawn).T), covariance, atol=0.1 * covariance.max()
+    )
     mean = (rows @ S.T @ vectors).ravel()
     tolerance = 0.1 * np.sqrt(covariance.max())
     np.testing.assert_allclose(np.mean(drawn, axis=0), mean, atol=tolerance)
@@ -112,12 +128,23 @@ def test_draws_of_the_links_have_their_posterior_covariance():
     ("options", "message"),
     [
         ({"link_penalty": -1.0}, r"link_penalty must be 0 or positive; got -1\.0"),
-        ({"regularization": -1.0}, r"regularization must be positive and finite; got -1\.0"),
+        (
+            {"regularization": -1.0},
+            r"regularization must be positive and finite; got -1\.0",
+        ),
         ({"k": 0}, "k must be at least 1; got 0"),
-        ({"X": sp.csr_array((3, 3))}, "X must have at least one stored entry; got none"),
+        (
+            {"X": sp.csr_array((3, 3))},
+            "X must have at least one stored entry; got none",
+        ),
     ],
 )
 def test_bad_arguments_raise(options, message):
-    defaults = {"X": random_ratings(), "k": 2, "regularization": 1.0, "link_penalty": 1.0}
+    defaults = {
+        "X": random_ratings(),
+        "k": 2,
+        "regularization": 1.0,
+        "link_penalty": 1.0,
+    }
     with pytest.raises(ValueError, match=message):
         next(linked_als_sweeps(**(defaults | options)))

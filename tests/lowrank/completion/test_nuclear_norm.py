@@ -73,7 +73,9 @@ def test_agrees_with_brute_force(seed, n, m, share):
     expected = brute_force(X, lam)
     solution = soft_impute(X, lam, tol=1e-6, max_iter=5000)
     assert solution.objectives[-1] <= objective(X, expected, lam) * (1 + 1e-6)
-    assert solution.objectives[-1] == pytest.approx(objective(X, expected, lam), rel=1e-6)
+    assert solution.objectives[-1] == pytest.approx(
+        objective(X, expected, lam), rel=1e-6
+    )
 
 
 def test_the_solution_itself_agrees_with_brute_force():
@@ -145,7 +147,9 @@ def test_the_path_is_that_of_cold_starts():
     for warm in path:
         cold = soft_impute(X, warm.regularization, tol=1e-10)
         assert warm.rank == cold.rank
-        np.testing.assert_allclose(warm.matrix.toarray(), cold.matrix.toarray(), atol=1e-6)
+        np.testing.assert_allclose(
+            warm.matrix.toarray(), cold.matrix.toarray(), atol=1e-6
+        )
         assert warm.objectives[-1] == pytest.approx(cold.objectives[-1], rel=1e-10)
 
 
@@ -217,13 +221,21 @@ def test_stored_zeros_are_known():
 def test_transposing_transposes():
     X = table()
     one, other = soft_impute(X, 1.0, tol=1e-6), soft_impute(X.T, 1.0, tol=1e-6)
-    np.testing.assert_allclose(one.matrix.toarray(), other.matrix.T.toarray(), atol=1e-3)
+    np.testing.assert_allclose(
+        one.matrix.toarray(), other.matrix.T.toarray(), atol=1e-3
+    )
 
 
 def test_single_precision_stays_single():
     X = table(n=80, m=50)
     one, other = soft_impute(X, 2.0), soft_impute(X.astype(np.float32), 2.0)
-    assert other.U.dtype == other.s.dtype == other.Vt.dtype == other.matrix.dtype == np.float32
+    assert (
+        other.U.dtype
+        == other.s.dtype
+        == other.Vt.dtype
+        == other.matrix.dtype
+        == np.float32
+    )
     assert other.objectives.dtype == np.float64
     assert other.rank == one.rank
     assert other.objectives[-1] == pytest.approx(one.objectives[-1], rel=1e-4)
@@ -278,7 +290,9 @@ def test_nothing_dense_is_made_of_a_large_matrix():
     """60,000 x 50,000 would be 12 GB."""
     rng = np.random.default_rng(0)
     rows, columns = rng.integers(0, 60_000, 3000), rng.integers(0, 50_000, 3000)
-    X = sp.coo_array((np.ones(3000, np.float32), (rows, columns)), shape=(60_000, 50_000))
+    X = sp.coo_array(
+        (np.ones(3000, np.float32), (rows, columns)), shape=(60_000, 50_000)
+    )
     X.sum_duplicates()
     solution = soft_impute(X, 0.95 * largest_regularization(X), max_rank=3, tol=0.1)
     assert solution.rank >= 1
@@ -306,7 +320,9 @@ def test_the_choice_is_near_the_best_for_what_is_unknown():
     known = rng.random(full.shape) < 0.3
     X[~known] = np.nan
     path = choose_regularization(X, max_rank=20)
-    assert len(path.regularizations) < 20  # it stops where the errors have begun to rise
+    assert (
+        len(path.regularizations) < 20
+    )  # it stops where the errors have begun to rise
     errors = {
         Z.regularization: np.linalg.norm((Z.matrix.toarray() - full)[~known])
         for Z in soft_impute_path(X, path.regularizations, max_rank=20, tol=1e-2)
@@ -316,14 +332,19 @@ def test_the_choice_is_near_the_best_for_what_is_unknown():
 
 def test_the_same_seed_gives_the_same_choice():
     X = table()
-    one, other = choose_regularization(X, random_state=3), choose_regularization(X, random_state=3)
+    one, other = (
+        choose_regularization(X, random_state=3),
+        choose_regularization(X, random_state=3),
+    )
     np.testing.assert_array_equal(one.held_out_rmses, other.held_out_rmses)
 
 
 def test_a_gap_that_is_not_reached_is_said():
     X = table(n=60, m=40, noise=1.0)
     lam = 0.02 * largest_regularization(X)
-    with pytest.warns(ConvergenceWarning, match="The duality gap is .* of the objective, above"):
+    with pytest.warns(
+        ConvergenceWarning, match="The duality gap is .* of the objective, above"
+    ):
         solution = soft_impute(X, lam, tol=1e-6, max_iter=1)
     assert solution.gap > 1e-6
 
@@ -331,11 +352,27 @@ def test_a_gap_that_is_not_reached_is_said():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"regularization": 0.0}, ValueError, r"regularization must be positive .* got 0\.0"),
-        ({"regularization": np.nan}, ValueError, "regularization must be positive .* got nan"),
-        ({"max_rank": 0}, ValueError, r"max_rank must be between 1 and 20 \(min\(X.shape\)\); "),
+        (
+            {"regularization": 0.0},
+            ValueError,
+            r"regularization must be positive .* got 0\.0",
+        ),
+        (
+            {"regularization": np.nan},
+            ValueError,
+            "regularization must be positive .* got nan",
+        ),
+        (
+            {"max_rank": 0},
+            ValueError,
+            r"max_rank must be between 1 and 20 \(min\(X.shape\)\); ",
+        ),
         ({"max_rank": 21}, ValueError, r"max_rank must be between 1 and 20 .* got 21"),
-        ({"max_rank": 2.5}, TypeError, r"max_rank must be an integer or None; got 2\.5"),
+        (
+            {"max_rank": 2.5},
+            TypeError,
+            r"max_rank must be an integer or None; got 2\.5",
+        ),
         ({"tol": 0}, ValueError, "tol must be positive and finite; got 0"),
         ({"max_iter": 0}, ValueError, "max_iter must be at least 1; got 0"),
     ],
@@ -346,14 +383,20 @@ def test_bad_arguments_raise(arguments, error, message):
 
 
 def test_a_start_of_another_shape_raises():
-    with pytest.raises(ValueError, match=r"start must have shape \(30, 20\); got \(20, 30\)"):
+    with pytest.raises(
+        ValueError, match=r"start must have shape \(30, 20\); got \(20, 30\)"
+    ):
         soft_impute(table(), 1.0, start=soft_impute(table().T, 1.0))
 
 
 def test_bad_grids_raise():
-    with pytest.raises(ValueError, match="regularizations must be a non-empty list; got shape"):
+    with pytest.raises(
+        ValueError, match="regularizations must be a non-empty list; got shape"
+    ):
         soft_impute_path(table(), [])
-    with pytest.raises(ValueError, match=r"regularizations must be positive and finite; got -1\.0"):
+    with pytest.raises(
+        ValueError, match=r"regularizations must be positive and finite; got -1\.0"
+    ):
         soft_impute_path(table(), [1.0, -1.0])
 
 

@@ -13,7 +13,9 @@ TABLE = np.array([[1.0, np.nan, 0.0], [np.nan, np.nan, np.nan], [4.0, 5.0, np.na
 
 def as_sparse(table, kind=sp.csr_array):
     rows, columns = np.nonzero(~np.isnan(table))
-    return kind(sp.coo_array((table[rows, columns], (rows, columns)), shape=table.shape))
+    return kind(
+        sp.coo_array((table[rows, columns], (rows, columns)), shape=table.shape)
+    )
 
 
 def assert_is_table(csr):
@@ -24,7 +26,15 @@ def assert_is_table(csr):
 
 
 @pytest.mark.parametrize(
-    "kind", [sp.csr_array, sp.csc_array, sp.coo_array, sp.lil_array, sp.dok_array, sp.csr_matrix]
+    "kind",
+    [
+        sp.csr_array,
+        sp.csc_array,
+        sp.coo_array,
+        sp.lil_array,
+        sp.dok_array,
+        sp.csr_matrix,
+    ],
 )
 def test_stored_zeros_of_a_sparse_matrix_are_known(kind):
     given = as_sparse(TABLE, kind)
@@ -43,7 +53,9 @@ def test_what_is_not_nan_in_a_dense_array_is_known():
 def test_masked_entries_are_not_known():
     masked = np.ma.masked_invalid(TABLE)
     assert_is_table(observed_entries(masked))
-    assert_is_table(observed_entries(np.ma.masked_array(np.nan_to_num(TABLE), np.isnan(TABLE))))
+    assert_is_table(
+        observed_entries(np.ma.masked_array(np.nan_to_num(TABLE), np.isnan(TABLE)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +78,9 @@ def test_dtypes(given, expected):
 
 
 def test_unsorted_entries_are_sorted_and_the_input_is_left_alone():
-    given = sp.csr_array((np.array([2.0, 1.0]), np.array([1, 0]), np.array([0, 2])), shape=(1, 2))
+    given = sp.csr_array(
+        (np.array([2.0, 1.0]), np.array([1, 0]), np.array([0, 2])), shape=(1, 2)
+    )
     result = observed_entries(given)
     np.testing.assert_array_equal(result.indices, [0, 1])
     np.testing.assert_array_equal(given.indices, [1, 0])
@@ -75,8 +89,16 @@ def test_unsorted_entries_are_sorted_and_the_input_is_left_alone():
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (np.full((2, 2), np.nan), ValueError, "at least one known entry; got none in shape"),
-        (sp.csr_array((3, 2)), ValueError, r"at least one known entry; got none in shape \(3, 2\)"),
+        (
+            np.full((2, 2), np.nan),
+            ValueError,
+            "at least one known entry; got none in shape",
+        ),
+        (
+            sp.csr_array((3, 2)),
+            ValueError,
+            r"at least one known entry; got none in shape \(3, 2\)",
+        ),
         (np.array([[1.0, np.inf]]), ValueError, "got infinity at row 0, column 1"),
         (sp.csr_array([[0.0, np.nan]]), ValueError, "got NaN at row 0, column 1"),
         (np.ones(3), ValueError, r"X must be two-dimensional; got shape \(3,\)"),
@@ -114,7 +136,11 @@ def test_holding_out_leaves_something_on_both_sides():
 
 def test_holding_out_needs_a_share_and_two_entries():
     X = observed_entries([[1.0]])
-    with pytest.raises(ValueError, match=r"test_fraction must be between 0 and 1; got 1\.0"):
+    with pytest.raises(
+        ValueError, match=r"test_fraction must be between 0 and 1; got 1\.0"
+    ):
         hold_out(X, 1.0, 0)
-    with pytest.raises(ValueError, match="at least 2 known entries to hold some out; got 1"):
+    with pytest.raises(
+        ValueError, match="at least 2 known entries to hold some out; got 1"
+    ):
         hold_out(X, 0.5, 0)

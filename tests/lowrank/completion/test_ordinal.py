@@ -25,7 +25,9 @@ def stars(n=4000, seed=0):
 
 
 def scale_of(cuts=CUTS):
-    return OrdinalScale(np.arange(1.0, len(cuts) + 2), np.asarray(cuts), (0, len(cuts) - 1))
+    return OrdinalScale(
+        np.arange(1.0, len(cuts) + 2), np.asarray(cuts), (0, len(cuts) - 1)
+    )
 
 
 def ends(scale, codes, scores, deviation):
@@ -43,7 +45,9 @@ def test_cut_points_begin_half_way_between_levels():
 
 def test_values_between_levels_belong_to_the_nearest():
     scale = scale_of()
-    np.testing.assert_array_equal(scale.codes(np.array([0.2, 1, 2.4, 2.6, 7])), [0, 0, 1, 2, 4])
+    np.testing.assert_array_equal(
+        scale.codes(np.array([0.2, 1, 2.4, 2.6, 7])), [0, 0, 1, 2, 4]
+    )
 
 
 @pytest.mark.parametrize("distance", [0.0, 3.0, 12.0])
@@ -55,7 +59,9 @@ def test_latent_means_are_those_of_truncated_normal_numbers(distance):
     lower, upper = ends(scale, codes, scores, DEVIATION)
     expected = truncnorm.mean(lower, upper, scores, DEVIATION)
     np.testing.assert_allclose(found.means, expected, atol=3e-6 * (1 + distance**2))
-    turned = np.where(lower > 0, norm.sf(lower) - norm.sf(upper), norm.cdf(upper) - norm.cdf(lower))
+    turned = np.where(
+        lower > 0, norm.sf(lower) - norm.sf(upper), norm.cdf(upper) - norm.cdf(lower)
+    )
     assert found.log_likelihood == pytest.approx(np.log(turned).sum(), rel=1e-5)
     off = scale.expected(scores, DEVIATION**2) - values
     assert found.squares == pytest.approx(off @ off, rel=1e-4)
@@ -75,7 +81,9 @@ def test_draws_have_the_distribution_of_truncated_normal_numbers():
 
 
 @given(
-    cuts=st.lists(st.floats(-3, 8), min_size=2, max_size=9, unique_by=lambda cut: round(cut, 2)),
+    cuts=st.lists(
+        st.floats(-3, 8), min_size=2, max_size=9, unique_by=lambda cut: round(cut, 2)
+    ),
     score=st.floats(-20, 20),
     variance=st.floats(0.01, 10),
 )
@@ -94,7 +102,8 @@ def test_the_expected_level_is_the_mean_of_the_distribution(cuts, score, varianc
 def test_quantiles_lie_between_the_outer_edges_and_rise(share, score):
     scale = scale_of()
     low, high = (
-        scale.quantile(np.array([score]), 0.9, each)[0] for each in (share, min(1, share + 0.01))
+        scale.quantile(np.array([score]), 0.9, each)[0]
+        for each in (share, min(1, share + 0.01))
     )
     assert 0.5 <= low <= high <= 5.5
 
@@ -103,7 +112,10 @@ def test_half_of_a_level_is_below_its_middle():
     """A level that is certain counts as the numbers that are nearest to it, all alike."""
     scale = scale_of()
     np.testing.assert_allclose(
-        [scale.quantile(np.array([2.7]), 1e-6, share)[0] for share in (0.05, 0.5, 0.95)],
+        [
+            scale.quantile(np.array([2.7]), 1e-6, share)[0]
+            for share in (0.05, 0.5, 0.95)
+        ],
         [2.55, 3.0, 3.45],
         atol=1e-6,
     )
@@ -125,4 +137,7 @@ def test_cut_points_and_noise_are_learned():
 
 def test_two_levels_have_nothing_to_learn():
     scale = OrdinalScale.of(np.array([0.0, 1.0, 1.0]))
-    assert scale.learned(scale.codes(np.array([0.0, 1.0])), np.zeros(2), 0.7, 0.0) == (scale, 0.7)
+    assert scale.learned(scale.codes(np.array([0.0, 1.0])), np.zeros(2), 0.7, 0.0) == (
+        scale,
+        0.7,
+    )

@@ -30,7 +30,9 @@ def make_problem(n, m, k, dtype, seed, density=0.3):
     A = sp.random_array((n, m), density=density, rng=rng, format="csr", dtype=dtype)
     A.sort_indices()
     d = k + 1
-    covariances = np.array([positive_definite(d, rng, 0.3)[np.triu_indices(d)] for _ in range(m)])
+    covariances = np.array(
+        [positive_definite(d, rng, 0.3)[np.triu_indices(d)] for _ in range(m)]
+    )
     pattern = sp.csr_array((np.ones_like(A.data), A.indices, A.indptr), shape=A.shape)
     return {
         "matrix": kernels.csr_arrays(A),
@@ -73,7 +75,9 @@ def test_posteriors_equal_reference(name, dtype, k):
         got = solve(problem, name, **options)
         for ours, theirs in zip(got, expected, strict=True):
             scale = max(1.0, np.abs(theirs).max())
-            np.testing.assert_allclose(ours, theirs, atol=TOLERANCE[dtype] * scale, rtol=0)
+            np.testing.assert_allclose(
+                ours, theirs, atol=TOLERANCE[dtype] * scale, rtol=0
+            )
 
 
 @pytest.mark.parametrize("name", ["reference", *COMPILED])
@@ -134,7 +138,9 @@ def test_same_bits_on_any_number_of_threads(name):
     for options in ({}, {"covariance": False, "draws": True}):
         one = solve(problem, name, **options)
         for threads in (2, 3, 8):
-            for a, b in zip(solve(problem, name, threads=threads, **options), one, strict=True):
+            for a, b in zip(
+                solve(problem, name, threads=threads, **options), one, strict=True
+            ):
                 np.testing.assert_array_equal(a, b)
 
 
@@ -155,7 +161,10 @@ def test_without_inverses_covariances_stay_and_means_are_the_same(name):
     kernels.use(name)
     found = []
     for invert in (True, False):
-        vectors, packed = np.empty_like(problem["prior_right"]), problem["summed"].copy()
+        vectors, packed = (
+            np.empty_like(problem["prior_right"]),
+            problem["summed"].copy(),
+        )
         parts = {key: problem[key] for key in ("prior", "weight", "prior_right")}
         posteriors.posterior_half_sweep(
             problem["matrix"],

@@ -16,7 +16,9 @@ ROW = np.linspace(-1, 1, M)
 
 def decaying(rows, columns, rng):
     """Singular values from 100 down to about 1e-2, and means that are not zero."""
-    left, right = (np.linalg.qr(rng.standard_normal((n, 20)))[0] for n in (rows, columns))
+    left, right = (
+        np.linalg.qr(rng.standard_normal((n, 20)))[0] for n in (rows, columns)
+    )
     return left * np.geomspace(100, 1e-2, 20) @ right.T + rng.standard_normal(columns)
 
 
@@ -25,13 +27,19 @@ def sparse_rows(matrix, rng):
     for row in range(matrix.shape[0]):
         part = slice(matrix.indptr[row], matrix.indptr[row + 1])
         order = rng.permutation(part.stop - part.start)
-        yield row, matrix.indices[part][order].tolist(), matrix.data[part][order].tolist()
+        yield (
+            row,
+            matrix.indices[part][order].tolist(),
+            matrix.data[part][order].tolist(),
+        )
 
 
 @pytest.fixture(scope="module")
 def dense(spark):
     A = decaying(N, M, np.random.default_rng(0))
-    rows = [(int(row), A[row].tolist()) for row in np.random.default_rng(1).permutation(N)]
+    rows = [
+        (int(row), A[row].tolist()) for row in np.random.default_rng(1).permutation(N)
+    ]
     frame = spark.createDataFrame(rows, "number int, x array<double>").repartition(2)
     return A, frame.cache()
 
@@ -71,7 +79,9 @@ def test_it_is_the_svd_of_the_local_engine(kind, center, way, request, monkeypat
     if kind == "sparse":
         columns |= {"indices": "at", "n_columns": M}
     k = 6
-    found = truncated_svd(frame, k, **columns, order="number", center=center, random_state=0)
+    found = truncated_svd(
+        frame, k, **columns, order="number", center=center, random_state=0
+    )
     local = lowrank.truncated_svd(A, k, center=center, tol=1e-12, random_state=0)
     assert found.method == way
     assert found.shape == (N, M)
@@ -93,7 +103,13 @@ def test_large_sums_are_added_up_on_the_cluster(sparse, monkeypatch):
     from lowrank.spark import rows
 
     A, frame = sparse
-    ask = {"values": "x", "indices": "at", "n_columns": M, "random_state": 0, "center": True}
+    ask = {
+        "values": "x",
+        "indices": "at",
+        "n_columns": M,
+        "random_state": 0,
+        "center": True,
+    }
     by_driver = truncated_svd(frame, 3, **ask)
     monkeypatch.setattr(rows, "_COLLECTED", 0)
     monkeypatch.setattr(rows, "_CHUNK", 8 * 100)
@@ -112,7 +128,9 @@ def test_a_tolerance_that_is_not_reached_is_a_warning(sparse, monkeypatch):
     monkeypatch.setattr(decomposition, "_MOST_PASSES", 1)
     said = r"largest residual is .* above tol=1.0e-08, after 3 passes with method='lanczos'"
     with pytest.warns(lowrank.ConvergenceWarning, match=said):
-        truncated_svd(sparse[1], 3, values="x", indices="at", n_columns=M, random_state=0)
+        truncated_svd(
+            sparse[1], 3, values="x", indices="at", n_columns=M, random_state=0
+        )
 
 
 def test_float32_is_returned_as_float32(spark):
@@ -130,7 +148,11 @@ def test_zero_singular_values_have_orthonormal_vectors(spark, tmp_path):
     np.testing.assert_allclose(found.U.T @ found.U, np.eye(3), atol=1e-12)
     assert found.error == 0
     nothing = truncated_svd(frame, 0)
-    assert (nothing.U.shape, nothing.s.shape, nothing.Vt.shape) == ((3, 0), (0,), (0, 3))
+    assert (nothing.U.shape, nothing.s.shape, nothing.Vt.shape) == (
+        (3, 0),
+        (0,),
+        (0, 3),
+    )
     assert nothing.error == pytest.approx(5)
 
 
@@ -157,9 +179,15 @@ def test_pca_is_that_of_the_local_engine(dense, center):
         "mean_", "noise_variance_", "distortion_", "n_samples_", "n_features_in_",
     ):  # fmt: skip
         np.testing.assert_allclose(
-            getattr(found, name), getattr(local, name), rtol=1e-7, atol=1e-7, err_msg=name
+            getattr(found, name),
+            getattr(local, name),
+            rtol=1e-7,
+            atol=1e-7,
+            err_msg=name,
         )
-    np.testing.assert_allclose(found.transform(A[:5]), local.transform(A[:5]), atol=1e-6)
+    np.testing.assert_allclose(
+        found.transform(A[:5]), local.transform(A[:5]), atol=1e-6
+    )
     np.testing.assert_allclose(
         found.inverse_transform(found.transform(A[:5])),
         local.inverse_transform(local.transform(A[:5])),
@@ -196,7 +224,9 @@ def test_pca_with_another_centre_is_an_error(dense):
          ValueError, "Indices must be below n_columns, 5; got 7"),
     ],
 )  # fmt: skip
-def test_a_table_that_is_not_a_matrix_is_an_error(spark, rows, schema, options, error, message):
+def test_a_table_that_is_not_a_matrix_is_an_error(
+    spark, rows, schema, options, error, message
+):
     with pytest.raises(error, match=message):
         truncated_svd(spark.createDataFrame(rows, schema), **({"k": 1} | options))
 
@@ -213,7 +243,9 @@ def test_a_path_is_read_and_the_last_index_tells_the_width(sparse, tmp_path):
 
 def test_a_path_needs_a_session(needs_spark, monkeypatch):
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
-    with pytest.raises(ValueError, match="There is no Spark session to read the rows with"):
+    with pytest.raises(
+        ValueError, match="There is no Spark session to read the rows with"
+    ):
         truncated_svd("rows.parquet", 1)
 
 
@@ -245,5 +277,7 @@ def test_wide_blocks_on_the_driver(m, k):
         product, m, np.dtype(np.float64), k, 1e-8, rng, 60, **options
     )
     assert converged
-    np.testing.assert_allclose(np.sum(V * product(V), axis=0), values[:k], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        np.sum(V * product(V), axis=0), values[:k], rtol=1e-9, atol=1e-12
+    )
     np.testing.assert_allclose(V.T @ V, np.eye(k), atol=1e-12)

@@ -41,8 +41,13 @@ def ratings(tmp_path_factory: pytest.TempPathFactory) -> Path:
             time = 1_000_000_000 + 7919 * len(lines) % 10_007  # users take turns
             lines.append(f"{user},{100 + item},{rating},{time}")
     (folder / "ratings.csv").write_text("\n".join(lines) + "\n")
-    titles = [f'{100 + item},"Film {item}, The [{item}] (1999)",Drama' for item in range(N_ITEMS)]
-    (folder / "movies.csv").write_text("\n".join(["movieId,title,genres", *titles]) + "\n")
+    titles = [
+        f'{100 + item},"Film {item}, The [{item}] (1999)",Drama'
+        for item in range(N_ITEMS)
+    ]
+    (folder / "movies.csv").write_text(
+        "\n".join(["movieId,title,genres", *titles]) + "\n"
+    )
     return folder
 
 
@@ -113,7 +118,11 @@ def spawn(
     """Run the command in a process of its own."""
 
     def start(*args: object, **extra: object) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(source_tree), **extra.pop("env", {})}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(source_tree),
+            **extra.pop("env", {}),
+        }
         options = {"capture_output": True, "text": True, "timeout": 60, **extra}
         return subprocess.run(command(*args), env=environment, **options)
 

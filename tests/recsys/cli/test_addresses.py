@@ -63,8 +63,12 @@ def contents(folder: Path) -> str:
     return "\n".join([*map(str, new), *texts])
 
 
-@pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(line).replace("{}", "_"))
-@pytest.mark.parametrize("environment", [{}, {"RECSYS_ITEM_TABLE": FORMS[5]}], ids=["", "set"])
+@pytest.mark.parametrize(
+    "line", LINES, ids=lambda line: " ".join(line).replace("{}", "_")
+)
+@pytest.mark.parametrize(
+    "environment", [{}, {"RECSYS_ITEM_TABLE": FORMS[5]}], ids=["", "set"]
+)
 def test_no_password_is_shown_or_saved(
     line: list[str], environment: dict[str, str], folder: Path
 ) -> None:
@@ -75,13 +79,17 @@ def test_no_password_is_shown_or_saved(
         words = [word.replace("{}", form) for word in line]
         done = CliRunner().invoke(cli, words, env=environment)
         assert done.exit_code in (0, 1, 2), done.output
-        assert "unexpected" not in done.stderr.replace("unexpected extra", ""), done.stderr
+        assert "unexpected" not in done.stderr.replace("unexpected extra", ""), (
+            done.stderr
+        )
         assert SECRET not in done.output + done.stderr, (words, done.output)
     assert SECRET not in contents(folder)
 
 
 def test_settings_are_shown_without_passwords(run: Callable[..., object]) -> None:
-    Path("recsys.toml").write_text(f"item-table = '{FORMS[0]}'\n[fit]\nquery = '{FORMS[5]}'\n")
+    Path("recsys.toml").write_text(
+        f"item-table = '{FORMS[0]}'\n[fit]\nquery = '{FORMS[5]}'\n"
+    )
     environment = {"RECSYS_USER_TABLE": FORMS[0], "RECSYS_SHOP_KEY": SECRET}
     done = CliRunner().invoke(cli, ["info"], env=environment)
     assert "postgresql://127.0.0.1:1/shop::user (RECSYS_USER_TABLE)" in done.output

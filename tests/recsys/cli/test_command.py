@@ -15,7 +15,16 @@ import pytest
 from recsys.cli.info import library_versions
 from recsys.cli.main import VERBS, cli
 
-HEAVY = {"numpy", "polars", "scipy", "pandas", "rich", "sklearn", "implicit", "matplotlib"}
+HEAVY = {
+    "numpy",
+    "polars",
+    "scipy",
+    "pandas",
+    "rich",
+    "sklearn",
+    "implicit",
+    "matplotlib",
+}
 
 
 def every_command(command=cli, path=("recsys",)):
@@ -27,7 +36,11 @@ def every_command(command=cli, path=("recsys",)):
 
 
 COMMANDS = dict(every_command())
-EXAMPLES = [(path, example) for path, command in COMMANDS.items() for example in command.examples]
+EXAMPLES = [
+    (path, example)
+    for path, command in COMMANDS.items()
+    for example in command.examples
+]
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -48,7 +61,9 @@ def test_every_command_has_help_with_examples(run, path):
 
 @pytest.mark.parametrize(("path", "example"), EXAMPLES, ids=[e for _, e in EXAMPLES])
 def test_examples_parse(path, example):
-    part = next(p for p in re.split(r"\||>(?=[^']*$)|\$\(|\)", example) if "recsys " in p)
+    part = next(
+        p for p in re.split(r"\||>(?=[^']*$)|\$\(|\)", example) if "recsys " in p
+    )
     words = shlex.split(part.replace('eval "', ""))
     assert words[0] == "recsys"
     command, parent, words = cli, None, words[1:]
@@ -67,7 +82,9 @@ def test_libraries_that_are_missing_are_listed_as_such():
 def test_misspelt_verb_is_suggested(run):
     result = run("recomend", code=2)
     assert result.stdout == ""
-    assert "Error: No such command 'recomend'. Did you mean 'recommend'?" in result.stderr
+    assert (
+        "Error: No such command 'recomend'. Did you mean 'recommend'?" in result.stderr
+    )
 
 
 def test_misspelt_nested_verb_is_suggested(run):
@@ -121,7 +138,9 @@ def test_completion_script_is_of_the_shell_and_help_says_where_it_goes(run, shel
 
 def test_bash_reads_the_script(run):
     script = run("completion", "bash").stdout
-    done = subprocess.run(["bash", "--norc", "-n"], input=script, capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "--norc", "-n"], input=script, capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -176,7 +195,11 @@ def test_lists_of_known_users_import_only_numpy(source_tree, model):
 
 
 def test_completion_imports_nothing_heavy(source_tree):
-    env = {"_RECSYS_COMPLETE": "bash_complete", "COMP_WORDS": "recsys fit --", "COMP_CWORD": "2"}
+    env = {
+        "_RECSYS_COMPLETE": "bash_complete",
+        "COMP_WORDS": "recsys fit --",
+        "COMP_CWORD": "2",
+    }
     assert imported(source_tree, [], env).isdisjoint(HEAVY)
 
 

@@ -19,7 +19,9 @@ def settings(monkeypatch, run):
     def parse(*args: str) -> dict[str, object]:
         root = click.Context(cli, info_name="recsys", auto_envvar_prefix="RECSYS")
         command = cli.get_command(root, "fit")
-        return command.make_context("fit", ["x", "--out", "m", *args], parent=root).params
+        return command.make_context(
+            "fit", ["x", "--out", "m", *args], parent=root
+        ).params
 
     return parse
 
@@ -75,10 +77,14 @@ def test_settings_are_named_as_the_options():
     others = set()
     for verb in group._verbs(root):
         for option in group._options(verb.command):
-            spelt = {f"RECSYS_{o.lstrip('-').replace('-', '_').upper()}" for o in option.opts}
+            spelt = {
+                f"RECSYS_{o.lstrip('-').replace('-', '_').upper()}" for o in option.opts
+            }
             if spelt.isdisjoint(group.variables(option, verb)):
                 others.add((verb.info_name, option.opts[0]))
-    assert others == {("split", "--format")}  # of a folder: RECSYS_FORMAT is that of printed data
+    assert others == {
+        ("split", "--format")
+    }  # of a folder: RECSYS_FORMAT is that of printed data
 
 
 def test_a_repeatable_option_of_another_parameter_name(settings, monkeypatch):
@@ -117,7 +123,10 @@ def test_quiet_and_debug_can_be_set(run, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[fit]\nfactor = 3", "sets 'fit.factor', which no command has; did you mean 'factors'?"),
+        (
+            "[fit]\nfactor = 3",
+            "sets 'fit.factor', which no command has; did you mean 'factors'?",
+        ),
         ("[fti]\nfactors = 3", "sets 'fti', which no command has; did you mean 'fit'?"),
         ("thread = 3", "sets 'thread', which no command has; did you mean 'threads'?"),
         ("[data.inspekt]\nsep = 3", "sets 'data.inspekt', which no command has"),
@@ -151,7 +160,9 @@ def test_bad_value_names_its_source(run, monkeypatch):
 
 def test_bad_value_on_the_command_line_names_no_other_source(run):
     write("seed = 3")
-    assert "is set in" not in run("fit", "x", "--out", "m", "--seed", "x", code=2).stderr
+    assert (
+        "is set in" not in run("fit", "x", "--out", "m", "--seed", "x", code=2).stderr
+    )
 
 
 def test_info_shows_what_is_set_and_where(run, monkeypatch):
@@ -180,7 +191,9 @@ def test_a_flag_or_a_suffix_beats_settings(run, monkeypatch, model):
     assert json.loads(run("info", "--json").stdout)["schema"] == 1
     run("recommend", model, "--all", "-o", "all.parquet")
     assert len(pl.read_parquet("all.parquet")) > 0
-    assert json.loads(run("info", "--json").stdout)["settings"]["info --format"].startswith("table")
+    assert json.loads(run("info", "--json").stdout)["settings"][
+        "info --format"
+    ].startswith("table")
     monkeypatch.delenv("RECSYS_FORMAT")
     write('format = "table"')
     assert json.loads(run("info", "--json").stdout)["schema"] == 1
@@ -188,11 +201,15 @@ def test_a_flag_or_a_suffix_beats_settings(run, monkeypatch, model):
     assert pl.read_csv("all.csv").columns[:2] == ["user", "item"]
 
 
-def test_a_setting_gives_way_to_another_choice_on_the_command_line(run, monkeypatch, model):
+def test_a_setting_gives_way_to_another_choice_on_the_command_line(
+    run, monkeypatch, model
+):
     monkeypatch.setenv("RECSYS_ALL", "1")
     assert run("recommend", model, "--user", 1, "-n", 2).stdout.count("\n") == 3
 
 
 def test_two_statements_on_the_command_line_contradict_each_other(run, model):
-    said = run("recommend", model, "--all", "--format", "csv", "-o", "x.parquet", code=2).stderr
+    said = run(
+        "recommend", model, "--all", "--format", "csv", "-o", "x.parquet", code=2
+    ).stderr
     assert "--format csv and x.parquet contradict each other" in said

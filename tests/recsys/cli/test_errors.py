@@ -42,8 +42,16 @@ def outcome(error, capsys, **state):
             1,
             "Error: x.csv: permission denied.\n",
         ),
-        (OSError(28, "No space left on device"), 1, "Error: no space left on device.\n"),
-        (IsADirectoryError(21, "Is a directory", "d"), 1, "Error: d: is a directory.\n"),
+        (
+            OSError(28, "No space left on device"),
+            1,
+            "Error: no space left on device.\n",
+        ),
+        (
+            IsADirectoryError(21, "Is a directory", "d"),
+            1,
+            "Error: d: is a directory.\n",
+        ),
         (MemoryError(), 1, "Error: not enough memory.\n"),
         (click.ClickException("So."), 1, "Error: So.\n"),
     ],
@@ -90,7 +98,9 @@ def test_value_error_of_a_library_is_unexpected(capsys):
 def test_warning_is_a_line(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        assert errors.guarded(lambda: warnings.warn("Slow.", stacklevel=1), State()) == 0
+        assert (
+            errors.guarded(lambda: warnings.warn("Slow.", stacklevel=1), State()) == 0
+        )
         assert capsys.readouterr().err == "Warning: Slow.\n"
         errors.guarded(lambda: warnings.warn("Slow.", stacklevel=1), State(quiet=True))
         assert capsys.readouterr().err == ""
@@ -103,7 +113,11 @@ def test_quiet_and_debug_before_and_after_the_verb(run):
         ["fit", "nowhere.csv", "--out", "m", "--debug"],
     ):
         assert "Traceback" in run(*args, code=1).stderr
-    for args in (["--quiet", "data", "sample"], ["data", "-q", "sample"], ["data", "sample", "-q"]):
+    for args in (
+        ["--quiet", "data", "sample"],
+        ["data", "-q", "sample"],
+        ["data", "sample", "-q"],
+    ):
         run("data", "sample", "--force", "-q")
         assert run(*args, "--force").stderr == ""
 
@@ -111,7 +125,10 @@ def test_quiet_and_debug_before_and_after_the_verb(run):
 def test_missing_path_is_exit_1_with_the_nearest_name(run):
     Path("ratings.csv").touch()
     stderr = run("recommend", "rating.csv", "--user", "1", code=1).stderr
-    assert stderr == "Error: There is no file or directory rating.csv. Did you mean ratings.csv?\n"
+    assert (
+        stderr
+        == "Error: There is no file or directory rating.csv. Did you mean ratings.csv?\n"
+    )
 
 
 def test_a_broken_link_is_reported(run):
@@ -124,7 +141,10 @@ def test_a_broken_link_is_reported(run):
     ("error", "said"),
     [
         (ValueError("embedded null byte"), "file names cannot contain NUL characters."),
-        (pl.exceptions.ComputeError("IO: full (os error 28)"), "no space left on device.\n"),
+        (
+            pl.exceptions.ComputeError("IO: full (os error 28)"),
+            "no space left on device.\n",
+        ),
         (DataError("no \x1b[31m\u202e\rfile."), "no \\x1b[31m\\u202e\\rfile.\n"),
         (OSError(28, "Full", "from", None, "to"), "to: full.\n"),
     ],
@@ -167,11 +187,15 @@ def test_data_and_messages_are_apart(spawn, ratings):
     assert spawn("recommend", ratings, "--user", "1", "--quiet").stderr == ""
 
 
-@pytest.mark.parametrize("args", [["data", "inspect"], ["recommend", "--all", "-n", "30"]])
+@pytest.mark.parametrize(
+    "args", [["data", "inspect"], ["recommend", "--all", "-n", "30"]]
+)
 def test_closed_pipe_is_silent(command, source_tree, ratings, args):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment = {**os.environ, "PYTHONPATH": str(source_tree)}
-    with running(*command(*args, ratings, "--quiet"), env=environment, **pipes) as process:
+    with running(
+        *command(*args, ratings, "--quiet"), env=environment, **pipes
+    ) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(60) == 141
@@ -181,7 +205,11 @@ def test_closed_pipe_of_help_is_silent(command, source_tree):
     pipeline = f"{' '.join(command('--help'))} | head -1"
     environment = {**os.environ, "PYTHONPATH": str(source_tree)}
     done = subprocess.run(
-        ["bash", "-c", pipeline], capture_output=True, text=True, env=environment, check=True
+        ["bash", "-c", pipeline],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
     )
     assert done.stdout.startswith("Usage: recsys")
     assert done.stderr == ""
@@ -255,7 +283,17 @@ def test_interrupted_fit_leaves_nothing(source_tree, ratings):
     )
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = {**os.environ, "PYTHONPATH": str(source_tree)}
-    words = [sys.executable, "-c", script, "fit", ratings, "--out", "m", "--test-fraction", "0.2"]
+    words = [
+        sys.executable,
+        "-c",
+        script,
+        "fit",
+        ratings,
+        "--out",
+        "m",
+        "--test-fraction",
+        "0.2",
+    ]
     with running(*words, "-q", env=environment, **pipes) as process:
         assert process.stdout.readline() == "sweep\n"
         process.send_signal(signal.SIGINT)

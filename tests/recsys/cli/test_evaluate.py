@@ -42,14 +42,18 @@ def test_evaluate_takes_counts_for_contacts(run, plays, method):
     assert found["model"].to_list()[:2] == ["spectral", "popular"]
     assert "rmse" not in found.columns
     assert (
-        "the ratings look like counts or amounts, from 1 to 40: implicit feedback" in result.stderr
+        "the ratings look like counts or amounts, from 1 to 40: implicit feedback"
+        in result.stderr
     )
 
 
 def test_named_models_of_counts_get_interactions_unless_there_is_a_scale(run, plays):
     how = ("--model", "als,popular", "--method", "random")
     said = run("evaluate", plays, *how, code=1).stderr
-    assert "als model needs ratings with values, but these are counts of interactions" in said
+    assert (
+        "als model needs ratings with values, but these are counts of interactions"
+        in said
+    )
     result = run("evaluate", plays, *how, "--scale", "1,40")
     assert table(result)["rmse"][0] > 1
     assert "grades from 1 to 40 (scale)" in result.stderr
@@ -57,12 +61,20 @@ def test_named_models_of_counts_get_interactions_unless_there_is_a_scale(run, pl
 
 @pytest.mark.parametrize("models", [(), ("--model", "ease,spectral,popular")])
 def test_counts_are_measured_as_interactions_with_any_models(run, plays, models):
-    counts, ones = (table(run("evaluate", plays, *models, *flag)) for flag in ((), ("--implicit",)))
-    assert counts.select(pl.exclude("^.*_seconds$")).equals(ones.select(pl.exclude("^.*_seconds$")))
+    counts, ones = (
+        table(run("evaluate", plays, *models, *flag)) for flag in ((), ("--implicit",))
+    )
+    assert counts.select(pl.exclude("^.*_seconds$")).equals(
+        ones.select(pl.exclude("^.*_seconds$"))
+    )
 
 
 def test_the_kind_of_the_training_ratings_is_that_of_the_test_ratings(run):
-    rows = [f"{u},{i},{(u * i) % 7 + (u + i) % 3 * 30 + 1}" for u in range(30) for i in range(9)]
+    rows = [
+        f"{u},{i},{(u * i) % 7 + (u + i) % 3 * 30 + 1}"
+        for u in range(30)
+        for i in range(9)
+    ]
     Path("train.csv").write_text("\n".join(["user,item,plays", *rows[::2]]))
     Path("test.csv").write_text("user,item,plays\n1,0,5\n3,0,4\n5,2,5\n")
     found = table(run("evaluate", "--train", "train.csv", "--test", "test.csv"))
@@ -75,14 +87,20 @@ def test_a_split_of_counts_or_weights_is_read_back_as_such(run, plays, option):
     names = Path("parts/train.csv").read_text().splitlines()[0].split(",")
     assert names[2] == ("weight" if option else "count")
     kinds = ("--model", "ease,spectral")
-    direct, again = run("evaluate", plays, *option, *kinds), run("evaluate", "parts", *kinds)
+    direct, again = (
+        run("evaluate", plays, *option, *kinds),
+        run("evaluate", "parts", *kinds),
+    )
     plain = pl.exclude("^.*_seconds$")
     assert table(direct).select(plain).equals(table(again).select(plain))
 
 
 def test_evaluate_several_lengths(run, ratings):
     found = table(run("evaluate", ratings, "--model", "bias", "-n", 5, "-n", 3))
-    assert [name for name in found.columns if name.startswith("map")] == ["map@3", "map@5"]
+    assert [name for name in found.columns if name.startswith("map")] == [
+        "map@3",
+        "map@5",
+    ]
 
 
 def test_what_is_repeatable_can_be_set(run, ratings, monkeypatch):
@@ -90,11 +108,24 @@ def test_what_is_repeatable_can_be_set(run, ratings, monkeypatch):
     Path("recsys.toml").write_text('[evaluate]\nmodel = ["bias", "popular"]\n')
     found = table(run("evaluate", ratings))
     assert found["model"].to_list() == ["bias", "popular"]
-    assert [name for name in found.columns if name.startswith("map")] == ["map@2", "map@4"]
+    assert [name for name in found.columns if name.startswith("map")] == [
+        "map@2",
+        "map@4",
+    ]
 
 
 def test_evaluate_document(run, ratings):
-    args = ["evaluate", ratings, "--json", "--model", "als", "--model", "bias", "--seed", 3]
+    args = [
+        "evaluate",
+        ratings,
+        "--json",
+        "--model",
+        "als",
+        "--model",
+        "bias",
+        "--seed",
+        3,
+    ]
     found = document(run(*args, "-n", 5))
     assert (found["schema"], found["seed"], found["n"]) == (1, 3, [5])
     assert found["data"]["fingerprint"].startswith("sha256:")
@@ -138,14 +169,21 @@ def test_fingerprint_is_of_the_data_and_not_of_the_file(run, ratings):
 
 
 def test_evaluate_two_files(run, ratings):
-    frame = pl.read_csv(ratings / "ratings.csv").sample(fraction=1, shuffle=True, seed=0)
+    frame = pl.read_csv(ratings / "ratings.csv").sample(
+        fraction=1, shuffle=True, seed=0
+    )
     frame[:400].write_csv("learn.csv")
-    unknown = pl.DataFrame({"userId": [999], "movieId": [100], "rating": [4.0], "timestamp": [1]})
+    unknown = pl.DataFrame(
+        {"userId": [999], "movieId": [100], "rating": [4.0], "timestamp": [1]}
+    )
     pl.concat([frame[400:], unknown]).write_csv("try.csv")
     result = run("evaluate", "--train", "learn.csv", "--test", "try.csv")
     assert len(table(result)) == 3
     assert "tested on 80 ratings" in result.stderr
-    assert "1 test rating of users or items without training ratings left out" in result.stderr
+    assert (
+        "1 test rating of users or items without training ratings left out"
+        in result.stderr
+    )
     kept = run("evaluate", "--train", "learn.csv", "--test", "try.csv", "--new", "keep")
     assert "tested on 81 ratings" in kept.stderr
     assert "(new: 1 user and 0 items)" in kept.stderr
@@ -157,7 +195,10 @@ def test_evaluate_implicit_data_has_no_rating_metrics(run, implicit):
     assert found["model"].to_list() == ["spectral", "popular", "random"]
     assert not {"rmse", "mae"} & set(found.columns)
     assert "held out: 10% of the ratings, at random (seed 0)" in result.stderr
-    assert "rmse" not in document(run("evaluate", implicit, "--json"))["models"][0]["metrics"]
+    assert (
+        "rmse"
+        not in document(run("evaluate", implicit, "--json"))["models"][0]["metrics"]
+    )
 
 
 def test_evaluate_table_has_intervals_marks_and_a_legend(run, ratings):
@@ -166,14 +207,18 @@ def test_evaluate_table_has_intervals_marks_and_a_legend(run, ratings):
     rows = {line.split()[0]: line.split("]") for line in shown[2:-1]}
     assert [after.startswith("*") for after in rows["rmse"][1:]] == [False, True, True]
     assert "*" not in "".join(rows["novelty@10"] + rows["popularity_bias@10"])
-    assert shown[-1].startswith("[95% interval over users]  * worse than the best of its row")
+    assert shown[-1].startswith(
+        "[95% interval over users]  * worse than the best of its row"
+    )
     assert max(map(len, shown)) <= 100
 
 
 def test_a_narrow_table_says_where_its_intervals_are(run, ratings, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     shown = run("evaluate", ratings, "--format", "table").stdout
-    needed = re.search(r"^\(intervals need (\d+) columns, or --json\)  \* worse", shown, re.M)[1]
+    needed = re.search(
+        r"^\(intervals need (\d+) columns, or --json\)  \* worse", shown, re.M
+    )[1]
     assert "[" not in shown
     monkeypatch.setenv("COLUMNS", needed)
     shown = run("evaluate", ratings, "--format", "table").stdout.splitlines()
@@ -181,14 +226,22 @@ def test_a_narrow_table_says_where_its_intervals_are(run, ratings, monkeypatch):
     assert max(map(len, shown[:-1])) == int(needed)
 
 
-def test_evaluate_table_of_many_models_is_cut_to_the_terminal(run, ratings, monkeypatch):
+def test_evaluate_table_of_many_models_is_cut_to_the_terminal(
+    run, ratings, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "48")
-    models = [arg for name in ("als", "bias", "popular", "random") for arg in ("--model", name)]
+    models = [
+        arg
+        for name in ("als", "bias", "popular", "random")
+        for arg in ("--model", name)
+    ]
     shown = run("evaluate", ratings, "--format", "table", *models).stdout
     assert max(map(len, shown.splitlines()[:-1])) <= 48
     assert shown.count("metric ") == 2
     assert "…" not in shown
-    assert "-" in next(line for line in shown.split("metric ")[2].splitlines() if "rmse" in line)
+    assert "-" in next(
+        line for line in shown.split("metric ")[2].splitlines() if "rmse" in line
+    )
 
 
 def test_sampled_candidates_are_labelled(run, ratings):
@@ -196,7 +249,10 @@ def test_sampled_candidates_are_labelled(run, ratings):
     result = run(*args, "--format", "table")
     assert "ndcg@10 (sampled)" in result.stdout
     assert "rmse (sampled)" not in result.stdout
-    assert "ranking is SAMPLED: each user's relevant items among 5 random others" in result.stderr
+    assert (
+        "ranking is SAMPLED: each user's relevant items among 5 random others"
+        in result.stderr
+    )
     answer = document(run(*args, "--json"))
     assert answer["ranking"].startswith("SAMPLED")
     assert answer["settings"]["candidates"] == 5
@@ -205,7 +261,9 @@ def test_sampled_candidates_are_labelled(run, ratings):
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_values_of_users_are_written(run, ratings, suffix):
-    answer = document(run("evaluate", ratings, "--json", "--per-user", f"users.{suffix}"))
+    answer = document(
+        run("evaluate", ratings, "--json", "--per-user", f"users.{suffix}")
+    )
     read = pl.read_csv if suffix == "csv" else pl.read_parquet
     users = read(f"users.{suffix}")
     assert users.columns[:4] == ["model", "user", "relevant", "ratings"]
@@ -219,9 +277,18 @@ def test_values_of_users_are_written(run, ratings, suffix):
         ([], "Give either RATINGS, or both --train FILE and --test FILE"),
         (["x", "--train", "a", "--test", "b"], "Give either RATINGS, or both"),
         (["--train", "a"], "Give either RATINGS, or both"),
-        (["--train", "a", "--test", "b", "--test-fraction", "0.2"], "--test-fraction applies to"),
-        (["--train", "a", "--test", "b", "--method", "time"], "--method applies to RATINGS"),
-        (["x", "--folds", "3", "--method", "time"], "--folds applies to --method k-fold"),
+        (
+            ["--train", "a", "--test", "b", "--test-fraction", "0.2"],
+            "--test-fraction applies to",
+        ),
+        (
+            ["--train", "a", "--test", "b", "--method", "time"],
+            "--method applies to RATINGS",
+        ),
+        (
+            ["x", "--folds", "3", "--method", "time"],
+            "--folds applies to --method k-fold",
+        ),
         (["x", "--last", "3"], "--last applies to --method leave-last"),
         (["x", "--per-user", "users.json"], "--per-user must end in .csv or .parquet"),
     ],
@@ -242,28 +309,49 @@ def test_evaluate_needs_times_where_they_are_asked_for(run, implicit):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_a_saved_split_gives_what_the_ratings_give(run, ratings, method, form):
-    result = run("split", ratings, "--method", method, "--seed", 2, "--out", "p", "--format", form)
+    result = run(
+        "split",
+        ratings,
+        "--method",
+        method,
+        "--seed",
+        2,
+        "--out",
+        "p",
+        "--format",
+        form,
+    )
     assert result.stdout == ""
     assert "held out: " in result.stderr
     options = ["--json", "--model", "bias"]
     saved = document(run("evaluate", "p", *options, "--seed", 2))
-    direct = document(run("evaluate", ratings, "--method", method, *options, "--seed", 2))
+    direct = document(
+        run("evaluate", ratings, "--method", method, *options, "--seed", 2)
+    )
     assert saved["models"][0]["metrics"] == direct["models"][0]["metrics"]
     assert (saved["data"], saved["split"]) == (direct["data"], direct["split"])
 
 
 def test_held_out_users_are_counted(run, ratings):
-    said = run("split", ratings, "--method", "users", "--test-fraction", 0.25, "--out", "p").stderr
-    parts = {name: pl.read_csv(f"p/{name}.csv") for name in ("train", "test", "history")}
+    said = run(
+        "split", ratings, "--method", "users", "--test-fraction", 0.25, "--out", "p"
+    ).stderr
+    parts = {
+        name: pl.read_csv(f"p/{name}.csv") for name in ("train", "test", "history")
+    }
     assert parts["test"]["user"].n_unique() == 10
     assert f"{len(parts['history'])} as history of the test users" in said
     assert sum(map(len, parts.values())) == 480
 
 
 def test_held_out_ratings_of_new_users_are_counted(run):
-    rows = [f"{1 + n % 3},{1 + n // 3},{1 + n % 5},{n}" for n in range(9)] + ["9,9,4,100"]
+    rows = [f"{1 + n % 3},{1 + n // 3},{1 + n % 5},{n}" for n in range(9)] + [
+        "9,9,4,100"
+    ]
     Path("x.csv").write_text("\n".join(["user,item,rating,time", *rows]) + "\n")
-    said = run("split", "x.csv", "--method", "time", "--test-fraction", 0.1, "--out", "p").stderr
+    said = run(
+        "split", "x.csv", "--method", "time", "--test-fraction", 0.1, "--out", "p"
+    ).stderr
     new = "1 for testing (1 of them of 1 user and 1 item without training ratings)"
     assert new in said
 
@@ -318,10 +406,15 @@ def test_a_folder_of_lightgcn_files_is_a_split(run):
     Path("gowalla/train.txt").write_text("0 1 2 3\n1 2 3 4\n2 1\n")
     Path("gowalla/test.txt").write_text("0 4\n1 1\n2\n")
     result = run("evaluate", "gowalla", "-n", 1, "--model", "popular")
-    assert "trained on 7 and tested on 2 ratings; recommended to 2 users" in result.stderr
+    assert (
+        "trained on 7 and tested on 2 ratings; recommended to 2 users" in result.stderr
+    )
     assert table(result)["recall@1"].to_list() == [1.0]
     said = run("evaluate", "gowalla", "--method", "random", code=2).stderr
-    assert "gowalla is split already, into train.txt and test.txt; leave out --method" in said
+    assert (
+        "gowalla is split already, into train.txt and test.txt; leave out --method"
+        in said
+    )
 
 
 def test_held_out_users_of_implicit_data_are_folded_into_what_can(run, implicit):
@@ -337,15 +430,38 @@ def test_held_out_users_of_implicit_data_are_folded_into_what_can(run, implicit)
 
 
 def test_one_user_is_nothing_to_test(run):
-    Path("train.csv").write_text("user,item,rating\n1,1,3\n1,2,4\n2,1,5\n2,3,2\n3,3,4\n")
+    Path("train.csv").write_text(
+        "user,item,rating\n1,1,3\n1,2,4\n2,1,5\n2,3,2\n3,3,4\n"
+    )
     Path("test.csv").write_text("user,item,rating\n1,3,4\n")
-    pair = ["--train", "train.csv", "--test", "test.csv", "--model", "bias", "--model", "popular"]
+    pair = [
+        "--train",
+        "train.csv",
+        "--test",
+        "test.csv",
+        "--model",
+        "bias",
+        "--model",
+        "popular",
+    ]
     said = run("compare", *pair, code=2).stderr
-    assert "A test needs a metric that two models have, and at least two users with it." in said
+    assert (
+        "A test needs a metric that two models have, and at least two users with it."
+        in said
+    )
 
 
 def test_compare_lists_differences(run, ratings):
-    args = ["compare", ratings, "--model", "als", "--model", "bias", "--model", "popular"]
+    args = [
+        "compare",
+        ratings,
+        "--model",
+        "als",
+        "--model",
+        "bias",
+        "--model",
+        "popular",
+    ]
     found = table(run(*args, "-n", 3, "-n", 6))
     assert found.columns[3:6] == ["model", "other", "difference"]
     assert found.filter(metric="ndcg@6").height == 3
@@ -369,7 +485,9 @@ def test_compare_leaves_out_what_does_not_fit(run, ratings, monkeypatch, columns
     models = ["--model", "als", "--model", "bias"]
     result = run("compare", ratings, *models, "--format", "table")
     header, *lines = result.stdout.splitlines()
-    assert [name for name in ("interval", "p") if re.search(rf"\b{name}( |$)", header)] == kept
+    assert [
+        name for name in ("interval", "p") if re.search(rf"\b{name}( |$)", header)
+    ] == kept
     assert ("need" in lines[-1]) == (len(kept) < 2)
     assert columns < 50 or "…" not in result.stdout
 
@@ -390,7 +508,8 @@ def test_learning_from_the_future_is_said_of_two_files(run, ratings):
     for args in (files, [".", "--model", "popular"]):
         said = run("evaluate", *args).stderr
         assert (
-            "1 training rating is newer than the oldest test rating, so this is not a split" in said
+            "1 training rating is newer than the oldest test rating, so this is not a split"
+            in said
         )
 
 
@@ -409,18 +528,29 @@ def test_a_saved_model_is_measured_next_to_others(run, ratings):
     options = ("--test", "p/test.csv", "--json")
     found = document(run("evaluate", "m", *options, "--model", "popular"))["models"]
     assert [each["model"] for each in found] == ["bias", "popular"]
-    found = document(run("evaluate", "m", *options, "--model", "bias", "-p", "user_damping=1000"))
+    found = document(
+        run("evaluate", "m", *options, "--model", "bias", "-p", "user_damping=1000")
+    )
     saved, other = found["models"]
     assert (saved["model"], other["model"]) == ("m", "bias")
     assert saved["metrics"]["rmse"] != other["metrics"]["rmse"]
 
 
-def test_a_default_split_that_leaves_few_users_names_one_that_measures_all(run, ratings):
-    rows = "".join(f"u{user},i{item},{item},{user}\n" for user in range(20) for item in range(1, 5))
-    Path("waves.csv").write_text(f"user,item,rating,timestamp\n{rows}u0,i9,3,20\nu1,i9,3,20\n")
+def test_a_default_split_that_leaves_few_users_names_one_that_measures_all(
+    run, ratings
+):
+    rows = "".join(
+        f"u{user},i{item},{item},{user}\n" for user in range(20) for item in range(1, 5)
+    )
+    Path("waves.csv").write_text(
+        f"user,item,rating,timestamp\n{rows}u0,i9,3,20\nu1,i9,3,20\n"
+    )
     words = ("evaluate", "waves.csv", "--model", "popular", "--new", "keep")
     said = run(*words).stderr
-    assert "users have ratings that new; --method per-user or --method leave-last measures" in said
+    assert (
+        "users have ratings that new; --method per-user or --method leave-last measures"
+        in said
+    )
     assert "that new" not in run(*words, "--method", "time").stderr
     assert "that new" not in run("evaluate", ratings, "--model", "popular").stderr
 
@@ -436,22 +566,38 @@ def test_a_saved_model_is_measured_as_it_is(run, ratings):
     assert saved["models"][0]["fit_seconds"] < 0.01
     said = run("evaluate", "m", "--test", "p/test.csv", "--factors", 2, code=2).stderr
     assert "A saved model is evaluated as it is; leave out parameters." in said
-    said = run("evaluate", "m", "--test", "p/test.csv", "--method", "time", code=2).stderr
+    said = run(
+        "evaluate", "m", "--test", "p/test.csv", "--method", "time", code=2
+    ).stderr
     assert "--method does not apply to a saved model." in said
     said = run("evaluate", "m", code=2).stderr
-    assert "m is a saved model; add --test FILE, with ratings that it was not fitted to." in said
+    assert (
+        "m is a saved model; add --test FILE, with ratings that it was not fitted to."
+        in said
+    )
     said = run("evaluate", "m", "--test", "p/test.csv", "--new", "keep", code=2).stderr
     assert "--new keep does not apply to a saved model." in said
     said = run("evaluate", "m", "--test", "p/train.csv", code=1).stderr
     assert re.search(
-        r"None of (\S+) test ratings can be used: als was fitted to \1, and lacks the user or", said
+        r"None of (\S+) test ratings can be used: als was fitted to \1, and lacks the user or",
+        said,
     )
 
 
 def test_saved_models_of_different_ratings_are_compared(run, ratings):
     run("split", ratings, "--out", "p")
     for name, options in {"old": ["--until", "2001-09-09T03:50:00"], "new": []}.items():
-        run("fit", "p/train.csv", "--out", name, "--model", "als", "--factors", 4, *options)
+        run(
+            "fit",
+            "p/train.csv",
+            "--out",
+            name,
+            "--model",
+            "als",
+            "--factors",
+            4,
+            *options,
+        )
     result = run("compare", "old", "new", "--test", "p/test.csv", "--json")
     found = document(result)
     assert [each["model"] for each in found["models"]] == ["old", "new"]
@@ -459,21 +605,30 @@ def test_saved_models_of_different_ratings_are_compared(run, ratings):
     if found["data"]["test_ratings"] == alone["data"]["test_ratings"]:
         second, only = found["models"][1]["metrics"], alone["models"][0]["metrics"]
         assert second.keys() == only.keys()
-        for metric, figures in second.items():  # the sums of two models may be rounded differently
+        for (
+            metric,
+            figures,
+        ) in second.items():  # the sums of two models may be rounded differently
             assert figures["value"] == only[metric]["value"]
-            assert figures["interval"] == pytest.approx(only[metric]["interval"], rel=1e-12)
+            assert figures["interval"] == pytest.approx(
+                only[metric]["interval"], rel=1e-12
+            )
     said = run("compare", "old", "--test", "p/test.csv", code=2).stderr
     assert "name another saved model, or --model NAME" in said
     said = run("compare", "old", "p/train.csv", "--test", "p/test.csv", code=2).stderr
     assert "old is a saved model and p/train.csv is not" in said
-    reread = document(run("compare", "old", "--model", "popular", "--test", "p/test.csv", "--json"))
+    reread = document(
+        run("compare", "old", "--model", "popular", "--test", "p/test.csv", "--json")
+    )
     assert [each["model"] for each in reread["models"]] == ["als", "popular"]
 
 
 def test_what_one_of_the_models_was_fitted_to_is_left_out_for_both(run, ratings):
     run("split", ratings, "--out", "p")
     run("fit", "p/train.csv", "--out", "before", "--model", "bias")
-    pl.concat([pl.read_csv("p/train.csv"), pl.read_csv("p/test.csv")[:20]]).write_csv("more.csv")
+    pl.concat([pl.read_csv("p/train.csv"), pl.read_csv("p/test.csv")[:20]]).write_csv(
+        "more.csv"
+    )
     run("fit", "more.csv", "--out", "after", "--model", "bias")
     result = run("compare", "before", "after", "--test", "p/test.csv", "--json")
     assert "20 test ratings that a model was fitted to left out" in result.stderr
@@ -489,18 +644,34 @@ def test_a_gate_fails_a_worse_model_only(run, ratings):
     run("fit", "p/train.csv", "--out", "bad", "--model", "popular")
     gate = ("--test", "p/test.csv", "--fail-if", "rmse worse")
     failed = run("compare", "good", "bad", *gate, "--json", code=1)
-    assert re.search(r'Failed by "rmse worse": rmse of bad differs .* by \+\d', failed.stderr)
+    assert re.search(
+        r'Failed by "rmse worse": rmse of bad differs .* by \+\d', failed.stderr
+    )
     assert document(failed)["comparisons"]  # the results come first
-    assert 'not "rmse worse": rmse of good differs' in run("compare", "bad", "good", *gate).stderr
+    assert (
+        'not "rmse worse": rmse of good differs'
+        in run("compare", "bad", "good", *gate).stderr
+    )
     run("compare", "good", "good", *gate, code=2)
 
 
 def test_a_gate_with_a_bound(run, ratings):
     run("split", ratings, "--out", "p")
     run("fit", "p/train.csv", "--out", "m", "--model", "bias")
-    said = run("evaluate", "m", "--test", "p/test.csv", "--fail-if", "ndcg < 1.01", code=1).stderr
+    said = run(
+        "evaluate", "m", "--test", "p/test.csv", "--fail-if", "ndcg < 1.01", code=1
+    ).stderr
     assert 'Failed by "ndcg@10 < 1.01": ndcg@10 of bias is 0.' in said
-    run("evaluate", "m", "--test", "p/test.csv", "--fail-if", "rmse > 99", "--fail-if", "map<0")
+    run(
+        "evaluate",
+        "m",
+        "--test",
+        "p/test.csv",
+        "--fail-if",
+        "rmse > 99",
+        "--fail-if",
+        "map<0",
+    )
 
 
 @pytest.mark.parametrize(
@@ -510,7 +681,10 @@ def test_a_gate_with_a_bound(run, ratings):
         ("rmse", 'A condition must be "METRIC worse" or "METRIC < X"'),
         ("rmse < much", "A condition must be"),
         ("rmse < nan", "A condition must be"),
-        ("rmse worse", '"worse" needs two models; `recsys compare BEFORE AFTER --test FILE`'),
+        (
+            "rmse worse",
+            '"worse" needs two models; `recsys compare BEFORE AFTER --test FILE`',
+        ),
     ],
 )
 def test_a_gate_that_is_not_understood_is_wrong_usage(run, ratings, condition, said):

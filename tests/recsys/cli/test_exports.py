@@ -19,14 +19,21 @@ def test_an_export_of_a_persons_ratings_is_a_history(run, model, export):
     Path("export.csv").write_text(export)
     Path("plain.csv").write_text("item,rating\n101,1\n")
     found = run("recommend", model, "--history", "export.csv", "-n", 5)
-    assert found.stdout == run("recommend", model, "--history", "plain.csv", "-n", 5).stdout
+    assert (
+        found.stdout
+        == run("recommend", model, "--history", "plain.csv", "-n", 5).stdout
+    )
     left_out = "1 row left out whose rating is 0 (not rated)"
     assert (left_out in found.stderr) == (export == GOODREADS)
 
 
 def test_fields_of_nested_objects_are_columns():
     rows = [
-        {"context": {"user": {"id": user}}, "product": {"sku": f"p{item}"}, "rating": 1 + item}
+        {
+            "context": {"user": {"id": user}},
+            "product": {"sku": f"p{item}"},
+            "rating": 1 + item,
+        }
         for user in (1, 2)
         for item in range(3)
     ]
@@ -44,9 +51,20 @@ def test_grades_from_a_limit_are_relevant(run, ratings):
     assert some["settings"]["relevant_from"] == 4
     values = [d["models"][0]["metrics"]["recall@10"]["value"] for d in (every, some)]
     assert values[0] != values[1]
-    options = ("--model", "bias", "--metric", "ndcg@5", "--trials", "1", "--method", "random")
+    options = (
+        "--model",
+        "bias",
+        "--metric",
+        "ndcg@5",
+        "--trials",
+        "1",
+        "--method",
+        "random",
+    )
     tuned = [
-        json.loads(run("tune", ratings, *options, *limit, "--json").stdout)["default_value"]
+        json.loads(run("tune", ratings, *options, *limit, "--json").stdout)[
+            "default_value"
+        ]
         for limit in ((), ("--relevant-from", "4"))
     ]
     assert tuned[0] != tuned[1]

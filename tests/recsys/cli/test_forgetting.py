@@ -12,7 +12,14 @@ START = 1_600_000_000
 SECRET = "quite-a-secret-person"
 # Of model.json, what tells one fit from another fit to the same ratings.
 IDENTITY = {"created", "checksum", "parent", "source"}
-EVENTS = ["--event-col", "did", "--event-weight", "buy=5,view=1,*=0.5", "--half-life", "40d"]
+EVENTS = [
+    "--event-col",
+    "did",
+    "--event-weight",
+    "buy=5,view=1,*=0.5",
+    "--half-life",
+    "40d",
+]
 
 
 def ratings(seed=0, n=1500):
@@ -23,12 +30,16 @@ def ratings(seed=0, n=1500):
     rows = pl.DataFrame({"user": users, "item": items})
     rows = rows.with_columns(
         stars=rng.choice([2.0, 3.0, 4.0], n),
-        timestamp=START + np.arange(n) // 3 * DAY // 3,  # in the order of the rows, with ties
+        timestamp=START
+        + np.arange(n) // 3 * DAY // 3,  # in the order of the rows, with ties
         did=rng.choice(["view", "buy"], n),
     )
     own = {"user": SECRET, "item": [f"item-{n}" for n in (1, 2, 3, 777)]}
     last = START + n // 9 * DAY + DAY
-    own |= {"stars": [0.5, 1.0, 5.0, 4.5], "timestamp": [last, last - 9, last - 1, last - 1]}
+    own |= {
+        "stars": [0.5, 1.0, 5.0, 4.5],
+        "timestamp": [last, last - 9, last - 1, last - 1],
+    }
     own |= {"did": "haggle"}
     return pl.concat([rows, pl.DataFrame(own).cast(rows.schema)])
 
@@ -37,9 +48,20 @@ def people():
     names = [f"user-{number}" for number in range(61)]
     rows = {"user": names, "age": [20 + number % 40 for number in range(61)]}
     rows |= {"job": [["nurse", "smith", "baker"][number % 3] for number in range(61)]}
-    rows |= {"town": ["Rome", "Oslo"] * 30 + ["Rome"], "code": [number % 7 for number in range(61)]}
-    own = {"user": [SECRET, "only-in-the-table"], "age": ["99", "unknown"], "job": ["spy", "spy"]}
-    own |= {"town": ["Rome|Oslo|Bonn", "Rome"], "code": ["a", "b"], "phone": ["1234", "1234"]}
+    rows |= {
+        "town": ["Rome", "Oslo"] * 30 + ["Rome"],
+        "code": [number % 7 for number in range(61)],
+    }
+    own = {
+        "user": [SECRET, "only-in-the-table"],
+        "age": ["99", "unknown"],
+        "job": ["spy", "spy"],
+    }
+    own |= {
+        "town": ["Rome|Oslo|Bonn", "Rome"],
+        "code": ["a", "b"],
+        "phone": ["1234", "1234"],
+    }
     table = pl.DataFrame(rows).cast(pl.String)
     return pl.concat([table, pl.DataFrame(own)], how="diagonal")
 
@@ -51,7 +73,9 @@ def written(folder, rows, users):
     users.write_csv(folder / "users.csv")
     numbers = range(45)
     kinds = [["war", "love", "art"][number % 3] for number in numbers]
-    items = pl.DataFrame({"item": [f"item-{number}" for number in numbers], "genre": kinds})
+    items = pl.DataFrame(
+        {"item": [f"item-{number}" for number in numbers], "genre": kinds}
+    )
     items.write_csv(folder / "items.csv")
     return folder
 
@@ -59,7 +83,10 @@ def written(folder, rows, users):
 @pytest.fixture
 def folders():
     forgotten = [SECRET, "only-in-the-table"]
-    rest = [frame.filter(~pl.col("user").is_in(forgotten)) for frame in (ratings(), people())]
+    rest = [
+        frame.filter(~pl.col("user").is_in(forgotten))
+        for frame in (ratings(), people())
+    ]
     return written(Path("with"), ratings(), people()), written(Path("without"), *rest)
 
 
@@ -67,20 +94,34 @@ def assert_same_files(one, other):
     """Compare the arrays, and all of model.json but the identity and the summary of the update."""
     names = {path.relative_to(one) for path in Path(one).rglob("*.npy")}
     assert names == {path.relative_to(other) for path in Path(other).rglob("*.npy")}
-    different = [n for n in names if (Path(one) / n).read_bytes() != (Path(other) / n).read_bytes()]
+    different = [
+        n
+        for n in names
+        if (Path(one) / n).read_bytes() != (Path(other) / n).read_bytes()
+    ]
     assert different == []
-    manifests = [json.loads((Path(place) / "model.json").read_text()) for place in (one, other)]
+    manifests = [
+        json.loads((Path(place) / "model.json").read_text()) for place in (one, other)
+    ]
     for manifest in manifests:
         for name in ("seconds", "update", "changes"):
             manifest["training"].pop(name, None)
         manifest["reading"].pop("as_of")
-    found, expected = ({k: v for k, v in m.items() if k not in IDENTITY} for m in manifests)
+    found, expected = (
+        {k: v for k, v in m.items() if k not in IDENTITY} for m in manifests
+    )
     assert found == expected
 
 
 MODELS = {
     "chosen": [],
-    "chosen with parameters": ["--factors", "8", "-p", "als.linked=true", "--no-features"],
+    "chosen with parameters": [
+        "--factors",
+        "8",
+        "-p",
+        "als.linked=true",
+        "--no-features",
+    ],
     "als": ["--model", "als", "--factors", "4"],
     "linked": ["--model", "als", "--factors", "4", "-p", "linked=true"],
     "bayes": ["--model", "bayes", "--factors", "3"],
@@ -88,7 +129,15 @@ MODELS = {
     "some features": ["--features", "job,genre", "--model", "als"],
     "interactions": ["--implicit"],
     "ials": ["--model", "ials", "--implicit", "--factors", "8"],
-    "blend": ["--model", "blend", "--implicit", "-p", "members=ials,ease", "--seed", "3"],
+    "blend": [
+        "--model",
+        "blend",
+        "--implicit",
+        "-p",
+        "members=ials,ease",
+        "--seed",
+        "3",
+    ],
     "events": ["--model", "ials", *EVENTS],
     "popular": ["--model", "popular", *EVENTS],
 }
@@ -115,7 +164,15 @@ def test_a_refit_of_a_window_has_the_files_of_a_fit_since_then(run, folders, nam
     options = MODELS[name]
     run("fit", folders[1] / "ratings.csv", *options, "--out", "m")
     newest = pl.read_csv(folders[1] / "ratings.csv")["timestamp"].max()
-    run("fit", folders[1] / "ratings.csv", *options, "--since", newest - 90 * DAY, "--out", "n")
+    run(
+        "fit",
+        folders[1] / "ratings.csv",
+        *options,
+        "--since",
+        newest - 90 * DAY,
+        "--out",
+        "n",
+    )
     run("update", "m", "--window", "90d", "--refit", "--out", "found")
     for place in ("n", "found"):
         manifest = json.loads(Path(place, "model.json").read_text())
@@ -138,7 +195,9 @@ def test_a_refit_with_new_ratings_has_the_files_of_one_fit(run, folders, name):
 @pytest.mark.parametrize("name", ["als", "interactions", "events"])
 def test_ids_are_integers_again_without_a_person_of_another_kind(run, name):
     """The id of the person, and of an item of the person, make texts of all ids."""
-    rows = ratings().with_columns(pl.col("user", "item").str.replace(r"^(user|item)-", ""))
+    rows = ratings().with_columns(
+        pl.col("user", "item").str.replace(r"^(user|item)-", "")
+    )
     others = rows.filter(pl.col("user") != SECRET)
     rows = rows.with_columns(item=pl.col("item").replace("777", "a-song"))
     rows.write_csv("with.csv")

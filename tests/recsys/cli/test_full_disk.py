@@ -58,7 +58,10 @@ def places(ratings, model, tmp_path_factory):
 def room_for(n_bytes):
     """Let no file grow beyond `n_bytes`; the system answers as for a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    compiles, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # not to half a file
+    compiles, sys.dont_write_bytecode = (
+        sys.dont_write_bytecode,
+        True,
+    )  # not to half a file
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
     try:
         yield
@@ -93,7 +96,11 @@ def test_a_full_disk(run, name, places, model, tmp_path):
     for n_bytes in (20, 200):
         with room_for(n_bytes):
             said = rejected(run, name, places, to)
-        assert "ile too large" in said or "disk is full" in said or "disk I/O error" in said
+        assert (
+            "ile too large" in said
+            or "disk is full" in said
+            or "disk I/O error" in said
+        )
         assert f"{to}/" in said or "study" in name
         assert ".tmp" not in said
         if name == "tune, study":  # what is there of it can be continued
@@ -102,11 +109,15 @@ def test_a_full_disk(run, name, places, model, tmp_path):
         assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "fit over another"])
+@pytest.mark.parametrize(
+    "name", [name for name in COMMANDS if name != "fit over another"]
+)
 def test_a_folder_that_is_read_only(run, name, places, tmp_path):
     if "scree" in name:
         pytest.importorskip("matplotlib")
-    to = Path("/sys") if os.geteuid() == 0 else tmp_path / "to"  # root may write almost everywhere
+    to = (
+        Path("/sys") if os.geteuid() == 0 else tmp_path / "to"
+    )  # root may write almost everywhere
     if os.geteuid() == 0 and not to.is_dir():
         pytest.skip("root, and no /sys")
     to.mkdir(exist_ok=True)

@@ -35,11 +35,21 @@ def contacts(ratings, tmp_path_factory):
 def renamed(ratings, tmp_path_factory):
     """A model that remembers odd names of columns, and a way of writing times."""
     folder = tmp_path_factory.mktemp("renamed")
-    names = {"userId": "Kunde", "movieId": "Artikel", "rating": "Note", "timestamp": "Wann"}
+    names = {
+        "userId": "Kunde",
+        "movieId": "Artikel",
+        "rating": "Note",
+        "timestamp": "Wann",
+    }
     frame = pl.read_csv(ratings / "ratings.csv").rename(names)
     frame = frame.with_columns(pl.from_epoch("Wann").dt.strftime("%m/%d/%Y %H:%M"))
     frame.write_csv(folder / "noten.csv", separator=";")
-    columns = {"user": "Kunde", "item": "Artikel", "rating": "Note", "timestamp": "Wann"}
+    columns = {
+        "user": "Kunde",
+        "item": "Artikel",
+        "rating": "Note",
+        "timestamp": "Wann",
+    }
     found = read_ratings(folder / "noten.csv", **columns, time_format="%m/%d/%Y %H:%M")
     Recommender("bayes", factors=2).fit(found).save(folder / "model")
     return folder / "model"
@@ -53,7 +63,9 @@ def test_the_columns_of_a_model_count_in_every_file(run, renamed, tmp_path):
     found = table(predictions("Kunde;Artikel;Wann\n1;101;09/09/2001 01:50\n"))
     assert found.rows()[0][:2] == (1, 101)
     assert table(predictions("user;item\n1;101\n"))["prediction"].len() == 1
-    assert "and no item column" in predictions("Kunden;Artikeln\n1;101\n", code=1).stderr
+    assert (
+        "and no item column" in predictions("Kunden;Artikeln\n1;101\n", code=1).stderr
+    )
 
     def items(*args):
         return table(run("recommend", renamed, "-n", 30, *args))["item"].to_list()
@@ -65,7 +77,9 @@ def test_the_columns_of_a_model_count_in_every_file(run, renamed, tmp_path):
     for block in ("pairs.csv", "list.csv"):
         blocked = items("--user", 1, "--include-seen", "--block", tmp_path / block)
         assert set(range(100, 130)) - set(blocked) == {101, 102}
-    assert set(items("--user", 1, "--include-seen", "--items", tmp_path / "list.csv")) == {101, 102}
+    assert set(
+        items("--user", 1, "--include-seen", "--items", tmp_path / "list.csv")
+    ) == {101, 102}
     for history, n in [("rated.csv", 28), ("list.csv", 28), ("liked.csv", 29)]:
         assert len(items("--history", tmp_path / history)) == n
 
@@ -92,13 +106,29 @@ def test_like_for_a_model_of_contacts(run, contacts):
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["--like", "Film 1"], 1, "11 titles match 'Film 1'; use one of their ids instead:"),
-        (["--like", "Filn 7, The [7] (1999)"], 1, "Did you mean Film 7, The [7] (1999) or"),
-        (["--rate", "Film 7"], 2, "--rate takes TITLE=X with a number X; got 'Film 7'."),
+        (
+            ["--like", "Film 1"],
+            1,
+            "11 titles match 'Film 1'; use one of their ids instead:",
+        ),
+        (
+            ["--like", "Filn 7, The [7] (1999)"],
+            1,
+            "Did you mean Film 7, The [7] (1999) or",
+        ),
+        (
+            ["--rate", "Film 7"],
+            2,
+            "--rate takes TITLE=X with a number X; got 'Film 7'.",
+        ),
         (["--rate", "=3"], 2, "--rate takes TITLE=X"),
         (["--rate", "107=nan"], 2, "--rate takes TITLE=X"),
         (["--rate", "107=9"], 1, "--rate '107=9': the ratings are between 1 and 5."),
-        (["--like", "107", "--rate", "Film 7,=3"], 1, "Item 107 is liked or rated twice"),
+        (
+            ["--like", "107", "--rate", "Film 7,=3"],
+            1,
+            "Item 107 is liked or rated twice",
+        ),
         (
             ["--like", "107", "--at-most", "2"],
             2,
@@ -134,7 +164,10 @@ def test_an_id_that_is_also_a_title_is_ambiguous(run):
     Path("d/ratings.csv").write_text("userId,movieId,rating\n1,300,3\n1,8,4\n2,8,5\n")
     Path("d/movies.csv").write_text("movieId,title,genres\n300,Alien,\n8,300,\n")
     said = run("recommend", "d", "--like", "300", code=1).stderr
-    assert "2 titles match '300'; use one of their ids instead:\n  8  300\n  300  Alien" in said
+    assert (
+        "2 titles match '300'; use one of their ids instead:\n  8  300\n  300  Alien"
+        in said
+    )
 
 
 HISTORY = "user,item,rating\nx,103,5\nx,104,2.5\ny,105,4\n"
@@ -189,7 +222,9 @@ def test_what_is_liked_counts_as_the_best_rating_also_if_that_is_zero(run):
     run("fit", "x.csv", "--out", "m", "--model", "bias")
     found = table(run("recommend", "m", "--like", "7", "--format", "csv"))
     expected = Recommender.load("m").recommend(history={7: 0.0})
-    assert found["score"].to_list() == pytest.approx(expected["score"].to_list(), rel=1e-5)
+    assert found["score"].to_list() == pytest.approx(
+        expected["score"].to_list(), rel=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,7 +272,10 @@ def test_repeated_pairs_of_a_history_are_counted(run, model, loaded):
 
 def test_bad_histories(run, model):
     Path("unknown.csv").write_text("item,rating\n1,5\n")
-    assert "Unknown item 1" in run("recommend", model, "--history", "unknown.csv", code=1).stderr
+    assert (
+        "Unknown item 1"
+        in run("recommend", model, "--history", "unknown.csv", code=1).stderr
+    )
     Path("text.csv").write_text("item,rating\n103,good\n")
     said = run("recommend", model, "--history", "text.csv", code=1).stderr
     assert "rating 'good' is not a number" in said
@@ -270,13 +308,21 @@ def test_items_and_block_and_where(run, model):
     Path("block.txt").write_text("103\n")
 
     def items(*args):
-        found = table(run("recommend", model, "--user", 1, "-n", 30, "--include-seen", *args))
+        found = table(
+            run("recommend", model, "--user", 1, "-n", 30, "--include-seen", *args)
+        )
         return set(found["item"])
 
     assert items("--items", "items.txt") == {101, 102, 103, 104}
     assert items("--items", "items.txt", "--block", "block.txt") == {101, 102, 104}
-    assert items("--items", "items.txt", "--where", "item > 102 AND year = 1999") == {103, 104}
-    assert items("--where", "title LIKE 'Film 2%' AND genres = 'Drama'") == {102, *range(120, 130)}
+    assert items("--items", "items.txt", "--where", "item > 102 AND year = 1999") == {
+        103,
+        104,
+    }
+    assert items("--where", "title LIKE 'Film 2%' AND genres = 'Drama'") == {
+        102,
+        *range(120, 130),
+    }
 
 
 def test_bad_where_is_one_sentence(run, model):
@@ -305,20 +351,39 @@ def test_similar_users(run, model, loaded):
 def test_explain_is_the_librarys_answer(run, model, loaded):
     result = run("explain", model, "--user", 3, "--title", "Film 5,", "-n", 3, "--json")
     document = json.loads(result.stdout)
-    assert (document["command"], document["user"], document["item"]) == ("explain", 3, 105)
+    assert (document["command"], document["user"], document["item"]) == (
+        "explain",
+        3,
+        105,
+    )
     expected = loaded.explain(3, 105, 3)
     found = pl.DataFrame(document["rows"])
-    assert found["part"].to_list() == ["base", "popularity", "item", "item", "item", "others"]
+    assert found["part"].to_list() == [
+        "base",
+        "popularity",
+        "item",
+        "item",
+        "item",
+        "others",
+    ]
     assert found["item"].to_list() == expected["item"].to_list()
-    assert found["contribution"].to_list() == pytest.approx(expected["contribution"].to_list())
+    assert found["contribution"].to_list() == pytest.approx(
+        expected["contribution"].to_list()
+    )
 
 
 def test_explain_rejects(run, model):
     assert (
-        "Choose the item: --item or --title." in run("explain", model, "--user", 1, code=2).stderr
+        "Choose the item: --item or --title."
+        in run("explain", model, "--user", 1, code=2).stderr
     )
-    assert "Unknown user 99" in run("explain", model, "--user", 99, "--item", 101, code=1).stderr
-    said = run("explain", model, "--user", 1, "--item", 101, "--title", "x", code=2).stderr
+    assert (
+        "Unknown user 99"
+        in run("explain", model, "--user", 99, "--item", 101, code=1).stderr
+    )
+    said = run(
+        "explain", model, "--user", 1, "--item", 101, "--title", "x", code=2
+    ).stderr
     assert "Give only one of --item or --title." in said
 
 
@@ -374,9 +439,15 @@ def test_update_of_a_model_of_contacts_ignores_ratings(run, contacts):
 
 def test_update_rejects(run, model, ratings):
     assert "saved model" in run("update", ratings, "x.csv", "--out", "m", code=1).stderr
-    assert "There is no file" in run("update", model, "none.csv", "--out", "m", code=1).stderr
+    assert (
+        "There is no file"
+        in run("update", model, "none.csv", "--out", "m", code=1).stderr
+    )
     Path("bad.csv").write_text("user,item,rating\n1,101,good\n")
-    assert "bad.csv, line 2" in run("update", model, "bad.csv", "--out", "m", code=1).stderr
+    assert (
+        "bad.csv, line 2"
+        in run("update", model, "bad.csv", "--out", "m", code=1).stderr
+    )
     assert not Path("m").exists()
 
 
@@ -427,7 +498,9 @@ def test_impute_in_bounded_memory(command, source_tree):
         rows = [f"{user},{user % 50},{1 + user % 5}" for user in range(n_users)]
         rows += [f"0,{item},3" for item in range(4000)]
         Path("wide.csv").write_text("\n".join(["user,item,rating", *rows]) + "\n")
-        arguments = command("impute", "wide.csv", "--model", "popular", "-o", "all.parquet")
+        arguments = command(
+            "impute", "wide.csv", "--model", "popular", "-o", "all.parquet"
+        )
         peaks.append(peak_memory(arguments, source_tree))
         written = pl.scan_parquet("all.parquet").select(pl.len()).collect().item()
         assert written == 4000 * n_users - 4000 - n_users + 1
@@ -443,13 +516,19 @@ def test_fit_says_what_it_chose(run, ratings):
     said = run("fit", ratings, "--out", "m", "--force", "--factors", 2).stderr
     assert "chose als, 2 factors: " in said
     assert Recommender.load("m").model.get_params()["factors"] == 2
-    assert "chose" not in run("fit", ratings, "--out", "m", "--force", "--model", "bias").stderr
+    assert (
+        "chose"
+        not in run("fit", ratings, "--out", "m", "--force", "--model", "bias").stderr
+    )
 
 
 def test_fit_takes_constant_ratings_for_contacts(run):
     Path("likes.csv").write_text("user,item,rating\n1,7,1\n1,8,1\n2,7,1\n")
     said = run("fit", "likes.csv", "--out", "m").stderr
-    assert "chose spectral, 1 factor: all ratings are 1, which makes them implicit feedback" in said
+    assert (
+        "chose spectral, 1 factor: all ratings are 1, which makes them implicit feedback"
+        in said
+    )
     assert Recommender.load("m").ratings.implicit
     run("fit", "likes.csv", "--out", "n", "--model", "als")
     assert not Recommender.load("n").ratings.implicit

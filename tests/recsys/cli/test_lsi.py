@@ -43,7 +43,9 @@ def test_dimensions_from_the_settings_file(run, notes):
 
 def test_an_index_goes_into_a_directory_that_is_there(run, notes):
     said = run("lsi", "index", notes, "--out", "none/index", code=1).stderr
-    assert said.startswith("Error: The index cannot be saved in none/index: there is no directory")
+    assert said.startswith(
+        "Error: The index cannot be saved in none/index: there is no directory"
+    )
 
 
 def test_indexing_says_what_it_did(run, notes):
@@ -51,14 +53,18 @@ def test_indexing_says_what_it_did(run, notes):
     assert result.stdout == ""
     said = result.stderr.splitlines()
     assert said[0] == "notes.txt: one document per line, ids are line numbers"
-    assert said[1].startswith("indexed 5 documents and 13 words in 2 dimensions (default: a third")
+    assert said[1].startswith(
+        "indexed 5 documents and 13 words in 2 dimensions (default: a third"
+    )
     assert said[1].endswith("saved in index")
 
 
 def test_a_rule_chooses_the_dimensions(run, notes):
     said = run("lsi", "index", notes, "--out", "index", "-k", "profile").stderr
     assert "dimensions (rule: profile)" in said
-    said = run("lsi", "index", notes, "--out", "index", "-k", "knee", "--force", code=1).stderr
+    said = run(
+        "lsi", "index", notes, "--out", "index", "-k", "knee", "--force", code=1
+    ).stderr
     assert "one of 'elbow', 'profile" in said
 
 
@@ -91,13 +97,17 @@ def test_explanation(run, index):
 
 def test_queries_from_a_file(run, index):
     Path("queries.txt").write_text("doctor\n\nnotebook\n")
-    result = run("lsi", "query", index, "--queries", "queries.txt", "-n", 1, "--output", "o.csv")
+    result = run(
+        "lsi", "query", index, "--queries", "queries.txt", "-n", 1, "--output", "o.csv"
+    )
     assert result.stderr == "queries.txt: one query per line, ids are line numbers\n"
     found = pl.read_csv("o.csv")
     assert found.columns == ["query", "document", "rank", "score", "snippet"]
     assert found["query"].to_list() == [1, 3]
     Path("queries.tsv").write_text("id\ttext\nq7\tdoctor\n")
-    found = rows(run("lsi", "query", index, "--queries", "queries.tsv", "-n", 1, "--json"))
+    found = rows(
+        run("lsi", "query", index, "--queries", "queries.tsv", "-n", 1, "--json")
+    )
     assert found[0]["query"] == "q7"
 
 
@@ -105,7 +115,9 @@ def test_one_way_of_asking(run, index):
     for arguments in ([], ["doctor", "--queries", "notes.txt"]):
         said = run("lsi", "query", index, *arguments, code=2).stderr
         assert "TEXT or --queries." in said
-    said = run("lsi", "query", index, "--queries", "notes.txt", "--explain", "1", code=2).stderr
+    said = run(
+        "lsi", "query", index, "--queries", "notes.txt", "--explain", "1", code=2
+    ).stderr
     assert "--explain ID takes one TEXT" in said
 
 
@@ -116,7 +128,9 @@ def test_similar_words_and_documents(run, index):
     assert found[0]["similar"] == 5
     said = run("lsi", "terms", index, "nurze", code=1).stderr
     assert said == "Error: Unknown term 'nurze'; the nearest id is 'nurse'.\n"
-    assert run("lsi", "similar", index, "44", code=1).stderr.startswith("Error: Unknown document")
+    assert run("lsi", "similar", index, "44", code=1).stderr.startswith(
+        "Error: Unknown document"
+    )
 
 
 @pytest.mark.parametrize("method", ["update", "fold-in"])
@@ -124,7 +138,10 @@ def test_adding(run, index, method):
     Path("more.txt").write_text("A doctor called a nurse at night\n")
     said = run("lsi", "add", index, "more.txt", "--method", method).stderr
     assert "more.txt: one document per line, ids are line numbers + 5\n" in said
-    assert f"added 1 document by {method}, saved in index; 2 new words without meaning" in said
+    assert (
+        f"added 1 document by {method}, saved in index; 2 new words without meaning"
+        in said
+    )
     found = rows(run("lsi", "query", index, "doctor", "-n", 6, "--json"))
     assert 6 in {row["document"] for row in found}
     facts = json.loads(run("lsi", "info", index, "--json").stdout)
@@ -135,8 +152,16 @@ def test_adding(run, index, method):
 
 def test_adding_to_another_place(run, index):
     run("lsi", "add", index, "notes.txt", "--out", "larger", "--quiet")
-    assert json.loads(run("lsi", "info", index, "--json").stdout)["training"]["documents"] == 5
-    assert json.loads(run("lsi", "info", "larger", "--json").stdout)["training"]["documents"] == 10
+    assert (
+        json.loads(run("lsi", "info", index, "--json").stdout)["training"]["documents"]
+        == 5
+    )
+    assert (
+        json.loads(run("lsi", "info", "larger", "--json").stdout)["training"][
+            "documents"
+        ]
+        == 10
+    )
 
 
 def test_an_index_in_the_way_is_kept_without_force(run, index):
@@ -160,9 +185,14 @@ def test_bad_input_leaves_nothing_behind(run):
 
 def test_models_and_indexes_are_not_mistaken_for_each_other(run, index, model):
     said = run("lsi", "query", model, "tea", code=1).stderr
-    assert "is not a saved index: it is a saved model of ratings; see `recsys info`" in said
+    assert (
+        "is not a saved index: it is a saved model of ratings; see `recsys info`"
+        in said
+    )
     said = run("recommend", index, "--user", 1, code=1).stderr
-    assert "is not a saved model: it is an index of texts; see `recsys lsi info`" in said
+    assert (
+        "is not a saved model: it is an index of texts; see `recsys lsi info`" in said
+    )
     assert (
         "it is a file, and a saved index is a directory"
         in run("lsi", "query", "notes.txt", "tea", code=1).stderr
@@ -174,7 +204,15 @@ def test_a_table_with_other_columns(run):
     said = run("lsi", "index", "notes.csv", "--out", "index", code=1).stderr
     assert "no column that is evidently the text; it has nr, what" in said
     said = run(
-        "lsi", "index", "notes.csv", "--out", "index", "--text-col", "what", "--id-col", "nr"
+        "lsi",
+        "index",
+        "notes.csv",
+        "--out",
+        "index",
+        "--text-col",
+        "what",
+        "--id-col",
+        "nr",
     ).stderr
     assert "notes.csv: comma-separated, text = what, id = nr" in said
     assert rows(run("lsi", "query", "index", "milk", "--json"))[0]["document"] == "7"
@@ -195,11 +233,16 @@ def test_of_many_queries_those_without_a_known_word_stop_no_others(run, index):
     Path("asked.txt").write_text("doctor\n" * 1000 + "zebra\n" + "xylophone\n")
     result = run("lsi", "query", index, "--queries", "asked.txt", "-n", 1, "--json")
     assert len(rows(result)) == 1000
-    assert "queries 1001 to 1002: No word of the query is in the index: zebra" in result.stderr
+    assert (
+        "queries 1001 to 1002: No word of the query is in the index: zebra"
+        in result.stderr
+    )
     Path("asked.txt").write_text("zebra\nxylophone\n")
     said = run("lsi", "query", index, "--queries", "asked.txt", code=1)
     assert said.stdout == ""
-    assert "Error: No word of the query is in the index: zebra, xylophone" in said.stderr
+    assert (
+        "Error: No word of the query is in the index: zebra, xylophone" in said.stderr
+    )
 
 
 def test_words_are_asked_for_as_they_are_typed(run, index):
@@ -224,7 +267,9 @@ def test_half_a_character_in_a_query_is_one_sentence(run, index):
 
 
 def test_an_index_is_measured_on_judged_queries(run):
-    Path("docs").write_text("".join(f".I {i}\n.W\n{line}\n" for i, line in enumerate(LINES, 1)))
+    Path("docs").write_text(
+        "".join(f".I {i}\n.W\n{line}\n" for i, line in enumerate(LINES, 1))
+    )
     Path("queries").write_text(".I 1\n.W\nnurse\n.I 2\n.W\nBatman\n")
     Path("qrels").write_text("1 0 1 1\n1 0 3 1\n2 0 4 1\n2 0 9 1\n")
     run("lsi", "index", "docs", "--out", "index", "-k", 2, "--quiet")
@@ -235,14 +280,18 @@ def test_an_index_is_measured_on_judged_queries(run):
     assert {row["method"] for row in document["metrics"]} == {"hybrid", "lsi", "bm25"}
     assert "1 relevant document outside of the index" in result.stderr
     assert pl.read_csv("each.csv").height == 6
-    table = run("lsi", "evaluate", "index", *how, "--method", "bm25", "--format", "table").stdout
+    table = run(
+        "lsi", "evaluate", "index", *how, "--method", "bm25", "--format", "table"
+    ).stdout
     assert "recall@100" in table
     assert "interval over queries" in table
 
 
 def test_parts_of_scores_and_removal(run, index):
     found = rows(run("lsi", "query", index, "nurse", "--explain", "--json"))
-    assert found[0]["words"] + found[0]["meaning"] == pytest.approx(found[0]["score"], abs=1e-5)
+    assert found[0]["words"] + found[0]["meaning"] == pytest.approx(
+        found[0]["score"], abs=1e-5
+    )
     assert found[0]["matched"] == "nurse"
     said = run("lsi", "remove", index, 1, 4).stderr
     assert said == "removed 2 documents, saved in index; 3 documents left\n"
@@ -256,11 +305,22 @@ def test_parts_of_scores_and_removal(run, index):
 
 def test_a_folder_in_the_layout_of_beir_has_queries_and_judgements(run):
     Path("beir/qrels").mkdir(parents=True)
-    lines = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(LINES)]
+    lines = [
+        {"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(LINES)
+    ]
     Path("beir/corpus.jsonl").write_text("\n".join(map(json.dumps, lines)))
     Path("beir/queries.jsonl").write_text('{"_id": "q", "text": "drew Batman"}\n')
     Path("beir/qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td3\t1\n")
     run("lsi", "index", "beir", "--out", "index", "--quiet")
-    found = run("lsi", "evaluate", "index", "--queries", "beir", "--judgements", "beir", "--json")
+    found = run(
+        "lsi",
+        "evaluate",
+        "index",
+        "--queries",
+        "beir",
+        "--judgements",
+        "beir",
+        "--json",
+    )
     metrics = json.loads(found.stdout)["metrics"]
     assert {row["value"] for row in metrics if row["method"] == "hybrid"} >= {1.0}

@@ -23,7 +23,9 @@ def test_every_model_is_listed_with_its_use(run):
 @pytest.mark.parametrize("name", MODELS)
 def test_every_parameter_is_listed_with_default_and_range(run, name):
     document = json.loads(run("models", name, "--json").stdout)
-    assert [row["name"] for row in document["parameters"]] == [p.name for p in parameters(name)]
+    assert [row["name"] for row in document["parameters"]] == [
+        p.name for p in parameters(name)
+    ]
     table = run("models", name, "--format", "table").stdout
     assert all(p.name in table for p in parameters(name))
 
@@ -39,10 +41,21 @@ def test_an_unknown_model_names_the_nearest(run):
 
 
 def test_parameters_reach_the_model(run, ratings):
-    more = ["-p", "count_power=0.25", "-p", "linked=yes", "--factors", 3, "--iterations", 2]
+    more = [
+        "-p",
+        "count_power=0.25",
+        "-p",
+        "linked=yes",
+        "--factors",
+        3,
+        "--iterations",
+        2,
+    ]
     run("fit", ratings, "--out", "m", "--model", "als", *more)
     params = Recommender.load("m").model.get_params()
-    found = [params[name] for name in ("count_power", "linked", "factors", "iterations")]
+    found = [
+        params[name] for name in ("count_power", "linked", "factors", "iterations")
+    ]
     assert found == [0.25, True, 3, 2]
     run("fit", ratings, "--out", "b", "--model", "bias", "-p", "user-damping=0")
     assert Recommender.load("b").model.get_params()["user_damping"] == 0
@@ -51,8 +64,14 @@ def test_parameters_reach_the_model(run, ratings):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("count_pwer=1", "no parameter 'count_pwer'; did you mean count_power? It has factors, "),
-        ("user_damping=3", "-p user_damping does not apply to als; leave it out. It is for b"),
+        (
+            "count_pwer=1",
+            "no parameter 'count_pwer'; did you mean count_power? It has factors, ",
+        ),
+        (
+            "user_damping=3",
+            "-p user_damping does not apply to als; leave it out. It is for b",
+        ),
         ("xyzzy=3", "als has no parameter 'xyzzy'. It has factors, "),
         ("factors=0", "factors must be at least 1; got 0."),
         ("factors=2.5", "-p factors=2.5: '2.5' is not a valid integer."),
@@ -64,13 +83,17 @@ def test_parameters_reach_the_model(run, ratings):
     ],
 )
 def test_a_bad_parameter_says_what_would_be_right(run, ratings, given, message):
-    said = run("fit", ratings, "--out", "m", "--model", "als", "-p", given, code=2).stderr
+    said = run(
+        "fit", ratings, "--out", "m", "--model", "als", "-p", given, code=2
+    ).stderr
     assert message in said
 
 
 def test_evaluate_gives_a_parameter_to_the_models_that_have_it(run, ratings):
     args = ["evaluate", ratings, "--model", "als", "--model", "popular", "--factors", 3]
-    als, popular = json.loads(run(*args, "-p", "popular.damping=2", "--json").stdout)["models"]
+    als, popular = json.loads(run(*args, "-p", "popular.damping=2", "--json").stdout)[
+        "models"
+    ]
     assert als["parameters"]["factors"] == 3
     assert popular["parameters"] == {"damping": 2.0}
     said = run("evaluate", ratings, "--model", "popular", "-p", "tol=1", code=2).stderr
@@ -91,7 +114,9 @@ def test_auto_is_the_choice_of_the_data(run, implicit):
 
 def test_fit_compares_models_and_keeps_what_it_found(run, tmp_path):
     run("data", "sample", "--out", tmp_path / "sample")
-    frame = pl.read_csv(tmp_path / "sample" / "ratings.csv").filter(pl.col("userId") < 300)
+    frame = pl.read_csv(tmp_path / "sample" / "ratings.csv").filter(
+        pl.col("userId") < 300
+    )
     frame.write_csv(tmp_path / "few.csv")
     data = tmp_path / "few.csv"
     said = run("fit", data, "--out", "m", "--iterations", 5, "--factors", 4).stderr
@@ -100,7 +125,9 @@ def test_fit_compares_models_and_keeps_what_it_found(run, tmp_path):
     assert "\nchose " in said
     shown = json.loads(run("info", "m", "--json").stdout)["training"]["choice"]
     assert shown.startswith("compared als, als linked, bayes: ")
-    plan = json.loads(run("data", "inspect", data, "--json").stdout)["fit would compare"]
+    plan = json.loads(run("data", "inspect", data, "--json").stdout)[
+        "fit would compare"
+    ]
     assert plan["models"] == "als, als linked, bayes"
     quick = run("recommend", data, "--user", 1, "-n", 2).stderr
     assert "fitted als to" in quick
@@ -117,7 +144,9 @@ def test_fit_compares_models_and_keeps_what_it_found(run, tmp_path):
 def test_parameters_complete(model, start, found):
     parent = click.Context(cli, info_name="recsys", resilient_parsing=True)
     command = cli.get_command(parent, "fit")
-    context = click.Context(command, parent=parent, info_name="fit", resilient_parsing=True)
+    context = click.Context(
+        command, parent=parent, info_name="fit", resilient_parsing=True
+    )
     context.params["model"] = model
     option = next(each for each in command.params if each.name == "parameter")
     assert [item.value for item in option.shell_complete(context, start)] == found
@@ -135,7 +164,9 @@ def test_options_of_reading_are_described_once(run):
     shown = run("data", "inspect", "--help").stdout
     for verb in ("fit", "update", "split", "scree", "recommend", "evaluate", "tune"):
         help_text = run(verb, "--help").stdout
-        described, _, named = help_text.partition("More options for reading, as in `recsys data")
+        described, _, named = help_text.partition(
+            "More options for reading, as in `recsys data"
+        )
         assert "--duplicates" in named or "--user-col" in named, verb
         assert "--duplicates" not in described, verb
     assert "--duplicates [last|first|mean|sum|error]" in shown

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 JOBS = ("soldier", "astronaut")
-ABOUT = ("soldiers of the army march to the front", "robots of the future cross the galaxy")
+ABOUT = (
+    "soldiers of the army march to the front",
+    "robots of the future cross the galaxy",
+)
 NEW = (0, 1)  # items without ratings, one for each job
 
 
@@ -32,7 +35,11 @@ def saved(tmp_path_factory):
     user_table = pl.DataFrame(users, ["user", "job", "age"], orient="row")
     frame = pl.DataFrame(rows, ["user", "item", "rating"], orient="row")
     folder = tmp_path_factory.mktemp("newcomers")
-    for name, table in (("items", item_table), ("users", user_table), ("ratings", frame)):
+    for name, table in (
+        ("items", item_table),
+        ("users", user_table),
+        ("ratings", frame),
+    ):
         table.write_csv(folder / f"{name}.csv")
     ratings = Ratings.from_frame(frame, item_table=item_table, user_table=user_table)
     known = with_features(ratings, unrated=True)
@@ -49,11 +56,15 @@ def rows(run):
 
 
 def test_a_table_marks_new_items(run, saved):
-    lines = run("recommend", saved / "model", "--user", 3, "-n", 40, "--format", "table").stdout
+    lines = run(
+        "recommend", saved / "model", "--user", 3, "-n", 40, "--format", "table"
+    ).stdout
     marks = {line.split()[1]: line.split()[-1] for line in lines.splitlines()[2:]}
     assert {item for item, mark in marks.items() if mark == "yes"} == {"0", "1"}
     assert set(marks.values()) == {"yes", "no"}
-    only = run("recommend", saved / "model", "--all", "--where", "new", "--format", "csv").stdout
+    only = run(
+        "recommend", saved / "model", "--all", "--where", "new", "--format", "csv"
+    ).stdout
     assert {line.split(",")[1] for line in only.splitlines()[1:]} == {"0", "1"}
 
 
@@ -70,7 +81,9 @@ def test_a_file_of_ratings_brings_its_new_items(run, saved):
 
 def test_a_table_of_new_items_only_is_added(run, rows, saved):
     arrivals = saved / "arrivals.csv"
-    arrivals.write_text("item,title,about,price,tag\n90,New,robots of the future,11,x\n")
+    arrivals.write_text(
+        "item,title,about,price,tag\n90,New,robots of the future,11,x\n"
+    )
     asked = ("recommend", saved / "model", "--user", 3, "--item-table", arrivals)
     found = {each["item"]: each["title"] for each in rows(*asked, "-n", 50)}
     assert (found[90], found[1]) == ("New", "T1")
@@ -80,7 +93,12 @@ def test_a_table_of_new_items_only_is_added(run, rows, saved):
 
 
 def test_a_user_is_described(rows, saved):
-    described = ("recommend", saved / "model", "--user-features", "job=astronaut, age=30")
+    described = (
+        "recommend",
+        saved / "model",
+        "--user-features",
+        "job=astronaut, age=30",
+    )
     assert {each["item"] % 2 for each in rows(*described, "-n", 10)} == {1}
     both = rows(*described, "--like", "T4", "-n", 10)
     assert both[0]["user"] == "new"
@@ -94,8 +112,14 @@ def test_a_user_is_described(rows, saved):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["recommend", "--user-features", "jop=soldier"], "there are job, age. Did you mean job?"),
-        (["recommend", "--user-features", "job=solder"], "unknown; did you mean soldier?"),
+        (
+            ["recommend", "--user-features", "jop=soldier"],
+            "there are job, age. Did you mean job?",
+        ),
+        (
+            ["recommend", "--user-features", "job=solder"],
+            "unknown; did you mean soldier?",
+        ),
         (["similar", "--text", "nothing here"], "No word of the query is in the index"),
     ],
 )
@@ -131,7 +155,9 @@ def test_similar_items_of_new_ones_and_of_texts(run, rows, saved):
 
 def test_explanations_of_new_items_add_up(rows, saved):
     parts = rows("explain", saved / "model", "--user", 3, "--item", 1, "-n", 4)
-    score = rows("recommend", saved / "model", "--user", 3, "--where", "title = 'T1'")[0]["score"]
+    score = rows("recommend", saved / "model", "--user", 3, "--where", "title = 'T1'")[
+        0
+    ]["score"]
     assert sum(each["contribution"] for each in parts) == pytest.approx(score, abs=1e-3)
     assert any((each["feature"] or "").startswith("about ~ ") for each in parts)
 
@@ -140,7 +166,9 @@ def test_a_score_of_a_described_user_is_explained(run, rows, saved):
     described = ("--user-features", "job=soldier", "--like", "T4")
     parts = rows("explain", saved / "model", *described, "--item", 1, "-n", 100)
     (top,) = rows("recommend", saved / "model", *described, "--where", "title = 'T1'")
-    assert sum(each["contribution"] for each in parts) == pytest.approx(top["score"], abs=1e-4)
+    assert sum(each["contribution"] for each in parts) == pytest.approx(
+        top["score"], abs=1e-4
+    )
     assert {4} < {each["item"] for each in parts}
     assert "user: job = soldier" in {each["feature"] for each in parts}
     for other in ((), ("--user", 3, *described)):
@@ -154,9 +182,13 @@ def test_the_features_in_use_are_shown(run, saved):
     assert facts["item features"]["price"] == "number"
     assert facts["user features"] == {"job": "2 values", "age": "number"}
     table = ("--item-table", saved / "items.csv")
-    facts = json.loads(run("data", "inspect", saved / "ratings.csv", *table, "--json").stdout)
+    facts = json.loads(
+        run("data", "inspect", saved / "ratings.csv", *table, "--json").stdout
+    )
     plan = facts.get("fit would choose") or facts["fit would compare"]
     assert plan["features of items"].startswith("about (2 dimensions; words explain ")
-    bare = run("data", "inspect", saved / "ratings.csv", *table, "--json", "--no-features").stdout
+    bare = run(
+        "data", "inspect", saved / "ratings.csv", *table, "--json", "--no-features"
+    ).stdout
     assert "features of items" not in bare
     assert Path(saved / "model").is_dir()

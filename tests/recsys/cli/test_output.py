@@ -34,7 +34,9 @@ READ = {
 
 def same(frame):
     """Compare as what text formats can keep: shortest float32 digits."""
-    return frame.with_columns(pl.col("score").cast(pl.Float32), pl.col("rank").cast(pl.Int32))
+    return frame.with_columns(
+        pl.col("score").cast(pl.Float32), pl.col("rank").cast(pl.Int32)
+    )
 
 
 @pytest.mark.parametrize("batches", [1, 2, 4])
@@ -42,7 +44,9 @@ def same(frame):
 def test_round_trip_of_a_file_in_batches(suffix, batches):
     path = Path(f"out.{suffix}")
     size = len(FRAME) // batches
-    Output(path).write(FRAME[start : start + size] for start in range(0, len(FRAME), size))
+    Output(path).write(
+        FRAME[start : start + size] for start in range(0, len(FRAME), size)
+    )
     assert same(READ[suffix](path)).equals(FRAME)
     assert [each.name for each in Path().iterdir()] == [path.name]
 
@@ -77,17 +81,27 @@ def test_json_document_has_schema_and_head():
 def test_what_unicode_takes_for_the_end_of_a_line_stays_in_its_text():
     titles = ["a\u2028b", "c\x85d", "e\u2029", "f\ng"]
     path = Path("found.json")
-    Output(path).write([pl.DataFrame({"title": titles[:2]}), pl.DataFrame({"title": titles[2:]})])
+    Output(path).write(
+        [pl.DataFrame({"title": titles[:2]}), pl.DataFrame({"title": titles[2:]})]
+    )
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     assert [row["title"] for row in rows] == titles
 
 
 def test_numbers_that_json_does_not_know_are_null():
-    Output(Path("out.json")).write(pl.DataFrame({"x": [float("nan"), float("inf"), 1.0]}))
-    assert [row["x"] for row in json.loads(Path("out.json").read_text())["rows"]] == [None, None, 1]
+    Output(Path("out.json")).write(
+        pl.DataFrame({"x": [float("nan"), float("inf"), 1.0]})
+    )
+    assert [row["x"] for row in json.loads(Path("out.json").read_text())["rows"]] == [
+        None,
+        None,
+        1,
+    ]
 
 
-@pytest.mark.parametrize(("name", "expected"), [("a.CSV", "csv"), ("a.ndjson", "jsonl")])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("a.CSV", "csv"), ("a.ndjson", "jsonl")]
+)
 def test_suffix_tells_the_format(name, expected):
     assert Output(Path(name)).resolved_format == expected
 
@@ -99,7 +113,9 @@ def test_format_wins_over_the_suffix():
 
 
 def test_unknown_suffix_raises():
-    with pytest.raises(click.UsageError, match=r"Cannot infer the format from 'a\.foo'"):
+    with pytest.raises(
+        click.UsageError, match=r"Cannot infer the format from 'a\.foo'"
+    ):
         Output(Path("a.foo")).check()
 
 
@@ -156,7 +172,9 @@ def failing(error):
     raise error
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(143)])
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), KeyboardInterrupt(), SystemExit(143)]
+)
 @pytest.mark.parametrize("suffix", READ)
 def test_nothing_half_written_is_left(suffix, error):
     with pytest.raises(type(error)):
@@ -228,6 +246,8 @@ def test_table_shows_missing_numbers():
 
 
 def test_no_title_breaks_or_turns_a_row_of_a_table():
-    text = render(pl.DataFrame({"item": [1], "title": ["A\u2028user 7\u2029  B\u202e\u2066"]}))
+    text = render(
+        pl.DataFrame({"item": [1], "title": ["A\u2028user 7\u2029  B\u202e\u2066"]})
+    )
     assert len(text.splitlines()) == text.count("\n") == 3
     assert not set("\u202e\u2066\u2028\u2029") & set(text)

@@ -87,7 +87,16 @@ def test_quiet_on_a_real_terminal(source_tree, quiet):
         "main.main()\n"
     )
     leader, follower = pty.openpty()
-    args = [sys.executable, "-c", script, "fit", "x", "--out", "m", *(["--quiet"] if quiet else [])]
+    args = [
+        sys.executable,
+        "-c",
+        script,
+        "fit",
+        "x",
+        "--out",
+        "m",
+        *(["--quiet"] if quiet else []),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(source_tree), "TERM": "xterm"}
     subprocess.run(args, stderr=follower, env=environment, check=True, timeout=60)
     os.close(follower)

@@ -16,7 +16,10 @@ def test_a_report_of_an_evaluation(run, ratings):
     result = run("evaluate", *args, "--report", "r.html")
     page = Path("r.html").read_text(encoding="utf-8")
     assert result.stderr.endswith("the report is in r.html\n")
-    assert f"<pre>recsys evaluate {ratings} --model popular --model bias -n 5 --seed 3" in page
+    assert (
+        f"<pre>recsys evaluate {ratings} --model popular --model bias -n 5 --seed 3"
+        in page
+    )
     assert "&#34;user_damping&#34;: 5.0" in page
     assert "<th>numpy</th>" in page
     assert ".scroll tr > th:first-child { position: sticky;" in page
@@ -25,12 +28,23 @@ def test_a_report_of_an_evaluation(run, ratings):
     document = json.loads(run("evaluate", *args, "--json", "--report", "r.html").stdout)
     expected = json.loads(run("evaluate", *args, "--json").stdout)
     assert document["n"] == [5]
-    assert [m["metrics"] for m in document["models"]] == [m["metrics"] for m in expected["models"]]
+    assert [m["metrics"] for m in document["models"]] == [
+        m["metrics"] for m in expected["models"]
+    ]
     assert document["comparisons"] == expected["comparisons"]
 
 
 def test_a_report_of_a_comparison(run, ratings):
-    run("compare", ratings, "--model", "popular", "--model", "bias", "--report", "c.html")
+    run(
+        "compare",
+        ratings,
+        "--model",
+        "popular",
+        "--model",
+        "bias",
+        "--report",
+        "c.html",
+    )
     assert "<pre>recsys compare " in Path("c.html").read_text(encoding="utf-8")
 
 
@@ -53,7 +67,11 @@ def test_a_file_name_that_is_no_text(run, ratings):
     ("target", "code", "message"),
     [
         ("r.pdf", 2, "--report must end in .html; got r.pdf."),
-        ("nowhere/r.html", 1, "Cannot write nowhere/r.html: there is no directory nowhere."),
+        (
+            "nowhere/r.html",
+            1,
+            "Cannot write nowhere/r.html: there is no directory nowhere.",
+        ),
         (".", 1, ". is a directory; --report needs the name of a file."),
     ],
 )
@@ -63,14 +81,25 @@ def test_targets_that_cannot_be(run, ratings, target, code, message):
 
 def test_the_old_report_stays_if_anything_fails(run, ratings, monkeypatch):
     Path("r.html").write_text("old")
-    run("evaluate", ratings, "--report", "r.html", "--model", "als", "--implicit", code=1)
+    run(
+        "evaluate",
+        ratings,
+        "--report",
+        "r.html",
+        "--model",
+        "als",
+        "--implicit",
+        code=1,
+    )
     assert Path("r.html").read_text() == "old"
 
     class Page(str):
         def encode(self, *args, **settings):
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("recsys.evaluation.html_report", lambda *args, **settings: Page("<html"))
+    monkeypatch.setattr(
+        "recsys.evaluation.html_report", lambda *args, **settings: Page("<html")
+    )
     run("evaluate", ratings, "--report", "r.html", "--model", "popular", code=1)
     assert Path("r.html").read_text() == "old"
     assert [path.name for path in Path().iterdir()] == ["r.html"]

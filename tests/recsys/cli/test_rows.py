@@ -63,7 +63,9 @@ def table_of(run, path, *options):
 
 
 def test_a_range_of_time(run, events):
-    found = run("data", "inspect", events, *AT, "--since", "2025-06-02", "--until", "2025-06-04")
+    found = run(
+        "data", "inspect", events, *AT, "--since", "2025-06-02", "--until", "2025-06-04"
+    )
     assert "2 of 6 rows since 2025-06-02 until 2025-06-04" in found.stderr
 
 
@@ -84,7 +86,10 @@ def test_a_range_of_time(run, events):
             ("--time-format", "DD/MM"),
             "must be s, ms, us, ns, d, excel, ticks, filetime, or have the parts",
         ),
-        (("--event-weight", "buy=1"), "There are events without a weight: view (4), cart (1)"),
+        (
+            ("--event-weight", "buy=1"),
+            "There are events without a weight: view (4), cart (1)",
+        ),
         (
             ("--event-weight", "buy=1,x=1", "--event-weight", "cart=3"),
             "There are events without a weight: view (4); give",
@@ -104,7 +109,9 @@ def test_wrong_values_are_named(run, events, options, message):
 
 def test_a_model_that_does_not_use_weights_says_so(run, events):
     fast = ("--factors", "2", "--iterations", "1")
-    result = run("fit", events, *WEIGHTS, "--model", "implicit-bpr", "--out", "m", *fast)
+    result = run(
+        "fit", events, *WEIGHTS, "--model", "implicit-bpr", "--out", "m", *fast
+    )
     assert "implicit-bpr does not use the weights of interactions" in result.stderr
     Path("test.csv").write_text("user,item,action\na,z,buy\nc,x,buy\n")
     pair = ("--train", events, "--test", "test.csv")
@@ -180,7 +187,10 @@ def test_rows_of_the_future_are_left_out_by_every_verb_and_named(run, events, co
     assert LEFT_OUT in run(*command, *AT).stderr
     forced = ["--force"] if "--out" in command else []
     earlier = run(*command, *AT, *forced, "--as-of", "2025-06-17").stderr
-    assert "21 rows after the present time left out (future.csv, line 182: 2025-06-19;" in earlier
+    assert (
+        "21 rows after the present time left out (future.csv, line 182: 2025-06-19;"
+        in earlier
+    )
 
 
 def test_a_row_of_the_future_does_not_change_the_lists(run, events):
@@ -194,22 +204,35 @@ def test_the_present_time_may_be_a_setting_and_is_shown(run, events):
     Path("recsys.toml").write_text('as_of = "2025-06-04"\n')
     said = run("fit", events, *AT, "--model", "popular", "--out", "m").stderr
     assert "2 rows after the present time left out" in said
-    assert json.loads(run("info", "m", "--json").stdout)["model"]["as of"].startswith("2025-06-04")
+    assert json.loads(run("info", "m", "--json").stdout)["model"]["as of"].startswith(
+        "2025-06-04"
+    )
     said = run("fit", events, *AT, "--as-of", "soon", "--out", "n", code=1).stderr
     assert "as_of must be a date or time, such as 2024-01-31; got 'soon'" in said
     Path("recsys.toml").unlink()
     said = run("update", "m", events, *AT, "--force").stderr
     assert "left out" not in said
-    assert not json.loads(run("info", "m", "--json").stdout)["model"]["as of"].startswith("2025-06")
+    assert not json.loads(run("info", "m", "--json").stdout)["model"][
+        "as of"
+    ].startswith("2025-06")
 
 
 def test_causes_of_bad_rows_are_counted_by_the_command(run, events):
-    rows = [f"{'' if n < 3 else n};a;{'2025-10' if n < 8 else '18.10.2025'}" for n in range(12)]
+    rows = [
+        f"{'' if n < 3 else n};a;{'2025-10' if n < 8 else '18.10.2025'}"
+        for n in range(12)
+    ]
     Path("de.csv").write_text("\n".join(["customer_id;sku;zeit", *rows]))
     said = run("data", "inspect", "de.csv", "--timestamp-col", "zeit", code=1).stderr
-    assert "8 of 12 rows cannot be read: 8 rows, the first de.csv, line 2: time '2025-10'" in said
+    assert (
+        "8 of 12 rows cannot be read: 8 rows, the first de.csv, line 2: time '2025-10'"
+        in said
+    )
     assert "3 rows, the first de.csv, line 2: the user id is missing." in said
     limited = ("--timestamp-col", "zeit", "--bad-rows", "20%")
     said = run("data", "inspect", "de.csv", *limited, code=1).stderr
-    assert "8 rows of 12 (67%) cannot be read, more than 20%: 8 rows, the first de.csv" in said
+    assert (
+        "8 rows of 12 (67%) cannot be read, more than 20%: 8 rows, the first de.csv"
+        in said
+    )
     assert "100%" not in said

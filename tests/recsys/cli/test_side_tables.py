@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-EVENTS = "visitor,product_sku,stars\nu1,a1,5\nu1,b2,3\nu2,a1,4\nu2,c3,1\nu3,b2,2\nu3,c3,5\n"
+EVENTS = (
+    "visitor,product_sku,stars\nu1,a1,5\nu1,b2,3\nu2,a1,4\nu2,c3,1\nu3,b2,2\nu3,c3,5\n"
+)
 WARES = (
     "product_sku,name,price,kind,since,tags\n"
     "a1,Assam,7.5,tea,2024-01-31,black|strong\n"
@@ -20,7 +22,14 @@ WARES = (
 )
 PEOPLE = "visitor,age,vip\nu1,25,yes\nu2,40,no\n"
 COLUMNS = ("--user-col", "visitor", "--item-col", "product_sku")
-READING = ("events.csv", *COLUMNS, "--item-table", "wares.csv", "--user-table", "people.csv")
+READING = (
+    "events.csv",
+    *COLUMNS,
+    "--item-table",
+    "wares.csv",
+    "--user-table",
+    "people.csv",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +44,9 @@ def found(result: Any) -> set[tuple[str, str]]:
 
 
 def everyone(run: Any, *options: str) -> set[tuple[str, str]]:
-    return found(run("recommend", *options, "--all", "--include-seen", "--format", "jsonl"))
+    return found(
+        run("recommend", *options, "--all", "--include-seen", "--format", "jsonl")
+    )
 
 
 def test_conditions_on_a_saved_model(run):
@@ -58,14 +69,18 @@ def test_conditions_on_a_saved_model(run):
     assert (
         black
         == {("u2", "a1"), ("u2", "c3")}
-        == everyone(run, "m", "--where", "Tags LIKE '%black%'", "--where-user", "vip = false")
+        == everyone(
+            run, "m", "--where", "Tags LIKE '%black%'", "--where-user", "vip = false"
+        )
     )
     nobody = run("recommend", "m", "--all", "--where-user", "age > 99")
     assert nobody.stdout.count("\n") <= 1
     assert "no user meets --where-user" in nobody.stderr
     wrong = run("recommend", "m", "--all", "--where-user", "price < 3", code=1).stderr
     assert "where_user: 'price < 3' cannot be used: " in " ".join(wrong.split())
-    assert "the columns are user (id), age (number), vip (boolean)" in " ".join(wrong.split())
+    assert "the columns are user (id), age (number), vip (boolean)" in " ".join(
+        wrong.split()
+    )
 
 
 def test_tables_are_shown_by_info_and_inspect(run):
@@ -130,7 +145,9 @@ def test_an_update_of_new_items_only_reads_the_remembered_table(run):
     run("fit", *READING, "--out", "m", "--model", "popular")
     Path("new.csv").write_text("visitor,product_sku,stars\nu1,new-one,5\n")
     said = run("update", "m", "new.csv", "--out", "m2").stderr
-    assert "wares.csv (lacks 1 of 4 items, has 1 without ratings)" in " ".join(said.split())
+    assert "wares.csv (lacks 1 of 4 items, has 1 without ratings)" in " ".join(
+        said.split()
+    )
     Path("one.csv").write_text("visitor,product_sku,stars\nu1,77777,5\n")
     run("update", "m", "one.csv", "--out", "m3")
 
@@ -141,7 +158,9 @@ def test_another_table_of_the_same_database(run):
         connection.execute("CREATE TABLE wares (sku TEXT, price REAL, title TEXT)")
         rows = [("u1", "a1"), ("u2", "a1"), ("u2", "b2")]
         connection.executemany("INSERT INTO orders VALUES (?, ?)", rows)
-        connection.execute("INSERT INTO wares VALUES ('a1', 7.5, 'Assam'), ('b2', 12, 'Beaker')")
+        connection.execute(
+            "INSERT INTO wares VALUES ('a1', 7.5, 'Assam'), ('b2', 12, 'Beaker')"
+        )
         connection.commit()
     source = ("shop.db::orders", *COLUMNS, "--model", "popular")
     for table in ("wares", "shop.db::wares"):
@@ -154,7 +173,10 @@ def test_tables_that_cannot_be_used_are_one_sentence(run):
     said = run(*fit, "--item-table", "people.csv", code=1).stderr
     assert "Error: people.csv has no column of items; its columns are 'visitor'" in said
     said = run(*fit, "--item-table", "wears.csv", code=1).stderr
-    assert "Error: There is no file or directory wears.csv. Did you mean wares.csv?" in said
+    assert (
+        "Error: There is no file or directory wears.csv. Did you mean wares.csv?"
+        in said
+    )
     assert not Path("m").exists()
 
 
@@ -166,16 +188,30 @@ def test_features_of_tables_are_used_by_the_models_that_can(run):
     assert "features of" not in run(*fit, "popular").stderr
     assert "features of" not in run(*fit, "als", "--no-features").stderr
     said = run(*fit, "als", "--features", "kind, vip").stderr
-    assert "features of items: kind (2); 1 item without ratings known by features only" in said
+    assert (
+        "features of items: kind (2); 1 item without ratings known by features only"
+        in said
+    )
     assert "features of users: vip (2)\n" in said
-    assert "popular does not use features" in run(*fit, "popular", "--features", "kind").stderr
+    assert (
+        "popular does not use features"
+        in run(*fit, "popular", "--features", "kind").stderr
+    )
     explained = run("explain", "m", "--user", "u1", "--item", "a1", "--json").stdout
     assert "kind = " not in explained  # that of popular
 
 
 def test_features_of_evaluated_models(run):
     Path("new.csv").write_text("visitor,product_sku,stars\nu1,c3,5\nu2,b2,4\nu3,a1,2\n")
-    same = ("evaluate", "--test", "new.csv", "--train", *READING, "--model", "als,popular")
+    same = (
+        "evaluate",
+        "--test",
+        "new.csv",
+        "--train",
+        *READING,
+        "--model",
+        "als,popular",
+    )
     assert run(*same).stderr.count("features of items: price") == 1
     assert "features of" not in run(*same, "--no-features").stderr
 
@@ -184,7 +220,11 @@ def test_features_of_evaluated_models(run):
     ("options", "message", "code"),
     [
         (("--features", "prize"), "Did you mean price?", 1),
-        (("--features", "price", "--no-features"), "--features and --no-features contradict", 2),
+        (
+            ("--features", "price", "--no-features"),
+            "--features and --no-features contradict",
+            2,
+        ),
     ],
 )
 def test_features_that_cannot_be_used(run, options, message, code):
@@ -193,5 +233,18 @@ def test_features_that_cannot_be_used(run, options, message, code):
 
 
 def test_features_need_a_table(run):
-    fit = ("fit", "events.csv", *COLUMNS, "--out", "m", "--model", "als", "--features", "price")
-    assert "--features takes columns of tables, and there are none" in run(*fit, code=1).stderr
+    fit = (
+        "fit",
+        "events.csv",
+        *COLUMNS,
+        "--out",
+        "m",
+        "--model",
+        "als",
+        "--features",
+        "price",
+    )
+    assert (
+        "--features takes columns of tables, and there are none"
+        in run(*fit, code=1).stderr
+    )

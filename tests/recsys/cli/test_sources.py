@@ -58,11 +58,31 @@ def test_every_source_has_the_same_ratings(run: Run, source: list[str]) -> None:
 @pytest.mark.usefixtures("events")
 def test_every_verb_takes_them(run: Run, source: list[str], tmp_path: Path) -> None:
     run("fit", *source, "--model", "bias", "--out", "model")
-    run("split", *source, "--method", "random", "--test-fraction", "0.2", "--out", "parts")
-    run("evaluate", *source, "--model", "bias", "--method", "random", "--test-fraction", "0.2")
+    run(
+        "split",
+        *source,
+        "--method",
+        "random",
+        "--test-fraction",
+        "0.2",
+        "--out",
+        "parts",
+    )
+    run(
+        "evaluate",
+        *source,
+        "--model",
+        "bias",
+        "--method",
+        "random",
+        "--test-fraction",
+        "0.2",
+    )
     run("scree", *source)
     run("update", "model", *source, "--out", "model2")
-    tuned = run("tune", *source, "--model", "bias", "--trials", "1", "--method", "random")
+    tuned = run(
+        "tune", *source, "--model", "bias", "--trials", "1", "--method", "random"
+    )
     assert all(word in tuned.stderr for word in source)
     listed = ("--items", "orders.db::items", "--json")
     found = run("recommend", "model", "--user", "2", *listed).stdout
@@ -80,13 +100,19 @@ def test_every_verb_takes_them(run: Run, source: list[str], tmp_path: Path) -> N
         ),
         (["orders.db::evnts"], "orders.db has no table 'evnts'; did you mean events?"),
         (["events/*.json"], "No file matches the pattern events/*.json."),
-        (["events/p1.csv", "--table", "t"], "--table applies to databases, and p1.csv is a file."),
+        (
+            ["events/p1.csv", "--table", "t"],
+            "--table applies to databases, and p1.csv is a file.",
+        ),
         (["events/p1.csv", "nope.csv"], "There is no file or directory nope.csv."),
         (
             ["postgresql://u:s3cret@127.0.0.1:1/d"],
             "postgresql://127.0.0.1:1/d cannot be opened: no s",
         ),
-        (["mysql://u:s3cret@h/d"], "mysql:// databases are not supported; use PostgreSQL, SQLite"),
+        (
+            ["mysql://u:s3cret@h/d"],
+            "mysql:// databases are not supported; use PostgreSQL, SQLite",
+        ),
     ],
 )
 @pytest.mark.usefixtures("events")
@@ -98,16 +124,25 @@ def test_mistakes_are_one_sentence_without_a_password(
     assert "s3cret" not in said
 
 
-def test_a_password_is_neither_shown_nor_saved(run: Run, postgres: str, tmp_path: Path) -> None:
+def test_a_password_is_neither_shown_nor_saved(
+    run: Run, postgres: str, tmp_path: Path
+) -> None:
     from adbc_driver_postgresql import dbapi
 
     values = ", ".join(f"({user}, {item}, {rating})" for user, item, rating in ROWS)
-    with dbapi.connect(postgres, autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute('CREATE TABLE kept ("user" bigint, item bigint, rating numeric(2, 1))')
+    with (
+        dbapi.connect(postgres, autocommit=True) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(
+            'CREATE TABLE kept ("user" bigint, item bigint, rating numeric(2, 1))'
+        )
         try:
             cursor.execute(f"INSERT INTO kept VALUES {values}")
             done = run("fit", f"{postgres}::kept", "--model", "bias", "--out", "model")
-            asked = run("recommend", f"{postgres}::kept", "--model", "bias", "--user", "2")
+            asked = run(
+                "recommend", f"{postgres}::kept", "--model", "bias", "--user", "2"
+            )
         finally:
             cursor.execute("DROP TABLE kept")
     assert "a password on the command line is visible" in done.stderr

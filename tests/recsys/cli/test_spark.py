@@ -28,7 +28,16 @@ def fitted(spark, parts):
     from recsys.cli.main import cli
 
     out = parts / "model"
-    words = ["fit", parts / "train.csv", "--out", out, "--engine", "spark", "--factors", 2]
+    words = [
+        "fit",
+        parts / "train.csv",
+        "--out",
+        out,
+        "--engine",
+        "spark",
+        "--factors",
+        2,
+    ]
     words += ["--iterations", 1, "--test-fraction", 0.1, "--seed", 7]
     result = CliRunner().invoke(cli, [str(word) for word in words])
     assert result.exit_code == 0, result.output
@@ -69,7 +78,16 @@ def test_recommend_to_all_on_the_cluster(run, fitted, tmp_path):
 
 def test_evaluate_on_the_cluster(run, fitted, parts):
     out, _ = fitted
-    words = ("evaluate", out, "--test", parts / "test.csv", "--engine", "spark", "-n", 5)
+    words = (
+        "evaluate",
+        out,
+        "--test",
+        parts / "test.csv",
+        "--engine",
+        "spark",
+        "-n",
+        5,
+    )
     document = json.loads(run(*words, "--json").stdout)
     metrics = document["models"][0]["metrics"]
     assert set(metrics) == {"rmse", "mae", "precision@5", "recall@5", "ndcg@5"}
@@ -80,13 +98,20 @@ def test_evaluate_on_the_cluster(run, fitted, parts):
 def test_an_evaluation_is_a_table_as_well(run, monkeypatch):
     from recsys import spark
 
-    metrics = {"rmse": spark.Metric(0.9, None, 48), "ndcg@5": spark.Metric(0.2, (0.1, 0.3), 30)}
+    metrics = {
+        "rmse": spark.Metric(0.9, None, 48),
+        "ndcg@5": spark.Metric(0.2, (0.1, 0.3), 30),
+    }
     counts = {"test_ratings": 48, "users_evaluated": 30, "unknown_ratings": 0}
     found = spark.SparkEvaluation(metrics, counts)
     asked = {}
-    monkeypatch.setattr(spark, "evaluate", lambda *_, **options: asked.update(options) or found)
+    monkeypatch.setattr(
+        spark, "evaluate", lambda *_, **options: asked.update(options) or found
+    )
     words = ("--conf", "spark.executor.memory=8g", "--conf", "spark.x=a=b")
-    lines = run("evaluate", "m", "--test", "t", "--engine", "spark", *words).stdout.splitlines()
+    lines = run(
+        "evaluate", "m", "--test", "t", "--engine", "spark", *words
+    ).stdout.splitlines()
     assert asked["conf"] == {"spark.executor.memory": "8g", "spark.x": "a=b"}
     assert lines[0] == "model,rmse,ndcg@5,users"
     assert lines[1].startswith("m,0.9")
@@ -95,23 +120,60 @@ def test_an_evaluation_is_a_table_as_well(run, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["fit", "x", "--out", "m", "--master", "yarn"], "--master and --conf require --engine sp"),
-        (["recommend", "m", "--user", "1", "--engine", "spark"], "needs --all and --output FOLDER"),
+        (
+            ["fit", "x", "--out", "m", "--master", "yarn"],
+            "--master and --conf require --engine sp",
+        ),
+        (
+            ["recommend", "m", "--user", "1", "--engine", "spark"],
+            "needs --all and --output FOLDER",
+        ),
         (
             ["recommend", "m", "--all", "--engine", "spark", "--output", "all.csv"],
             "--engine spark writes a folder of Parquet, not csv.",
         ),
         (
-            ["recommend", "m", "--all", "--engine", "spark", "--output", "all", "--format", "tsv"],
+            [
+                "recommend",
+                "m",
+                "--all",
+                "--engine",
+                "spark",
+                "--output",
+                "all",
+                "--format",
+                "tsv",
+            ],
             "--engine spark writes a folder of Parquet, not tsv.",
         ),
         (
-            ["recommend", "m", "--all", "--engine", "spark", "--output", "all", "--json"],
+            [
+                "recommend",
+                "m",
+                "--all",
+                "--engine",
+                "spark",
+                "--output",
+                "all",
+                "--json",
+            ],
             "--engine spark writes a folder of Parquet, not json.",
         ),
-        (["evaluate", "x", "--engine", "spark"], "--engine spark needs MODEL --test FILE"),
         (
-            ["evaluate", "m", "--test", "t", "--engine", "spark", "--fail-if", "rmse > 1"],
+            ["evaluate", "x", "--engine", "spark"],
+            "--engine spark needs MODEL --test FILE",
+        ),
+        (
+            [
+                "evaluate",
+                "m",
+                "--test",
+                "t",
+                "--engine",
+                "spark",
+                "--fail-if",
+                "rmse > 1",
+            ],
             "--engine spark takes MODEL --test FILE, and one -n.",
         ),
         (
@@ -137,7 +199,9 @@ def test_options_of_reading_that_spark_does_not_have_are_an_error(run):
         (evaluate, "--since", "2024-01-01"),
     ):
         result = run(*verb, *option, "--engine", "spark", code=1)
-        message = f"{option[0]} does not apply to --engine spark; prepare the data before."
+        message = (
+            f"{option[0]} does not apply to --engine spark; prepare the data before."
+        )
         assert message in " ".join(result.stderr.split())
 
 
@@ -146,7 +210,10 @@ def test_options_of_reading_that_spark_does_not_have_are_an_error(run):
     [
         (["--conf", "spark.x"], "--conf must be of the form K=V; got 'spark.x'"),
         (["--threads", "2"], "--threads does not apply to --engine spark"),
-        (["--features", "genres"], "--features does not apply to --engine spark; fit with"),
+        (
+            ["--features", "genres"],
+            "--features does not apply to --engine spark; fit with",
+        ),
         (["--item-table", "x.csv"], "--item-table does not apply to --engine spark"),
         (["--model", "bayes"], "On Spark the models are als and ials; got 'bayes'"),
         (["--master", "local[7]"], "is running, so local[7] cannot be used"),

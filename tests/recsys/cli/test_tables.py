@@ -23,7 +23,11 @@ def rows(sql: str, path: str = "shop.db") -> list[tuple[Any, ...]]:
 
 
 def test_what_the_verbs_print_goes_into_a_table(run, model):
-    for verb in ("recommend --user 1", "similar --item 101", "explain --user 1 --item 101"):
+    for verb in (
+        "recommend --user 1",
+        "similar --item 101",
+        "explain --user 1 --item 101",
+    ):
         name, *arguments = verb.split()
         assert run(name, model, *arguments, "-o", f"shop.db::{name}").stdout == ""
         run(name, model, *arguments, "-o", "shown.parquet")
@@ -43,7 +47,10 @@ def test_a_table_is_replaced_only_when_that_is_wanted(run, model):
 
     assert "Wrote 80 rows" in recommend().stderr
     again = recommend(code=1)
-    assert "Error: shop.db::recs exists already; use --if-exists append, or --if" in again.stderr
+    assert (
+        "Error: shop.db::recs exists already; use --if-exists append, or --if"
+        in again.stderr
+    )
     assert rows("SELECT count(*) FROM recs") == [(80,)]
     recommend("--if-exists", "append")
     assert rows("SELECT count(*) FROM recs") == [(160,)]
@@ -77,8 +84,18 @@ def test_formats_and_tables_exclude_each_other(run, model):
 @pytest.mark.skipif(os.name == "nt", reason="no signals")
 def test_an_interrupted_command_leaves_the_old_rows_or_the_new_ones(run, model):
     run("predict", model, "--user", "1", "--item", "101", "-o", "shop.db::predictions")
-    command = [sys.executable, "-m", "recsys", "impute", str(model), "-o", "shop.db::predictions"]
-    with subprocess.Popen([*command, "--force"], stderr=subprocess.PIPE, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "recsys",
+        "impute",
+        str(model),
+        "-o",
+        "shop.db::predictions",
+    ]
+    with subprocess.Popen(
+        [*command, "--force"], stderr=subprocess.PIPE, text=True
+    ) as process:
         time.sleep(random.uniform(0.3, 1.2))
         process.send_signal(signal.SIGINT)
         process.communicate()
@@ -88,7 +105,17 @@ def test_an_interrupted_command_leaves_the_old_rows_or_the_new_ones(run, model):
 def test_postgresql_takes_what_a_verb_writes(run, model, postgres):
     from recsys.database import open_database, parse_address
 
-    arguments = ("recommend", model, "--all", "-n", "3", "--output", postgres, "--table", "recs")
+    arguments = (
+        "recommend",
+        model,
+        "--all",
+        "-n",
+        "3",
+        "--output",
+        postgres,
+        "--table",
+        "recs",
+    )
     try:
         said = run(*arguments).stderr
         assert "Wrote 120 rows to postgresql://localhost:" in said

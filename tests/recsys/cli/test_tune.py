@@ -30,16 +30,28 @@ def document(result):
 def test_the_document(run, ratings):
     found = document(run("tune", ratings, *QUICK, "--factors", 3, "--json"))
     assert found["command"] == "tune"
-    assert (found["model"], found["metric"], found["sampler"]) == ("als", "rmse", "random")
+    assert (found["model"], found["metric"], found["sampler"]) == (
+        "als",
+        "rmse",
+        "random",
+    )
     assert found["fixed"] == {"factors": 3}
     assert set(found["ranges"]) == {"regularization", "count_power"}
     assert found["ranges"]["regularization"] == {"low": 0.1, "high": 10.0, "log": True}
     assert found["data"]["fingerprint"].startswith("sha256:")
-    assert found["data"]["train_ratings"] + found["data"]["validation_ratings"] <= 0.9 * 480
+    assert (
+        found["data"]["train_ratings"] + found["data"]["validation_ratings"]
+        <= 0.9 * 480
+    )
     assert found["value"] <= found["default_value"] == found["trials"][0]["value"]
     by_mae = document(run("tune", ratings, *QUICK, "--model", "bias", "--json"))
     assert by_mae["value"] == by_mae["trials"][by_mae["trial"]]["value"]
-    assert set(found["parameters"]) == {"factors", "regularization", "count_power", "iterations"}
+    assert set(found["parameters"]) == {
+        "factors",
+        "regularization",
+        "count_power",
+        "iterations",
+    }
 
 
 def test_the_table_and_what_is_said(run, ratings):
@@ -56,8 +68,21 @@ def test_the_table_and_what_is_said(run, ratings):
 
 def test_the_fit_line_works_as_it_is(run, ratings):
     shutil.copy(ratings / "ratings.csv", "it's mine.txt")
-    args = ["it's mine.txt", *QUICK, "--seed", 3, "--factors", 2, "-p", "linked=true", "--sep", ","]
-    line = document(run("tune", *args, "--rating-col", "rating", "--json"))["commands"]["fit"]
+    args = [
+        "it's mine.txt",
+        *QUICK,
+        "--seed",
+        3,
+        "--factors",
+        2,
+        "-p",
+        "linked=true",
+        "--sep",
+        ",",
+    ]
+    line = document(run("tune", *args, "--rating-col", "rating", "--json"))["commands"][
+        "fit"
+    ]
     program, *words = shlex.split(line)
     assert program == "recsys"
     assert "linked=true" in words
@@ -82,7 +107,9 @@ def test_the_test_part_is_never_looked_at(run, ratings):
         joined = frame.join(
             others, left_on=["userId", "movieId"], right_on=["user", "item"], how="left"
         )
-        changed = joined.with_columns(pl.coalesce("other", "rating").alias("rating")).drop("other")
+        changed = joined.with_columns(
+            pl.coalesce("other", "rating").alias("rating")
+        ).drop("other")
         changed.write_csv("changed.csv")
         return document(run("tune", "changed.csv", *QUICK, "--json"))["trials"]
 
@@ -93,23 +120,47 @@ def test_the_test_part_is_never_looked_at(run, ratings):
 
 def test_the_lines_have_the_weights_of_events(run, ratings):
     frame = pl.read_csv(ratings / "ratings.csv")
-    kinds = pl.when(pl.int_range(pl.len()) % 2 == 0).then(pl.lit("buy")).otherwise(pl.lit("view"))
+    kinds = (
+        pl.when(pl.int_range(pl.len()) % 2 == 0)
+        .then(pl.lit("buy"))
+        .otherwise(pl.lit("view"))
+    )
     frame.select("userId", "movieId", kinds.alias("event")).write_csv("events.csv")
-    args = ["events.csv", "--model", "ials", "--trials", 1, "--event-weight", "buy=2.5,view=1"]
+    args = [
+        "events.csv",
+        "--model",
+        "ials",
+        "--trials",
+        1,
+        "--event-weight",
+        "buy=2.5,view=1",
+    ]
     words = shlex.split(document(run("tune", *args, "--json"))["commands"]["fit"])
     assert words[words.index("--event-weight") + 1] == "buy=2.5,view=1.0"
     run(*words[1:])
 
 
 def test_the_evaluate_line_tests_on_what_was_set_aside(run, ratings):
-    args = [ratings, *QUICK, "--method", "random", "--test-fraction", 0.2, "--seed", 5, "--json"]
+    args = [
+        ratings,
+        *QUICK,
+        "--method",
+        "random",
+        "--test-fraction",
+        0.2,
+        "--seed",
+        5,
+        "--json",
+    ]
     found = document(run("tune", *args))
     program, *words = shlex.split(found["commands"]["evaluate"])
     assert program == "recsys"
     evaluated = json.loads(run(*words, "--json").stdout)
     assert evaluated["split"]["parameters"] == {"test_fraction": 0.2, "random_state": 5}
     parameters = evaluated["models"][0]["parameters"]
-    assert {name: parameters[name] for name in found["parameters"]} == found["parameters"]
+    assert {name: parameters[name] for name in found["parameters"]} == found[
+        "parameters"
+    ]
 
 
 def test_a_folder_with_a_split(run, ratings):
@@ -128,12 +179,20 @@ def test_a_folder_with_a_split(run, ratings):
         ([], "the ratings since 2001-"),
         (["--method", "time"], "the ratings since 2001-"),
         (["--method", "random"], "10% of the ratings, at random (seed 0)"),
-        (["--method", "per-user", "--validation-fraction", 0.3], "30% of each user's ratings"),
+        (
+            ["--method", "per-user", "--validation-fraction", 0.3],
+            "30% of each user's ratings",
+        ),
         (["--method", "leave-last", "--last", 2], "each user's last 2 events"),
-        (["--method", "users"], "20% of the ratings of 10% of the users, who are folded in"),
+        (
+            ["--method", "users"],
+            "20% of the ratings of 10% of the users, who are folded in",
+        ),
     ],
 )
-def test_trials_are_measured_on_a_part_of_the_kind_that_is_set_aside(run, ratings, args, kind):
+def test_trials_are_measured_on_a_part_of_the_kind_that_is_set_aside(
+    run, ratings, args, kind
+):
     """The same for ratings, for a split on disk, and for training ratings alone."""
     tuning = [*QUICK, "--model", "als", "--factors", 2, "--json"]
     found = document(run("tune", ratings, *args, *tuning))
@@ -174,12 +233,22 @@ def test_the_data_choose_the_model(run, ratings):
 
 
 def test_a_parameter_that_the_model_chooses_itself(run, ratings):
-    args = ["--model", "softimpute", "--trials", 12, "--range", "regularization=50:500:log"]
+    args = [
+        "--model",
+        "softimpute",
+        "--trials",
+        12,
+        "--range",
+        "regularization=50:500:log",
+    ]
     result = run("tune", ratings, *args, "--json")
     assert result.stderr.splitlines()[2].endswith("regularization auto")
     found = document(result)
     assert found["parameters"]["regularization"] is None
-    assert all(50 <= trial["parameters"]["regularization"] <= 500 for trial in found["trials"][1:])
+    assert all(
+        50 <= trial["parameters"]["regularization"] <= 500
+        for trial in found["trials"][1:]
+    )
     assert "--regularization" not in found["commands"]["fit"]
 
 
@@ -187,11 +256,15 @@ def test_ranges(run, ratings):
     args = ["--range", "count-power=0.2:0.3", "--range", "factors=2:4:log", "--json"]
     found = document(run("tune", ratings, *QUICK, *args))
     assert found["ranges"]["count_power"] == {"low": 0.2, "high": 0.3, "log": False}
-    assert all(2 <= trial["parameters"]["factors"] <= 4 for trial in found["trials"][1:])
+    assert all(
+        2 <= trial["parameters"]["factors"] <= 4 for trial in found["trials"][1:]
+    )
     assert found["trials"][0]["parameters"]["factors"] == 32
 
 
-@pytest.mark.parametrize("text", ["factors", "factors=3", "factors=a:b", "f=1:2:lin", "f=1:2:"])
+@pytest.mark.parametrize(
+    "text", ["factors", "factors=3", "factors=a:b", "f=1:2:lin", "f=1:2:"]
+)
 def test_what_is_no_range(run, ratings, text):
     said = run("tune", ratings, "--range", text, code=2).stderr
     assert f"must be NAME=LOW:HIGH or NAME=LOW:HIGH:log; got '{text}'." in said
@@ -201,9 +274,21 @@ def test_what_is_no_range(run, ratings, text):
     ("args", "code", "message"),
     [
         ([], 2, "Choose the data: RATINGS or --train."),
-        (["--train", "x", "--test-fraction", 0.1], 2, "--test-fraction applies to RATINGS"),
-        (["--train", "x", "--metric", "ndgc@10"], 1, "metric must be one of rmse, mae, precision"),
-        (["--train", "x", "--method", "k-fold"], 2, "Folds have no training ratings in common"),
+        (
+            ["--train", "x", "--test-fraction", 0.1],
+            2,
+            "--test-fraction applies to RATINGS",
+        ),
+        (
+            ["--train", "x", "--metric", "ndgc@10"],
+            1,
+            "metric must be one of rmse, mae, precision",
+        ),
+        (
+            ["--train", "x", "--method", "k-fold"],
+            2,
+            "Folds have no training ratings in common",
+        ),
         (["--train", "x", "--last", 2], 2, "--last applies to --method leave-last."),
         (
             ["--train", "x", "--range", "factors=3:1"],
@@ -215,7 +300,11 @@ def test_what_is_no_range(run, ratings, text):
             2,
             "--factors does not apply to bias;",
         ),
-        (["--train", "x", "--factors", 3, "--range", "factors=1:4"], 1, "no file or directory x"),
+        (
+            ["--train", "x", "--factors", 3, "--range", "factors=1:4"],
+            1,
+            "no file or directory x",
+        ),
     ],
 )
 def test_rejections(run, args, code, message):
@@ -234,7 +323,10 @@ def test_a_folder_with_a_split_of_an_unknown_kind(run, ratings):
 
 def test_a_folder_with_folds(run, ratings):
     run("split", ratings, "--method", "k-fold", "--folds", 2, "--out", "folds")
-    assert "Folds have no training ratings in common" in run("tune", "folds", code=2).stderr
+    assert (
+        "Folds have no training ratings in common"
+        in run("tune", "folds", code=2).stderr
+    )
 
 
 def test_killed_and_started_again(command, source_tree, run, ratings):
@@ -243,7 +335,9 @@ def test_killed_and_started_again(command, source_tree, run, ratings):
     whole = document(run("tune", *args, "--json"))
     environment = {**os.environ, "PYTHONPATH": str(source_tree)}
     pipe = {"stderr": subprocess.PIPE, "text": True}
-    with running(*command("tune", *args, "--study", "s"), env=environment, **pipe) as process:
+    with running(
+        *command("tune", *args, "--study", "s"), env=environment, **pipe
+    ) as process:
         while "trial 3/" not in process.stderr.readline():
             assert process.poll() is None
         time.sleep(0.01)
@@ -251,7 +345,9 @@ def test_killed_and_started_again(command, source_tree, run, ratings):
     assert "trials of s\n" in result.stderr
     assert "trial 2/12" not in result.stderr
     assert document(result) == whole
-    said = run("tune", ratings, "--study", "s", "--implicit", "--model", "popular", code=1).stderr
+    said = run(
+        "tune", ratings, "--study", "s", "--implicit", "--model", "popular", code=1
+    ).stderr
     assert "The study s differs in its training data" in said
     assert "choose another file" in said
 

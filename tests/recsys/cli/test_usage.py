@@ -12,23 +12,56 @@ import pytest
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["recommend", "M", "--usr", 7], "option '--usr'. Did you mean --user or --users?"),
-        (["recommend", "M", "--user", 7, "--top", 5], "option '--top'. Did you mean -n?"),
+        (
+            ["recommend", "M", "--usr", 7],
+            "option '--usr'. Did you mean --user or --users?",
+        ),
+        (
+            ["recommend", "M", "--user", 7, "--top", 5],
+            "option '--top'. Did you mean -n?",
+        ),
         (["recommend", "M", "--user", 7, "-k", 5], "option '-k'. Did you mean -n?"),
         (["scree", "M", "-n", 5], "option '-n'. Did you mean -k?"),
-        (["fit", "M", "-o", "m", "--epochs", 3], "option '--epochs'. Did you mean --iterations?"),
+        (
+            ["fit", "M", "-o", "m", "--epochs", 3],
+            "option '--epochs'. Did you mean --iterations?",
+        ),
         (["fit", "M", "-o", "m", "--xyzzy", 3], "No such option '--xyzzy'.\n"),
-        (["evaluate", "M", "--metric", "ndcg@10"], "'--metric'. All metrics are computed and"),
+        (
+            ["evaluate", "M", "--metric", "ndcg@10"],
+            "'--metric'. All metrics are computed and",
+        ),
         (["fit", "M", "-o", "m", "--model", "svd"], "Did you mean als?"),
         (["fit", "M", "-o", "m", "--model", "knn"], "Did you mean implicit-knn?"),
-        (["predict", "M", "1", "50"], "that are not in a file, give --user and --item."),
-        (["predict", "M", "--user", "1"], "--user and --item require each other; give both."),
+        (
+            ["predict", "M", "1", "50"],
+            "that are not in a file, give --user and --item.",
+        ),
+        (
+            ["predict", "M", "--user", "1"],
+            "--user and --item require each other; give both.",
+        ),
         (["predict", "M"], "Choose the pairs: PAIRS or --user with --item."),
-        (["similar", "M"], "Choose items, texts or users: --item/--title, --text or --user."),
-        (["recommend", "M", "--user", 7, "-n", "x"], "'-n': 'x' is not a valid integer range."),
-        (["fit", "M", "-o", "m", "-p", "alpha"], "must be NAME=VALUE, such as linked=true; got"),
-        (["recommend", "M", 7], "argument (7); expected MODEL|RATINGS. Users go to --user"),
-        (["similar", "M", "--title", "Toy", "Story"], "Quote values that contain spaces."),
+        (
+            ["similar", "M"],
+            "Choose items, texts or users: --item/--title, --text or --user.",
+        ),
+        (
+            ["recommend", "M", "--user", 7, "-n", "x"],
+            "'-n': 'x' is not a valid integer range.",
+        ),
+        (
+            ["fit", "M", "-o", "m", "-p", "alpha"],
+            "must be NAME=VALUE, such as linked=true; got",
+        ),
+        (
+            ["recommend", "M", 7],
+            "argument (7); expected MODEL|RATINGS. Users go to --user",
+        ),
+        (
+            ["similar", "M", "--title", "Toy", "Story"],
+            "Quote values that contain spaces.",
+        ),
         (["predict", "M", "pairs", "more"], "expected MODEL|RATINGS and [PAIRS]. For"),
         (["data", "sample", "films"], "(films); expected no arguments."),
         (["fit", "M"], "Missing option '--out' / '-o'."),
@@ -42,7 +75,10 @@ def test_usage_errors_say_what_would_be_right(run, args, message):
 
 def test_another_model_than_the_saved_one_raises(run, model, monkeypatch):
     said = run("recommend", model, "--user", 7, "--model", "bayes", code=1).stderr
-    assert "is a saved als model, and --model bayes needs a file of ratings; leave it out" in said
+    assert (
+        "is a saved als model, and --model bayes needs a file of ratings; leave it out"
+        in said
+    )
     assert run("recommend", model, "--user", 7, "--model", "als").stderr == ""
     monkeypatch.setenv("RECSYS_MODEL", "bayes")  # a setting for fits
     assert run("recommend", model, "--user", 7).stderr == ""
@@ -63,11 +99,16 @@ def test_columns_that_are_not_used_are_named(run):
     Path("own.csv").write_text("Leser;item;Sterne;Datum\nr1;Emma;5;x\nr2;Emma;4;x\n")
     said = run("data", "inspect", "own.csv", "--user-col", "Leser").stderr
     assert "no rating: implicit feedback, not used: Sterne, Datum;" in said
-    said = run("data", "inspect", "own.csv", "--user-col", "Leser", "--rating-col", "Sterne").stderr
+    said = run(
+        "data", "inspect", "own.csv", "--user-col", "Leser", "--rating-col", "Sterne"
+    ).stderr
     assert "rating = Sterne, not used: Datum;" in said
     Path("wide.csv").write_text("user,item,a,b,c,d,e,f,time\n1,2,3,3,3,3,3,3,never\n")
     said = run("data", "inspect", "wide.csv").stderr
-    assert "time not used ('never' is not a time that can be read; --time-format reads" in said
+    assert (
+        "time not used ('never' is not a time that can be read; --time-format reads"
+        in said
+    )
     assert "not used: a, b, c, d, e and 1 more;" in said
     Path("whole.csv").write_text("user,item,rating,time,a\n1,2,3,4,5\n2,2,4,4,5\n")
     assert "not used" not in run("data", "inspect", "whole.csv").stderr
@@ -79,10 +120,15 @@ def test_columns_that_are_not_used_are_named(run):
         ("item,rating\n105,5\n107,4\n", []),
         ("product_id,stars\n105,5\n107,4\n", []),
         ("movieId;note;score\n105;a;5\n107;b;4\n", []),
-        ("Buch;Sterne\n105;5\n107;4\n", ["--item-col", "Buch", "--rating-col", "Sterne"]),
+        (
+            "Buch;Sterne\n105;5\n107;4\n",
+            ["--item-col", "Buch", "--rating-col", "Sterne"],
+        ),
     ],
 )
-def test_histories_and_lists_have_the_columns_that_ratings_have(run, model, text, options):
+def test_histories_and_lists_have_the_columns_that_ratings_have(
+    run, model, text, options
+):
     Path("mine.csv").write_text(text)
     Path("plain.csv").write_text("user,item,rating\nnew,105,5\nnew,107,4\n")
     expected = run("recommend", model, "--history", "plain.csv").stdout
@@ -91,12 +137,16 @@ def test_histories_and_lists_have_the_columns_that_ratings_have(run, model, text
 
 def test_lists_of_items_have_the_columns_that_ratings_have(run, model):
     Path("some.csv").write_text("asin;price\n105;1\n107;2\n")
-    found = run("recommend", model, "--user", 1, "--items", "some.csv", "--include-seen").stdout
+    found = run(
+        "recommend", model, "--user", 1, "--items", "some.csv", "--include-seen"
+    ).stdout
     assert sorted(pl.read_csv(io.StringIO(found))["item"]) == [105, 107]
 
 
 def test_a_list_may_begin_with_an_id_that_is_a_usual_name(run):
-    rows = "".join(f"{user},{item},{len(item)}\n" for user in "abc" for item in ("book", "film"))
+    rows = "".join(
+        f"{user},{item},{len(item)}\n" for user in "abc" for item in ("book", "film")
+    )
     Path("ratings.csv").write_text(f"user,item,rating\n{rows}d,book,3\n")
     Path("some.txt").write_text("book\nfilm\n")
     found = run("recommend", "ratings.csv", "--user", "d", "--items", "some.txt").stdout
@@ -129,7 +179,9 @@ def test_several_models_lengths_and_ids_between_commas(run, ratings, model):
     one = run("similar", model, "--item", 100, "--item", 101, "-n", 2).stdout
     assert run("similar", model, "--item", "100, 101", "-n", 2).stdout == one
     found = pl.read_csv(
-        io.StringIO(run("evaluate", ratings, "--model", "bias, popular", "-n", "1,5").stdout)
+        io.StringIO(
+            run("evaluate", ratings, "--model", "bias, popular", "-n", "1,5").stdout
+        )
     )
     assert found["model"].to_list() == ["bias", "popular"]
     assert {"ndcg@1", "ndcg@5"} <= set(found.columns)
@@ -140,17 +192,25 @@ def test_several_models_lengths_and_ids_between_commas(run, ratings, model):
 
 def test_an_id_with_a_comma_counts_before_a_list(run):
     users = ("Smith, J", "Smith", "J")
-    rows = "".join(f'"{user}",{item},{i + 1}\n' for user in users for i, item in enumerate("abc"))
+    rows = "".join(
+        f'"{user}",{item},{i + 1}\n' for user in users for i, item in enumerate("abc")
+    )
     Path("ratings.csv").write_text(f"user,item,rating\n{rows}z,d,3\nz,a,2\n")
 
     def users_of(*names):
         words = ("recommend", "ratings.csv", "--model", "bias")
         result = run(*words, *(w for n in names for w in ("--user", n)))
-        return pl.read_csv(io.StringIO(result.stdout))["user"].unique(maintain_order=True).to_list()
+        return (
+            pl.read_csv(io.StringIO(result.stdout))["user"]
+            .unique(maintain_order=True)
+            .to_list()
+        )
 
     assert users_of("Smith, J") == ["Smith, J"]
     assert users_of("J,Smith") == ["J", "Smith"]
-    said = run("recommend", "ratings.csv", "--model", "bias", "--user", "Smith,J", code=0).stdout
+    said = run(
+        "recommend", "ratings.csv", "--model", "bias", "--user", "Smith,J", code=0
+    ).stdout
     assert said.count("Smith,d") == 1
     said = run("recommend", "ratings.csv", "--user", "Smyth, T", code=1).stderr
     assert "Unknown user 'Smyth, T'; the nearest id" in said
@@ -159,7 +219,10 @@ def test_an_id_with_a_comma_counts_before_a_list(run):
 def test_pairs_of_users_and_items_on_the_command_line(run, model):
     Path("pairs.csv").write_text("user,item\n1,100\n1,101\n2,100\n2,101\n")
     expected = run("predict", model, "pairs.csv").stdout
-    assert run("predict", model, "--user", "1,2", "--item", 100, "--item", 101).stdout == expected
+    assert (
+        run("predict", model, "--user", "1,2", "--item", 100, "--item", 101).stdout
+        == expected
+    )
     said = run("predict", model, "--user", 1, "--item", 999_999, code=1).stderr
     assert "Unknown item" in said
     said = run("predict", model, "pairs.csv", "--user", 1, "--item", 2, code=2).stderr
@@ -167,6 +230,10 @@ def test_pairs_of_users_and_items_on_the_command_line(run, model):
 
 
 def test_an_online_test_has_no_conditions_and_no_models(run):
-    for option in (("--fail-if", "ndcg@10 worse"), ("--report", "r.html"), ("--model", "als")):
+    for option in (
+        ("--fail-if", "ndcg@10 worse"),
+        ("--report", "r.html"),
+        ("--model", "als"),
+    ):
         result = run("compare", "--online", "log.jsonl", "clicks.csv", *option, code=2)
         assert f"{option[0]} does not apply to --online." in result.stderr

@@ -40,10 +40,15 @@ def loaded(model):
 
 
 def test_fit_saves_a_model_and_says_so(run, ratings):
-    result = run("fit", ratings, "--out", "m", "--factors", 3, "--seed", 5, "--threads", 1)
+    result = run(
+        "fit", ratings, "--out", "m", "--factors", 3, "--seed", 5, "--threads", 1
+    )
     assert result.stdout == ""
     assert "films/ratings.csv" in result.stderr
-    assert "fitted als to 40 users x 30 items, 480 ratings, 40% filled in " in result.stderr
+    assert (
+        "fitted als to 40 users x 30 items, 480 ratings, 40% filled in "
+        in result.stderr
+    )
     assert "saved in m" in result.stderr
     params = Recommender.load("m").model.get_params()
     assert (params["factors"], params["random_state"], params["threads"]) == (3, 5, 1)
@@ -61,10 +66,14 @@ def test_fit_chooses_spectral_for_implicit_data(run, implicit):
 
 
 def test_fit_holdout_prints_every_sweep(run, ratings):
-    stderr = run("fit", ratings, "--out", "m", "--test-fraction", 0.25, "--iterations", 3).stderr
+    stderr = run(
+        "fit", ratings, "--out", "m", "--test-fraction", 0.25, "--iterations", 3
+    ).stderr
     sweeps = [line for line in stderr.splitlines() if line.startswith("sweep ")]
     assert sweeps
-    assert all("training RMSE 0." in line and "held-out RMSE " in line for line in sweeps)
+    assert all(
+        "training RMSE 0." in line and "held-out RMSE " in line for line in sweeps
+    )
     assert "360 ratings" in stderr
     assert Recommender.load("m").ratings.n_ratings == 360
 
@@ -72,7 +81,10 @@ def test_fit_holdout_prints_every_sweep(run, ratings):
 def test_fit_does_not_replace_without_force(run, ratings):
     run("fit", ratings, "--out", "m", "--model", "bias")
     said = run("fit", ratings, "--out", "m", "--model", "popular", code=1).stderr
-    assert "cannot be saved in m: there is a saved model already; choose another path, or" in said
+    assert (
+        "cannot be saved in m: there is a saved model already; choose another path, or"
+        in said
+    )
     assert Recommender.load("m").model.name == "bias"
     run("fit", ratings, "--out", "m", "--model", "popular", "--force")
     assert Recommender.load("m").model.name == "popular"
@@ -84,17 +96,24 @@ def test_fit_never_replaces_other_things(run, ratings):
     said = run("fit", ratings, "--out", "folder", "--force", code=1).stderr
     assert "cannot be saved in folder: it exists and is not a saved model" in said
     assert Path("folder/thesis.tex").exists()
-    assert "there is no directory" in run("fit", ratings, "--out", "no/m", code=1).stderr
+    assert (
+        "there is no directory" in run("fit", ratings, "--out", "no/m", code=1).stderr
+    )
 
 
 def test_fit_rejects_options_of_other_models(run, ratings):
     args = ["fit", ratings, "--out", "m", "--model", "popular", "--factors", 3]
     said = run(*args, code=2).stderr
-    assert "--factors does not apply to popular; leave it out. It is for als, bayes, " in said
+    assert (
+        "--factors does not apply to popular; leave it out. It is for als, bayes, "
+        in said
+    )
     assert not Path("m").exists()
 
 
-def test_a_setting_that_the_model_does_not_have_is_for_others(run, ratings, monkeypatch):
+def test_a_setting_that_the_model_does_not_have_is_for_others(
+    run, ratings, monkeypatch
+):
     monkeypatch.setenv("RECSYS_FACTORS", "3")
     run("fit", ratings, "--out", "m", "--model", "popular")
     run("fit", ratings, "--out", "m2", "--model", "als")
@@ -113,16 +132,23 @@ def test_fit_reads_standard_input(run, ratings):
 
 
 def test_fit_reader_options(run):
-    Path("x.txt").write_text("reader;book;stars\nann;é;4\nann;b;3\nbob;b;1\nbob;b;5\n", "latin-1")
+    Path("x.txt").write_text(
+        "reader;book;stars\nann;é;4\nann;b;3\nbob;b;1\nbob;b;5\n", "latin-1"
+    )
     names = ["--user-col", "reader", "--item-col", "book", "--rating-col", "stars"]
     how = ["--sep", ";", "--encoding", "latin-1", "--duplicates", "first"]
     run("fit", "x.txt", "--out", "m", "--model", "bias", *names, *how)
     found = Recommender.load("m").ratings.to_frame().rows()
     assert found == [("ann", "b", 3.0), ("ann", "é", 4.0), ("bob", "b", 1.0)]
-    said = run("fit", "x.txt", "--out", "n", *names, "--encoding", "utf-8", code=1).stderr
+    said = run(
+        "fit", "x.txt", "--out", "n", *names, "--encoding", "utf-8", code=1
+    ).stderr
     assert "x.txt is not in the encoding utf-8" in said
     said = run("fit", "x.txt", "--out", "n", *names, *how, "--implicit", code=1).stderr
-    assert "--implicit is for interactions, which have no ratings, but --rating-col stars" in said
+    assert (
+        "--implicit is for interactions, which have no ratings, but --rating-col stars"
+        in said
+    )
     run("fit", "x.txt", "--out", "n", *names[:4], *how, "--implicit")
     assert Recommender.load("n").ratings.implicit
 
@@ -155,7 +181,8 @@ def test_recommend_straight_from_data_says_so(run, ratings):
     result = run("recommend", ratings, "--user", 1)
     assert len(table(result)) == 10
     assert (
-        f"fitted als to {ratings} (not saved; use `recsys fit` to keep the model)" in result.stderr
+        f"fitted als to {ratings} (not saved; use `recsys fit` to keep the model)"
+        in result.stderr
     )
     assert run("recommend", ratings, "--user", 1, "-q").stderr == ""
 
@@ -180,7 +207,9 @@ def test_recommend_users_from_files(run, model):
     Path("users.csv").write_text('name,user_id\n"a, b",3\nc,1\n')
     pl.DataFrame({"user": [3, 1]}).write_parquet("users.parquet")
     for name in ("users.txt", "users.csv", "users.parquet"):
-        assert table(run("recommend", model, "--users", name, "-n", 1))["user"].to_list() == [3, 1]
+        assert table(run("recommend", model, "--users", name, "-n", 1))[
+            "user"
+        ].to_list() == [3, 1]
     result = run("recommend", model, "--users", "-", "-n", 1, input="3\n1\n")
     assert table(result)["user"].to_list() == [3, 1]
 
@@ -188,7 +217,9 @@ def test_recommend_users_from_files(run, model):
 def test_a_user_who_is_named_twice_has_one_list(run, model):
     once = run("recommend", model, "--user", "3,1").stdout
     assert run("recommend", model, "--user", "3,1,3", "--user", 1).stdout == once
-    assert run("recommend", model, "--user", "3,1,3", "--where", "item > 0").stdout == once
+    assert (
+        run("recommend", model, "--user", "3,1,3", "--where", "item > 0").stdout == once
+    )
     Path("users.txt").write_text("3\n1\n3\n")
     assert run("recommend", model, "--users", "users.txt").stdout == once
 
@@ -216,7 +247,11 @@ def test_ids_with_what_unicode_takes_for_the_end_of_a_line(run):
     [
         ("nowhere.txt", None, "There is no file or directory nowhere.txt."),
         ("empty.txt", "\n", "empty.txt lists no users; one id per line is expected."),
-        ("short.csv", "a,user\n1,2\n3\n", "short.csv, line 3: found 1 field, expected 2."),
+        (
+            "short.csv",
+            "a,user\n1,2\n3\n",
+            "short.csv, line 3: found 1 field, expected 2.",
+        ),
         (
             "latin.txt",
             b"\xe9\n",
@@ -227,7 +262,9 @@ def test_ids_with_what_unicode_takes_for_the_end_of_a_line(run):
 )
 def test_bad_list_of_users(run, model, name, content, message):
     if content is not None:
-        Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        Path(name).write_bytes(
+            content if isinstance(content, bytes) else content.encode()
+        )
     assert message in run("recommend", model, "--users", name, code=1).stderr
 
 
@@ -240,7 +277,16 @@ def test_parquet_list_without_the_column(run, model):
 def test_recommend_items_block_and_seen(run, model, loaded):
     Path("allow.txt").write_text("100\n101\n102\n103\n104\n999\n")
     Path("block.txt").write_text("102\n")
-    args = ["recommend", model, "--user", 1, "--items", "allow.txt", "--block", "block.txt"]
+    args = [
+        "recommend",
+        model,
+        "--user",
+        1,
+        "--items",
+        "allow.txt",
+        "--block",
+        "block.txt",
+    ]
     result = run(*args, "--include-seen")
     assert sorted(table(result)["item"]) == [100, 101, 103, 104]
     assert "allow.txt: 1 of 6 items are not in the data, ignored" in result.stderr
@@ -265,7 +311,9 @@ def test_unknown_user_is_exit_1_with_nearest_ids_and_a_hint(run, model):
 
 
 def test_unknown_user_gets_popular_items_if_asked(run, model, loaded):
-    result = run("recommend", model, "--user", 1000, "--user", 1, "--cold-start", "popular")
+    result = run(
+        "recommend", model, "--user", 1000, "--user", 1, "--cold-start", "popular"
+    )
     expected = loaded.recommend([1000, 1], cold_start="popular")
     assert table(result)["item"].to_list() == expected["item"].to_list()
     assert result.stderr == "unknown users: 1000; they get the most popular items\n"
@@ -313,12 +361,18 @@ def test_similar_is_the_librarys_answer(run, model, loaded):
     "title", ["Film 3, The [3] (1999)", "film 3, the [3] (1999)", "LM 3,", "the [3]"]
 )
 def test_similar_by_title(run, model, title):
-    assert table(run("similar", model, "--title", title, "-n", 1))["item"].to_list() == [103]
+    assert table(run("similar", model, "--title", title, "-n", 1))[
+        "item"
+    ].to_list() == [103]
 
 
 def test_exact_title_wins_over_other_cases_and_longer_ones(run):
     Path("films").mkdir()
-    rows = [f"{user},{item},{1 + (user * item) % 5}" for user in range(1, 9) for item in range(3)]
+    rows = [
+        f"{user},{item},{1 + (user * item) % 5}"
+        for user in range(1, 9)
+        for item in range(3)
+    ]
     Path("films/ratings.csv").write_text("\n".join(["userId,movieId,rating", *rows]))
     Path("films/movies.csv").write_text("movieId,title\n0,IT\n1,It\n2,Iterated\n")
     for title, item in [("It", 1), ("IT", 0), ("iterated", 2)]:
@@ -393,7 +447,9 @@ def test_predict_keeps_the_rows_in_order(run, model, loaded):
         assert pl.read_parquet("out.parquet").equals(expected)
     found = table(run("predict", model, "-", input=pairs.write_csv()))
     assert found.columns == ["user", "item", "prediction"]
-    assert found["prediction"].to_list() == pytest.approx(expected["prediction"].to_list())
+    assert found["prediction"].to_list() == pytest.approx(
+        expected["prediction"].to_list()
+    )
 
 
 def test_predict_ignores_other_columns_and_takes_reader_options(run, model):
@@ -425,7 +481,10 @@ def test_predict_unknown_pairs(run, model, loaded, cold_start):
 
 def test_predict_without_an_item_column(run, model):
     Path("pairs.csv").write_text("user,rating\n1,3\n")
-    assert "pairs.csv has no item column" in run("predict", model, "pairs.csv", code=1).stderr
+    assert (
+        "pairs.csv has no item column"
+        in run("predict", model, "pairs.csv", code=1).stderr
+    )
 
 
 # scree
@@ -443,9 +502,14 @@ def test_scree_is_the_svd_of_the_residuals(run, ratings):
     assert found["singular_value"].to_list() == pytest.approx(s[:5], rel=1e-4)
     energy = s**2 / (s**2).sum()
     assert found["energy"].to_list() == pytest.approx(energy[:5], rel=1e-3)
-    assert found["cumulative"].to_list() == pytest.approx(np.cumsum(energy)[:5], rel=1e-3)
+    assert found["cumulative"].to_list() == pytest.approx(
+        np.cumsum(energy)[:5], rel=1e-3
+    )
     # The two kinds of films are one strong direction.
-    assert "ratings minus user and item biases: 5 singular values, elbow at 1" in result.stderr
+    assert (
+        "ratings minus user and item biases: 5 singular values, elbow at 1"
+        in result.stderr
+    )
 
 
 def test_scree_of_one_rating(run):
@@ -499,7 +563,14 @@ def test_scree_plot_without_matplotlib_names_the_extra(run, ratings, monkeypatch
 
 def test_info_of_the_installation(run):
     facts = json.loads(run("info", "--json").stdout)
-    assert set(facts) == {"schema", "recsys", "libraries", "extras", "kernels", "settings"}
+    assert set(facts) == {
+        "schema",
+        "recsys",
+        "libraries",
+        "extras",
+        "kernels",
+        "settings",
+    }
     extras = {"matplotlib", "jinja2", "fastapi", "uvicorn", "pyspark", "pyarrow"}
     assert set(facts["extras"]) == extras
     assert facts["recsys"]["memory, GB"] > 0.1
@@ -530,7 +601,11 @@ def test_inspect(run, ratings):
     assert facts["values"]["4.5"] == values[4.5]
     assert facts["ratings per user"]["median"] == 12
     (first, count), *_ = facts["most rated items"].items()
-    most = frame["movieId"].value_counts().sort(["count", "movieId"], descending=[True, False])
+    most = (
+        frame["movieId"]
+        .value_counts()
+        .sort(["count", "movieId"], descending=[True, False])
+    )
     assert first.startswith(f"{most['movieId'][0]} Film ")
     assert count == most["count"][0]
     assert result.stderr.count("\n") == 1
@@ -539,7 +614,9 @@ def test_inspect(run, ratings):
 def test_inspect_implicit_and_continuous(run, implicit):
     assert "values" not in json.loads(run("data", "inspect", implicit, "--json").stdout)
     rng = np.random.default_rng(0)
-    pl.DataFrame({"user": range(50), "item": 1, "rating": rng.normal(size=50)}).write_csv("x.csv")
+    pl.DataFrame(
+        {"user": range(50), "item": 1, "rating": rng.normal(size=50)}
+    ).write_csv("x.csv")
     values = json.loads(run("data", "inspect", "x.csv", "--json").stdout)["values"]
     assert set(values) == {
         "mean", "standard deviation", "minimum", "lower quarter", "median", "upper quarter",
@@ -565,17 +642,24 @@ def test_sample_and_the_command_it_prints(run):
 def test_sample_does_not_overwrite(run):
     Path("here").mkdir()
     Path("here/notes.txt").write_text("mine")
-    assert "here exists already" in run("data", "sample", "--out", "here", code=1).stderr
+    assert (
+        "here exists already" in run("data", "sample", "--out", "here", code=1).stderr
+    )
     run("data", "sample", "--out", "here", "--force")
     assert Path("here/notes.txt").read_text() == "mine"
     assert Path("here/ratings.csv").exists()
     assert [p.name for p in Path().iterdir()] == ["here"]
     Path("file").touch()
-    assert "file is a file" in run("data", "sample", "--out", "file", "--force", code=1).stderr
+    assert (
+        "file is a file"
+        in run("data", "sample", "--out", "file", "--force", code=1).stderr
+    )
 
 
 def test_times_before_the_calendar(run):
-    Path("x.csv").write_text("user,item,rating,time\n1,7,3,0\n2,8,4,-90000000000\n")  # 882 BC
+    Path("x.csv").write_text(
+        "user,item,rating,time\n1,7,3,0\n2,8,4,-90000000000\n"
+    )  # 882 BC
     facts = run("data", "inspect", "x.csv").stdout
     assert "1970-01-01" in facts
     assert "-90000000000 s after 1970" in facts
@@ -585,12 +669,18 @@ def test_counts_are_taken_for_contacts_and_that_is_said(run, plays):
     result = run("recommend", plays, "--user", 1, "-n", 3)
     assert "chose spectral" in result.stderr
     assert (
-        "the ratings look like counts or amounts, from 1 to 40: implicit feedback" in result.stderr
+        "the ratings look like counts or amounts, from 1 to 40: implicit feedback"
+        in result.stderr
     )
-    assert result.stdout == run("recommend", plays, "--user", 1, "-n", 3, "--implicit").stdout
+    assert (
+        result.stdout
+        == run("recommend", plays, "--user", 1, "-n", 3, "--implicit").stdout
+    )
 
 
-def test_updates_of_one_model_at_the_same_time_wait_for_each_other(command, source_tree, ratings):
+def test_updates_of_one_model_at_the_same_time_wait_for_each_other(
+    command, source_tree, ratings
+):
     fitted = Recommender("bias").fit(read_ratings(ratings))
     fitted.save("m")
     users = [9001, 9002, 9003]
@@ -598,8 +688,12 @@ def test_updates_of_one_model_at_the_same_time_wait_for_each_other(command, sour
         Path(f"{user}.csv").write_text(f"user,item,rating,timestamp\n{user},100,4,1\n")
     environment = {**os.environ, "PYTHONPATH": str(source_tree)}
     with ExitStack() as stack:
-        commands = [command("update", "m", f"{user}.csv", "--force", "-q") for user in users]
-        started = [stack.enter_context(running(*each, env=environment)) for each in commands]
+        commands = [
+            command("update", "m", f"{user}.csv", "--force", "-q") for user in users
+        ]
+        started = [
+            stack.enter_context(running(*each, env=environment)) for each in commands
+        ]
         assert [process.wait(60) for process in started] == [0, 0, 0]
     updated = Recommender.load("m").ratings
     assert (updated.users.find(users) >= 0).all()
@@ -611,7 +705,9 @@ def test_info_of_a_model_has_its_time_and_the_source_of_its_data(run, ratings):
     run("fit", ratings, "--model", "bias", "--out", "m")
     facts = json.loads(run("info", "m", "--json").stdout)["model"]
     assert datetime.fromisoformat(facts["created"]) <= datetime.now(UTC)
-    assert facts["source"].startswith("films/ratings.csv: comma-separated, user = userId, ")
+    assert facts["source"].startswith(
+        "films/ratings.csv: comma-separated, user = userId, "
+    )
     shown = run("info", "m", "--format", "table").stdout
     assert "movies.csv: title" in shown
     Path("new.csv").write_text("user,item,rating,timestamp\n1,100,4,1\n")
@@ -622,6 +718,8 @@ def test_info_of_a_model_has_its_time_and_the_source_of_its_data(run, ratings):
 
 def test_facts_have_plain_numbers_for_programs(run, ratings):
     found = table(run("data", "inspect", ratings, "--format", "csv"))
-    values = dict(found.filter(pl.col("section") == "ratings").select("name", "value").iter_rows())
+    values = dict(
+        found.filter(pl.col("section") == "ratings").select("name", "value").iter_rows()
+    )
     assert values["ratings"] == "480"
     assert float(values["share filled"]) == 480 / 40 / 30

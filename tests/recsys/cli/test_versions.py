@@ -36,7 +36,9 @@ def shop(tmp_path):
         ).dt.to_string("%F %T"),
     )
     frame.write_csv("shop.csv")
-    pl.DataFrame({"customer": users, "town": ["Rome", "Oslo"] * 15 + ["Bremen"]}).write_csv("p.csv")
+    pl.DataFrame(
+        {"customer": users, "town": ["Rome", "Oslo"] * 15 + ["Bremen"]}
+    ).write_csv("p.csv")
     columns = ["--user-col", "customer", "--item-col", "sku", "--timestamp-col", "at"]
     return "shop.csv", [*columns, "--user-table", "p.csv"]
 
@@ -77,10 +79,15 @@ def test_no_file_of_a_model_and_no_log_knows_a_forgotten_user(run, shop, model, 
     ]
     assert Path("events.jsonl").stat().st_size == size  # others may be appending to it
     assert "removed 1 line from events.jsonl" in result.stderr
-    assert ("--refit removes that, too" in result.stderr) == (model != "popular" and not refit)
+    assert ("--refit removes that, too" in result.stderr) == (
+        model != "popular" and not refit
+    )
     assert "Unknown user" in run("recommend", "m", "--user", SECRET, code=1).stderr
     assert table(run("recommend", "m", "--user", "user-3", "-n", 2)).height == 2
-    assert "Unknown user" in run("update", "m", "--forget-user", SECRET, "--force", code=1).stderr
+    assert (
+        "Unknown user"
+        in run("update", "m", "--forget-user", SECRET, "--force", code=1).stderr
+    )
 
 
 def test_an_update_may_be_repeated_and_says_what_is_known_already(run, shop):
@@ -89,7 +96,17 @@ def test_an_update_may_be_repeated_and_says_what_is_known_already(run, shop):
     Path("new.csv").write_text(new)
     update = ["update", "m", "new.csv", "--force", "--window", "30d"]
     for options in ([], ["--implicit", "--half-life", "30d"]):
-        run("fit", data, *columns, *options, "--model", "popular", "--out", "m", "--force")
+        run(
+            "fit",
+            data,
+            *columns,
+            *options,
+            "--model",
+            "popular",
+            "--out",
+            "m",
+            "--force",
+        )
         dry = run("update", "m", "new.csv", "--dry-run", "--window", "30d").stderr
         assert "2 new events" in dry
         assert "2 new events" in run(*update).stderr
@@ -101,9 +118,16 @@ def test_events_of_the_service_update_a_model_with_a_format_of_times(run, column
     Path("old.csv").write_text("user,item,at\nu1,a,31.01.2025\nu2,b,01.02.2025\n")
     column = [*column, "--time-format", "%d.%m.%Y"]
     if "--timestamp-col" not in column:
-        Path("old.csv").write_text(Path("old.csv").read_text().replace(",at", ",timestamp"))
+        Path("old.csv").write_text(
+            Path("old.csv").read_text().replace(",at", ",timestamp")
+        )
     run("fit", "old.csv", *column, "--model", "popular", "--out", "m")
-    event = {"user": "u1", "item": "b", "value": None, "timestamp": "2025-02-03T10:00:00Z"}
+    event = {
+        "user": "u1",
+        "item": "b",
+        "value": None,
+        "timestamp": "2025-02-03T10:00:00Z",
+    }
     Path("ev.jsonl").write_text(json.dumps(event))
     run("update", "m", "ev.jsonl", "--force")
     assert Recommender.load("m").provenance.period[1] == "2025-02-03T10:00:00+00:00"
@@ -124,7 +148,10 @@ def test_who_is_only_in_a_log_is_removed_from_it(run, shop):
     assert "only in the logs: 8888" in both
     assert "the items keep" in both
     assert not files_with("m", SECRET)
-    assert "Unknown user '9999'" in run(*forget, "9999", "--log", "ev.jsonl", code=1).stderr
+    assert (
+        "Unknown user '9999'"
+        in run(*forget, "9999", "--log", "ev.jsonl", code=1).stderr
+    )
 
 
 def test_logs_are_checked_before_the_model_is_saved(run, shop):
@@ -140,7 +167,9 @@ def test_forgetting_names_the_models_that_still_know_the_user(run, shop):
     data, columns = shop
     Path("models").mkdir()
     run("fit", data, *columns, "--model", "bias", "--out", "models/a")
-    said = run("update", "models/a", "--forget-user", SECRET, "--out", "models/b").stderr
+    said = run(
+        "update", "models/a", "--forget-user", SECRET, "--out", "models/b"
+    ).stderr
     assert "still known by models/a" in said.replace(f"{Path.cwd()}/", "")
 
 
@@ -149,7 +178,9 @@ def test_an_update_remembers_columns_tables_and_the_window(run, shop):
     run("fit", data, *columns, "--model", "als", "--factors", 4, "--out", "m")
     new = "customer,sku,stars,at\nuser-1,item-99,5,2025-01-11 00:00:00\n"
     Path("new.csv").write_text(new)
-    said = run("update", "m", "new.csv", "--out", "m2", "--window", "7d", "--tag", "week").stderr
+    said = run(
+        "update", "m", "new.csv", "--out", "m2", "--window", "7d", "--tag", "week"
+    ).stderr
     assert "user = customer, item = sku, rating = stars" in said
     updated = Recommender.load("m2")
     assert updated.ratings.n_ratings < 248
@@ -161,12 +192,20 @@ def test_an_update_remembers_columns_tables_and_the_window(run, shop):
     assert "user = customer, item = sku" in said["remembered for updates"]
     assert "window = 7d" in said["remembered for updates"]
     said = run("update", "m2", "later.csv", "--force", code=1).stderr
-    assert "--window 7d counts from the newest event (user 'user-1', item 'item-99': 2025" in said
+    assert (
+        "--window 7d counts from the newest event (user 'user-1', item 'item-99': 2025"
+        in said
+    )
     rows = [row.replace("user-1", f"user-{n}") for n in range(20)]
     Path("later.csv").write_text("\n".join(["customer,sku,stars,at", *rows]))
     run("update", "m2", "later.csv", "--force")
     assert Recommender.load("m2").ratings.n_ratings == 20
-    log = {"user": "user-1", "item": "item-3", "value": 4, "timestamp": "2025-01-11T00:00:00Z"}
+    log = {
+        "user": "user-1",
+        "item": "item-3",
+        "value": 4,
+        "timestamp": "2025-01-11T00:00:00Z",
+    }
     Path("log.jsonl").write_text(json.dumps(log) + "\n")
     Path("p.csv").unlink()  # the model has its own copy
     said = run("update", "m", "log.jsonl", "--out", "m3").stderr
@@ -185,9 +224,13 @@ def test_an_update_says_what_it_did_and_why(run, model):
     assert "fitted again: as requested" in said
     said = run("update", model, "--out", "m3", code=2).stderr
     assert "Give RATINGS, --window, --forget-user or --refit." in said
-    said = run("update", model, "new.csv", "--log", "x.jsonl", "--out", "m3", code=2).stderr
+    said = run(
+        "update", model, "new.csv", "--log", "x.jsonl", "--out", "m3", code=2
+    ).stderr
     assert "--log requires --forget-user." in said
-    said = run("update", model, "new.csv", "--out", "m3", "--window", "a while", code=1).stderr
+    said = run(
+        "update", model, "new.csv", "--out", "m3", "--window", "a while", code=1
+    ).stderr
     assert "window must be a duration in s, h, d, w or y, such as 30d" in said
 
 
@@ -199,7 +242,9 @@ def models(run, ratings, model):
     """Two versions, of which the second is measured."""
     Path("models").mkdir()
     run("split", ratings, "--out", "p")
-    run("fit", "p/train.csv", "--model", "bias", "--out", "models/one", "--tag", "first")
+    run(
+        "fit", "p/train.csv", "--model", "bias", "--out", "models/one", "--tag", "first"
+    )
     shutil.copytree(model, "models/old")
     run("evaluate", "models/one", "--test", "p/test.csv")
     return Path("models")
@@ -233,9 +278,14 @@ def test_versions_are_listed_with_what_was_measured(run, models):
 def test_the_link_moves_and_every_command_follows_it(run, models):
     assert "latest is one\n" in run("versions", "promote", "models/one").stderr
     assert Path("models/latest").readlink() == Path("one")
-    assert "latest is old (it was one)" in run("versions", "promote", "models/old/").stderr
+    assert (
+        "latest is old (it was one)" in run("versions", "promote", "models/old/").stderr
+    )
     found = table(run("versions", "list", models))
-    assert dict(zip(found["version"], found["latest"], strict=True)) == {"old": True, "one": False}
+    assert dict(zip(found["version"], found["latest"], strict=True)) == {
+        "old": True,
+        "one": False,
+    }
     assert "* latest" in run("versions", "list", models, "--format", "table").stdout
     assert run("recommend", "models/latest", "--user", 1).stdout == (
         run("recommend", "models/old", "--user", 1).stdout
@@ -262,7 +312,9 @@ def test_where_links_are_not_allowed_the_link_is_a_file(run, models, monkeypatch
     assert served.check()
     assert served.current.name == Recommender.load("models/old").provenance.version
     run("versions", "promote", "models/one")
-    assert table(run("versions", "list", models)).filter("latest")["version"].to_list() == ["one"]
+    assert table(run("versions", "list", models)).filter("latest")[
+        "version"
+    ].to_list() == ["one"]
     Path("new.csv").write_text("user,item,rating\n77,500,4.5\n")
     run("update", "models/latest", "new.csv", "--force")
     assert 77 in Recommender.load("models/one").ratings.users.values
@@ -278,7 +330,10 @@ def test_what_cannot_be_promoted(run, models):
     said = run("versions", "promote", "models/old", code=1).stderr
     assert "models/latest is a directory, not a link; move it away." in said
     assert "has no saved models" in run("versions", "list", "p", code=1).stderr
-    assert "There is no directory nowhere" in run("versions", "list", "nowhere", code=1).stderr
+    assert (
+        "There is no directory nowhere"
+        in run("versions", "list", "nowhere", code=1).stderr
+    )
 
 
 # monitor
@@ -287,14 +342,21 @@ def test_what_cannot_be_promoted(run, models):
 def test_monitor_in_one_table_and_as_a_gate(run, models):
     rows = pl.read_csv("p/test.csv")
     more = pl.DataFrame({"user": [991, 992], "item": [100, 777], "rating": [4.0, 2.0]})
-    rows.select("user", "item", pl.col("rating").cast(pl.Float64)).vstack(more).write_csv("new.csv")
-    found = {row["name"]: row for row in table(run("monitor", "models/one", "new.csv")).to_dicts()}
+    rows.select("user", "item", pl.col("rating").cast(pl.Float64)).vstack(
+        more
+    ).write_csv("new.csv")
+    found = {
+        row["name"]: row
+        for row in table(run("monitor", "models/one", "new.csv")).to_dicts()
+    }
     assert found["new_ratings"]["value"] == 50
     n_users = rows["user"].n_unique() + 2
     assert found["unknown_users"]["value"] == pytest.approx(2 / n_users)
     assert found["unknown_ratings"]["value"] == 0.04
     assert found["rmse"]["low"] < found["rmse"]["value"] < found["rmse"]["high"]
-    assert found["rmse"]["value"] == pytest.approx(found["rmse"]["reference"])  # as measured
+    assert found["rmse"]["value"] == pytest.approx(
+        found["rmse"]["reference"]
+    )  # as measured
     gates = ["--fail-if", "unknown_users > 0.5", "--fail-if", "rmse > 0.01"]
     failed = run("monitor", "models/one", "new.csv", *gates, "--json", code=1)
     assert 'Failed by "rmse > 0.01": rmse of bias is' in failed.stderr
@@ -302,7 +364,9 @@ def test_monitor_in_one_table_and_as_a_gate(run, models):
     answer = json.loads(failed.stdout)
     assert answer["model"].startswith("bias@")
     assert {row["drift"] for row in answer["groups"]} == {"ratings", "popularity"}
-    said = run("monitor", "models/one", "new.csv", "--fail-if", "rsme > 1", code=2).stderr
+    said = run(
+        "monitor", "models/one", "new.csv", "--fail-if", "rsme > 1", code=2
+    ).stderr
     assert "No value is named 'rsme'; there are rmse" in said
 
 

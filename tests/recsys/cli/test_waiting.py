@@ -28,7 +28,9 @@ def together(*commands: str) -> list[int]:
     return [process.wait(120) for process in started]
 
 
-def test_simultaneous_changes_of_an_index_and_of_a_model_are_all_kept(tmp_path, monkeypatch):
+def test_simultaneous_changes_of_an_index_and_of_a_model_are_all_kept(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     LSI(2).fit(["salt and ice", "ice and water", "cats and mice"]).save("index")
     pairs = pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 2]})
@@ -49,6 +51,8 @@ def test_of_two_fits_to_a_new_path_one_is_an_error(tmp_path, monkeypatch):
         {"user": [n // 9 for n in range(900)], "item": [n % 50 for n in range(900)]}
     )
     pairs.write_csv("pairs.csv")
-    fits = [f"fit pairs.csv --model {model} --out model" for model in ("popular", "random")]
+    fits = [
+        f"fit pairs.csv --model {model} --out model" for model in ("popular", "random")
+    ]
     assert sorted(together(*fits)) == [0, 1]
     assert Recommender.load("model").model.name in ("popular", "random")

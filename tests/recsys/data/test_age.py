@@ -97,20 +97,47 @@ def test_times_of_the_past_are_all_kept():
 @pytest.mark.parametrize(
     ("at", "said"),
     [
-        (NOW + 90_000, "1 row after the present time left out (line 202: 2025-11-02 01:00:00 UTC)"),
-        (seconds(2099, 1, 1), "1 row after the present time left out (line 202: 2099-01-01)"),
+        (
+            NOW + 90_000,
+            "1 row after the present time left out (line 202: 2025-11-02 01:00:00 UTC)",
+        ),
+        (
+            seconds(2099, 1, 1),
+            "1 row after the present time left out (line 202: 2099-01-01)",
+        ),
         (0, '1 row left out whose time means "never" (line 202: 1970-01-01)'),
-        (-3600, '1 row left out whose time means "never" (line 202: 1969-12-31 23:00:00 UTC)'),
-        (seconds(1900, 1, 1), '1 row left out whose time means "never" (line 202: 1900-01-01)'),
-        (-(2**31), '1 row left out whose time means "never" (line 202: 1901-12-13 20:45:52 UTC)'),
+        (
+            -3600,
+            '1 row left out whose time means "never" (line 202: 1969-12-31 23:00:00 UTC)',
+        ),
+        (
+            seconds(1900, 1, 1),
+            '1 row left out whose time means "never" (line 202: 1900-01-01)',
+        ),
+        (
+            -(2**31),
+            '1 row left out whose time means "never" (line 202: 1901-12-13 20:45:52 UTC)',
+        ),
         (
             -9_223_372_037,
             '1 row left out whose time means "never" (line 202: 1677-09-21 00:12:43 UTC)',
         ),
-        (seconds(1753, 1, 1), '1 row left out whose time means "never" (line 202: 1753-01-01)'),
-        (seconds(2999, 12, 31), '1 row left out whose time means "never" (line 202: 2999-12-31)'),
-        (2**62, '1 row left out whose time means "never" (line 202: after the year 9999)'),
-        (-(2**62), '1 row left out whose time means "never" (line 202: before the year 1)'),
+        (
+            seconds(1753, 1, 1),
+            '1 row left out whose time means "never" (line 202: 1753-01-01)',
+        ),
+        (
+            seconds(2999, 12, 31),
+            '1 row left out whose time means "never" (line 202: 2999-12-31)',
+        ),
+        (
+            2**62,
+            '1 row left out whose time means "never" (line 202: after the year 9999)',
+        ),
+        (
+            -(2**62),
+            '1 row left out whose time means "never" (line 202: before the year 1)',
+        ),
     ],
 )
 def test_one_time_of_no_event_is_left_out_and_named(at, said):
@@ -142,10 +169,13 @@ def test_times_before_1990_are_kept_and_said():
 def test_it_is_an_error_if_nearly_all_rows_would_be_left_out():
     with pytest.raises(DataError) as caught:
         judged(*[time + 10 * 365 * 86_400 for time in BULK], NOW)
-    assert "200 of 201 rows have no time of the past: 200 rows after the present" in str(
+    assert (
+        "200 of 201 rows have no time of the past: 200 rows after the present"
+        in str(caught.value)
+    )
+    assert "The present time is 2025-11-01 00:00:00 UTC: --as-of DATE (as_of=)" in str(
         caught.value
     )
-    assert "The present time is 2025-11-01 00:00:00 UTC: --as-of DATE (as_of=)" in str(caught.value)
     with pytest.raises(DataError, match='200 rows left out whose time means "never"'):
         judged(*[0] * 200, NOW)
 
@@ -174,7 +204,10 @@ def test_a_window_that_few_far_events_decide_is_an_error():
     )
     many = np.repeat(BULK, 50)
     with pytest.raises(DataError, match="leaves 40 of 10,040 events"):
-        check([*many, *range(int(seconds(2026, 8, 1)), int(seconds(2026, 8, 1)) + 40)], 180)
+        check(
+            [*many, *range(int(seconds(2026, 8, 1)), int(seconds(2026, 8, 1)) + 40)],
+            180,
+        )
 
 
 def test_a_window_over_ten_years_of_events_is_no_error():

@@ -19,7 +19,11 @@ from recsys.data.csr import Batches, Keys, Levels
 from recsys.data.ratings import build_ratings
 from recsys.data.rows import RowRules, prepared
 
-IDS = st.integers(-(2**40), 2**40) | st.integers(0, 9) | st.text("ab7", min_size=1, max_size=3)
+IDS = (
+    st.integers(-(2**40), 2**40)
+    | st.integers(0, 9)
+    | st.text("ab7", min_size=1, max_size=3)
+)
 FEW = pl.Categories("few", "", pl.UInt8)
 VALUES = st.sampled_from([1.0, 2.5, 5.0]) | st.floats(-9, 9, width=32)
 
@@ -39,26 +43,36 @@ def assert_same(ratings: Ratings, expected: Ratings) -> None:
     assert ratings.implicit == expected.implicit
 
 
-@given(st.lists(st.tuples(IDS, IDS, VALUES), min_size=1, max_size=40), st.integers(1, 40))
+@given(
+    st.lists(st.tuples(IDS, IDS, VALUES), min_size=1, max_size=40), st.integers(1, 40)
+)
 def test_batches_of_any_size_give_the_same_ratings(
     table: list[tuple[Any, Any, float]], size: int
 ) -> None:
     table = [(str(user), str(item), value) for user, item, value in table]
-    if all(each.lstrip("-").isdecimal() and str(int(each)) == each for each, _, _ in table):
+    if all(
+        each.lstrip("-").isdecimal() and str(int(each)) == each for each, _, _ in table
+    ):
         table = [(int(user), item, value) for user, item, value in table]
     frame = pl.DataFrame(table, ["user", "item", "rating"], orient="row")
     assert_same(batched(frame, size), Ratings.from_frame(frame))
 
 
 def frame_of(n: int, **columns: Any) -> pl.DataFrame:
-    given = {"user": np.arange(n) % 7, "item": np.arange(n) % 11, "rating": np.arange(n) % 5}
+    given = {
+        "user": np.arange(n) % 7,
+        "item": np.arange(n) % 11,
+        "rating": np.arange(n) % 5,
+    }
     return pl.DataFrame({**given, **columns})
 
 
 @pytest.mark.parametrize(
     "columns",
     [
-        {"user": [*range(90), *range(2**33, 2**33 + 10)]},  # ids that need eight bytes, at last
+        {
+            "user": [*range(90), *range(2**33, 2**33 + 10)]
+        },  # ids that need eight bytes, at last
         {"rating": np.arange(100) / 8 + np.float32(0.1)},
         {"rating": np.arange(1000, 1100) * 1e-3},
         {"rating": [3] * 50 + list(range(50))},
@@ -70,10 +84,14 @@ def frame_of(n: int, **columns: Any) -> pl.DataFrame:
         {"user": pl.Series([f"u{n % 3}" for n in range(100)], dtype=pl.Categorical)},
         {
             "user": pl.Series(
-                ["a", "b"] * 50, dtype=pl.Categorical(pl.Categories("few", "", pl.UInt8))
+                ["a", "b"] * 50,
+                dtype=pl.Categorical(pl.Categories("few", "", pl.UInt8)),
             )
         },
-        {"user": [-(2**31), 2**31 - 1] * 50, "item": [10**9 + n % 7 for n in range(100)]},
+        {
+            "user": [-(2**31), 2**31 - 1] * 50,
+            "item": [10**9 + n % 7 for n in range(100)],
+        },
     ],
 )
 def test_values_that_need_more_bytes(columns: dict[str, Any]) -> None:
@@ -83,7 +101,9 @@ def test_values_that_need_more_bytes(columns: dict[str, Any]) -> None:
 
 
 def test_more_than_256_different_ratings_are_numbers() -> None:
-    frame = pl.DataFrame({"user": np.arange(300), "item": 1, "rating": np.arange(300) * 1.0})
+    frame = pl.DataFrame(
+        {"user": np.arange(300), "item": 1, "rating": np.arange(300) * 1.0}
+    )
     for n, dtype in ((256, np.uint8), (257, np.float32)):
         ratings = batched(frame.head(n), 100)
         assert ratings.data.dtype == dtype
@@ -103,7 +123,9 @@ def test_more_than_256_different_ratings_are_numbers() -> None:
 def test_the_row_of_a_bad_value_is_named(change: dict[str, Any], message: str) -> None:
     frame = frame_of(100, timestamp=[1_700_000_000] * 100)
     good = frame.with_columns(pl.col("rating").cast(pl.Float64))
-    bad = good[94].with_columns(pl.lit(value).alias(name) for name, value in change.items())
+    bad = good[94].with_columns(
+        pl.lit(value).alias(name) for name, value in change.items()
+    )
     bad = bad.cast(dict(zip(good.columns, good.dtypes, strict=True)))
     with pytest.raises(DataError, match=message):
         batched(pl.concat([good.head(94), bad, good.tail(5)]), 10)
@@ -123,10 +145,14 @@ def test_files_with_other_levels_are_read_together(tmp_path: Path) -> None:
     assert ratings.levels.tolist() == [3, 3.5, 5]
 
 
-def test_blocks_of_text_are_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_text_are_read_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = [f"{n % 17},{n % 29},{n % 5}.5,{1_700_000_000 + n}\n" for n in range(3000)]
     file = tmp_path / "ratings.csv"
-    file.write_text("user,item,rating,timestamp\n" + "\n".join(lines))  # blank lines between them
+    file.write_text(
+        "user,item,rating,timestamp\n" + "\n".join(lines)
+    )  # blank lines between them
     whole = read_ratings(file)
     counts = []
     monkeypatch.setattr("recsys.readers.delimited._BLOCK", 1000)
@@ -151,7 +177,11 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[None]:
     kernels.use(active.instruction_set or "reference")
 
 
-@given(st.lists(st.floats(width=32, allow_nan=False) | st.sampled_from([1.0, 2.0]), max_size=40))
+@given(
+    st.lists(
+        st.floats(width=32, allow_nan=False) | st.sampled_from([1.0, 2.0]), max_size=40
+    )
+)
 @pytest.mark.usefixtures("kernel")
 def test_codes_stand_for_their_values(values: list[float]) -> None:
     levels = Levels()
@@ -172,7 +202,9 @@ def test_more_than_256_levels_are_too_many() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@given(keys=st.lists(st.integers(-50, 50), min_size=1, max_size=60), cut=st.integers(0, 60))
+@given(
+    keys=st.lists(st.integers(-50, 50), min_size=1, max_size=60), cut=st.integers(0, 60)
+)
 @pytest.mark.usefixtures("kernel")
 def test_keys_are_told_apart_in_the_order_in_which_they_came(
     dtype: type, keys: list[int], cut: int

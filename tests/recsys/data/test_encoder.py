@@ -21,7 +21,9 @@ from recsys.lsi.vectorizer import WordEncoder
 
 N = 40
 RNG = np.random.default_rng(0)
-WORDS = np.array(["robot", "space", "opera", "love", "war", "paris", "detective", "murder"])
+WORDS = np.array(
+    ["robot", "space", "opera", "love", "war", "paris", "detective", "murder"]
+)
 FILMS = pl.DataFrame(
     {
         "item": np.arange(N),
@@ -30,7 +32,9 @@ FILMS = pl.DataFrame(
         "budget": np.exp(3 * RNG.standard_normal(N)),
         "seen": [n % 3 == 0 if n % 7 else None for n in range(N)],
         "country": [["FR", "US", "JP", f"only {n}"][min(n % 9, 3)] for n in range(N)],
-        "genres": [["War"] if n % 2 else ["War", "Love"] if n % 4 else None for n in range(N)],
+        "genres": [
+            ["War"] if n % 2 else ["War", "Love"] if n % 4 else None for n in range(N)
+        ],
         "released": [dt.date(1950 + n, 1 + n % 12, 1) for n in range(N)],
         "plot": [" ".join(RNG.choice(WORDS, 7)) + f" x{n}" for n in range(N)],
         "same": ["constant"] * N,
@@ -51,7 +55,9 @@ def encoded(columns: list[str] | None = None, texts: Texts = "terms") -> Feature
 
 def one(row: dict[str, Any], encoder: FeatureEncoder) -> dict[str, float]:
     """Return the features of a new row that are not zero, by name."""
-    frame = pl.DataFrame({"item": ["n"], **{name: [value] for name, value in row.items()}})
+    frame = pl.DataFrame(
+        {"item": ["n"], **{name: [value] for name, value in row.items()}}
+    )
     matrix = encoder.transform(Features.of(frame, "item"), Ids(["n"], "item")).matrix
     return {encoder.names[at]: float(matrix[0, at]) for at in matrix.indices}
 
@@ -65,7 +71,9 @@ def test_blocks_are_named_scaled_and_contiguous(texts: Texts) -> None:
     assert blocks.matrix.shape == (N, ends[-1]) == (N, len(blocks.names))
     assert blocks.matrix.dtype == np.float32
     for column, part in blocks.groups.items():
-        squares = np.square(blocks.matrix[:, part].toarray().astype(np.float64)).sum(axis=1)
+        squares = np.square(blocks.matrix[:, part].toarray().astype(np.float64)).sum(
+            axis=1
+        )
         assert squares.mean() == pytest.approx(1, rel=1e-5), column
         assert all(name.startswith(column) for name in blocks.names[part])
 
@@ -79,7 +87,9 @@ def test_numbers_are_weights_of_knots_with_a_flag_for_missing_ones() -> None:
     missing = np.isnan(years)
     weights = blocks.matrix.toarray()[:, :-1] / blocks.encoder.blocks[0].scale
     np.testing.assert_allclose(weights.sum(axis=1), ~missing, rtol=1e-5)
-    expected = np.clip(years, near[0], near[-1])[~missing]  # linear in between, flat beyond
+    expected = np.clip(years, near[0], near[-1])[
+        ~missing
+    ]  # linear in between, flat beyond
     np.testing.assert_allclose((weights @ near)[~missing], expected, rtol=1e-6)
     assert ((weights > 0).sum(axis=1) <= 2).all()
     assert ((blocks.matrix.toarray()[:, -1] > 0) == missing).all()
@@ -90,14 +100,21 @@ def test_unusual_numbers_are_as_the_outer_ones() -> None:
     huge, small = (one({"budget": value}, encoder) for value in (1e300, -1.0))
     assert [*huge] == [encoder.names[-1]]
     assert [*small] == [encoder.names[0]]
-    few = Features.of(pl.DataFrame({"item": IDS.values, "stars": np.arange(N) % 3}), "item")
+    few = Features.of(
+        pl.DataFrame({"item": IDS.values, "stars": np.arange(N) % 3}), "item"
+    )
     names = FeatureEncoder.fit(few, IDS).names
     assert names == ("stars near 0", "stars near 1", "stars near 2")
 
 
 def test_categories_that_occur_once_are_pooled() -> None:
     encoder = fit(["country", "genres", "seen"])
-    assert encoder.names[:4] == ("country = FR", "country = JP", "country = US", "country = other")
+    assert encoder.names[:4] == (
+        "country = FR",
+        "country = JP",
+        "country = US",
+        "country = other",
+    )
     assert encoder.names[4:] == (
         "genres = Love", "genres = War", "seen = false", "seen = true"
     )  # fmt: skip
@@ -106,7 +123,9 @@ def test_categories_that_occur_once_are_pooled() -> None:
     assert set(one({"genres": ["War", "Horror", "War"], "seen": False}, encoder)) == {
         "genres = War", "seen = false",
     }  # fmt: skip
-    frame = pl.DataFrame({"item": [1], "country": ["XY"], "genres": [["Horror", "War"]]})
+    frame = pl.DataFrame(
+        {"item": [1], "country": ["XY"], "genres": [["Horror", "War"]]}
+    )
     unknown = encoder.unknown(Features.of(frame, "item"))
     assert unknown == {"country": ["XY"], "genres": ["Horror"]}
 
@@ -117,18 +136,24 @@ def test_dates_have_a_year_and_a_season() -> None:
     assert encoder.names[5:] == ("released (winter)", "released (spring)")
     january, july = (one({"released": dt.date(1969, m, 1)}, encoder) for m in (1, 7))
     assert january["released (winter)"] > 0 > july["released (winter)"]
-    years = FILMS.with_columns(pl.date(pl.col("released").dt.year(), 1, 1).alias("released"))
+    years = FILMS.with_columns(
+        pl.date(pl.col("released").dt.year(), 1, 1).alias("released")
+    )
     plain = FeatureEncoder.fit(Features.of(years, "item"), IDS, ["released"])
     assert all("near" in name for name in plain.names)
 
 
 def test_texts_are_weighted_words_or_directions() -> None:
     encoder = fit(["plot"])
-    assert set(encoder.names) == {f"plot ~ {word}" for word in WORDS}  # x1, x2, ... occur once
+    assert set(encoder.names) == {
+        f"plot ~ {word}" for word in WORDS
+    }  # x1, x2, ... occur once
     found = one({"plot": "A robot in space; unheard words"}, encoder)
     assert set(found) == {"plot ~ robot", "plot ~ space"}
     vectors = fit(["plot"], "vectors")
-    assert len(vectors.names) == 2 < len(encoder.names)  # a third of the words, of which two ...
+    assert (
+        len(vectors.names) == 2 < len(encoder.names)
+    )  # a third of the words, of which two ...
     assert all(name.count(", ") == 2 for name in vectors.names)
     words = encoder.transform(FEATURES, IDS).matrix
     components = vectors.blocks[0].components  # type: ignore[attr-defined]
@@ -172,7 +197,9 @@ def test_new_tables_may_lack_columns_and_have_other_types() -> None:
     assert set(one({"year": "1900", "country": 7, "genres": "War|Love"}, encoder)) >= {
         "year near 1952", "country = other", "genres = War", "genres = Love"
     }  # fmt: skip
-    assert set(one({"year": [["a"]], "released": "soon", "plot": 5}, encoder)) == {"year missing"}
+    assert set(one({"year": [["a"]], "released": "soon", "plot": 5}, encoder)) == {
+        "year missing"
+    }
     texts = one({"released": "1969-07-01", "plot": ["robot", "war"]}, encoder)
     assert {"released (winter)", "plot ~ robot", "plot ~ war"} <= set(texts)
 
@@ -188,9 +215,13 @@ def test_rows_described_in_words() -> None:
         "plot ~ robot",
         "plot ~ war",
     }
-    same = encoder.row({"year": 1990, "genres": ["War", "Love"], "plot": "robot, of war"}).matrix
+    same = encoder.row(
+        {"year": 1990, "genres": ["War", "Love"], "plot": "robot, of war"}
+    ).matrix
     assert (found != same).nnz == 0
-    assert "seen = true" in {encoder.names[at] for at in encoder.row("seen=Yes").matrix.indices}
+    assert "seen = true" in {
+        encoder.names[at] for at in encoder.row("seen=Yes").matrix.indices
+    }
     assert encoder.row("country=Atlantis").matrix.nnz == 2  # other, and no year
 
 
@@ -218,9 +249,13 @@ def test_columns_that_tell_nothing_are_left_out() -> None:
         pl.DataFrame({"item": [1, 2], "note": ["one word", "other things"]}), "item"
     )
     assert FeatureEncoder.fit(alone, Ids([1, 2], "item")).blocks == ()
-    with pytest.raises(DataError, match="no column 'yaer' of items; there are title, year"):
+    with pytest.raises(
+        DataError, match="no column 'yaer' of items; there are title, year"
+    ):
         fit(["yaer"])
-    with pytest.raises(DataError, match="texts must be 'terms' or 'vectors'; got 'words'"):
+    with pytest.raises(
+        DataError, match="texts must be 'terms' or 'vectors'; got 'words'"
+    ):
         fit(texts="words")  # type: ignore[arg-type]
 
 
@@ -253,8 +288,12 @@ def test_texts_are_what_tells_more_of_held_out_items(told_by: Texts) -> None:
 
 
 def test_ratings_with_features() -> None:
-    rows = pl.DataFrame({"user": [1, 1, 2, 3], "item": [3, 5, 3, 39], "rating": [1, 2, 3, 4]})
-    people = pl.DataFrame({"user": [1, 2, 3], "year": [1990, 1980, 1970], "job": ["a", "a", "b"]})
+    rows = pl.DataFrame(
+        {"user": [1, 1, 2, 3], "item": [3, 5, 3, 39], "rating": [1, 2, 3, 4]}
+    )
+    people = pl.DataFrame(
+        {"user": [1, 2, 3], "year": [1990, 1980, 1970], "job": ["a", "a", "b"]}
+    )
     ratings = Ratings.from_frame(rows, item_table=FILMS, user_table=people)
     both = with_features(ratings)
     assert both.item_features is not None
@@ -266,27 +305,43 @@ def test_ratings_with_features() -> None:
     one_side = with_features(ratings, ["job"])
     assert one_side.item_features is None
     assert one_side.user_features.names == ("job = a", "job = other")  # type: ignore[union-attr]
-    with pytest.raises(DataError, match="no column 'jop' of items or users; there are title, year"):
+    with pytest.raises(
+        DataError, match="no column 'jop' of items or users; there are title, year"
+    ):
         with_features(ratings, ["jop"])
-    with pytest.raises(DataError, match="no tables of items or users, so there are no features"):
+    with pytest.raises(
+        DataError, match="no tables of items or users, so there are no features"
+    ):
         with_features(Ratings.from_frame(rows))
 
 
 @pytest.mark.parametrize("as_text", [False, True])
-def test_items_and_users_without_ratings_are_known_by_their_features(as_text: bool) -> None:
-    rows = pl.DataFrame({"user": [5, 5, 8, 9], "item": [3, 5, 3, 39], "rating": [1, 2, 3, 4]})
+def test_items_and_users_without_ratings_are_known_by_their_features(
+    as_text: bool,
+) -> None:
+    rows = pl.DataFrame(
+        {"user": [5, 5, 8, 9], "item": [3, 5, 3, 39], "rating": [1, 2, 3, 4]}
+    )
     films = FILMS.with_columns(pl.col("item").cast(pl.String)) if as_text else FILMS
     people = pl.DataFrame({"user": [*"7598x1"], "job": [*"aaabba"]})
     ratings = Ratings.from_frame(rows, item_table=films, user_table=people)
     wider = with_features(ratings, unrated=True)
     assert wider.items.values.to_list() == list(range(N))
-    assert wider.users.values.to_list() == [1, 5, 7, 8, 9]  # "x" cannot be among integers
+    assert wider.users.values.to_list() == [
+        1,
+        5,
+        7,
+        8,
+        9,
+    ]  # "x" cannot be among integers
     assert wider.to_frame().equals(ratings.to_frame())
     known = with_features(ratings)
     for side in ("item", "user"):
         more, less = (getattr(each, f"{side}_features") for each in (wider, known))
         places = getattr(wider, f"{side}s").find(getattr(known, f"{side}s").values)
-        np.testing.assert_array_equal(more.matrix[places].toarray(), less.matrix.toarray())
+        np.testing.assert_array_equal(
+            more.matrix[places].toarray(), less.matrix.toarray()
+        )
         assert more.matrix.shape[0] == len(getattr(wider, f"{side}s"))
     assert wider.user_features.matrix[[0]].nnz == 1  # type: ignore[union-attr]
     assert with_features(wider, unrated=True).shape == wider.shape
@@ -305,8 +360,12 @@ def test_items_and_users_without_ratings_are_known_by_their_features(as_text: bo
     )
 )
 def test_any_table_is_encoded_alike_whole_and_row_by_row(rows: list[Any]) -> None:
-    frame = pl.DataFrame(rows, ["x", "level", "truth"], orient="row", infer_schema_length=None)
-    features = Features.of(frame.insert_column(0, pl.Series("item", np.arange(len(rows)))), "item")
+    frame = pl.DataFrame(
+        rows, ["x", "level", "truth"], orient="row", infer_schema_length=None
+    )
+    features = Features.of(
+        frame.insert_column(0, pl.Series("item", np.arange(len(rows)))), "item"
+    )
     ids = Ids(np.arange(len(rows)), "item")
     encoder = FeatureEncoder.fit(features, ids)
     whole = encoder.transform(features, ids).matrix
@@ -317,9 +376,15 @@ def test_any_table_is_encoded_alike_whole_and_row_by_row(rows: list[Any]) -> Non
 
 
 @pytest.mark.parametrize("values", [None, [4.0] * 24, [1.0, 5.0] * 12], ids=str)
-def test_words_and_vectors_are_compared_on_any_ratings(values: list[float] | None) -> None:
+def test_words_and_vectors_are_compared_on_any_ratings(
+    values: list[float] | None,
+) -> None:
     """Interactions, ratings that are all equal, and ratings of rank one."""
-    texts = ["robots fight a war in space", "a war of robots", "love in a small town"] * 4
+    texts = [
+        "robots fight a war in space",
+        "a war of robots",
+        "love in a small town",
+    ] * 4
     table = pl.DataFrame(
         {"item": range(12), "plot": [f"{each} {n}" for n, each in enumerate(texts)]}
     )

@@ -19,7 +19,9 @@ from recsys.errors import DataError
 KINDS = {"view": 1.0, "buy": 5.0}
 
 times = st.integers(0, 6)
-events = st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from(sorted(KINDS)), times)
+events = st.tuples(
+    st.integers(0, 3), st.integers(0, 3), st.sampled_from(sorted(KINDS)), times
+)
 logs = st.lists(events, min_size=1, max_size=25)
 OPTIONS = [
     {},
@@ -33,7 +35,12 @@ OPTIONS = [
 
 
 def table(rows):
-    names = {"user": pl.Int64, "item": pl.Int64, "event": pl.String, "timestamp": pl.Int64}
+    names = {
+        "user": pl.Int64,
+        "item": pl.Int64,
+        "event": pl.String,
+        "timestamp": pl.Int64,
+    }
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
@@ -46,7 +53,9 @@ def arrays(ratings):
     found = {name: getattr(ratings, name) for name in ("indptr", "indices", "data")}
     found |= {"levels": ratings.levels, "seconds": ratings.seconds}
     if ratings.events is not None:
-        found |= {f"events/{name}": each for name, each in ratings.events.arrays().items()}
+        found |= {
+            f"events/{name}": each for name, each in ratings.events.arrays().items()
+        }
     return {
         name: None if each is None else (each.dtype.str, each.tobytes())
         for name, each in found.items()
@@ -67,7 +76,11 @@ def brute_force(rows, weights, half_life, policy):
         if weights
         else list(dict.fromkeys((user, item, "", time) for user, item, _, time in rows))
     )
-    known = [row for row in distinct if not weights or weights.get(row[2], weights.get("*", 0))]
+    known = [
+        row
+        for row in distinct
+        if not weights or weights.get(row[2], weights.get("*", 0))
+    ]
     newest = max((time for *_, time in known), default=0)
     pairs = {}
     for user, item, kind, time in sorted(known, key=lambda row: row[3]):
@@ -75,7 +88,12 @@ def brute_force(rows, weights, half_life, policy):
         if half_life:
             weight *= 2.0 ** ((time - newest) / half_life)
         pairs.setdefault((user, item), []).append(weight)
-    rules = {"sum": sum, "first": lambda w: w[0], "last": lambda w: w[-1], "mean": np.mean}
+    rules = {
+        "sum": sum,
+        "first": lambda w: w[0],
+        "last": lambda w: w[-1],
+        "mean": np.mean,
+    }
     return {pair: float(rules[policy](weights)) for pair, weights in pairs.items()}
 
 
@@ -96,18 +114,26 @@ def test_ratings_are_what_the_rule_makes_of_distinct_events(options, rows):
     expected = brute_force(rows, weights, half_life, policy)
     values = dict(
         zip(
-            zip(*(ratings.to_frame()[name].to_list() for name in ("user", "item")), strict=True),
+            zip(
+                *(ratings.to_frame()[name].to_list() for name in ("user", "item")),
+                strict=True,
+            ),
             ratings.values.tolist(),
             strict=True,
         )
     )
-    if policy not in ("first", "last"):  # of different kinds at the same time either may count
+    if policy not in (
+        "first",
+        "last",
+    ):  # of different kinds at the same time either may count
         assert values == pytest.approx(expected, rel=1e-6)
     assert values.keys() == expected.keys()
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@given(rows=logs, cuts=st.lists(st.integers(0, 25), max_size=3), overlap=st.integers(0, 5))
+@given(
+    rows=logs, cuts=st.lists(st.integers(0, 25), max_size=3), overlap=st.integers(0, 5)
+)
 def test_updates_are_one_reading_of_everything(options, rows, cuts, overlap):
     ends = sorted({min(cut, len(rows)) for cut in cuts} | {len(rows)})
     first = used(rows[: ends[0]], options)
@@ -140,7 +166,10 @@ def test_forgetting_is_a_reading_without_the_users(options, rows, users):
     if not (users & known and used(others, options)):
         return
     change = change_of(read(rows, **options), forget=sorted(users & known))
-    same(change.after, read([row for row in rows if row[0] not in users & known], **options))
+    same(
+        change.after,
+        read([row for row in rows if row[0] not in users & known], **options),
+    )
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -191,11 +220,19 @@ def test_events_need_at_most_32_bytes_each_with_the_ratings():
     rng = np.random.default_rng(0)
     n = 50_000
     columns = {"user": rng.integers(0, 900, n), "item": rng.integers(0, 700, n)}
-    columns |= {"event": rng.choice(["view", "buy"], n), "timestamp": rng.integers(0, 10**9, n)}
+    columns |= {
+        "event": rng.choice(["view", "buy"], n),
+        "timestamp": rng.integers(0, 10**9, n),
+    }
     frame = pl.DataFrame(columns).with_columns(event_id=pl.int_range(n).cast(pl.String))
     ratings = Ratings.from_frame(frame, event_weights=KINDS, half_life="90d")
     assert ratings.events is not None
-    stored = [ratings.indices, ratings.data, ratings.seconds, *ratings.events.arrays().values()]
+    stored = [
+        ratings.indices,
+        ratings.data,
+        ratings.seconds,
+        *ratings.events.arrays().values(),
+    ]
     per_event = sum(array.nbytes for array in stored if array is not None) / n
     assert per_event <= 32
 
@@ -231,22 +268,39 @@ def test_an_event_is_known_by_its_id():
     assert "1 repeated row left out (the same event id)" in str(counts.source)
     without = Ratings.from_frame(frame.drop("event_id"), duplicates="sum")
     assert without.values.tolist() == [2.0]
-    assert "2 repeated rows left out (the same user, item, time and value" in str(without.source)
+    assert "2 repeated rows left out (the same user, item, time and value" in str(
+        without.source
+    )
     again = change_of(counts, Ratings.from_frame(frame, duplicates="sum"))
-    assert (again.n_added, again.n_repeated, again.after.values.tolist()) == (0, 3, [3.0])
+    assert (again.n_added, again.n_repeated, again.after.values.tolist()) == (
+        0,
+        3,
+        [3.0],
+    )
 
 
 def test_hashes_of_ids_are_the_same_on_every_machine():
     keys = event_keys(pl.Series(["a", "b", None, "NULL", "a"]))
     assert keys[[2, 3]].tolist() == [0, 0]
     assert keys[0] == keys[4] != keys[1]
-    assert event_keys(pl.Series([17])).tolist() == event_keys(pl.Series(["17"])).tolist()
+    assert (
+        event_keys(pl.Series([17])).tolist() == event_keys(pl.Series(["17"])).tolist()
+    )
 
 
-@pytest.mark.parametrize("ids", [[1.0, 2.0, None], [1.0, 2.0, np.nan], ["1.0", "2.0", None]])
+@pytest.mark.parametrize(
+    "ids", [[1.0, 2.0, None], [1.0, 2.0, np.nan], ["1.0", "2.0", None]]
+)
 def test_whole_numbers_that_were_stored_as_floats_are_the_ids_of_the_same_events(ids):
-    rows = {"user": [1, 1, 2], "item": [7, 7, 8], "quantity": [1, 2, 3], "event_id": [1, 2, None]}
-    first = Ratings.from_frame(pl.DataFrame(rows), weight="quantity", event_id="event_id")
+    rows = {
+        "user": [1, 1, 2],
+        "item": [7, 7, 8],
+        "quantity": [1, 2, 3],
+        "event_id": [1, 2, None],
+    }
+    first = Ratings.from_frame(
+        pl.DataFrame(rows), weight="quantity", event_id="event_id"
+    )
     again = Ratings.from_frame(
         pl.DataFrame(rows | {"event_id": ids}), weight="quantity", event_id="event_id"
     )
@@ -263,10 +317,14 @@ def test_rejects_ids_of_kinds_as_ids_of_events():
     with pytest.raises(DataError, match=message):
         Ratings.from_frame(pl.DataFrame(rows | {"event_id": kinds}))
     several = pl.DataFrame(rows | {"event_id": list(range(n))})
-    assert Ratings.from_frame(pl.concat([several] * 5)).n_ratings == n  # the same events
+    assert (
+        Ratings.from_frame(pl.concat([several] * 5)).n_ratings == n
+    )  # the same events
 
 
-@pytest.mark.parametrize("ids", [["7", "1.23457E+11"], [7.0, 2.0**60], [None, "9" * 17 + ".0"]])
+@pytest.mark.parametrize(
+    "ids", [["7", "1.23457E+11"], [7.0, 2.0**60], [None, "9" * 17 + ".0"]]
+)
 def test_rejects_rounded_ids_of_events(ids):
     rows = {"user": [1, 1], "item": [7, 8], "event_id": ids}
     with pytest.raises(DataError, match=r"Row 2: event id .* rounded"):
@@ -280,7 +338,10 @@ def test_without_times_a_repetition_cannot_be_told_and_that_is_said():
     fitted = Recommender("popular").fit(ratings)
     updated = fitted.update(Ratings.from_frame(rows, event_weights=KINDS))
     assert updated.ratings.values.tolist() == [4.0]
-    assert "without times, a repeated event counts as a new one" in updated.training["changes"]
+    assert (
+        "without times, a repeated event counts as a new one"
+        in updated.training["changes"]
+    )
 
 
 def test_an_update_says_which_times_it_drops():
@@ -288,10 +349,16 @@ def test_an_update_says_which_times_it_drops():
     timed = Ratings.from_frame(rows.with_columns(timestamp=pl.lit("2025-06-02")))
     untimed = Ratings.from_frame(rows)
     changes = Recommender("bias").fit(timed).update(untimed).training["changes"]
-    assert "the new events have no times, so that the times of all earlier ones" in changes
+    assert (
+        "the new events have no times, so that the times of all earlier ones" in changes
+    )
     changes = Recommender("bias").fit(untimed).update(timed).training["changes"]
-    assert "the times of the new events are dropped, because the earlier ones" in changes
-    assert "times" not in Recommender("bias").fit(timed).update(timed).training["changes"]
+    assert (
+        "the times of the new events are dropped, because the earlier ones" in changes
+    )
+    assert (
+        "times" not in Recommender("bias").fit(timed).update(timed).training["changes"]
+    )
 
 
 def test_kinds_without_a_weight_of_their_own_may_be_any_number():
@@ -301,7 +368,10 @@ def test_kinds_without_a_weight_of_their_own_may_be_any_number():
     weights = {"kind-7": 5.0, "*": 1.0}
     ratings = Ratings.from_frame(frame, event_weights=weights)
     assert (ratings.values.sum(), ratings.rule.kinds) == (n + 4, ("*", "kind-7"))
-    some = [Ratings.from_frame(each, event_weights=weights) for each in (frame[:200], frame[200:])]
+    some = [
+        Ratings.from_frame(each, event_weights=weights)
+        for each in (frame[:200], frame[200:])
+    ]
     assert len(some[0].rule.kinds) == 200
     change = change_of(*some)
     same(change.after, ratings)

@@ -16,12 +16,18 @@ from recsys.data.features import Features
 from recsys.data.ids import Ids
 from recsys.errors import DataError
 
-A_TEXT = ["a long story about a dog and a cat", "the tale of two cities in five parts", "one word"]
+A_TEXT = [
+    "a long story about a dog and a cat",
+    "the tale of two cities in five parts",
+    "one word",
+]
 DAY = dt.date(2024, 1, 31)
 MOMENT = dt.datetime(2024, 1, 31, 9, 30)
 
 
-def column(values: Any, name: str = "x", *, untyped: bool = True) -> tuple[str | None, list[Any]]:
+def column(
+    values: Any, name: str = "x", *, untyped: bool = True
+) -> tuple[str | None, list[Any]]:
     """Return the kind and the values of a column."""
     series = pl.Series(name, values)
     frame = pl.DataFrame([pl.Series("item", np.arange(len(series))), series])
@@ -59,12 +65,20 @@ def column(values: Any, name: str = "x", *, untyped: bool = True) -> tuple[str |
         (["01/02/2024"], "category", ["01/02/2024"]),  # of January or of February
         (["2024-02-31"], "category", ["2024-02-31"]),
         (["2024-01-31 09:30", None], "date", [MOMENT, None]),
-        (["2024-01-31T09:30:00Z", "2024-01-31 10:30:00+01:00"], "date", [MOMENT, MOMENT]),
+        (
+            ["2024-01-31T09:30:00Z", "2024-01-31 10:30:00+01:00"],
+            "date",
+            [MOMENT, MOMENT],
+        ),
         (["a|b", "a", "", "b | c |"], "list", [["a", "b"], ["a"], None, ["b", "c"]]),
         (["Drama|War", "(no genres listed)"], "list", [["Drama", "War"], []]),
         (["tea", "tea", "oat"], "category", ["tea", "tea", "oat"]),
         (A_TEXT, "text", A_TEXT),
-        (["we think | that this is a sentence", "with a bar | in the middle of it"], "text", None),
+        (
+            ["we think | that this is a sentence", "with a bar | in the middle of it"],
+            "text",
+            None,
+        ),
         (["", " ", None], None, []),
     ],
 )
@@ -92,7 +106,11 @@ def test_kinds_of_texts(
         (pl.Series(["a", "b"], dtype=pl.Categorical), "category", ["a", "b"]),
         (pl.Series(["7", "8"]), "category", ["7", "8"]),  # a number would be one here
         (pl.Series(["yes", "no"]), "category", ["yes", "no"]),
-        (["2024-01-31", "2023-02-01"], "date", [DAY, dt.date(2023, 2, 1)]),  # as SQLite has them
+        (
+            ["2024-01-31", "2023-02-01"],
+            "date",
+            [DAY, dt.date(2023, 2, 1)],
+        ),  # as SQLite has them
         (["a|b", "a|c"], "list", [["a", "b"], ["a", "c"]]),
         ([{"a": 1}], None, []),
         ([[0.5, 0.5]], None, []),
@@ -123,7 +141,13 @@ def test_frames_of_pandas() -> None:
         }
     )
     features = Features.of(frame, "item")
-    assert [*features.kinds.values()] == ["number", "date", "category", "boolean", "list"]
+    assert [*features.kinds.values()] == [
+        "number",
+        "date",
+        "category",
+        "boolean",
+        "list",
+    ]
     assert features.frame.rows() == [
         (1, 1.5, MOMENT, "a", True, ["x"]),
         (2, None, None, "b", False, None),
@@ -131,12 +155,18 @@ def test_frames_of_pandas() -> None:
 
 
 def test_titles_are_texts_whatever_they_look_like() -> None:
-    films = {"item": [1, 2, 3], "Name": ["1984", "2001", "Face|Off"], "label": ["x", "y", "x"]}
+    films = {
+        "item": [1, 2, 3],
+        "Name": ["1984", "2001", "Face|Off"],
+        "label": ["x", "y", "x"],
+    }
     features = Features.of(pl.DataFrame(films), "item", untyped=True)
     assert features.title == "Name"
     assert features.kinds == {"Name": "text", "label": "category"}
     assert str(features) == "Name (title), label (2 values)"
-    assert Features.of(pl.DataFrame({"item": [1], "year": [1984]}), "item").title is None
+    assert (
+        Features.of(pl.DataFrame({"item": [1], "year": [1984]}), "item").title is None
+    )
 
 
 def test_a_summary_names_the_first_columns() -> None:
@@ -154,7 +184,9 @@ def test_the_first_row_of_an_id_counts() -> None:
 
 
 def test_rows_are_aligned_with_ids() -> None:
-    features = Features.of(pl.DataFrame({"item": ["9", "x", "7"], "g": [["a"], [], None]}), "item")
+    features = Features.of(
+        pl.DataFrame({"item": ["9", "x", "7"], "g": [["a"], [], None]}), "item"
+    )
     ids = Ids([7, 8, 9], "item")
     assert features.rows_of(ids).tolist() == [2, -1, 0]
     assert features.aligned(ids).rows() == [(7, None), (8, None), (9, ["a"])]
@@ -163,7 +195,9 @@ def test_rows_are_aligned_with_ids() -> None:
 
 
 def test_columns_are_selected_by_name() -> None:
-    features = Features.of(pl.DataFrame({"user": [1], "age": [30], "job": ["x"]}), "user")
+    features = Features.of(
+        pl.DataFrame({"user": [1], "age": [30], "job": ["x"]}), "user"
+    )
     assert features.select(["job"]).frame.columns == ["user", "job"]
     with pytest.raises(DataError, match="no column 'jop' of users; there are age, job"):
         features.select(["jop"])
@@ -171,12 +205,19 @@ def test_columns_are_selected_by_name() -> None:
 
 def test_newer_rows_replace_older_ones() -> None:
     old = Features.of(
-        pl.DataFrame({"item": [1, 2], "price": [5, 6], "genres": [["a"], None], "x": [1, 2]}),
+        pl.DataFrame(
+            {"item": [1, 2], "price": [5, 6], "genres": [["a"], None], "x": [1, 2]}
+        ),
         "item",
     )
     new = Features.of(
         pl.DataFrame(
-            {"item": ["2", "n"], "price": [7.5, 8.0], "genres": ["b", None], "y": ["u", "v"]}
+            {
+                "item": ["2", "n"],
+                "price": [7.5, 8.0],
+                "genres": ["b", None],
+                "y": ["u", "v"],
+            }
         ),
         "item",
     )
@@ -196,21 +237,32 @@ def test_newer_rows_replace_older_ones() -> None:
 
 
 @settings(max_examples=60)
-@given(st.lists(st.one_of(st.none(), st.text(max_size=12), st.sampled_from(["1", "yes", "a|b"]))))
+@given(
+    st.lists(
+        st.one_of(st.none(), st.text(max_size=12), st.sampled_from(["1", "yes", "a|b"]))
+    )
+)
 def test_any_texts_have_a_kind_or_are_left_out(texts: list[str | None]) -> None:
     """Nothing is lost: a text that is there becomes a value, unless it says that it is missing."""
     series = pl.Series("x", texts, dtype=pl.String)
     for untyped in (True, False):
         kind, values = column(series, untyped=untyped)
         assert (kind is None) == all(value is None for value in values)
-        filled = int((series.str.strip_chars() != "").sum())  # "\x1f" is no space in a file
+        filled = int(
+            (series.str.strip_chars() != "").sum()
+        )  # "\x1f" is no space in a file
         if kind in ("category", "text"):
             assert sum(value is not None for value in values) == filled
 
 
 def test_columns_without_a_kind_are_left_out_and_said() -> None:
     table = pl.DataFrame(
-        {"item": [1, 2], "year": [1999, 2004], "vector": [[0.1], [0.2]], "size": [{"x": 1}] * 2}
+        {
+            "item": [1, 2],
+            "year": [1999, 2004],
+            "vector": [[0.1], [0.2]],
+            "size": [{"x": 1}] * 2,
+        }
     )
     features = Features.of(table, "item")
     assert [*features.kinds] == ["year"]
@@ -218,5 +270,7 @@ def test_columns_without_a_kind_are_left_out_and_said() -> None:
 
 
 def test_numbers_that_are_categories_are_no_addresses() -> None:
-    frame = pl.DataFrame({"user": [1, 2, 3], "zip": [1010, 1020, 1010], "email": ["a@b.org"] * 3})
+    frame = pl.DataFrame(
+        {"user": [1, 2, 3], "zip": [1010, 1020, 1010], "email": ["a@b.org"] * 3}
+    )
     assert Features.of(frame, "user").identifying() == ["email"]

@@ -46,7 +46,9 @@ def test_a_few_rows_do_not_change_the_decision(values, kind):
         assert judge_values(changed).kind == kind, odd
 
 
-@pytest.mark.parametrize("name", ["count", "count(*)", "n_plays", "Quantity", "qty", "weight", "n"])
+@pytest.mark.parametrize(
+    "name", ["count", "count(*)", "n_plays", "Quantity", "qty", "weight", "n"]
+)
 def test_names_of_counts_decide_where_values_could_be_grades(name):
     assert named_kind(name) == "counts"
     found = judge_values(RNG.integers(1, 6, 500), name)
@@ -55,7 +57,9 @@ def test_names_of_counts_decide_where_values_could_be_grades(name):
     assert "unsure, the values could be grades" in found.remark
 
 
-@pytest.mark.parametrize("name", ["rating", "stars", "Score", "grade", "number_of_stars"])
+@pytest.mark.parametrize(
+    "name", ["rating", "stars", "Score", "grade", "number_of_stars"]
+)
 def test_names_of_grades_decide_over_small_counts_only(name):
     small = judge_values(ORDERS, name)
     assert small.kind == "grades"
@@ -65,7 +69,9 @@ def test_names_of_grades_decide_over_small_counts_only(name):
 
 def frame(values, name="count"):
     n = len(values)
-    return pl.DataFrame({"user": np.arange(n) % 50, "item": np.arange(n) // 50, name: values})
+    return pl.DataFrame(
+        {"user": np.arange(n) % 50, "item": np.arange(n) // 50, name: values}
+    )
 
 
 def test_counts_of_a_frame_are_interactions_and_that_is_said():
@@ -74,8 +80,14 @@ def test_counts_of_a_frame_are_interactions_and_that_is_said():
     assert ratings.weighted
     assert ratings.as_interactions().values.tolist() == [1] * 2500
     said = str(ratings.source)
-    assert f"look like counts or amounts, from 1 to {ORDERS.max()}: implicit feedback" in said
-    assert "(sure, by name and values; --weight-col count (weight=) reads weights, --scale" in said
+    assert (
+        f"look like counts or amounts, from 1 to {ORDERS.max()}: implicit feedback"
+        in said
+    )
+    assert (
+        "(sure, by name and values; --weight-col count (weight=) reads weights, --scale"
+        in said
+    )
     assert choose_model(ratings).ratings.values.tolist() == [1] * 2500
 
 
@@ -92,13 +104,17 @@ def test_a_scale_makes_grades_of_counts():
     assert not ratings.implicit
     assert ratings.scale == (1, 10)
     assert choose_model(ratings).candidates[0].model == "als"
-    with pytest.raises(DataError, match=r"The als model needs .* these are counts of interactions"):
+    with pytest.raises(
+        DataError, match=r"The als model needs .* these are counts of interactions"
+    ):
         make_model("als").fit(Ratings.from_frame(frame(ORDERS)))
 
 
 def test_values_off_a_scale_are_bad_rows():
     odd = frame([1.0, 5.0, 7.0, 0.5, 3.0, *[4.0] * 95], "rating")
-    with pytest.raises(DataError, match=r"Row 3: rating 7 is outside of the scale, 1 to 5\."):
+    with pytest.raises(
+        DataError, match=r"Row 3: rating 7 is outside of the scale, 1 to 5\."
+    ):
         Ratings.from_frame(odd, scale=(1, 5))
     ratings = Ratings.from_frame(odd, scale=(1, 5), bad_rows=0.05)
     assert ratings.nnz == 98
@@ -111,7 +127,9 @@ def test_values_off_a_scale_are_bad_rows():
 
 @pytest.mark.parametrize("scale", [(5, 1), (1,), "15", (1, np.nan), (1, np.inf), 5])
 def test_a_scale_has_two_ends(scale):
-    with pytest.raises(DataError, match="scale must be the lowest and the highest grade"):
+    with pytest.raises(
+        DataError, match="scale must be the lowest and the highest grade"
+    ):
         Ratings.from_frame(frame(STARS, "rating"), scale=scale)
 
 
@@ -134,14 +152,23 @@ def test_returns_are_subtracted_and_pairs_without_a_rest_left_out():
     ratings = Ratings.from_frame(RETURNS, weight="qty")
     assert ratings.implicit
     assert sums(ratings) == {("a", "x"): 4, ("a", "y"): 2}
-    assert "2 pairs left out whose weights add up to zero or less" in str(ratings.source)
+    assert "2 pairs left out whose weights add up to zero or less" in str(
+        ratings.source
+    )
     assert "weight = qty" in str(ratings.source)
 
 
-@pytest.mark.parametrize("name", ["quantity", "Qty", "count", "plays", "n_clicks", "weight"])
+@pytest.mark.parametrize(
+    "name", ["quantity", "Qty", "count", "plays", "n_clicks", "weight"]
+)
 def test_a_column_of_counts_is_read_as_interactions_and_as_weights_if_named(name):
     frame = pl.DataFrame(
-        {"user": [1, 1, 2, 2], "item": [1, 2, 1, 2], name: [3, 1, 2, 1], "time": [0, 1, 1, 0]}
+        {
+            "user": [1, 1, 2, 2],
+            "item": [1, 2, 1, 2],
+            name: [3, 1, 2, 1],
+            "time": [0, 1, 1, 0],
+        }
     ).with_columns(pl.col("time") * 86400 + 1_700_000_000)
     ratings = Ratings.from_frame(frame)
     assert ratings.implicit
@@ -154,7 +181,11 @@ def test_a_column_of_counts_is_read_as_interactions_and_as_weights_if_named(name
 
 
 def test_weights_are_quantity_times_kind_times_age():
-    options = {"weight": "qty", "event_weights": {"buy": 5, "view": 1}, "half_life": "1d"}
+    options = {
+        "weight": "qty",
+        "event_weights": {"buy": 5, "view": 1},
+        "half_life": "1d",
+    }
     ratings = Ratings.from_frame(RETURNS, **options)
     assert sums(ratings) == {("a", "x"): 4, ("a", "y"): 10}
 
@@ -164,24 +195,34 @@ def test_a_return_of_an_old_purchase_takes_it_back_whatever_the_rounding():
     parts = rng.random(20).astype(np.float32)
     quantities = np.append(parts, -parts.sum(dtype=np.float64)).tolist()
     whole = pl.DataFrame({"user": ["a"] * 21, "item": ["x"] * 21, "qty": quantities})
-    both = pl.concat([whole, pl.DataFrame({"user": ["b"], "item": ["x"], "qty": [1.0]})])
+    both = pl.concat(
+        [whole, pl.DataFrame({"user": ["b"], "item": ["x"], "qty": [1.0]})]
+    )
     assert Ratings.from_frame(both, weight="qty").to_frame().rows() == [("b", "x")]
 
 
 def test_without_a_positive_weight_nothing_is_left():
     ratings = Ratings.from_frame(RETURNS.tail(1), weight="qty")
-    with pytest.raises(DataError, match="There are no ratings to fit a model to: 1 pair left out"):
+    with pytest.raises(
+        DataError, match="There are no ratings to fit a model to: 1 pair left out"
+    ):
         Recommender("popular").fit(ratings)
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"rating": "qty", "event_weights": {"*": 1}}, "event_weights is for interactions"),
+        (
+            {"rating": "qty", "event_weights": {"*": 1}},
+            "event_weights is for interactions",
+        ),
         ({"rating": "qty", "half_life": "30d"}, "half_life is for interactions"),
         ({"rating": "qty", "implicit": True}, "implicit is for interactions"),
         ({"rating": "qty", "weight": "qty"}, "weight='qty' is for interactions"),
-        ({"rating": "qty", "event": "event", "scale": (-2, 3)}, "kinds of events have no effect"),
+        (
+            {"rating": "qty", "event": "event", "scale": (-2, 3)},
+            "kinds of events have no effect",
+        ),
         ({"weight": "amount"}, "has no column 'amount'"),
         ({"weight": "event"}, "weight 'buy' is not a number"),
         ({"scale": (1, 5), "implicit": True}, "scale applies to ratings"),

@@ -54,11 +54,18 @@ def test_dates(value: Any) -> None:
 
 def test_spellings_may_be_mixed_in_a_column() -> None:
     mixed = pl.Series(["2005-04-02", "2005-04-02 00:00:01", "2005-04-02T00:00:02Z"])
-    assert unix_seconds(mixed).to_list() == [1_112_400_000, 1_112_400_001, 1_112_400_002]
+    assert unix_seconds(mixed).to_list() == [
+        1_112_400_000,
+        1_112_400_001,
+        1_112_400_002,
+    ]
 
 
 def test_times_before_1970() -> None:
-    assert unix_seconds(pl.Series(["1969-12-31", "1970-01-01"])).to_list() == [-86400, 0]
+    assert unix_seconds(pl.Series(["1969-12-31", "1970-01-01"])).to_list() == [
+        -86400,
+        0,
+    ]
     assert unix_seconds(pl.Series([-0.5])).to_list() == [-1]
 
 
@@ -80,8 +87,14 @@ def test_whole_seconds_stay_as_they_are(times: list[int]) -> None:
         ([1, None], "Row 2: the time is missing."),
         ([1.0, float("nan")], "Row 2: the time is missing."),
         (["1", ""], "Row 2: the time is missing."),
-        (["2005-13-01"], "time '2005-13-01' is neither a number nor an ISO 8601 date, such as 2"),
-        (["5", "2005-01-01"], "Row 2: time '2005-01-01' is a date, but other times are numbers;"),
+        (
+            ["2005-13-01"],
+            "time '2005-13-01' is neither a number nor an ISO 8601 date, such as 2",
+        ),
+        (
+            ["5", "2005-01-01"],
+            "Row 2: time '2005-01-01' is a date, but other times are numbers;",
+        ),
         (["5", "soon"], "Row 2: time 'soon' is neither"),
     ],
 )
@@ -128,13 +141,17 @@ def test_more_ids_than_can_be_counted_raise(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_column_in_the_index_of_pandas_is_pointed_to() -> None:
     frame = pd.DataFrame({"user": [1], "item": [2]}).set_index("user")
-    with pytest.raises(DataError, match=r"its columns are item\. It is in the index; reset_index"):
+    with pytest.raises(
+        DataError, match=r"its columns are item\. It is in the index; reset_index"
+    ):
         to_polars(frame, ["user"]).to_series()
 
 
 def test_a_column_that_is_there_twice_raises() -> None:
     frame = pd.DataFrame([[1, 2, 3]], columns=["user", "item", "user"])
-    with pytest.raises(DataError, match="The frame has several columns 'user'; rename all but"):
+    with pytest.raises(
+        DataError, match="The frame has several columns 'user'; rename all but"
+    ):
         to_polars(frame, ["user"]).to_series()
 
 
@@ -150,5 +167,7 @@ def test_what_is_no_frame_raises(value: object) -> None:
     "ids", [{1: 5.0}, pd.DataFrame({"user": [1]}), pl.DataFrame({"user": [1]})]
 )
 def test_neither_mappings_nor_frames_are_ids(ids: object) -> None:
-    with pytest.raises(DataError, match=r"Expected an id or a sequence of ids; got a (dict|DataF)"):
+    with pytest.raises(
+        DataError, match=r"Expected an id or a sequence of ids; got a (dict|DataF)"
+    ):
         listed(ids)

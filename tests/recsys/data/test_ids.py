@@ -27,7 +27,9 @@ def test_a_bijection_in_sorted_order(values: list[int] | list[str]) -> None:
 
 
 @given(st.lists(INT64, min_size=1, max_size=30), st.lists(INT64, max_size=30))
-def test_find_is_minus_one_for_what_is_not_there(known: list[int], asked: list[int]) -> None:
+def test_find_is_minus_one_for_what_is_not_there(
+    known: list[int], asked: list[int]
+) -> None:
     found = Ids(known, "item").find(asked)
     assert found.dtype == np.int64
     order = sorted(set(known))
@@ -37,7 +39,9 @@ def test_find_is_minus_one_for_what_is_not_there(known: list[int], asked: list[i
 def test_many_queries_go_through_a_table_with_the_same_result() -> None:
     known = np.arange(0, 300_000, 3)
     asked = np.random.default_rng(0).integers(-1000, 310_000, size=200_000)
-    expected = np.where((asked % 3 == 0) & (asked >= 0) & (asked < 300_000), asked // 3, -1)
+    expected = np.where(
+        (asked % 3 == 0) & (asked >= 0) & (asked < 300_000), asked // 3, -1
+    )
     np.testing.assert_array_equal(Ids(known, "item").find(asked), expected)
 
 
@@ -76,7 +80,12 @@ def test_containers_of_integers(values: object) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [["b", "a"], np.array(["b", "a"]), pl.Series(["b", "a"]).cast(pl.Categorical), ["a", "b", "a"]],
+    [
+        ["b", "a"],
+        np.array(["b", "a"]),
+        pl.Series(["b", "a"]).cast(pl.Categorical),
+        ["a", "b", "a"],
+    ],
 )
 def test_containers_of_strings(values: object) -> None:
     ids = Ids(values, "item")  # type: ignore[arg-type]
@@ -110,7 +119,9 @@ def test_a_single_id_and_integral_floats() -> None:
 def test_negative_numbers_are_ids_and_never_wrap() -> None:
     ids = Ids([1, 2, 3], "user")
     assert ids.find([-1]).tolist() == [-1]
-    with pytest.raises(IndexError, match="user indices must be between 0 and 2; got -1"):
+    with pytest.raises(
+        IndexError, match="user indices must be between 0 and 2; got -1"
+    ):
         ids.take(np.array([0, -1]))
     with pytest.raises(IndexError, match="between 0 and 2; got 3"):
         ids.take(np.array([3]))
@@ -121,12 +132,28 @@ def test_negative_numbers_are_ids_and_never_wrap() -> None:
     [
         ([1, 609, 610], [1000], "Unknown user 1000; the nearest ids are 610, 609, 1."),
         (["0007", "0008"], ["7"], "Unknown user '7'; the nearest id is '0007'."),
-        (["170.0", "172.0"], ["170"], "Unknown user '170'; the nearest ids are '170.0', '172.0'."),
-        ([1, 609, 610], ["1000"], "Unknown user 1000; the nearest ids are 610, 609, 1."),
+        (
+            ["170.0", "172.0"],
+            ["170"],
+            "Unknown user '170'; the nearest ids are '170.0', '172.0'.",
+        ),
+        (
+            [1, 609, 610],
+            ["1000"],
+            "Unknown user 1000; the nearest ids are 610, 609, 1.",
+        ),
         ([5], [4], "Unknown user 4; the nearest id is 5."),
         ([1, 2, 3, 4], [9, 8], "Unknown users 9, 8; the nearest ids to 9 are 4, 3, 2."),
-        ([1], [5, 6, 1, 7, 8, 9], "Unknown users 5, 6, 7 and 2 more; the nearest id to 5 is 1."),
-        (["alice", "bob"], ["alicia"], "Unknown user 'alicia'; the nearest id is 'alice'."),
+        (
+            [1],
+            [5, 6, 1, 7, 8, 9],
+            "Unknown users 5, 6, 7 and 2 more; the nearest id to 5 is 1.",
+        ),
+        (
+            ["alice", "bob"],
+            ["alicia"],
+            "Unknown user 'alicia'; the nearest id is 'alice'.",
+        ),
         (["Bob", "xy"], ["bob"], "Unknown user 'bob'; the nearest id is 'Bob'."),
         (
             ["Dubliners", "The Beatles", "The Beach"],
@@ -136,11 +163,21 @@ def test_negative_numbers_are_ids_and_never_wrap() -> None:
         (["abc", "b"], ["x"], "Unknown user 'x'; ids look like 'abc', 'b'."),
         (["a", "b"], ["zzz"], "Unknown user 'zzz'; ids look like 'a', 'b'."),
         ([1, 2], ["zzz"], "Unknown user 'zzz'; ids look like 1, 2."),
-        ([1, 2], [2**80], "Unknown user '1208925819614629174706176'; ids look like 1, 2."),
-        ([1, 2], ["9" * 25], "Unknown user '9999999999999999999999999'; ids look like 1, 2."),
+        (
+            [1, 2],
+            [2**80],
+            "Unknown user '1208925819614629174706176'; ids look like 1, 2.",
+        ),
+        (
+            [1, 2],
+            ["9" * 25],
+            "Unknown user '9999999999999999999999999'; ids look like 1, 2.",
+        ),
     ],
 )
-def test_unknown_ids_name_the_nearest(ids: list[int], asked: list[int], message: str) -> None:
+def test_unknown_ids_name_the_nearest(
+    ids: list[int], asked: list[int], message: str
+) -> None:
     with pytest.raises((UnknownIdError, DataError)) as caught:
         Ids(ids, "user").index(asked)
     assert message in str(caught.value)
@@ -158,7 +195,10 @@ def test_unknown_in_no_ids_at_all() -> None:
 
 
 def test_integers_that_need_more_than_64_bits_are_texts() -> None:
-    assert Ids(np.array([7, 2**63], np.uint64), "user").values.to_list() == ["7", str(2**63)]
+    assert Ids(np.array([7, 2**63], np.uint64), "user").values.to_list() == [
+        "7",
+        str(2**63),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +206,10 @@ def test_integers_that_need_more_than_64_bits_are_texts() -> None:
     [
         ([1, None], "Row 2: the user id is missing."),
         ([True, False], "User ids must be integers or strings; got True."),
-        (pl.Series([True]), "User ids must be integers or strings; got Boolean values."),
+        (
+            pl.Series([True]),
+            "User ids must be integers or strings; got Boolean values.",
+        ),
         ([1.0, 1.5], "Row 2: user id 1.5 is neither integer nor string."),
         ([1.0, float("nan")], "Row 2: user id nan is neither integer nor string."),
         ([1, "a"], "User ids must be all integers or all strings; got a mixture."),
@@ -204,7 +247,9 @@ def test_a_long_id_is_quoted_by_its_beginning() -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["zz", "b", "a", "c"]), pl.String])
+@pytest.mark.parametrize(
+    "dtype", [pl.Categorical, pl.Enum(["zz", "b", "a", "c"]), pl.String]
+)
 def test_categories_become_strings(dtype: pl.DataType) -> None:
     texts = ["b", "a", "b", "c", "a"]
     series = as_id_series(pl.Series("x", texts, dtype=dtype), "item")
@@ -220,14 +265,22 @@ def test_ids_in_the_given_order() -> None:
     numbers = Ids([30, 10, 20], "document", sort=False)
     assert numbers.index([10, "20", 30]).tolist() == [1, 2, 0]
     assert numbers.take(np.array([1])).to_list() == [10]
-    with pytest.raises(UnknownIdError, match="Unknown document 11; the nearest ids are 10, 20, 30"):
+    with pytest.raises(
+        UnknownIdError, match="Unknown document 11; the nearest ids are 10, 20, 30"
+    ):
         numbers.index([11])
 
 
 def test_ids_in_the_given_order_are_distinct() -> None:
-    with pytest.raises(DataError, match="Each term needs a distinct id; 'b' occurs twice"):
+    with pytest.raises(
+        DataError, match="Each term needs a distinct id; 'b' occurs twice"
+    ):
         Ids(["b", "a", "b"], "term", sort=False)
-    assert Ids([1, "b", 2**70], "term", sort=False).values.to_list() == ["1", "b", str(2**70)]
+    assert Ids([1, "b", 2**70], "term", sort=False).values.to_list() == [
+        "1",
+        "b",
+        str(2**70),
+    ]
 
 
 def test_ids_are_united() -> None:

@@ -42,7 +42,9 @@ ROWS = st.lists(
 
 
 def frame_of(rows: list[Row]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=["user", "item", "rating", "timestamp"], orient="row")
+    return pl.DataFrame(
+        rows, schema=["user", "item", "rating", "timestamp"], orient="row"
+    )
 
 
 def assert_canonical(ratings: Ratings) -> None:
@@ -86,12 +88,16 @@ def test_round_trip_through_a_frame(rows: list[Row]) -> None:
 def test_the_order_of_rows_does_not_matter(rows: list[Row], random: Any) -> None:
     distinct_times = [(*row[:3], time) for time, row in enumerate(rows)]
     shuffled = random.sample(distinct_times, len(rows))
-    one, other = (Ratings.from_frame(frame_of(r)).to_frame() for r in (distinct_times, shuffled))
+    one, other = (
+        Ratings.from_frame(frame_of(r)).to_frame() for r in (distinct_times, shuffled)
+    )
     assert one.equals(other)
 
 
 @given(ROWS, st.sampled_from(["last", "first", "mean", "sum"]), st.booleans())
-def test_duplicates_against_a_dictionary(rows: list[Row], policy: str, timed: bool) -> None:
+def test_duplicates_against_a_dictionary(
+    rows: list[Row], policy: str, timed: bool
+) -> None:
     groups = defaultdict(list)
     for position, (user, item, rating, time) in enumerate(rows):
         groups[user, item].append((time if timed else 0, position, rating))
@@ -108,11 +114,16 @@ def test_duplicates_against_a_dictionary(rows: list[Row], policy: str, timed: bo
     ratings = Ratings.from_frame(frame, duplicates=policy)
     assert_canonical(ratings)
     assert ratings.n_duplicates == len(rows) - len(groups)
-    got = {(user, item): rating for user, item, rating, *_ in ratings.to_frame().iter_rows()}
+    got = {
+        (user, item): rating
+        for user, item, rating, *_ in ratings.to_frame().iter_rows()
+    }
     assert got == expected
 
 
-@pytest.mark.parametrize(("policy", "time"), [("last", 9), ("first", 3), ("mean", 9), ("sum", 9)])
+@pytest.mark.parametrize(
+    ("policy", "time"), [("last", 9), ("first", 3), ("mean", 9), ("sum", 9)]
+)
 def test_the_timestamp_that_merged_rows_keep(policy: str, time: int) -> None:
     frame = pl.DataFrame({"user": [1] * 3, "item": [1] * 3, "timestamp": [5, 9, 3]})
     timestamps = Ratings.from_frame(frame, duplicates=policy).timestamps
@@ -131,7 +142,9 @@ def test_duplicates_as_an_error_name_both_rows() -> None:
 
 def test_duplicates_in_sorted_rows_as_an_error() -> None:
     frame = pl.DataFrame({"user": [1, 1, 1], "item": [1, 2, 2]})
-    with pytest.raises(DataError, match=r"Row 3: user 1 has rated item 2 already \(first: Row 2\)"):
+    with pytest.raises(
+        DataError, match=r"Row 3: user 1 has rated item 2 already \(first: Row 2\)"
+    ):
         Ratings.from_frame(frame, duplicates="error")
 
 
@@ -184,8 +197,12 @@ class ArrowOnly:
         pl.DataFrame.to_arrow,
         lambda frame: pd.DataFrame(frame.to_dict(as_series=False)),
         lambda frame: pd.DataFrame(frame.to_dict(as_series=False)).convert_dtypes(),
-        lambda frame: pd.DataFrame(frame.to_dict(as_series=False)).astype({"user": "category"}),
-        lambda frame: pd.DataFrame(frame.to_dict(as_series=False)).astype({"user": object}),
+        lambda frame: pd.DataFrame(frame.to_dict(as_series=False)).astype(
+            {"user": "category"}
+        ),
+        lambda frame: pd.DataFrame(frame.to_dict(as_series=False)).astype(
+            {"user": object}
+        ),
         lambda frame: frame.with_columns(pl.col("user").cast(pl.Categorical)),
         lambda frame: frame.with_columns(pl.col("item").cast(pl.UInt16)),
         lambda frame: frame.with_columns(pl.col("rating").cast(pl.String)),
@@ -209,21 +226,46 @@ def test_something_else_than_a_frame() -> None:
     ("changed", "message"),
     [
         ({"rating": [1.0, None, 2.0, 3.0]}, "Row 2: the rating is missing."),
-        ({"rating": [1.0, 2.0, float("nan"), 3.0]}, "Row 3: rating nan is not a finite number."),
-        ({"rating": [1.0, 2.0, 3.0, float("inf")]}, "Row 4: rating inf is not a finite number."),
-        ({"rating": [1.0, 2.0, 3.0, 1e300]}, "Row 4: rating 1e+300 does not fit in float32."),
+        (
+            {"rating": [1.0, 2.0, float("nan"), 3.0]},
+            "Row 3: rating nan is not a finite number.",
+        ),
+        (
+            {"rating": [1.0, 2.0, 3.0, float("inf")]},
+            "Row 4: rating inf is not a finite number.",
+        ),
+        (
+            {"rating": [1.0, 2.0, 3.0, 1e300]},
+            "Row 4: rating 1e+300 does not fit in float32.",
+        ),
         ({"rating": ["1", "abc", "2", "3"]}, "Row 2: rating 'abc' is not a number."),
-        ({"rating": [[1], [2], [3], [4]]}, "Ratings must be numbers; got a column of List"),
+        (
+            {"rating": [[1], [2], [3], [4]]},
+            "Ratings must be numbers; got a column of List",
+        ),
         ({"user": [None, "a", "b", "c"]}, "Row 1: the user id is missing."),
-        ({"item": [1.0, 2.5, 3.0, 4.0]}, "Row 2: item id 2.5 is neither integer nor string."),
+        (
+            {"item": [1.0, 2.5, 3.0, 4.0]},
+            "Row 2: item id 2.5 is neither integer nor string.",
+        ),
         ({"user": [True, False, True, False]}, "User ids must be integers or strings"),
         ({"timestamp": [1, 2, None, 4]}, "Row 3: the time is missing."),
-        ({"timestamp": ["2020-01-01", "x", None, ""]}, "Row 2: time 'x' is neither a number nor"),
-        ({"timestamp": [True, False, True, True]}, "Times must be numbers, dates or ISO 8601"),
+        (
+            {"timestamp": ["2020-01-01", "x", None, ""]},
+            "Row 2: time 'x' is neither a number nor",
+        ),
+        (
+            {"timestamp": [True, False, True, True]},
+            "Times must be numbers, dates or ISO 8601",
+        ),
     ],
 )
-def test_bad_values_are_named_with_their_row(changed: dict[str, Any], message: str) -> None:
-    frame = FRAME.with_columns(pl.Series(name, values) for name, values in changed.items())
+def test_bad_values_are_named_with_their_row(
+    changed: dict[str, Any], message: str
+) -> None:
+    frame = FRAME.with_columns(
+        pl.Series(name, values) for name, values in changed.items()
+    )
     with pytest.raises(DataError) as caught:
         Ratings.from_frame(frame, timestamp="timestamp")
     assert message in str(caught.value)
@@ -249,7 +291,9 @@ def test_missing_columns_rows_and_policies() -> None:
         Ratings.from_frame(FRAME, rating="stars")
     with pytest.raises(DataError, match="There are no ratings: the data have no rows"):
         Ratings.from_frame(FRAME.clear())
-    with pytest.raises(DataError, match="one of last, first, mean, sum, error; got 'max'"):
+    with pytest.raises(
+        DataError, match="one of last, first, mean, sum, error; got 'max'"
+    ):
         Ratings.from_frame(FRAME, duplicates="max")
 
 
@@ -286,10 +330,16 @@ def test_dense_array_with_nan_for_missing() -> None:
     assert Ratings.from_matrix([[1, 2], [3, 4]]).nnz == 4
 
 
-@pytest.mark.parametrize("container", [np.array, pd.DataFrame, sp.csr_array, sp.coo_array])
+@pytest.mark.parametrize(
+    "container", [np.array, pd.DataFrame, sp.csr_array, sp.coo_array]
+)
 def test_zeros_are_no_interactions(container: Any) -> None:
     given = container([[0.0, 2.0, 0.0], [1.0, 0.0, 3.0]])
-    assert Ratings.from_matrix(given, implicit=True).to_frame()["item"].to_list() == [1, 0, 2]
+    assert Ratings.from_matrix(given, implicit=True).to_frame()["item"].to_list() == [
+        1,
+        0,
+        2,
+    ]
     missing = Ratings.from_matrix(np.array([[0, np.nan, 1]]), implicit=True)
     assert (missing.shape, missing.indices.tolist()) == ((1, 3), [2])
     assert Ratings.from_matrix(np.eye(2, dtype=bool), implicit=True).nnz == 2
@@ -301,9 +351,15 @@ def test_zeros_are_no_interactions(container: Any) -> None:
 
 
 def test_labels_of_a_pandas_matrix_are_ids() -> None:
-    table = pd.DataFrame([[5.0, np.nan], [2.0, 3.0]], index=["eve", "ann"], columns=[30, 10])
+    table = pd.DataFrame(
+        [[5.0, np.nan], [2.0, 3.0]], index=["eve", "ann"], columns=[30, 10]
+    )
     ratings = Ratings.from_matrix(table)
-    assert ratings.to_frame().rows() == [("ann", 10, 3.0), ("ann", 30, 2.0), ("eve", 30, 5.0)]
+    assert ratings.to_frame().rows() == [
+        ("ann", 10, 3.0),
+        ("ann", 30, 2.0),
+        ("eve", 30, 5.0),
+    ]
     nullable = Ratings.from_matrix(table.convert_dtypes())
     assert nullable.to_frame().equals(ratings.to_frame())
     assert Ratings.from_matrix(table, users=[7, 8]).users.values.to_list() == [7, 8]
@@ -339,7 +395,9 @@ def test_entries_stored_twice_are_summed_as_scipy_does() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32])
 def test_sums_of_entries_that_are_stored_twice_do_not_overflow(dtype: type) -> None:
-    coo = sp.coo_array((np.array([100, 100, 100], dtype), ([0, 0, 0], [1, 1, 1])), shape=(1, 2))
+    coo = sp.coo_array(
+        (np.array([100, 100, 100], dtype), ([0, 0, 0], [1, 1, 1])), shape=(1, 2)
+    )
     assert Ratings.from_matrix(coo).values.tolist() == [300.0]
 
 
@@ -351,7 +409,9 @@ def test_masked_entries_and_zeros_that_fill_a_frame_are_missing() -> None:
     sparse = pd.DataFrame.sparse.from_spmatrix(sp.csr_array(counts))
     for matrix in (masked, masked.astype(np.float32), sparse):
         assert Ratings.from_matrix(matrix).to_frame().equals(expected)
-    marked = pd.DataFrame(np.where(counts, counts, np.nan)).astype(pd.SparseDtype(float))
+    marked = pd.DataFrame(np.where(counts, counts, np.nan)).astype(
+        pd.SparseDtype(float)
+    )
     assert Ratings.from_matrix(marked).to_frame().equals(expected)
     assert Ratings.from_matrix(counts).nnz == 6
 
@@ -384,10 +444,22 @@ def test_the_matrix_and_its_ids_hold_everything(rows: list[Row]) -> None:
         (np.zeros(3), {}, "must have 2 dimensions (users x items); got 1"),
         (np.array([["a"]]), {}, "must hold real numbers; got <U1"),
         (np.array([[1j]]), {}, "must hold real numbers; got complex128"),
-        ([[1.0, np.inf]], {}, "Row 0, column 1 (from 0): rating inf is not a finite number"),
-        ([[1.0, 1e200]], {}, "Row 0, column 1 (from 0): rating 1e+200 is not a finite number"),
+        (
+            [[1.0, np.inf]],
+            {},
+            "Row 0, column 1 (from 0): rating inf is not a finite number",
+        ),
+        (
+            [[1.0, 1e200]],
+            {},
+            "Row 0, column 1 (from 0): rating 1e+200 is not a finite number",
+        ),
         (sp.csr_array([[0.0, np.nan]]), {}, "Row 0, column 1 (from 0): rating nan"),
-        (np.full((2, 2), np.nan), {}, "There are no ratings: the matrix has no entries"),
+        (
+            np.full((2, 2), np.nan),
+            {},
+            "There are no ratings: the matrix has no entries",
+        ),
         (sp.csr_array((2, 2)), {}, "There are no ratings: the matrix has no entries"),
         (DENSE, {"users": [1, 2]}, "The matrix has 3 users; got 2 user ids"),
         (DENSE, {"items": ["a", "b", "a"]}, "Item id 'a' is given more than once"),
@@ -427,7 +499,9 @@ def test_arrays_cannot_be_written_to() -> None:
 def test_arrays_of_the_wrong_type_or_length_raise() -> None:
     ids = Ids([1], "user"), Ids([1], "item")
     indptr, one = np.array([0, 1]), np.ones(1, dtype=np.float32)
-    with pytest.raises(DataError, match=r"indices must be int32 of shape \(1,\); got int64"):
+    with pytest.raises(
+        DataError, match=r"indices must be int32 of shape \(1,\); got int64"
+    ):
         Ratings(*ids, indptr, np.zeros(1, dtype=np.int64), one)
     with pytest.raises(
         DataError, match=r"data must be uint8 or float32 of shape \(1,\); got .* \(2,\)"
@@ -438,12 +512,16 @@ def test_arrays_of_the_wrong_type_or_length_raise() -> None:
 @given(ROWS, st.data())
 def test_taking_part_of_the_ratings(rows: list[Row], data: st.DataObject) -> None:
     ratings = Ratings.from_frame(frame_of(rows))
-    mask = np.array(data.draw(st.lists(st.booleans(), min_size=ratings.nnz, max_size=ratings.nnz)))
+    mask = np.array(
+        data.draw(st.lists(st.booleans(), min_size=ratings.nnz, max_size=ratings.nnz))
+    )
     mask = mask.astype(bool)
     part = ratings.take(mask)
     assert part.users is ratings.users
     assert part.items is ratings.items
-    assert part.to_frame().equals(ratings.to_frame().filter(pl.Series(mask, dtype=pl.Boolean)))
+    assert part.to_frame().equals(
+        ratings.to_frame().filter(pl.Series(mask, dtype=pl.Boolean))
+    )
     positions = np.random.default_rng(0).permutation(np.flatnonzero(mask))
     assert ratings.take(positions).to_frame().equals(part.to_frame())
 
@@ -462,7 +540,9 @@ def test_parts_that_cannot_be_taken(which: Any, message: str) -> None:
 
 
 def test_tables_are_kept_with_ids_of_the_type_of_the_ratings() -> None:
-    info = pl.DataFrame({"item": ["30", "99", "10", "30"], "title": ["C", "?", "A", "again"]})
+    info = pl.DataFrame(
+        {"item": ["30", "99", "10", "30"], "title": ["C", "?", "A", "again"]}
+    )
     users = pd.DataFrame({"user": ["eve", "zoe"], "age": [33, 44]})
     ratings = Ratings.from_frame(FRAME, item_table=info, user_table=users)
     assert ratings.item_table is not None
@@ -479,7 +559,9 @@ def test_tables_have_ids_named_as_in_the_ratings() -> None:
     ratings = Ratings.from_frame(frame, item="sku", item_table=info)
     assert ratings.item_table is not None
     assert ratings.item_table.frame.rows() == [(10, 1.5), (30, 2.0)]
-    with pytest.raises(DataError, match="The table has no column 'sku' of items; it has price"):
+    with pytest.raises(
+        DataError, match="The table has no column 'sku' of items; it has price"
+    ):
         Ratings.from_frame(frame, item="sku", item_table=info.select("price"))
 
 
@@ -515,8 +597,12 @@ def test_words_of_implicit_feedback() -> None:
 
 
 def test_html_has_the_counts_the_source_and_a_histogram() -> None:
-    frame = pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 2], "rating": [1.0, 5.0, 5.0]})
-    ratings = replace(Ratings.from_frame(frame), source=Source("<r>.csv", "comma-separated"))
+    frame = pl.DataFrame(
+        {"user": [1, 1, 2], "item": [1, 2, 2], "rating": [1.0, 5.0, 5.0]}
+    )
+    ratings = replace(
+        Ratings.from_frame(frame), source=Source("<r>.csv", "comma-separated")
+    )
     html = ratings._repr_html_()
     assert "2 users x 2 items, 3 ratings" in html
     assert "&lt;r&gt;.csv: comma-separated" in html

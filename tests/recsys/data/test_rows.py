@@ -30,7 +30,12 @@ def cells(ratings):
 def test_weights_of_events_are_summed():
     ratings = of(event_weights=WEIGHTS)
     assert ratings.implicit
-    assert cells(ratings) == {("a", "x"): 6, ("a", "y"): 1, ("b", "x"): 3, ("b", "z"): 1}
+    assert cells(ratings) == {
+        ("a", "x"): 6,
+        ("a", "y"): 1,
+        ("b", "x"): 3,
+        ("b", "z"): 1,
+    }
     assert "events: view 3 x 1" in str(ratings.source)
     assert "1 duplicate (summed)" in str(ratings.source)
     assert cells(of(event_weights=WEIGHTS, duplicates="last"))[("a", "x")] == 5
@@ -54,7 +59,9 @@ def test_every_kind_of_event_needs_a_weight():
     others = of(event_weights={"purchase": 5, "*": 2, "refund": 1})
     assert cells(others)[("b", "x")] == 2
     assert "no refund" in str(others.source)
-    with pytest.raises(DataError, match="weight of the event 'view' must be a number from 0"):
+    with pytest.raises(
+        DataError, match="weight of the event 'view' must be a number from 0"
+    ):
         of(event_weights={"view": -1})
     with pytest.raises(DataError, match="need a column of events; name it with"):
         Ratings.from_frame(EVENTS.drop("event"), user="visitor", event_weights=WEIGHTS)
@@ -71,14 +78,23 @@ def test_weights_halve_with_age():
     ratings = of(half_life="2d", duplicates="sum")
     found = cells(ratings.take(ratings.values > 0))
     drop = ratings.to_frame().drop("timestamp")
-    expected = {("a", "x"): 2**-2 + 2**-1.5, ("a", "y"): 2**-1, ("b", "x"): 2**-0.5, ("b", "z"): 1}
-    assert dict(zip(drop.select("user", "item").rows(), drop["rating"], strict=True)) == (
-        pytest.approx(expected)
-    )
+    expected = {
+        ("a", "x"): 2**-2 + 2**-1.5,
+        ("a", "y"): 2**-1,
+        ("b", "x"): 2**-0.5,
+        ("b", "z"): 1,
+    }
+    assert dict(
+        zip(drop.select("user", "item").rows(), drop["rating"], strict=True)
+    ) == (pytest.approx(expected))
     assert found.keys() == expected.keys()
     both = of(half_life="2d", event_weights=WEIGHTS).to_frame()
-    assert both["rating"].to_list() == pytest.approx([2**-2 + 5 * 2**-1.5, 0.5, 3 * 2**-0.5, 1])
-    with pytest.raises(DataError, match="half_life needs timestamps; name their column"):
+    assert both["rating"].to_list() == pytest.approx(
+        [2**-2 + 5 * 2**-1.5, 0.5, 3 * 2**-0.5, 1]
+    )
+    with pytest.raises(
+        DataError, match="half_life needs timestamps; name their column"
+    ):
         Ratings.from_frame(EVENTS.drop("time"), user="visitor", half_life="2d")
     stars = EVENTS.with_columns(rating=pl.Series([1.0, 2, 3, 4, 5]))
     with pytest.raises(
@@ -91,7 +107,9 @@ def test_since_is_included_and_until_is_not():
     ratings = of(since="1970-01-02", until=4 * DAY)
     assert cells(ratings).keys() == {("a", "x"), ("a", "y"), ("b", "x")}
     assert "3 of 5 rows since 1970-01-02 until 1970-01-05" in str(ratings.source)
-    with pytest.raises(DataError, match=r"No rows are left: .*; 0 of 5 rows since 2030-01-01"):
+    with pytest.raises(
+        DataError, match=r"No rows are left: .*; 0 of 5 rows since 2030-01-01"
+    ):
         of(since="2030")
     with pytest.raises(DataError, match="since must be before until"):
         of(since="2030", until="2029")
@@ -99,7 +117,9 @@ def test_since_is_included_and_until_is_not():
         Ratings.from_frame(EVENTS.drop("time"), user="visitor", since="2020")
 
 
-@pytest.mark.parametrize("liked", [[True, False, True], ["true", "false", "TRUE"], ["t", "f", "t"]])
+@pytest.mark.parametrize(
+    "liked", [[True, False, True], ["true", "false", "TRUE"], ["t", "f", "t"]]
+)
 @pytest.mark.parametrize("name", ["liked", "rating"])
 def test_likes_are_interactions_and_dislikes_are_left_out(liked, name):
     frame = pl.DataFrame({"user": [1, 1, 2], "item": [5, 6, 6], name: liked})
@@ -121,13 +141,17 @@ def test_summed_events_without_ratings_are_counts():
 
 
 def test_the_usual_columns_of_a_frame_are_found_and_said():
-    frame = pl.DataFrame({"customer_id": [1], "sku": [2], "stars": [3.0], "time": ["2024-01-01"]})
+    frame = pl.DataFrame(
+        {"customer_id": [1], "sku": [2], "stars": [3.0], "time": ["2024-01-01"]}
+    )
     ratings = Ratings.from_frame(frame)
     assert ratings.timestamps.tolist() == [1_704_067_200]
     assert "item = sku, rating = stars, timestamp = time" in str(ratings.source)
 
 
-@pytest.mark.parametrize("text", ["NULL", "null", "nan", "NaN", "None", "<NA>", r"\N", ""])
+@pytest.mark.parametrize(
+    "text", ["NULL", "null", "nan", "NaN", "None", "<NA>", r"\N", ""]
+)
 def test_texts_for_missing_ids_are_no_users(text):
     frame = pl.DataFrame({"user": ["a", "b", text], "item": ["NA", "y", "z"]})
     with pytest.raises(DataError, match="Row 3: the user id is missing"):
@@ -170,7 +194,9 @@ def test_too_many_bad_rows_are_an_error(tmp_path):
     with pytest.raises(DataError, match=message):
         read_ratings(path, bad_rows="skip")
     assert read_ratings(path, bad_rows=0.02).nnz == 395
-    with pytest.raises(DataError, match="bad_rows must be error, skip, or a share below 1"):
+    with pytest.raises(
+        DataError, match="bad_rows must be error, skip, or a share below 1"
+    ):
         read_ratings(path, bad_rows=2.0)
 
 
@@ -190,14 +216,21 @@ def test_bad_times_are_bad_rows_and_named_by_line(tmp_path):
     path.write_text("\n".join(["user,item,date", *rows]))
     ratings = read_ratings(path, bad_rows="skip")
     assert ratings.nnz == 298
-    assert ratings.source.skipped[1].startswith("r.csv, line 12: time 'sometime' is neither")
+    assert ratings.source.skipped[1].startswith(
+        "r.csv, line 12: time 'sometime' is neither"
+    )
 
 
 def test_the_first_bad_rows_of_any_kind_are_named_by_file_and_line(tmp_path):
     rows = [f"u{k},{k},4,2024-01-{k % 28 + 1:02}" for k in range(900)]
     for name, bad in {
         "b.csv": {3: "u3,3", 9: 'u9,"9"0,4,2024-01-10'},
-        "a.csv": {2: "u2,2,4,sometime", 5: "u5,,4,2024-01-06", 8: "u8,8,x,2024-01-09", 11: "u11"},
+        "a.csv": {
+            2: "u2,2,4,sometime",
+            5: "u5,,4,2024-01-06",
+            8: "u8,8,x,2024-01-09",
+            11: "u11",
+        },
     }.items():
         lines = [bad.get(k, row) for k, row in enumerate(rows)]
         (tmp_path / name).write_text("\n".join(["user,item,rating,date", *lines]))
@@ -207,7 +240,9 @@ def test_the_first_bad_rows_of_any_kind_are_named_by_file_and_line(tmp_path):
         (b, a): ("b.csv, line 5", "b.csv, line 11", "a.csv, line 4"),
     }.items():
         skipped = read_ratings(source, bad_rows="skip").source.skipped
-        assert tuple(text.split(":")[0].rpartition("/")[2] for text in skipped) == places
+        assert (
+            tuple(text.split(":")[0].rpartition("/")[2] for text in skipped) == places
+        )
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
@@ -215,7 +250,9 @@ def test_bad_rows_of_other_formats(tmp_path, suffix):
     path = tmp_path / f"r.{suffix}"
     users = [f"u{k}" for k in range(300)]
     users[3] = None
-    frame = pl.DataFrame({"user": users, "item": range(300), "rating": [1.0, 2.0, 4.0] * 100})
+    frame = pl.DataFrame(
+        {"user": users, "item": range(300), "rating": [1.0, 2.0, 4.0] * 100}
+    )
     if suffix == "parquet":
         frame.write_parquet(path)
     else:
@@ -242,6 +279,10 @@ def test_bad_lines_of_lightgcn(tmp_path):
 def test_says_that_times_in_single_precision_are_rounded() -> None:
     times = pl.Series([1748854801, 1748854999])
     frame = pl.DataFrame({"user": [1, 2], "item": [7, 7], "time": times})
-    for dtype, is_rounded in ((pl.Float32, True), (pl.Float64, False), (pl.Int64, False)):
+    for dtype, is_rounded in (
+        (pl.Float32, True),
+        (pl.Float64, False),
+        (pl.Int64, False),
+    ):
         ratings = Ratings.from_frame(frame.with_columns(pl.col("time").cast(dtype)))
         assert ("times in single precision" in str(ratings.source)) == is_rounded

@@ -34,7 +34,13 @@ def ratings() -> pl.DataFrame:
 
 
 def generate(output: Path, *options: str) -> bytes:
-    script = [sys.executable, str(DATA / "make_sample.py"), "--output", str(output), *options]
+    script = [
+        sys.executable,
+        str(DATA / "make_sample.py"),
+        "--output",
+        str(output),
+        *options,
+    ]
     subprocess.run(script, check=True, capture_output=True)
     return output.read_bytes()
 
@@ -88,13 +94,17 @@ def test_sentences_do_not_tell_the_title(items: pl.DataFrame) -> None:
         pl.all().str.replace_all(r"[^\w ]", "").str.replace(r"^(the|an|a) ", "")
     )
     told = words.filter(
-        (" " + pl.col("description") + " ").str.contains(" " + pl.col("title") + " ", literal=True)
+        (" " + pl.col("description") + " ").str.contains(
+            " " + pl.col("title") + " ", literal=True
+        )
     )
     assert told.is_empty()
 
 
 @pytest.mark.parametrize("genre", sorted(WELL_COVERED))
-def test_a_fan_of_a_genre_has_enough_to_choose_from(items: pl.DataFrame, genre: str) -> None:
+def test_a_fan_of_a_genre_has_enough_to_choose_from(
+    items: pl.DataFrame, genre: str
+) -> None:
     assert (items["genres"].str.split("|").list.first() == genre).sum() >= 20
 
 
@@ -108,7 +118,9 @@ def test_ratings_have_the_promised_columns(ratings: pl.DataFrame) -> None:
     assert ratings.null_count().sum_horizontal().item() == 0
 
 
-def test_ratings_are_half_steps_of_known_films(items: pl.DataFrame, ratings: pl.DataFrame) -> None:
+def test_ratings_are_half_steps_of_known_films(
+    items: pl.DataFrame, ratings: pl.DataFrame
+) -> None:
     assert set(ratings["rating"]) == {step / 2 for step in range(1, 11)}
     assert set(ratings["itemId"]) == set(items["itemId"])
 
@@ -127,11 +139,19 @@ def test_nobody_rates_a_film_before_its_year_is_over(
     assert when["rated"].is_between(2015, 2024).all()
 
 
-def test_users_are_numbered_by_arrival_and_rate_in_sessions(ratings: pl.DataFrame) -> None:
-    first = ratings.group_by("userId", maintain_order=True).agg(pl.col("timestamp").min())
+def test_users_are_numbered_by_arrival_and_rate_in_sessions(
+    ratings: pl.DataFrame,
+) -> None:
+    first = ratings.group_by("userId", maintain_order=True).agg(
+        pl.col("timestamp").min()
+    )
     assert first["userId"].to_list() == list(range(1, first.height + 1))
     assert first["timestamp"].is_sorted()
-    pauses = ratings.select(pl.col("timestamp").diff().over("userId")).to_series().drop_nulls()
+    pauses = (
+        ratings.select(pl.col("timestamp").diff().over("userId"))
+        .to_series()
+        .drop_nulls()
+    )
     assert (pauses < 3600).mean() > 0.8  # type: ignore[operator]
     assert (pauses > 86_400).mean() > 0.05  # type: ignore[operator]
 
@@ -140,7 +160,9 @@ def test_size_is_as_documented(items: pl.DataFrame, ratings: pl.DataFrame) -> No
     per_user = ratings["userId"].value_counts()["count"]
     assert (per_user.min(), per_user.max()) == (5, 150)
     assert per_user.median() < 0.8 * per_user.mean()  # type: ignore[operator]
-    figures = f"{len(per_user):,} users, {items.height:,} films, {ratings.height:,} ratings"
+    figures = (
+        f"{len(per_user):,} users, {items.height:,} films, {ratings.height:,} ratings"
+    )
     assert figures in (DATA / "README.md").read_text("utf-8")
     assert sum(path.stat().st_size for path in DATA.glob("*.*")) < 2_000_000
 
@@ -157,8 +179,12 @@ def test_genres_explain_ratings_beyond_user_and_film(
 ) -> None:
     """What a low-rank model is to find: users differ in which genres they like."""
     genre = items.select("itemId", genre=pl.col("genres").str.split("|").list.first())
-    ratings = ratings.with_columns(left=pl.col("rating") - pl.col("rating").mean().over("itemId"))
-    ratings = ratings.with_columns(left=pl.col("left") - pl.col("left").mean().over("userId"))
+    ratings = ratings.with_columns(
+        left=pl.col("rating") - pl.col("rating").mean().over("itemId")
+    )
+    ratings = ratings.with_columns(
+        left=pl.col("left") - pl.col("left").mean().over("userId")
+    )
     pairs = ratings.join(genre, on="itemId").group_by("userId", "genre")
     explained = pairs.agg((pl.len() * pl.col("left").mean() ** 2).alias("left"))["left"]
     by_chance = ratings["left"].to_numpy().var() * len(explained)
@@ -187,7 +213,9 @@ def lay_sample(directory: Path) -> Path:
     return directory
 
 
-def test_the_installed_copy_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_installed_copy_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = tmp_path / "recsys"
     package.mkdir()
     monkeypatch.setattr(readers, "__file__", str(package / "readers" / "__init__.py"))
@@ -197,8 +225,14 @@ def test_the_installed_copy_comes_first(tmp_path: Path, monkeypatch: pytest.Monk
     assert sample_path() == installed
 
 
-def test_missing_files_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_files_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lay_sample(tmp_path / "data").joinpath("items.csv").unlink()
-    monkeypatch.setattr(readers, "__file__", str(tmp_path / "recsys" / "readers" / "__init__.py"))
-    with pytest.raises(DataError, match=r"neither in .*sample/data nor in .*data; reinstall"):
+    monkeypatch.setattr(
+        readers, "__file__", str(tmp_path / "recsys" / "readers" / "__init__.py")
+    )
+    with pytest.raises(
+        DataError, match=r"neither in .*sample/data nor in .*data; reinstall"
+    ):
         sample_path()

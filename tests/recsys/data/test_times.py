@@ -44,7 +44,13 @@ def test_one_moment_in_many_spellings(text):
 
 
 def test_spellings_may_differ_within_a_column():
-    texts = ["2025-06-09", "2025-06-09 00:00:00+00", "2025-06-09T02:00+02", "20250609", "2025/6/9"]
+    texts = [
+        "2025-06-09",
+        "2025-06-09 00:00:00+00",
+        "2025-06-09T02:00+02",
+        "20250609",
+        "2025/6/9",
+    ]
     assert set(unix_seconds(pl.Series(texts))) == {AT - 13_925}
 
 
@@ -61,7 +67,9 @@ def test_a_written_time_is_read_back(naive, hours):
     assert unix_seconds(frame).to_list() == expected
 
 
-@pytest.mark.parametrize("numbers", [[20250609, 20240229], [20250609, 20240230, 20240229]])
+@pytest.mark.parametrize(
+    "numbers", [[20250609, 20240229], [20250609, 20240230, 20240229]]
+)
 def test_numbers_that_are_dates(numbers):
     good = [each for each in numbers if each != 20240230]
     assert unix_seconds(pl.Series(good)).to_list() == [1_749_427_200, 1_709_164_800]
@@ -134,7 +142,15 @@ def test_times_of_two_units_are_an_error(unit, other, every):
 
 @pytest.mark.parametrize("unit", [*UNITS, *DIGITS])
 def test_numbers_that_mean_never_have_no_unit(unit):
-    never = [0, -1, 99_991_231, 253_402_300_799, 253_402_214_400_000, 2**63 - 1, -(2**63)]
+    never = [
+        0,
+        -1,
+        99_991_231,
+        253_402_300_799,
+        253_402_214_400_000,
+        2**63 - 1,
+        -(2**63),
+    ]
     modern = in_unit([AT, AT - 86_400], unit)
     seconds = unix_seconds(pl.Series([*modern, *never[:2]], strict=False))
     assert seconds[0] == AT // DIGITS.get(unit, 1) * DIGITS.get(unit, 1)
@@ -156,11 +172,22 @@ def test_a_few_numbers_that_are_no_modern_times_have_the_unit_of_the_others():
 
 
 def test_infinity_and_dates_of_zeros_are_far_times():
-    texts = ["infinity", "-Infinity", "inf", "0000-00-00", "0000-00-00 00:00:00", "2025-06-09"]
+    texts = [
+        "infinity",
+        "-Infinity",
+        "inf",
+        "0000-00-00",
+        "0000-00-00 00:00:00",
+        "2025-06-09",
+    ]
     far, *_ = seconds = unix_seconds(pl.Series(texts)).to_list()
     assert far > 10**18
     assert seconds == [far, -far, far, -far, -far, 1_749_427_200]
-    assert unix_seconds(pl.Series([float("inf"), AT, -float("inf")])).to_list() == [far, AT, -far]
+    assert unix_seconds(pl.Series([float("inf"), AT, -float("inf")])).to_list() == [
+        far,
+        AT,
+        -far,
+    ]
     formatted = unix_seconds(pl.Series(["09.06.2025", "infinity"]), form="%d.%m.%Y")
     assert formatted.to_list() == [1_749_427_200, far]
 
@@ -171,7 +198,10 @@ def test_infinity_and_dates_of_zeros_are_far_times():
         (["18.10.2025", "01.10.2025"], ["2025-10-18", "2025-10-01"]),
         (["01/10/2025", "18/10/2025"], ["2025-10-01", "2025-10-18"]),
         (["10/01/2025", "10/18/2025"], ["2025-10-01", "2025-10-18"]),
-        (["1-10-2025 07:05", "18-10-2025 7:05:09"], ["2025-10-01T07:05", "2025-10-18T07:05:09"]),
+        (
+            ["1-10-2025 07:05", "18-10-2025 7:05:09"],
+            ["2025-10-01T07:05", "2025-10-18T07:05:09"],
+        ),
         (
             ["10/1/2025 1:05 PM", "10/18/2025 12:05:09 AM"],
             ["2025-10-01T13:05", "2025-10-18T00:05:09"],
@@ -182,19 +212,34 @@ def test_infinity_and_dates_of_zeros_are_far_times():
     ],
 )
 def test_a_day_above_twelve_tells_the_order(texts, expected):
-    times = [datetime.fromisoformat(each).replace(tzinfo=UTC).timestamp() for each in expected]
+    times = [
+        datetime.fromisoformat(each).replace(tzinfo=UTC).timestamp()
+        for each in expected
+    ]
     assert unix_seconds(pl.Series(texts)).to_list() == times
 
 
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["06.09.2025", "01.02.2025"], "Row 1: time '06.09.2025' may be of either order"),
-        (["18.10.2025", "10.18.2025"], "Row 1: time '18.10.2025' has another order of day and"),
+        (
+            ["06.09.2025", "01.02.2025"],
+            "Row 1: time '06.09.2025' may be of either order",
+        ),
+        (
+            ["18.10.2025", "10.18.2025"],
+            "Row 1: time '18.10.2025' has another order of day and",
+        ),
         (["18.10.2025", "19.20.2025"], "Row 2: time '19.20.2025'"),
-        (["18.10.2025"] * 300 + ["10.18.2025"], "Row 301: time '10.18.2025' has another order"),
+        (
+            ["18.10.2025"] * 300 + ["10.18.2025"],
+            "Row 301: time '10.18.2025' has another order",
+        ),
         (["18.10.2025", "31.02.2025"], "Row 2: time '31.02.2025'"),
-        (["18.10.2025", "5", "6"], "Row 1: time '18.10.2025' is a date, but other times are num"),
+        (
+            ["18.10.2025", "5", "6"],
+            "Row 1: time '18.10.2025' is a date, but other times are num",
+        ),
     ],
 )
 def test_dates_whose_order_is_not_known_are_an_error(texts, message):
@@ -207,7 +252,9 @@ def test_a_format_reads_what_has_one():
     found = unix_seconds(texts, form="%m/%d/%Y %I:%M %p")
     assert found.to_list() == [AT - 5, 1_735_686_000]
     assert unix_seconds(pl.Series([10_250]), form="ms").to_list() == [10]
-    with pytest.raises(DataError, match=r"Row 2: time '13/01/2025' does not have the format '%m/"):
+    with pytest.raises(
+        DataError, match=r"Row 2: time '13/01/2025' does not have the format '%m/"
+    ):
         unix_seconds(pl.Series(["06/09/2025", "13/01/2025"]), form="%m/%d/%Y")
 
 
@@ -229,15 +276,21 @@ def test_what_cannot_be_read_says_how_to_read_it(text, message):
 
 def test_dates_and_numbers_do_not_mix():
     numbers = pl.Series(["5", "6", "2024-01-01"])
-    with pytest.raises(DataError, match="Row 3: time '2024-01-01' is a date, but other times are"):
+    with pytest.raises(
+        DataError, match="Row 3: time '2024-01-01' is a date, but other times are"
+    ):
         unix_seconds(numbers)
     dates = pl.Series(["2024-01-01", "6", "2024-01-01"])
-    with pytest.raises(DataError, match="Row 2: time '6' is a number, but other times are dates"):
+    with pytest.raises(
+        DataError, match="Row 2: time '6' is a number, but other times are dates"
+    ):
         unix_seconds(dates)
 
 
 def test_moments_and_durations():
-    days = [moment(each, "since") for each in ("2024-02-01", "2024-02", date(2024, 2, 1))]
+    days = [
+        moment(each, "since") for each in ("2024-02-01", "2024-02", date(2024, 2, 1))
+    ]
     assert days == [1_706_745_600] * 3
     assert moment("2024", "since") == moment("2024-01-01T00:00:00+00", "since")
     assert moment(5, "since") == 5
@@ -245,15 +298,23 @@ def test_moments_and_durations():
         moment("soon", "until")
     assert duration("1.5h", "half_life") == duration(5400, "half_life") == 5400
     for wrong in ("30", "30m", "-1d", "0d", 0, True):
-        with pytest.raises(DataError, match="half_life must be a duration in s, h, d, w or"):
+        with pytest.raises(
+            DataError, match="half_life must be a duration in s, h, d, w or"
+        ):
             duration(wrong, "half_life")
 
 
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])
 def test_fractions_of_a_second_are_kept_on_request(unit):
-    times = pl.Series([datetime(1969, 12, 31, 23, 59, 59, 500_000), datetime(2025, 6, 9, 3, 52, 5)])
+    times = pl.Series(
+        [datetime(1969, 12, 31, 23, 59, 59, 500_000), datetime(2025, 6, 9, 3, 52, 5)]
+    )
     times = times.cast(pl.Datetime(unit))
-    for series in (times, times.dt.to_string("%Y-%m-%d %H:%M:%S%.f"), times.to_physical()):
+    for series in (
+        times,
+        times.dt.to_string("%Y-%m-%d %H:%M:%S%.f"),
+        times.to_physical(),
+    ):
         form = unit if series.dtype == pl.Int64 else None
         assert unix_seconds(series, form=form).to_list() == [-1, AT]
         assert unix_seconds(series, form=form, exact=True).to_list() == [-0.5, AT]

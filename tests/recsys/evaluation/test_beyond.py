@@ -44,12 +44,17 @@ def lists():
 
 def test_novelty_and_popularity_by_hand():
     train = Ratings.from_matrix(
-        np.array([[1, 1, NAN, NAN], [1, NAN, NAN, NAN], [1, 1, NAN, NAN], [1, NAN, 1, NAN]])
+        np.array(
+            [[1, 1, NAN, NAN], [1, NAN, NAN, NAN], [1, 1, NAN, NAN], [1, NAN, 1, NAN]]
+        )
     )
     known = Catalogue.of(train)
     assert known.popularity.tolist() == [1, 1 / 2, 1 / 4, 0]
     lists = np.array([[2, 3], [1, -1], [-1, -1]], dtype=np.int32)
-    assert novelty(lists, known.information)[:2].tolist() == [2, 1]  # item 3 counts as rated once
+    assert novelty(lists, known.information)[:2].tolist() == [
+        2,
+        1,
+    ]  # item 3 counts as rated once
     profile = known.profile(train, np.array([0, 1, 2]))
     assert profile.tolist() == [3 / 4, 1, 3 / 4]
     bias = popularity_bias(lists, known.popularity, profile)
@@ -76,7 +81,9 @@ def test_coverage_and_gini_by_hand():
 def test_gini_is_the_mean_difference_of_all_pairs(lists):
     counts = np.bincount(lists[lists >= 0], minlength=20)
     differences = np.abs(counts[:, None] - counts).mean()
-    assert gini(recommended_counts(lists, 20)) == pytest.approx(differences / (2 * counts.mean()))
+    assert gini(recommended_counts(lists, 20)) == pytest.approx(
+        differences / (2 * counts.mean())
+    )
 
 
 def cooccurrence(ratings, i, j):
@@ -96,7 +103,9 @@ def test_diversity_is_the_mean_over_pairs_where_the_rank_is_full(ratings, lists)
     kept = ratings.take(ratings.indices != 3)  # an item that nobody has rated
     found = diversity(lists, cooccurrence_vectors(kept))
     for row, value in zip(lists, found, strict=True):
-        similarity = [cooccurrence(kept, i, j) for i, j in combinations(row[row >= 0], 2)]
+        similarity = [
+            cooccurrence(kept, i, j) for i, j in combinations(row[row >= 0], 2)
+        ]
         if similarity:
             assert value == pytest.approx(1 - np.mean(similarity), abs=1e-5)
         else:
@@ -118,7 +127,8 @@ def test_directions_are_those_of_the_best_approximation(ratings):
 def test_the_influence_is_the_change_without_each_user(lists, metric, influence):
     counts = recommended_counts(lists, 20)
     rest = [
-        metric(recommended_counts(np.delete(lists, user, axis=0), 20)) for user in range(len(lists))
+        metric(recommended_counts(np.delete(lists, user, axis=0), 20))
+        for user in range(len(lists))
     ]
     np.testing.assert_allclose(
         influence(lists, counts), rest - np.float64(metric(counts)), atol=1e-12

@@ -42,7 +42,10 @@ from recsys.topn import user_ties
 def split():
     rng = np.random.default_rng(3)
     matrix = sp.random_array(
-        (40, 25), density=0.3, rng=rng, data_sampler=lambda size: rng.integers(1, 6, size)
+        (40, 25),
+        density=0.3,
+        rng=rng,
+        data_sampler=lambda size: rng.integers(1, 6, size),
     )
     return random_split(Ratings.from_matrix(matrix), 0.25, random_state=1)
 
@@ -88,7 +91,9 @@ def test_the_price_of_variety_is_measured(implicit_split):
     model = Recommender("ials", factors=4, random_state=0).fit(implicit_split.train)
     kinds = ["ndcg", "diversity"]
     plain, varied = (
-        evaluate([model], implicit_split, 5, diversity=x, metrics=kinds, resamples=0).table
+        evaluate(
+            [model], implicit_split, 5, diversity=x, metrics=kinds, resamples=0
+        ).table
         for x in (0.0, 0.9)
     )
     assert varied["diversity@5"][0] > plain["diversity@5"][0]
@@ -123,7 +128,9 @@ def test_ranking_equals_the_slow_way(split, relevant_from):
         names = [f"{kind}@{n}" for kind in ACCURACY]
         known = result.per_user.drop_nulls(names)
         assert known["user"].to_list() == list(expected)
-        np.testing.assert_allclose(known.select(names).to_numpy(), list(expected.values()))
+        np.testing.assert_allclose(
+            known.select(names).to_numpy(), list(expected.values())
+        )
         means = result.table.select(names).row(0)
         np.testing.assert_allclose(means, np.mean(list(expected.values()), axis=0))
     assert result.table["users"].to_list() == [len(expected)]
@@ -175,7 +182,9 @@ def test_what_is_new_is_dropped_or_kept_and_counted():
     assert dropped.counts["test_ratings"] == dropped.counts["users_evaluated"] == 1
     assert dropped.per_user["user"].to_list() == [1]
     strangers = np.array([False, False, True, True, True])
-    with pytest.raises(DataError, match="hold out fewer ratings, or at random if these"):
+    with pytest.raises(
+        DataError, match="hold out fewer ratings, or at random if these"
+    ):
         evaluate(["popular"], Split(whole.take(~strangers), whole.take(strangers)), n=1)
     liked = evaluate(["popular"], split, n=1, relevant_from=2, new="keep")
     assert liked.counts["users_without_test_items"] == 1
@@ -183,7 +192,11 @@ def test_what_is_new_is_dropped_or_kept_and_counted():
 
 
 def test_repeated_pairs_can_be_kept_and_are_then_recommended():
-    rows = {"user": [1, 1, 1, 2, 2], "item": [7, 7, 8, 8, 7], "timestamp": [1, 5, 2, 1, 6]}
+    rows = {
+        "user": [1, 1, 1, 2, 2],
+        "item": [7, 7, 8, 8, 7],
+        "timestamp": [1, 5, 2, 1, 6],
+    }
     split = time_split(Ratings.from_frame(pl.DataFrame(rows)), cut=5, repeats="keep")
     assert split.test.n_ratings == 2
     kept = evaluate(["popular"], split, n=2, metrics=["recall"], resamples=0)
@@ -210,7 +223,9 @@ def test_what_is_new_plays_no_part_where_it_is_dropped(split):
 def test_implicit_feedback_is_ranked_only(implicit_split):
     row = evaluate(["popular"], implicit_split).table.row(0, named=True)
     assert row["rmse"] is row["mae"] is None
-    assert "rmse" not in evaluate(["popular"], implicit_split).metrics["metric"].to_list()
+    assert (
+        "rmse" not in evaluate(["popular"], implicit_split).metrics["metric"].to_list()
+    )
     assert row["ndcg@10"] > 0
 
 
@@ -231,7 +246,10 @@ def test_labels_of_a_mapping(split):
     result = evaluate(models, split)
     assert result.table["model"].to_list() == ["few", "many"]
     assert evaluate(Popular(), split).table["model"].to_list() == ["popular"]
-    assert result.per_user["model"].unique(maintain_order=True).to_list() == ["few", "many"]
+    assert result.per_user["model"].unique(maintain_order=True).to_list() == [
+        "few",
+        "many",
+    ]
     with pytest.raises(
         DataError, match="Two models are named 'popular'; pass a mapping with a label"
     ):
@@ -259,12 +277,18 @@ def test_bad_questions_raise(split):
     with pytest.raises(DataError, match="n must be a number or several; got none"):
         evaluate(["popular"], split, n=[])
     assert evaluate(["popular"], split, n=np.int64(2)).settings.ns == (2,)
-    with pytest.raises(DataError, match="No test rating is 6 or more, so no item is relevant"):
+    with pytest.raises(
+        DataError, match="No test rating is 6 or more, so no item is relevant"
+    ):
         evaluate(["popular"], split, relevant_from=6)
     nothing = split.test.take(np.zeros(split.test.n_ratings, bool))
-    with pytest.raises(DataError, match="There are no test ratings to evaluate models on"):
+    with pytest.raises(
+        DataError, match="There are no test ratings to evaluate models on"
+    ):
         evaluate(["popular"], Split(split.train, nothing))
-    with pytest.raises(DataError, match="There is no model 'populer'; did you mean popular"):
+    with pytest.raises(
+        DataError, match="There is no model 'populer'; did you mean popular"
+    ):
         evaluate(["populer"], split)
     with pytest.raises(DataError, match="metric must be one of rmse, mae"):
         evaluate(["popular"], split, metrics=["auc"])
@@ -308,14 +332,18 @@ def test_errors_of_users_make_up_the_error(split):
     users = found.per_user
     mean = users["squared_error"].sum() / users["ratings"].sum()
     assert found.table["rmse"][0] == pytest.approx(np.sqrt(mean))
-    assert users["ratings"].sum() == found.residuals["count"].sum() == split.test.n_ratings
+    assert (
+        users["ratings"].sum() == found.residuals["count"].sum() == split.test.n_ratings
+    )
 
 
 def test_pairs_of_models_are_compared(split):
     found = evaluate(["bias", "popular", "random"], split, n=5)
     compared = found.comparisons
     of_other_splits = {"rmse_warm", "rmse_cold"}
-    assert set(compared["kind"]) == set(METRICS) - {"coverage", "gini"} - of_other_splits
+    assert (
+        set(compared["kind"]) == set(METRICS) - {"coverage", "gini"} - of_other_splits
+    )
     assert compared.filter(kind="ndcg").select("model", "other").rows() == [
         ("bias", "popular"),
         ("bias", "random"),
@@ -324,7 +352,8 @@ def test_pairs_of_models_are_compared(split):
     assert compared.filter(kind="rmse").height == 1
     row = compared.filter(metric="recall@5").row(0, named=True)
     bias, popular = (
-        found.per_user.filter(model=model)["recall@5"].to_numpy() for model in ("bias", "popular")
+        found.per_user.filter(model=model)["recall@5"].to_numpy()
+        for model in ("bias", "popular")
     )
     assert row["difference"] == pytest.approx((bias - popular).mean())
     assert row["low"] <= row["difference"] <= row["high"]
@@ -341,8 +370,14 @@ def test_the_same_model_twice_does_not_differ(split):
 
 
 def test_without_resamples_there_are_values_alone(split):
-    found = evaluate(["bias", "popular"], split, resamples=0, metrics=["ndcg", "gini", "rmse"])
-    assert found.metrics["kind"].unique(maintain_order=True).to_list() == ["rmse", "ndcg", "gini"]
+    found = evaluate(
+        ["bias", "popular"], split, resamples=0, metrics=["ndcg", "gini", "rmse"]
+    )
+    assert found.metrics["kind"].unique(maintain_order=True).to_list() == [
+        "rmse",
+        "ndcg",
+        "gini",
+    ]
     assert found.metrics["low"].is_null().all()
     assert found.comparisons.is_empty()
 
@@ -350,19 +385,27 @@ def test_without_resamples_there_are_values_alone(split):
 def test_one_user_has_no_interval():
     ratings = Ratings.from_matrix(np.array([[5.0, 3, 1], [4, np.nan, 2]]))
     held_out = np.array([True, False, False, False, False])
-    found = evaluate(["popular"], Split(ratings.take(~held_out), ratings.take(held_out)))
+    found = evaluate(
+        ["popular"], Split(ratings.take(~held_out), ratings.take(held_out))
+    )
     assert found.metrics["low"].is_null().all()
 
 
 def test_folds_are_averaged_by_user(split):
     ratings = split_from_pair(split.train, split.test)
-    whole = Ratings.from_frame(pl.concat([ratings.train.to_frame(), ratings.test.to_frame()]))
+    whole = Ratings.from_frame(
+        pl.concat([ratings.train.to_frame(), ratings.test.to_frame()])
+    )
     folds = list(k_fold(whole, 3, random_state=1))
     together = evaluate(["bias"], folds, n=5, metrics=["rmse", "ndcg", "coverage"])
-    single = [evaluate(["bias"], f, n=5, metrics=["rmse", "ndcg", "coverage"]) for f in folds]
+    single = [
+        evaluate(["bias"], f, n=5, metrics=["rmse", "ndcg", "coverage"]) for f in folds
+    ]
     parts = pl.concat([each.per_user for each in single])
     known = whole.n_ratings - together.counts["new_ratings"]
-    assert together.per_user["ratings"].sum() == together.counts["test_ratings"] == known
+    assert (
+        together.per_user["ratings"].sum() == together.counts["test_ratings"] == known
+    )
     for user in (0, 7, 39):
         mine = together.per_user.filter(user=user).row(0, named=True)
         theirs = parts.filter(user=user)
@@ -403,7 +446,9 @@ def test_cold_items_are_ranked_among_themselves_and_their_errors_told_apart(spli
     model = ALS().fit(held.train)
     rows, new = held.test.user_index_of_nonzeros(), held.is_new
     predicted = np.clip(
-        model.predict(rows, held.test.indices), held.train.values.min(), held.train.values.max()
+        model.predict(rows, held.test.indices),
+        held.train.values.min(),
+        held.train.values.max(),
     )
     squares = (predicted - held.test.values) ** 2
     for part, mask in (("warm", ~new), ("cold", new)):
@@ -428,7 +473,9 @@ def test_coverage_is_of_the_items_that_can_be_recommended():
     held_out = np.array([False, True, True, False, True])
     split = Split(whole.take(~held_out), whole.take(held_out))
     for new, expected in (("drop", 1 / 2), ("keep", 2 / 3)):
-        found = evaluate(["popular"], split, n=1, new=new, metrics=["coverage"], resamples=0)
+        found = evaluate(
+            ["popular"], split, n=1, new=new, metrics=["coverage"], resamples=0
+        )
         assert found.table["coverage@1"][0] == expected
 
 
@@ -453,11 +500,15 @@ def test_chance_orders_cold_items_of_which_a_model_knows_nothing():
     found = evaluate(["popular"], held, n=1, metrics=["precision"])
     by_chance = found.per_user["user"].len() * held.new_items
     n_relevant = held.test.take(held.is_new).n_ratings
-    assert found.table["precision@1"][0] == pytest.approx(n_relevant / by_chance, abs=0.05)
+    assert found.table["precision@1"][0] == pytest.approx(
+        n_relevant / by_chance, abs=0.05
+    )
 
 
 def test_models_that_cannot_fold_users_in_raise(split):
-    with pytest.raises(DataError, match=r"The rigid model cannot fold in .*: als, .*bias"):
+    with pytest.raises(
+        DataError, match=r"The rigid model cannot fold in .*: als, .*bias"
+    ):
         evaluate([Rigid()], held_out_users(split.train, 0.3))
 
 
@@ -497,8 +548,12 @@ def candidates_by_id(parts):
 
 
 def test_candidates_depend_on_ids_and_not_on_their_order(split):
-    users, items = (ids.values.cast(pl.String) for ids in (split.train.users, split.train.items))
-    as_texts = [part.relabelled(users, items) for part in split]  # "10" comes before "9"
+    users, items = (
+        ids.values.cast(pl.String) for ids in (split.train.users, split.train.items)
+    )
+    as_texts = [
+        part.relabelled(users, items) for part in split
+    ]  # "10" comes before "9"
     more_users = split.train.users.union([-7, 99])
     with_others = [part.renumbered(more_users, part.items) for part in split]
     expected = candidates_by_id([*split])
@@ -513,7 +568,9 @@ def test_candidates_of_all_users_are_spread_over_the_items():
     items = Ids(pl.Series(range(n_items)), "item")
     draws = user_ties(items.hashes, users.hashes, 3)
     eligible = np.arange(1, n_items, 2)
-    drawn = np.concatenate([draw_items(draws, user, eligible, 50) for user in range(300)])
+    drawn = np.concatenate(
+        [draw_items(draws, user, eligible, 50) for user in range(300)]
+    )
     assert (drawn % 2 == 1).all()
     assert abs(drawn.mean() - n_items / 2) < 40
     assert len(np.unique(drawn)) > 0.99 * len(eligible)
@@ -527,7 +584,9 @@ def test_candidates_are_at_least_one(split, n):
 
 def test_several_splits_that_are_no_folds_are_described_by_the_first(split):
     found = evaluate(["popular"], [split, split], n=3, metrics=["ndcg"])
-    assert found.held_out == f"each of 2 splits in turn, the first one {split.description}"
+    assert (
+        found.held_out == f"each of 2 splits in turn, the first one {split.description}"
+    )
 
 
 def test_folds_that_are_only_ranked_have_no_residuals(implicit_split):
@@ -545,7 +604,9 @@ def test_an_evaluation_says_what_it_is(split):
 
 @pytest.mark.parametrize("given", [None, Ratings.from_matrix([[1.0, 2.0]]), [5]])
 def test_what_is_no_split_raises(given):
-    with pytest.raises(DataError, match=r"split must be a Split or several; got (None|Rat|int)"):
+    with pytest.raises(
+        DataError, match=r"split must be a Split or several; got (None|Rat|int)"
+    ):
         evaluate(["popular"], given)
 
 
@@ -560,10 +621,15 @@ def each_split(ratings):
 
 @pytest.mark.parametrize("method", ["random", "fold", "users"])
 @pytest.mark.parametrize("candidates", [None, 7])
-def test_a_fitted_recommender_is_measured_as_a_model_fitted_to_the_same_split(method, candidates):
+def test_a_fitted_recommender_is_measured_as_a_model_fitted_to_the_same_split(
+    method, candidates
+):
     rng = np.random.default_rng(1)
     matrix = sp.random_array(
-        (30, 25), density=0.1, rng=rng, data_sampler=lambda size: rng.integers(1, 6, size)
+        (30, 25),
+        density=0.1,
+        rng=rng,
+        data_sampler=lambda size: rng.integers(1, 6, size),
     )
     split = each_split(Ratings.from_matrix(matrix))[method]
     assert split.without_new().train.shape != split.train.shape
@@ -577,7 +643,9 @@ def test_a_fitted_recommender_is_measured_as_a_model_fitted_to_the_same_split(me
             same = pytest.approx(expected.table[name][0], rel=1e-4)
             assert found.table[name][0] == same, name
     both = evaluate({"one": fitted, "other": "bias"}, split, **settings)
-    assert both.table["ndcg@3"][0] == both.table["ndcg@3"][1] == found.table["ndcg@3"][0]
+    assert (
+        both.table["ndcg@3"][0] == both.table["ndcg@3"][1] == found.table["ndcg@3"][0]
+    )
     known = Recommender("bias").fit(split.without_new().train)
     assert evaluate(known, split, **settings).per_user.equals(expected.per_user)
 
@@ -601,7 +669,9 @@ def test_a_recommender_must_be_fitted(split):
 
 @pytest.mark.parametrize("model", [Popular, 5])
 def test_what_is_no_model_raises(split, model):
-    with pytest.raises(DataError, match="A model must be a name or a model object; got"):
+    with pytest.raises(
+        DataError, match="A model must be a name or a model object; got"
+    ):
         evaluate([model], split)
 
 
@@ -630,7 +700,10 @@ def test_own_metrics_are_measured_as_those_of_the_registry(split):
     ]
     assert found.table["by_name@3"].to_list() == found.table["recall@3"].to_list()
     assert found.table["first@3"].to_list() == found.table["precision@1"].to_list()
-    assert found.measured["first"].definition == "Whether the first recommendation is relevant."
+    assert (
+        found.measured["first"].definition
+        == "Whether the first recommendation is relevant."
+    )
     assert {"first@1", "share@3"} <= set(found.comparisons["metric"])
     known = found.per_user.filter(pl.col("relevant") == 1)
     assert known["share@3"].is_null().all()
@@ -642,10 +715,19 @@ def test_own_metrics_are_measured_as_those_of_the_registry(split):
     [
         ("nothing", "metric must be one of rmse, mae, rmse_warm, rmse_cold, precision"),
         (5, "A metric must be a name, a function or a Metric; got 5"),
-        (lambda hits: hits[:, 0], "A custom metric must have a new name; got '<lambda>': d"),
+        (
+            lambda hits: hits[:, 0],
+            "A custom metric must have a new name; got '<lambda>': d",
+        ),
         (METRICS["recall"], "A custom metric must have a new name; got 'recall'"),
-        (Metric("x", lambda lists, titles: lists, ""), "The parameters of the metric x must be"),
-        (Metric("x", lambda hits: hits, ""), "The metric x must return one value per user"),
+        (
+            Metric("x", lambda lists, titles: lists, ""),
+            "The parameters of the metric x must be",
+        ),
+        (
+            Metric("x", lambda hits: hits, ""),
+            "The metric x must return one value per user",
+        ),
     ],
 )
 def test_metrics_that_cannot_be_measured(split, metric, message):
@@ -654,7 +736,9 @@ def test_metrics_that_cannot_be_measured(split, metric, message):
 
 
 def test_an_evaluation_is_a_table_in_a_notebook(split):
-    page = evaluate({"a<b": "popular"}, split, n=2, metrics=["ndcg"], resamples=0)._repr_html_()
+    page = evaluate(
+        {"a<b": "popular"}, split, n=2, metrics=["ndcg"], resamples=0
+    )._repr_html_()
     assert "<table" in page
     assert "a<b" not in page
 

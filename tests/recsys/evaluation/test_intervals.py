@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from recsys.evaluation import statistics as intervals
 from recsys.evaluation import statistics as significance
-from recsys.evaluation.statistics import Ratio, bootstrap, holm, jackknife, percentiles, sign_flip
+from recsys.evaluation.statistics import (
+    Ratio,
+    bootstrap,
+    holm,
+    jackknife,
+    percentiles,
+    sign_flip,
+)
 
 
 def test_a_mean_leaves_out_who_has_no_value():
@@ -26,21 +33,31 @@ def test_rmse_is_over_ratings_and_not_over_users():
 def test_resamples_are_means_over_drawn_users():
     values = np.array([0.0, 1.0, np.nan, 5.0])
     errors, counts = np.array([1.0, 4.0, 9.0, 2.0]), np.array([1.0, 2.0, 3.0, 1.0])
-    found = bootstrap([Ratio.mean(values), Ratio(errors, counts, np.sqrt)], 50, random_state=3)
+    found = bootstrap(
+        [Ratio.mean(values), Ratio(errors, counts, np.sqrt)], 50, random_state=3
+    )
     drawn = np.random.default_rng(3).integers(0, 4, (50, 4))
     for row, users in zip(found, drawn, strict=True):
         assert row[0] == pytest.approx(np.nanmean(values[users]), nan_ok=True)
-        assert row[1] == pytest.approx(np.sqrt(errors[users].sum() / counts[users].sum()))
+        assert row[1] == pytest.approx(
+            np.sqrt(errors[users].sum() / counts[users].sum())
+        )
 
 
 def test_blocks_change_nothing(monkeypatch):
     rng = np.random.default_rng(0)
     ratios = [Ratio.mean(rng.random(30)), Ratio.mean(rng.random(30))]
     differences = rng.normal([0, 0.2, 0.4], size=(24, 3))
-    whole = bootstrap(ratios, 40, random_state=1), sign_flip(differences, 500, random_state=1)
+    whole = (
+        bootstrap(ratios, 40, random_state=1),
+        sign_flip(differences, 500, random_state=1),
+    )
     monkeypatch.setattr(intervals, "_BLOCK", 90)
     monkeypatch.setattr(significance, "_BLOCK", 240)
-    parts = bootstrap(ratios, 40, random_state=1), sign_flip(differences, 500, random_state=1)
+    parts = (
+        bootstrap(ratios, 40, random_state=1),
+        sign_flip(differences, 500, random_state=1),
+    )
     np.testing.assert_allclose(parts[0], whole[0], rtol=1e-12)
     np.testing.assert_array_equal(parts[1], whole[1])
 
@@ -65,13 +82,18 @@ def test_the_jackknife_of_a_mean_is_its_standard_error():
     without = (values.sum() - values) / 49 - values.mean()
     low, high = jackknife(values.mean(), without, 0.95)
     half = 1.959964 * values.std(ddof=1) / np.sqrt(50)
-    assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=1e-6)
+    assert (low, high) == pytest.approx(
+        (values.mean() - half, values.mean() + half), abs=1e-6
+    )
     assert np.isnan(jackknife(1.0, np.zeros(1), 0.95)).all()
 
 
 def exact_p(differences):
     """The two-sided p value over all choices of signs."""
-    sums = [np.dot(signs, differences) for signs in product((-1, 1), repeat=len(differences))]
+    sums = [
+        np.dot(signs, differences)
+        for signs in product((-1, 1), repeat=len(differences))
+    ]
     return np.mean(np.abs(sums) >= abs(differences.sum()) - 1e-9)
 
 
@@ -85,7 +107,9 @@ def test_sign_flips_come_near_the_exact_test(values, seed):
 def test_a_certain_difference_has_the_least_p_value():
     differences = np.random.default_rng(0).normal(1, 0.1, size=(500, 1))
     assert sign_flip(differences, 999)[0] == 1 / 1000
-    assert sign_flip(differences[:30], 99)[0] == 1 / 100  # among 99 tried, the observed is one
+    assert (
+        sign_flip(differences[:30], 99)[0] == 1 / 100
+    )  # among 99 tried, the observed is one
 
 
 def test_alike_models_are_told_apart_as_seldom_as_the_level_says():
@@ -95,7 +119,9 @@ def test_alike_models_are_told_apart_as_seldom_as_the_level_says():
 
 
 def test_holm_by_hand():
-    np.testing.assert_allclose(holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+    np.testing.assert_allclose(
+        holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02]
+    )
     assert holm([0.9, 0.8]).tolist() == [1, 1]
     assert holm([]).tolist() == []
 

@@ -35,7 +35,8 @@ def test_rating_errors_by_hand():
 @pytest.mark.parametrize("metric", [rmse, mae])
 def test_rating_errors_need_equally_many(metric):
     with pytest.raises(
-        DataError, match=r"must have the same, non-zero length; got shapes \(2,\) and \(3,\)"
+        DataError,
+        match=r"must have the same, non-zero length; got shapes \(2,\) and \(3,\)",
     ):
         metric(np.ones(2), np.ones(3))
     with pytest.raises(DataError, match=r"got shapes \(0,\) and \(0,\)"):
@@ -152,6 +153,12 @@ def test_a_place_without_an_item_is_no_hit_of_the_user_before():
 
 
 def test_every_metric_has_a_definition_in_words_and_a_direction():
-    assert all(name == metric.name and metric.definition for name, metric in METRICS.items())
+    assert all(
+        name == metric.name and metric.definition for name, metric in METRICS.items()
+    )
     assert {metric.direction for metric in METRICS.values()} == {-1, 0, 1}
-    assert {metric.scope for metric in METRICS.values()} == {"ratings", "user", "catalogue"}
+    assert {metric.scope for metric in METRICS.values()} == {
+        "ratings",
+        "user",
+        "catalogue",
+    }

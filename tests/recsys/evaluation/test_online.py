@@ -16,15 +16,25 @@ from recsys.evaluation.statistics import Ratio, shuffled_groups
 
 
 def line(time: str, user, variant: str, *items) -> str:
-    rows = [{"item": item, "rank": rank, "score": 1.0} for rank, item in enumerate(items, 1)]
-    answer = {"time": f"2026-01-01T{time}Z", "variant": variant, "user": user, "items": rows}
+    rows = [
+        {"item": item, "rank": rank, "score": 1.0} for rank, item in enumerate(items, 1)
+    ]
+    answer = {
+        "time": f"2026-01-01T{time}Z",
+        "variant": variant,
+        "user": user,
+        "items": rows,
+    }
     return json.dumps(answer | {"model": f"{variant}@1", "policy": "personal"}) + "\n"
 
 
 def clicks(*rows) -> dict[str, pl.Series]:
     names = ("user", "item", "timestamp")
     columns = zip(*rows, strict=True)
-    return {name: pl.Series(name, values) for name, values in zip(names, columns, strict=False)}
+    return {
+        name: pl.Series(name, values)
+        for name, values in zip(names, columns, strict=False)
+    }
 
 
 @pytest.fixture
@@ -58,7 +68,9 @@ def test_a_click_counts_once_for_the_last_list_before_it(log):
     values = dict(found.metrics.select("metric", "a").iter_rows())
     assert values["click rate"] == pytest.approx(1 / 3)
     assert values["clicks per list"] == pytest.approx(1 / 3)
-    assert values["first click"] == pytest.approx(1 / 6)  # at rank 2 of one of three lists
+    assert values["first click"] == pytest.approx(
+        1 / 6
+    )  # at rank 2 of one of three lists
     assert values["users who click"] == 1
     assert found.counts["clicks_on_lists"] == 1
 
@@ -80,7 +92,9 @@ def test_a_difference_is_found_and_chance_is_not():
     rng = np.random.default_rng(5)
     second = rng.random(3000) < 0.3
     same = Ratio((rng.random(3000) < 0.1).astype(float), np.ones(3000))
-    better = Ratio((rng.random(3000) < np.where(second, 0.16, 0.1)).astype(float), np.ones(3000))
+    better = Ratio(
+        (rng.random(3000) < np.where(second, 0.16, 0.1)).astype(float), np.ones(3000)
+    )
     p_same, p_better = shuffled_groups([same, better], second, shuffles=499)
     assert p_same > 0.05
     assert p_better < 0.01
@@ -89,7 +103,9 @@ def test_a_difference_is_found_and_chance_is_not():
 def test_p_values_of_chance_are_uniform():
     rng = np.random.default_rng(1)
     ratios = [
-        Ratio(rng.poisson(rng.gamma(1, 2, 200)).astype(float), 1.0 + rng.poisson(3, 200))
+        Ratio(
+            rng.poisson(rng.gamma(1, 2, 200)).astype(float), 1.0 + rng.poisson(3, 200)
+        )
         for _ in range(300)
     ]
     p_values = shuffled_groups(ratios, rng.random(200) < 0.5, shuffles=199)
@@ -107,7 +123,12 @@ def test_the_command_prints_the_test(log, tmp_path):
             rows.append(f"{user},y,2026-01-01T10:05:00Z")
     log(*lines)
     (tmp_path / "clicks.csv").write_text("\n".join(rows))
-    words = ["compare", "--online", str(tmp_path / "log.jsonl"), str(tmp_path / "clicks.csv")]
+    words = [
+        "compare",
+        "--online",
+        str(tmp_path / "log.jsonl"),
+        str(tmp_path / "clicks.csv"),
+    ]
     shown = CliRunner().invoke(cli, [*words, "--format", "table"])
     assert shown.exit_code == 0
     assert "a: 150 lists to 150 users, of a@1" in shown.output
@@ -124,7 +145,10 @@ def test_the_command_prints_the_test(log, tmp_path):
     [
         ("", "has no recommendations"),
         ("{}\n", "line 1: this is not a line of a log"),
-        (line("10:00:00", 1, "a", "x") + "oops\n", "line 2: this is not a line of a log"),
+        (
+            line("10:00:00", 1, "a", "x") + "oops\n",
+            "line 2: this is not a line of a log",
+        ),
         (line("10:00:00", 1, "a", "x").replace("2026-01", "soon"), "is not a time"),
     ],
 )

@@ -35,7 +35,11 @@ def ratings():
 
 @pytest.fixture(scope="module")
 def found(ratings):
-    models = {"als": make_model("als", factors=2), HOSTILE: "popular", "random": "random"}
+    models = {
+        "als": make_model("als", factors=2),
+        HOSTILE: "popular",
+        "random": "random",
+    }
     return evaluate(models, random_split(ratings, 0.2), [1, 5, 10], resamples=50)
 
 
@@ -61,7 +65,9 @@ class Outline(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
-        self.links += [v for k, v in attributes if k in ("src", "href", "srcset", "data")]
+        self.links += [
+            v for k, v in attributes if k in ("src", "href", "srcset", "data")
+        ]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -133,7 +139,9 @@ def test_the_best_of_a_row_is_marked(found):
     row = re.search(r"<tr><th>rmse .*?</tr>", page, re.S).group()
     cells = re.findall(r"<td(?: class=\"(.*?)\")?>(.*?)(?:<span|</td>)", row)
     assert [kind for kind, _ in cells] == ["number best", "number", "number"]
-    assert cells[1][1].endswith("*") == ((HOSTILE, "rmse") in significantly_worse(found))
+    assert cells[1][1].endswith("*") == (
+        (HOSTILE, "rmse") in significantly_worse(found)
+    )
     assert cells[2][1] == "–"
     novelty = re.search(r"<tr><th>novelty@10 .*?</tr>", page, re.S).group()
     assert "best" not in novelty
@@ -155,7 +163,9 @@ def test_the_verdict(found):
 def test_what_there_is_not_is_left_out(ratings):
     implicit = replace(ratings.with_values(1), implicit=True)
     split = random_split(implicit, 0.2)
-    heads = Outline(html_report(evaluate(["popular"], split, 5, resamples=0))).texts["h2"]
+    heads = Outline(html_report(evaluate(["popular"], split, 5, resamples=0))).texts[
+        "h2"
+    ]
     assert heads == [
         "Results",
         "Intervals",
@@ -167,7 +177,9 @@ def test_what_there_is_not_is_left_out(ratings):
 
 def test_folds_and_sampled_candidates_are_said(ratings):
     folds = list(k_fold(ratings, 3))
-    page = html_report(evaluate(["bias", "popular"], folds, [2, 4], candidates=5, resamples=20))
+    page = html_report(
+        evaluate(["bias", "popular"], folds, [2, 4], candidates=5, resamples=20)
+    )
     assert "3 folds, each in turn" in page
     assert "ndcg@4 (sampled)" in page
     assert "rmse (sampled)" not in page
@@ -195,7 +207,13 @@ def test_ticks_are_few_and_within(low, width):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (-0.05, "−0.05"), (12345.6, "12,346"), (1.5e7, "1.5e+07"), (3e-6, "3e−06")],
+    [
+        (0.0, "0"),
+        (-0.05, "−0.05"),
+        (12345.6, "12,346"),
+        (1.5e7, "1.5e+07"),
+        (3e-6, "3e−06"),
+    ],
 )
 def test_numbers_are_short(value, text):
     assert number(value) == text
@@ -203,7 +221,9 @@ def test_numbers_are_short(value, text):
 
 def test_a_model_keeps_its_colour(ratings):
     """Random has no rmse; the colours of the others are those of the legend all the same."""
-    page = html_report(evaluate(["random", "popular"], random_split(ratings, 0.2), 5, resamples=0))
+    page = html_report(
+        evaluate(["random", "popular"], random_split(ratings, 0.2), 5, resamples=0)
+    )
     chart = re.search(r'<svg[^>]*aria-label="rmse ↓">.*?</svg>', page, re.S).group()
     assert "s1 dot" in chart
     assert "s0 dot" not in chart
@@ -212,7 +232,9 @@ def test_a_model_keeps_its_colour(ratings):
 def test_digits_of_seeds_and_times_are_not_grouped(ratings):
     timed = replace(ratings, seconds=np.arange(ratings.n_ratings) + 1_600_000_000)
     split = time_split(timed, 0.2)
-    found = evaluate(["popular"], split, 3, metrics=["recall"], resamples=10, random_state=12345)
+    found = evaluate(
+        ["popular"], split, 3, metrics=["recall"], resamples=10, random_state=12345
+    )
     text = html_report(found)
     assert f"<td>{split.parameters['cut']}</td>" in text
     assert "<td>12345</td>" in text
@@ -222,14 +244,24 @@ def test_charts_of_equal_values(ratings):
     """A single point, or equal ones, still have an axis."""
     models = {f"{name} {'long name ' * 9}": "popular" for name in "abcdefghij"}
     page = html_report(evaluate(models, random_split(ratings, 0.2), 1, resamples=0))
-    charts = [ElementTree.fromstring(chart) for chart in re.findall(r"<svg.*?</svg>", page, re.S)]
+    charts = [
+        ElementTree.fromstring(chart)
+        for chart in re.findall(r"<svg.*?</svg>", page, re.S)
+    ]
     assert len(charts) > 5
-    names = [e for chart in charts for e in chart.iter("text") if "name" in e.get("class", "")]
+    names = [
+        e
+        for chart in charts
+        for e in chart.iter("text")
+        if "name" in e.get("class", "")
+    ]
     assert 1 <= len(names) <= 12, "names that would overlap are left out"
     assert "again" in page, "more than eight models have dashes"
 
 
 def test_without_jinja(found, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ImportError, match=r"needs Jinja2; install .*\[report\]' \(in a clone: pip"):
+    with pytest.raises(
+        ImportError, match=r"needs Jinja2; install .*\[report\]' \(in a clone: pip"
+    ):
         html_report(found)

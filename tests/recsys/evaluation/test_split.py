@@ -93,7 +93,9 @@ def test_random_split_is_the_documented_permutation(ratings):
 
 
 def test_random_split_depends_on_the_seed_alone(ratings):
-    first, again, other = (random_split(ratings, random_state=seed) for seed in (1, 1, 2))
+    first, again, other = (
+        random_split(ratings, random_state=seed) for seed in (1, 1, 2)
+    )
     assert pairs(first.test) == pairs(again.test) != pairs(other.test)
 
 
@@ -125,7 +127,11 @@ def test_a_pair_keeps_what_is_new_and_counts_it():
     known = split.without_new()
     assert known.train.to_frame().equals(train.to_frame())
     assert known.train.shape == known.test.shape == (3, 3)
-    assert known.test.to_frame().rows() == [("1", "z", 2.0), ("3", "x", 2.5), ("3", "y", 1.0)]
+    assert known.test.to_frame().rows() == [
+        ("1", "z", 2.0),
+        ("3", "x", 2.5),
+        ("3", "y", 1.0),
+    ]
     assert known.new_ratings == 0
 
 
@@ -145,7 +151,9 @@ def test_indices_agree_though_text_sorts_otherwise_than_numbers():
     test = frame([(9, 10, 1.0), (10, 9, 2.0)])
     aligned = split_from_pair(train, test).test
     assert aligned.to_frame().rows() == [("10", "9", 2.0), ("9", "10", 1.0)]
-    numbers = split_from_pair(frame([(9, 9, 5.0), (10, 10, 4.0)]), frame([("9", "10", 1.0)]))
+    numbers = split_from_pair(
+        frame([(9, 9, 5.0), (10, 10, 4.0)]), frame([("9", "10", 1.0)])
+    )
     assert numbers.test.to_frame().rows() == [(9, 10, 1.0)]
     train = frame([(9, 9, 5.0), (10, 10, 4.0)])
     mixed = split_from_pair(train, frame([("x", "9", 1.0), ("9", "10", 2.0)]))
@@ -154,7 +162,9 @@ def test_indices_agree_though_text_sorts_otherwise_than_numbers():
 
 def test_times_and_kind_of_feedback_come_along():
     train = frame([(1, 7, 5.0), (2, 8, 4.0)])
-    test = Ratings.from_frame(pl.DataFrame({"user": [2, 1], "item": [7, 8], "timestamp": [50, 60]}))
+    test = Ratings.from_frame(
+        pl.DataFrame({"user": [2, 1], "item": [7, 8], "timestamp": [50, 60]})
+    )
     aligned = split_from_pair(train, test).test
     assert aligned.timestamps.tolist() == [60, 50]
     assert aligned.implicit
@@ -168,7 +178,9 @@ def test_pairs_of_the_training_part_are_left_out_of_the_test_part_and_counted():
     both = split_from_pair(train, test, repeats="keep")
     assert (both.test.n_ratings, both.n_known) == (3, 0)
     both.check()
-    with pytest.raises(DataError, match="training part has all 2 pairs of the test part"):
+    with pytest.raises(
+        DataError, match="training part has all 2 pairs of the test part"
+    ):
         split_from_pair(train, frame([("bob", "y", 1.0), ("cy", "z", 2.0)]))
     with pytest.raises(DataError, match="repeats must be"):
         split_from_pair(train, test, repeats="both")
@@ -183,12 +195,16 @@ def test_a_planted_overlap_is_rejected_where_models_are_measured(ratings):
 
 
 def test_nothing_in_common_raises():
-    with pytest.raises(DataError, match="No test rating has both a user and an item with training"):
+    with pytest.raises(
+        DataError, match="No test rating has both a user and an item with training"
+    ):
         split_from_pair(frame([(1, 1, 5.0)]), frame([(2, 1, 5.0), (1, 2, 5.0)]))
 
 
 def test_parts_with_different_indices_raise(ratings):
-    with pytest.raises(DataError, match=r"got \(30, 20\) and \(1, 1\) of them. split_from_pair"):
+    with pytest.raises(
+        DataError, match=r"got \(30, 20\) and \(1, 1\) of them. split_from_pair"
+    ):
         Split(ratings, frame([(1, 1, 5.0)]))
 
 
@@ -218,12 +234,18 @@ def test_another_seed_holds_out_other_ratings_of_the_same_number(ratings):
 
 def test_the_last_ratings_of_each_user(timed):
     split = leave_last_split(timed, k=2)
-    assert split.description == "each user's last 2 events whose item is new to the user"
-    assert leave_last_split(timed, repeats="keep").description == "each user's last event"
+    assert (
+        split.description == "each user's last 2 events whose item is new to the user"
+    )
+    assert (
+        leave_last_split(timed, repeats="keep").description == "each user's last event"
+    )
     assert_parted(timed, split)
     for user, rows in timed.to_frame().group_by("user"):
         last = rows.sort("timestamp").tail(min(2, len(rows) - 1))["item"].to_list()
-        assert split.test.to_frame().filter(user=user[0])["item"].sort().to_list() == sorted(last)
+        assert split.test.to_frame().filter(user=user[0])[
+            "item"
+        ].sort().to_list() == sorted(last)
 
 
 def test_rows_in_the_order_of_time_decide_between_equal_times():
@@ -235,7 +257,10 @@ def test_rows_in_the_order_of_time_decide_between_equal_times():
 
 def test_chance_decides_between_equal_times_if_rows_are_in_another_order():
     rows = [(1, 9, 1.0, 5), (1, 7, 1.0, 4), (1, 8, 1.0, 5), (2, 7, 1.0, 5)]
-    draws = [leave_last_split(frame_with_times(rows), random_state=seed) for seed in range(40)]
+    draws = [
+        leave_last_split(frame_with_times(rows), random_state=seed)
+        for seed in range(40)
+    ]
     items = [item for split in draws for _, item in pairs(split.test)]
     assert {*items} == {8, 9}
     assert 10 <= items.count(9) <= 30
@@ -262,7 +287,9 @@ def interactions(rows, **options):
 @pytest.mark.parametrize("policy", ["last", "first", "mean", "sum"])
 @given(
     rows=st.lists(
-        st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 5), st.integers(0, 30)),
+        st.tuples(
+            st.integers(0, 4), st.integers(0, 4), st.integers(1, 5), st.integers(0, 30)
+        ),
         min_size=2,
         unique_by=lambda row: (row[0], row[1], row[3]),
     ),
@@ -275,7 +302,9 @@ def test_a_split_by_time_is_that_of_two_readings(policy, rows, cut):
     if not parts[0] or not {row[:2] for row in parts[1]} - known:
         return
     frames = [pl.DataFrame(part, schema=names, orient="row") for part in (rows, *parts)]
-    whole, train, test = (Ratings.from_frame(each, duplicates=policy) for each in frames)
+    whole, train, test = (
+        Ratings.from_frame(each, duplicates=policy) for each in frames
+    )
     split = time_split(whole, cut=cut)
     assert split.train.to_frame().rows() == train.to_frame().rows()
     fresh = [row for row in test.to_frame().rows() if row[:2] not in known]
@@ -296,12 +325,21 @@ def test_what_is_learnt_is_older_than_what_is_tested(timed):
     split = time_split(timed, 0.2)
     assert_parted(timed, split)
     assert split.test.n_ratings >= round(0.2 * timed.n_ratings)
-    assert split.train.timestamps.max() < split.parameters["cut"] == split.test.timestamps.min()
-    assert time_split(timed, cut=split.parameters["cut"]).test.n_ratings == split.test.n_ratings
+    assert (
+        split.train.timestamps.max()
+        < split.parameters["cut"]
+        == split.test.timestamps.min()
+    )
+    assert (
+        time_split(timed, cut=split.parameters["cut"]).test.n_ratings
+        == split.test.n_ratings
+    )
     assert split.description.startswith("the ratings since 1970-01-01 00:")
 
 
-@pytest.mark.parametrize("cut", ["2015-01-01", date(2015, 1, 1), datetime(2015, 1, 1), 1420070400])
+@pytest.mark.parametrize(
+    "cut", ["2015-01-01", date(2015, 1, 1), datetime(2015, 1, 1), 1420070400]
+)
 def test_a_cut_may_be_a_date(cut):
     rows = [(1, 7, 1.0, 1420070399), (1, 8, 1.0, 1420070400)]
     split = time_split(frame_with_times(rows), cut=cut)
@@ -325,11 +363,13 @@ def test_where_most_ratings_have_the_oldest_time_the_others_are_tested():
 
 
 def test_a_cut_before_the_year_1_has_a_description():
-    split = time_split(frame_with_times([(1, 7, 1.0, -(10**11)), (1, 8, 1.0, -(10**11) + 5)]), 0.5)
-    assert split.description == "the ratings since -99999999995 s after 1970"
-    assert time_split(frame_with_times([(1, 7, 1.0, -9), (1, 8, 1.0, -5)]), 0.5).description == (
-        "the ratings since 1969-12-31 23:59:55 UTC"
+    split = time_split(
+        frame_with_times([(1, 7, 1.0, -(10**11)), (1, 8, 1.0, -(10**11) + 5)]), 0.5
     )
+    assert split.description == "the ratings since -99999999995 s after 1970"
+    assert time_split(
+        frame_with_times([(1, 7, 1.0, -9), (1, 8, 1.0, -5)]), 0.5
+    ).description == ("the ratings since 1969-12-31 23:59:55 UTC")
 
 
 def test_planted_future_ratings_are_caught(timed):
@@ -363,7 +403,9 @@ def test_bad_requests_by_time_raise(timed):
         leave_last_split(timed, 0)
     with pytest.raises(DataError, match=r"k must be a whole number; got 1\.5"):
         leave_last_split(timed, 1.5)
-    with pytest.raises(DataError, match=r"cut must be a date or time, such as .*; got 'soon'"):
+    with pytest.raises(
+        DataError, match=r"cut must be a date or time, such as .*; got 'soon'"
+    ):
         time_split(timed, cut="soon")
     with pytest.raises(DataError, match="cut must be a date or time"):
         time_split(timed, cut=np.datetime64("2015-01-01"))
@@ -388,10 +430,12 @@ def test_each_rating_is_tested_in_one_fold(ratings, folds):
     tested = [pair for split in splits for pair in pairs(split.test)]
     assert len(tested) == len(set(tested)) == ratings.n_ratings
     assert len({split.test.n_ratings for split in splits}) <= 2
-    assert [each.parameters for each in k_fold(ratings, folds, random_state=3)[-2:]] == [
-        split.parameters for split in splits[-2:]
-    ]
-    assert pairs(k_fold(ratings, folds, random_state=3)[0].test) == pairs(splits[0].test)
+    assert [
+        each.parameters for each in k_fold(ratings, folds, random_state=3)[-2:]
+    ] == [split.parameters for split in splits[-2:]]
+    assert pairs(k_fold(ratings, folds, random_state=3)[0].test) == pairs(
+        splits[0].test
+    )
 
 
 @pytest.mark.parametrize(
@@ -409,11 +453,20 @@ def test_too_few_or_too_many_folds(ratings, folds, message):
 
 @pytest.mark.parametrize(
     "make",
-    [random_split, per_user_split, held_out_users, held_out_items, held_out_cold_users, k_fold],
+    [
+        random_split,
+        per_user_split,
+        held_out_users,
+        held_out_items,
+        held_out_cold_users,
+        k_fold,
+    ],
 )
 @pytest.mark.parametrize("seed", [None, 1.5, np.random.default_rng(0), -1])
 def test_a_split_at_random_has_a_seed_that_can_be_saved(ratings, make, seed):
-    with pytest.raises(DataError, match=r"^random_state must be (a whole number|at least 0); got "):
+    with pytest.raises(
+        DataError, match=r"^random_state must be (a whole number|at least 0); got "
+    ):
         make(ratings, random_state=seed)
     make(ratings, random_state=np.int64(3))
 
@@ -428,7 +481,9 @@ def test_held_out_users_are_not_learnt_from(ratings):
     assert tested == history
     assert len(tested) == 9
     assert split.train.n_users == ratings.n_users - 9
-    assert pairs(split.train) | pairs(split.test) | pairs(split.history) == pairs(ratings)
+    assert pairs(split.train) | pairs(split.test) | pairs(split.history) == pairs(
+        ratings
+    )
     assert not pairs(split.test) & pairs(split.history)
     assert split.seen is split.history
     split.check()
@@ -439,7 +494,9 @@ def test_held_out_users_are_not_learnt_from(ratings):
 
 def test_held_out_users_with_training_ratings_are_caught(ratings):
     split = held_out_users(ratings, 0.3, random_state=2)
-    with pytest.raises(DataError, match="The training part has ratings of 9 held-out users"):
+    with pytest.raises(
+        DataError, match="The training part has ratings of 9 held-out users"
+    ):
         replace(split, train=ratings).check()
 
 
@@ -452,7 +509,9 @@ def test_bad_shares_of_users_raise(ratings, users, tested):
 
 def test_a_fingerprint_is_of_pairs_and_values(ratings):
     everything = fingerprint(ratings)
-    padded = split_from_pair(ratings, frame([(0, 99, 1.0), (77, 0, 1.0), (29, 0, 1.0)])).train
+    padded = split_from_pair(
+        ratings, frame([(0, 99, 1.0), (77, 0, 1.0), (29, 0, 1.0)])
+    ).train
     assert padded.shape != ratings.shape
     assert fingerprint(padded) == everything
     assert fingerprint(ratings.take(np.arange(179))) != everything
@@ -491,7 +550,9 @@ def test_whole_items_or_users_are_held_out_and_a_share_of_the_others(method, mak
     assert warm == round(0.1 * (split.train.n_ratings + warm))
     again = make(ratings, 0.2, 0.1, random_state=3)
     np.testing.assert_array_equal(again.test.indices, split.test.indices)
-    with pytest.raises(DataError, match="_fraction must be between 0 and 1 and leave both"):
+    with pytest.raises(
+        DataError, match="_fraction must be between 0 and 1 and leave both"
+    ):
         make(ratings, 1.0)
 
 
@@ -501,7 +562,9 @@ def test_features_stay_with_their_items():
     known = replace(ratings, item_features=features)
     kept = restricted(known, np.ones(2, bool), np.array([True, False, True]))
     np.testing.assert_array_equal(kept.item_features.matrix.toarray(), [[0, 1], [4, 5]])
-    test = Ratings.from_frame(pl.DataFrame({"user": [1, 1], "item": [0, 7], "rating": [2.0, 3.0]}))
+    test = Ratings.from_frame(
+        pl.DataFrame({"user": [1, 1], "item": [0, 7], "rating": [2.0, 3.0]})
+    )
     both = split_from_pair(known, test)
     rows = both.train.item_features.matrix.toarray()
     np.testing.assert_array_equal(rows, [[0, 1], [2, 3], [4, 5], [0, 0]])

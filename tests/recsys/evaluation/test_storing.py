@@ -70,14 +70,22 @@ def test_histories_and_folds_are_saved_too(ratings, tmp_path):
     assert same(held, read_split(tmp_path / "users"))
     folds = k_fold(ratings, 3)
     save_split(folds, tmp_path / "folds")
-    assert all(same(*pair) for pair in zip(folds, read_split(tmp_path / "folds"), strict=True))
+    assert all(
+        same(*pair) for pair in zip(folds, read_split(tmp_path / "folds"), strict=True)
+    )
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_tables_of_items_and_users_are_saved_too(ratings, tmp_path, form):
-    films = {"item": range(20), "title": ["Up (2009)"] * 20, "kinds": [["a", "b"], ["c"]] * 10}
+    films = {
+        "item": range(20),
+        "title": ["Up (2009)"] * 20,
+        "kinds": [["a", "b"], ["c"]] * 10,
+    }
     people = {"user": range(40), "born": [date(1990, 1, 1)] * 40, "zip": ["00501"] * 40}
-    tables = {"item_table": Features.of(pl.DataFrame(films | {"year": [2009] * 20}), "item")}
+    tables = {
+        "item_table": Features.of(pl.DataFrame(films | {"year": [2009] * 20}), "item")
+    }
     tables["user_table"] = Features.of(pl.DataFrame(people), "user")
     split = random_split(replace(ratings, **tables))
     keep = ["born", "zip"]
@@ -156,12 +164,19 @@ def test_a_failure_leaves_what_was_there(ratings, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pl.DataFrame, "write_parquet", fail)
-    with pytest.raises(DataError, match=r"cannot be saved in .*: No space left on device"):
+    with pytest.raises(
+        DataError, match=r"cannot be saved in .*: No space left on device"
+    ):
         save_split(
-            random_split(ratings, random_state=1), tmp_path / "s", form="parquet", overwrite=True
+            random_split(ratings, random_state=1),
+            tmp_path / "s",
+            form="parquet",
+            overwrite=True,
         )
     with pytest.raises(DataError, match="No space left"):
-        save_split(random_split(ratings, random_state=1), tmp_path / "new", form="parquet")
+        save_split(
+            random_split(ratings, random_state=1), tmp_path / "new", form="parquet"
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
     assert (tmp_path / "s" / "train.csv").read_bytes() == before
 
@@ -172,7 +187,9 @@ def test_only_a_saved_split_is_replaced(ratings, tmp_path):
     with pytest.raises(DataError, match="there is a saved split already"):
         save_split(split, tmp_path / "s")
     (tmp_path / "s" / "notes.txt").write_text("mine")
-    with pytest.raises(DataError, match=r"holds other files next to the saved split \(notes.txt\)"):
+    with pytest.raises(
+        DataError, match=r"holds other files next to the saved split \(notes.txt\)"
+    ):
         save_split(split, tmp_path / "s", overwrite=True)
     (tmp_path / "file").write_text("mine")
     with pytest.raises(DataError, match="it exists and is not a saved split"):
@@ -189,14 +206,18 @@ def test_changed_files_are_noticed(ratings, tmp_path):
     save_split(random_split(ratings), tmp_path / "s")
     lines = (tmp_path / "s" / "test.csv").read_text().splitlines()
     (tmp_path / "s" / "test.csv").write_text("\n".join(lines[:-1]))
-    with pytest.raises(DataError, match=r"are not those that its split\.json describes"):
+    with pytest.raises(
+        DataError, match=r"are not those that its split\.json describes"
+    ):
         read_split(tmp_path / "s")
     (tmp_path / "s" / "split.json").unlink()
     assert read_split(tmp_path / "s").method == "given"
 
 
 def test_what_is_no_split_raises(tmp_path):
-    with pytest.raises(DataError, match="is not a split: it needs a train and a test file"):
+    with pytest.raises(
+        DataError, match="is not a split: it needs a train and a test file"
+    ):
         read_split(tmp_path)
     (tmp_path / "train.csv").write_text("user,item\n1,2\n")
     assert split_files(tmp_path) is None
@@ -259,7 +280,9 @@ def test_a_description_cannot_have_other_files_replaced(ratings, tmp_path):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"files": names}))
         with pytest.raises(DataError, match=r"split\.json is damaged"):
             save_split(random_split(ratings), tmp_path / "s", overwrite=True)
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"files": ["train.csv", "test.csv"]}))
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"files": ["train.csv", "test.csv"]})
+    )
     with pytest.raises(DataError, match="holds other files next to the saved split"):
         save_split(random_split(ratings), tmp_path / "s", overwrite=True)
     assert (tmp_path / "s" / "thesis.txt").read_text() == "mine"
@@ -268,11 +291,18 @@ def test_a_description_cannot_have_other_files_replaced(ratings, tmp_path):
 def test_a_cut_before_the_year_1_is_read_again(tmp_path):
     """Where Python has no dates."""
     cut = -70_000_000_000
-    rows = {"user": [1, 1, 2, 2], "item": [1, 2, 2, 1], "timestamp": [cut - 1, cut, cut - 1, cut]}
+    rows = {
+        "user": [1, 1, 2, 2],
+        "item": [1, 2, 2, 1],
+        "timestamp": [cut - 1, cut, cut - 1, cut],
+    }
     split = time_split(Ratings.from_frame(pl.DataFrame(rows)), cut=cut)
     save_split(split, tmp_path / "s")
     again = read_split(tmp_path / "s")
-    assert (again.parameters, again.description) == (split.parameters, split.description)
+    assert (again.parameters, again.description) == (
+        split.parameters,
+        split.description,
+    )
     assert again.description == f"the ratings since {cut} s after 1970"
 
 
@@ -281,7 +311,9 @@ def log_of_events(unit="s"):
     rng = np.random.default_rng(0)
     n = 2_000
     users = rng.integers(0, 40, n)
-    items = np.where(rng.random(n) < 0.6, users % 4 * 8 + users % 3, rng.integers(0, 32, n))
+    items = np.where(
+        rng.random(n) < 0.6, users % 4 * 8 + users % 3, rng.integers(0, 32, n)
+    )
     times = 1_700_000_000 + np.sort(rng.integers(0, 200 * 86_400, n))
     if unit == "d":
         times = (times - 1_700_000_000) // 86_400
@@ -308,7 +340,11 @@ LOGS = {
     "grades with a long tail": ("grade", {"scale": (1, 100)}, "bias"),
     "counts": ("plays", {}, "ease"),
     "times in days": ("quantity", {"weight": "quantity", "time_format": "d"}, "ease"),
-    "times to come": ("quantity", {"weight": "quantity", "as_of": "2080-01-01"}, "ease"),
+    "times to come": (
+        "quantity",
+        {"weight": "quantity", "as_of": "2080-01-01"},
+        "ease",
+    ),
 }
 
 
@@ -322,7 +358,9 @@ def test_a_split_and_its_files_and_a_model_of_them_have_one_answer(
     frame = log_of_events(options.get("time_format", "s"))
     if "as_of" in options:
         frame = frame.with_columns(pl.col("time") + 50 * 365 * 86_400)
-    frame.select("user", "item", "time", *columns.split()).write_csv(tmp_path / "log.csv")
+    frame.select("user", "item", "time", *columns.split()).write_csv(
+        tmp_path / "log.csv"
+    )
     split = time_split(read_ratings(tmp_path / "log.csv", **options))
     save_split(split, tmp_path / "parts", form=form)
     train, test = (tmp_path / "parts" / f"{name}.{form}" for name in ("train", "test"))
@@ -334,7 +372,9 @@ def test_a_split_and_its_files_and_a_model_of_them_have_one_answer(
         evaluate(model, split_from_pair(train, test), **settings),
         evaluate(model, read_pair(train, test), **settings),
         evaluate(
-            {model: fitted}, shared_test({model: fitted.ratings}, held_out).splits, **settings
+            {model: fitted},
+            shared_test({model: fitted.ratings}, held_out).splits,
+            **settings,
         ),
     ]
     tables = [way.table.drop("fit_seconds", "recommend_seconds").row(0) for way in ways]
@@ -360,7 +400,9 @@ def test_a_column_of_weights_is_only_read_as_weights_in_a_split(tmp_path):
 def test_a_model_of_a_log_reads_the_weights_of_a_part(tmp_path):
     frame = log_of_events().select("user", "item", "time", "quantity")
     frame.write_csv(tmp_path / "log.csv")
-    model = Recommender("ease").fit(read_ratings(tmp_path / "log.csv", weight="quantity"))
+    model = Recommender("ease").fit(
+        read_ratings(tmp_path / "log.csv", weight="quantity")
+    )
     save_split(time_split(model.ratings), tmp_path / "parts")
     test = read_ratings(tmp_path / "parts" / "test.csv", like=reading_of(model))
     assert "weight = weight" in str(test.source)

@@ -71,8 +71,12 @@ class Levels(Nothing):
 def frame_of(label=LABELS["published"]):
     """Interactions in which low numbers are popular, as in many catalogues."""
     rng = np.random.default_rng(0)
-    users, items = np.nonzero(rng.random((N_USERS, N_ITEMS)) < np.linspace(0.6, 0.02, N_ITEMS))
-    return pl.DataFrame({"user": users, "item": [label(item) for item in items.tolist()]})
+    users, items = np.nonzero(
+        rng.random((N_USERS, N_ITEMS)) < np.linspace(0.6, 0.02, N_ITEMS)
+    )
+    return pl.DataFrame(
+        {"user": users, "item": [label(item) for item in items.tolist()]}
+    )
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -90,7 +94,9 @@ def test_a_model_of_equal_scores_is_as_good_as_chance(label, protocol):
 
 def chance_of_a_hit(split, candidates):
     """Return the relevant share of the items that are ranked for each user."""
-    task = RankingTask.of(split, 1, None, candidates, only_rated=split.method != "items")
+    task = RankingTask.of(
+        split, 1, None, candidates, only_rated=split.method != "items"
+    )
     if task.candidates is not None:
         return task.n_relevant / np.diff(task.candidates.indptr)[task.users]
     allowed = np.ones(N_ITEMS, bool) if task.allowed is None else task.allowed
@@ -105,7 +111,9 @@ def test_the_order_of_ids_is_no_advantage(model):
     values = []
     for label in LABELS.values():
         frames = [
-            pl.DataFrame({"user": part["user"], "item": [label(i) for i in part["item"]]})
+            pl.DataFrame(
+                {"user": part["user"], "item": [label(i) for i in part["item"]]}
+            )
             for part in parts
         ]
         relabelled = split_from_pair(*map(Ratings.from_frame, frames))
@@ -131,7 +139,9 @@ def test_three_ways_of_evaluation_have_one_answer():
     """The parts have other indices if only their own users and items are numbered."""
     ratings = Ratings.from_frame(frame_of().sample(3000, seed=2))
     split = random_split(ratings, 0.5, random_state=1)
-    train, test = (Ratings.from_frame(part.to_frame().select("user", "item")) for part in split)
+    train, test = (
+        Ratings.from_frame(part.to_frame().select("user", "item")) for part in split
+    )
     fitted = Recommender("popular").fit(train)
     ways = [
         evaluate(["popular"], split, n=[1, 10]),
@@ -150,8 +160,12 @@ def test_ids_as_texts_and_as_integers_have_one_answer():
         held_out = pl.Series(np.random.default_rng(0).random(len(frame)) < 0.3)
         pair = frame.filter(~held_out), frame.filter(held_out)
         split = split_from_pair(*map(Ratings.from_frame, pair))
-        tables.append(evaluate([Levels()], split, n=5, metrics=["ndcg", "map"], resamples=0).table)
-    assert tables[0].select("ndcg@5", "map@5").equals(tables[1].select("ndcg@5", "map@5"))
+        tables.append(
+            evaluate([Levels()], split, n=5, metrics=["ndcg", "map"], resamples=0).table
+        )
+    assert (
+        tables[0].select("ndcg@5", "map@5").equals(tables[1].select("ndcg@5", "map@5"))
+    )
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -185,7 +199,10 @@ def test_scores_may_have_any_numeric_type(dtype, candidates):
 
     split = random_split(Ratings.from_frame(frame_of()), 0.3)
     options = {"n": 10, "metrics": ["ndcg"], "resamples": 0, "candidates": candidates}
-    found = [evaluate([kind()], split, **options).table["ndcg@10"][0] for kind in (Typed, Single)]
+    found = [
+        evaluate([kind()], split, **options).table["ndcg@10"][0]
+        for kind in (Typed, Single)
+    ]
     assert found[0] == found[1] > 0
 
 
@@ -203,11 +220,20 @@ def test_double_precision_of_scores_is_kept():
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        (lambda n_users, n: np.zeros((n_users, 3)), r"shape \(500, 90\); got shape \(500, 3\)"),
+        (
+            lambda n_users, n: np.zeros((n_users, 3)),
+            r"shape \(500, 90\); got shape \(500, 3\)",
+        ),
         (lambda n_users, n: np.zeros(n), r"shape \(500, 90\); got shape \(90,\)"),
         (lambda n_users, n: np.full((n_users, n), "x"), "be numbers; got <U1"),
-        (lambda n_users, n: np.zeros((n_users, n), complex), "be numbers; got complex128"),
-        (lambda n_users, n: np.full((n_users, n), np.nan), "got NaN for the user of index 0"),
+        (
+            lambda n_users, n: np.zeros((n_users, n), complex),
+            "be numbers; got complex128",
+        ),
+        (
+            lambda n_users, n: np.full((n_users, n), np.nan),
+            "got NaN for the user of index 0",
+        ),
     ],
 )
 @pytest.mark.parametrize("candidates", [None, 20])
@@ -217,5 +243,7 @@ def test_other_scores_are_one_clear_error(scores, message, candidates):
             return scores(len(users), self.n_items)
 
     split = per_user_split(Ratings.from_frame(frame_of()), 0.3)
-    with pytest.raises(DataError, match=f"The scores of the nothing model must .*{message}"):
+    with pytest.raises(
+        DataError, match=f"The scores of the nothing model must .*{message}"
+    ):
         evaluate([Wrong()], split, metrics=["ndcg"], candidates=candidates)

@@ -30,7 +30,11 @@ from recsys.models.registry import make_model
 def ratings():
     """Ratings of rank 2 with noise, 60 x 40, half of them known."""
     rng = np.random.default_rng(0)
-    full = 3 + rng.normal(size=(60, 2)) @ rng.normal(size=(2, 40)) + 0.5 * rng.normal(size=(60, 40))
+    full = (
+        3
+        + rng.normal(size=(60, 2)) @ rng.normal(size=(2, 40))
+        + 0.5 * rng.normal(size=(60, 40))
+    )
     full[rng.random(full.shape) < 0.5] = np.nan
     return Ratings.from_matrix(full.clip(1, 5).astype(np.float32))
 
@@ -45,7 +49,9 @@ def without_times(found):
 
 
 def quick(model, data, **settings):
-    return tune(model, data, **{"sampler": "random", "trials": 6, "threads": 1, **settings})
+    return tune(
+        model, data, **{"sampler": "random", "trials": 6, "threads": 1, **settings}
+    )
 
 
 @pytest.mark.parametrize("model", ["als", "bayes", "bias", "softimpute"])
@@ -85,7 +91,12 @@ def test_where_more_is_better(ratings, interactions):
 
 
 def test_given_parameters_and_ranges(ratings):
-    found = quick("als", ratings, fixed={"factors": 2}, ranges={"tol": Range(1e-4, 1e-2, log=True)})
+    found = quick(
+        "als",
+        ratings,
+        fixed={"factors": 2},
+        ranges={"tol": Range(1e-4, 1e-2, log=True)},
+    )
     assert list(found.ranges) == ["regularization", "count_power", "tol"]
     assert found.parameters["factors"] == 2
     assert all(1e-4 <= trial.parameters["tol"] <= 1e-2 for trial in found.trials)
@@ -94,7 +105,9 @@ def test_given_parameters_and_ranges(ratings):
 def test_explicit_ratings_by_a_ranking_metric(ratings):
     found = quick("als", ratings, metric="ndcg@5", fixed={"factors": 2}, trials=12)
     assert any(trial.state == "pruned" for trial in found.trials)
-    assert "iterations" not in found.parameters, "a ranking metric does not choose the sweeps"
+    assert "iterations" not in found.parameters, (
+        "a ranking metric does not choose the sweeps"
+    )
 
 
 def with_times(ratings):
@@ -108,7 +121,9 @@ def test_the_newest_ratings_validate_where_there_are_times(ratings):
     split = time_split(timed, 0.1).without_new()
     assert found.held_out == split.description
     fitted = make_model("bias", **found.parameters).fit(split.train)
-    predicted = fitted.predict(split.test.user_index_of_nonzeros(), split.test.indices).clip(1, 5)
+    predicted = fitted.predict(
+        split.test.user_index_of_nonzeros(), split.test.indices
+    ).clip(1, 5)
     assert rmse(predicted, split.test.values) == found.best.value
     assert quick("bias", ratings).held_out == "10% of the ratings, at random (seed 0)"
 
@@ -118,7 +133,10 @@ def test_any_split_may_validate(ratings, tmp_path):
     last_two = functools.partial(leave_last_split, k=2)
     found = quick("bias", timed, validation=last_two, study=tmp_path / "s")
     assert found.held_out == "each user's last 2 events whose item is new to the user"
-    assert found.validation_ratings == leave_last_split(timed, 2).without_new().test.n_ratings
+    assert (
+        found.validation_ratings
+        == leave_last_split(timed, 2).without_new().test.n_ratings
+    )
     with pytest.raises(DataError, match="differs in its validation part;"):
         quick("bias", timed, validation=leave_last_split, study=tmp_path / "s")
 
@@ -134,7 +152,9 @@ def test_held_out_users_validate(ratings, metric):
     model = make_model("als", **found.parameters, threads=1)
     table = evaluate([model], by_users(ratings), 5, new="drop").table
     assert table[metric][0] == pytest.approx(found.best.value, rel=1e-12)
-    with pytest.raises(DataError, match="The implicit-bpr model cannot fold in new users"):
+    with pytest.raises(
+        DataError, match="The implicit-bpr model cannot fold in new users"
+    ):
         quick("implicit-bpr", ratings, metric="ndcg@5", validation=by_users)
 
 
@@ -143,7 +163,9 @@ def test_a_validation_part_of_new_users_alone(ratings):
         held = data.user_index_of_nonzeros() == 0
         return Split(data.take(~held), data.take(held))
 
-    with pytest.raises(DataError, match="has both a user and an item with other ratings"):
+    with pytest.raises(
+        DataError, match="has both a user and an item with other ratings"
+    ):
         quick("bias", ratings, validation=of_one_user)
 
 
@@ -162,7 +184,10 @@ def test_a_fit_that_breaks_down_is_given_up(interactions):
     [
         ({"random_state": 1}, "The study .* differs in its seed; choose another file"),
         ({"metric": "mae"}, "differs in its metric;"),
-        ({"fixed": {"user_damping": 1.0}}, "differs in its ranges and fixed parameters;"),
+        (
+            {"fixed": {"user_damping": 1.0}},
+            "differs in its ranges and fixed parameters;",
+        ),
         ({"test_fraction": 0.2}, "differs in its validation part;"),
         ({"model": "als"}, "differs in its model and ranges;"),
     ],
@@ -186,18 +211,42 @@ def test_a_study_of_other_data_raises(ratings, tmp_path):
     ("settings", "message"),
     [
         ({"trials": 0}, "trials must be at least 1; got 0."),
-        ({"metric": "auc"}, r"metric must be one of rmse, mae, precision@N, .*; got 'auc'"),
+        (
+            {"metric": "auc"},
+            r"metric must be one of rmse, mae, precision@N, .*; got 'auc'",
+        ),
         ({"metric": "ndcg"}, "got 'ndcg'"),
         ({"metric": "ndcg@0"}, "got 'ndcg@0'"),
         ({"metric": "rmse@5"}, "got 'rmse@5'"),
-        ({"model": "random"}, "The random model predicts no ratings, so it has no rmse"),
+        (
+            {"model": "random"},
+            "The random model predicts no ratings, so it has no rmse",
+        ),
         ({"model": "random", "metric": "ndcg@5"}, "has no parameter left to tune"),
-        ({"fixed": {"factors": 2}, "ranges": {"factors": Range(1, 2)}}, "both fixed and tuned"),
-        ({"ranges": {"size": Range(1, 2)}}, "no numeric parameter 'size' to tune; it has factors"),
-        ({"ranges": {"random_state": Range(1, 2)}}, "no numeric parameter 'random_state'"),
-        ({"ranges": {"factors": Range(1.0, 2.5)}}, "factors must have integer ends; got 1.0 to"),
-        ({"ranges": {"regularization": Range(-1.0, 2.0)}}, "regularization must be positive"),
-        ({"ranges": {"factors": (2, 4)}}, r"of factors must be a Range\(low, high\); got \(2, 4\)"),
+        (
+            {"fixed": {"factors": 2}, "ranges": {"factors": Range(1, 2)}},
+            "both fixed and tuned",
+        ),
+        (
+            {"ranges": {"size": Range(1, 2)}},
+            "no numeric parameter 'size' to tune; it has factors",
+        ),
+        (
+            {"ranges": {"random_state": Range(1, 2)}},
+            "no numeric parameter 'random_state'",
+        ),
+        (
+            {"ranges": {"factors": Range(1.0, 2.5)}},
+            "factors must have integer ends; got 1.0 to",
+        ),
+        (
+            {"ranges": {"regularization": Range(-1.0, 2.0)}},
+            "regularization must be positive",
+        ),
+        (
+            {"ranges": {"factors": (2, 4)}},
+            r"of factors must be a Range\(low, high\); got \(2, 4\)",
+        ),
     ],
 )
 def test_what_cannot_be_tuned(ratings, settings, message):
@@ -206,7 +255,9 @@ def test_what_cannot_be_tuned(ratings, settings, message):
 
 
 def test_ratings_that_the_metric_or_model_cannot_use(interactions):
-    with pytest.raises(DataError, match="The data have no ratings, so rmse is undefined"):
+    with pytest.raises(
+        DataError, match="The data have no ratings, so rmse is undefined"
+    ):
         quick("popular", interactions, metric="rmse")
     with pytest.raises(DataError, match="The als model needs ratings with values"):
         quick("als", interactions)
@@ -262,7 +313,11 @@ def test_a_tuning_says_what_was_found(ratings):
 
 def test_worse_trials_are_pruned(ratings):
     bad = {"regularization": Range(0.5, 500.0, log=True)}
-    settings = {"ranges": bad, "fixed": {"factors": 2, "count_power": 0.5}, "trials": 20}
+    settings = {
+        "ranges": bad,
+        "fixed": {"factors": 2, "count_power": 0.5},
+        "trials": 20,
+    }
     for metric in ("rmse", "mae"):
         found = quick("als", ratings, **settings, metric=metric)
         pruned = [trial for trial in found.trials if trial.state == "pruned"]
@@ -273,7 +328,11 @@ def test_worse_trials_are_pruned(ratings):
 @pytest.mark.parametrize("model", ["implicit-als", "implicit-bpr", "implicit-lmf"])
 def test_worse_trials_of_ranking_metrics_are_pruned(model, interactions):
     worse = {"regularization": Range(0.01, 100.0, log=True)}
-    settings = {"ranges": worse, "fixed": {"factors": 4, "iterations": 16}, "trials": 16}
+    settings = {
+        "ranges": worse,
+        "fixed": {"factors": 4, "iterations": 16},
+        "trials": 16,
+    }
     heard = []
     found = quick(
         model,
@@ -312,7 +371,12 @@ def test_a_study_continues_where_it_ended(ratings, tmp_path, sampler):
     heard = []
     settings = {"sampler": sampler, "trials": 14}
     path = tmp_path / "s"
-    quick("bias", ratings, **settings | {"trials": 12 if sampler == "tpe" else 3}, study=path)
+    quick(
+        "bias",
+        ratings,
+        **settings | {"trials": 12 if sampler == "tpe" else 3},
+        study=path,
+    )
     with path.open("ab") as file:
         file.write(b'{"op_code": 4, "wor')  # left by a sudden end
     found = quick(
@@ -325,7 +389,11 @@ def test_a_study_continues_where_it_ended(ratings, tmp_path, sampler):
     assert without_times(found) == without_times(quick("bias", ratings, **settings))
     assert heard[-1] == (len(found.trials) - 1, found.best.number)
     again = quick(
-        "bias", ratings, **settings, study=path, on_trial=lambda *_: pytest.fail("a trial")
+        "bias",
+        ratings,
+        **settings,
+        study=path,
+        on_trial=lambda *_: pytest.fail("a trial"),
     )
     assert again.trials == found.trials
 
@@ -339,10 +407,18 @@ def test_an_interrupted_trial_is_made_again(ratings, tmp_path):
         quick("als", ratings, study=tmp_path / "s", on_step=interrupt)
     found = quick("als", ratings, study=tmp_path / "s")
     assert without_times(found) == without_times(quick("als", ratings))
-    grid = {"sampler": "grid", "trials": 5, "study": tmp_path / "g", "fixed": {"factors": 2}}
+    grid = {
+        "sampler": "grid",
+        "trials": 5,
+        "study": tmp_path / "g",
+        "fixed": {"factors": 2},
+    }
     with pytest.raises(KeyboardInterrupt):
         quick("als", ratings, on_step=interrupt, **grid)
-    points = {tuple(trial.parameters.values()) for trial in quick("als", ratings, **grid).trials}
+    points = {
+        tuple(trial.parameters.values())
+        for trial in quick("als", ratings, **grid).trials
+    }
     assert len(points) == 5
 
 
@@ -351,9 +427,16 @@ def test_places_where_no_study_can_be(ratings, tmp_path):
         quick("bias", ratings, study=tmp_path)
     with pytest.raises(DataError, match="there is no directory"):
         quick("bias", ratings, study=tmp_path / "nowhere" / "s")
-    for text in ("[]", "a thesis", '{"format": "recsys-model"}\n', '{"op_code": 0}\n{"a": 1}\n'):
+    for text in (
+        "[]",
+        "a thesis",
+        '{"format": "recsys-model"}\n',
+        '{"op_code": 0}\n{"a": 1}\n',
+    ):
         (tmp_path / "s").write_text(text)
-        with pytest.raises(DataError, match="s is damaged or not a study; choose another file"):
+        with pytest.raises(
+            DataError, match="s is damaged or not a study; choose another file"
+        ):
             quick("bias", ratings, study=tmp_path / "s")
         assert (tmp_path / "s").read_text() == text
 

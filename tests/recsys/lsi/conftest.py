@@ -12,7 +12,11 @@ from recsys.lsi import LSI
 @pytest.fixture(scope="session")
 def everyday() -> list[str]:
     """Paragraphs on a hospital, a kitchen, notebooks and Batman."""
-    return (Path(__file__).parent / "everyday.txt").read_text(encoding="utf-8").splitlines()
+    return (
+        (Path(__file__).parent / "everyday.txt")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
 
 
 @pytest.fixture

@@ -26,7 +26,10 @@ def records(name):
 
 @pytest.fixture(scope="module")
 def documents():
-    return [f"{fields.get('T', '')}\n{fields.get('W', '')}" for fields in records("cran.all.1400")]
+    return [
+        f"{fields.get('T', '')}\n{fields.get('W', '')}"
+        for fields in records("cran.all.1400")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,9 @@ def mean_average_precision(scores, relevant):
     total = 0.0
     for query, wanted in relevant.items():
         hits = np.isin(np.argsort(-scores[query], kind="stable"), list(wanted))
-        total += np.sum((np.cumsum(hits) / np.arange(1, hits.size + 1))[hits]) / len(wanted)
+        total += np.sum((np.cumsum(hits) / np.arange(1, hits.size + 1))[hits]) / len(
+            wanted
+        )
     return total / len(relevant)
 
 
@@ -77,7 +82,9 @@ def test_lsi_is_a_tenth_above_plain_tfidf(documents, queries, relevant, fitted):
 def test_words_and_meaning_are_above_either(documents, queries, relevant, fitted):
     found = {}
     for method in ("hybrid", "lsi", "bm25"):
-        answers = fitted.query(queries, len(documents), method=method, labels=range(len(queries)))
+        answers = fitted.query(
+            queries, len(documents), method=method, labels=range(len(queries))
+        )
         scores = np.full((len(queries), len(documents)), -np.inf)
         scores[answers["query"], answers["document"]] = -answers["rank"].to_numpy()
         found[method] = mean_average_precision(scores, relevant)

@@ -61,7 +61,9 @@ def test_what_cannot_be_learnt_is_rejected():
         Eigenwords().fit(np.eye(3))
     with pytest.raises(DataError, match="No word occurs at least min_count=3 times"):
         Eigenwords(min_count=3).fit(["tea milk"])
-    with pytest.raises(DataError, match="sides must be one of apart, merged; got 'left'"):
+    with pytest.raises(
+        DataError, match="sides must be one of apart, merged; got 'left'"
+    ):
         Eigenwords(sides="left")
     with pytest.raises(DataError, match="scaling must be one of ppmi, sqrt; got 'log'"):
         Eigenwords(scaling="log")
@@ -72,7 +74,9 @@ def test_what_cannot_be_learnt_is_rejected():
 def test_words_that_are_not_known(everyday):
     with pytest.raises(NotFittedError, match="not fitted yet"):
         Eigenwords().nearest("tea")
-    with pytest.raises(UnknownIdError, match="Unknown word 'nurze'; the nearest id is 'nurse'"):
+    with pytest.raises(
+        UnknownIdError, match="Unknown word 'nurze'; the nearest id is 'nurse'"
+    ):
         Eigenwords().fit(everyday).nearest("nurze")
 
 

@@ -34,7 +34,9 @@ def test_measures_are_those_of_the_definitions():
         methods=["bm25"],
     )
     ranked = lsi.query("tea", method="bm25")["document"].to_list()
-    rank = ranked.index(1) + 1  # document 3 is not found, and half of the relevant ones is lost
+    rank = (
+        ranked.index(1) + 1
+    )  # document 3 is not found, and half of the relevant ones is lost
     values = found.per_user.filter(user="a").row(0, named=True)
     assert values["map@1000"] == pytest.approx(1 / rank / 2)
     assert values["mrr@1000"] == pytest.approx(1 / rank)
@@ -89,12 +91,15 @@ def of_trec(ranked, relevant):
             first = first or rank
             precisions += found / rank
             gain += 1 / math.log2(rank + 1) if rank <= 10 else 0
-    ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(relevant)) + 1))
+    ideal = sum(
+        1 / math.log2(rank + 1) for rank in range(1, min(10, len(relevant)) + 1)
+    )
     return {
         "map@1000": precisions / len(relevant),
         "ndcg@10": gain / ideal,
         "precision@10": len([each for each in ranked[:10] if each in relevant]) / 10,
-        "recall@100": len([each for each in ranked[:100] if each in relevant]) / len(relevant),
+        "recall@100": len([each for each in ranked[:100] if each in relevant])
+        / len(relevant),
         "mrr@1000": 1 / first if first else 0,
     }
 
@@ -108,11 +113,15 @@ def test_measures_are_those_of_trec_eval_with_documents_that_are_not_there(seed)
     lsi = LSI(3).fit([" ".join(draw.choices(words, k=3)) for _ in ids], ids=ids)
     missing = [f"x{n}" for n in range(draw.choice([0, 3, 20, 200]))]
     queries = {f"q{n}": " ".join(draw.sample(words, 2)) for n in range(4)}
-    relevant = {query: draw.sample(ids + missing, draw.randint(1, 8)) for query in queries}
+    relevant = {
+        query: draw.sample(ids + missing, draw.randint(1, 8)) for query in queries
+    }
     relevant["q0"][0] = "d5"
     rows = [(query, each, 1) for query in queries for each in relevant[query]]
     rows += [("q1", "d7", 0)] * ("d7" not in relevant["q1"])
-    found = evaluate_search(lsi, [*queries], [*queries.values()], judged(*rows), methods=["lsi"])
+    found = evaluate_search(
+        lsi, [*queries], [*queries.values()], judged(*rows), methods=["lsi"]
+    )
     for row in found.per_user.rows(named=True):
         query = row["user"]
         ranked = lsi.query(queries[query], 1000, method="lsi")["document"].to_list()
@@ -131,7 +140,9 @@ def test_a_reading_of_ids_is_decided_by_all_judgements():
     """The relevant documents x1 and x2 are not there; d1 and d2 are judged as not relevant."""
     lsi = LSI(3).fit(TEXTS, ids=["d1", "d2", "d3", "d4", "d5"])
     rows = [("a", "x1", 1), ("a", "x2", 1), ("a", "d1", 0), ("b", "d3", 1)]
-    found = evaluate_search(lsi, ["a", "b"], ["tea", "milk"], judged(*rows), methods=["bm25"])
+    found = evaluate_search(
+        lsi, ["a", "b"], ["tea", "milk"], judged(*rows), methods=["bm25"]
+    )
     assert found.per_user.filter(user="a")["recall@100"].to_list() == [0]
     assert "2 relevant documents outside of the index" in found.splits[0].description
 
@@ -141,4 +152,6 @@ def test_judgements_of_nothing_that_is_there_are_rejected():
     with pytest.raises(DataError, match="ids such as 'q9' and 'z'"):
         evaluate_search(lsi, ["q1"], ["tea"], judged(("q9", "z", 1)))
     with pytest.raises(DataError, match="judgements have no relevant document"):
-        evaluate_search(lsi, ["q1"], ["tea"], Judgements(judged(("q1", "a", 0)).frame.head(0), ""))
+        evaluate_search(
+            lsi, ["q1"], ["tea"], Judgements(judged(("q1", "a", 0)).frame.head(0), "")
+        )

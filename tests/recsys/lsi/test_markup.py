@@ -43,8 +43,25 @@ def test_markup_is_removed(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("a < b", "AT&T", "R&D; more", "x<y>z", "1 <2> 3", "List<String>", "<ann@example.org>"),
-        *("a <b and c", "&unknown; name", "5 & 6 > 4", "<3 you", "if (a<b && c>d)", "", "<", "&"),
+        *(
+            "a < b",
+            "AT&T",
+            "R&D; more",
+            "x<y>z",
+            "1 <2> 3",
+            "List<String>",
+            "<ann@example.org>",
+        ),
+        *(
+            "a <b and c",
+            "&unknown; name",
+            "5 & 6 > 4",
+            "<3 you",
+            "if (a<b && c>d)",
+            "",
+            "<",
+            "&",
+        ),
     ],
 )
 def test_other_texts_stay(text: str) -> None:
@@ -96,7 +113,10 @@ def test_lists_and_added_documents() -> None:
 
 def test_features_of_items() -> None:
     words = ["Kessel Größe", "Kessel rot", "Topf Größe", "Topf rot schwarz"] * 3
-    html = [f"<p>{word.replace(' ', '<br/>')}&nbsp;</p>".replace("ö", "&ouml;") for word in words]
+    html = [
+        f"<p>{word.replace(' ', '<br/>')}&nbsp;</p>".replace("ö", "&ouml;")
+        for word in words
+    ]
     plain, marked = (TextBlock.of(pl.Series("text", texts)) for texts in (words, html))
     assert marked.names == plain.names
     assert (marked.encode(html).rows != plain.encode(words).rows).nnz == 0

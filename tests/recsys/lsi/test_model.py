@@ -7,7 +7,11 @@ import pandas as pd
 import polars as pl
 import pytest
 from scipy import sparse
-from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
+from sklearn.feature_extraction.text import (
+    CountVectorizer,
+    HashingVectorizer,
+    TfidfVectorizer,
+)
 
 import recsys.lsi
 from recsys.errors import DataError, UnknownIdError
@@ -55,7 +59,9 @@ def test_coordinates_are_those_of_the_singular_value_decomposition(index):
 
 
 def test_training_documents_fold_in_at_their_own_place(index, everyday):
-    np.testing.assert_allclose(index.transform(everyday), index.document_vectors(), atol=1e-6)
+    np.testing.assert_allclose(
+        index.transform(everyday), index.document_vectors(), atol=1e-6
+    )
 
 
 def test_several_queries_are_answered_as_each_alone(index):
@@ -74,7 +80,9 @@ def test_one_query_has_the_bits_it_has_among_many():
     together = lsi.query(vectors, n=7)
     assert together["score"].max() <= 1
     for number, vector in enumerate(vectors):
-        assert together.filter(query=number).drop("query").equals(lsi.query(vector, n=7))
+        assert (
+            together.filter(query=number).drop("query").equals(lsi.query(vector, n=7))
+        )
 
 
 def test_contributions_add_up_to_the_score(index):
@@ -87,7 +95,9 @@ def test_contributions_add_up_to_the_score(index):
 
 
 def test_an_explanation_names_the_word_that_is_not_in_the_query(index, everyday):
-    place = everyday.index(next(text for text in everyday if "thanked the nurse" in text))
+    place = everyday.index(
+        next(text for text in everyday if "thanked the nurse" in text)
+    )
     explained = index.explain("tea", place)
     assert explained["term"].to_list() == ["tea"]
     own = index.document_weights(place)
@@ -113,13 +123,17 @@ def test_similar_terms(index):
 
 
 def test_unknown_words_are_said_and_left_out(index):
-    with pytest.warns(UnknownTermWarning, match=r"^Not in the index: zebra, xylophone\.$"):
+    with pytest.warns(
+        UnknownTermWarning, match=r"^Not in the index: zebra, xylophone\.$"
+    ):
         found = index.query("zebra nurse xylophone", n=2)
     assert found.equals(index.query("nurse", n=2))
 
 
 def test_a_query_without_any_known_word_is_rejected(index):
-    with pytest.raises(DataError, match=r"No word of the query is in the index: zebra, xylophone"):
+    with pytest.raises(
+        DataError, match=r"No word of the query is in the index: zebra, xylophone"
+    ):
         index.query("zebra xylophone")
     with pytest.raises(DataError, match="The query has no words"):
         index.query("? !")
@@ -148,17 +162,23 @@ def test_empty_documents_are_kept_and_never_found(everyday):
 
 
 def test_ids_and_titles():
-    lsi = LSI(2).fit(["tea and milk", "milk"], ids=["a", "b"], titles=["Breakfast", None])
+    lsi = LSI(2).fit(
+        ["tea and milk", "milk"], ids=["a", "b"], titles=["Breakfast", None]
+    )
     found = lsi.query("breakfast", n=2)
     assert found["document"].to_list()[0] == "a"
     assert found["title"].to_list()[0] == "Breakfast"
-    with pytest.raises(UnknownIdError, match="Unknown document 'aa'; the nearest id is 'a'"):
+    with pytest.raises(
+        UnknownIdError, match="Unknown document 'aa'; the nearest id is 'a'"
+    ):
         lsi.similar_documents("aa")
 
 
 def test_a_word_is_no_integer_id():
     lsi = LSI(1).fit(["a ship", "a boat and a ship", "an ocean"], ids=[10, 20, 30])
-    with pytest.raises(UnknownIdError, match="Unknown document 'ship'; ids look like 10, 20"):
+    with pytest.raises(
+        UnknownIdError, match="Unknown document 'ship'; ids look like 10, 20"
+    ):
         lsi.similar_documents("ship")
 
 
@@ -169,7 +189,9 @@ def test_integer_ids_are_found_as_text(index):
         with pytest.raises(UnknownIdError, match=f"Unknown document {other!r}"):
             index.similar_documents([other], n=2)
     for other in (3.5, float("inf")):
-        with pytest.raises(DataError, match=f"document id {other!r} is neither integer nor string"):
+        with pytest.raises(
+            DataError, match=f"document id {other!r} is neither integer nor string"
+        ):
             index.similar_documents([other], n=2)
 
 
@@ -179,7 +201,9 @@ def test_texts_and_their_matrix_give_the_same(everyday, index, container):
     counts = vectorizer.fit_transform(everyday).toarray().astype(np.float64)
     words = list(vectorizer.get_feature_names_out())
     given = LSI(5, method="lsi").fit(container(counts), vocabulary=words)
-    transposed = LSI(5, method="lsi", terms_in_rows=True).fit(container(counts.T), vocabulary=words)
+    transposed = LSI(5, method="lsi", terms_in_rows=True).fit(
+        container(counts.T), vocabulary=words
+    )
     expected = index.query("doctor", n=5)
     for lsi in (given, transposed):
         found = lsi.query("doctor", n=5)
@@ -218,7 +242,12 @@ def test_texts_may_come_from_an_iterator_or_in_batches(everyday, index):
 
 
 def test_other_alphabets():
-    texts = ["красный трамвай едет", "трамвай стоит", "η θάλασσα είναι μπλε", "ψάρι θάλασσα"]
+    texts = [
+        "красный трамвай едет",
+        "трамвай стоит",
+        "η θάλασσα είναι μπλε",
+        "ψάρι θάλασσα",
+    ]
     lsi = LSI(2).fit(texts)
     assert set(lsi.query("ТРАМВАЙ", n=2)["document"]) == {0, 1}
     assert set(lsi.query("θάλασσα", n=2)["document"]) == {2, 3}
@@ -248,7 +277,8 @@ def test_emoji_alone_are_no_words():
 
 def test_half_a_character_is_rejected():
     with pytest.raises(
-        DataError, match=r"Document 1 .* character 4 is the unpaired surrogate '\\ud800'"
+        DataError,
+        match=r"Document 1 .* character 4 is the unpaired surrogate '\\ud800'",
     ):
         LSI(1).fit(["tea", "tea \ud800"])
     with pytest.raises(
@@ -267,7 +297,9 @@ def test_a_vocabulary_may_have_capitals():
 def test_the_default_number_of_dimensions_is_said(everyday):
     lsi = LSI().fit(everyday)
     assert lsi.n_components_ == 5
-    assert lsi.training_["dimensions_by"].startswith("default: a third of the documents")
+    assert lsi.training_["dimensions_by"].startswith(
+        "default: a third of the documents"
+    )
     assert LSI("elbow").fit(everyday).training_["dimensions_by"] == "rule: elbow"
 
 
@@ -293,14 +325,38 @@ def test_min_df_leaves_out_rare_words(everyday):
         ({"min_df": 0}, ["tea"], "min_df must be a positive integer; got 0"),
         ({}, [None, "tea"], r"Document 0 \(from 0\) must be a text; got NoneType"),
         ({}, ["tea", None], r"Document 1 \(from 0\) must be a text; got NoneType"),
-        ({"n_components": 0}, ["tea", "milk"], "n_components must be an integer from 1 to 2"),
-        ({"n_components": "knee"}, ["tea", "milk"], "one of 'elbow', 'profile.*got 'knee'"),
-        ({"weighting": "bm25"}, ["tea"], "weighting must be one of 'tfidf'.*got 'bm25'"),
+        (
+            {"n_components": 0},
+            ["tea", "milk"],
+            "n_components must be an integer from 1 to 2",
+        ),
+        (
+            {"n_components": "knee"},
+            ["tea", "milk"],
+            "one of 'elbow', 'profile.*got 'knee'",
+        ),
+        (
+            {"weighting": "bm25"},
+            ["tea"],
+            "weighting must be one of 'tfidf'.*got 'bm25'",
+        ),
         ({"token_pattern": "("}, ["tea"], "token_pattern must be a regular expression"),
-        ({"stop_words": "klingon"}, ["tea"], "stop_words must be None, a list of words, or one of"),
+        (
+            {"stop_words": "klingon"},
+            ["tea"],
+            "stop_words must be None, a list of words, or one of",
+        ),
         ({}, [DocumentBatch([1], ["a tea", "b"])], "got 1 ids, 1 titles and 2 texts"),
-        ({}, [DocumentBatch([1, 2], ["a", "b"], ["t"])], "got 2 ids, 1 titles and 2 texts"),
-        ({}, {"tea": 1}.items(), "must be texts, DocumentBatch or a matrix; got items of type tup"),
+        (
+            {},
+            [DocumentBatch([1, 2], ["a", "b"], ["t"])],
+            "got 2 ids, 1 titles and 2 texts",
+        ),
+        (
+            {},
+            {"tea": 1}.items(),
+            "must be texts, DocumentBatch or a matrix; got items of type tup",
+        ),
     ],
 )
 def test_what_cannot_be_indexed_is_rejected(settings, documents, message):
@@ -336,11 +392,20 @@ def test_the_same_seed_gives_the_same_bits(everyday):
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda lsi: lsi.fit({"a": "tea", "b": "milk"}), r"got a mapping. Give its values, and "),
+        (
+            lambda lsi: lsi.fit({"a": "tea", "b": "milk"}),
+            r"got a mapping. Give its values, and ",
+        ),
         (lambda lsi: lsi.fit([1, 2, 3]), r"must be texts, .*; got items of type int\."),
-        (lambda lsi: lsi.query(5), r"A query must be a text, several texts, or .*; got int\."),
+        (
+            lambda lsi: lsi.query(5),
+            r"A query must be a text, several texts, or .*; got int\.",
+        ),
         (lambda lsi: lsi.query({"tea": 1}), r"A query must be a text, .*; got dict\."),
-        (lambda lsi: lsi.similar_documents(99), r"Unknown document 99; the nearest ids are 2, 1"),
+        (
+            lambda lsi: lsi.similar_documents(99),
+            r"Unknown document 99; the nearest ids are 2, 1",
+        ),
     ],
 )
 def test_mistakes_are_answered_with_what_would_be_right(ask, message):
@@ -360,7 +425,9 @@ def test_what_is_no_part_of_the_package_is_rejected():
 
 
 def test_one_query_is_explained_at_a_time(index):
-    with pytest.raises(DataError, match="explain takes one query, as a text or a vector"):
+    with pytest.raises(
+        DataError, match="explain takes one query, as a text or a vector"
+    ):
         index.explain(["nurse", "doctor"], 0)
 
 
@@ -389,18 +456,24 @@ def test_names_of_a_matrix_are_as_many_as_its_rows():
 @pytest.mark.parametrize("n_components", [None, 1])
 def test_terms_that_are_the_same_everywhere_leave_nothing(n_components):
     with pytest.raises(DataError, match="all terms have weight zero everywhere"):
-        LSI(n_components, weighting="log-entropy").fit(["salt ice", "salt ice", "salt ice"])
+        LSI(n_components, weighting="log-entropy").fit(
+            ["salt ice", "salt ice", "salt ice"]
+        )
 
 
 def test_rows_of_a_vectorizer_are_added_and_asked_as_they_are(everyday):
     vectorizer = TfidfVectorizer().fit(everyday)
     lsi = LSI(5, weighting=TfidfVectorizer()).fit(everyday)
     rows = vectorizer.transform(everyday[:3])
-    np.testing.assert_allclose(lsi.transform(rows), lsi.document_vectors([0, 1, 2]), atol=1e-12)
+    np.testing.assert_allclose(
+        lsi.transform(rows), lsi.document_vectors([0, 1, 2]), atol=1e-12
+    )
     lsi.add_documents(rows, method="fold-in")
     n = len(everyday)
     np.testing.assert_allclose(
-        lsi.document_vectors([n, n + 1, n + 2]), lsi.document_vectors([0, 1, 2]), atol=1e-12
+        lsi.document_vectors([n, n + 1, n + 2]),
+        lsi.document_vectors([0, 1, 2]),
+        atol=1e-12,
     )
 
 
@@ -412,9 +485,13 @@ def test_cosines_by_block_and_by_pair_are_the_same():
     matches = Cosine(vectors, queries)
     block = matches.scores(np.arange(3))
     users, items = np.divmod(np.arange(15), 5)
-    np.testing.assert_allclose(block.ravel(), matches.pair_scores(users, items), atol=1e-6)
+    np.testing.assert_allclose(
+        block.ravel(), matches.pair_scores(users, items), atol=1e-6
+    )
     for user in range(3):
-        np.testing.assert_allclose(block[user], matches.scores(np.array([user]))[0], atol=1e-6)
+        np.testing.assert_allclose(
+            block[user], matches.scores(np.array([user]))[0], atol=1e-6
+        )
     assert np.isnan(block[:, 2]).all()
 
 
@@ -423,7 +500,11 @@ def test_cosines_by_block_and_by_pair_are_the_same():
 )
 def test_ids_and_titles_of_pandas_go_by_place(order):
     table = pd.DataFrame(
-        {"text": ["old ships", "old tea", "new trams"], "name": list("abc"), "title": list("xyz")}
+        {
+            "text": ["old ships", "old tea", "new trams"],
+            "name": list("abc"),
+            "title": list("xyz"),
+        }
     ).iloc[order]
     lsi = LSI(1).fit(table["text"], ids=table["name"], titles=table["title"])
     assert lsi.documents_.ids.values.to_list() == table["name"].tolist()
@@ -451,7 +532,9 @@ def test_queries_in_any_column(queries):
     assert found["query"].to_list() == ["ship", "tea"]
 
 
-@pytest.mark.parametrize("nothing", [[], (), np.array([]), pl.Series([], dtype=pl.String)])
+@pytest.mark.parametrize(
+    "nothing", [[], (), np.array([]), pl.Series([], dtype=pl.String)]
+)
 def test_no_queries_are_rejected(nothing):
     with pytest.raises(DataError, match=r"There are no queries\."):
         LSI(1).fit(["a ship", "some tea"]).query(nothing)
@@ -477,4 +560,7 @@ def test_terms_and_words_say_what_they_are():
     assert repr(lsi.documents_.ids) == "Ids(document: 2 of Int64: 0, 1)"
     words = Eigenwords(1)
     assert repr(words) == "<Eigenwords: not fitted>"
-    assert repr(words.fit(["one ship", "two ships"])) == "<Eigenwords: 4 words in 1 dimension>"
+    assert (
+        repr(words.fit(["one ship", "two ships"]))
+        == "<Eigenwords: 4 words in 1 dimension>"
+    )

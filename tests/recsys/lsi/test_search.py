@@ -34,7 +34,9 @@ def test_bm25_is_robertsons_formula():
     lengths, df, k1, b = counts.sum(axis=1), (counts > 0).sum(axis=0), 1.2, 0.75
     idf = np.log(1 + (4 - df + 0.5) / (df + 0.5))
     saturated = (k1 + 1) * counts
-    saturated = saturated / (counts + (k1 * (1 - b + b * lengths / lengths.mean()))[:, None])
+    saturated = saturated / (
+        counts + (k1 * (1 - b + b * lengths / lengths.mean()))[:, None]
+    )
     expected = (saturated * idf) @ [1, 0, 2]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     np.testing.assert_allclose(search.word_shares(query, 0).sum(), found[0], rtol=1e-5)
@@ -43,14 +45,21 @@ def test_bm25_is_robertsons_formula():
 
 def test_the_score_is_the_sum_of_words_and_meaning(both):
     found = both.query("the nurse and the doctor", n=50, parts=True)
-    np.testing.assert_allclose(found["score"], found["words"] + found["meaning"], atol=1e-5)
+    np.testing.assert_allclose(
+        found["score"], found["words"] + found["meaning"], atol=1e-5
+    )
     assert found["score"].is_sorted(descending=True)
     assert found["matched"][0] == "doctor, nurse"
 
 
 @pytest.mark.parametrize("times", [1, 100])
 def test_words_find_a_document_that_no_dimension_has(times):
-    texts = [*["nurse doctor"] * 30 * times, *["cat dog"] * 30 * times, "zebra lion", ""]
+    texts = [
+        *["nurse doctor"] * 30 * times,
+        *["cat dog"] * 30 * times,
+        "zebra lion",
+        "",
+    ]
     lsi, place = LSI(1, language=None).fit(texts), 60 * times
     assert not lsi.document_vectors(place).any()
     for method in ("hybrid", "bm25"):
@@ -58,7 +67,9 @@ def test_words_find_a_document_that_no_dimension_has(times):
         assert found["document"][0] == place
         explained = lsi.explain("zebra", place, method=method)["contribution"].sum()
         assert explained == pytest.approx(found["score"][0], rel=1e-4)
-    ranked = {m: lsi.query("cat nurse", 9999, method=m)["document"] for m in ("hybrid", "lsi")}
+    ranked = {
+        m: lsi.query("cat nurse", 9999, method=m)["document"] for m in ("hybrid", "lsi")
+    }
     assert set(ranked["hybrid"]) == {*range(place + 1)}
     assert set(ranked["lsi"]) <= {*range(place)}
 
@@ -72,13 +83,20 @@ def test_documents_that_are_all_alike_have_the_score_of_the_average_document():
 def test_an_explanation_adds_up_to_the_score(both):
     query = "the nurse called"
     found = both.query(query, n=320)
-    for document, score in list(zip(found["document"], found["score"], strict=True))[::40]:
+    for document, score in list(zip(found["document"], found["score"], strict=True))[
+        ::40
+    ]:
         explained = both.explain(query, document)
         assert explained["contribution"].sum() == pytest.approx(score, abs=1e-4)
-        assert explained["term"].to_list()[-2:] == ["(best documents)", "(average document)"]
+        assert explained["term"].to_list()[-2:] == [
+            "(best documents)",
+            "(average document)",
+        ]
         best = explained["through"][-2].split(", ")
         assert len(best) == 8  # of 320 documents
-        assert {int(each) % 16 for each in best} == {4}  # "The nurse called the patient"
+        assert {int(each) % 16 for each in best} == {
+            4
+        }  # "The nurse called the patient"
 
 
 def test_words_alone_find_only_documents_with_the_words(both):
@@ -91,7 +109,13 @@ def test_words_alone_find_only_documents_with_the_words(both):
 
 def test_meaning_adds_documents_without_the_word(both):
     found = both.query("washes", n=100)
-    assert set(found["document"] % 16) == {0, 1, 2, 3, 4}  # all paragraphs on the hospital
+    assert set(found["document"] % 16) == {
+        0,
+        1,
+        2,
+        3,
+        4,
+    }  # all paragraphs on the hospital
     assert set(found["document"][:20] % 16) == {1}
 
 
@@ -112,7 +136,9 @@ def test_short_documents_and_long_queries_lean_on_exact_words():
 
 
 def test_methods_that_an_index_cannot_do_are_rejected(both):
-    with pytest.raises(DataError, match="method must be one of hybrid, lsi, bm25; got 'okapi'"):
+    with pytest.raises(
+        DataError, match="method must be one of hybrid, lsi, bm25; got 'okapi'"
+    ):
         both.query("nurse", method="okapi")
     weights = LSI(2, "count").fit(np.eye(3))
     with pytest.raises(DataError, match="method='bm25' needs counts of words"):
@@ -178,7 +204,9 @@ def test_changes_lead_to_the_index_of_what_is_left(everyday, tmp_path):
     changed.add_documents(everyday[:3], ids=[100, 101, 102])
     changed.remove_documents([4, 5, 101])
     gone = {4, 5, n + 1}
-    texts = [text for i, text in enumerate([*everyday * 3, *everyday[:3]]) if i not in gone]
+    texts = [
+        text for i, text in enumerate([*everyday * 3, *everyday[:3]]) if i not in gone
+    ]
     whole = LSI(5).fit(texts)
     # With the terms, weights and space of the changed one:
     for name in ("components_", "singular_values_", "_encoder", "training_"):
@@ -189,12 +217,16 @@ def test_changes_lead_to_the_index_of_what_is_left(everyday, tmp_path):
     changed.save(tmp_path / "index")
     for lsi in (changed, LSI.load(tmp_path / "index")):
         np.testing.assert_allclose(lsi._totals, whole._totals, atol=1e-4)
-        np.testing.assert_allclose(lsi.document_vectors(), whole.document_vectors(), atol=1e-5)
+        np.testing.assert_allclose(
+            lsi.document_vectors(), whole.document_vectors(), atol=1e-5
+        )
         ids = np.array([i for i in [*range(n), 100, 101, 102] if i not in (4, 5, 101)])
         assert lsi.documents_.ids.values.to_list() == ids.tolist()
         for method in ("hybrid", "bm25", "lsi"):
             for query in ("nurse", "the hospital"):
-                found, expected = (each.query(query, 20, method=method) for each in (lsi, whole))
+                found, expected = (
+                    each.query(query, 20, method=method) for each in (lsi, whole)
+                )
                 np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-4)
         assert lsi.explain("nurse", 102)["contribution"].sum() == pytest.approx(
             lsi.query("nurse", 60).filter(document=102)["score"][0], abs=1e-4
@@ -228,13 +260,22 @@ def large():
         " most" * (i % 6 > 0) + " third" * (i % 3 == 0) + " few" * (i % 20 == 0)
         for i in range(6000)
     ]
-    texts = [" ".join(row) + more for row, more in zip(words[drawn], frequent, strict=True)]
+    texts = [
+        " ".join(row) + more for row, more in zip(words[drawn], frequent, strict=True)
+    ]
     return LSI(20, language=None).fit(texts)
 
 
 def test_looking_only_at_documents_with_enough_words_loses_nothing(large, monkeypatch):
     # The best are among those with the best words, among those with words enough, and among all.
-    queries = ("word1 word2", "word10 word20 word30 word40", "few", "few most", "most", "third")
+    queries = (
+        "word1 word2",
+        "word10 word20 word30 word40",
+        "few",
+        "few most",
+        "most",
+        "third",
+    )
     for query in queries:
         found = large.query(query, n=20)
         with monkeypatch.context() as patch:

@@ -22,7 +22,9 @@ def test_a_loaded_index_answers_the_same(index, saved):
     loaded = LSI.load(saved, verify=True)
     assert loaded.get_params() == index.get_params()
     assert loaded.training_ == index.training_
-    assert loaded.query("washes the hospital", n=9).equals(index.query("washes the hospital", n=9))
+    assert loaded.query("washes the hospital", n=9).equals(
+        index.query("washes the hospital", n=9)
+    )
     assert loaded.explain("nurse", 3).equals(index.explain("nurse", 3))
     assert loaded.similar_terms("nurse").equals(index.similar_terms("nurse"))
 
@@ -44,9 +46,13 @@ def test_a_loaded_index_takes_further_documents(index, saved):
     assert LSI.load(saved).query("nurse").equals(index.query("nurse"))
 
 
-@pytest.mark.parametrize("settings", [{"weighting": "log-entropy"}, {"stop_words": {"the", "a"}}])
+@pytest.mark.parametrize(
+    "settings", [{"weighting": "log-entropy"}, {"stop_words": {"the", "a"}}]
+)
 def test_parameters_come_back(everyday, tmp_path, settings):
-    lsi = LSI(2, **settings).fit(everyday, ids=list("abcdefghijklmnop"), titles=["T"] * 16)
+    lsi = LSI(2, **settings).fit(
+        everyday, ids=list("abcdefghijklmnop"), titles=["T"] * 16
+    )
     lsi.save(tmp_path / "i")
     assert LSI.load(tmp_path / "i").query("nurse").equals(lsi.query("nurse"))
 
@@ -87,7 +93,9 @@ def test_what_is_in_the_way_is_not_replaced(index, saved, tmp_path):
     (tmp_path / "other").mkdir()
     with pytest.raises(ModelFileError, match="it exists and is not a saved index"):
         index.save(tmp_path / "other", overwrite=True)
-    with pytest.raises(ModelFileError, match=r"The index cannot be saved in .*no directory"):
+    with pytest.raises(
+        ModelFileError, match=r"The index cannot be saved in .*no directory"
+    ):
         index.save(tmp_path / "none" / "index")
 
 
@@ -102,7 +110,9 @@ def test_what_is_no_index_is_said(saved, tmp_path):
     document = json.loads((saved / "model.json").read_text())
     document["format"] = "recsys-model"
     (saved / "model.json").write_text(json.dumps(document))
-    rejected(saved, "is not a saved index: it is a saved model of ratings; see `recsys info`")
+    rejected(
+        saved, "is not a saved index: it is a saved model of ratings; see `recsys info`"
+    )
 
 
 def test_damage_is_said(saved):
@@ -110,7 +120,10 @@ def test_damage_is_said(saved):
     contents = bytearray(file.read_bytes())
     contents[-1] ^= 1
     file.write_bytes(contents)
-    rejected(saved, "saved index .* is damaged: the contents of arrays/embedding.npy have changed")
+    rejected(
+        saved,
+        "saved index .* is damaged: the contents of arrays/embedding.npy have changed",
+    )
     file.unlink()
     rejected(saved, "is damaged: arrays/embedding.npy is missing")
 
@@ -129,31 +142,57 @@ def test_a_manifest_with_foreign_entries_is_rejected(saved):
 
 def test_a_manifest_without_the_counts_is_rejected(saved):
     edited(saved, lambda d: d["training"].pop("words"))
-    rejected(saved, "is damaged: training in model.json: Object missing required field `words`")
+    rejected(
+        saved,
+        "is damaged: training in model.json: Object missing required field `words`",
+    )
 
 
 def test_arrays_that_do_not_fit_together_are_rejected(index, tmp_path):
     index.singular_values_ = index.singular_values_[:-1]
     index.save(tmp_path / "i")
-    rejected(tmp_path / "i", r"is damaged: components must have shape \(4, \d+\), not \(5, \d+\)")
+    rejected(
+        tmp_path / "i",
+        r"is damaged: components must have shape \(4, \d+\), not \(5, \d+\)",
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("counts_indptr", lambda a: a[::-1].copy(), "counts_indptr does not rise from 0"),
+        (
+            "counts_indptr",
+            lambda a: a[::-1].copy(),
+            "counts_indptr does not rise from 0",
+        ),
         ("counts_indptr", lambda a: a * 1000, "counts_indptr does not end at"),
-        ("counts_indptr", lambda a: a.astype(np.float64), "counts_indptr has the type <f8"),
+        (
+            "counts_indptr",
+            lambda a: a.astype(np.float64),
+            "counts_indptr has the type <f8",
+        ),
         ("counts_indices", lambda a: a[:-1], "counts_indices must have shape"),
         (
             "counts_indices",
             lambda a: a - 1,
             "the entries of counts_indptr have columns that do not exist",
         ),
-        ("counts_data", lambda a: a.astype(">f4"), r"model.json: Expected `str` matching"),
-        ("counts_data", lambda a: a * np.nan, "counts_data has values that are not finite"),
+        (
+            "counts_data",
+            lambda a: a.astype(">f4"),
+            r"model.json: Expected `str` matching",
+        ),
+        (
+            "counts_data",
+            lambda a: a * np.nan,
+            "counts_data has values that are not finite",
+        ),
         ("components", lambda a: a.astype(np.float16), "components has the type <f2"),
-        ("singular_values", lambda a: a[:, None], r"singular_values must have shape \(5,\)"),
+        (
+            "singular_values",
+            lambda a: a[:, None],
+            r"singular_values must have shape \(5,\)",
+        ),
     ],
 )
 def test_arrays_that_would_lead_out_of_memory(saved, name, change, message):
@@ -168,5 +207,7 @@ def test_arrays_that_would_lead_out_of_memory(saved, name, change, message):
         "dtype": array.dtype.str,
         "shape": list(array.shape),
     }
-    edited(saved, lambda document: document["files"][f"arrays/{name}.npy"].update(entry))
+    edited(
+        saved, lambda document: document["files"][f"arrays/{name}.npy"].update(entry)
+    )
     rejected(saved, f"is damaged: {message}")

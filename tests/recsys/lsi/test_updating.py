@@ -32,7 +32,9 @@ def test_the_update_of_a_matrix_of_rank_k_is_its_decomposition(seed, k, n_new):
     np.testing.assert_allclose(
         np.abs(np.sum(space.components * best.components, axis=1)), 1, atol=1e-5
     )
-    np.testing.assert_allclose(space.components @ space.components.T, np.eye(k), atol=1e-9)
+    np.testing.assert_allclose(
+        space.components @ space.components.T, np.eye(k), atol=1e-9
+    )
     np.testing.assert_allclose(embedding, rows @ space.components.T, atol=1e-9)
 
 
@@ -41,7 +43,9 @@ def test_rows_inside_the_space_do_not_turn_it():
     old = rng.normal(size=(12, 3)) @ rng.normal(size=(3, 15))
     rows = np.vstack([old, old[:2]])
     space, _ = with_documents(exact(old, 3), sparse.csr_array(rows), 2)
-    np.testing.assert_allclose(space.singular_values, exact(rows, 3).singular_values, rtol=1e-9)
+    np.testing.assert_allclose(
+        space.singular_values, exact(rows, 3).singular_values, rtol=1e-9
+    )
 
 
 def test_many_rows_are_added_in_blocks(monkeypatch):
@@ -50,11 +54,15 @@ def test_many_rows_are_added_in_blocks(monkeypatch):
     old = rng.normal(size=(12, 3)) @ rng.normal(size=(3, 15))
     rows = np.vstack([old, rng.normal(size=(7, 3)) @ np.linalg.svd(old)[2][:3]])
     space, _ = with_documents(exact(old, 3), sparse.csr_array(rows), 7)
-    np.testing.assert_allclose(space.singular_values, exact(rows, 3).singular_values, rtol=1e-9)
+    np.testing.assert_allclose(
+        space.singular_values, exact(rows, 3).singular_values, rtol=1e-9
+    )
 
 
 def test_loss_of_orthogonality_and_outside_share():
-    U, s, _ = np.linalg.svd(np.random.default_rng(0).normal(size=(9, 3)), full_matrices=False)
+    U, s, _ = np.linalg.svd(
+        np.random.default_rng(0).normal(size=(9, 3)), full_matrices=False
+    )
     gram = np.diag(s**2)
     assert orthogonality_loss(gram, s) < 1e-12
     twice = gram + np.outer(U[0] * s, U[0] * s)
@@ -72,26 +80,35 @@ def test_folding_in_leaves_the_space_alone(index):
     np.testing.assert_array_equal(index.components_, components)
     np.testing.assert_array_equal(index.singular_values_, values)
     np.testing.assert_array_equal(index.document_vectors()[:-1], before)
-    np.testing.assert_allclose(index.document_vectors(16)[0], index.transform([text])[0], atol=1e-6)
+    np.testing.assert_allclose(
+        index.document_vectors(16)[0], index.transform([text])[0], atol=1e-6
+    )
     assert added.orthogonality_loss > 0.01
     assert index.training_["documents"] == 17
 
 
 def test_an_update_restores_orthogonality_and_takes_up_more(index):
-    texts = ["A tram drives through the town.", "The tram stops at the bridge in the town."]
+    texts = [
+        "A tram drives through the town.",
+        "The tram stops at the bridge in the town.",
+    ]
     added = index.add_documents(texts, method="update")
     assert added.orthogonality_loss < 1e-5
     assert (
         added.unknown_words == 6
     )  # new words: tram and town, twice each, stops, bridge; not "drives"
     np.testing.assert_allclose(
-        index.document_vectors(), index._space.project(index.document_weights()), atol=1e-5
+        index.document_vectors(),
+        index._space.project(index.document_weights()),
+        atol=1e-5,
     )
 
 
 def test_added_documents_are_found_by_their_ids(everyday):
     lsi = LSI(4).fit(everyday, ids=[f"p{i}" for i in range(16)])
-    lsi.add_documents(["The nurse called the hospital."], ids=["new"], titles=["A call"])
+    lsi.add_documents(
+        ["The nurse called the hospital."], ids=["new"], titles=["A call"]
+    )
     found = lsi.query("nurse hospital", n=17).filter(document="new")
     assert found["title"].to_list() == ["A call"]
     with pytest.raises(DataError, match="'p3' is already in the index"):
@@ -105,11 +122,15 @@ def test_matrices_can_be_added():
     lsi = LSI(3).fit(counts)
     lsi.add_documents(counts[:2], method="update")
     assert lsi.documents_.ids.values.to_list()[-2:] == [30, 31]
-    np.testing.assert_allclose(lsi.document_vectors()[0], lsi.document_vectors()[30], atol=1e-9)
+    np.testing.assert_allclose(
+        lsi.document_vectors()[0], lsi.document_vectors()[30], atol=1e-9
+    )
 
 
 def test_an_unknown_method_is_rejected(index):
-    with pytest.raises(DataError, match="method must be one of fold-in, update; got 'magic'"):
+    with pytest.raises(
+        DataError, match="method must be one of fold-in, update; got 'magic'"
+    ):
         index.add_documents(["nurse"], method="magic")
 
 
@@ -122,7 +143,10 @@ def test_documents_without_known_words_leave_nothing_outside(index, everyday):
 def test_numbers_and_names_of_documents_become_names(everyday):
     index = LSI(3).fit(everyday)
     index.add_documents(["the nurse"], ids=["note"])
-    assert index.documents_.ids.values.to_list() == [*map(str, range(len(everyday))), "note"]
+    assert index.documents_.ids.values.to_list() == [
+        *map(str, range(len(everyday))),
+        "note",
+    ]
     assert index.query("nurse", n=1)["document"].dtype == pl.String
     with pytest.raises(DataError, match="Document '0' is already in the index"):
         index.add_documents(["the nurse"], ids=["0"])
@@ -150,7 +174,9 @@ def random_texts(seed, n, words, longest):
 @pytest.mark.parametrize("method", ["fold-in", "update"])
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("saved", [False, True])
-def test_words_of_added_documents_are_ranked_as_in_a_new_index(tmp_path, method, steps, saved):
+def test_words_of_added_documents_are_ranked_as_in_a_new_index(
+    tmp_path, method, steps, saved
+):
     old = random_texts(0, 40, WORDS[:6], 8)
     more = random_texts(1, 60, WORDS, 60)
     index = LSI(3, language=None).fit(old)
@@ -178,7 +204,9 @@ def test_a_new_word_is_found_and_has_no_meaning_yet(index):
     components, before = index.components_.copy(), index.document_vectors().copy()
     index.add_documents(["A zeppelin, two zeppelins"], ids=["new"])
     for method in ("bm25", "hybrid"):
-        assert index.query("zeppelin", n=1, method=method)["document"].to_list() == ["new"]
+        assert index.query("zeppelin", n=1, method=method)["document"].to_list() == [
+            "new"
+        ]
     with pytest.raises(DataError, match="no weight in the dimensions"):
         index.query("zeppelin", method="lsi")
     explained = index.explain("zeppelin nurse", 3, method="lsi").filter(term="zeppelin")

@@ -27,14 +27,20 @@ def test_tfidf():
 
 def test_log_entropy():
     shares = COUNTS / COUNTS.sum(axis=0)
-    information = np.where(shares > 0, shares * np.log(np.where(shares > 0, shares, 1)), 0)
+    information = np.where(
+        shares > 0, shares * np.log(np.where(shares > 0, shares, 1)), 0
+    )
     entropy = 1 + information.sum(axis=0) / np.log(4)
-    np.testing.assert_allclose(weighted("log-entropy"), unit(np.log1p(COUNTS) * entropy))
+    np.testing.assert_allclose(
+        weighted("log-entropy"), unit(np.log1p(COUNTS) * entropy)
+    )
 
 
 def test_a_term_spread_evenly_has_no_entropy_weight():
     csr = canonical_csr(np.ones((4, 1)))
-    assert Weighting.learn("log-entropy", csr).term_weights == pytest.approx([0.0], abs=1e-12)
+    assert Weighting.learn("log-entropy", csr).term_weights == pytest.approx(
+        [0.0], abs=1e-12
+    )
 
 
 def test_counts_are_left_as_they_are():

@@ -40,7 +40,10 @@ def test_of_any_text_they_have_two_letters_or_stand_for_one(text):
         ("co\u00adope\u2060rate, Zu\u200dsage\u200d", ["cooperate", "zusage"]),
         ("\u0645\u06cc\u200c", ["\u0645\u06cc"]),
         ("As Smith\u00b9 says", ["as", "smith", "says"]),
-        ("11\u00bd cups of H\u2082O and CO\u2082", ["11", "cups", "of", "h2o", "and", "co2"]),
+        (
+            "11\u00bd cups of H\u2082O and CO\u2082",
+            ["11", "cups", "of", "h2o", "and", "co2"],
+        ),
         ("\U0001d412\U0001d41a\U0001d425\U0001d41e \u2163", ["sale", "iv"]),
         (
             "don\u2019t AT&T e-mail v1.5 a_b me@home",
@@ -59,16 +62,24 @@ def is_sign(character):
 
 
 BLOCK = 4096
-BLOCKS = [start for start in range(0, sys.maxunicode, BLOCK) if not 0xD800 <= start < 0xE000]
+BLOCKS = [
+    start for start in range(0, sys.maxunicode, BLOCK) if not 0xD800 <= start < 0xE000
+]
 
 
 @pytest.mark.parametrize("start", BLOCKS)
 def test_no_sign_joins_a_word_and_no_word_has_a_capital(start):
     characters = list(map(chr, range(start, start + BLOCK)))
     signs = list(filter(is_sign, characters))
-    assert words_of(" ".join(f"Acme{sign}" for sign in signs)).count("acme") == len(signs)
-    assert words_of(" ".join(f"{sign}Acme" for sign in signs)).count("acme") == len(signs)
-    assert words_of("".join(f"Acme{sign}" for sign in signs)).count("acme") == len(signs)
+    assert words_of(" ".join(f"Acme{sign}" for sign in signs)).count("acme") == len(
+        signs
+    )
+    assert words_of(" ".join(f"{sign}Acme" for sign in signs)).count("acme") == len(
+        signs
+    )
+    assert words_of("".join(f"Acme{sign}" for sign in signs)).count("acme") == len(
+        signs
+    )
     words = words_of(" ".join(f"a{character}b" for character in characters))
     assert [word for word in words if word != word.lower()] == []
     assert [word for word in words if any(map(str.isupper, word))] == []

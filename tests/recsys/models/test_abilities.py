@@ -26,7 +26,8 @@ N_USERS, N_ITEMS = 40, 30
 
 def those_with(ability):
     return pytest.mark.parametrize(
-        "name", [name for name in sorted(MODELS) if issubclass(model_class(name), ability)]
+        "name",
+        [name for name in sorted(MODELS) if issubclass(model_class(name), ability)],
     )
 
 
@@ -53,7 +54,9 @@ def fitted(ratings):
 
 def item_rows(ratings):
     rows = ratings.matrix.T.tocsr()
-    return Histories(rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data)
+    return Histories(
+        rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
+    )
 
 
 def history_of(ratings, user):
@@ -96,12 +99,16 @@ def test_a_loaded_model_folds_in(name, ratings, fitted, tmp_path):
     again = loaded.recommend(history=history, n=5)
     assert_same_scores(again["score"], recommender.recommend(7, n=5)["score"])
     if len(set(again["score"])) == 5:
-        assert again["item"].to_list() == recommender.recommend(7, n=5)["item"].to_list()
+        assert (
+            again["item"].to_list() == recommender.recommend(7, n=5)["item"].to_list()
+        )
 
 
 @those_with(FoldsInUsers)
 def test_nobody_can_be_folded_in(name, fitted):
-    nothing = Histories(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+    nothing = Histories(
+        np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
+    )
     folded = fitted(name).with_users(nothing)
     assert folded.n_users == 0
     assert folded.scores([]).shape == (0, N_ITEMS)
@@ -122,7 +129,11 @@ def test_items_folded_in_can_be_scored(name, ratings, fitted):
 def test_new_items_are_recommended_next_to_the_old_ones(name, ratings):
     recommender = Recommender(name).fit(ratings)
     before = recommender.recommend(3, n=5)
-    rows = {"user": [3, 5, 8, 8], "item": [97, 98, 97, 99], "rating": [4.0, 2.0, 3.0, 5.0]}
+    rows = {
+        "user": [3, 5, 8, 8],
+        "item": [97, 98, 97, 99],
+        "rating": [4.0, 2.0, 3.0, 5.0],
+    }
     new = recommender.fold_in_items(pl.DataFrame(rows))
     assert set(new.recommend(3, n=5)["item"]) == {98, 99}
     assert new.recommend(3, n=5)["score"].is_finite().all()
@@ -130,7 +141,9 @@ def test_new_items_are_recommended_next_to_the_old_ones(name, ratings):
     with pytest.raises(DataError, match="cannot be saved; update"):
         new.save("nowhere")
     if issubclass(model_class(name), Explains):
-        with pytest.raises(DataError, match="Scores of folded-in items cannot be explained"):
+        with pytest.raises(
+            DataError, match="Scores of folded-in items cannot be explained"
+        ):
             new.explain(3, 98)
 
 
@@ -155,30 +168,45 @@ def test_explanations_through_the_facade_add_up(name, ratings):
     recommender = Recommender(name).fit(ratings)
     for n in (None, 1, 3):
         frame = recommender.explain(8, 4, n=n)
-        assert_same_scores(frame["contribution"].sum(), recommender.model.scores([8])[0, 4])
+        assert_same_scores(
+            frame["contribution"].sum(), recommender.model.scores([8])[0, 4]
+        )
 
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - {"popular", "random"}))
 @pytest.mark.parametrize("bad", [-1, N_USERS])
 def test_histories_of_unknown_indices_are_rejected(name, bad, fitted):
     model = fitted(name)
-    history = Histories(np.array([0, 1]), np.array([bad], np.int32), np.ones(1, np.float32))
-    for method, what in (("with_users", "item"), ("with_items", "user"), ("contributions", "item")):
+    history = Histories(
+        np.array([0, 1]), np.array([bad], np.int32), np.ones(1, np.float32)
+    )
+    for method, what in (
+        ("with_users", "item"),
+        ("with_items", "user"),
+        ("contributions", "item"),
+    ):
         if hasattr(model, method):
             more = ([0],) if method == "contributions" else ()
-            with pytest.raises((IndexError, DataError), match=f"{what} indices must be|indices of"):
+            with pytest.raises(
+                (IndexError, DataError), match=f"{what} indices must be|indices of"
+            ):
                 getattr(model, method)(history, *more)
 
 
 @those_with(Explains)
 def test_contributions_of_an_unknown_item_are_rejected(name, ratings, fitted):
-    with pytest.raises(IndexError, match="item indices must be between 0 and 29; got 30"):
+    with pytest.raises(
+        IndexError, match="item indices must be between 0 and 29; got 30"
+    ):
         fitted(name).contributions(history_of(ratings, 0), [30])
 
 
 @pytest.mark.parametrize(
     ("ability", "method", "length"),
-    [(HasItemVectors, "item_vectors", N_ITEMS), (HasUserVectors, "user_vectors", N_USERS)],
+    [
+        (HasItemVectors, "item_vectors", N_ITEMS),
+        (HasUserVectors, "user_vectors", N_USERS),
+    ],
 )
 def test_vectors_have_a_row_for_each(ability, method, length, fitted):
     for name in MODELS:
@@ -194,8 +222,12 @@ def test_users_of_one_taste_are_similar(name):
     likes = np.add.outer(np.arange(60), np.arange(40)) % 2
     table = np.where(likes, 4.5, 1.5) + np.linspace(-0.5, 0.5, 40)
     # What one likes one has more of: some models see nothing else.
-    table[np.random.default_rng(3).random(table.shape) < np.where(likes, 0.4, 0.8)] = np.nan
-    frame = Recommender(name).fit(Ratings.from_matrix(table)).similar_users(range(60), n=3)
+    table[np.random.default_rng(3).random(table.shape) < np.where(likes, 0.4, 0.8)] = (
+        np.nan
+    )
+    frame = (
+        Recommender(name).fit(Ratings.from_matrix(table)).similar_users(range(60), n=3)
+    )
     same = frame.select((pl.col("user") + pl.col("similar")) % 2 == 0).to_series()
     assert same.mean() > 0.9
 
@@ -213,7 +245,9 @@ def test_uncertainty_is_positive_and_finite(name, fitted):
         (FoldsInUsers, lambda r: r.recommend(history={1: 3}), "fold in new users"),
         (
             FoldsInItems,
-            lambda r: r.fold_in_items(pl.DataFrame({"user": [1], "item": [99], "rating": [4]})),
+            lambda r: r.fold_in_items(
+                pl.DataFrame({"user": [1], "item": [99], "rating": [4]})
+            ),
             "fold in new items",
         ),
         (Explains, lambda r: r.explain(1, 1), "explain its scores"),
@@ -229,19 +263,35 @@ def test_uncertainty_is_positive_and_finite(name, fitted):
         ),
     ],
 )
-def test_an_ability_that_a_model_lacks_is_rejected_with_the_models_that_have_it(ability, ask, what):
+def test_an_ability_that_a_model_lacks_is_rejected_with_the_models_that_have_it(
+    ability, ask, what
+):
     able = [name for name in sorted(MODELS) if issubclass(model_class(name), ability)]
-    message = f"The random model cannot {what}.*these models can: {', '.join(able) or 'none'}"
+    message = (
+        f"The random model cannot {what}.*these models can: {', '.join(able) or 'none'}"
+    )
     with pytest.raises(DataError, match=message):
         ask(Recommender("random").fit(make_ratings()))
 
 
 def test_the_table_of_abilities_in_the_guide_is_true():
     guide = Path(__file__).parents[3] / "docs" / "howto" / "models.md"
-    table = guide.read_text(encoding="utf-8").split("## Abilities\n\n")[1].split("\n\n")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    table = (
+        guide.read_text(encoding="utf-8").split("## Abilities\n\n")[1].split("\n\n")[0]
+    )
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in table.splitlines()[2:]
+    ]
     similar = (HasItemVectors, HasItemSimilarity)
-    abilities = [FoldsInUsers, FoldsInItems, similar, HasUserVectors, Explains, HasUncertainty]
+    abilities = [
+        FoldsInUsers,
+        FoldsInItems,
+        similar,
+        HasUserVectors,
+        Explains,
+        HasUncertainty,
+    ]
     for name, *said in rows:
         able = [issubclass(model_class(name), ability) for ability in abilities]
         assert [cell == "yes" for cell in said] == able, name

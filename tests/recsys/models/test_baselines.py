@@ -41,7 +41,9 @@ def penalised_solution(table, user_damping, item_damping):
     design[np.arange(len(rows)), n_users + columns] = 1
     values = table[rows, columns]
     penalty = np.diag([user_damping] * n_users + [item_damping] * n_items)
-    solution = np.linalg.solve(design.T @ design + penalty, design.T @ (values - values.mean()))
+    solution = np.linalg.solve(
+        design.T @ design + penalty, design.T @ (values - values.mean())
+    )
     return values.mean(), solution[:n_users], solution[n_users:]
 
 
@@ -54,7 +56,9 @@ tables = hnp.arrays(
 
 @given(tables, st.floats(0.5, 30), st.floats(0.5, 30))
 def test_bias_solves_the_penalised_least_squares(table, user_damping, item_damping):
-    model = Bias(user_damping=user_damping, item_damping=item_damping, tol=1e-9, iterations=2000)
+    model = Bias(
+        user_damping=user_damping, item_damping=item_damping, tol=1e-9, iterations=2000
+    )
     model.fit(Ratings.from_matrix(table))
     mean, user_bias, item_bias = penalised_solution(table, user_damping, item_damping)
     assert model.global_mean == pytest.approx(mean)
@@ -66,7 +70,9 @@ def test_bias_predicts_mean_plus_biases(ratings):
     model = Bias().fit(ratings)
     expected = model.global_mean + model.user_bias[2] + model.item_bias[1]
     assert model.predict([2], [1])[0] == pytest.approx(expected)
-    np.testing.assert_array_equal(model.scores([2])[0], model.pair_scores([2] * 4, range(4)))
+    np.testing.assert_array_equal(
+        model.scores([2])[0], model.pair_scores([2] * 4, range(4))
+    )
 
 
 def test_bias_without_damping_fits_an_additive_table():
@@ -78,7 +84,9 @@ def test_bias_without_damping_fits_an_additive_table():
 def test_bias_of_users_and_items_without_ratings_is_zero():
     matrix = sp.csr_array(([4.0, 2.0], ([0, 0], [0, 1])), shape=(2, 3))
     for damping in (0, 5):
-        model = Bias(user_damping=damping, item_damping=damping).fit(Ratings.from_matrix(matrix))
+        model = Bias(user_damping=damping, item_damping=damping).fit(
+            Ratings.from_matrix(matrix)
+        )
         assert model.user_bias[1] == 0
         assert model.item_bias[2] == 0
 
@@ -97,7 +105,12 @@ def test_bias_reports_each_sweep_as_it_is(ratings):
         models.append((squares + penalty, np.sqrt(squares / 8), held_out))
 
     model.fit(ratings, on_step=listen, validation=validation)
-    assert [(step.step, step.total) for step in steps] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert [(step.step, step.total) for step in steps] == [
+        (1, 4),
+        (2, 4),
+        (3, 4),
+        (4, 4),
+    ]
     found = [(step.objective, step.train_rmse, step.validation_rmse) for step in steps]
     np.testing.assert_allclose(found, models, rtol=1e-5)
     objectives = [step.objective for step in steps]
@@ -123,14 +136,24 @@ def test_popular_counts_and_draws_means_together(ratings):
     model = Popular(damping=2).fit(ratings)
     assert model.scores([0, 3]).tolist() == [[2, 2, 1, 3]] * 2
     mean = 24 / 8
-    expected = [(9 + 2 * mean) / 4, (4 + 2 * mean) / 4, (4 + 2 * mean) / 3, (7 + 2 * mean) / 5]
-    np.testing.assert_allclose(model.predict([0, 1, 2, 3], [0, 1, 2, 3]), expected, rtol=1e-6)
+    expected = [
+        (9 + 2 * mean) / 4,
+        (4 + 2 * mean) / 4,
+        (4 + 2 * mean) / 3,
+        (7 + 2 * mean) / 5,
+    ]
+    np.testing.assert_allclose(
+        model.predict([0, 1, 2, 3], [0, 1, 2, 3]), expected, rtol=1e-6
+    )
 
 
 def test_popular_without_damping_gives_plain_means_and_zero_to_the_unrated():
     matrix = sp.csr_array(([4.0, 2.0], ([0, 1], [0, 0])), shape=(2, 2))
     model = Popular(damping=0).fit(Ratings.from_matrix(matrix))
-    assert model.predict([0, 0], [0, 1]).tolist() == [3, 3]  # the unrated: the global mean
+    assert model.predict([0, 0], [0, 1]).tolist() == [
+        3,
+        3,
+    ]  # the unrated: the global mean
 
 
 def test_popular_on_implicit_feedback_predicts_counts():
@@ -185,7 +208,9 @@ def test_a_prediction_is_the_bias_and_the_damped_mean_of_the_group():
     mine = slice(ratings.indptr[7], ratings.indptr[8])
     items, values = ratings.indices[mine], ratings.values[mine]
     same = items[group[items] == group[4]]
-    left_over = values[group[items] == group[4]] - bias.predict(np.full(len(same), 7), same)
+    left_over = values[group[items] == group[4]] - bias.predict(
+        np.full(len(same), 7), same
+    )
     expected = bias.predict([7], [4])[0] + left_over.sum() / (len(same) + 2)
     assert model.predict([7], [4])[0] == pytest.approx(expected, rel=1e-5)
 
@@ -199,7 +224,8 @@ def test_one_group_without_damping_adds_nothing_to_undamped_biases():
 def test_groups_predict_better_than_biases_alone():
     train, test = random_split(tastes()[0], 0.2)
     errors = [
-        validation_rmse(m.fit(train), test) for m in (Clusters(clusters=3, damping=1), Bias())
+        validation_rmse(m.fit(train), test)
+        for m in (Clusters(clusters=3, damping=1), Bias())
     ]
     assert errors[0] < 0.7 * errors[1]
 
@@ -228,27 +254,43 @@ def test_new_items_join_the_group_that_fits_them_best():
     ratings, _ = tastes()
     model = Clusters(clusters=3).fit(ratings)
     rows = ratings.matrix.T.tocsr()
-    items = Histories(rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data)
+    items = Histories(
+        rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
+    )
     folded = model.with_items(items)
     np.testing.assert_array_equal(folded.item_factors, model.item_factors)
     truth = validation_rmse(model, ratings)
     assert validation_rmse(folded, ratings) == pytest.approx(truth, rel=0.05)
-    nobody = Histories(np.zeros(2, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+    nobody = Histories(
+        np.zeros(2, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
+    )
     expected = model.global_mean + model.user_bias
-    np.testing.assert_allclose(model.with_items(nobody).predict(range(80), [0] * 80), expected)
-    with pytest.raises(IndexError, match="user indices must be between 0 and 79; got -1"):
-        model.with_items(Histories(np.array([0, 1]), np.array([-1], np.int32), np.ones(1)))
+    np.testing.assert_allclose(
+        model.with_items(nobody).predict(range(80), [0] * 80), expected
+    )
+    with pytest.raises(
+        IndexError, match="user indices must be between 0 and 79; got -1"
+    ):
+        model.with_items(
+            Histories(np.array([0, 1]), np.array([-1], np.int32), np.ones(1))
+        )
 
 
 def test_the_group_that_fits_best_is_that_of_least_squares():
-    ratings = Ratings.from_matrix(np.random.default_rng(4).integers(1, 11, (30, 200)) / 2)
+    ratings = Ratings.from_matrix(
+        np.random.default_rng(4).integers(1, 11, (30, 200)) / 2
+    )
     model = Clusters(clusters=40, damping=0.0).fit(ratings)
     rows = ratings.matrix.T.tocsr()
-    items = Histories(rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data)
+    items = Histories(
+        rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
+    )
     bias = model.global_mean + model.user_bias[:, None] + model.item_bias
     left_over = ratings.matrix.toarray() - bias
     errors = ((left_over[:, :, None] - model.user_factors[:, None, :]) ** 2).sum(axis=0)
     found = model.with_items(items)
     change = np.abs(found.item_bias - model.item_bias).max()
     assert change < 0.01
-    np.testing.assert_array_equal(found.item_factors.argmax(axis=1), errors.argmin(axis=1))
+    np.testing.assert_array_equal(
+        found.item_factors.argmax(axis=1), errors.argmin(axis=1)
+    )

@@ -45,7 +45,9 @@ def stars(n=120, m=60, seed=0, *, moods=False, density=0.35):
 def fitted(likelihood="ordinal", *, moods=True, time=True, inference="variational"):
     ratings = stars(moods=moods)
     short = {"samples": 3, "burn_in": 2, "thinning": 1}
-    options = FAST | short | {"inference": inference, "time": time, "likelihood": likelihood}
+    options = (
+        FAST | short | {"inference": inference, "time": time, "likelihood": likelihood}
+    )
     return Bayes(**options).fit(ratings), ratings
 
 
@@ -74,7 +76,9 @@ def test_uneven_levels_are_found_to_be_ordinal_and_it_is_said():
 def test_many_different_ratings_are_gaussian_without_a_comparison():
     rng = np.random.default_rng(0)
     known = stars()
-    model = Bayes(**FAST, time=False).fit(replace(known, data=known.values + 0, levels=None))
+    model = Bayes(**FAST, time=False).fit(
+        replace(known, data=known.values + 0, levels=None)
+    )
     assert model.is_ordinal or model.remarks
     noisy = (known.values + rng.normal(size=known.n_ratings) * 0.01).astype(np.float32)
     model = Bayes(**FAST, time=False).fit(replace(known, data=noisy, levels=None))
@@ -100,7 +104,9 @@ def test_predictions_are_expected_levels(inference):
     low, high = model.predict_interval(users, items)
     assert ((low >= 0.5) & (high <= 5.5) & (low < high)).all()
     for level in (-0.1, 0, 1, 1.5, float("nan")):
-        with pytest.raises(DataError, match=f"level must be between 0 and 1; got {level}"):
+        with pytest.raises(
+            DataError, match=f"level must be between 0 and 1; got {level}"
+        ):
             model.predict_interval(users, items, level)
     assert (model.predict_std(users, items) > 0).all()
     test = ratings.take(np.arange(0, ratings.n_ratings, 7))
@@ -114,7 +120,9 @@ def test_recommendations_have_the_scores_of_pairs_with_and_without_the_compiled_
         kernels.use("reference" if name == "reference" else kernels.supported()[-1])
         (top,) = top_n(model, np.arange(20), 5)
         found.append(top)
-        np.testing.assert_allclose(top.scores, model.pair_scores(top.rows, top.items), rtol=1e-5)
+        np.testing.assert_allclose(
+            top.scores, model.pair_scores(top.rows, top.items), rtol=1e-5
+        )
     kernels.use(kernels.supported()[-1])
     for top in found:
         np.testing.assert_array_equal(top.items, found[0].items)
@@ -138,7 +146,9 @@ def test_users_of_the_fit_are_folded_in_as_they_are(likelihood):
     np.testing.assert_array_equal(folded.user_factors, model.user_factors[rows])
     items, times = np.array([4, 9]), ratings.timestamps[ratings.indptr[rows]]
     np.testing.assert_allclose(
-        folded.predict([0, 1], items, times), model.predict(rows, items, times), rtol=1e-5
+        folded.predict([0, 1], items, times),
+        model.predict(rows, items, times),
+        rtol=1e-5,
     )
     untimed = model.with_users(replace(histories, times=None))
     np.testing.assert_allclose(
@@ -165,7 +175,9 @@ def test_predictions_for_no_time_are_those_of_a_model_without_times(likelihood):
     pairs = ratings.user_index_of_nonzeros(), ratings.indices
     assert model.uses_times
     np.testing.assert_array_equal(model.predict(*pairs), without.predict(*pairs))
-    np.testing.assert_array_equal(model.predict_std(*pairs), without.predict_std(*pairs))
+    np.testing.assert_array_equal(
+        model.predict_std(*pairs), without.predict_std(*pairs)
+    )
 
 
 def test_a_mood_passes():
@@ -174,7 +186,11 @@ def test_a_mood_passes():
     last = ratings.timestamps.max()
     near, far, none = (
         model.predict([user], [0], times=time)[0]
-        for time in (model.user_drift_times[model.user_drift_starts[user]], last + 10**7, None)
+        for time in (
+            model.user_drift_times[model.user_drift_starts[user]],
+            last + 10**7,
+            None,
+        )
     )
     assert abs(near - far) > 0.05
     assert far == pytest.approx(none, abs=1e-3)
@@ -200,18 +216,27 @@ def test_intervals_hold_what_they_say(likelihood, moods):
     low, high = model.predict_interval(*given, times=test.timestamps)
     assert 0.86 < np.mean((low <= test.values) & (test.values <= high)) < 0.94
     off = np.abs(predicted_ratings(model, test) - test.values)
-    assert 0.85 < np.mean(off < 1.645 * model.predict_std(*given, times=test.timestamps)) < 0.96
+    assert (
+        0.85
+        < np.mean(off < 1.645 * model.predict_std(*given, times=test.timestamps))
+        < 0.96
+    )
 
 
 def test_saved_models_predict_for_times(tmp_path):
     """And so do users, and items, whose histories have times."""
     frame = stars(moods=True).to_frame()
     recommender = Recommender("bayes", **FAST).fit(frame)
-    for side, fold in (("user", recommender.fold_in), ("item", recommender.fold_in_items)):
+    for side, fold in (
+        ("user", recommender.fold_in),
+        ("item", recommender.fold_in_items),
+    ):
         own = frame.filter(pl.col(side) == frame[side][0])
         expected = recommender.predict(own)["prediction"].to_numpy()
         folded = fold(own).predict(own)["prediction"].to_numpy()
-        np.testing.assert_allclose(folded, expected, atol=1e-3 if side == "user" else 0.3)
+        np.testing.assert_allclose(
+            folded, expected, atol=1e-3 if side == "user" else 0.3
+        )
         untimed = fold(own.drop("timestamp")).predict(own)["prediction"].to_numpy()
         assert side == "item" or np.abs(untimed - expected).max() > 0.05
     recommender.save(tmp_path / "model")
@@ -223,13 +248,17 @@ def test_saved_models_predict_for_times(tmp_path):
     assert "likelihood: " in again.training["remarks"]
     explained = again.explain(frame["user"][0], frame["item"][3])
     predicted = again.predict(frame["user"][0], frame["item"][3])
-    of_prediction = explained.filter(pl.col("part") != "popularity")["contribution"].sum()
+    of_prediction = explained.filter(pl.col("part") != "popularity")[
+        "contribution"
+    ].sum()
     assert of_prediction == pytest.approx(predicted, abs=1e-3)
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "ordinal"])
 @pytest.mark.parametrize("moods", [True, False])
-def test_new_users_and_items_are_folded_in_whether_or_not_biases_drift(likelihood, moods):
+def test_new_users_and_items_are_folded_in_whether_or_not_biases_drift(
+    likelihood, moods
+):
     model, ratings = fitted(likelihood, moods=moods)
     assert model.uses_times is moods
     recommender = Recommender(model)
@@ -242,8 +271,12 @@ def test_new_users_and_items_are_folded_in_whether_or_not_biases_drift(likelihoo
         assert (new.n_users, new.n_items) == (3, model.n_items)
         assert new.uses_times is moods
         again = new.with_users(rated).predict([0, 1], [4, 4], 0)
-        np.testing.assert_array_equal(again, model.with_users(rated).predict([0, 1], [4, 4], 0))
-        assert new.predict_std([2], [4]) == pytest.approx(model.predict_std([2], [4]), rel=0.02)
+        np.testing.assert_array_equal(
+            again, model.with_users(rated).predict([0, 1], [4, 4], 0)
+        )
+        assert new.predict_std([2], [4]) == pytest.approx(
+            model.predict_std([2], [4]), rel=0.02
+        )
     new = model.with_items(raters)
     assert (new.n_users, new.n_items) == (model.n_users, 2)
     assert new.uses_times is moods
@@ -257,7 +290,9 @@ def test_updated_models_predict_for_times(likelihood, moods, tmp_path):
     users = whole["user"].unique(maintain_order=True)
     late, gone = users[:3], users[5]
     is_late = pl.col("user").is_in(late.implode())
-    old = Recommender("bayes", **FAST, likelihood=likelihood).fit(whole.filter(~is_late))
+    old = Recommender("bayes", **FAST, likelihood=likelihood).fit(
+        whole.filter(~is_late)
+    )
     found = old.update(whole.filter(is_late), forget=[gone], refit=False)
     found.save(tmp_path / "model")
     new = Recommender.load(tmp_path / "model")
@@ -274,9 +309,14 @@ def test_updated_models_predict_for_times(likelihood, moods, tmp_path):
     if moods:
         knots, before = new.model.knots("user"), old.model.knots("user")
         assert len(knots.times) == knots.counts.sum()
-        place, there = new.ratings.users.find(users[9:10]), old.ratings.users.find(users[9:10])
+        place, there = (
+            new.ratings.users.find(users[9:10]),
+            old.ratings.users.find(users[9:10]),
+        )
         at = stayed["timestamp"].to_numpy()[:1].astype(np.int64)
-        assert knots.at(place, at)[0] == pytest.approx(before.at(there, at)[0], abs=0.05)
+        assert knots.at(place, at)[0] == pytest.approx(
+            before.at(there, at)[0], abs=0.05
+        )
         assert knots.counts[rows].min() > 0
         assert gone not in new.ratings.users.values.to_list()
 
@@ -302,4 +342,6 @@ def test_an_evaluation_says_who_knew_times():
     models = {"bayes": Bayes(**FAST), "without": Bayes(**FAST, time=False)}
     found = evaluate(models, split, metrics=["rmse"], resamples=0)
     assert found.timed == ("bayes",)
-    assert found.held_out.endswith("; times of test ratings, and later ratings known to bayes")
+    assert found.held_out.endswith(
+        "; times of test ratings, and later ratings known to bayes"
+    )

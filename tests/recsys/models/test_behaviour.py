@@ -78,7 +78,9 @@ def test_parameters_are_read_and_set_as_scikit_learn_does(name):
     copied = clone(model)
     assert copied is not model
     assert repr(copied) == repr(model)
-    with pytest.raises(DataError, match=f"The {name} model has no parameter 'nonsense'"):
+    with pytest.raises(
+        DataError, match=f"The {name} model has no parameter 'nonsense'"
+    ):
         model.set_params(nonsense=1)
 
 
@@ -86,13 +88,19 @@ def test_parameters_are_read_and_set_as_scikit_learn_does(name):
 def test_values_of_the_wrong_type_or_size_are_rejected_with_what_is_right(name):
     for declared in parameters(name):
         with pytest.raises(DataError, match=f"{declared.name} must be .*; got "):
-            make_model(name, **{declared.name: "nonsense" if declared.type is not str else 3})
+            make_model(
+                name, **{declared.name: "nonsense" if declared.type is not str else 3}
+            )
         if declared.type in (int, float):
             for bad in (-1, float("nan"), float("inf")):
-                with pytest.raises(DataError, match=rf"{declared.name} must be .*; got {bad}\."):
+                with pytest.raises(
+                    DataError, match=rf"{declared.name} must be .*; got {bad}\."
+                ):
                     model_class(name)(**{declared.name: bad})
         if declared.choices:
-            with pytest.raises(DataError, match=f"must be one of {declared.choices[0]}, "):
+            with pytest.raises(
+                DataError, match=f"must be one of {declared.choices[0]}, "
+            ):
                 make_model(name, **{declared.name: "nonsense"})
 
 
@@ -121,7 +129,9 @@ def test_parameters_survive_json(name):
 
 @every_model
 def test_an_unknown_parameter_is_rejected_with_the_known_ones(name):
-    with pytest.raises(DataError, match=f"The {name} model has no parameter 'nonsense'; it has "):
+    with pytest.raises(
+        DataError, match=f"The {name} model has no parameter 'nonsense'; it has "
+    ):
         make_model(name, nonsense=1)
 
 
@@ -136,7 +146,9 @@ def test_an_unknown_parameter_is_rejected_with_the_known_ones(name):
     ],
 )
 def test_before_fit_says_not_fitted(name, ask):
-    with pytest.raises(NotFittedError, match=f"The {name} model is not fitted yet; call fit first"):
+    with pytest.raises(
+        NotFittedError, match=f"The {name} model is not fitted yet; call fit first"
+    ):
         ask(make_model(name))
 
 
@@ -209,11 +221,17 @@ def test_scores_of_a_user_are_within_the_stated_error_in_any_call(name):
 @pytest.mark.parametrize("bad", [-1, N_USERS, 10**12])
 def test_an_index_out_of_range_never_wraps(name, bad):
     model = fitted(name)
-    with pytest.raises(IndexError, match=f"user indices must be between 0 and 39; got {bad}"):
+    with pytest.raises(
+        IndexError, match=f"user indices must be between 0 and 39; got {bad}"
+    ):
         model.predict([0, bad], [0, 0])
-    with pytest.raises(IndexError, match=f"user indices must be between 0 and 39; got {bad}"):
+    with pytest.raises(
+        IndexError, match=f"user indices must be between 0 and 39; got {bad}"
+    ):
         model.scores([bad])
-    with pytest.raises(IndexError, match="item indices must be between 0 and 29; got -3"):
+    with pytest.raises(
+        IndexError, match="item indices must be between 0 and 29; got -3"
+    ):
         model.predict([0], [-3])
 
 
@@ -241,7 +259,9 @@ def test_arrays_rebuild_the_model(name):
 def test_arrays_that_are_missing_or_disagree_are_rejected(name):
     model = fitted(name)
     for key, value in model._arrays().items():
-        rest = {other: array for other, array in model._arrays().items() if other != key}
+        rest = {
+            other: array for other, array in model._arrays().items() if other != key
+        }
         with pytest.raises(DataError, match=f"needs an array '{key}'"):
             type(model)._from_arrays(model.get_params(), rest)
         with pytest.raises(DataError, match=f"The array '{key}' must have shape"):
@@ -252,14 +272,18 @@ def test_arrays_that_are_missing_or_disagree_are_rejected(name):
 def test_sweeps_are_counted_and_validated(name):
     ratings = make_ratings()
     steps = []
-    make_model(name).fit(ratings, on_step=steps.append, validation=ratings.take(np.arange(20)))
+    make_model(name).fit(
+        ratings, on_step=steps.append, validation=ratings.take(np.arange(20))
+    )
     assert [step.step for step in steps] == list(range(1, len(steps) + 1))
     assert all(isinstance(step, Step) and step.step <= step.total for step in steps)
     if model_class(name).predicts_ratings:
         assert all(step.validation_rmse > 0 for step in steps)
 
 
-SCORE_BETWEEN = sorted(name for name in MODELS if model_class(name)._scores_between_sweeps)
+SCORE_BETWEEN = sorted(
+    name for name in MODELS if model_class(name)._scores_between_sweeps
+)
 
 
 @pytest.mark.parametrize("name", SCORE_BETWEEN)
@@ -280,7 +304,9 @@ def test_implicit_feedback_is_taken_or_rejected_with_an_alternative(name):
     if not model._needs_values:
         assert np.isfinite(model.fit(ratings).scores([0])).all()
         return
-    with pytest.raises(DataError, match=rf"The {name} model needs ratings with values.* popular"):
+    with pytest.raises(
+        DataError, match=rf"The {name} model needs ratings with values.* popular"
+    ):
         model.fit(ratings)
 
 
@@ -312,7 +338,9 @@ def test_the_recommender_gives_a_user_the_same_bits_alone(name):
     recommender = recommender_of(name)
     everyone = recommender.recommend(n=7)
     for user in (0, 17, 39):
-        assert recommender.recommend(user, n=7).equals(everyone.filter(pl.col("user") == user))
+        assert recommender.recommend(user, n=7).equals(
+            everyone.filter(pl.col("user") == user)
+        )
 
 
 @every_model
@@ -329,16 +357,20 @@ def test_saving_and_loading_changes_nothing(name, tmp_path):
 
 def test_an_unknown_model_is_rejected_with_the_nearest_name():
     with pytest.raises(
-        DataError, match=r"There is no model 'alss'; did you mean als or ials\? The models are als,"
+        DataError,
+        match=r"There is no model 'alss'; did you mean als or ials\? The models are als,",
     ):
         Recommender("alss")
-    with pytest.raises(DataError, match="There is no model 'xyz'; the models are als, "):
+    with pytest.raises(
+        DataError, match="There is no model 'xyz'; the models are als, "
+    ):
         model_class("xyz")
 
 
 def test_indices_must_be_integers_in_one_dimension():
     with pytest.raises(
-        TypeError, match="user indices must be a one-dimensional array of integers; got float64"
+        TypeError,
+        match="user indices must be a one-dimensional array of integers; got float64",
     ):
         check_indices([0.5], 3, "user")
     with pytest.raises(TypeError, match=r"got int64 of shape \(1, 1\)"):
@@ -401,7 +433,8 @@ def test_a_rating_that_is_there_twice_counts_once(name):
     once = make_ratings().to_frame()
     twice = pl.concat([once.with_columns(rating=pl.lit(0.5, pl.Float32)), once])
     first, second = (
-        Recommender(name).fit(Ratings.from_frame(frame)).recommend() for frame in (once, twice)
+        Recommender(name).fit(Ratings.from_frame(frame)).recommend()
+        for frame in (once, twice)
     )
     assert first.equals(second)
 

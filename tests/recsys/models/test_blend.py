@@ -55,7 +55,13 @@ def test_the_order_of_members_does_not_matter_for_the_sum():
 
 @pytest.mark.parametrize(
     "members",
-    ["ials,spectral", "implicit-als,ials", "als,bias", "ease,ials", "spectral,implicit-knn"],
+    [
+        "ials,spectral",
+        "implicit-als,ials",
+        "als,bias",
+        "ease,ials",
+        "spectral,implicit-knn",
+    ],
 )
 def test_a_user_gets_the_same_list_alone_and_with_others(members):
     ratings = interactions()
@@ -67,12 +73,16 @@ def test_a_user_gets_the_same_list_alone_and_with_others(members):
     alone = pl.concat([recommender.recommend(user, n=7) for user in (0, 17, 59)])
     assert frame.filter(pl.col("user").is_in([0, 17, 59])).equals(alone)
     pairs = frame.select("user", "item")
-    predicted = recommender.model.predict(pairs["user"].to_numpy(), pairs["item"].to_numpy())
+    predicted = recommender.model.predict(
+        pairs["user"].to_numpy(), pairs["item"].to_numpy()
+    )
     np.testing.assert_array_equal(predicted, frame["score"].to_numpy())
 
 
 def test_products_are_searched_by_the_factors_of_all_models():
-    blend = make_model("blend", members="ials,implicit-als", weights="1,1").fit(interactions())
+    blend = make_model("blend", members="ials,implicit-als", weights="1,1").fit(
+        interactions()
+    )
     users = np.array([3, 5])
     form = blend._factor_form(users)
     products = form.users @ form.items.T + form.offset[:, None] + form.bias
@@ -83,7 +93,9 @@ def test_folded_in_users_get_the_scores_of_their_histories():
     ratings = interactions()
     blend = make_model("blend", weights="1,1").fit(ratings)
     again = blend.with_users(Histories.of(ratings).take(np.array([4, 9])))
-    np.testing.assert_allclose(again.scores([0, 1]), blend.scores([4, 9]), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        again.scores([0, 1]), blend.scores([4, 9]), rtol=1e-4, atol=1e-5
+    )
     items = Histories(
         *(getattr(ratings.matrix.T.tocsr(), a) for a in ("indptr", "indices", "data"))
     )
@@ -100,7 +112,9 @@ def test_an_explanation_adds_up_over_the_models():
 
 
 def test_similar_items_are_similar_to_all_models():
-    recommender = Recommender("blend", members="ials,spectral", weights="1,1").fit(interactions())
+    recommender = Recommender("blend", members="ials,spectral", weights="1,1").fit(
+        interactions()
+    )
     parts = [Recommender(part) for part in recommender.model.parts]
     cosines = [
         part._restored(recommender.ratings, recommender.training).similar_items(5, n=39)
@@ -116,8 +130,12 @@ def test_similar_items_are_similar_to_all_models():
 
 
 def test_a_member_without_an_ability_is_named():
-    blend = Recommender("blend", members="ials,random", weights="1,1").fit(interactions())
-    with pytest.raises(DataError, match="cannot fold in new users, because random cannot"):
+    blend = Recommender("blend", members="ials,random", weights="1,1").fit(
+        interactions()
+    )
+    with pytest.raises(
+        DataError, match="cannot fold in new users, because random cannot"
+    ):
         blend.recommend(history={3: 1.0, 4: 1.0})
 
 
@@ -179,7 +197,10 @@ def test_of_members_that_are_as_good_the_first_is_added():
 def test_of_many_users_some_are_ranked_without_what_they_have(monkeypatch):
     monkeypatch.setattr(validation, "_USERS", 30)
     (fold, *_) = HeldOut.folds(interactions(90, 40), 0)
-    parts = [make_model("spectral").fit(fold.train), make_model("popular").fit(fold.train)]
+    parts = [
+        make_model("spectral").fit(fold.train),
+        make_model("popular").fit(fold.train),
+    ]
     lists = fold.lists(parts)
     assert 20 <= len(lists.relevant) <= 30
     left = 40 - np.diff(fold.train.indptr)[fold._users[:: -(-len(fold._users) // 30)]]
@@ -225,7 +246,9 @@ def test_penalties_found_on_the_first_fold_count_for_the_others():
     ],
 )
 def test_damaged_weights_are_rejected(name, array, message):
-    blend = make_model("blend", members="popular,random", weights="1,1").fit(interactions())
+    blend = make_model("blend", members="popular,random", weights="1,1").fit(
+        interactions()
+    )
     arrays = blend._arrays() | {name: np.array(array, np.float32)}
     with pytest.raises(DataError, match=message):
         type(blend)._from_arrays(blend.get_params(), arrays)

@@ -51,7 +51,12 @@ def ratings():
     F, G = rng.normal(size=(60, 4)) / 2, rng.normal(size=(120, 3)) / 2
     items = F @ rng.normal(size=(4, 2)) + 0.2 * rng.normal(size=(60, 2))
     users = G @ rng.normal(size=(3, 2)) + 0.6 * rng.normal(size=(120, 2))
-    whole = 3 + users @ items.T + (F @ rng.normal(size=4)) + 0.3 * rng.normal(size=(120, 60))
+    whole = (
+        3
+        + users @ items.T
+        + (F @ rng.normal(size=4))
+        + 0.3 * rng.normal(size=(120, 60))
+    )
     whole[rng.random(whole.shape) > 0.3] = np.nan
     whole[:COLD] = np.nan
     whole[:, :COLD] = np.nan
@@ -122,7 +127,9 @@ def test_without_features_nothing_of_them_is_kept(ratings):
     before = model.fit(plain).predict([9, 10], [9, 10])
     names = set(model._arrays())
     model.fit(ratings)
-    assert {"item_content", "user_content", "item_feature_weights"} < set(model._arrays())
+    assert {"item_content", "user_content", "item_feature_weights"} < set(
+        model._arrays()
+    )
     np.testing.assert_array_equal(model.fit(plain).predict([9, 10], [9, 10]), before)
     assert set(model._arrays()) == names
     assert "item_content" not in names
@@ -156,4 +163,6 @@ def test_the_less_is_known_the_wider_the_interval(kind, ratings):
 def test_arrays_make_the_same_model(fitted):
     again = type(fitted)._from_arrays(fitted.get_params(), fitted._arrays())
     np.testing.assert_array_equal(again.scores([0, 9]), fitted.scores([0, 9]))
-    assert again.item_vectors().shape == again.item_factors[:, : again._base_width].shape
+    assert (
+        again.item_vectors().shape == again.item_factors[:, : again._base_width].shape
+    )

@@ -33,7 +33,11 @@ def make(kind, **params):
 def make_ratings(n=80, m=50, noise=0.4, density=0.3, seed=0):
     """Ratings of rank 2; the last user and the last item have none."""
     rng = np.random.default_rng(seed)
-    table = 3 + rng.normal(size=(n, 2)) @ rng.normal(size=(2, m)) + noise * rng.normal(size=(n, m))
+    table = (
+        3
+        + rng.normal(size=(n, 2)) @ rng.normal(size=(2, m))
+        + noise * rng.normal(size=(n, m))
+    )
     table[rng.random((n, m)) > density] = np.nan
     table[-1] = table[:, -1] = np.nan
     return Ratings.from_matrix(table.astype(np.float32))
@@ -60,7 +64,8 @@ def test_a_training_user_folded_in_gets_the_very_same_vector(kind):
     assert alone.n_users == 1
     everything = np.arange(model.n_items)
     np.testing.assert_array_equal(
-        alone.predict(0 * everything, everything), model.predict(0 * everything + 7, everything)
+        alone.predict(0 * everything, everything),
+        model.predict(0 * everything + 7, everything),
     )
 
 
@@ -70,7 +75,9 @@ def test_folding_in_leaves_the_model_as_it_was(kind):
     model = make(kind).fit(ratings)
     before = {name: array.copy() for name, array in model._arrays().items()}
     model.with_users(history_of(ratings, 7))
-    model.with_items(Histories(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1, np.float32)))
+    model.with_items(
+        Histories(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1, np.float32))
+    )
     for name, array in model._arrays().items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
 
@@ -87,7 +94,9 @@ def test_a_folded_in_model_is_whole(kind):
     again = type(model)._from_arrays(model.get_params(), model._arrays())
     np.testing.assert_array_equal(again.scores([0]), model.scores([0]))
     assert np.isfinite(model.scores([0])).all()
-    again = again.with_users(Histories(np.array([0, 1]), np.ones(1, np.int32), np.ones(1, "f4")))
+    again = again.with_users(
+        Histories(np.array([0, 1]), np.ones(1, np.int32), np.ones(1, "f4"))
+    )
     assert np.isfinite(again.scores([0])).all()
 
 
@@ -131,9 +140,13 @@ def test_the_same_seed_gives_the_same_bits_on_any_number_of_threads(kind):
 def test_a_history_with_an_item_out_of_range_raises(kind):
     model = make(kind).fit(make_ratings())
     bad = Histories(np.array([0, 1]), np.array([50], np.int32), np.ones(1, np.float32))
-    with pytest.raises(IndexError, match="item indices must be between 0 and 49; got 50"):
+    with pytest.raises(
+        IndexError, match="item indices must be between 0 and 49; got 50"
+    ):
         model.with_users(bad)
-    with pytest.raises(IndexError, match="item indices must be between 0 and 49; got 50"):
+    with pytest.raises(
+        IndexError, match="item indices must be between 0 and 49; got 50"
+    ):
         model.contributions(bad, [0])
 
 
@@ -175,7 +188,9 @@ def test_intervals_hold_about_what_they_say(kind):
 def test_less_is_known_of_a_user_without_ratings(kind):
     model = make(kind).fit(make_ratings())
     items = np.arange(49)  # those with ratings
-    known, unknown = (model.predict_std(np.full(49, user), items).mean() for user in (0, 79))
+    known, unknown = (
+        model.predict_std(np.full(49, user), items).mean() for user in (0, 79)
+    )
     assert known < unknown
     with pytest.raises(IndexError, match="user indices"):
         model.predict_std([80], [0])
@@ -186,7 +201,9 @@ def test_links_help_where_the_choice_of_items_tells():
     a, c = rng.normal(size=(300, 1)), rng.normal(size=(80, 1))
     seen = rng.random((300, 80)) < 1 / (1 + np.exp(2.5 - 2 * a @ c.T))
     table = np.where(seen, 3 + a @ c.T + 0.5 * rng.normal(size=seen.shape), np.nan)
-    train, test = random_split(Ratings.from_matrix(table.astype(np.float32)), 0.3, random_state=0)
+    train, test = random_split(
+        Ratings.from_matrix(table.astype(np.float32)), 0.3, random_state=0
+    )
     pairs = test.user_index_of_nonzeros(), test.indices
     errors = {}
     for kind in KINDS:
@@ -204,7 +221,9 @@ def test_saving_and_loading_changes_nothing(kind, tmp_path):
     recommender.save(tmp_path / "model")
     loaded = Recommender.load(tmp_path / "model")
     for array, value in recommender.model._arrays().items():
-        np.testing.assert_array_equal(loaded.model._arrays()[array], value, err_msg=array)
+        np.testing.assert_array_equal(
+            loaded.model._arrays()[array], value, err_msg=array
+        )
     assert loaded.recommend(n=5).equals(recommender.recommend(n=5))
 
 
@@ -229,7 +248,9 @@ def test_many_factors_are_solved_exactly(factors):
         error = ratings.values[part] - model.predict(np.full(len(items), user), items)
         pull = penalty[user] * model.rating_std * model.user_factors[user]
         np.testing.assert_allclose(factors_of.T @ error, pull, atol=2e-3)
-        assert error.sum() == pytest.approx(penalty[user] * model.user_bias[user], abs=2e-3)
+        assert error.sum() == pytest.approx(
+            penalty[user] * model.user_bias[user], abs=2e-3
+        )
 
 
 @pytest.mark.parametrize(
@@ -240,7 +261,10 @@ def test_many_factors_are_solved_exactly(factors):
         ({"burn_in": -1}, "burn_in must be at least 0; got -1"),
         ({"temperature": 0.9}, r"temperature must be at least 1; got 0\.9"),
         ({"link_penalty": 0.0}, r"link_penalty must be positive; got 0\.0"),
-        ({"inference": "exact"}, "inference must be one of variational, gibbs; got 'exact'"),
+        (
+            {"inference": "exact"},
+            "inference must be one of variational, gibbs; got 'exact'",
+        ),
     ],
 )
 def test_parameters_of_bayes_out_of_range_raise(params, message):

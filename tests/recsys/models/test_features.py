@@ -35,7 +35,10 @@ def ratings():
     matrix = (rng.random(liked.shape) < np.where(liked, 0.5, 0.05)).astype(float)
     matrix[:, :NEW], matrix[-1] = 0, 0
     matrix[matrix == 0] = np.nan
-    items = {"item": [*range(N_ITEMS)], "genre": [GENRES[i % 3] for i in range(N_ITEMS)]}
+    items = {
+        "item": [*range(N_ITEMS)],
+        "genre": [GENRES[i % 3] for i in range(N_ITEMS)],
+    }
     items["price"] = [i % 7 + 0.5 for i in range(N_ITEMS)]
     users = {"user": [*range(N_USERS)], "job": [JOBS[u % 3] for u in range(N_USERS)]}
     likes = Ratings.from_matrix(
@@ -77,7 +80,9 @@ def test_arrays_of_features_are_there_together(recommender):
         assert len({*optional} & {*arrays}) > 10
         for name in {*optional} & {*arrays}:
             rest = {other: array for other, array in arrays.items() if other != name}
-            with pytest.raises(DataError, match=f"needs an array '{name}', which is missing"):
+            with pytest.raises(
+                DataError, match=f"needs an array '{name}', which is missing"
+            ):
                 type(part)._from_arrays(part.get_params(), rest)
 
 
@@ -89,11 +94,15 @@ def test_new_items_are_not_above_what_is_liked_anyway(recommender):
 def test_explanations_add_up_and_name_features(recommender):
     for user, item in ((4, 1), (4, 30), (N_USERS - 1, 2), (N_USERS - 1, 41)):
         explained = recommender.explain(user, item)
-        score = recommender.recommend(user, items=[item], exclude_seen=False)["score"][0]
+        score = recommender.recommend(user, items=[item], exclude_seen=False)["score"][
+            0
+        ]
         assert explained["contribution"].sum() == pytest.approx(score, abs=2e-5)
         named = "user: job" if user == N_USERS - 1 else "genre"
         if item < NEW or user == N_USERS - 1:
-            assert any(each.startswith(named) for each in explained["feature"].drop_nulls())
+            assert any(
+                each.startswith(named) for each in explained["feature"].drop_nulls()
+            )
 
 
 def test_users_without_a_history_get_what_suits_their_features(recommender):
@@ -133,12 +142,16 @@ def test_items_folded_in_with_features_alone_score_as_new_ones(recommender, rati
     rows = replace(features, matrix=features.matrix[:NEW])
     folded = model.with_items(Histories(*none), rows)
     users = np.array([4, N_USERS - 1])
-    np.testing.assert_allclose(folded.scores(users), model.scores(users)[:, :NEW], atol=1e-5)
+    np.testing.assert_allclose(
+        folded.scores(users), model.scores(users)[:, :NEW], atol=1e-5
+    )
 
 
 def test_new_items_have_similar_ones_and_are_found(recommender):
     found = recommender.similar_items([1, 31], n=30)
-    assert (found.filter(pl.col("item") == 1)["similar"][:15].to_numpy() % 3 == 1).mean() > 0.9
+    assert (
+        found.filter(pl.col("item") == 1)["similar"][:15].to_numpy() % 3 == 1
+    ).mean() > 0.9
     new = found.filter(item=31, new=True)
     assert new["similar"].to_list()[:2] in ([1, 4], [4, 1])
     assert (new["score"][:2] > 0.2).all()
@@ -148,7 +161,9 @@ def test_a_table_of_today_brings_new_items_and_users(recommender, ratings, tmp_p
     items = ratings.item_table.frame.extend(
         pl.DataFrame({"item": [-1], "genre": ["Love"], "price": [3.5]})
     )
-    users = ratings.user_table.frame.extend(pl.DataFrame({"user": [900], "job": ["soldier"]}))
+    users = ratings.user_table.frame.extend(
+        pl.DataFrame({"user": [900], "job": ["soldier"]})
+    )
     today = recommender.with_tables(item_table=items, user_table=users)
     assert today.ratings.shape == (N_USERS + 1, N_ITEMS + 1)
     pairs = pl.DataFrame({"user": [3, 4, 5], "item": [0, 31, 59]})
@@ -177,7 +192,9 @@ def test_an_update_makes_new_items_known(recommender):
 
 @pytest.mark.parametrize("title", ["spectral", "spectral, low pass"])
 def test_what_has_users_is_scored_as_without_features(title, ratings):
-    with_them, without = (unfitted(title).fit(each) for each in (ratings, bare(ratings)))
+    with_them, without = (
+        unfitted(title).fit(each) for each in (ratings, bare(ratings))
+    )
     users = np.arange(N_USERS - 1)
     np.testing.assert_allclose(
         with_them.scores(users)[:, NEW:], without.scores(users)[:, NEW:], atol=2e-6

@@ -37,7 +37,9 @@ def test_a_user_gets_items_of_their_group():
 def test_penalties_are_found_unless_given():
     ratings = two_tastes()
     found = IALS(factors=4).fit(ratings)
-    given = IALS(factors=4, regularization=found.penalty, unobserved_weight=found.pair_weight)
+    given = IALS(
+        factors=4, regularization=found.penalty, unobserved_weight=found.pair_weight
+    )
     np.testing.assert_array_equal(given.fit(ratings).user_factors, found.user_factors)
     assert IALS(factors=4, regularization=0.7).fit(ratings).penalty == 0.7
     assert IALS(factors=4, unobserved_weight=0.7).fit(ratings).pair_weight == 0.7
@@ -57,8 +59,12 @@ def test_found_penalties_rank_held_out_items_better_than_extreme_ones():
     from recsys.evaluation import evaluate, random_split
     from recsys.readers import read_ratings
 
-    frame = read_ratings(Path(os.environ["RECSYS_DATASETS"]) / "ml-latest-small").to_frame()
-    likes = Ratings.from_frame(frame.filter(frame["rating"] >= 4).select("user", "item"))
+    frame = read_ratings(
+        Path(os.environ["RECSYS_DATASETS"]) / "ml-latest-small"
+    ).to_frame()
+    likes = Ratings.from_frame(
+        frame.filter(frame["rating"] >= 4).select("user", "item")
+    )
     models = {
         "found": IALS(factors=16),
         "large penalty": IALS(factors=16, regularization=1.0),
@@ -87,11 +93,18 @@ def test_a_heavier_interaction_counts_more():
     values = ratings.values.copy()
     values[0] = 20
     heavier = Ratings(
-        ratings.users, ratings.items, ratings.indptr, ratings.indices, values, implicit=True
+        ratings.users,
+        ratings.items,
+        ratings.indptr,
+        ratings.indices,
+        values,
+        implicit=True,
     )
     options = {"factors": 6, "regularization": 0.05, "unobserved_weight": 0.1}
     item = ratings.indices[0]
-    before, after = (IALS(**options).fit(each).scores([0])[0, item] for each in (ratings, heavier))
+    before, after = (
+        IALS(**options).fit(each).scores([0])[0, item] for each in (ratings, heavier)
+    )
     assert after > before
 
 

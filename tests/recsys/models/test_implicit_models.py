@@ -12,7 +12,11 @@ from implicit import utils
 from implicit.cpu.als import AlternatingLeastSquares
 from implicit.cpu.bpr import BayesianPersonalizedRanking
 from implicit.cpu.lmf import LogisticMatrixFactorization
-from implicit.nearest_neighbours import BM25Recommender, CosineRecommender, TFIDFRecommender
+from implicit.nearest_neighbours import (
+    BM25Recommender,
+    CosineRecommender,
+    TFIDFRecommender,
+)
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from lowrank import kernels
@@ -31,7 +35,8 @@ def ratings():
     rng = np.random.default_rng(0)
     likes = np.add.outer(np.arange(60), np.arange(25)) % 2
     return Ratings.from_matrix(
-        np.where(rng.random(likes.shape) < np.where(likes, 0.4, 0.1), 1.0, np.nan), implicit=True
+        np.where(rng.random(likes.shape) < np.where(likes, 0.4, 0.1), 1.0, np.nan),
+        implicit=True,
     )
 
 
@@ -42,11 +47,21 @@ def peer_matrix(ratings):
 def test_als_is_the_librarys(ratings):
     with kernels.one_blas_thread():
         peer = AlternatingLeastSquares(
-            factors=5, regularization=2, alpha=4, iterations=6, random_state=3, num_threads=1
+            factors=5,
+            regularization=2,
+            alpha=4,
+            iterations=6,
+            random_state=3,
+            num_threads=1,
         )
         peer.fit(peer_matrix(ratings), show_progress=False)
     model = make_model(
-        "implicit-als", factors=5, regularization=2, alpha=4, iterations=6, random_state=3
+        "implicit-als",
+        factors=5,
+        regularization=2,
+        alpha=4,
+        iterations=6,
+        random_state=3,
     ).fit(ratings)
     np.testing.assert_array_equal(model.item_factors, peer.item_factors)
     expected = peer.recalculate_user(np.arange(60), peer_matrix(ratings))
@@ -62,23 +77,33 @@ def test_bpr_is_the_librarys(ratings):
         "implicit-bpr", factors=5, learning_rate=0.1, regularization=0.1, random_state=3
     ).fit(ratings)
     expected = peer.user_factors @ peer.item_factors.T
-    np.testing.assert_allclose(model.scores(np.arange(60)), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        model.scores(np.arange(60)), expected, rtol=1e-5, atol=1e-6
+    )
     assert model.item_vectors().shape == (25, 5)
 
 
 def test_lmf_is_the_librarys(ratings):
-    peer = LogisticMatrixFactorization(factors=5, neg_prop=7, random_state=3, num_threads=1)
+    peer = LogisticMatrixFactorization(
+        factors=5, neg_prop=7, random_state=3, num_threads=1
+    )
     peer.fit(peer_matrix(ratings), show_progress=False)
     model = make_model(
         "implicit-lmf", factors=5, negatives=7, regularization=0.6, random_state=3
     ).fit(ratings)
     expected = peer.user_factors @ peer.item_factors.T
-    np.testing.assert_allclose(model.scores(np.arange(60)), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        model.scores(np.arange(60)), expected, rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
     ("weighting", "peer"),
-    [("cosine", CosineRecommender), ("tfidf", TFIDFRecommender), ("bm25", BM25Recommender)],
+    [
+        ("cosine", CosineRecommender),
+        ("tfidf", TFIDFRecommender),
+        ("bm25", BM25Recommender),
+    ],
 )
 def test_knn_is_the_librarys(ratings, weighting, peer):
     other = peer(K=6, num_threads=1)
@@ -92,21 +117,33 @@ def test_knn_is_the_librarys(ratings, weighting, peer):
 
 def item_rows(ratings):
     rows = ratings.matrix.T.tocsr()
-    return Histories(rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data)
+    return Histories(
+        rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
+    )
 
 
 @pytest.mark.parametrize("neighbors", [6, 100])
 @pytest.mark.parametrize("weighting", ["cosine", "tfidf", "bm25"])
-def test_training_items_folded_in_are_the_neighbours_they_were(weighting, neighbors, ratings):
-    values = np.random.default_rng(3).random(ratings.n_ratings).astype(np.float32) + 1  # no ties
+def test_training_items_folded_in_are_the_neighbours_they_were(
+    weighting, neighbors, ratings
+):
+    values = (
+        np.random.default_rng(3).random(ratings.n_ratings).astype(np.float32) + 1
+    )  # no ties
     ratings = ratings.with_values(values)
-    model = make_model("implicit-knn", weighting=weighting, neighbors=neighbors).fit(ratings)
+    model = make_model("implicit-knn", weighting=weighting, neighbors=neighbors).fit(
+        ratings
+    )
     folded = model.with_items(item_rows(ratings))
     users = np.arange(60)
-    np.testing.assert_allclose(folded.scores(users), model.scores(users), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        folded.scores(users), model.scores(users), rtol=1e-4, atol=1e-6
+    )
     two = folded.with_items(item_rows(ratings.take(ratings.indices < 2)))
     assert (two.n_users, two.n_items) == (60, 25)
-    np.testing.assert_allclose(two.scores([3])[0, :2], folded.scores([3])[0, :2], rtol=1e-5)
+    np.testing.assert_allclose(
+        two.scores([3])[0, :2], folded.scores([3])[0, :2], rtol=1e-5
+    )
     assert (two.scores(users)[:, 2:] == 0).all()
 
 
@@ -118,16 +155,27 @@ def test_items_folded_into_knn_are_no_neighbours_of_one_another(ratings):
         lambda: folded.contributions(Histories.of(ratings), [0]),
         lambda: folded.item_similarity(np.ones(25, np.float32)),
     ):
-        with pytest.raises(DataError, match="have no weights for one another; fold in new users"):
+        with pytest.raises(
+            DataError, match="have no weights for one another; fold in new users"
+        ):
             ask()
-    with pytest.raises(IndexError, match="user indices must be between 0 and 59; got 60"):
-        model.with_items(Histories(np.array([0, 1]), np.array([60], np.int32), np.ones(1)))
+    with pytest.raises(
+        IndexError, match="user indices must be between 0 and 59; got 60"
+    ):
+        model.with_items(
+            Histories(np.array([0, 1]), np.array([60], np.int32), np.ones(1))
+        )
 
 
 @pytest.mark.parametrize("weighting", ["cosine", "tfidf", "bm25"])
 def test_items_that_everybody_or_nobody_has_make_no_nan(weighting):
     table = np.where(np.arange(4) < np.array([[1], [3], [4], [4]]), 1.0, np.nan)
-    for some in (table, table[:, :1], table[3:], np.pad(table, 1, constant_values=np.nan)):
+    for some in (
+        table,
+        table[:, :1],
+        table[3:],
+        np.pad(table, 1, constant_values=np.nan),
+    ):
         model = make_model("implicit-knn", weighting=weighting).fit(
             Ratings.from_matrix(some, implicit=True)
         )
@@ -140,7 +188,9 @@ def test_negative_ratings_make_no_nan(weighting, ratings):
     negative = replace(ratings.with_values(values), implicit=False)
     model = make_model("implicit-knn", weighting=weighting).fit(negative)
     assert np.isfinite(model.scores(np.arange(60))).all()
-    assert np.isfinite(model.with_items(item_rows(negative)).scores(np.arange(60))).all()
+    assert np.isfinite(
+        model.with_items(item_rows(negative)).scores(np.arange(60))
+    ).all()
 
 
 def test_fewer_neighbours_than_requested_are_not_padded_with_item_0():
@@ -152,7 +202,9 @@ def test_fewer_neighbours_than_requested_are_not_padded_with_item_0():
 
 
 def test_similar_items_of_knn_are_its_neighbours(ratings):
-    recommender = Recommender("implicit-knn", weighting="cosine", neighbors=8).fit(ratings)
+    recommender = Recommender("implicit-knn", weighting="cosine", neighbors=8).fit(
+        ratings
+    )
     frame = recommender.similar_items([3, 4], n=20)
     assert (frame.group_by("item", maintain_order=True).len()["len"] == 7).all()
     X = ratings.matrix.toarray()[:, [3, frame["similar"][0]]]
@@ -165,11 +217,15 @@ def test_similar_items_of_knn_are_its_neighbours(ratings):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_library_is_silent_and_leaves_blas_alone(name, ratings, monkeypatch, capfd):
-    monkeypatch.setattr(utils, "_checked_blas_config", False)  # it warns once, as an error here
+    monkeypatch.setattr(
+        utils, "_checked_blas_config", False
+    )  # it warns once, as an error here
     with threadpool_limits(limits=2, user_api="blas"):
         make_model(name).fit(ratings)
         assert all(
-            each["num_threads"] == 2 for each in threadpool_info() if each["user_api"] == "blas"
+            each["num_threads"] == 2
+            for each in threadpool_info()
+            if each["user_api"] == "blas"
         )
     assert capfd.readouterr() == ("", "")
 
@@ -184,14 +240,20 @@ def test_loaded_models_recommend_without_the_library(ratings, tmp_path):
         "    print(len(frame), 'implicit' in sys.modules)"
     )
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines() == ["10 False"] * len(NAMES)
 
 
-@pytest.mark.parametrize("name", ["ease", "implicit-als", "implicit-knn", "implicit-lmf"])
+@pytest.mark.parametrize(
+    "name", ["ease", "implicit-als", "implicit-knn", "implicit-lmf"]
+)
 @pytest.mark.parametrize("implicit", [False, True])
 def test_ratings_and_counts_matter_but_not_their_scale(name, implicit, ratings):
-    counts = np.random.default_rng(1).integers(1, 5, ratings.n_ratings).astype(np.float32)
+    counts = (
+        np.random.default_rng(1).integers(1, 5, ratings.n_ratings).astype(np.float32)
+    )
     scores = []
     for values in (counts, 8 * counts, np.ones_like(counts)):
         matrix = ratings.matrix.copy()
@@ -210,8 +272,12 @@ def test_als_folds_new_ratings_in_on_the_scale_of_the_old(ratings):
     folded = model.with_users(Histories.of(stars.take(stars.values < 3)))
     again = model._with_arrays(interaction_weight=model.interaction_weight / 2)
     ones = Histories.of(stars.take(stars.values < 3))
-    expected = again.with_users(replace(ones, values=np.full(len(ones.values), 4, np.float32)))
-    np.testing.assert_allclose(folded.user_factors, expected.user_factors, rtol=1e-5, atol=1e-6)
+    expected = again.with_users(
+        replace(ones, values=np.full(len(ones.values), 4, np.float32))
+    )
+    np.testing.assert_allclose(
+        folded.user_factors, expected.user_factors, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_the_default_weight_of_an_interaction_follows_from_the_density(ratings):
@@ -223,12 +289,16 @@ def test_the_default_weight_of_an_interaction_follows_from_the_density(ratings):
 def test_contributions_of_dislikes_are_those_of_the_solution():
     """Negative weights are the library's way to say that a user surely doesn't prefer an item."""
     rng = np.random.default_rng(2)
-    table = np.where(rng.random((30, 12)) < 0.4, rng.choice([-2.0, 1.0], (30, 12)), np.nan)
+    table = np.where(
+        rng.random((30, 12)) < 0.4, rng.choice([-2.0, 1.0], (30, 12)), np.nan
+    )
     ratings = Ratings.from_matrix(table, implicit=True)
     model = make_model("implicit-als", factors=6, regularization=1.0).fit(ratings)
     mine = slice(*ratings.indptr[4:6])
     history = Histories(
-        np.array([0, mine.stop - mine.start]), ratings.indices[mine], ratings.values[mine]
+        np.array([0, mine.stop - mine.start]),
+        ratings.indices[mine],
+        ratings.values[mine],
     )
     found = model.contributions(history, np.arange(12))
     np.testing.assert_allclose(found.terms.sum(axis=1), model.scores([4])[0], atol=1e-4)

@@ -30,7 +30,9 @@ def skewed(n_users=60, n_items=40, scale=1.0) -> Ratings:
     share = np.linspace(0.95, 0.03, n_items)
     users, items = np.nonzero(rng.random((n_users, n_items)) < share)
     values = scale * rng.integers(1, 6, len(users))
-    return Ratings.from_frame(pl.DataFrame({"user": users, "item": items, "rating": values}))
+    return Ratings.from_frame(
+        pl.DataFrame({"user": users, "item": items, "rating": values})
+    )
 
 
 def fitted(name, ratings=None, **params) -> Recommender:
@@ -44,7 +46,9 @@ def test_lists_go_by_the_rating_less_the_discount(name):
     model, ratings = recommender.model, recommender.ratings
     counts = np.bincount(ratings.indices, minlength=40)
     discount = 0.5 * ratings.values.std() * np.log((1 + counts.max()) / (1 + counts))
-    np.testing.assert_allclose(0.5 * model.item_obscurity, discount, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        0.5 * model.item_obscurity, discount, rtol=1e-5, atol=1e-6
+    )
     users, items = np.divmod(np.arange(60 * 40), 40)
     predicted = model.predict(users, items).reshape(60, 40)
     scores = model.pair_scores(users, items).reshape(60, 40)
@@ -101,7 +105,9 @@ def test_explanations_have_the_discount_as_a_row(name):
     assert found["part"][1] == "popularity"
     off = model.pair_scores([7], [39]) - model.predict([7], [39])
     assert found["contribution"][1] == pytest.approx(off[0], abs=1e-4)
-    assert found["contribution"].sum() == pytest.approx(model.pair_scores([7], [39])[0], abs=1e-4)
+    assert found["contribution"].sum() == pytest.approx(
+        model.pair_scores([7], [39])[0], abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("name", ["als", "bias", "clusters"])
@@ -134,9 +140,13 @@ MODEL = fitted("bias").model
 @pytest.mark.parametrize("name", ["als", "bayes"])
 def test_new_items_compete_by_the_number_of_ratings_that_their_features_predict(name):
     genres = ["seen" if item < 20 else "rare" for item in range(40)]
-    table = pl.DataFrame({"item": [*range(40), 100, 101], "genre": [*genres, "seen", "rare"]})
+    table = pl.DataFrame(
+        {"item": [*range(40), 100, 101], "genre": [*genres, "seen", "rare"]}
+    )
     frame = skewed().to_frame()
-    ratings = [Ratings.from_frame(frame, item_table=each) for each in (table, table[:40])]
+    ratings = [
+        Ratings.from_frame(frame, item_table=each) for each in (table, table[:40])
+    ]
     whole = fitted(name, with_features(ratings[0], unrated=True))
     later = fitted(name, with_features(ratings[1])).with_tables(item_table=table[40:])
     for each in (whole, later):
@@ -148,7 +158,9 @@ def test_new_items_compete_by_the_number_of_ratings_that_their_features_predict(
 
 def test_a_search_by_error_leaves_it_alone():
     options = {"trials": 1, "fixed": {"iterations": 2}}
-    by_error, by_lists = (tune("als", skewed(), metric=m, **options) for m in ("rmse", "ndcg@5"))
+    by_error, by_lists = (
+        tune("als", skewed(), metric=m, **options) for m in ("rmse", "ndcg@5")
+    )
     assert "popularity" not in by_error.trials[0].parameters
     assert "popularity" in by_lists.trials[0].parameters
 

@@ -26,7 +26,10 @@ def make_ratings(seed=0, n=80, m=60, rank=2, noise=0.3, known=0.4):
 
 
 def rmse(model, ratings):
-    error = model.predict(ratings.user_index_of_nonzeros(), ratings.indices) - ratings.values
+    error = (
+        model.predict(ratings.user_index_of_nonzeros(), ratings.indices)
+        - ratings.values
+    )
     return float(np.sqrt(np.mean(np.square(error, dtype=np.float64))))
 
 
@@ -38,7 +41,9 @@ def history_of(ratings, user):
 
 def item_rows(ratings):
     csc = ratings.matrix.T.tocsr()
-    return Histories(csc.indptr.astype(np.int64), csc.indices.astype(np.int32), csc.data)
+    return Histories(
+        csc.indptr.astype(np.int64), csc.indices.astype(np.int32), csc.data
+    )
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +88,9 @@ def test_the_seed_chooses_what_is_held_out(ratings, model):
 
 
 def test_the_rank_is_at_most_what_is_asked_for(ratings):
-    assert SoftImpute(regularization=0.5, factors=2).fit(ratings).item_factors.shape == (60, 2)
+    assert SoftImpute(regularization=0.5, factors=2).fit(
+        ratings
+    ).item_factors.shape == (60, 2)
     assert SoftImpute(regularization=0.5).fit(ratings).item_factors.shape[1] > 2
 
 
@@ -107,7 +114,9 @@ def test_the_last_ridge_solve_hardly_moves_the_solution(ratings):
     """The solution of soft-impute has its own ridge regressions as factors."""
     model = SoftImpute(regularization=2.0, tol=3e-4)
     before = {}
-    model.fit(ratings, on_step=lambda step: before.update(users=model.user_factors.copy()))
+    model.fit(
+        ratings, on_step=lambda step: before.update(users=model.user_factors.copy())
+    )
     scale = np.abs(model.user_factors).max()
     np.testing.assert_allclose(model.user_factors, before["users"], atol=5e-3 * scale)
 
@@ -147,18 +156,28 @@ def test_contributions_add_up_to_the_score(ratings, model, user):
 
 
 def test_contributions_of_a_user_without_ratings_and_without_damping(ratings):
-    model = SoftImpute(regularization=2.0, user_damping=0.0, item_damping=0.0).fit(ratings)
-    nothing = Histories(np.zeros(2, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+    model = SoftImpute(regularization=2.0, user_damping=0.0, item_damping=0.0).fit(
+        ratings
+    )
+    nothing = Histories(
+        np.zeros(2, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
+    )
     found = model.contributions(nothing, [4, 2])
     assert found.terms.shape == (2, 0)
-    np.testing.assert_allclose(found.base, model.global_mean + model.item_bias[[4, 2]], rtol=1e-6)
+    np.testing.assert_allclose(
+        found.base, model.global_mean + model.item_bias[[4, 2]], rtol=1e-6
+    )
     history = history_of(ratings, 5)
     found = model.contributions(history, [1])
-    assert found.base[0] + found.terms.sum() == pytest.approx(model.predict([5], [1])[0], abs=2e-5)
+    assert found.base[0] + found.terms.sum() == pytest.approx(
+        model.predict([5], [1])[0], abs=2e-5
+    )
 
 
 def test_an_item_that_is_not_there_has_no_contributions(ratings, model):
-    with pytest.raises(IndexError, match="item indices must be between 0 and 59; got 60"):
+    with pytest.raises(
+        IndexError, match="item indices must be between 0 and 59; got 60"
+    ):
         model.contributions(history_of(ratings, 0), [60])
 
 
@@ -195,7 +214,9 @@ def test_bad_parameters_raise(params, message):
         make_model("softimpute", **params)
 
 
-@pytest.mark.skipif("RECSYS_DATASETS" not in os.environ, reason="RECSYS_DATASETS is not set")
+@pytest.mark.skipif(
+    "RECSYS_DATASETS" not in os.environ, reason="RECSYS_DATASETS is not set"
+)
 def test_movielens():
     from recsys.readers import read_ratings
 

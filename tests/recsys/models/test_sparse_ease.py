@@ -17,7 +17,9 @@ def interactions(seed=0, shape=(60, 25), density=0.3, *, weighted=False):
     """Return interactions that gather in blocks of users and items, with two items without any."""
     rng = np.random.default_rng(seed)
     taste = np.add.outer(np.arange(shape[0]), np.arange(shape[1])) % 3 == 0
-    table = np.where(rng.random(shape) < np.where(taste, density, density / 5), 1.0, np.nan)
+    table = np.where(
+        rng.random(shape) < np.where(taste, density, density / 5), 1.0, np.nan
+    )
     table[:, -2:] = np.nan
     table[0, 0] = 1
     if weighted:
@@ -35,7 +37,9 @@ def weights_of(model):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @given(seed=st.integers(0, 1000), penalty=st.floats(5, 200), n_items=st.integers(3, 30))
-def test_with_all_directions_the_weights_are_those_of_the_inverse(weighted, seed, penalty, n_items):
+def test_with_all_directions_the_weights_are_those_of_the_inverse(
+    weighted, seed, penalty, n_items
+):
     ratings = interactions(seed, (50, n_items), weighted=weighted)
     dense = EASE(regularization=penalty).fit(ratings)
     sparse = SparseEASE(regularization=penalty, factors=n_items).fit(ratings)
@@ -48,7 +52,9 @@ def test_few_directions_are_enough_where_the_other_eigenvalues_are_below_the_pen
     errors = []
     for factors in (1, 4, 15, 25):
         sparse = SparseEASE(regularization=50, factors=factors).fit(ratings)
-        error = np.linalg.norm(weights_of(sparse) - dense.weights) / np.linalg.norm(dense.weights)
+        error = np.linalg.norm(weights_of(sparse) - dense.weights) / np.linalg.norm(
+            dense.weights
+        )
         ratio = sparse.singular_values[-1] ** 2 / sparse.penalty
         errors.append(error)
         assert error < 0.15 * ratio
@@ -66,9 +72,13 @@ def test_directions_make_up_for_weights_that_are_not_kept():
     dense = EASE(regularization=30).fit(ratings)
     few = SparseEASE(regularization=30, factors=40, neighbors=6).fit(ratings)
     assert np.diff(few.weight_indptr).max() == 6
-    error = np.linalg.norm(weights_of(few) - dense.weights) / np.linalg.norm(dense.weights)
+    error = np.linalg.norm(weights_of(few) - dense.weights) / np.linalg.norm(
+        dense.weights
+    )
     few.response = -few._correction(few._eigenvalues).astype(np.float32)
-    naive = np.linalg.norm(weights_of(few) - dense.weights) / np.linalg.norm(dense.weights)
+    naive = np.linalg.norm(weights_of(few) - dense.weights) / np.linalg.norm(
+        dense.weights
+    )
     assert error < 0.5 * naive
 
 
@@ -79,11 +89,17 @@ def test_the_search_gives_the_scores_and_predictions_to_the_bit(weighted):
     users = np.arange(ratings.n_users)
     seen = CsrPairs(ratings.indptr, ratings.indices)
     (found,) = top_n(model, users, 4, exclude=seen)
-    np.testing.assert_array_equal(model.predict(users[found.rows], found.items), found.scores)
+    np.testing.assert_array_equal(
+        model.predict(users[found.rows], found.items), found.scores
+    )
     all_scores = model.scores(users)
-    np.testing.assert_allclose(all_scores[found.rows, found.items], found.scores, atol=1e-5)
+    np.testing.assert_allclose(
+        all_scores[found.rows, found.items], found.scores, atol=1e-5
+    )
     all_scores[seen(users)] = -np.inf
-    assert (np.sort(all_scores, axis=1)[:, -4:].min(axis=1) <= found.scores[3::4] + 1e-5).all()
+    assert (
+        np.sort(all_scores, axis=1)[:, -4:].min(axis=1) <= found.scores[3::4] + 1e-5
+    ).all()
 
 
 def test_users_and_items_of_the_fit_are_folded_in_as_they_were():

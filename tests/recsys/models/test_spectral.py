@@ -40,7 +40,9 @@ def by_the_formula(R, r, *, linear=True, p=0.3, q=0.35, y=0.25, t=0.8):
     values, vectors = np.linalg.eigh(normalised.T @ normalised)
     share = values / values[-1]
     kept = np.arange(len(share)) >= len(share) - K
-    h = np.where(kept, np.median(share[kept]) - t * share**2, 0) + share * (kept | linear)
+    h = np.where(kept, np.median(share[kept]) - t * share**2, 0) + share * (
+        kept | linear
+    )
     output = np.where(R.sum(0) > 0, of_items**y, 0)
     return (r * of_items**-q) @ (vectors * h) @ vectors.T * output
 
@@ -97,12 +99,18 @@ def test_strangers_get_the_scores_of_the_formula(data, strangers):
 def item_rows(R):
     rows, columns = np.nonzero(R.T)
     indptr = np.searchsorted(rows, np.arange(R.shape[1] + 1))
-    return Histories(indptr, columns.astype(np.int32), R.T[rows, columns].astype(np.float32))
+    return Histories(
+        indptr, columns.astype(np.int32), R.T[rows, columns].astype(np.float32)
+    )
 
 
 @pytest.mark.parametrize("linear", [True, False])
-def test_training_items_folded_in_get_their_own_vectors_and_scores(data, linear, monkeypatch):
-    monkeypatch.setattr("recsys.models.linear_filter._BLOCK", 60)  # weights, of a row or so
+def test_training_items_folded_in_get_their_own_vectors_and_scores(
+    data, linear, monkeypatch
+):
+    monkeypatch.setattr(
+        "recsys.models.linear_filter._BLOCK", 60
+    )  # weights, of a row or so
     ratings, R = data
     model = fitted(ratings, linear=linear)
     folded = model.with_items(item_rows(R))
@@ -112,7 +120,9 @@ def test_training_items_folded_in_get_their_own_vectors_and_scores(data, linear,
     np.testing.assert_allclose(folded.scores(users), scores, atol=1e-4 * scores.max())
     pairs = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
     found = folded.predict(*pairs).reshape(scores.shape)
-    assert (np.abs(found - folded.scores(users)) <= folded._score_error(users)[:, None]).all()
+    assert (
+        np.abs(found - folded.scores(users)) <= folded._score_error(users)[:, None]
+    ).all()
     again = folded.with_items(item_rows(R[:, :5]))
     np.testing.assert_array_equal(again.item_factors, folded.item_factors[:5])
 
@@ -135,8 +145,12 @@ def test_unseen_items_get_the_scores_of_the_formula(data):
     ratings, R = data
     new = (np.random.default_rng(5).random(N_USERS) < 0.2).astype(float) * R.max()
     expected = new_column_by_the_formula(R, new)
-    found = fitted(ratings).with_items(item_rows(new[:, None])).scores(np.arange(N_USERS))
-    np.testing.assert_allclose(found[:, 0], expected, atol=3e-2 * np.abs(expected).max())
+    found = (
+        fitted(ratings).with_items(item_rows(new[:, None])).scores(np.arange(N_USERS))
+    )
+    np.testing.assert_allclose(
+        found[:, 0], expected, atol=3e-2 * np.abs(expected).max()
+    )
 
 
 def test_items_can_be_folded_in_after_users(data, strangers):
@@ -145,11 +159,19 @@ def test_items_can_be_folded_in_after_users(data, strangers):
     model = fitted(ratings)
     both = model.with_users(Histories.of(theirs)).with_items(item_rows(r))
     users = np.arange(N_USERS)
-    np.testing.assert_allclose(both.scores(users[3:9]), both.scores(users)[3:9], rtol=1e-4)
-    with pytest.raises(DataError, match="no weights for one another; fold in new users first"):
+    np.testing.assert_allclose(
+        both.scores(users[3:9]), both.scores(users)[3:9], rtol=1e-4
+    )
+    with pytest.raises(
+        DataError, match="no weights for one another; fold in new users first"
+    ):
         both.with_users(Histories.of(theirs))
-    with pytest.raises(IndexError, match="user indices must be between 0 and 49; got 50"):
-        model.with_items(Histories(np.array([0, 1]), np.array([50], np.int32), np.ones(1)))
+    with pytest.raises(
+        IndexError, match="user indices must be between 0 and 49; got 50"
+    ):
+        model.with_items(
+            Histories(np.array([0, 1]), np.array([50], np.int32), np.ones(1))
+        )
 
 
 @pytest.mark.parametrize("linear", [True, False])
@@ -170,19 +192,25 @@ def test_ratings_are_interactions_whatever_their_values():
     values = np.random.default_rng(2).random(ratings.n_ratings).astype(np.float32) * 5
     explicit = replace(ratings.with_values(values), implicit=False)
     users = np.arange(N_USERS)
-    np.testing.assert_array_equal(fitted(explicit).scores(users), fitted(ratings).scores(users))
+    np.testing.assert_array_equal(
+        fitted(explicit).scores(users), fitted(ratings).scores(users)
+    )
 
 
 def test_only_the_proportions_of_weights_count():
     ratings, _ = interactions(weighted=True)
     model, larger = fitted(ratings), fitted(ratings.with_values(ratings.values * 4))
-    best, same = (np.argsort(-each.scores(np.arange(N_USERS - 1))) for each in (model, larger))
+    best, same = (
+        np.argsort(-each.scores(np.arange(N_USERS - 1))) for each in (model, larger)
+    )
     assert (best[:, :5] == same[:, :5]).mean() > 0.99
     ones, _ = interactions()
     equal = ones.with_values(2)
     expected = fitted(ones).scores(np.arange(N_USERS))
     found = fitted(equal).scores(np.arange(N_USERS))
-    np.testing.assert_allclose(found / found.max(), expected / expected.max(), atol=2e-2)
+    np.testing.assert_allclose(
+        found / found.max(), expected / expected.max(), atol=2e-2
+    )
 
 
 def test_weights_are_explained_and_come_back_from_disk(tmp_path):
@@ -226,7 +254,9 @@ def test_as_many_weights_are_kept_as_fit_into_memory(data, monkeypatch):
     monkeypatch.setattr("recsys.models.linear_filter._MOST_WEIGHTS", 300)
     model = fitted(data[0])
     assert 250 <= len(model.weight_values) <= 300
-    assert re.fullmatch(r"weights: the \d+ largest of each item \(0 MB\)", *model.remarks)
+    assert re.fullmatch(
+        r"weights: the \d+ largest of each item \(0 MB\)", *model.remarks
+    )
     assert not fitted(data[0], neighbors=3).remarks
 
 
@@ -241,8 +271,16 @@ def test_small_data_get_few_factors_and_none_more_than_there_are():
 @pytest.mark.parametrize(
     ("name", "spoil", "message"),
     [
-        ("history_items", lambda a: a + 40, "entries of history have columns that do not"),
-        ("weight_places", lambda a: a + 40, "entries of weights have columns that do not"),
+        (
+            "history_items",
+            lambda a: a + 40,
+            "entries of history have columns that do not",
+        ),
+        (
+            "weight_places",
+            lambda a: a + 40,
+            "entries of weights have columns that do not",
+        ),
         ("weight_indptr", lambda a: a[::-1], "weights does not rise from 0"),
         ("item_order", lambda a: a // 2, "order of the items must name each item once"),
     ],

@@ -27,11 +27,15 @@ def events(seed=0, n=600):
 def test_models_use_weights_or_say_that_they_do_not(name):
     users = np.arange(40)
     params = FEW.get(name, {})
-    found, equal = (make_model(name, **params).fit(data).scores(users) for data in events())
+    found, equal = (
+        make_model(name, **params).fit(data).scores(users) for data in events()
+    )
     assert model_class(name).uses_weights == (not np.array_equal(found, equal))
 
 
-@pytest.mark.parametrize("name", [name for name in IMPLICIT if model_class(name).uses_weights])
+@pytest.mark.parametrize(
+    "name", [name for name in IMPLICIT if model_class(name).uses_weights]
+)
 def test_a_heavy_interaction_lifts_what_goes_with_it(name):
     """Item 0 goes with item 1 by heavy events, and with item 2 by as many light ones."""
     rows = []
@@ -73,5 +77,7 @@ def test_weights_go_through_updates_and_new_histories():
     recommender = Recommender("ease").fit(before).update(after)
     assert recommender.ratings.matrix.sum() == pytest.approx(weighted.matrix.sum())
     history = weighted.to_frame().filter(pl.col("user") == 7)
-    theirs = recommender.recommend(history=history.drop("user").with_columns(user=pl.lit("x")))
+    theirs = recommender.recommend(
+        history=history.drop("user").with_columns(user=pl.lit("x"))
+    )
     assert theirs["item"].to_list() == recommender.recommend(7)["item"].to_list()

@@ -29,17 +29,32 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         ("# only\n# words\n", "ratings.csv has no user and no item column"),
         (HEADER, "ratings.csv has a header but no rows."),
         (HEADER + "\n\n", "ratings.csv has a header but no rows."),
-        ("just\nwords\n", "ratings.csv has only one column ('just'): found no tab, semicolon,"),
+        (
+            "just\nwords\n",
+            "ratings.csv has only one column ('just'): found no tab, semicolon,",
+        ),
         ("[1, 2]\n", "ratings.csv is a JSON array, and its elements are not objects."),
-        (HEADER + GOOD + "3,30,abc,1\n", "ratings.csv, line 4: rating 'abc' is not a number."),
+        (
+            HEADER + GOOD + "3,30,abc,1\n",
+            "ratings.csv, line 4: rating 'abc' is not a number.",
+        ),
         (HEADER + GOOD + "3,30,nan,1\n", "the rating is missing ('nan')."),
         (HEADER + GOOD + "3,30,inf,1\n", "rating inf is not a finite number."),
         (HEADER + GOOD + "3,30,1e39,1\n", "line 4: rating"),
         (HEADER + GOOD + "3,30,,1\n", "ratings.csv, line 4: the rating is missing."),
-        (HEADER + "1,2,3,2020-01-01\n4,5,5,nan\n", "ratings.csv, line 3: the time is missing."),
+        (
+            HEADER + "1,2,3,2020-01-01\n4,5,5,nan\n",
+            "ratings.csv, line 3: the time is missing.",
+        ),
         (HEADER + GOOD + "3,30,\u0663,1\n", "line 4: rating '\u0663' is not a number."),
-        (HEADER + GOOD + "3,30,1_0,1\n", "ratings.csv, line 4: rating '1_0' is not a number."),
-        (HEADER + GOOD + '3,30,"4,5",1\n', "rating '4,5' is not a number; decimals need a point."),
+        (
+            HEADER + GOOD + "3,30,1_0,1\n",
+            "ratings.csv, line 4: rating '1_0' is not a number.",
+        ),
+        (
+            HEADER + GOOD + '3,30,"4,5",1\n',
+            "rating '4,5' is not a number; decimals need a point.",
+        ),
         (
             HEADER.replace(",", ";") + "3;30;1.234,5;1\n",
             "line 2: rating '1.234,5' is not a number.",
@@ -50,7 +65,10 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
             "by number, such as --user-col 1 --item-col 2 --rating-col 4.",
         ),
         (
-            ",".join(["user", *(f"i{n}" for n in range(90))]) + "\n" + ",".join("1" * 91) + "\n",
+            ",".join(["user", *(f"i{n}" for n in range(90))])
+            + "\n"
+            + ",".join("1" * 91)
+            + "\n",
             "'i17', 'i18' and 71 more. Name it with --item-col. If it has one column per "
             "item, convert it first to one row per rating",
         ),
@@ -60,7 +78,10 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
             "its second column has times ('2014-04-07T10:51:09.277Z'); name the columns by "
             "number, such as --user-col 1 --item-col 3 --rating-col 4 --timestamp-col 2.",
         ),
-        ('user,item,plays\n1,2,"3,702"\n', "rating '3,702' is not a number; write it without"),
+        (
+            'user,item,plays\n1,2,"3,702"\n',
+            "rating '3,702' is not a number; write it without",
+        ),
         (
             "ann,tea\nbob,rye\n",
             "has no user and no item column; its columns are 'ann', 'tea'. Name them with "
@@ -71,34 +92,79 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
             "%%MatrixMarket matrix coordinate\n1 1 1\n1 1 5\n",
             "ratings.csv is a damaged file of Matrix",
         ),
-        ("\n<!DOCTYPE html>\n<html>\n", "ratings.csv is a web page, perhaps in place of the file"),
-        ("Obj\x01\x04\x14avro.codec\x0csnappy", "ratings.csv is an Avro file; write it as Parquet"),
-        ("-- MySQL dump 10.13\n\n", "ratings.csv is a dump of a database; restore it, and name"),
-        (" user | item\n------+------\n 1 | 2\n", "ratings.csv is a table with lines drawn around"),
+        (
+            "\n<!DOCTYPE html>\n<html>\n",
+            "ratings.csv is a web page, perhaps in place of the file",
+        ),
+        (
+            "Obj\x01\x04\x14avro.codec\x0csnappy",
+            "ratings.csv is an Avro file; write it as Parquet",
+        ),
+        (
+            "-- MySQL dump 10.13\n\n",
+            "ratings.csv is a dump of a database; restore it, and name",
+        ),
+        (
+            " user | item\n------+------\n 1 | 2\n",
+            "ratings.csv is a table with lines drawn around",
+        ),
         ("user,item,rating\n1,2,NULL\n", "line 2: the rating is missing ('NULL')."),
-        ("version https://git-lfs.github.com/spec/v1\noid x\n", "ratings.csv is a pointer of Git"),
-        (",".join("1" * 30) + "\n", "--rating-col 3. If it has one column per item, convert it"),
+        (
+            "version https://git-lfs.github.com/spec/v1\noid x\n",
+            "ratings.csv is a pointer of Git",
+        ),
+        (
+            ",".join("1" * 30) + "\n",
+            "--rating-col 3. If it has one column per item, convert it",
+        ),
         (HEADER + GOOD + ",30,1,1\n", "ratings.csv, line 4: the user id is missing."),
         (HEADER + GOOD + '3,"",1,1\n', "ratings.csv, line 4: the item id is missing."),
         (HEADER + GOOD + "3,  ,1,1\n", "ratings.csv, line 4: the item id is missing."),
         (HEADER + GOOD + "x,  ,1,1\n", "ratings.csv, line 4: the item id is missing."),
         (HEADER + GOOD + "3,30,1,\n", "ratings.csv, line 4: the time is missing."),
-        (HEADER + GOOD + "3,30,1,noon\n", "line 4: time 'noon' is neither a number nor an ISO"),
-        (HEADER + GOOD + "3,30,1\n", "ratings.csv, line 4: found 3 fields, expected 4."),
+        (
+            HEADER + GOOD + "3,30,1,noon\n",
+            "line 4: time 'noon' is neither a number nor an ISO",
+        ),
+        (
+            HEADER + GOOD + "3,30,1\n",
+            "ratings.csv, line 4: found 3 fields, expected 4.",
+        ),
         (HEADER + GOOD + "3,30,1,1,1\n" + GOOD, "line 4: found 5 fields, expected 4."),
         (HEADER + "3\n" + GOOD, "ratings.csv, line 2: found 1 field, expected 4."),
         (HEADER + GOOD + '3,"30,1,1\n4,5,1,1\n', "line 4: the quotes don't match"),
-        ("\n\n" + HEADER + "\n" + GOOD + "\n3,30,abc,1\n", "ratings.csv, line 8: rating 'abc'"),
-        ('user,item,note,rating\n1,2,"a\nb",3\n1,3,,x\n', "ratings.csv, line 4: rating 'x'"),
-        ("user,item,x\n1,2,3\n1,2\n", "ratings.csv, line 3: found 2 fields, expected 3."),
-        ('user,item,x\n1,2,"3\n1,2,4\n', "line 2: the quotes don't match (unexpected end of"),
-        ('user,item,x\n1,2,3\n1,"2"0,4\n', "line 3: the quotes don't match (',' expected after"),
-        ("user,item,x\n1,2,3\n1,2,3,4\n", "ratings.csv, line 3: found 4 fields, expected 3."),
+        (
+            "\n\n" + HEADER + "\n" + GOOD + "\n3,30,abc,1\n",
+            "ratings.csv, line 8: rating 'abc'",
+        ),
+        (
+            'user,item,note,rating\n1,2,"a\nb",3\n1,3,,x\n',
+            "ratings.csv, line 4: rating 'x'",
+        ),
+        (
+            "user,item,x\n1,2,3\n1,2\n",
+            "ratings.csv, line 3: found 2 fields, expected 3.",
+        ),
+        (
+            'user,item,x\n1,2,"3\n1,2,4\n',
+            "line 2: the quotes don't match (unexpected end of",
+        ),
+        (
+            'user,item,x\n1,2,3\n1,"2"0,4\n',
+            "line 3: the quotes don't match (',' expected after",
+        ),
+        (
+            "user,item,x\n1,2,3\n1,2,3,4\n",
+            "ratings.csv, line 3: found 4 fields, expected 3.",
+        ),
         (
             'user,item,x\n1,42,"q"\n6,43,"q,r"\n2,25,"q"\n5,"79,"q"\n9,85,a\n3,24",b\n',
             "ratings.csv, line 5: the quotes don't match",
         ),
-        ("1::2::3::4\n1::3::x::5\n", "ratings.csv, line 2: rating 'x' is not a number."),
+        (
+            "1::2::3::4\n1::3::x::5\n",
+            "ratings.csv, line 2: rating 'x' is not a number.",
+        ),
         ("1::2::3::4\n1::3::x\n", "ratings.csv, line 2: found 3 fields, expected 4."),
         ("1,2,3,4,5\n1,2,3,4,5\n", "no header and 5 columns; name them by number"),
         (
@@ -116,8 +182,14 @@ GOOD = "1,10,4,100\n2,20,3,200\n"
         ),
         ("who,what,stars\n1,2,3\n", "Name them with --user-col and --item-col."),
         ("who,what,how\n1,2,3\n", "with --user-col, --item-col and --rating-col."),
-        ("user,what,how\n1,2,3\n", "no item column; its columns are 'user', 'what', 'how'. Name "),
-        (b"SQLite format 3\0\x10\0", "ratings.csv cannot be opened: it is not a readable database"),
+        (
+            "user,what,how\n1,2,3\n",
+            "no item column; its columns are 'user', 'what', 'how'. Name ",
+        ),
+        (
+            b"SQLite format 3\0\x10\0",
+            "ratings.csv cannot be opened: it is not a readable database",
+        ),
         ("a\0b,c\n", "ratings.csv is a binary file (byte 1 is zero)"),
         (b"\x89PNG\r\n\x1a\n\0\0", "ratings.csv is a binary file (byte 8 is zero)"),
         (
@@ -142,13 +214,31 @@ def test_bad_text(read: Read, content: str | bytes, message: str) -> None:
         ("5", "r.jsonl, line 3: expected a JSON object; got '5'."),
         ('{"user": 1, "item"', "r.jsonl, line 3: not JSON (column 19: expecting ':'"),
         ('{"item": 1, "rating": 1}', "r.jsonl, line 3: the user id is missing."),
-        ('{"user": null, "item": 1, "rating": 1}', "r.jsonl, line 3: the user id is missing."),
+        (
+            '{"user": null, "item": 1, "rating": 1}',
+            "r.jsonl, line 3: the user id is missing.",
+        ),
         ('{"user": 1, "item": 1}', "r.jsonl, line 3: the rating is missing."),
-        ('{"user": 1, "item": 1, "rating": "x"}', "line 3: rating 'x' is not a number."),
-        ('{"user": 1, "item": 1, "rating": NaN}', "line 3: rating nan is not a finite number."),
-        ('{"user": 1, "item": 1, "rating": [1]}', "line 3: rating '[1]' is not a number."),
-        ('{"user": 1.5, "item": 1, "rating": 1}', "user id 1.5 is neither integer nor string."),
-        ('{"user": true, "item": 1, "rating": 1}', "user id true is neither integer nor string."),
+        (
+            '{"user": 1, "item": 1, "rating": "x"}',
+            "line 3: rating 'x' is not a number.",
+        ),
+        (
+            '{"user": 1, "item": 1, "rating": NaN}',
+            "line 3: rating nan is not a finite number.",
+        ),
+        (
+            '{"user": 1, "item": 1, "rating": [1]}',
+            "line 3: rating '[1]' is not a number.",
+        ),
+        (
+            '{"user": 1.5, "item": 1, "rating": 1}',
+            "user id 1.5 is neither integer nor string.",
+        ),
+        (
+            '{"user": true, "item": 1, "rating": 1}',
+            "user id true is neither integer nor string.",
+        ),
     ],
 )
 @pytest.mark.parametrize("far_down", [False, True])
@@ -157,14 +247,21 @@ def test_bad_json_lines(read: Read, line: str, message: str, far_down: bool) -> 
     if far_down:
         message = message.replace("line 3", "line 302")
     with pytest.raises(DataError) as caught:
-        read(good + "\n" + good * (299 if far_down else 0) + line + "\n" + good, "r.jsonl")
+        read(
+            good + "\n" + good * (299 if far_down else 0) + line + "\n" + good,
+            "r.jsonl",
+        )
     assert message in str(caught.value)
 
 
 def test_bad_parquet(read: Read, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"r\.parquet is not a Parquet file, or damaged"):
+    with pytest.raises(
+        DataError, match=r"r\.parquet is not a Parquet file, or damaged"
+    ):
         read("user,item\n1,2\n", "r.parquet")
-    frame = pl.DataFrame({"user": list(range(1000)), "item": 1, "rating": [1.0, None] * 500})
+    frame = pl.DataFrame(
+        {"user": list(range(1000)), "item": 1, "rating": [1.0, None] * 500}
+    )
     frame.write_parquet(tmp_path / "good.parquet")
     whole = (tmp_path / "good.parquet").read_bytes()
     with pytest.raises(DataError, match=r"r\.parquet is a damaged Parquet file: "):
@@ -187,7 +284,9 @@ def test_bad_lightgcn_lines(read: Read, bad: str) -> None:
 
 def test_lightgcn_lines_in_another_encoding_or_without_items(read: Read) -> None:
     lines = "\n".join(f"{user} 5 6 7 8" for user in range(9000)).encode()
-    with pytest.raises(DataError, match=r"train\.txt, line 9001: byte 0xe9 .* is not valid UTF-8"):
+    with pytest.raises(
+        DataError, match=r"train\.txt, line 9001: byte 0xe9 .* is not valid UTF-8"
+    ):
         read(lines + b"\n\xe9 1\n", "train.txt")
 
 
@@ -202,10 +301,14 @@ def test_repeated_pairs_as_an_error_name_lines(read: Read, tmp_path: Path) -> No
     json = '{"user":1,"item":1}\n\n{"user":1,"item":1}\n'
     with pytest.raises(DataError, match=r"r\.jsonl, line 3: .*first: r\.jsonl, line 1"):
         read(json, "r.jsonl", duplicates="error")
-    with pytest.raises(DataError, match=r"t\.txt, line 4: user 2 .*first: t\.txt, line 4"):
+    with pytest.raises(
+        DataError, match=r"t\.txt, line 4: user 2 .*first: t\.txt, line 4"
+    ):
         read("0 1 2 3\n1\n\n2 9 8 9\n", "t.txt", duplicates="error")
     pl.DataFrame({"user": [1, 1], "item": [2, 2]}).write_parquet(tmp_path / "p.parquet")
-    with pytest.raises(DataError, match=r"p\.parquet, row 2: .*first: p\.parquet, row 1"):
+    with pytest.raises(
+        DataError, match=r"p\.parquet, row 2: .*first: p\.parquet, row 1"
+    ):
         read_ratings(tmp_path / "p.parquet", duplicates="error")
 
 
@@ -218,13 +321,17 @@ def test_missing_files_name_what_is_near(tmp_path: Path) -> None:
         read_ratings(tmp_path / "live.db")
     with pytest.raises(DataError, match=r"There is no file .*xyz\.$"):
         read_ratings(tmp_path / "xyz")
-    with pytest.raises(DataError, match=r"no file .*: the directory .*nowhere does not exist\.$"):
+    with pytest.raises(
+        DataError, match=r"no file .*: the directory .*nowhere does not exist\.$"
+    ):
         read_ratings(tmp_path / "nowhere" / "ratings.csv")
 
 
 def test_ratings_in_words_are_kinds_of_events(read: Read) -> None:
     content = "user,item,thumb\n1,10,up\n2,20,down\n2,30,up\n"
-    with pytest.raises(DataError, match=r"has words, not numbers: 'down'.*--event-col thumb"):
+    with pytest.raises(
+        DataError, match=r"has words, not numbers: 'down'.*--event-col thumb"
+    ):
         read(content, rating="thumb")
     likes = read(content, event="thumb", event_weights={"up": 1, "down": 0})
     assert (likes.implicit, likes.nnz) == (True, 2)
@@ -232,7 +339,9 @@ def test_ratings_in_words_are_kinds_of_events(read: Read) -> None:
 
 def test_a_format_without_times_is_said(read: Read) -> None:
     found = read("user,item,day\n1,2,31.12.2024\n", time_format="%d.%m.%Y")
-    assert "no column of times for time_format: --timestamp-col names one" in str(found.source)
+    assert "no column of times for time_format: --timestamp-col names one" in str(
+        found.source
+    )
 
 
 def test_misspelt_options_are_named(read: Read) -> None:
@@ -246,11 +355,15 @@ def test_misspelt_options_are_named(read: Read) -> None:
 def test_options_that_cannot_be(read: Read) -> None:
     with pytest.raises(DataError, match="duplicates must be one of last"):
         read(HEADER + GOOD, duplicates="any")
-    with pytest.raises(DataError, match=r"--sep must be one ASCII character, .*; got ',,'"):
+    with pytest.raises(
+        DataError, match=r"--sep must be one ASCII character, .*; got ',,'"
+    ):
         read(HEADER + GOOD, sep=",,")
     with pytest.raises(DataError, match="There is no encoding 'klingon'"):
         read(HEADER + GOOD, encoding="klingon")
-    with pytest.raises(DataError, match=r"ratings\.csv is not in the encoding ascii: .* byte 0"):
+    with pytest.raises(
+        DataError, match=r"ratings\.csv is not in the encoding ascii: .* byte 0"
+    ):
         read("é,b\n", encoding="ascii")
     with pytest.raises(DataError, match=r"ratings\.csv is not in the encoding utf-16"):
         read(HEADER.encode("utf-16") + b"x", encoding="utf-16")
@@ -261,21 +374,29 @@ def test_options_that_cannot_be(read: Read) -> None:
 @pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5000])
 def test_json_of_absurd_depth_or_length(read: Read, value: str) -> None:
     good = '{"user": 1, "item": 2}\n'
-    with pytest.raises(DataError, match=r"r\.jsonl, line 2: a number is too long or brackets"):
+    with pytest.raises(
+        DataError, match=r"r\.jsonl, line 2: a number is too long or brackets"
+    ):
         read(good + f'{{"user": 1, "item": {value}}}\n', "r.jsonl")
 
 
 def test_lines_that_end_in_carriage_returns_alone(read: Read) -> None:
-    with pytest.raises(DataError, match="ends its lines with carriage returns only; write them"):
+    with pytest.raises(
+        DataError, match="ends its lines with carriage returns only; write them"
+    ):
         read("user,item,rating\r1,10,4\r2,20,3\r")
 
 
 def test_lightgcn_lines_with_what_separates_nothing(read: Read) -> None:
     """A separator of ASCII that Python takes for a space, and digits that are not ASCII."""
     lines = "".join(f"{user} 1 2\n" for user in range(8000))
-    with pytest.raises(DataError, match=r"^train\.txt cannot be read as LightGCN lines\.$"):
+    with pytest.raises(
+        DataError, match=r"^train\.txt cannot be read as LightGCN lines\.$"
+    ):
         read(lines + "8000 1\x1f2\n", "train.txt")
-    with pytest.raises(DataError, match="line 8001: '\u0663' is not an integer; in LightGCN lines"):
+    with pytest.raises(
+        DataError, match="line 8001: '\u0663' is not an integer; in LightGCN lines"
+    ):
         read(lines + "8000 1 \u0663\n", "train.txt")
 
 
@@ -284,7 +405,9 @@ def test_the_line_of_a_lightgcn_pair(tmp_path: Path) -> None:
     path.write_text("1 10 11\n\n2\n3 10 12 13\n4 10\n")
     raw = read_raw(DataFile("train.txt", path), Request())
     lines = [1, 1, 4, 4, 4, 5]
-    assert [raw.place(row).text for row in range(6)] == [f"train.txt, line {n}" for n in lines]
+    assert [raw.place(row).text for row in range(6)] == [
+        f"train.txt, line {n}" for n in lines
+    ]
 
 
 def test_integers_of_any_size_are_ids_in_json(read: Read) -> None:
@@ -298,7 +421,9 @@ def test_integers_of_any_size_are_ids_in_json(read: Read) -> None:
 def test_a_header_that_cannot_be_trusted_is_read_with_care(read: Read) -> None:
     loaded = read('user,it"em,rating\n1,10,4\n2,"20",3\n')
     assert loaded.to_frame().rows() == [(1, 10, 4.0), (2, 20, 3.0)]
-    with pytest.raises(DataError, match=r"line 1: byte 0xf6 .* is not valid UTF-8; if the text is"):
+    with pytest.raises(
+        DataError, match=r"line 1: byte 0xf6 .* is not valid UTF-8; if the text is"
+    ):
         read("user,item,rating,n\xf6te\n1,10,4,x\n".encode("latin-1"))
 
 
@@ -306,14 +431,18 @@ def test_a_header_that_cannot_be_trusted_is_read_with_care(read: Read) -> None:
 
 
 @pytest.mark.parametrize("separator", [",", "\t", "::"])
-def test_a_long_field_beside_the_ratings_does_not_matter(read: Read, separator: str) -> None:
+def test_a_long_field_beside_the_ratings_does_not_matter(
+    read: Read, separator: str
+) -> None:
     """Longer than what is looked at first, and than Python's csv takes without being told."""
     rows = [("user", "item", "rating", "review"), ("1", "10", "4", "so good " * 20_000)]
     rows += [("2", "20", "3", "x")]
     content = "".join(separator.join(row) + "\n" for row in rows)
     assert read(content, user="user", item="item").n_ratings == 2
     careful = content + separator.join(["3", "30", "", "so bad " * 20_000]) + "\n"
-    with pytest.raises(DataError, match=r"^ratings\.csv, line 4: the rating is missing\."):
+    with pytest.raises(
+        DataError, match=r"^ratings\.csv, line 4: the rating is missing\."
+    ):
         read(careful, user="user", item="item")
 
 
@@ -334,28 +463,40 @@ def test_times_of_absurd_length(tmp_path: Path, suffix: str) -> None:
 
 
 def test_utf_16_without_a_mark(read: Read) -> None:
-    with pytest.raises(DataError, match=r"not in the encoding utf-16: UTF-16 stream does not"):
+    with pytest.raises(
+        DataError, match=r"not in the encoding utf-16: UTF-16 stream does not"
+    ):
         read((HEADER + GOOD).encode(), encoding="utf-16")
 
 
 def test_a_list_with_a_header_alone(tmp_path: Path) -> None:
     (tmp_path / "items.csv").write_text("item,title\n")
-    with pytest.raises(DataError, match=r"items\.csv lists no items; one id per line is expected"):
+    with pytest.raises(
+        DataError, match=r"items\.csv lists no items; one id per line is expected"
+    ):
         read_ids(str(tmp_path / "items.csv"), "item")
 
 
 def test_the_first_missing_id_is_that_of_a_user(tmp_path: Path) -> None:
-    pl.DataFrame({"user": ["a", None], "item": [None, "x"]}).write_parquet(tmp_path / "r.parquet")
+    pl.DataFrame({"user": ["a", None], "item": [None, "x"]}).write_parquet(
+        tmp_path / "r.parquet"
+    )
     with open_data(tmp_path / "r.parquet") as data:
         raw = read_raw(data, Request())
     with pytest.raises(DataError, match=r"row 2: the user id is missing"):
         raw.plain()
 
 
-def test_categories_are_no_ratings_also_where_bad_rows_are_left_out(tmp_path: Path) -> None:
-    frame = pl.DataFrame({"user": ["a", "b"], "item": ["x", "y"], "rating": ["good", "bad"]})
+def test_categories_are_no_ratings_also_where_bad_rows_are_left_out(
+    tmp_path: Path,
+) -> None:
+    frame = pl.DataFrame(
+        {"user": ["a", "b"], "item": ["x", "y"], "rating": ["good", "bad"]}
+    )
     frame.cast({"rating": pl.Categorical}).write_parquet(tmp_path / "r.parquet")
-    with pytest.raises(DataError, match=r"Ratings must be numbers; got a column of Categorical"):
+    with pytest.raises(
+        DataError, match=r"Ratings must be numbers; got a column of Categorical"
+    ):
         read_ratings(tmp_path / "r.parquet", bad_rows=0.5)
 
 

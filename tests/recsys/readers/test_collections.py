@@ -86,14 +86,18 @@ def test_a_folder_of_a_judged_collection_is_its_documents(tmp_path):
     assert decision.endswith(
         "docs.all: SMART collection, ids are its own; 2 other files of the folder left out"
     )
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "d1", "title": "Tea", "text": "green"}\n')
+    (tmp_path / "corpus.jsonl").write_text(
+        '{"_id": "d1", "title": "Tea", "text": "green"}\n'
+    )
     ids, texts, titles, _ = read(tmp_path)
     assert (ids, texts, titles) == (["d1"], ["green"], ["Tea"])
 
 
 def test_pages_of_html_have_no_tags_and_scripts(tmp_path):
     page = "<!DOCTYPE html><html><head><title>Hot tea</title><style>p {}</style></head>"
-    (tmp_path / "tea.html").write_text(f"{page}<body><p>Green<br>leaves<script>x('milk')</script>")
+    (tmp_path / "tea.html").write_text(
+        f"{page}<body><p>Green<br>leaves<script>x('milk')</script>"
+    )
     (tmp_path / "part.htm").write_text("<p>Milk &amp; sugar")
     (tmp_path / "plain.txt").write_text("bread")
     ids, texts, titles, decision = read(tmp_path)
@@ -130,8 +134,16 @@ def test_the_column_of_texts_is_found_by_its_contents(tmp_path):
             "zeros",
         ),
         ("1 28\n2 7\n", [("1", "28"), ("2", "7")], "queries and their documents"),
-        ("query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\n", [("q1", "d1")], "header"),
-        ("1\n 5  7\n 9\n/\n2\n 3\n/\n", [("1", "5"), ("1", "7"), ("1", "9"), ("2", "3")], "blocks"),
+        (
+            "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\n",
+            [("q1", "d1")],
+            "header",
+        ),
+        (
+            "1\n 5  7\n 9\n/\n2\n 3\n/\n",
+            [("1", "5"), ("1", "7"), ("1", "9"), ("2", "3")],
+            "blocks",
+        ),
     ],
     ids=["trec", "cranfield", "cisi", "pairs", "beir", "blocks"],
 )
@@ -152,11 +164,20 @@ def test_a_negative_relevance_is_never_relevant(tmp_path):
 def test_judgements_that_cannot_be_read_are_named(tmp_path):
     path = tmp_path / "qrels"
     for text, message in (
-        ("1 2 1\n1 2\n", "qrels, line 2: each judgement must have the same 2 to 4 fields"),
+        (
+            "1 2 1\n1 2\n",
+            "qrels, line 2: each judgement must have the same 2 to 4 fields",
+        ),
         ("1 2 x\n", "qrels, line 1: the relevance must be a number; got 'x'"),
-        ("1 2 1\n1 3 nan\n", "qrels, line 2: the relevance must be a number; got 'nan'"),
+        (
+            "1 2 1\n1 3 nan\n",
+            "qrels, line 2: the relevance must be a number; got 'nan'",
+        ),
         ("1 0 2 inf\n", "qrels, line 1: the relevance must be a number; got 'inf'"),
-        ("1 0 2 0\n1 0 3 0\n", "qrels has no relevant document: no relevance is above 0"),
+        (
+            "1 0 2 0\n1 0 3 0\n",
+            "qrels has no relevant document: no relevance is above 0",
+        ),
         ("query-id\tcorpus-id\tscore\nq1\td1\t0\n", "qrels has no relevant document"),
         ("\n", "qrels has no judgements"),
     ):

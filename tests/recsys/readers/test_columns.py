@@ -37,7 +37,16 @@ def test_usual_names(names: list[str]) -> None:
 
 
 def test_better_claims_win() -> None:
-    names = ["username", "user_id", "asin", "item", "count", "rating", "date", "timestamp"]
+    names = [
+        "username",
+        "user_id",
+        "asin",
+        "item",
+        "count",
+        "rating",
+        "date",
+        "timestamp",
+    ]
     assert list(chosen(names).values()) == ["user_id", "item", "rating", "timestamp"]
 
 
@@ -62,19 +71,45 @@ def test_what_was_asked_for_wins_and_frees_the_rest() -> None:
             "r.csv has several columns that may be the rating: 'rating' and 'score'; choose "
             "one with --rating-col.",
         ),
-        (["user", "user_id", "item"], {}, "may be the user: 'user' and 'user_id'; .* --user-col"),
-        (["user", "track", "artist"], {}, "may be the item: 'track' and 'artist'; .* --item-col"),
-        (["user", "item", "ts", "timestamp"], {}, "may be the timestamp: .* --timestamp-col"),
-        (["user", "item", "rating", "rating"], {}, "may be the rating: 'rating' and 'rating'"),
-        (["who", "item"], {}, "has no user column; its columns are 'who', 'item'. .* --user-col"),
+        (
+            ["user", "user_id", "item"],
+            {},
+            "may be the user: 'user' and 'user_id'; .* --user-col",
+        ),
+        (
+            ["user", "track", "artist"],
+            {},
+            "may be the item: 'track' and 'artist'; .* --item-col",
+        ),
+        (
+            ["user", "item", "ts", "timestamp"],
+            {},
+            "may be the timestamp: .* --timestamp-col",
+        ),
+        (
+            ["user", "item", "rating", "rating"],
+            {},
+            "may be the rating: 'rating' and 'rating'",
+        ),
+        (
+            ["who", "item"],
+            {},
+            "has no user column; its columns are 'who', 'item'. .* --user-col",
+        ),
         (["user", "what"], {}, "has no item column; .* --item-col"),
-        (["user", "item"], {"rating": "r"}, "no column 'r'; its columns are 'user', 'item'"),
+        (
+            ["user", "item"],
+            {"rating": "r"},
+            "no column 'r'; its columns are 'user', 'item'",
+        ),
         (["user", "item"], {"user": "item"}, "no item column"),
         (["u", "u", "item"], {"user": "u"}, "has 2 columns named 'u'"),
         (["a", "b"], {"user": "a", "item": "a"}, "'a' cannot be both user and item"),
     ],
 )
-def test_missing_and_ambiguous(names: list[str], asked: dict[str, str], message: str) -> None:
+def test_missing_and_ambiguous(
+    names: list[str], asked: dict[str, str], message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         chosen(names, **asked)
 
@@ -98,5 +133,7 @@ def test_columns_of_ids() -> None:
 @pytest.mark.parametrize("content", ["1 7 8 9\n2 8\n3 9\n", "1:\n7,3,2005-09-06\n"])
 def test_a_column_named_in_a_form_without_columns_is_an_error(read, content):
     read(content, "data.txt")
-    with pytest.raises(DataError, match=r"form without named columns .* the rating column '3'"):
+    with pytest.raises(
+        DataError, match=r"form without named columns .* the rating column '3'"
+    ):
         read(content, "data.txt", rating=3)

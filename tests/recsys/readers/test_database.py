@@ -61,7 +61,10 @@ def run(postgres: str) -> Iterator[Callable[[str], None]]:
     """Run statements on the private server, in a schema that is dropped at the end."""
 
     def execute(sql: str) -> None:
-        with dbapi.connect(postgres, autocommit=True) as connection, connection.cursor() as cursor:
+        with (
+            dbapi.connect(postgres, autocommit=True) as connection,
+            connection.cursor() as cursor,
+        ):
             for statement in filter(str.strip, sql.split(";")):
                 cursor.execute(statement)
 
@@ -73,7 +76,9 @@ def run(postgres: str) -> Iterator[Callable[[str], None]]:
 
 
 def values(content: list[tuple[Any, ...]]) -> str:
-    return ", ".join(f"('{user}', {item}, {stars}, {at})" for user, item, stars, at in content)
+    return ", ".join(
+        f"('{user}', {item}, {stars}, {at})" for user, item, stars, at in content
+    )
 
 
 def test_a_table_of_sqlite(shop: Path) -> None:
@@ -85,13 +90,15 @@ def test_a_table_of_sqlite(shop: Path) -> None:
     )
     assert rows(read_ratings(shop, table="events")) == rows(ratings)
     assert rows(read_ratings(f"sqlite:///{shop}", table="EVENTS")) == rows(ratings)
-    assert rows(read_ratings(shop, query="select * from events where stars < 4 -- few;")) == [
-        ("bob", 20, 3.0, 1_700_000_100)
-    ]
+    assert rows(
+        read_ratings(shop, query="select * from events where stars < 4 -- few;")
+    ) == [("bob", 20, 3.0, 1_700_000_100)]
 
 
 def test_a_table_of_duckdb(tmp_path: Path) -> None:
-    table = f"SELECT * FROM (VALUES {values(EVENTS)}) AS t(customer, item_id, stars, ts)"
+    table = (
+        f"SELECT * FROM (VALUES {values(EVENTS)}) AS t(customer, item_id, stars, ts)"
+    )
     path = duck(tmp_path / "wh.duckdb", events=table)
     ratings = read_ratings(path)  # its only table
     assert rows(ratings) == sorted(EVENTS)
@@ -110,7 +117,9 @@ def test_a_table_of_postgresql(postgres: str, run: Callable[[str], None]) -> Non
     assert "open-sesame" not in str(ratings.source)
     assert rows(read_ratings(postgres, table="events")) == rows(ratings)
     assert rows(read_ratings(postgres, query="SELECT * FROM events;")) == rows(ratings)
-    run("CREATE SCHEMA other; CREATE TABLE other.events AS SELECT * FROM events LIMIT 1")
+    run(
+        "CREATE SCHEMA other; CREATE TABLE other.events AS SELECT * FROM events LIMIT 1"
+    )
     assert rows(read_ratings(f"{postgres}::other.events")) == [EVENTS[0]]
 
 
@@ -127,8 +136,14 @@ def test_types_of_postgresql(postgres: str, run: Callable[[str], None]) -> None:
     assert rows(ratings) == [(user, 12345678901234567, 4.5, 1_749_427_200)]
     ratings = read_ratings(postgres, user="e", item="u", rating="stars", timestamp="d")
     assert rows(ratings) == [("film", user, 4.5, 1_749_513_600)]
-    for column, name in {"b": "bytea", "j": "json", "p": "month_day_nano_interval"}.items():
-        with pytest.raises(DataError, match=f"column '{column}' is of the type {name}, and ids"):
+    for column, name in {
+        "b": "bytea",
+        "j": "json",
+        "p": "month_day_nano_interval",
+    }.items():
+        with pytest.raises(
+            DataError, match=f"column '{column}' is of the type {name}, and ids"
+        ):
             read_ratings(postgres, user=column, item="i")
     with pytest.raises(DataError, match="column 'tags' is of the type list"):
         read_ratings(postgres, user="tags", item="i")
@@ -139,19 +154,25 @@ def test_types_of_duckdb(tmp_path: Path) -> None:
     path = duck(tmp_path / "x.duckdb", t=f"{table}, '\\x01'::BLOB AS b, [1] AS l")
     assert rows(read_ratings(path, user="u")) == [(7, "a", 4.5)]
     for column in ("b", "l"):
-        with pytest.raises(DataError, match=f"column '{column}' is of the type .*, and ids are"):
+        with pytest.raises(
+            DataError, match=f"column '{column}' is of the type .*, and ids are"
+        ):
             read_ratings(path, user=column)
 
 
 def test_ratings_of_sqlite_that_are_integers_at_first(tmp_path: Path) -> None:
     content = [(f"u{n}", n % 7, 4) for n in range(70_000)] + [("last", 1, 4.5)]
-    path = sqlite(tmp_path / "x.db", t=("user text, item integer, rating numeric", content))
+    path = sqlite(
+        tmp_path / "x.db", t=("user text, item integer, rating numeric", content)
+    )
     assert read_ratings(path).values.max() == 4.5
 
 
 def test_texts_that_are_integers_are_ids_of_integers(tmp_path: Path) -> None:
     content = [("7", "007"), ("8", "8")]
-    ratings = read_ratings(sqlite(tmp_path / "x.db", t=("user text, item text", content)))
+    ratings = read_ratings(
+        sqlite(tmp_path / "x.db", t=("user text, item text", content))
+    )
     assert ratings.users.values.to_list() == [7, 8]
     assert ratings.items.values.to_list() == ["007", "8"]
 
@@ -160,7 +181,10 @@ def test_only_the_needed_columns_are_fetched(shop: Path, tmp_path: Path) -> None
     address = parse_address(f"{shop}::events")
     assert address is not None
     target, seen = tmp_path / "out.parquet", []
-    pick = lambda names, where: {"user": names.index("customer"), "item": names.index("item_id")}  # noqa: E731
+
+    def pick(names, where):
+        return {"user": names.index("customer"), "item": names.index("item_id")}
+
     with open_table(address, pick) as table:
         table.write(target, lambda n, expected: seen.append((n, expected)))
     assert str(table.address) == f"{shop}::events"
@@ -172,18 +196,50 @@ def test_only_the_needed_columns_are_fetched(shop: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("place", "options", "message"),
     [
-        ("shop.db", {}, "holds the tables events, items; name one: .*shop.db::events, or --table"),
+        (
+            "shop.db",
+            {},
+            "holds the tables events, items; name one: .*shop.db::events, or --table",
+        ),
         ("shop.db::evnts", {}, r"has no table 'evnts'; did you mean events\?$"),
         ("shop.db::zzz", {}, r"has no table 'zzz'; it holds events, items\.$"),
-        ("shop.db::events", {"user": "who"}, "::events has no column 'who'; its columns are 'cust"),
-        ("shop.db::items", {}, "::items has no user column; its columns are 'sku', 'title'"),
-        ("shop.db", {"query": "selec 1"}, "shop.db: the query cannot be read: .*syntax error"),
-        ("shop.db", {"query": "select x from events"}, "cannot be read: no such column: x"),
-        ("shop.db", {"query": "select * from events limit 0"}, r"\(query\) has no rows\.$"),
-        ("shop.db::events", {"query": "select 1"}, "name one table, with ::TABLE or --table, or"),
+        (
+            "shop.db::events",
+            {"user": "who"},
+            "::events has no column 'who'; its columns are 'cust",
+        ),
+        (
+            "shop.db::items",
+            {},
+            "::items has no user column; its columns are 'sku', 'title'",
+        ),
+        (
+            "shop.db",
+            {"query": "selec 1"},
+            "shop.db: the query cannot be read: .*syntax error",
+        ),
+        (
+            "shop.db",
+            {"query": "select x from events"},
+            "cannot be read: no such column: x",
+        ),
+        (
+            "shop.db",
+            {"query": "select * from events limit 0"},
+            r"\(query\) has no rows\.$",
+        ),
+        (
+            "shop.db::events",
+            {"query": "select 1"},
+            "name one table, with ::TABLE or --table, or",
+        ),
         ("other.db::events", {}, r"There is no file .*other\.db\.$"),
         ("shap.db", {}, r"There is no file .*shap\.db\. Did you mean .*shop\.db\?"),
-        ("text.csv", {"table": "events"}, "--table applies to databases, and text.csv is a file"),
+        (
+            "text.csv",
+            {"table": "events"},
+            "--table applies to databases, and text.csv is a file",
+        ),
     ],
 )
 def test_mistakes(
@@ -197,16 +253,48 @@ def test_mistakes(
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (("/shop?", "/shoop?"), {}, "/shoop cannot be opened: its database does not exist"),
-        (("open-sesame", "s3cret"), {}, "cannot be opened: password authentication failed"),
-        (("localhost", "nowhere.invalid"), {}, "cannot be opened: its host is not known"),
-        (("shop:open-sesame", "shop:s3/cret"), {}, r"^postgresql:\.\.\. is not the address of a"),
-        (("shop:open-sesame", "nobody:s3cret"), {}, "cannot be opened: password authentication"),
+        (
+            ("/shop?", "/shoop?"),
+            {},
+            "/shoop cannot be opened: its database does not exist",
+        ),
+        (
+            ("open-sesame", "s3cret"),
+            {},
+            "cannot be opened: password authentication failed",
+        ),
+        (
+            ("localhost", "nowhere.invalid"),
+            {},
+            "cannot be opened: its host is not known",
+        ),
+        (
+            ("shop:open-sesame", "shop:s3/cret"),
+            {},
+            r"^postgresql:\.\.\. is not the address of a",
+        ),
+        (
+            ("shop:open-sesame", "nobody:s3cret"),
+            {},
+            "cannot be opened: password authentication",
+        ),
         (("?", "?service=s3cret&"), {}, "cannot be opened: its service is not defined"),
-        (("?", "?sslmode=s3cret&"), {}, "cannot be opened: one of its options is not valid"),
-        (("?", "?options=-c%20s3cret=1&"), {}, "cannot be opened: one of its options is not valid"),
+        (
+            ("?", "?sslmode=s3cret&"),
+            {},
+            "cannot be opened: one of its options is not valid",
+        ),
+        (
+            ("?", "?options=-c%20s3cret=1&"),
+            {},
+            "cannot be opened: one of its options is not valid",
+        ),
         (("", ""), {"table": "evnts"}, r"has no table 'evnts'; did you mean events\?"),
-        (("", ""), {"query": "selec 1"}, "the query cannot be read: syntax error at or near"),
+        (
+            ("", ""),
+            {"query": "selec 1"},
+            "the query cannot be read: syntax error at or near",
+        ),
         (
             ("", ""),
             {"query": "SELECT 1 / (item_id - 10) AS user, 1 AS item FROM events"},
@@ -226,12 +314,16 @@ def test_mistakes_with_a_server(
     with pytest.raises(DataError, match=message) as caught:
         read_ratings(f"{postgres}?application_name=test".replace(*change), **options)
     said = str(caught.value)
-    assert not any(secret in said for secret in ("open-sesame", "s3cret", "s3/cret", "cret"))
+    assert not any(
+        secret in said for secret in ("open-sesame", "s3cret", "s3/cret", "cret")
+    )
     assert "\n" not in said
 
 
 def test_a_server_that_does_not_listen() -> None:
-    with pytest.raises(DataError, match=r"^postgresql://127\.0\.0\.1:1/d cannot be opened: no ser"):
+    with pytest.raises(
+        DataError, match=r"^postgresql://127\.0\.0\.1:1/d cannot be opened: no ser"
+    ):
         read_ratings("postgresql://u:s3cret@127.0.0.1:1/d")
 
 
@@ -239,13 +331,19 @@ def test_an_empty_database(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"x\.db holds no tables\.$"):
         read_ratings(sqlite(tmp_path / "x.db"))
     (tmp_path / "broken.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 200)
-    with pytest.raises(DataError, match=r"broken\.db cannot be opened: it is not a readable data"):
+    with pytest.raises(
+        DataError, match=r"broken\.db cannot be opened: it is not a readable data"
+    ):
         read_ratings(tmp_path / "broken.db")
 
 
-def test_a_missing_driver_names_the_extra(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_names_the_extra(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "adbc_driver_sqlite", None)
-    with pytest.raises(DataError, match=r"SQLite needs adbc-driver-sqlite; install .*\[sql\]"):
+    with pytest.raises(
+        DataError, match=r"SQLite needs adbc-driver-sqlite; install .*\[sql\]"
+    ):
         read_ratings(shop, table="events")
 
 
@@ -264,7 +362,9 @@ def test_lists_histories_and_documents(shop: Path) -> None:
 
 def test_a_query_with_a_password_is_not_quoted(shop: Path) -> None:
     query = "SELECT * FROM dblink('host=h password=s3cret') AS events"
-    with pytest.raises(DataError, match="the query cannot be read: the driver's message") as caught:
+    with pytest.raises(
+        DataError, match="the query cannot be read: the driver's message"
+    ) as caught:
         read_ratings(shop, query=query)
     assert "s3cret" not in str(caught.value)
 
@@ -276,16 +376,22 @@ def test_a_table_in_the_database_of_the_ratings_is_remembered_by_name(
         f"CREATE TABLE events ({COLUMNS}); INSERT INTO events VALUES {values(EVENTS)};"
         "CREATE TABLE items AS SELECT 10 AS sku, 'Tea' AS title"
     )
-    ratings = read_ratings(f"{postgres}::events", item_table=f"{postgres}::items", item="item_id")
+    ratings = read_ratings(
+        f"{postgres}::events", item_table=f"{postgres}::items", item="item_id"
+    )
     assert ratings.source is not None
     assert ratings.source.options["item_table"] == "items"
     other = read_ratings(f"{postgres}::events", item_table="items")
     assert other.titles is not None
 
 
-@pytest.mark.parametrize("text", ["postgresql:/recs", "sqlite:orders.db", "duckdb://events.duckdb"])
+@pytest.mark.parametrize(
+    "text", ["postgresql:/recs", "sqlite:orders.db", "duckdb://events.duckdb"]
+)
 def test_an_address_without_all_its_slashes(text: str) -> None:
-    with pytest.raises(DataError, match=r"is not the address of a database; write \w+://"):
+    with pytest.raises(
+        DataError, match=r"is not the address of a database; write \w+://"
+    ):
         parse_address(text)
 
 

@@ -16,7 +16,10 @@ from recsys.errors import DataError
 from recsys.lsi import LSI, DocumentBatch, Documents
 from recsys.readers.delimited import separator_name
 
-ROWS = [{"key": "a", "headline": "Ice", "body": "Salt melts ice."}, {"key": "b", "body": "Tea"}]
+ROWS = [
+    {"key": "a", "headline": "Ice", "body": "Salt melts ice."},
+    {"key": "b", "body": "Tea"},
+]
 
 
 def read(path, **settings):
@@ -73,7 +76,12 @@ def write_parquet(path, rows):
     pl.DataFrame(rows).write_parquet(path)
 
 
-TABLES = {"csv": write_csv, "tsv": write_tsv, "jsonl": write_jsonl, "parquet": write_parquet}
+TABLES = {
+    "csv": write_csv,
+    "tsv": write_tsv,
+    "jsonl": write_jsonl,
+    "parquet": write_parquet,
+}
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -97,7 +105,10 @@ def test_columns_can_be_named(tmp_path):
         ['Salt\nmelts "ice"', "Tea"],
     )
     assert read(path, text_col="what")[0] == [2, 4]
-    rejected(path, "has no column that is evidently the text; it has number, what, who. Name it ")
+    rejected(
+        path,
+        "has no column that is evidently the text; it has number, what, who. Name it ",
+    )
     rejected(path, "has no column 'wath'; it has number, what, who", text_col="wath")
 
 
@@ -133,19 +144,43 @@ def test_standard_input(monkeypatch):
         ("a.txt", b"", "a.txt has no documents"),
         ("a.txt", b"ok\ncaf\xe9\n", "a.txt, line 2: byte 0xe9 .* not valid UTF-8"),
         ("a.txt", b"GIF8\0\0", "a.txt is a binary file, not text"),
-        ("a.csv", b"id,text\n1,tea\n2\n", "a.csv, line 3: 1 fields, and the header has 2"),
+        (
+            "a.csv",
+            b"id,text\n1,tea\n2\n",
+            "a.csv, line 3: 1 fields, and the header has 2",
+        ),
         ("a.csv", b'id,text\n1,"tea\n', "a.csv, line 2: the quotes don't match"),
         ("a.jsonl", b'{"text": "tea"}\n{"text"\n', "a.jsonl, line 2: not JSON"),
-        ("a.jsonl", b'{"text": "tea"}\n[1]\n', "line 2: expected a JSON object; got '.1.'"),
+        (
+            "a.jsonl",
+            b'{"text": "tea"}\n[1]\n',
+            "line 2: expected a JSON object; got '.1.'",
+        ),
         (
             "a.trec",
             b"<DOC>\n<DOCNO>1</DOCNO>",
             "a.trec, line 1: the document is not closed by </DOC>",
         ),
-        ("a.trec", b"<DOC>\ntea\n</DOC>", "a.trec, line 1: the document has no <DOCNO>"),
-        ("a.jsonl", b'{"text": "\\ud83d"}', r"a.jsonl, line 1: \\ud83d is half of a character"),
-        ("a.jsonl", b'{"text": ["tea"]}', "a.jsonl, line 1: the text must be a text; got list"),
-        ("a.jsonl", b'{"id": {}, "text": "tea"}', "line 1: the id must be a text; got dict"),
+        (
+            "a.trec",
+            b"<DOC>\ntea\n</DOC>",
+            "a.trec, line 1: the document has no <DOCNO>",
+        ),
+        (
+            "a.jsonl",
+            b'{"text": "\\ud83d"}',
+            r"a.jsonl, line 1: \\ud83d is half of a character",
+        ),
+        (
+            "a.jsonl",
+            b'{"text": ["tea"]}',
+            "a.jsonl, line 1: the text must be a text; got list",
+        ),
+        (
+            "a.jsonl",
+            b'{"id": {}, "text": "tea"}',
+            "line 1: the id must be a text; got dict",
+        ),
         ("a.csv", b"text,text\ntea,milk\n", "a.csv has 2 columns named 'text'"),
         ("a.parquet", b"tea", "not a Parquet file, or damaged"),
         ("a.parquet", b"PAR1tea", "damaged Parquet file"),
@@ -187,7 +222,10 @@ def archive(path, *names):
 
 def test_archives(tmp_path):
     """A document of an office program is one; it is no text, and no ratings file is missed."""
-    rejected(archive(tmp_path / "a.docx", "one.xml", "two.xml"), "a.docx is an archive of 2 files")
+    rejected(
+        archive(tmp_path / "a.docx", "one.xml", "two.xml"),
+        "a.docx is an archive of 2 files",
+    )
     assert read(archive(tmp_path / "a.zip", "one.txt"))[1] == ["salt melts ice"]
     (tmp_path / "b.txt").write_text("tea")
     ids, _, decision = read(tmp_path)
@@ -224,7 +262,11 @@ def test_a_directory_with_a_broken_text_names_it(tmp_path):
 def test_columns_of_what_has_none_are_rejected(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("tea\n")
-    rejected(path, "one document per line: it begins without a column 'text'", text_col="text")
+    rejected(
+        path,
+        "one document per line: it begins without a column 'text'",
+        text_col="text",
+    )
 
 
 def test_memory_does_not_grow_with_the_text():
@@ -279,7 +321,10 @@ def test_a_batch_is_not_longer_than_it_may_be(monkeypatch):
     from recsys.readers import documents
 
     monkeypatch.setattr(documents, "_BATCH_LENGTH", 10)
-    stream = [documents.Document(i, text) for i, text in enumerate(["12345"] * 3 + ["x" * 30, "y"])]
+    stream = [
+        documents.Document(i, text)
+        for i, text in enumerate(["12345"] * 3 + ["x" * 30, "y"])
+    ]
     batches = [batch.texts for batch in documents.batches_of(stream)]
     assert batches == [["12345"] * 2, ["12345", "x" * 30], ["y"]]
 
@@ -287,7 +332,9 @@ def test_a_batch_is_not_longer_than_it_may_be(monkeypatch):
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_items_are_the_ids_if_no_two_rows_have_the_same(tmp_path, suffix):
     def ids_of(skus):
-        frame = pl.DataFrame({"sku": skus, "name": ["b", "b"], "description": ["c", "d"]})
+        frame = pl.DataFrame(
+            {"sku": skus, "name": ["b", "b"], "description": ["c", "d"]}
+        )
         write = {"csv": frame.write_csv, "jsonl": frame.write_ndjson}
         path = tmp_path / f"products.{suffix}"
         write.get(suffix, frame.write_parquet)(path)
@@ -310,12 +357,21 @@ def test_a_table_of_recbole(tmp_path, column):
     ids, texts, decision = read(path, text_col=column)
     assert (ids, texts) == (["7", "9"], ["Toy Story", "Heat"])
     assert decision == "films.item: tab-separated, text = movie_title, id = item_id"
-    rejected(path, "no column that is evidently the text; it has item_id, movie_title, class")
+    rejected(
+        path, "no column that is evidently the text; it has item_id, movie_title, class"
+    )
 
 
 def test_columns_that_are_named_are_those_of_a_file_of_any_suffix(tmp_path):
     path = tmp_path / "films.txt"
     path.write_text("\nnr|plot|genre\n7|Toys, alive, quarrel.|Animation\n")
-    assert read(path, text_col="plot", id_col="nr")[:2] == (["7"], ["Toys, alive, quarrel."])
+    assert read(path, text_col="plot", id_col="nr")[:2] == (
+        ["7"],
+        ["Toys, alive, quarrel."],
+    )
     assert read(path)[2] == "films.txt: one document per line, ids are line numbers"
-    rejected(path, "one document per line: it begins without a column 'story'", text_col="story")
+    rejected(
+        path,
+        "one document per line: it begins without a column 'story'",
+        text_col="story",
+    )

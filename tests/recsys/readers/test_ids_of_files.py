@@ -31,13 +31,17 @@ def csv(path: Path, users: list[Any], sep: str = ",") -> Path:
 
 
 def jsonl(path: Path, users: list[Any]) -> Path:
-    rows = [{"user": user, "item": item} for user, item in zip(users, ITEMS, strict=True)]
+    rows = [
+        {"user": user, "item": item} for user, item in zip(users, ITEMS, strict=True)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 def array(path: Path, users: list[Any]) -> Path:
-    rows = [{"user": user, "item": item} for user, item in zip(users, ITEMS, strict=True)]
+    rows = [
+        {"user": user, "item": item} for user, item in zip(users, ITEMS, strict=True)
+    ]
     path.write_text(json.dumps(rows))
     return path
 
@@ -51,7 +55,9 @@ def sqlite(path: Path, users: list[Any]) -> Path:
     with sqlite3.connect(path) as connection:
         connection.execute("DROP TABLE IF EXISTS events")
         connection.execute("CREATE TABLE events (user, item)")
-        connection.executemany("INSERT INTO events VALUES (?, ?)", zip(users, ITEMS, strict=True))
+        connection.executemany(
+            "INSERT INTO events VALUES (?, ?)", zip(users, ITEMS, strict=True)
+        )
     connection.close()
     return path
 
@@ -105,7 +111,9 @@ def test_floats_that_may_be_rounded_are_rejected(door: Callable[..., Ratings]) -
 def test_rounded_numbers_of_spreadsheets_are_named(suffix: str, tmp_path: Path) -> None:
     users = ["123456789012", "123456789099", ROUNDED, ROUNDED, "5"]
     made = WRITERS[f"r.{suffix}"](tmp_path / f"r.{suffix}", users)
-    with pytest.raises(DataError, match=r"user id '1\.23457E\+11' is a rounded number, as spread"):
+    with pytest.raises(
+        DataError, match=r"user id '1\.23457E\+11' is a rounded number, as spread"
+    ):
         read_ratings(made)
     kept = read_ratings(made, bad_rows=0.5)
     assert kept.n_users == 3
@@ -117,9 +125,13 @@ def test_a_bad_id_does_not_make_texts_of_the_others(tmp_path: Path) -> None:
     for users in ([1, ROUNDED, 2, "NULL", 3], [1.0, "", 2.0, r"\N", 3.0]):
         kept = read_ratings(csv(tmp_path / "r.csv", users), bad_rows=0.5)
         assert kept.users.values.to_list() == [1, 2, 3]
-    kept = read_ratings(jsonl(tmp_path / "r.jsonl", [1, "NULL", 2, ROUNDED, 3]), bad_rows=0.5)
+    kept = read_ratings(
+        jsonl(tmp_path / "r.jsonl", [1, "NULL", 2, ROUNDED, 3]), bad_rows=0.5
+    )
     assert kept.users.values.to_list() == [1, 2, 3]
-    kept = read_ratings(jsonl(tmp_path / "r.jsonl", ["1", "NULL", "2", None, "3"]), bad_rows=0.5)
+    kept = read_ratings(
+        jsonl(tmp_path / "r.jsonl", ["1", "NULL", "2", None, "3"]), bad_rows=0.5
+    )
     assert kept.users.values.to_list() == ["1", "2", "3"]
 
 
@@ -136,12 +148,17 @@ def test_a_missing_number_is_a_missing_id() -> None:
     for made in (frame, of_pandas):
         with pytest.raises(DataError, match=r"Row 2: the user id is missing\."):
             made(Path(), users)
-    kept = Ratings.from_frame(pd.DataFrame({"user": users, "item": ITEMS}), bad_rows=0.3)
+    kept = Ratings.from_frame(
+        pd.DataFrame({"user": users, "item": ITEMS}), bad_rows=0.3
+    )
     assert kept.users.values.to_list() == [1, 2, 3, 4]
 
 
 def test_texts_with_a_point_stay_texts(tmp_path: Path) -> None:
-    for users in (["1.0", "1.5", "2.0", "3.0", "4.0"], ["1.0", "b", "2.0", "3.0", "4.0"]):
+    for users in (
+        ["1.0", "1.5", "2.0", "3.0", "4.0"],
+        ["1.0", "b", "2.0", "3.0", "4.0"],
+    ):
         assert read_ratings(csv(tmp_path / "r.csv", users)).users.dtype == pl.String
     assert Ids(["1.0", "b"], "item").find(["1.0", "1"]).tolist() == [0, -1]
 
@@ -149,7 +166,10 @@ def test_texts_with_a_point_stay_texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("series", "expected"),
     [
-        (pl.Series([Decimal("12345678901234567.00"), Decimal("1.00")]), [1, 12345678901234567]),
+        (
+            pl.Series([Decimal("12345678901234567.00"), Decimal("1.00")]),
+            [1, 12345678901234567],
+        ),
         (pl.Series([Decimal(10**25), Decimal(1)]), ["1", str(10**25)]),
         (pl.Series([16777216.0, 1.0], dtype=pl.Float32), [1, 16777216]),
     ],
@@ -161,7 +181,10 @@ def test_exact_numbers_of_other_types(series: pl.Series, expected: list[Any]) ->
 @pytest.mark.parametrize(
     ("series", "message"),
     [
-        (pl.Series([1.0, 16777218.0], dtype=pl.Float32), "floats are exact up to 16,777,216 only"),
+        (
+            pl.Series([1.0, 16777218.0], dtype=pl.Float32),
+            "floats are exact up to 16,777,216 only",
+        ),
         (np.array([2048, 2050], np.float16), "floats are exact up to 2,048 only"),
         (pl.Series([1.0, 1e18]), r"Row 2: user id 1e\+18 may be rounded"),
         (pl.Series([Decimal("1.50")]), r"user id 1\.50 is neither integer nor string"),
@@ -182,7 +205,10 @@ def test_lists_tables_and_histories_have_the_ids_of_the_ratings(tmp_path: Path) 
     }.items():
         (tmp_path / name).write_text(content)
         assert read_ids(str(tmp_path / name), "item") == [10, 30]
-    assert read_block(str(tmp_path / "list.txt"), Request())["item"].to_list() == [10, 30]
+    assert read_block(str(tmp_path / "list.txt"), Request())["item"].to_list() == [
+        10,
+        30,
+    ]
     (tmp_path / "history.csv").write_text("item,price\n10.0,3\n30.0,4\n")
     history = read_history(str(tmp_path / "history.csv"), Request(), ratings.items)
     assert history["item"].to_list() == [10, 30]
@@ -196,7 +222,9 @@ def test_lists_tables_and_histories_have_the_ids_of_the_ratings(tmp_path: Path) 
     assert titled.item_table is not None
     assert len(titled.item_table) == 2
     (tmp_path / "bad.txt").write_text(f"10\n{ROUNDED}\n")
-    with pytest.raises(DataError, match=r"bad\.txt: item id '1\.23457E\+11' is a rounded number"):
+    with pytest.raises(
+        DataError, match=r"bad\.txt: item id '1\.23457E\+11' is a rounded number"
+    ):
         read_ids(str(tmp_path / "bad.txt"), "item")
 
 

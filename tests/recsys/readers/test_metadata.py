@@ -42,7 +42,9 @@ def shop(tmp_path: Path) -> Path:
 
 
 def table_of(shop: Path, name: str | Path | None = None) -> Features:
-    table = read_ratings(shop / "events.csv", item_table=name and shop / name).item_table
+    table = read_ratings(
+        shop / "events.csv", item_table=name and shop / name
+    ).item_table
     assert table is not None
     return table
 
@@ -67,7 +69,9 @@ def test_formats_without_a_header_line_of_text(shop: Path) -> None:
     frame = table_of(shop, "items.csv").frame.rename({"item": "sku"})
     frame.write_parquet(shop / "wares.parquet")
     frame.write_ndjson(shop / "wares.jsonl")
-    frame.with_columns(pl.col("tags").list.join("|")).write_csv(shop / "w.csv", separator=";")
+    frame.with_columns(pl.col("tags").list.join("|")).write_csv(
+        shop / "w.csv", separator=";"
+    )
     for name in ("wares.parquet", "wares.jsonl", "w.csv"):
         table = table_of(shop, name)
         assert table.kinds == KINDS
@@ -81,10 +85,16 @@ def test_formats_without_a_header_line_of_text(shop: Path) -> None:
         assert loaded.item_table.frame["tags"].to_list()[0] == ["black", "strong"]
 
 
-@pytest.mark.parametrize("name", ["items.csv", "products.parquet", "Movies.CSV", "books.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["items.csv", "products.parquet", "Movies.CSV", "books.jsonl"]
+)
 def test_usual_names_are_found_and_are_never_the_ratings(shop: Path, name: str) -> None:
     frame = pl.DataFrame({"sku": ["a1", "b2"], "price": [7.5, 12.0]})
-    write = {"csv": frame.write_csv, "jsonl": frame.write_ndjson, "parquet": frame.write_parquet}
+    write = {
+        "csv": frame.write_csv,
+        "jsonl": frame.write_ndjson,
+        "parquet": frame.write_parquet,
+    }
     write[name.rpartition(".")[2].lower()](shop / name)
     (shop / "users.csv").write_text("id,age\n1,30\n2,40\n")
     loaded = read_ratings(shop)
@@ -94,8 +104,9 @@ def test_usual_names_are_found_and_are_never_the_ratings(shop: Path, name: str) 
     assert loaded.titles is None
     assert loaded.user_table is not None
     assert loaded.user_table.frame.rows() == [(1, 30), (2, 40)]
-    assert f"{name} (lacks 1 of 3 items): price (number); users.csv: age (number)" in str(
-        loaded.source
+    assert (
+        f"{name} (lacks 1 of 3 items): price (number); users.csv: age (number)"
+        in str(loaded.source)
     )
 
 
@@ -115,7 +126,8 @@ def test_the_column_of_ids_is_found_by_its_values(shop: Path) -> None:
     assert table_of(shop, "t.csv").frame.rows() == [("a1", 5), ("b2", 6)]
     (shop / "t.csv").write_text("Artikelnummer,EAN,Preis\na1,b2,5\nb2,a1,6\n")
     with pytest.raises(
-        DataError, match=r"t\.csv has no column of items; its columns are 'Artikelnummer', 'EAN',"
+        DataError,
+        match=r"t\.csv has no column of items; its columns are 'Artikelnummer', 'EAN',",
     ):
         table_of(shop, "t.csv")
 
@@ -124,7 +136,9 @@ def test_the_column_of_the_ratings_counts_first(shop: Path) -> None:
     text = EVENTS.replace("sku", "product_sku")
     (shop / "events.csv").write_text(text)
     (shop / "t.csv").write_text("id,product_sku,price\n1,a1,5\n2,c3,6\n")
-    loaded = read_ratings(shop / "events.csv", item="product_sku", item_table=shop / "t.csv")
+    loaded = read_ratings(
+        shop / "events.csv", item="product_sku", item_table=shop / "t.csv"
+    )
     assert loaded.item_table is not None
     assert loaded.item_table.frame["item"].to_list() == ["a1", "c3"]
 
@@ -149,7 +163,10 @@ def test_ids_of_another_type_are_the_same_ids(tmp_path: Path) -> None:
             "id,price\nb,2\n",
             "items.csv has none of the items of the ratings: its ids look like 'b', ",
         ),
-        ("who,price\nb,2\n", "items.csv has no column of items; its columns are 'who', 'price'"),
+        (
+            "who,price\nb,2\n",
+            "items.csv has no column of items; its columns are 'who', 'price'",
+        ),
         ("", "items.csv is empty"),
         ("item,price\na1,1,9\n", "items.csv, line 2: found 3 fields, expected 2"),
         ('item,price\na1,"1\n', "items.csv, line 2: the quotes don't match"),
@@ -189,7 +206,9 @@ def test_odd_files(tmp_path: Path) -> None:
 
 def test_names_of_columns_are_never_the_same(tmp_path: Path) -> None:
     (tmp_path / "ratings.csv").write_text("userId,movieId,rating\n1,1,5\n")
-    (tmp_path / "items.csv").write_text("movieId,title,column_4,,item,title\n1,x,y,z,q,w\n")
+    (tmp_path / "items.csv").write_text(
+        "movieId,title,column_4,,item,title\n1,x,y,z,q,w\n"
+    )
     table = read_ratings(tmp_path, item="movieId").item_table
     assert table is not None
     assert table.frame.row(0, named=True) == {
@@ -220,11 +239,17 @@ def test_years_of_titles_are_a_column_where_there_is_none(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["movies.dat", "movies.csv"])
-def test_latin_1_with_what_unicode_takes_for_the_end_of_a_line(tmp_path: Path, name: str) -> None:
+def test_latin_1_with_what_unicode_takes_for_the_end_of_a_line(
+    tmp_path: Path, name: str
+) -> None:
     """Such as the three dots of Windows."""
     separator = "::" if name.endswith("dat") else ","
     head = [] if name.endswith("dat") else [["movieId", "title", "genres"]]
-    rows = [*head, ["1", "To be \x85 (1942)", "Comedy"], ["2", "Caf\u00e9 (1990)", "Drama"]]
+    rows = [
+        *head,
+        ["1", "To be \x85 (1942)", "Comedy"],
+        ["2", "Caf\u00e9 (1990)", "Drama"],
+    ]
     text = "".join(f"{separator.join(row)}\r\n" for row in rows)
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     (tmp_path / "ratings.csv").write_text("userId,movieId,rating\n1,1,4\n1,2,3\n")
@@ -238,9 +263,9 @@ def test_users_of_movielens(tmp_path: Path) -> None:
     (tmp_path / "users.dat").write_text("1::F::1::10::02460\n2::M::56::16::70072\n")
     table = read_ratings(tmp_path).user_table
     assert table is not None
-    assert table.kinds == dict.fromkeys(("gender", "age", "occupation", "zip"), "category") | {
-        "age": "number"
-    }
+    assert table.kinds == dict.fromkeys(
+        ("gender", "age", "occupation", "zip"), "category"
+    ) | {"age": "number"}
     assert table.frame.rows() == [
         (1, "F", 1, "K-12 student", "02460"),
         (2, "M", 56, "self-employed", "70072"),
@@ -256,7 +281,10 @@ def test_users_of_movielens(tmp_path: Path) -> None:
 
 def test_decimals_with_a_comma_as_spreadsheets_write_them(shop: Path) -> None:
     (shop / "w.csv").write_text("sku;price;size\na1;7,50;1\nb2;12;x,2\n")
-    assert table_of(shop, "w.csv").frame.rows() == [("a1", 7.5, "1"), ("b2", 12.0, "x,2")]
+    assert table_of(shop, "w.csv").frame.rows() == [
+        ("a1", 7.5, "1"),
+        ("b2", 12.0, "x,2"),
+    ]
 
 
 def test_points_are_of_thousands_where_a_column_has_decimal_commas(shop: Path) -> None:
@@ -274,7 +302,9 @@ def test_points_are_of_thousands_where_a_column_has_decimal_commas(shop: Path) -
 
 def test_a_table_with_users_and_items_is_none_of_items(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("user_id,recipe_id,rating\n1,7,5\n2,8,4\n")
-    (tmp_path / "recipes.csv").write_text("user_id,recipe_id,rating,review\n1,7,5,good\n")
+    (tmp_path / "recipes.csv").write_text(
+        "user_id,recipe_id,rating,review\n1,7,5,good\n"
+    )
     loaded = read_ratings(tmp_path / "train.csv")
     assert loaded.item_table is None
     assert "recipes.csv not used (it has users, too)" in str(loaded.source)

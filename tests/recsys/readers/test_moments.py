@@ -16,7 +16,9 @@ from recsys import DataError, Ratings, read_ratings
 
 AT = 1_749_441_125  # 2025-06-09 03:52:05 UTC
 ROWS = [
-    (user, (user + n) % 7, AT - 3600 * (10 * user + n)) for user in range(30) for n in (0, 2, 3)
+    (user, (user + n) % 7, AT - 3600 * (10 * user + n))
+    for user in range(30)
+    for n in (0, 2, 3)
 ]
 NAMES = ["user", "item", "timestamp"]
 Row = tuple[int, int, object]
@@ -30,7 +32,9 @@ def as_csv(rows: list[Row], path: Path) -> str:
 
 def as_jsonl(rows: list[Row], path: Path) -> str:
     file = path / "r.jsonl"
-    file.write_text("\n".join(json.dumps(dict(zip(NAMES, row, strict=True))) for row in rows))
+    file.write_text(
+        "\n".join(json.dumps(dict(zip(NAMES, row, strict=True))) for row in rows)
+    )
     return str(file)
 
 
@@ -52,7 +56,12 @@ def as_frame(rows: list[Row]) -> pl.DataFrame:
     return pl.DataFrame(rows, NAMES, orient="row", strict=False)
 
 
-FILES = {"csv": as_csv, "jsonl": as_jsonl, "parquet": as_parquet, "database": as_database}
+FILES = {
+    "csv": as_csv,
+    "jsonl": as_jsonl,
+    "parquet": as_parquet,
+    "database": as_database,
+}
 Load = Callable[..., Ratings]
 Read = Callable[..., Ratings]
 
@@ -103,7 +112,9 @@ def test_a_time_of_the_future_does_not_count(
 
 
 @pytest.mark.parametrize("shown", [int, lambda time: time * 1000, text])
-def test_a_date_that_means_never_does_not_count(load: Load, shown: Callable[[int], object]) -> None:
+def test_a_date_that_means_never_does_not_count(
+    load: Load, shown: Callable[[int], object]
+) -> None:
     loaded = load(written([*ROWS, (1, 5, 0), (2, 6, -2_208_988_800)], shown))
     assert loaded.nnz == len(ROWS)
     assert '2 rows left out whose time means "never" (' in str(loaded.source)
@@ -112,10 +123,13 @@ def test_a_date_that_means_never_does_not_count(load: Load, shown: Callable[[int
 
 
 def test_grades_of_the_future_do_not_count(read: Read) -> None:
-    loaded = read("user,item,rating,date\na,x,4,2025-06-01\nb,x,5,2025-06-02\nb,y,1,2035-01-01\n")
+    loaded = read(
+        "user,item,rating,date\na,x,4,2025-06-01\nb,x,5,2025-06-02\nb,y,1,2035-01-01\n"
+    )
     assert loaded.to_frame()["rating"].to_list() == [4, 5]
-    assert "1 row after the present time left out (ratings.csv, line 4: 2035-01-01)" in str(
-        loaded.source
+    assert (
+        "1 row after the present time left out (ratings.csv, line 4: 2035-01-01)"
+        in str(loaded.source)
     )
 
 
@@ -123,8 +137,9 @@ def test_the_present_time_may_be_set_and_is_kept(read: Read) -> None:
     content = "user,item,date\na,x,2025-06-01\nb,x,2025-06-02\nb,y,2025-06-04\n"
     loaded = read(content, as_of="2025-06-01", half_life="1d")
     assert loaded.values.tolist() == [0.5, 1]
-    assert "1 row after the present time left out (ratings.csv, line 4: 2025-06-04)" in str(
-        loaded.source
+    assert (
+        "1 row after the present time left out (ratings.csv, line 4: 2025-06-04)"
+        in str(loaded.source)
     )
     assert loaded.source is not None
     assert loaded.source.options["as_of"] == "2025-06-01T00:00:00+00:00"
@@ -155,19 +170,30 @@ def test_two_files_of_two_units_are_an_error(tmp_path: Path, other: int) -> None
 def test_places_after_blank_lines(read: Read) -> None:
     content = "user,item,date\n\na,x,2025-06-01\n\nb,x,2025-06-02\nb,y,2035-01-01\n"
     assert "ratings.csv, line 6: 2035-01-01" in str(read(content).source)
-    lines = ['{"user": 1, "item": 2, "time": 1700000000}', "", '{"user": 1, "item": 3, "time": 1}']
-    assert "r.jsonl, line 3: 1970-01-01 00:00:01" in str(read("\n".join(lines), "r.jsonl").source)
-    assert "r.jsonl, line 2: 1970" in str(read(f"{lines[0]}\n{lines[2]}", "r.jsonl").source)
+    lines = [
+        '{"user": 1, "item": 2, "time": 1700000000}',
+        "",
+        '{"user": 1, "item": 3, "time": 1}',
+    ]
+    assert "r.jsonl, line 3: 1970-01-01 00:00:01" in str(
+        read("\n".join(lines), "r.jsonl").source
+    )
+    assert "r.jsonl, line 2: 1970" in str(
+        read(f"{lines[0]}\n{lines[2]}", "r.jsonl").source
+    )
 
 
 def test_a_column_whose_order_of_day_and_month_is_not_known(read: Read) -> None:
     content = "user,item,date\na,x,06/09/2025\nb,x,07/09/2025\n"
     loaded = read(content)
     assert loaded.seconds is None
-    assert "times not used (time '06/09/2025' may be of either order of day and month; add" in str(
-        loaded.source
+    assert (
+        "times not used (time '06/09/2025' may be of either order of day and month; add"
+        in str(loaded.source)
     )
-    with pytest.raises(DataError, match=r"line 2: time '06/09/2025' may be of either order"):
+    with pytest.raises(
+        DataError, match=r"line 2: time '06/09/2025' may be of either order"
+    ):
         read(content, timestamp="date")
     many = "".join(f"u{n},x,0{n % 9 + 1}.06.2025\n" for n in range(500))
     told = read(f"user,item,date\n{many}a,x,18.06.2025\n")
@@ -177,7 +203,8 @@ def test_a_column_whose_order_of_day_and_month_is_not_known(read: Read) -> None:
 
 
 GERMAN = "customer_id;sku;zeit\n" + "".join(
-    f"{'' if n < 3 else n};a;18.10.2025 00:00:{'xx' if n < 9 else '09'}\n" for n in range(12)
+    f"{'' if n < 3 else n};a;18.10.2025 00:00:{'xx' if n < 9 else '09'}\n"
+    for n in range(12)
 )
 
 
@@ -191,16 +218,20 @@ def test_causes_of_bad_rows_are_counted(read: Read) -> None:
     )
     with pytest.raises(DataError) as strict:
         read(GERMAN, timestamp="zeit")
-    assert "9 of 12 rows cannot be read: 9 rows, the first ratings.csv, line 2: time" in str(
-        strict.value
+    assert (
+        "9 of 12 rows cannot be read: 9 rows, the first ratings.csv, line 2: time"
+        in str(strict.value)
     )
     users = GERMAN.replace("xx", "01")
     with pytest.raises(DataError) as cured:
         read(users, timestamp="zeit")
-    assert "3 of 12 rows cannot be read; the first: ratings.csv, line 2: the user" in str(
-        cured.value
+    assert (
+        "3 of 12 rows cannot be read; the first: ratings.csv, line 2: the user"
+        in str(cured.value)
     )
-    assert cured.value.__notes__ == ["Such rows are left out with --bad-rows 25% (bad_rows='25%')."]
+    assert cured.value.__notes__ == [
+        "Such rows are left out with --bad-rows 25% (bad_rows='25%')."
+    ]
     assert read(users, timestamp="zeit", bad_rows="25%").nnz == 9
 
 
@@ -209,14 +240,20 @@ def test_the_most_frequent_cause_comes_first(tmp_path: Path, name: str) -> None:
     users = [None, None, *map(str, range(2, 100))]
     ratings = ["4"] * 50 + ["good"] * 40 + ["5"] * 10
     times = ["2025-06-01"] * 95 + ["soon"] * 5
-    frame = pl.DataFrame({"user": users, "item": ["x"] * 100, "rating": ratings, "date": times})
+    frame = pl.DataFrame(
+        {"user": users, "item": ["x"] * 100, "rating": ratings, "date": times}
+    )
     write = frame.write_csv if name == "r.csv" else frame.write_ndjson
     write(tmp_path / name)
     with pytest.raises(DataError) as caught:
         as_ratings(frame if name == "frame" else tmp_path / name, bad_rows="skip")
     message = str(caught.value)
-    assert message.startswith("47 rows of 100 (47%) cannot be read, more than 1%: 40 rows, the ")
-    rating, time, user = (message.index(each) for each in ("'good'", "'soon'", "user id is mis"))
+    assert message.startswith(
+        "47 rows of 100 (47%) cannot be read, more than 1%: 40 rows, the "
+    )
+    rating, time, user = (
+        message.index(each) for each in ("'good'", "'soon'", "user id is mis")
+    )
     assert rating < time < user
     assert message.endswith("--bad-rows 47% skips them.")
 
@@ -247,7 +284,9 @@ def test_a_half_life_that_one_far_event_decides_is_an_error(read: Read) -> None:
     ):
         read(content, half_life="30d")
     assert read(content, half_life="30d", as_of="2023-01-29").nnz == 280
-    with pytest.raises(DataError, match=r"--since 2025-01-01 leaves 1 of 281 events \(ratings"):
+    with pytest.raises(
+        DataError, match=r"--since 2025-01-01 leaves 1 of 281 events \(ratings"
+    ):
         read(content, since="2025")
     assert read(content, since="2025", like={}).nnz == 1
 
@@ -256,7 +295,9 @@ def test_a_half_life_that_one_far_event_decides_is_an_error(read: Read) -> None:
 def test_a_unit_of_times_goes_with_many_different_ratings(tmp_path, unit):
     seconds = 1_700_006_400 + 86_400 * np.arange(600)
     times = {"s": seconds, "ms": 1000 * seconds, "d": seconds // 86_400}[unit]
-    frame = pl.DataFrame({"user": "ann", "item": range(600), "rating": np.linspace(1, 5, 600)})
+    frame = pl.DataFrame(
+        {"user": "ann", "item": range(600), "rating": np.linspace(1, 5, 600)}
+    )
     frame.with_columns(time=times).write_csv(tmp_path / "r.csv")
     ratings = read_ratings(tmp_path / "r.csv", time_format=unit)
     assert ratings.timestamps.tolist() == (seconds // 86_400 * 86_400).tolist()

@@ -35,9 +35,9 @@ LAYOUTS: dict[str, dict[str, bytes]] = {
     },
     "ratings.dat": {
         "ratings.dat": b"1::10::4::100\n1::20::3.5::300\n2::10::5::200\n",
-        "movies.dat": (f"10::{TITLES[0]}::{GENRES[0]}\n20::{TITLES[1]}::{GENRES[1]}\n").encode(
-            "latin-1"
-        ),
+        "movies.dat": (
+            f"10::{TITLES[0]}::{GENRES[0]}\n20::{TITLES[1]}::{GENRES[1]}\n"
+        ).encode("latin-1"),
         "users.dat": b"1::F::1::10::48067\n",
     },
     "u.data": {

@@ -26,39 +26,56 @@ def test_times_of_far_years(tmp_path: Path, times: pl.Series) -> None:
         DataError, match="2 of 2 rows have no time of the past: 2 rows left out whose"
     ):
         read_ratings(path)
-    modern = pl.Series([datetime(2023, 11, 14), datetime(2023, 11, 15)]).cast(times.dtype)
-    pl.concat([frame, frame.with_columns(modern.alias("timestamp"))] * 2).write_parquet(path)
+    modern = pl.Series([datetime(2023, 11, 14), datetime(2023, 11, 15)]).cast(
+        times.dtype
+    )
+    pl.concat([frame, frame.with_columns(modern.alias("timestamp"))] * 2).write_parquet(
+        path
+    )
     said = str(read_ratings(path).source)
     assert 'time means "never" (r.parquet, row 1: after the year 9999;' in said
 
 
 @pytest.mark.parametrize("times", [FAR, LAST], ids=["datetime", "date"])
 @pytest.mark.parametrize("role", ["text_col", "id_col", "title_col"])
-def test_documents_with_times_of_far_years(tmp_path: Path, times: pl.Series, role: str) -> None:
+def test_documents_with_times_of_far_years(
+    tmp_path: Path, times: pl.Series, role: str
+) -> None:
     path = tmp_path / "d.parquet"
     pl.DataFrame({"text": ["a", "b"], "far": times}).write_parquet(path)
-    with pytest.raises(DataError, match=r"d\.parquet is a damaged Parquet file: .*out.of.range"):
+    with pytest.raises(
+        DataError, match=r"d\.parquet is a damaged Parquet file: .*out.of.range"
+    ):
         list(Documents(path, **{"text_col": "text"} | {role: "far"}))
 
 
-def test_documents_in_lists_are_rejected_before_they_are_objects(tmp_path: Path) -> None:
+def test_documents_in_lists_are_rejected_before_they_are_objects(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "d.parquet"
     pl.DataFrame({"text": [["a"], ["b"]]}).write_parquet(path)
-    with pytest.raises(DataError, match=r"column text must be of texts; got List\(String\) values"):
+    with pytest.raises(
+        DataError, match=r"column text must be of texts; got List\(String\) values"
+    ):
         list(Documents(path))
 
 
 def test_a_list_of_times_is_no_list_of_ids(tmp_path: Path) -> None:
     path = tmp_path / "l.parquet"
     pl.DataFrame({"user": FAR}).write_parquet(path)
-    with pytest.raises(DataError, match=r"^User ids must be integers or strings; got Datetime"):
+    with pytest.raises(
+        DataError, match=r"^User ids must be integers or strings; got Datetime"
+    ):
         read_ids(str(path), "user")
 
 
 @pytest.mark.parametrize("number", [2**63, 2**70, -(2**63) - 1])
 def test_documents_with_ids_of_more_than_64_bits(tmp_path: Path, number: int) -> None:
     path = tmp_path / "d.jsonl"
-    lines = [{"id": number, "text": "salt melts ice"}, {"id": 2, "text": "ice floats on water"}]
+    lines = [
+        {"id": number, "text": "salt melts ice"},
+        {"id": 2, "text": "ice floats on water"},
+    ]
     path.write_text("\n".join(map(json.dumps, lines)))
     [batch] = Documents(path)
     index = LSI(n_components=1).fit(batch.texts, ids=batch.ids)
@@ -66,7 +83,9 @@ def test_documents_with_ids_of_more_than_64_bits(tmp_path: Path, number: int) ->
 
 
 @pytest.mark.parametrize("values", [[True, False], [[1], [2]], [b"x", b"y"]])
-def test_a_foreign_column_where_times_could_be(tmp_path: Path, values: list[object]) -> None:
+def test_a_foreign_column_where_times_could_be(
+    tmp_path: Path, values: list[object]
+) -> None:
     path = tmp_path / "r.parquet"
     frame = pl.DataFrame({"user": [1, 2], "item": [1, 2], "timestamp": values})
     frame.write_parquet(path)

@@ -30,34 +30,74 @@ def lines(*objects: dict[str, Any]) -> str:
     ("content", "expected"),
     [
         (  # Amazon 2014
-            lines({"reviewerID": "A1", "asin": "B7", "overall": 4.0, "unixReviewTime": TIME}),
+            lines(
+                {
+                    "reviewerID": "A1",
+                    "asin": "B7",
+                    "overall": 4.0,
+                    "unixReviewTime": TIME,
+                }
+            ),
             ("A1", "B7", 4.0, TIME),
         ),
         (  # Amazon 2023: both asin and parent_asin, milliseconds
-            lines({"asin": "B7", "parent_asin": "B8", "user_id": "A", "rating": 4.0, "ts": 10**12}),
+            lines(
+                {
+                    "asin": "B7",
+                    "parent_asin": "B8",
+                    "user_id": "A",
+                    "rating": 4.0,
+                    "ts": 10**12,
+                }
+            ),
             ("A", "B7", 4.0, 10**9),
         ),
         (  # Yelp
             lines(
-                {"user_id": "u", "business_id": "b", "stars": 4.0, "date": "2020-09-13 12:26:40"}
+                {
+                    "user_id": "u",
+                    "business_id": "b",
+                    "stars": 4.0,
+                    "date": "2020-09-13 12:26:40",
+                }
             ),
             ("u", "b", 4.0, TIME),
         ),
-        ("0001713353,A1C6M8LCIX4M6M,5.0,1600000000\n", ("A1C6M8LCIX4M6M", "0001713353", 5.0, TIME)),
-        ("userID\tartistID\tweight\n2\t51\t13883\n", (2, 51, 13883.0)),  # Last.fm, HetRec
+        (
+            "0001713353,A1C6M8LCIX4M6M,5.0,1600000000\n",
+            ("A1C6M8LCIX4M6M", "0001713353", 5.0, TIME),
+        ),
+        (
+            "userID\tartistID\tweight\n2\t51\t13883\n",
+            (2, 51, 13883.0),
+        ),  # Last.fm, HetRec
         ("1::0114508::8::1600000000\n", (1, "0114508", 8.0, TIME)),  # MovieTweetings
-        ("Cust_Id,Movie_Id,Rating,Date\n6,8,3,2020-09-13\n", (6, 8, 3.0, 1_599_955_200)),
-        ("username,anime_id,my_score\nkarthiga,21,9\n", ("karthiga", 21, 9.0)),  # MyAnimeList
+        (
+            "Cust_Id,Movie_Id,Rating,Date\n6,8,3,2020-09-13\n",
+            (6, 8, 3.0, 1_599_955_200),
+        ),
+        (
+            "username,anime_id,my_score\nkarthiga,21,9\n",
+            ("karthiga", 21, 9.0),
+        ),  # MyAnimeList
         (  # Netflix Prize
             "8:\n1488844,3,2020-09-13\n",
             (1488844, 8, 3.0, 1_599_955_200),
         ),
-        ("timestamp,visitorid,event,itemid\n1600000000123,7,view,9\n", (7, 9, TIME + 0.123)),
-        ("t_dat,customer_id,article_id,price\n2020-09-13,00ab,0663713001,0.05\n", None),  # H&M
+        (
+            "timestamp,visitorid,event,itemid\n1600000000123,7,view,9\n",
+            (7, 9, TIME + 0.123),
+        ),
+        (
+            "t_dat,customer_id,article_id,price\n2020-09-13,00ab,0663713001,0.05\n",
+            None,
+        ),  # H&M
         (lines({"app_id": 10, "user_id": 5, "is_recommended": True}), (5, 10)),  # Steam
     ],
 )
-def test_public_data_sets(read: Read, content: str, expected: tuple[object, ...] | None) -> None:
+def test_public_data_sets(
+    read: Read, content: str, expected: tuple[object, ...] | None
+) -> None:
     loaded = read(content, "data.txt" if content[0].isdecimal() else "data.csv")
     expected = expected or ("00ab", "0663713001", 1_599_955_200)
     assert loaded.to_frame().rows() == [expected]
@@ -66,32 +106,49 @@ def test_public_data_sets(read: Read, content: str, expected: tuple[object, ...]
 def test_what_follows_an_item_of_the_netflix_prize(read: Read) -> None:
     content = "1:\n7,3,2005-09-06\n8,5,2005-05-13\n2:\n7,4,2005-09-05\n"
     loaded = read(content, "combined_data_1.txt")
-    assert loaded.to_frame().drop("timestamp").rows() == [(7, 1, 3.0), (7, 2, 4.0), (8, 1, 5.0)]
-    with pytest.raises(DataError, match=r"line 3: '8;5' is not a user, a rating and a date"):
+    assert loaded.to_frame().drop("timestamp").rows() == [
+        (7, 1, 3.0),
+        (7, 2, 4.0),
+        (8, 1, 5.0),
+    ]
+    with pytest.raises(
+        DataError, match=r"line 3: '8;5' is not a user, a rating and a date"
+    ):
         read("1:\n7,3,2005-09-06\n8;5\n", "combined_data_1.txt")
 
 
 def test_ratings_of_minus_one_are_none(read: Read) -> None:
-    content = "user_id,anime_id,rating\n" + "".join(f"1,{n},{n or -1}\n" for n in range(9))
+    content = "user_id,anime_id,rating\n" + "".join(
+        f"1,{n},{n or -1}\n" for n in range(9)
+    )
     loaded = read(content)
     assert loaded.to_frame()["rating"].to_list() == list(range(1, 9))
     assert "1 row left out whose rating is -1 (not rated)" in str(loaded.source)
     votes = read("user,item,rating\n1,1,-1\n1,2,1\n1,3,0\n")
     assert votes.value_range() == (-1, 1)
     zeros = read("user,book_id,rating\n" + "".join(f"1,{n},{n}\n" for n in range(6)))
-    assert "some ratings are 0; add --missing 0 if a 0 means no rating" in str(zeros.source)
+    assert "some ratings are 0; add --missing 0 if a 0 means no rating" in str(
+        zeros.source
+    )
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_a_rating_that_stands_for_none_is_left_out(tmp_path: Path, suffix: str) -> None:
     path, ratings = tmp_path / f"jokes.{suffix}", [0.5, 99.0, 99.0, 1.5, 0.0]
-    frame = pl.DataFrame({"user": [1, 1, 2, 2, 3], "item": [1, 2, 1, 2, 1], "rating": ratings})
-    getattr(frame, {"csv": "write_csv", "jsonl": "write_ndjson"}.get(suffix, "write_parquet"))(path)
+    frame = pl.DataFrame(
+        {"user": [1, 1, 2, 2, 3], "item": [1, 2, 1, 2, 1], "rating": ratings}
+    )
+    getattr(
+        frame,
+        {"csv": "write_csv", "jsonl": "write_ndjson"}.get(suffix, "write_parquet"),
+    )(path)
     loaded = read_ratings(path, missing=99)
     assert loaded.to_frame()["rating"].to_list() == [0.5, 1.5, 0.0]
     assert "2 rows left out whose rating is 99 (missing)" in str(loaded.source)
     assert read_ratings(path, like={"missing": 0.0}).nnz == 4
-    with pytest.raises(DataError, match="missing applies to ratings, and these data have no rat"):
+    with pytest.raises(
+        DataError, match="missing applies to ratings, and these data have no rat"
+    ):
         read_ratings(path, missing=0, implicit=True)
     with pytest.raises(DataError, match="missing must be a number; got '0'"):
         read_ratings(path, missing="0")
@@ -102,8 +159,14 @@ def test_days_in_names_of_folders(tmp_path: Path) -> None:
     for folder in ("day=2020-09-13", "year=2020/month=9/day=14"):
         (tmp_path / folder).mkdir(parents=True)
         frame.write_parquet(tmp_path / folder / "part-0.parquet")
-    found = [read_ratings(tmp_path / each).timestamps for each in ("day=2020-09-13", "year=2020")]
-    assert [int(each[0]) for each in found if each is not None] == [1_599_955_200, 1_600_041_600]
+    found = [
+        read_ratings(tmp_path / each).timestamps
+        for each in ("day=2020-09-13", "year=2020")
+    ]
+    assert [int(each[0]) for each in found if each is not None] == [
+        1_599_955_200,
+        1_600_041_600,
+    ]
 
 
 def test_types_of_parquet(tmp_path: Path) -> None:
@@ -115,9 +178,13 @@ def test_types_of_parquet(tmp_path: Path) -> None:
     pl.DataFrame({"user": [uuid.UUID(int=9).bytes], "item": [1]}).write_parquet(path)
     assert read_ratings(path).users.values[0] == "00000000-0000-0000-0000-000000000009"
     pl.DataFrame({"user": [b"\xff"], "item": [1]}).write_parquet(path)
-    with pytest.raises(DataError, match="the column of users has bytes that are neither texts nor"):
+    with pytest.raises(
+        DataError, match="the column of users has bytes that are neither texts nor"
+    ):
         read_ratings(path)
-    pl.DataFrame({"user": [1, 2], "items": [[7, 8], []], "time": [TIME, 9]}).write_parquet(path)
+    pl.DataFrame(
+        {"user": [1, 2], "items": [[7, 8], []], "time": [TIME, 9]}
+    ).write_parquet(path)
     assert read_ratings(path).to_frame().rows() == [(1, 7, TIME), (1, 8, TIME)]
     pl.DataFrame({"user": [1], "item": [7]}).write_ipc(tmp_path / "r.feather")
     assert read_ratings(tmp_path / "r.feather").to_frame().rows() == [(1, 7)]
@@ -127,7 +194,10 @@ def test_sparse_matrices(tmp_path: Path) -> None:
     matrix = sp.csr_array([[0, 4.0], [2.0, 0]])
     scipy.io.mmwrite(tmp_path / "r.mtx", matrix)
     sp.save_npz(tmp_path / "r.npz", matrix)
-    assert read_ratings(tmp_path / "r.mtx").to_frame().rows() == [(1, 2, 4.0), (2, 1, 2.0)]
+    assert read_ratings(tmp_path / "r.mtx").to_frame().rows() == [
+        (1, 2, 4.0),
+        (2, 1, 2.0),
+    ]
     loaded = read_ratings(tmp_path / "r.npz")
     assert loaded.to_frame().rows() == [(0, 1, 4.0), (1, 0, 2.0)]
     assert str(loaded.source).startswith("r.npz: SciPy matrix, user = user")
@@ -147,21 +217,37 @@ def test_sparse_matrices(tmp_path: Path) -> None:
         ("1\t\t5\t\t0.25\n1\t\t7\t\t-9.5\n", [(1, 5, 0.25), (1, 7, -9.5)]),
         ("1 100 4 \n1 101 5 \n", [(1, 100, 4.0), (1, 101, 5.0)]),  # Epinions, Jester
         ("  1  100   4\n 20  101 3.5\n", [(1, 100, 4.0), (20, 101, 3.5)]),
-        ("3 7 8 9\n1 8\n3 9 7 5\n", [(0, 7), (0, 8), (0, 9), (1, 8), (2, 5), (2, 7), (2, 9)]),
-        ("2 10 11\n1 12\n3 10 11 12\n", [(0, 10), (0, 11), (1, 12), (2, 10), (2, 11), (2, 12)]),
-        ("2 10 11\n1 12\n4 10 11 12\n", [(1, 12), (2, 10), (2, 11), (4, 10), (4, 11), (4, 12)]),
+        (
+            "3 7 8 9\n1 8\n3 9 7 5\n",
+            [(0, 7), (0, 8), (0, 9), (1, 8), (2, 5), (2, 7), (2, 9)],
+        ),
+        (
+            "2 10 11\n1 12\n3 10 11 12\n",
+            [(0, 10), (0, 11), (1, 12), (2, 10), (2, 11), (2, 12)],
+        ),
+        (
+            "2 10 11\n1 12\n4 10 11 12\n",
+            [(1, 12), (2, 10), (2, 11), (4, 10), (4, 11), (4, 12)],
+        ),
         (  # Amazon 2014: dicts of Python
-            "{'reviewerID': 'A1', 'asin': 'B7', 'overall': 4.0, 'helpful': [0, None]}\n" * 2,
+            "{'reviewerID': 'A1', 'asin': 'B7', 'overall': 4.0, 'helpful': [0, None]}\n"
+            * 2,
             [("A1", "B7", 4.0)],
         ),
         (  # OTTO
             lines(
-                {"session": 1, "events": [{"sku": 5, "ts": 10**12}, {"sku": 6, "ts": 10**12}]},
+                {
+                    "session": 1,
+                    "events": [{"sku": 5, "ts": 10**12}, {"sku": 6, "ts": 10**12}],
+                },
                 {"session": 2, "events": [{"sku": 5, "ts": 10**12}]},
             ),
             [(1, 5, 10**9), (1, 6, 10**9), (2, 5, 10**9)],
         ),
-        (lines({"user": 1, "items": [8, 9]}, {"user": 2, "items": []}), [(1, 8), (1, 9)]),
+        (
+            lines({"user": 1, "items": [8, 9]}, {"user": 2, "items": []}),
+            [(1, 8), (1, 9)],
+        ),
         (  # Foursquare
             "userId,venueId,utcTimestamp\n470,49bb,Sun Sep 13 12:26:40 +0000 2020\n",
             [(470, "49bb", TIME)],
@@ -176,7 +262,9 @@ def test_sparse_matrices(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_odd_layouts(read: Read, content: str, expected: list[tuple[object, ...]]) -> None:
+def test_odd_layouts(
+    read: Read, content: str, expected: list[tuple[object, ...]]
+) -> None:
     assert read(content, "data.txt").to_frame().rows() == expected
 
 
@@ -209,16 +297,22 @@ def test_what_ends_each_line_is_no_column(read: Read) -> None:
 
 
 def test_times_of_half_a_day(read: Read) -> None:
-    content = "user,item,at\nU7,N9,11/13/2019 9:05:58 AM\nU8,N9,11/13/2019 12:05:58 PM\n"
+    content = (
+        "user,item,at\nU7,N9,11/13/2019 9:05:58 AM\nU8,N9,11/13/2019 12:05:58 PM\n"
+    )
     for form in (None, "%m/%d/%Y %I:%M:%S %p"):
         loaded = read(content, timestamp="at", time_format=form)
         assert loaded.to_frame()["timestamp"].to_list() == [1573635958, 1573646758]
-    with pytest.raises(DataError, match=r"add --time-format '%m/%d/%Y %I:%M:%S %p' or '%d/%m/%Y"):
+    with pytest.raises(
+        DataError, match=r"add --time-format '%m/%d/%Y %I:%M:%S %p' or '%d/%m/%Y"
+    ):
         read(content.replace("13", "12"), timestamp="at")
 
 
 def test_a_header_in_another_encoding(read: Read) -> None:
-    with pytest.raises(DataError, match=r"--encoding latin-1; the header cannot be read without"):
+    with pytest.raises(
+        DataError, match=r"--encoding latin-1; the header cannot be read without"
+    ):
         read("käufer;produkt;wertung\n1;2;3\n".encode("latin-1"))
 
 
@@ -229,31 +323,45 @@ def test_ratings_of_minus_one_do_not_depend_on_the_rest_of_the_file(read: Read) 
 
 
 def test_an_anonymous_user(read: Read) -> None:
-    rows = "".join(f"{user};{item}\n" for user in ("NA", 5, 6) for item in range(user == "NA", 3))
+    rows = "".join(
+        f"{user};{item}\n" for user in ("NA", 5, 6) for item in range(user == "NA", 3)
+    )
     loaded = read(f"userId;itemId\n{rows}NA;9\nNA;0\n")
-    assert "the user 'NA' has the most items, and may stand for none" in str(loaded.source)
+    assert "the user 'NA' has the most items, and may stand for none" in str(
+        loaded.source
+    )
 
 
 def test_files_without_users_and_items_are_not_ratings(tmp_path: Path) -> None:
-    (tmp_path / "events.csv").write_text("timestamp,visitorid,event,itemid\n1600000000,7,view,9\n")
+    (tmp_path / "events.csv").write_text(
+        "timestamp,visitorid,event,itemid\n1600000000,7,view,9\n"
+    )
     (tmp_path / "tree.csv").write_text("categoryid,parentid\n1,2\n")
     (tmp_path / "properties.csv").write_text("timestamp,itemid,value\n1600000000,7,9\n")
     said = str(read_ratings(tmp_path).source)
     assert said.startswith(f"{tmp_path.name}/events.csv: ")
     assert "; left out, without users and items: properties.csv, tree.csv; " in said
     (tmp_path / "more.csv").write_text("8,10\n")
-    with pytest.raises(DataError, match=r"several files .* \(events\.csv, more\.csv\); name the"):
+    with pytest.raises(
+        DataError, match=r"several files .* \(events\.csv, more\.csv\); name the"
+    ):
         read_ratings(tmp_path)
 
 
 def test_folders_of_recbole_and_of_netflix(tmp_path: Path) -> None:
-    (tmp_path / "ml.inter").write_text("user_id:token\titem_id:token\n1\t7\n1\t8\n2\t7\n")
-    (tmp_path / "ml.item").write_text("item_id:token\tmovie_title:token_seq\n7\tEmma\n8\tJaws\n")
+    (tmp_path / "ml.inter").write_text(
+        "user_id:token\titem_id:token\n1\t7\n1\t8\n2\t7\n"
+    )
+    (tmp_path / "ml.item").write_text(
+        "item_id:token\tmovie_title:token_seq\n7\tEmma\n8\tJaws\n"
+    )
     loaded = read_ratings(tmp_path)
     assert loaded.titles is not None
     assert loaded.titles.to_list() == ["Emma", "Jaws"]
     for name in ("user_id:token", "user_id"):
-        named = read_ratings(tmp_path / "ml.inter", user=name, item=name.replace("user", "item"))
+        named = read_ratings(
+            tmp_path / "ml.inter", user=name, item=name.replace("user", "item")
+        )
         assert named.to_frame().equals(loaded.to_frame())
     folder = tmp_path / "netflix"
     folder.mkdir()
@@ -270,7 +378,9 @@ def test_folders_of_recbole_and_of_netflix(tmp_path: Path) -> None:
 
 
 def test_sequences_of_recbole_are_lists(tmp_path: Path) -> None:
-    (tmp_path / "ml.inter").write_text("who:token\twhat:token\tscore:float\n1\t7\t2\n1\t8\t3\n")
+    (tmp_path / "ml.inter").write_text(
+        "who:token\twhat:token\tscore:float\n1\t7\t2\n1\t8\t3\n"
+    )
     (tmp_path / "ml.item").write_text(
         "what:token\tmovie_title:token_seq\tclass:token_seq\n"
         "7\tToy Story\tAnimation Children's  Comedy\n8\tHeat\t\n"
@@ -280,10 +390,15 @@ def test_sequences_of_recbole_are_lists(tmp_path: Path) -> None:
         assert found is not None
         assert found.kinds == {"movie_title": "text", "class": "list"}
         assert found.frame["movie_title"].to_list() == ["Toy Story", "Heat"]
-        assert found.frame["class"].to_list() == [["Animation", "Children's", "Comedy"], None]
+        assert found.frame["class"].to_list() == [
+            ["Animation", "Children's", "Comedy"],
+            None,
+        ]
 
 
-@pytest.mark.parametrize("options", [{}, {"rating": "label:float"}, {"bad_rows": "skip"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"rating": "label:float"}, {"bad_rows": "skip"}]
+)
 def test_labels_of_recbole(read: Read, options: dict[str, str]) -> None:
     header = "user_id:token\titem_id:token\tlabel:float"
     found = read(f"{header}\n1\ta\t1\n1\tb\t0\n2\ta\t1.0\n2\tc\t0.0\n", **options)
@@ -300,13 +415,19 @@ def test_labels_of_recbole(read: Read, options: dict[str, str]) -> None:
 
 def test_tables_next_to_the_ratings(tmp_path: Path) -> None:
     (tmp_path / "sales.csv").write_text("customer_id,article_id\nc,0663713001\n")
-    (tmp_path / "articles.csv").write_text("article_id,product_code,hue\n0663713001,0663713,red\n")
+    (tmp_path / "articles.csv").write_text(
+        "article_id,product_code,hue\n0663713001,0663713,red\n"
+    )
     loaded = read_ratings(tmp_path / "sales.csv")  # either column may be the item
     assert loaded.item_table is not None
     assert list(loaded.item_table.kinds) == ["product_code", "hue"]
     (tmp_path / "ratings.dat").write_text("1::7::5\n2::7::3\n")
-    (tmp_path / "users.dat").write_text("1::139738264\n2::139738265\n")  # MovieTweetings
-    assert "users.dat not used: has no header" in str(read_ratings(tmp_path / "ratings.dat").source)
+    (tmp_path / "users.dat").write_text(
+        "1::139738264\n2::139738265\n"
+    )  # MovieTweetings
+    assert "users.dat not used: has no header" in str(
+        read_ratings(tmp_path / "ratings.dat").source
+    )
 
 
 @pytest.mark.parametrize("form", ["ms", "text", "parquet"])
@@ -327,13 +448,24 @@ def test_fractions_of_a_second_decide_what_is_last(tmp_path: Path, form: str) ->
     assert ratings.timestamps is not None
     assert set(ratings.timestamps) == {1_700_000_000}
     ratings.to_frame().write_csv(path)
-    assert read_ratings(path).to_frame().drop("user").equals(ratings.to_frame().drop("user"))
+    assert (
+        read_ratings(path)
+        .to_frame()
+        .drop("user")
+        .equals(ratings.to_frame().drop("user"))
+    )
 
 
 def test_fractions_of_a_second_in_some_of_several_files(tmp_path: Path) -> None:
-    (tmp_path / "1.csv").write_text("user,item,rating,time\n1,a,5,2025-06-09 03:52:05\n")
-    (tmp_path / "2.csv").write_text("user,item,rating,time\n1,a,4,2025-06-09 03:52:05.25\n")
-    (tmp_path / "3.csv").write_text("user,item,rating,time\n1,a,3,2025/6/9 03:52:05.125\n")
+    (tmp_path / "1.csv").write_text(
+        "user,item,rating,time\n1,a,5,2025-06-09 03:52:05\n"
+    )
+    (tmp_path / "2.csv").write_text(
+        "user,item,rating,time\n1,a,4,2025-06-09 03:52:05.25\n"
+    )
+    (tmp_path / "3.csv").write_text(
+        "user,item,rating,time\n1,a,3,2025/6/9 03:52:05.125\n"
+    )
     for names in ("12", "21", "123", "321"):
         found = read_ratings([tmp_path / f"{name}.csv" for name in names])
         assert found.to_frame()["rating"].to_list() == [4]

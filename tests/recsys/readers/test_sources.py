@@ -103,7 +103,9 @@ def test_damaged_packages(read: Read, packing: str, cut: int, message: str) -> N
 @pytest.mark.parametrize("packing", ["gz", "zip"])
 def test_flipped_bytes_are_noticed_by_the_checksum(read: Read, packing: str) -> None:
     content = CSV * 50
-    raw = bytearray(gzip.compress(content) if packing == "gz" else zipped(**{"r.csv": content}))
+    raw = bytearray(
+        gzip.compress(content) if packing == "gz" else zipped(**{"r.csv": content})
+    )
     raw[len(raw) // 3] ^= 0xFF
     with pytest.raises(DataError, match=r"(x|x/r\.csv) is damaged"):
         read(bytes(raw), "x")
@@ -136,7 +138,9 @@ def test_a_zip_writes_nowhere_else(read: Read, tmp_path: Path) -> None:
 
 
 def test_a_zip_with_entries_outside_only(read: Read) -> None:
-    with pytest.raises(DataError, match=r"^All entries of x\.zip are outside of its folder"):
+    with pytest.raises(
+        DataError, match=r"^All entries of x\.zip are outside of its folder"
+    ):
         read(zipped(**{"../../evil.csv": CSV}), "x.zip")
 
 
@@ -157,31 +161,48 @@ def test_a_zip_of_a_method_that_zipfile_does_not_know(read: Read) -> None:
 
 
 def test_zips_with_several_or_no_candidates(read: Read) -> None:
-    with pytest.raises(DataError, match=r"several files that may be .* \(a\.csv, b\.csv\)"):
+    with pytest.raises(
+        DataError, match=r"several files that may be .* \(a\.csv, b\.csv\)"
+    ):
         read(zipped(**{"b.csv": CSV, "a.csv": b"1,30\n"}), "x.zip")
-    with pytest.raises(DataError, match=r"x\.zip holds no ratings file.*it holds README, a\.png"):
-        read(zipped(**{"a.png": b"", "README": b"", "__MACOSX/ratings.csv": b""}), "x.zip")
+    with pytest.raises(
+        DataError, match=r"x\.zip holds no ratings file.*it holds README, a\.png"
+    ):
+        read(
+            zipped(**{"a.png": b"", "README": b"", "__MACOSX/ratings.csv": b""}),
+            "x.zip",
+        )
     with pytest.raises(DataError, match=r"x\.zip holds no ratings file.*it is empty"):
         read(zipped(), "x.zip")
     with pytest.raises(DataError, match=r"x\.xlsx is a damaged workbook"):
         read(zipped(**{"xl/workbook.xml": b"<x/>", "xl/styles.xml": b"<x/>"}), "x.xlsx")
-    assert rows(read(zipped(**{"BX-Book-Ratings.csv": CSV, "BX-Users.csv": b""}), "x.zip"))
+    assert rows(
+        read(zipped(**{"BX-Book-Ratings.csv": CSV, "BX-Users.csv": b""}), "x.zip")
+    )
 
 
 def test_directories_with_several_or_no_candidates(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no ratings file, such as .*it is empty"):
+    with pytest.raises(
+        DataError, match=r"holds no ratings file, such as .*it is empty"
+    ):
         read_ratings(tmp_path)
     (tmp_path / "model" / "arrays").mkdir(parents=True)
     (tmp_path / "model" / "arrays" / "most_ratings.npy").touch()
-    with pytest.raises(DataError, match=r"model/? has the arrays of a saved model, but no model"):
+    with pytest.raises(
+        DataError, match=r"model/? has the arrays of a saved model, but no model"
+    ):
         read_ratings(tmp_path / "model")
     shutil.rmtree(tmp_path / "model")
     for name in ("one.csv", "two.tsv", "README.txt"):
         (tmp_path / name).write_bytes(CSV)
-    with pytest.raises(DataError, match=r"several files .*\(one\.csv, two\.tsv\); name the one"):
+    with pytest.raises(
+        DataError, match=r"several files .*\(one\.csv, two\.tsv\); name the one"
+    ):
         read_ratings(tmp_path)
     (tmp_path / "Ratings.csv.gz").write_bytes(gzip.compress(CSV))
-    assert str(read_ratings(tmp_path).source).startswith(f"{tmp_path.name}/Ratings.csv.gz: comma")
+    assert str(read_ratings(tmp_path).source).startswith(
+        f"{tmp_path.name}/Ratings.csv.gz: comma"
+    )
 
 
 def test_the_only_table_is_taken_whatever_its_name(tmp_path: Path) -> None:
@@ -221,7 +242,9 @@ def test_folders_and_patterns_of_parts_and_lists(
 ) -> None:
     parts = sorted(events.rglob("*.csv"))
     assert rows(read_ratings(events)) == EXPECTED
-    assert str(read_ratings(events).source).startswith("events/ (3 files): comma-separated, user")
+    assert str(read_ratings(events).source).startswith(
+        "events/ (3 files): comma-separated, user"
+    )
     monkeypatch.chdir(events.parent)
     for pattern in ("events/*/month=0[67]/*.csv", "events/**/*", "events/year*"):
         assert rows(read_ratings(pattern)) == EXPECTED
@@ -238,7 +261,9 @@ def test_dates_in_the_names_of_folders(tmp_path: Path) -> None:
         folder = tmp_path / "events" / f"date={date}" / f"event={kind}"
         folder.mkdir(parents=True)
         (folder / "part-0.csv").write_text(f"user,item\n{date[-1]},1\n")
-    ratings = read_ratings(tmp_path / "events", event_weights={"purchase": 5, "view": 1})
+    ratings = read_ratings(
+        tmp_path / "events", event_weights={"purchase": 5, "view": 1}
+    )
     assert ratings.timestamps is not None
     assert ratings.timestamps.tolist() == [1_749_513_600, 1_749_427_200]
     assert ratings.values.tolist() == [5, 1]
@@ -252,21 +277,31 @@ def test_dates_in_the_names_of_folders(tmp_path: Path) -> None:
 def test_parts_in_several_formats_and_types(tmp_path: Path) -> None:
     frame = pl.DataFrame({"user": [1, 2], "item": [10, 20], "rating": [4, 3]})
     frame.head(1).write_parquet(tmp_path / "a.parquet")
-    frame.tail(1).with_columns(pl.col("user").cast(pl.String)).write_csv(tmp_path / "b.csv")
+    frame.tail(1).with_columns(pl.col("user").cast(pl.String)).write_csv(
+        tmp_path / "b.csv"
+    )
     assert rows(read_ratings([tmp_path / "a.parquet", tmp_path / "b.csv"])) == EXPECTED
     (tmp_path / "c.csv").write_text("user,item,rating\nx7,10,4\n")
     texts = read_ratings([tmp_path / "a.parquet", tmp_path / "c.csv"])
     assert texts.users.values.to_list() == ["1", "x7"]
     (tmp_path / "d.csv").write_text("user,item\n1,2\n")
-    with pytest.raises(DataError, match=r"b\.csv has a rating column and .*d\.csv has none; read"):
+    with pytest.raises(
+        DataError, match=r"b\.csv has a rating column and .*d\.csv has none; read"
+    ):
         read_ratings([tmp_path / "b.csv", tmp_path / "d.csv"])
 
 
 @pytest.mark.parametrize("kind", [pl.Int64, pl.String])
 @pytest.mark.parametrize("n_levels", [6, 300])  # ratings are codes, or numbers
-def test_parts_are_read_as_one_table(tmp_path: Path, kind: pl.DataType, n_levels: int) -> None:
+def test_parts_are_read_as_one_table(
+    tmp_path: Path, kind: pl.DataType, n_levels: int
+) -> None:
     places = pl.Series(range(400))
-    columns = {"user": places * 7 % 40, "item": places % 13, "rating": places * 37 % n_levels / 2}
+    columns = {
+        "user": places * 7 % 40,
+        "item": places % 13,
+        "rating": places * 37 % n_levels / 2,
+    }
     frame = pl.DataFrame(columns | {"timestamp": 1_700_000_000 + places % 350})
     frame = frame.with_columns(pl.col("user").cast(kind))
     parts, paths = (frame[:30], frame[390:], frame[30:390]), []
@@ -280,7 +315,9 @@ def test_parts_are_read_as_one_table(tmp_path: Path, kind: pl.DataType, n_levels
 def test_errors_in_parts_name_file_and_line(events: Path) -> None:
     bad = events / "year=2025" / "month=07" / "part-0.csv"
     bad.write_text("user,item,rating\n2,20,3\n2,30,good\n")
-    with pytest.raises(DataError, match=r"events/year=2025/month=07/part-0\.csv, line 3: rating"):
+    with pytest.raises(
+        DataError, match=r"events/year=2025/month=07/part-0\.csv, line 3: rating"
+    ):
         read_ratings(events)
     bad.write_text("user,item,rating\n2,20,3\n1,10,4\n")
     with pytest.raises(
@@ -297,26 +334,39 @@ def test_errors_in_parts_name_file_and_line(events: Path) -> None:
         (".hoodie/x", "a Hudi"),
     ],
 )
-def test_a_folder_whose_files_may_be_outdated(tmp_path: Path, marker: str, noun: str) -> None:
+def test_a_folder_whose_files_may_be_outdated(
+    tmp_path: Path, marker: str, noun: str
+) -> None:
     pl.DataFrame({"user": [1], "item": [2]}).write_parquet(tmp_path / "part-0.parquet")
     (tmp_path / marker).parent.mkdir()
     (tmp_path / marker).write_text("{}")
-    with pytest.raises(DataError, match=f"/ is {noun} table, whose current rows only programs"):
+    with pytest.raises(
+        DataError, match=f"/ is {noun} table, whose current rows only programs"
+    ):
         read_ratings(tmp_path)
 
 
 def test_files_of_a_folder_that_are_no_parts(tmp_path: Path) -> None:
-    for names, second in (("events orders", "user,sku,n\n"), ("train test", "user,item,rating\n")):
+    for names, second in (
+        ("events orders", "user,sku,n\n"),
+        ("train test", "user,item,rating\n"),
+    ):
         folder = tmp_path / names.replace(" ", "-")
         folder.mkdir()
-        for name, head in zip(names.split(), ("user,item,rating\n", second), strict=True):
+        for name, head in zip(
+            names.split(), ("user,item,rating\n", second), strict=True
+        ):
             (folder / f"{name}.csv").write_text(f"{head}1,2,3\n")
-        with pytest.raises(DataError, match=r"holds several files that may be the ratings \("):
+        with pytest.raises(
+            DataError, match=r"holds several files that may be the ratings \("
+        ):
             read_ratings(folder)
 
 
 def test_arrays_of_json(read: Read) -> None:
-    text = '[{"user": 1, "item": 10,\n "rating": 4}, {"user": 2, "item": 20, "rating": 3}]'
+    text = (
+        '[{"user": 1, "item": 10,\n "rating": 4}, {"user": 2, "item": 20, "rating": 3}]'
+    )
     loaded = read(text, "r.json")
     assert rows(loaded) == EXPECTED
     assert str(loaded.source).startswith("r.json: JSON array, user = user")
@@ -336,12 +386,17 @@ def test_arrays_of_json(read: Read) -> None:
 
 def test_workbooks(tmp_path: Path) -> None:
     path = tmp_path / "shop.xlsx"
-    sheets = {"ratings": [["user", "item", "rating"], [1, 10, 4], [2, 20, 3]], "notes": [["x"]]}
+    sheets = {
+        "ratings": [["user", "item", "rating"], [1, 10, 4], [2, 20, 3]],
+        "notes": [["x"]],
+    }
     path.write_bytes(workbook(sheets))
     loaded = read_ratings(path)
     assert rows(loaded) == EXPECTED
     assert str(loaded.source).startswith("shop.xlsx::ratings: Excel, user = user")
-    assert rows(read_ratings(f"{path}::ratings")) == rows(read_ratings(path, table="ratings"))
+    assert rows(read_ratings(f"{path}::ratings")) == rows(
+        read_ratings(path, table="ratings")
+    )
     with pytest.raises(
         DataError, match=r"shop\.xlsx has no sheet 'rating'; did you mean ratings\?"
     ):
@@ -358,16 +413,22 @@ def test_workbooks(tmp_path: Path) -> None:
 def workbook(sheets: dict[str, list[list[object]]]) -> bytes:
     """Return the least that is a workbook."""
     space = "http://schemas.openxmlformats.org"
-    main, relations = f"{space}/spreadsheetml/2006/main", f"{space}/package/2006/relationships"
+    main, relations = (
+        f"{space}/spreadsheetml/2006/main",
+        f"{space}/package/2006/relationships",
+    )
     kind = f"{space}/officeDocument/2006/relationships"
     listed = "".join(
-        f'<sheet name="{name}" sheetId="{n}" r:id="r{n}"/>' for n, name in enumerate(sheets, 1)
+        f'<sheet name="{name}" sheetId="{n}" r:id="r{n}"/>'
+        for n, name in enumerate(sheets, 1)
     )
     links = "".join(
         f'<Relationship Id="r{n}" Type="{kind}/worksheet" Target="worksheets/{n}.xml"/>'
         for n in range(1, len(sheets) + 1)
     )
-    root = f'<Relationship Id="r" Type="{kind}/officeDocument" Target="xl/workbook.xml"/>'
+    root = (
+        f'<Relationship Id="r" Type="{kind}/officeDocument" Target="xl/workbook.xml"/>'
+    )
     files = {
         "_rels/.rels": f'<Relationships xmlns="{relations}">{root}</Relationships>',
         "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{relations}">{links}</Relationships>',
@@ -425,7 +486,9 @@ def test_urls(web: str) -> None:
 def test_flipped_bytes_of_zstd_are_noticed(read: Read) -> None:
     raw = bytearray(_zstd().compress(CSV * 50))
     raw[8:16] = b"\xff" * 8
-    with pytest.raises(DataError, match=r"x is damaged: unable to decompress Zstandard data"):
+    with pytest.raises(
+        DataError, match=r"x is damaged: unable to decompress Zstandard data"
+    ):
         read(bytes(raw), "x")
 
 

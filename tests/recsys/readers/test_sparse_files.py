@@ -15,7 +15,9 @@ USERS, ITEMS = [0, 0, 0, 1, 1], [0, 0, 1, 1, 2]
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8, np.int64])
 @pytest.mark.parametrize("form", ["coo", "csr", "csc"])
-def test_repeated_entries_of_npz_are_added(dtype: type, form: str, tmp_path: Path) -> None:
+def test_repeated_entries_of_npz_are_added(
+    dtype: type, form: str, tmp_path: Path
+) -> None:
     values = np.array([100, 100, 3, 4, 5], dtype)
     matrix = sp.coo_matrix((values, (USERS, ITEMS)), shape=(2, 3))
     if form != "coo":
@@ -31,10 +33,14 @@ def test_repeated_entries_of_npz_are_added(dtype: type, form: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("field", ["real", "integer", "pattern"])
-def test_repeated_entries_of_matrix_market_are_added(field: str, tmp_path: Path) -> None:
+def test_repeated_entries_of_matrix_market_are_added(
+    field: str, tmp_path: Path
+) -> None:
     value = "" if field == "pattern" else " 1"
     lines = [f"%%MatrixMarket matrix coordinate {field} general", "2 3 5"]
-    lines += [f"{user + 1} {item + 1}{value}" for user, item in zip(USERS, ITEMS, strict=True)]
+    lines += [
+        f"{user + 1} {item + 1}{value}" for user, item in zip(USERS, ITEMS, strict=True)
+    ]
     (tmp_path / "x.mtx").write_text("\n".join([*lines, ""]))
     found = read_ratings(tmp_path / "x.mtx").to_frame().sort("user", "item")
     assert found["rating"].to_list() == [2, 1, 1, 1]

@@ -51,7 +51,9 @@ def text(separator: str, header: str = "user,item,rating,timestamp") -> str:
     ],
 )
 @pytest.mark.parametrize("header", ["user,item,rating,timestamp", ""])
-def test_separators_are_found(read: Read, separator: str, word: str, header: str) -> None:
+def test_separators_are_found(
+    read: Read, separator: str, word: str, header: str
+) -> None:
     loaded = read(text(separator, header))
     assert rows(loaded) == ROWS
     assert f"{word}-separated" in str(loaded.source)
@@ -106,8 +108,12 @@ def test_book_crossing_style(read: Read) -> None:
         b"user item rating timestamp\n1 1 10 4 100\n2 1 20 3.5 300\n3 2 10 5 200\n",
         b"user,item,rating,timestamp\n1,10,4,100,\n1,20,3.5,300,\n2,10,5,200,\n",
         b"User ID,Item ID,Rating (1-5),Time [s]\n1,10,4,100\n1,20,3.5,300\n2,10,5,200\n",
-        "user,item,rating,timestamp\n1,10,4,100\n1,20,3.5,300\n2,10,5,200".encode("utf-16"),
-        bz2.compress(b"user,item,rating,timestamp\n1,10,4,100\n1,20,3.5,300\n2,10,5,200\n"),
+        "user,item,rating,timestamp\n1,10,4,100\n1,20,3.5,300\n2,10,5,200".encode(
+            "utf-16"
+        ),
+        bz2.compress(
+            b"user,item,rating,timestamp\n1,10,4,100\n1,20,3.5,300\n2,10,5,200\n"
+        ),
     ],
 )
 def test_oddities_that_are_read_all_the_same(read: Read, content: bytes) -> None:
@@ -149,12 +155,16 @@ def test_a_column_that_is_skipped_is_called_by_its_number(read: Read) -> None:
     loaded = read("u1,x,Bach,7\nu2,y,Monk,3.5\n", user="1", item="3", rating="4")
     assert rows(loaded) == [("u1", "Bach", 7.0), ("u2", "Monk", 3.5)]
     assert "user = 1, item = 3, rating = 4, not used: 2;" in str(loaded.source)
-    assert "item = item, rating = 4" in str(read("1,2,3,4\n", item="item", rating="4").source)
+    assert "item = item, rating = 4" in str(
+        read("1,2,3,4\n", item="item", rating="4").source
+    )
 
 
 @pytest.mark.parametrize("note", ["x", '"y\nz"'], ids=["fast", "carefully"])
 def test_decimal_commas_between_semicolons(read: Read, note: str) -> None:
-    content = f"user;item;rating;time;note\n1;10;4;100;{note}\n1;20;3,5;300;\n2;10;5.0;200;\n"
+    content = (
+        f"user;item;rating;time;note\n1;10;4;100;{note}\n1;20;3,5;300;\n2;10;5.0;200;\n"
+    )
     assert rows(read("\ufeff" + content)) == ROWS
 
 
@@ -235,7 +245,12 @@ def test_text_is_integer_only_where_every_value_is(
 
 
 @pytest.mark.parametrize(
-    "times", [["100", "300"], ["1970-01-01T00:01:40", "1970-01-01T00:05:00"], ["100.0", "300.0"]]
+    "times",
+    [
+        ["100", "300"],
+        ["1970-01-01T00:01:40", "1970-01-01T00:05:00"],
+        ["100.0", "300.0"],
+    ],
 )
 def test_times_become_seconds(read: Read, times: list[str]) -> None:
     loaded = read(f"user,item,date\n1,10,{times[0]}\n1,20,{times[1]}\n")
@@ -282,7 +297,13 @@ def test_json_lines(read: Read) -> None:
     loaded = read(
         "\n"
         + as_jsonl(
-            {"reviewerID": "A", "asin": "B1", "overall": 5, "unixReviewTime": 100, "x": [1, {}]},
+            {
+                "reviewerID": "A",
+                "asin": "B1",
+                "overall": 5,
+                "unixReviewTime": 100,
+                "x": [1, {}],
+            },
             {"reviewerID": "A", "asin": "B2", "overall": 2.5, "unixReviewTime": 200},
         ),
         "reviews.json",
@@ -303,7 +324,9 @@ def test_json_ids_of_both_kinds_become_strings(read: Read) -> None:
 
 
 def test_json_numbers_as_strings(read: Read) -> None:
-    content = as_jsonl({"user": "01", "item": "2", "rating": "4.5", "date": "1970-01-02"})
+    content = as_jsonl(
+        {"user": "01", "item": "2", "rating": "4.5", "date": "1970-01-02"}
+    )
     assert rows(read(content, "r.jsonl")) == [("01", "2", 4.5, 86400)]
 
 
@@ -313,12 +336,17 @@ def test_json_numbers_as_strings(read: Read) -> None:
         {},
         {"ts": pl.from_epoch("ts")},
         {"ts": pl.from_epoch("ts").dt.cast_time_unit("ms").dt.replace_time_zone("UTC")},
-        {"user_id": pl.col("user_id").cast(pl.Int8), "stars": pl.col("stars").cast(pl.Float32)},
+        {
+            "user_id": pl.col("user_id").cast(pl.Int8),
+            "stars": pl.col("stars").cast(pl.Float32),
+        },
         {"stars": pl.col("stars").cast(pl.String), "extra": pl.lit([1, 2])},
     ],
 )
 def test_parquet(tmp_path: Path, changed: dict[str, pl.Expr]) -> None:
-    frame = pl.DataFrame(ROWS, schema=["user_id", "movie_id", "stars", "ts"], orient="row")
+    frame = pl.DataFrame(
+        ROWS, schema=["user_id", "movie_id", "stars", "ts"], orient="row"
+    )
     frame.with_columns(**changed).write_parquet(tmp_path / "r.parquet")
     loaded = read_ratings(tmp_path / "r.parquet")
     assert rows(loaded) == ROWS
@@ -327,7 +355,9 @@ def test_parquet(tmp_path: Path, changed: dict[str, pl.Expr]) -> None:
 
 
 def test_parquet_strings_stay_strings(tmp_path: Path) -> None:
-    pl.DataFrame({"user": ["1", "2"], "item": ["3", "4"]}).write_parquet(tmp_path / "r.parquet")
+    pl.DataFrame({"user": ["1", "2"], "item": ["3", "4"]}).write_parquet(
+        tmp_path / "r.parquet"
+    )
     assert rows(read_ratings(tmp_path / "r.parquet")) == [("1", "3"), ("2", "4")]
 
 
@@ -335,12 +365,18 @@ def test_parquet_strings_stay_strings(tmp_path: Path) -> None:
 
 FIELD = st.one_of(
     st.integers(-5, 50).map(str),
-    st.sampled_from(["007", "a", 'q"uote', "x,y", "l\nf", "ü", " 5", "5 ", "+5", "1e5", "-0", ""]),
+    st.sampled_from(
+        ["007", "a", 'q"uote', "x,y", "l\nf", "ü", " 5", "5 ", "+5", "1e5", "-0", ""]
+    ),
 )
 NUMBER = st.sampled_from(["1", "4.5", "-2", "1e2", ".5", "3.", "+4"])
 
 
-@given(st.lists(st.tuples(FIELD.filter(str.strip), FIELD.filter(str.strip), NUMBER), min_size=1))
+@given(
+    st.lists(
+        st.tuples(FIELD.filter(str.strip), FIELD.filter(str.strip), NUMBER), min_size=1
+    )
+)
 def test_fast_and_careful_reader_agree(table: list[tuple[str, str, str]]) -> None:
     written = io.BytesIO()
     frame = pl.DataFrame(table, schema=["user", "item", "rating"], orient="row")
@@ -355,15 +391,34 @@ def test_fast_and_careful_reader_agree(table: list[tuple[str, str, str]]) -> Non
             careful = read_carefully(data, layout, roles)
     for role in ("user", "item"):
         assert fast[role].to_list() == careful[role].to_list()
-    assert fast["rating"].cast(pl.Float32).to_list() == careful["rating"].cast(pl.Float32).to_list()
+    assert (
+        fast["rating"].cast(pl.Float32).to_list()
+        == careful["rating"].cast(pl.Float32).to_list()
+    )
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize(
     "line",
     [
-        *("-7,8,.5", "07,8,3", "-0,8,3", "+7,8,3", " 7,8,3", "7 ,8,3", "7,8, 3 ", "7.0,8,3"),
-        *("99999999999999999999,8,3", "7,8,05", "1e3,8,1e1", '"7",8,3', "7,8,1e39", "NULL,8,3"),
+        *(
+            "-7,8,.5",
+            "07,8,3",
+            "-0,8,3",
+            "+7,8,3",
+            " 7,8,3",
+            "7 ,8,3",
+            "7,8, 3 ",
+            "7.0,8,3",
+        ),
+        *(
+            "99999999999999999999,8,3",
+            "7,8,05",
+            "1e3,8,1e1",
+            '"7",8,3',
+            "7,8,1e39",
+            "NULL,8,3",
+        ),
         *("7,8", "7,8,", ",,"),
     ],
 )

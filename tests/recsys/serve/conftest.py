@@ -14,12 +14,16 @@ from recsys.lsi import LSI
 GENRES = ("Drama", "Comedy", "Horror")
 
 
-def some_ratings(n_users: int = 60, n_items: int = 40, *, implicit: bool = False) -> Ratings:
+def some_ratings(
+    n_users: int = 60, n_items: int = 40, *, implicit: bool = False
+) -> Ratings:
     rng = np.random.default_rng(7)
     pairs = rng.permutation(n_users * n_items)[: n_users * n_items // 3]
     users, items = np.divmod(pairs, n_items)
     stars = 1 + (users * 7 + items * 3 + (users % 3 == items % 3) * 2) % 5
-    frame = pl.DataFrame({"user": users + 100, "item": items + 1, "rating": stars.astype(float)})
+    frame = pl.DataFrame(
+        {"user": users + 100, "item": items + 1, "rating": stars.astype(float)}
+    )
     table = pl.DataFrame(
         {
             "item": range(1, n_items + 2),  # one that nobody rated
@@ -40,6 +44,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     Recommender("als", factors=4, iterations=4).fit(ratings).save(folder / "als")
     implicit = some_ratings(implicit=True)
     Recommender("ials", factors=4, iterations=3).fit(implicit).save(folder / "ials")
-    texts = ["the nurse called the doctor", "the doctor left the hospital", "a quiet harbour town"]
+    texts = [
+        "the nurse called the doctor",
+        "the doctor left the hospital",
+        "a quiet harbour town",
+    ]
     LSI(2).fit(texts).save(folder / "index")
     return {name: folder / name for name in ("als", "ials", "index")}

@@ -52,7 +52,9 @@ OTHERS: Requests = [
 ]
 
 
-def ask(service: Any, request: tuple[str, Any], headers: Mapping[str, str] | None = None) -> Reply:
+def ask(
+    service: Any, request: tuple[str, Any], headers: Mapping[str, str] | None = None
+) -> Reply:
     target, body = request
     reply: Reply
     if body is None:
@@ -137,9 +139,16 @@ def test_other_sites_and_proxies_get_no_data_of_users(headers, served):
 def test_pages_of_the_service_itself_get_data_of_users(served):
     service = served()
     own = [
-        {"host": "localhost", "origin": "http://localhost", "sec-fetch-site": "same-origin"},
+        {
+            "host": "localhost",
+            "origin": "http://localhost",
+            "sec-fetch-site": "same-origin",
+        },
         {"host": "127.0.0.1:80", "origin": "http://127.0.0.1:80"},
-        {"host": "localhost", "sec-fetch-site": "none"},  # typed in the bar of the browser
+        {
+            "host": "localhost",
+            "sec-fetch-site": "none",
+        },  # typed in the bar of the browser
     ]
     for headers in own:
         assert statuses(service, OF_USERS, headers) == {200}
@@ -150,7 +159,9 @@ def test_further_names_of_the_service_are_allowed_by_a_setting(served):
     for name in ("films.local", "films.local:80", "other.local:8080"):
         assert statuses(service, OF_USERS, {"host": name}) == {200}
     assert statuses(service, OF_USERS, {"host": "other.local"}) == {403}
-    assert statuses(service, OF_USERS, {"host": "films.local", "origin": "http://x.local"}) == {403}
+    assert statuses(
+        service, OF_USERS, {"host": "films.local", "origin": "http://x.local"}
+    ) == {403}
 
 
 def test_named_sites_may_send_lists_and_events_but_get_no_data_of_users(served):
@@ -173,15 +184,23 @@ def test_errors_name_no_other_users(served):
     local, remote = served(), served(host="0.0.0.0")
     for request in requests:
         hint = ask(local, request)
-        assert hint.json["detail"] == "Unknown user 7; the nearest ids are 100, 101, 102."
+        assert (
+            hint.json["detail"] == "Unknown user 7; the nearest ids are 100, 101, 102."
+        )
         reply = ask(remote, request)
         assert (reply.status, reply.json["detail"]) == (404, "Unknown user 7.")
 
 
 def test_errors_name_no_values_of_users(served, tmp_path):
     n = 60
-    pairs = {"user": [*range(n)] * 2, "item": [*range(1, 6)] * 24, "rating": [1.0, 4.0] * n}
-    people = pl.DataFrame({"user": range(n), "job": ["nurse", "clerk", "smith"] * (n // 3)})
+    pairs = {
+        "user": [*range(n)] * 2,
+        "item": [*range(1, 6)] * 24,
+        "rating": [1.0, 4.0] * n,
+    }
+    people = pl.DataFrame(
+        {"user": range(n), "job": ["nurse", "clerk", "smith"] * (n // 3)}
+    )
     ratings = with_features(Ratings.from_frame(pl.DataFrame(pairs), user_table=people))
     Recommender("als", factors=2, iterations=2).fit(ratings).save(tmp_path / "jobs")
     request = ("/v1/recommend", {"features": {"job": "pilot"}})
@@ -189,7 +208,10 @@ def test_errors_name_no_values_of_users(served, tmp_path):
     assert hint == "job: 'pilot' is unknown; known are clerk, nurse, smith."
     for service, headers in (
         (served(tmp_path / "jobs", host="0.0.0.0"), {}),
-        (served(tmp_path / "jobs", list_key="lists", api_key="all"), {"x-api-key": "lists"}),
+        (
+            served(tmp_path / "jobs", list_key="lists", api_key="all"),
+            {"x-api-key": "lists"},
+        ),
     ):
         reply = ask(service, request, headers)
         assert (reply.status, reply.json["detail"]) == (400, "job: 'pilot' is unknown.")
@@ -216,7 +238,13 @@ def test_each_of_two_keys_opens_everything(host, served):
     for key in ("old", "new"):
         assert statuses(service, everything, bearer(key)) == {200, 201}
         assert statuses(service, everything, {"x-api-key": key}) == {200, 201}
-    for headers in ({}, bearer("older"), bearer(""), bearer("old,new"), {"x-api-key": ""}):
+    for headers in (
+        {},
+        bearer("older"),
+        bearer(""),
+        bearer("old,new"),
+        {"x-api-key": ""},
+    ):
         assert statuses(service, everything, headers) == {401}
     assert service.get("/health/ready").status == 200
     assert service.get("/").status == 200
@@ -229,7 +257,10 @@ def test_a_key_for_lists_opens_lists_only(served):
         for request in OF_USERS + OTHERS:
             reply = ask(service, request, bearer(key))
             assert (reply.status, reply.json["type"]) == (403, "/docs#forbidden")
-        assert service.get("/v1/recommend/7", bearer(key)).json["detail"] == "Unknown user 7."
+        assert (
+            service.get("/v1/recommend/7", bearer(key)).json["detail"]
+            == "Unknown user 7."
+        )
         both = bearer(key) | {"x-api-key": "all"}
         assert statuses(service, OF_USERS, both) == {200}
     assert statuses(service, LISTS, {}) == {401}
@@ -242,10 +273,14 @@ def test_a_service_with_a_key_for_lists_alone_has_no_data_of_users(served):
     assert statuses(service, OF_USERS + LISTS + OTHERS) == {401}
 
 
-@pytest.mark.parametrize("key", ["", " ", "a\n", " a", (), [], ["a", ""], b"a", ("a", None), "é"])
+@pytest.mark.parametrize(
+    "key", ["", " ", "a\n", " a", (), [], ["a", ""], b"a", ("a", None), "é"]
+)
 @pytest.mark.parametrize("name", ["api_key", "list_key"])
 def test_empty_keys_are_errors(name, key, saved):
-    with pytest.raises(DataError, match=f"{name} must be of ASCII characters, at least one"):
+    with pytest.raises(
+        DataError, match=f"{name} must be of ASCII characters, at least one"
+    ):
         create_app(str(saved["als"]), **{name: key})
 
 
@@ -255,7 +290,9 @@ def test_a_key_is_of_one_kind(saved):
 
 
 def test_keys_also_hold_below_a_path_of_another_application(saved):
-    inner = create_app(str(saved["als"]), api_key="all", list_key="shop", load_first=True)
+    inner = create_app(
+        str(saved["als"]), api_key="all", list_key="shop", load_first=True
+    )
     outer = FastAPI(lifespan=inner.router.lifespan_context)
     outer.mount("/reco", inner)
     with Application(outer) as service:
@@ -279,13 +316,23 @@ def test_the_command_serves_data_of_users_on_a_loopback_address_only(saved):
     with Command(saved["als"], "--host", "0.0.0.0") as service:
         assert statuses(service, LISTS) == {200}
         assert statuses(service, OF_USERS) == {403}
-        assert "without --api-key (RECSYS_API_KEY), nobody gets data of users" in service.stop()[1]
+        assert (
+            "without --api-key (RECSYS_API_KEY), nobody gets data of users"
+            in service.stop()[1]
+        )
 
 
 def test_the_command_takes_keys_from_options_files_and_the_environment(saved, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("third\n\n fourth \n")
-    words = ["--api-key", f"first,second,@{keys}", "--api-key-env", "OTHER", "--workers", "2"]
+    words = [
+        "--api-key",
+        f"first,second,@{keys}",
+        "--api-key-env",
+        "OTHER",
+        "--workers",
+        "2",
+    ]
     environment = os.environ | {"OTHER": "fifth", "RECSYS_LIST_KEY": "shop,my app"}
     with Command(saved["als"], *words, env=environment) as service:
         for key in ("first", "second", "third", "fourth", "fifth"):
@@ -300,11 +347,23 @@ def test_the_command_takes_keys_from_options_files_and_the_environment(saved, tm
 @pytest.mark.parametrize(
     ("words", "variables", "message"),
     [
-        ([], {"RECSYS_API_KEY": ""}, "The environment variable RECSYS_API_KEY has no key"),
-        ([], {"RECSYS_LIST_KEY": " "}, "The environment variable RECSYS_LIST_KEY has no key"),
+        (
+            [],
+            {"RECSYS_API_KEY": ""},
+            "The environment variable RECSYS_API_KEY has no key",
+        ),
+        (
+            [],
+            {"RECSYS_LIST_KEY": " "},
+            "The environment variable RECSYS_LIST_KEY has no key",
+        ),
         (["--api-key-env", "NONE"], {}, "The environment variable NONE has no key"),
         (["--api-key", ""], {}, "api_key must be of ASCII characters, at least one"),
-        (["--api-key", "a,,b"], {}, "api_key must be of ASCII characters, at least one"),
+        (
+            ["--api-key", "a,,b"],
+            {},
+            "api_key must be of ASCII characters, at least one",
+        ),
         (["--api-key", "@none"], {}, "The keys in none cannot be read: no such file"),
         (["--list-key", "@empty"], {}, "empty has no key; write one per line."),
     ],
@@ -316,7 +375,9 @@ def test_keys_that_are_missing_end_the_command(
     Path("empty").write_text("\n")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    result = CliRunner().invoke(cli, ["serve", str(saved["als"]), "--port", "0", *words])
+    result = CliRunner().invoke(
+        cli, ["serve", str(saved["als"]), "--port", "0", *words]
+    )
     assert result.exit_code == 1
     assert message in result.output
 

@@ -40,7 +40,10 @@ def test_events_are_lines_that_update_reads(saved, tmp_path):
         )
         assert (reply.status, reply.json) == (201, {"stored": 2})
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        assert lines[0] == EVENT | {"timestamp": "2026-01-31T12:00:00Z", "event_id": None}
+        assert lines[0] == EVENT | {
+            "timestamp": "2026-01-31T12:00:00Z",
+            "event_id": None,
+        }
         assert lines[1]["timestamp"].endswith("Z")
         assert "events" in service.get("/v1/model").json["abilities"]
         assert "recsys_events_stored_total 2.0" in service.get("/metrics").body.decode()
@@ -56,7 +59,10 @@ def test_lines_are_appended_where_there_are_no_locks(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "detail"),
     [
-        ({"user": "ann"}, "Event 1: the model has integer user ids; 'ann' cannot be among them."),
+        (
+            {"user": "ann"},
+            "Event 1: the model has integer user ids; 'ann' cannot be among them.",
+        ),
         ({"value": None}, "Event 1: the model needs a rating, as the value."),
         ({"value": 9}, "Event 1: the value must be between 1 and 5; got 9."),
         ({"timestamp": "9999-12-31T23:59:59-23:00"}, "is out of range"),
@@ -80,7 +86,9 @@ def stored(model, path, event):
 
 
 def test_the_service_takes_the_first_lowest_grade_as_update_does(tmp_path):
-    known = pl.DataFrame({"user": [1, 1, 2, 2], "item": [1, 2, 1, 3], "rating": [5, 4, 2, 3]})
+    known = pl.DataFrame(
+        {"user": [1, 1, 2, 2], "item": [1, 2, 1, 3], "rating": [5, 4, 2, 3]}
+    )
     event = {"user": 2, "item": 2, "value": 1}
     Recommender("als", factors=2).fit(known).save(tmp_path / "open")
     assert stored(tmp_path / "open", tmp_path / "open.jsonl", event).status == 201
@@ -117,7 +125,11 @@ def test_events_of_a_model_of_counts_need_no_value(tmp_path, value):
 
 @pytest.mark.parametrize("others", [{}, {"(none)": 1}, {"*": 0}])
 def test_kinds_of_events_without_a_weight_are_rejected(others, tmp_path):
-    clicks = {"user": [1, 1, 2, 2], "item": [1, 2, 1, 3], "event": ["view", "purchase"] * 2}
+    clicks = {
+        "user": [1, 1, 2, 2],
+        "item": [1, 2, 1, 3],
+        "event": ["view", "purchase"] * 2,
+    }
     pl.DataFrame(clicks).write_csv(tmp_path / "clicks.csv")
     weights = {"view": 1, "purchase": 5} | others
     ratings = read_ratings(tmp_path / "clicks.csv", event_weights=weights)
@@ -127,30 +139,109 @@ def test_kinds_of_events_without_a_weight_are_rejected(others, tmp_path):
     with Application(create_app(str(tmp_path / "model"), events=str(path))) as service:
         service.ready()
         for kind, is_known in kinds.items():
-            reply = service.post("/v1/events", {"events": [{"user": 1, "item": 3, "event": kind}]})
+            reply = service.post(
+                "/v1/events", {"events": [{"user": 1, "item": 3, "event": kind}]}
+            )
             assert reply.status == (201 if is_known else 400)
             if not is_known:
                 known = f"Event 1: the model has weights of {', '.join(weights)}"
-                assert reply.json["detail"] == f"{known}; the event is {kind or '(none)'!r}."
-    Recommender.load(tmp_path / "model").update(read_ratings(path, event_weights=weights))
+                assert (
+                    reply.json["detail"]
+                    == f"{known}; the event is {kind or '(none)'!r}."
+                )
+    Recommender.load(tmp_path / "model").update(
+        read_ratings(path, event_weights=weights)
+    )
 
 
 IDS: list[Any] = [
     *(1, -1, 0, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 10**30, True, None, 1.5),
-    *("1", "01", " 1", "1.0", "+1", "1e3", "9223372036854775808", "-9999999999999999999"),
-    *("", " ", "NULL", "null", "nan", "NaN", "None", "<NA>", "\\N", "na", "inf", "true", "u1 "),
-    *("\x00", "a\nb", "\u2028", "\ufeffu", "e\u0301", "\N{GRINNING FACE}", '"', "#c", "x" * 500),
+    *(
+        "1",
+        "01",
+        " 1",
+        "1.0",
+        "+1",
+        "1e3",
+        "9223372036854775808",
+        "-9999999999999999999",
+    ),
+    *(
+        "",
+        " ",
+        "NULL",
+        "null",
+        "nan",
+        "NaN",
+        "None",
+        "<NA>",
+        "\\N",
+        "na",
+        "inf",
+        "true",
+        "u1 ",
+    ),
+    *(
+        "\x00",
+        "a\nb",
+        "\u2028",
+        "\ufeffu",
+        "e\u0301",
+        "\N{GRINNING FACE}",
+        '"',
+        "#c",
+        "x" * 500,
+    ),
 ]
 VALUES: list[Any] = [
-    *(None, 1, 3.5, 5, 0, -1, 6, 5.0000001, 1e-300, 1e38, 1e39, -1e39, 1e308, 2**53, "3", True),
+    *(
+        None,
+        1,
+        3.5,
+        5,
+        0,
+        -1,
+        6,
+        5.0000001,
+        1e-300,
+        1e38,
+        1e39,
+        -1e39,
+        1e308,
+        2**53,
+        "3",
+        True,
+    ),
 ]
 TIMES: list[Any] = [
-    *(None, 0, 1, -1, 1735700000, 1735700000000, 253402300800, -62135596800, "NaN", "2025-02-29"),
+    *(
+        None,
+        0,
+        1,
+        -1,
+        1735700000,
+        1735700000000,
+        253402300800,
+        -62135596800,
+        "NaN",
+        "2025-02-29",
+    ),
     *("2025-01-01", "2025-01-01T00:00:00+14:00", "1677-01-01", "2300-01-01T00:00:00Z"),
     *("0001-01-01T00:00:00Z", "0001-01-01T00:00:00+13:59", "9999-12-31T23:59:59-12:00"),
     *("1970-01-01T00:00:00Z", "2025-01-01 00:00:00.123456789Z", "20250101", "1e9"),
 ]
-KINDS: list[Any] = [None, "view", "buy", "VIEW", "view ", "", "purchase", "x" * 101, "null", 1]
+KINDS: list[Any] = [
+    None,
+    "view",
+    "buy",
+    "VIEW",
+    "view ",
+    "",
+    "purchase",
+    "x" * 101,
+    "null",
+    1,
+]
 READINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "grades": ("als", {}),
     "missing": ("als", {"missing": 0}),
@@ -227,7 +318,13 @@ def test_each_stored_event_can_be_added(reading, tmp_path):
             else:
                 assert "vent" in reply.json["detail"]
     assert len(stored) > 60
-    words = ["update", str(tmp_path / "model"), str(log), "--out", str(tmp_path / "newer")]
+    words = [
+        "update",
+        str(tmp_path / "model"),
+        str(log),
+        "--out",
+        str(tmp_path / "newer"),
+    ]
     result = CliRunner().invoke(cli, words)
     assert result.exit_code == 0, result.output
     newer = Recommender.load(tmp_path / "newer").ratings
@@ -239,14 +336,19 @@ def test_each_stored_event_can_be_added(reading, tmp_path):
 def test_ids_are_stored_in_the_type_of_the_model(saved, tmp_path):
     log = tmp_path / "events.jsonl"
     with Application(create_app(str(saved["als"]), events=str(log))) as service:
-        events = [EVENT | {"user": id, "id": n} for n, id in enumerate([17, "17", 2**62, "-5"])]
+        events = [
+            EVENT | {"user": id, "id": n}
+            for n, id in enumerate([17, "17", 2**62, "-5"])
+        ]
         assert service.ready().post("/v1/events", {"events": events}).status == 201
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["user"] for line in lines] == [17, 17, 2**62, -5]
     assert [line["event_id"] for line in lines] == ["0", "1", "2", "3"]
 
 
-@pytest.mark.parametrize("known", [{"id": "order-17"}, {"timestamp": "2026-01-31T13:00:00Z"}])
+@pytest.mark.parametrize(
+    "known", [{"id": "order-17"}, {"timestamp": "2026-01-31T13:00:00Z"}]
+)
 def test_an_event_that_is_sent_again_counts_once(known, tmp_path):
     saved_with("interactions", tmp_path)
     log = tmp_path / "events.jsonl"
@@ -255,7 +357,9 @@ def test_an_event_that_is_sent_again_counts_once(known, tmp_path):
         service.ready()
         for _ in range(2):
             assert service.post("/v1/events", {"events": [event]}).status == 201
-    result = CliRunner().invoke(cli, ["update", str(tmp_path / "model"), str(log), "--dry-run"])
+    result = CliRunner().invoke(
+        cli, ["update", str(tmp_path / "model"), str(log), "--dry-run"]
+    )
     assert "1 new event" in result.output
 
 
@@ -263,16 +367,26 @@ def test_events_without_id_and_time_are_told_apart(saved, tmp_path):
     log = tmp_path / "events.jsonl"
     event = {"user": 500, "item": 3, "value": 4}
     with Application(create_app(str(saved["als"]), events=str(log))) as service:
-        assert service.ready().post("/v1/events", {"events": [event, event]}).status == 201
+        assert (
+            service.ready().post("/v1/events", {"events": [event, event]}).status == 201
+        )
     first, second = (json.loads(line) for line in log.read_text().splitlines())
     assert first["event_id"] != second["event_id"]
 
 
 def test_events_of_the_future_are_rejected(saved, tmp_path):
-    with Application(create_app(str(saved["als"]), events=str(tmp_path / "log"))) as service:
+    with Application(
+        create_app(str(saved["als"]), events=str(tmp_path / "log"))
+    ) as service:
         service.ready()
         now = datetime.now(UTC)
-        for days, status in ((0, 201), (0.9, 201), (1.1, 400), (30, 400), (30_000, 400)):
+        for days, status in (
+            (0, 201),
+            (0.9, 201),
+            (1.1, 400),
+            (30, 400),
+            (30_000, 400),
+        ):
             event = EVENT | {"timestamp": (now + timedelta(days=days)).isoformat()}
             reply = service.post("/v1/events", {"events": [EVENT, event]})
             assert reply.status == status
@@ -306,7 +420,9 @@ LINE = b'{"user":1,"item":2,"value":4,"timestamp":"2026-01-30T12:00:00Z"}'
 NEXT = b'{"user":3,"item":4,"value":5}\n'
 
 
-@pytest.mark.parametrize("before", [b"", LINE + b"\n", b"  \n" + LINE + b"\n", b"   \n\n"])
+@pytest.mark.parametrize(
+    "before", [b"", LINE + b"\n", b"  \n" + LINE + b"\n", b"   \n\n"]
+)
 @pytest.mark.parametrize(
     "last", [LINE, LINE + b" ", b"{}", b"    ", b'{"user":"' + b"x" * 200_000 + b'"}']
 )
@@ -321,7 +437,15 @@ def test_a_complete_last_line_without_a_line_end_is_kept(before, last, tmp_path)
 @pytest.mark.parametrize("before", [b"", LINE + b"\n"])
 @pytest.mark.parametrize(
     "torn",
-    [LINE[:10], LINE[:-1], b"\0" * 4096, b"{" * 100_000, LINE + b"\0", b"\xff", b"x" * 3_000_000],
+    [
+        LINE[:10],
+        LINE[:-1],
+        b"\0" * 4096,
+        b"{" * 100_000,
+        LINE + b"\0",
+        b"\xff",
+        b"x" * 3_000_000,
+    ],
 )
 def test_a_torn_last_line_is_moved_aside(before, torn, tmp_path):
     path = tmp_path / "log"
@@ -355,13 +479,24 @@ NO_JOURNALS = {
 
 
 @pytest.mark.parametrize("name", NO_JOURNALS)
-def test_a_file_that_is_not_a_log_of_events_is_an_error_at_the_start(name, saved, tmp_path):
+def test_a_file_that_is_not_a_log_of_events_is_an_error_at_the_start(
+    name, saved, tmp_path
+):
     path = tmp_path / "file"
     path.write_bytes(NO_JOURNALS[name])
     sentence = "file is not a log of events, which has JSON lines with the keys user and item; name"
     with pytest.raises(DataError, match=sentence):
         create_app(str(saved["als"]), events=str(path))
-    words = ["serve", str(saved["als"]), "--events", str(path), "--port", "0", "--workers", "2"]
+    words = [
+        "serve",
+        str(saved["als"]),
+        "--events",
+        str(path),
+        "--port",
+        "0",
+        "--workers",
+        "2",
+    ]
     result = CliRunner().invoke(cli, words)
     assert result.exit_code == 1
     assert result.output.startswith(f"Error: {path} is not a log of events")
@@ -375,7 +510,9 @@ def test_a_log_of_events_is_not_a_log_of_recommendations(saved, tmp_path):
         create_app(str(saved["als"]), log=str(path))
 
 
-@pytest.mark.parametrize("before", [b"", b"\n", b"    \n" + LINE + b"\n", LINE, LINE[:10], b'{"us'])
+@pytest.mark.parametrize(
+    "before", [b"", b"\n", b"    \n" + LINE + b"\n", LINE, LINE[:10], b'{"us']
+)
 def test_a_log_of_events_is_continued(before, saved, tmp_path):
     path = tmp_path / "events.jsonl"
     path.write_bytes(before)
@@ -394,13 +531,18 @@ def test_a_log_that_was_moved_away_is_begun_anew(saved, tmp_path):
     assert len(path.read_text().splitlines()) == 2
 
 
-def test_on_a_full_disk_nothing_acknowledged_is_lost_and_nothing_else_is_kept(saved, tmp_path):
+def test_on_a_full_disk_nothing_acknowledged_is_lost_and_nothing_else_is_kept(
+    saved, tmp_path
+):
     path, stored = tmp_path / "events.jsonl", 0
     limit = limited_file_size(2000)
     with Command(saved["als"], "--events", path, preexec_fn=limit) as service:
         statuses = []
         for number in range(40):
-            events = [EVENT | {"value": 1 + n % 5, "user": 1000 * number + n} for n in range(3)]
+            events = [
+                EVENT | {"value": 1 + n % 5, "user": 1000 * number + n}
+                for n in range(3)
+            ]
             reply = service.post("/v1/events", {"events": events})
             statuses.append(reply.status)
             stored += reply.json.get("stored", 0)
@@ -415,7 +557,9 @@ def test_on_a_full_disk_nothing_acknowledged_is_lost_and_nothing_else_is_kept(sa
 
 
 def test_the_history_of_a_new_user_weighs_as_in_the_model(tmp_path):
-    rows = [(u, i, ("view", "buy")[i % 2]) for u in range(20) for i in range(u % 3, 12, 2)]
+    rows = [
+        (u, i, ("view", "buy")[i % 2]) for u in range(20) for i in range(u % 3, 12, 2)
+    ]
     events = pl.DataFrame(rows, schema=["user", "item", "event"], orient="row")
     ratings = Ratings.from_frame(events, event_weights={"view": 1, "buy": 50})
     recommender = Recommender("ials", factors=2).fit(ratings)
@@ -423,11 +567,15 @@ def test_the_history_of_a_new_user_weighs_as_in_the_model(tmp_path):
     history = [{"item": "1", "event": "buy"}, {"item": "2", "event": "view"}]
     with Application(create_app(str(tmp_path / "model"))) as service:
         service.ready()
-        found = service.post("/v1/recommend", {"history": history, "n": 3}).json["items"]
+        found = service.post("/v1/recommend", {"history": history, "n": 3}).json[
+            "items"
+        ]
         unknown = [{"item": "1", "event": "like"}]
         reply = service.post("/v1/recommend", {"history": unknown})
     expected = recommender.recommend(history={1: 50, 2: 1}, n=3)
     assert [int(row["item"]) for row in found] == expected["item"].to_list()
-    assert [row["score"] for row in found] == pytest.approx(expected["score"].to_list(), rel=1e-5)
+    assert [row["score"] for row in found] == pytest.approx(
+        expected["score"].to_list(), rel=1e-5
+    )
     assert reply.status == 400
     assert "There are events without a weight: like (1)" in reply.json["detail"]

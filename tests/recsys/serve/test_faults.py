@@ -40,7 +40,9 @@ def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 @contextmanager
-def load(service: Command, target: str = "/v1/recommend/{}?n=3") -> Iterator[Counter[object]]:
+def load(
+    service: Command, target: str = "/v1/recommend/{}?n=3"
+) -> Iterator[Counter[object]]:
     """Ask all the time; the statuses and the names of models, or the errors, of the answers."""
     count: Counter[object] = Counter()
     over = threading.Event()
@@ -54,7 +56,9 @@ def load(service: Command, target: str = "/v1/recommend/{}?n=3") -> Iterator[Cou
                 connection.request("GET", target.format(user))
                 reply = connection.getresponse()
                 body = reply.read()
-                count[reply.status, body[body.find(b'"model":"') + 9 :].split(b"@")[0]] += 1
+                count[
+                    reply.status, body[body.find(b'"model":"') + 9 :].split(b"@")[0]
+                ] += 1
             except (OSError, HTTPException) as error:  # of a worker that was killed
                 count[type(error).__name__] += 1
                 connection.close()
@@ -96,7 +100,10 @@ def test_models_are_replaced_damaged_and_deleted_under_load(saved, model):
             seen = count[200, b"als"]
             shutil.rmtree(model)
             eventually(
-                lambda: "no saved model" in service.get("/health/ready").json["rejected"]["model_a"]
+                lambda: (
+                    "no saved model"
+                    in service.get("/health/ready").json["rejected"]["model_a"]
+                )
             )
             answered = count[200, b"ials"]
             eventually(lambda: count[200, b"ials"] > answered + 20)
@@ -187,7 +194,9 @@ def test_a_model_that_arrives_file_by_file_is_served_when_it_is_complete(saved, 
     slot = Slot(str(model), load_answers)
     assert slot.check()
     files = [path for path in saved["ials"].rglob("*") if path.is_file()]
-    for file in sorted(files, key=lambda path: path.name != "model.json"):  # model.json first
+    for file in sorted(
+        files, key=lambda path: path.name != "model.json"
+    ):  # model.json first
         target = model / file.relative_to(saved["ials"])
         part = target.with_name(f".{target.name}.part")
         part.parent.mkdir(exist_ok=True)
@@ -208,7 +217,10 @@ def test_before_the_first_model_there_are_no_answers(saved, tmp_path):
         reply = service.get("/v1/recommend/105")
         assert (reply.status, reply.json["type"]) == (503, "/docs#not-ready")
         assert "There is no saved model" in reply.json["detail"]
-        assert str(tmp_path) not in (reply.body + service.get("/health/ready").body).decode()
+        assert (
+            str(tmp_path)
+            not in (reply.body + service.get("/health/ready").body).decode()
+        )
         assert service.post("/v1/recommend", {"history": [{"item": 5}]}).status == 503
         lines = service.get("/metrics").body.decode().splitlines()
         counted = [line for line in lines if 'status="503"' in line]
@@ -234,13 +246,19 @@ def test_a_killed_worker_is_replaced_and_the_others_go_on(model):
         assert failed <= 3  # those that the worker was answering
         assert before[1] in service.workers()
         page = service.get("/metrics").body.decode()
-        name = 'recsys_request_seconds_count{route="/v1/recommend/{user}",status="200"} '
+        name = (
+            'recsys_request_seconds_count{route="/v1/recommend/{user}",status="200"} '
+        )
         counted = float(page[page.index(name) + len(name) :].split()[0])
-        assert counted >= count[200, b"als"]  # of all workers, also of the one that has ended
+        assert (
+            counted >= count[200, b"als"]
+        )  # of all workers, also of the one that has ended
         code, said = service.stop()
     assert code == 0
     assert "ended with code -9" in said
-    assert said.count("serving als@") == 2  # before the fork, and by the worker that came later
+    assert (
+        said.count("serving als@") == 2
+    )  # before the fork, and by the worker that came later
 
 
 STARTS_THREADS = """
@@ -269,7 +287,9 @@ def test_workers_use_polars_though_loading_starts_its_threads_and_end_with_their
 
 def raw(service: Command, *parts: bytes) -> bytes:
     """Send bytes as they are; what is answered until the connection is closed."""
-    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as connection:
+    with socket.create_connection(
+        ("127.0.0.1", service.port), timeout=10
+    ) as connection:
         for part in parts:
             try:
                 connection.sendall(part)
@@ -297,17 +317,26 @@ def test_slow_and_oversized_requests_are_cut_off(bounded):
     slow = raw(bounded, head + b"content-length: 100\r\n\r\n{")
     assert slow.startswith(b"HTTP/1.1 408 ")
     assert b"did not arrive within 1 seconds" in slow
-    assert raw(bounded, head + b"content-length: 1001\r\n\r\n").startswith(b"HTTP/1.1 413 ")
+    assert raw(bounded, head + b"content-length: 1001\r\n\r\n").startswith(
+        b"HTTP/1.1 413 "
+    )
     chunk = b"400\r\n" + b" " * 1024 + b"\r\n"
     chunked = raw(bounded, head + b"transfer-encoding: chunked\r\n\r\n", *[chunk] * 5)
     assert chunked.startswith(b"HTTP/1.1 413 ")
-    assert raw(bounded, head + b"x: %s\r\n" % (b"y" * 50_000)).startswith(b"HTTP/1.1 431 ")
+    assert raw(bounded, head + b"x: %s\r\n" % (b"y" * 50_000)).startswith(
+        b"HTTP/1.1 431 "
+    )
     assert raw(bounded, b"\x16\x03\x01 nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert bounded.get("/v1/recommend/105").status == 200
 
 
 def test_requests_of_one_connection_are_answered_in_their_order(bounded):
-    targets = ["/v1/recommend/105", "/v1/items/3", "/v1/similar/3?n=2", "/v1/recommend/106?n=3"]
+    targets = [
+        "/v1/recommend/105",
+        "/v1/items/3",
+        "/v1/similar/3?n=2",
+        "/v1/recommend/106?n=3",
+    ]
     heads = [f"GET {target} HTTP/1.1\r\nhost: a\r\n".encode() for target in targets]
     heads[-1] += b"connection: close\r\n"
     replies = raw(bounded, b"\r\n".join([*heads, b""])).split(b"HTTP/1.1 ")[1:]
@@ -326,7 +355,9 @@ def test_requests_in_flight_are_answered_before_the_end(bounded):
     connection.putheader("content-type", "application/json")
     connection.putheader("content-length", "22")
     connection.endheaders(b'{"users": [10')
-    assert bounded.get("/health/live").status == 200  # the service has read what came before
+    assert (
+        bounded.get("/health/live").status == 200
+    )  # the service has read what came before
     bounded.process.send_signal(signal.SIGTERM)
 
     def is_closed() -> bool:

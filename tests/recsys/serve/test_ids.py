@@ -126,7 +126,9 @@ def test_requests_may_have_numbers_or_text(service):
     for user in (USER + 5, USER + 6):
         expected = service.get(f"/v1/recommend/{user}?n=3").json
         for id in (user, str(user)):
-            [answer] = service.post("/v1/recommend", {"users": [id], "n": 3}).json["results"]
+            [answer] = service.post("/v1/recommend", {"users": [id], "n": 3}).json[
+                "results"
+            ]
             assert answer == expected
     alone = [
         service.post("/v1/recommend", {"history": [{"item": id}], "n": 3}).body
@@ -146,13 +148,27 @@ def test_the_log_of_lists_has_the_ids(service, saved_of_large_ids):
 
 def types_of(schema: dict[str, Any]) -> set[str]:
     """Return the JSON types that a schema allows."""
-    parts = [*schema.get("anyOf", []), *([schema["items"]] if "items" in schema else [])]
-    return {schema["type"]} - {"array"} if not parts else set().union(*map(types_of, parts))
+    parts = [
+        *schema.get("anyOf", []),
+        *([schema["items"]] if "items" in schema else []),
+    ]
+    return (
+        {schema["type"]} - {"array"}
+        if not parts
+        else set().union(*map(types_of, parts))
+    )
 
 
 def test_the_description_says_that_ids_in_answers_are_text(service):
     schemas = service.get("/openapi.json").json["components"]["schemas"]
-    for name in ("ListBody", "RankedItem", "ReasonBody", "UserBody", "UsersBody", "FoundDocument"):
+    for name in (
+        "ListBody",
+        "RankedItem",
+        "ReasonBody",
+        "UserBody",
+        "UsersBody",
+        "FoundDocument",
+    ):
         fields = schemas[name]["properties"]
         for field in fields.keys() & {"user", "item", "users", "document"}:
             assert types_of(fields[field]) <= {"string", "null"}

@@ -22,8 +22,14 @@ from recsys.serve.answers import Answers
 from recsys.serve.static_page import static_page
 
 N_USERS, N_ITEMS = 60, 40
-HOSTILE = '<img src=x onerror="document.title=1"></script><script>document.title=1</script>'
-TITLES = [HOSTILE, *[f"Film {place}, The" for place in range(1, N_ITEMS - 1)], "Film Amélie"]
+HOSTILE = (
+    '<img src=x onerror="document.title=1"></script><script>document.title=1</script>'
+)
+TITLES = [
+    HOSTILE,
+    *[f"Film {place}, The" for place in range(1, N_ITEMS - 1)],
+    "Film Amélie",
+]
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 
@@ -43,7 +49,9 @@ def table(*more: str) -> pl.DataFrame:
 
 def people() -> pl.DataFrame:
     users = [*range(1, N_USERS + 1)]
-    return pl.DataFrame({"user": users, "taste": [["odd", "even"][user % 2] for user in users]})
+    return pl.DataFrame(
+        {"user": users, "taste": [["odd", "even"][user % 2] for user in users]}
+    )
 
 
 def ratings_of(
@@ -58,7 +66,9 @@ def ratings_of(
     if weighted:
         values = rng.integers(1, 6, len(users)).astype(float)
     kept = likes if implicit and not weighted else np.ones(len(users), bool)
-    frame = pl.DataFrame({"user": users, "item": 100 + items, "rating": values}).filter(kept)
+    frame = pl.DataFrame({"user": users, "item": 100 + items, "rating": values}).filter(
+        kept
+    )
     if weighted:
         frame = frame.rename({"rating": "count"})
     ratings = Ratings.from_frame(
@@ -89,7 +99,9 @@ def fitted(films: Ratings) -> Recommender:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     # A site whose owner resolves its name to this computer, after the browser has loaded it.
-    with chromium.browser("--host-resolver-rules=MAP evil.example 127.0.0.1") as started:
+    with chromium.browser(
+        "--host-resolver-rules=MAP evil.example 127.0.0.1"
+    ) as started:
         yield started
 
 
@@ -99,14 +111,26 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
     contexts, wrong = [], []
 
     def opened(address: str, **settings: Any) -> Any:
-        context = browser.new_context(**{"viewport": WIDE, "reduced_motion": "reduce", **settings})
+        context = browser.new_context(
+            **{"viewport": WIDE, "reduced_motion": "reduce", **settings}
+        )
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(10_000)
-        page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else 0)
+        page.on(
+            "console",
+            lambda m: wrong.append(m.text) if m.type in ("error", "warning") else 0,
+        )
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        home = address.split("/page")[0].rstrip("/") if address.startswith("http") else "file://"
-        page.on("request", lambda r: r.url.startswith((home, "data:")) or wrong.append(r.url))
+        home = (
+            address.split("/page")[0].rstrip("/")
+            if address.startswith("http")
+            else "file://"
+        )
+        page.on(
+            "request",
+            lambda r: r.url.startswith((home, "data:")) or wrong.append(r.url),
+        )
         page.goto(address)
         page.wait_for_selector("html[data-ready]")
         return page
@@ -132,7 +156,11 @@ GIBBS = {"factors": 3, "inference": "gibbs", "samples": 3, "burn_in": 2, "thinni
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, bool]]] = {
     "als with features": ("als", {"factors": 4}, {"featured": True}),
     "bayes": ("bayes", {"factors": 3, "iterations": 5, "likelihood": "gaussian"}, {}),
-    "bayes of stars": ("bayes", {"factors": 3, "iterations": 5, "likelihood": "ordinal"}, {}),
+    "bayes of stars": (
+        "bayes",
+        {"factors": 3, "iterations": 5, "likelihood": "ordinal"},
+        {},
+    ),
     "bayes, gibbs": ("bayes", GIBBS, {}),
     "softimpute": ("softimpute", {"regularization": 3.0}, {}),
     "popular": ("popular", {}, {}),
@@ -140,7 +168,11 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, bool]]] = {
     "ials, counts": ("ials", IALS, {"weighted": True}),
     "ease of ratings": ("ease", {"regularization": 5.0}, {}),
     "spectral": ("spectral", {"factors": 4}, {"implicit": True}),
-    "blend": ("blend", {"members": "spectral,ease", "weights": "2,1"}, {"implicit": True}),
+    "blend": (
+        "blend",
+        {"members": "spectral,ease", "weights": "2,1"},
+        {"implicit": True},
+    ),
 }
 
 ANSWERS = """async ([data, histories, users]) => {
@@ -179,14 +211,20 @@ def test_recommends_what_the_model_recommends(name, calculator):
             else rng.choice([1.5, 3.0, 5.0], size)
         )
         histories.append(dict(zip(chosen.tolist(), values.tolist(), strict=True)))
-    sent = [[{"item": str(k), "value": v} for k, v in each.items()] for each in histories]
+    sent = [
+        [{"item": str(k), "value": v} for k, v in each.items()] for each in histories
+    ]
     data = re.search('id="data">([^<]*)<', static_page(recommender).html)[1]
     found = calculator.evaluate(ANSWERS, [data, sent, ["1", "7"]])
     expected = [recommender.fold_in(each) for each in histories]
     for answer, folded in zip(found["new"], expected, strict=True):
         listed = folded.recommend("new", n=100)
-        if model == "als" and "new" in listed.columns:  # only a service scores items of no ratings
-            listed = listed.filter(~pl.col("new")).with_columns(rank=pl.int_range(1, pl.len() + 1))
+        if (
+            model == "als" and "new" in listed.columns
+        ):  # only a service scores items of no ratings
+            listed = listed.filter(~pl.col("new")).with_columns(
+                rank=pl.int_range(1, pl.len() + 1)
+            )
         check_list(answer["items"], listed)
         first = answer["items"][0]
         check_reasons(first["because"], folded.explain("new", int(first["item"])))
@@ -219,7 +257,11 @@ def check_list(items: list[dict[str, Any]], expected: pl.DataFrame) -> None:
     tolerance = 2e-4 * max(1e-3, np.abs(scores).max(initial=0))
     ids = [int(row["item"]) for row in items]
     assert {*ids} == set(known)
-    new = set(expected.filter(pl.col("new"))["item"]) if "new" in expected.columns else set()
+    new = (
+        set(expected.filter(pl.col("new"))["item"])
+        if "new" in expected.columns
+        else set()
+    )
     assert {id for id, row in zip(ids, items, strict=True) if row["new"]} == new
     np.testing.assert_allclose(scores, [known[id] for id in ids], atol=tolerance)
     np.testing.assert_allclose(scores, expected["score"].to_numpy(), atol=tolerance)
@@ -240,13 +282,20 @@ def test_titles_are_found_as_by_the_service(calculator, fitted):
         "xyz",
         " 7,",
     ]
-    script = """(texts) => Promise.all(texts.map((text) => app.source.items(text, 20)))"""
+    script = (
+        """(texts) => Promise.all(texts.map((text) => app.source.items(text, 20)))"""
+    )
     answers = Answers(fitted, "als").facts
     for text, found in zip(texts, calculator.evaluate(script, texts), strict=True):
         expected = answers.items(text, 20)
-        assert (found["items"], found["total"]) == (expected["items"], expected["total"])
+        assert (found["items"], found["total"]) == (
+            expected["items"],
+            expected["total"],
+        )
     assert answers.items("the 3 film", 20)["total"] == 12
-    assert [each["title"] for each in answers.items("AMELIE", 20)["items"]] == ["Film Amélie"]
+    assert [each["title"] for each in answers.items("AMELIE", 20)["items"]] == [
+        "Film Amélie"
+    ]
 
 
 def like(page: Any, text: str) -> None:
@@ -262,22 +311,32 @@ def listed(page: Any) -> list[str]:
 
 def test_a_newcomer_marks_titles_and_the_recommendations_follow(visit, static, fitted):
     page = visit(static(fitted))
-    assert page.get_by_role("heading", name="Begin with something you like").is_visible()
+    assert page.get_by_role(
+        "heading", name="Begin with something you like"
+    ).is_visible()
     like(page, "film 3, ")
     title = page.locator("#popular button").nth(2).inner_text()
     item = 100 + TITLES.index(title)
     page.get_by_role("button", name=f"Like {title}").first.click()
-    assert listed(page) == fitted.recommend(history={103: 5, item: 5})["title"].to_list()
-    assert page.get_by_role("status").inner_text().startswith("10 recommendations; first")
+    assert (
+        listed(page) == fitted.recommend(history={103: 5, item: 5})["title"].to_list()
+    )
+    assert (
+        page.get_by_role("status").inner_text().startswith("10 recommendations; first")
+    )
     page.get_by_label(f"Rating of {title}").select_option("1.5")
-    assert listed(page) == fitted.recommend(history={103: 5, item: 1.5})["title"].to_list()
+    assert (
+        listed(page) == fitted.recommend(history={103: 5, item: 1.5})["title"].to_list()
+    )
     assert page.locator(".moved").count() > 0
     page.get_by_role("button", name=f"Remove {title}").click()
     assert listed(page) == fitted.recommend(history={103: 5})["title"].to_list()
     reasons = page.locator(".ranked li").first.get_by_label("Because of").inner_text()
     assert reasons.startswith("Film 3, The")
     page.get_by_role("button", name="Clear").click()
-    assert page.get_by_role("heading", name="Begin with something you like").is_visible()
+    assert page.get_by_role(
+        "heading", name="Begin with something you like"
+    ).is_visible()
 
 
 def test_what_if_a_user_had_not_rated_an_item(visit, static, fitted, films):
@@ -299,7 +358,9 @@ def test_what_if_a_user_had_not_rated_an_item(visit, static, fitted, films):
     assert listed(page) == fitted.recommend(1)["title"].to_list()
     page.get_by_label("User", exact=True).fill("9999")
     page.get_by_role("button", name="Show", exact=True).click()
-    assert page.get_by_role("alert").inner_text().startswith("The page has no user 9999")
+    assert (
+        page.get_by_role("alert").inner_text().startswith("The page has no user 9999")
+    )
 
 
 @pytest.mark.parametrize("width", [390, 1200])
@@ -307,14 +368,22 @@ def test_long_ids_and_long_histories_can_be_seen(width, visit, static):
     user = "cf80f751-48b7-5541-346f-3293621d1733"
     pairs = pl.DataFrame({"user": [user] * 40 + ["u"], "item": [*range(40), 40]})
     known = Ratings.from_frame(pairs.with_columns(rating=pl.col("item") % 5 + 1.0))
-    page = visit(static(Recommender("bias").fit(known)), viewport={"width": width, "height": 800})
+    page = visit(
+        static(Recommender("bias").fit(known)), viewport={"width": width, "height": 800}
+    )
     assert page.locator("#find").get_attribute("placeholder") == "Search an item"
     page.get_by_text("A user of the data").click()
     page.get_by_label("User", exact=True).fill(user)
     page.get_by_role("button", name="Show", exact=True).click()
     page.get_by_role("heading", name=f"History of user {user}").wait_for()
-    assert page.locator("#user-id").evaluate("(each) => each.scrollWidth <= each.clientWidth")
-    assert page.locator("#history-note").inner_text().startswith("40 ratings in a list that scr")
+    assert page.locator("#user-id").evaluate(
+        "(each) => each.scrollWidth <= each.clientWidth"
+    )
+    assert (
+        page.locator("#history-note")
+        .inner_text()
+        .startswith("40 ratings in a list that scr")
+    )
 
 
 def test_an_item_has_a_panel_with_its_neighbours(visit, static, fitted):
@@ -360,7 +429,9 @@ def test_the_map_moves_by_pointer_and_keys_and_has_a_list(visit, static, fitted)
     canvas.hover(position={"x": x, "y": y})
     assert title in page.locator("#tip").inner_text()
     canvas.click(position={"x": x, "y": y})
-    assert page.get_by_role("dialog").get_by_role("heading", level=2).inner_text() == title
+    assert (
+        page.get_by_role("dialog").get_by_role("heading", level=2).inner_text() == title
+    )
     page.keyboard.press("Escape")
     page.get_by_label("Filter the items").fill("film 12")
     page.get_by_role("button", name="Film 12, The").click()
@@ -385,11 +456,16 @@ def test_two_models_stand_side_by_side(visit, static, fitted, films):
     like(page, "film 3, ")
     listed(page)
     first, second = (page.locator(".list").nth(at).locator(".title") for at in (0, 1))
-    mine, theirs = (each.recommend(history={103: 5})["title"].to_list() for each in (fitted, other))
+    mine, theirs = (
+        each.recommend(history={103: 5})["title"].to_list() for each in (fitted, other)
+    )
     assert first.all_inner_texts() == mine
     assert second.all_inner_texts() == theirs
     common = len({*mine} & {*theirs})
-    assert page.locator("#results .note").inner_text().strip() == f"{common} of 10 in both lists."
+    assert (
+        page.locator("#results .note").inner_text().strip()
+        == f"{common} of 10 in both lists."
+    )
     assert page.locator("li .shared").count() == 2 * common
 
 
@@ -506,7 +582,9 @@ def test_ids_of_19_digits_are_exact(door, visit, static, of_large_ids, tmp_path)
         assert facts.locator(".near .title").all_inner_texts() == near
         page.keyboard.press("Escape")
         page.get_by_text("A user of the data").click()
-        shown = page.locator("datalist option").evaluate_all("(all) => all.map((o) => o.value)")
+        shown = page.locator("datalist option").evaluate_all(
+            "(all) => all.map((o) => o.value)"
+        )
         assert len({*shown}) == 40
         assert {*map(int, shown)} == {*range(USER_19, USER_19 + 40)}
         for user in (USER_19 + 5, USER_19 + 6):
@@ -560,26 +638,35 @@ def test_the_service_shows_the_same_page(visit, fitted, films, saved, tmp_path):
         page.locator(".near .title").first.wait_for()
         page.keyboard.press("Escape")
         page.get_by_role("tab", name="Map").click()
-        assert page.locator("canvas").get_attribute("aria-label") == "Map of 40 items, 40 in sight"
+        assert (
+            page.locator("canvas").get_attribute("aria-label")
+            == "Map of 40 items, 40 in sight"
+        )
         page.get_by_role("tab", name="Search").click()
         page.get_by_placeholder("A few words").fill("the nurse of a hospital")
         page.get_by_role("button", name="Search", exact=True).click()
         page.locator("#texts li").first.wait_for()
         page.goto(f"{address}docs#unknown-id")
         page.get_by_role("link", name="GET /v1/similar/{item}").click()
-        route = page.locator("section", has=page.get_by_role("heading", name="/v1/similar/{item}"))
+        route = page.locator(
+            "section", has=page.get_by_role("heading", name="/v1/similar/{item}")
+        )
         assert "n integer, by default 10 Number of items." in " ".join(
             route.locator("table").inner_text().split()
         )
         route.get_by_label("Address").fill("v1/similar/103?n=1")
         route.get_by_role("button", name="Send").click()
         route.get_by_text("200", exact=False).first.wait_for()
-        sent = page.locator("section", has=page.get_by_role("heading", name="POST/v1/recommend"))
+        sent = page.locator(
+            "section", has=page.get_by_role("heading", name="POST/v1/recommend")
+        )
         assert '"users"' in sent.get_by_label("Body").input_value()
         assert page.locator("#problems #unknown-id").is_visible()
 
 
-def test_a_service_with_a_key_of_a_model_that_knows_its_own_users(browser, films, tmp_path):
+def test_a_service_with_a_key_of_a_model_that_knows_its_own_users(
+    browser, films, tmp_path
+):
     random = Recommender("random").fit(films)
     random.save(tmp_path / "model")
     with serving(tmp_path / "model", api_key="open sesame") as address:
@@ -601,7 +688,9 @@ def test_the_page_asks_for_another_key_if_one_is_for_lists_or_has_changed(
     browser, fitted, tmp_path
 ):
     fitted.save(tmp_path / "model")
-    with serving(tmp_path / "model", api_key=("old", "new"), list_key="shop") as address:
+    with serving(
+        tmp_path / "model", api_key=("old", "new"), list_key="shop"
+    ) as address:
         page = browser.new_page()
         page.goto(address)
         page.get_by_label("API key").fill("shop")
@@ -629,7 +718,9 @@ def test_without_a_key_others_see_the_page_for_somebody_new(browser, fitted, tmp
         page.wait_for_selector("html[data-ready]")
         assert not page.get_by_text("A user of the data").is_visible()
         note = page.locator("#users-note")
-        assert note.inner_text().startswith("Data of users need an API key, and there is none")
+        assert note.inner_text().startswith(
+            "Data of users need an API key, and there is none"
+        )
         like(page, "film 3, ")
         assert listed(page) == fitted.recommend(history={103: 5})["title"].to_list()
         page.close()
@@ -645,7 +736,9 @@ READ = """async (address) => {
 }"""
 
 
-def test_no_other_site_reads_data_of_users_through_a_browser(browser, fitted, saved, tmp_path):
+def test_no_other_site_reads_data_of_users_through_a_browser(
+    browser, fitted, saved, tmp_path
+):
     fitted.save(tmp_path / "model")
     with ExitStack() as stack:
         address = stack.enter_context(serving(tmp_path / "model"))
@@ -656,7 +749,9 @@ def test_no_other_site_reads_data_of_users_through_a_browser(browser, fitted, sa
         rebound = address.replace("127.0.0.1", "evil.example")
         page.goto(rebound)  # the service itself, under a name of somebody else
         page.wait_for_selector("html[data-ready]")
-        assert "loopback name in the address" in page.locator("#users-note").inner_text()
+        assert (
+            "loopback name in the address" in page.locator("#users-note").inner_text()
+        )
         assert '"users"' not in page.evaluate(READ, rebound)
         page.goto(f"{elsewhere}docs")  # a site on another port, and of another name
         for name in ("127.0.0.1", "localhost"):
@@ -680,7 +775,9 @@ def test_the_keyboard_is_enough(visit, static, fitted):
     page = visit(static(fitted))
 
     def focused() -> str:
-        named = "(each) => each.getAttribute('aria-label') ?? each.textContent ?? each.id"
+        named = (
+            "(each) => each.getAttribute('aria-label') ?? each.textContent ?? each.id"
+        )
         text: str = page.evaluate(f"({named})(document.activeElement)")
         return text
 
@@ -692,7 +789,9 @@ def test_the_keyboard_is_enough(visit, static, fitted):
     page.keyboard.type("film 1")
     page.locator("#found [role=option]").first.wait_for()
     page.keyboard.press("ArrowDown")
-    active = page.get_by_label("Add what you like").get_attribute("aria-activedescendant")
+    active = page.get_by_label("Add what you like").get_attribute(
+        "aria-activedescendant"
+    )
     chosen = page.locator(f"#{active} span").inner_text()
     page.keyboard.press("Enter")
     assert page.locator("#history .title").all_inner_texts() == [chosen]

@@ -25,7 +25,9 @@ KNOWN = 105
 
 
 @pytest.fixture(scope="module")
-def service(saved: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def service(
+    saved: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
     log = tmp_path_factory.mktemp("log") / "requests.jsonl"
     app = create_app(str(saved["als"]), index=str(saved["index"]), log=str(log))
     with Application(app) as found:
@@ -45,7 +47,10 @@ def items_of(answer: Any) -> list[int]:
 
 def problem(reply: Any, status: int, kind: str) -> str:
     """Return the detail of a problem document, which must be complete."""
-    assert (reply.status, reply.headers["content-type"]) == (status, "application/problem+json")
+    assert (reply.status, reply.headers["content-type"]) == (
+        status,
+        "application/problem+json",
+    )
     found = ProblemBody.model_validate_json(reply.body)
     assert (found.type, found.status) == (f"/docs#{kind}", status)
     return found.detail
@@ -53,7 +58,10 @@ def problem(reply: Any, status: int, kind: str) -> str:
 
 def test_lists_are_those_of_the_library(service, recommender):
     expected = recommender.recommend(KNOWN, n=5)
-    for target in (f"/v1/recommend/{KNOWN}?n=5", f"/v1/recommend/{KNOWN}?n=5&where=year>0"):
+    for target in (
+        f"/v1/recommend/{KNOWN}?n=5",
+        f"/v1/recommend/{KNOWN}?n=5&where=year>0",
+    ):
         answer = service.get(target).json
         assert items_of(answer) == expected["item"].to_list()
         assert [row["title"] for row in answer["items"]] == expected["title"].to_list()
@@ -73,13 +81,19 @@ def test_bodies_say_that_they_are_json(service):
 
 
 def test_requests_that_arrive_together_are_answered_as_alone(service):
-    targets = [f"/v1/recommend/{user}?n={n}" for n in (3, 7) for user in range(100, 160)]
+    targets = [
+        f"/v1/recommend/{user}?n={n}" for n in (3, 7) for user in range(100, 160)
+    ]
     together = service.together(*targets)
-    assert [each.body for each in together] == [service.get(target).body for target in targets]
+    assert [each.body for each in together] == [
+        service.get(target).body for target in targets
+    ]
 
 
 def test_options_limit_a_list(service, recommender):
-    answer = service.get("/v1/recommend/105?where=genre='Horror'&exclude=2,3&exclude=5&n=40").json
+    answer = service.get(
+        "/v1/recommend/105?where=genre='Horror'&exclude=2,3&exclude=5&n=40"
+    ).json
     found = {*items_of(answer)}
     seen = set(recommender.ratings.to_frame().filter(pl.col("user") == KNOWN)["item"])
     assert found
@@ -93,7 +107,9 @@ def test_reasons_are_the_largest_terms_of_the_score(service, recommender):
     answer = service.get(f"/v1/recommend/{KNOWN}?n=2&explain=true").json
     for row in answer["items"]:
         explained = recommender.explain(KNOWN, row["item"], n=3)
-        expected = explained.filter(pl.col("part").is_in(["item", "feature"]))["contribution"]
+        expected = explained.filter(pl.col("part").is_in(["item", "feature"]))[
+            "contribution"
+        ]
         assert [each["contribution"] for each in row["because"]] == pytest.approx(
             expected.to_list()
         )
@@ -121,7 +137,9 @@ def test_several_users_keep_their_order(service):
     assert results[2]["items"] == service.get("/v1/recommend/105?n=2").json["items"]
 
 
-@pytest.mark.parametrize("user", ["visitor-17", "007", "1.0", "9223372036854775808", "null"])
+@pytest.mark.parametrize(
+    "user", ["visitor-17", "007", "1.0", "9223372036854775808", "null"]
+)
 def test_users_with_ids_of_another_type_are_unknown_users(user, service):
     popular = service.get("/v1/recommend/7?n=3&unknown=popular").json
     for options in ("", "&where=year>0", "&explain=true"):
@@ -138,7 +156,9 @@ def test_an_id_of_another_type_in_a_batch_is_one_unknown_user(service):
     body = {"users": users, "n": 2, "unknown": "popular"}
     results = service.post("/v1/recommend", body).json["results"]
     assert [result["user"] for result in results] == [str(user) for user in users]
-    alone = [service.get(f"/v1/recommend/{user}?n=2&unknown=popular").json for user in users]
+    alone = [
+        service.get(f"/v1/recommend/{user}?n=2&unknown=popular").json for user in users
+    ]
     assert results == alone
     assert [result["policy"] for result in results] == [
         *("personal", "popular", "popular", "personal", "popular")
@@ -148,22 +168,38 @@ def test_an_id_of_another_type_in_a_batch_is_one_unknown_user(service):
 
 def test_pairs_may_have_ids_of_several_types(service):
     pairs = [(105, 4), ("visitor-17", 4), ("105", "x"), (2**63, "4"), ("105", "4")]
-    body = {"pairs": [{"user": user, "item": item} for user, item in pairs], "unknown": "bias"}
+    body = {
+        "pairs": [{"user": user, "item": item} for user, item in pairs],
+        "unknown": "bias",
+    }
     rows = service.post("/v1/predict", body).json["predictions"]
-    assert [(row["user"], row["item"]) for row in rows] == [(str(u), str(i)) for u, i in pairs]
+    assert [(row["user"], row["item"]) for row in rows] == [
+        (str(u), str(i)) for u, i in pairs
+    ]
     assert rows[0] == rows[-1]
 
 
 def test_a_stranger_is_described_by_a_history(service, recommender):
-    body = {"history": [{"item": 3, "value": 5}, {"item": 9}], "n": 4, "user": "visitor-1"}
+    body = {
+        "history": [{"item": 3, "value": 5}, {"item": 9}],
+        "n": 4,
+        "user": "visitor-1",
+    }
     answer = service.post("/v1/recommend", body).json
-    expected = recommender.recommend(history={3: 5, 9: 5}, n=4)  # without a value it is the best
+    expected = recommender.recommend(
+        history={3: 5, 9: 5}, n=4
+    )  # without a value it is the best
     assert items_of(answer) == expected["item"].to_list()
     assert (answer["user"], answer["policy"]) == ("visitor-1", "history")
-    assert service.post("/v1/recommend", {"history": [], "n": 2}).json["policy"] == "popular"
+    assert (
+        service.post("/v1/recommend", {"history": [], "n": 2}).json["policy"]
+        == "popular"
+    )
 
 
-def test_strangers_and_items_that_arrive_together_are_answered_as_alone(service, recommender):
+def test_strangers_and_items_that_arrive_together_are_answered_as_alone(
+    service, recommender
+):
     items = [f"/v1/similar/{item}?n=4" for item in range(1, 41)]
     assert [each.body for each in service.together(*items)] == [
         service.get(target).body for target in items
@@ -174,8 +210,12 @@ def test_strangers_and_items_that_arrive_together_are_answered_as_alone(service,
     for history in ({3: 5.0}, {1: 2.0, 30: 4.5, 8: 1.0}, {41: 3.0}, {5: 3.0, "5": 4.0}):
         given = [{"item": item, "value": value} for item, value in history.items()]
         quick = service.post("/v1/recommend", {"history": given, "n": 5}).json
-        slow = service.post("/v1/recommend", {"history": given, "n": 5, "explain": True}).json
-        rows = [{k: v for k, v in row.items() if k != "because"} for row in slow["items"]]
+        slow = service.post(
+            "/v1/recommend", {"history": given, "n": 5, "explain": True}
+        ).json
+        rows = [
+            {k: v for k, v in row.items() if k != "because"} for row in slow["items"]
+        ]
         assert quick["items"] == rows
         assert (quick["user"], quick["policy"]) == (None, "history")
 
@@ -183,21 +223,38 @@ def test_strangers_and_items_that_arrive_together_are_answered_as_alone(service,
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        ({}, "The body must have either users, or a history or features of a new user."),
-        ({"users": [105], "history": []}, "The body must have either users, or a history"),
+        (
+            {},
+            "The body must have either users, or a history or features of a new user.",
+        ),
+        (
+            {"users": [105], "history": []},
+            "The body must have either users, or a history",
+        ),
         ({"users": []}, "A request must have 1 to 1,000 users; got 0."),
-        ({"history": [{"item": 3}], "n": 1001}, "n must be between 1 and 1,000; got 1001."),
+        (
+            {"history": [{"item": 3}], "n": 1001},
+            "n must be between 1 and 1,000; got 1001.",
+        ),
         ({"users": [105], "where": "price < 3"}, "where: 'price < 3' cannot be used"),
         ({"users": [True]}, "users.0"),
         ({"users": [105], "surprise": 1}, "surprise: Extra inputs are not permitted."),
-        ({"features": {"age": 3}}, "The als model was fitted without features of users"),
+        (
+            {"features": {"age": 3}},
+            "The als model was fitted without features of users",
+        ),
         (b"{", "The body is not JSON (character 1: expecting property name"),
         ({"history": [{"item": 3, "value": 9}]}, "Rating 9 is outside of the range"),
-        ({"history": [{"item": 3, "value": 0}], "n": 2}, "the model's ratings, 1 to 5."),
+        (
+            {"history": [{"item": 3, "value": 0}], "n": 2},
+            "the model's ratings, 1 to 5.",
+        ),
     ],
 )
 def test_bodies_that_cannot_be_used(service, body, detail):
-    assert detail in problem(service.post("/v1/recommend", body), 400, "invalid-request")
+    assert detail in problem(
+        service.post("/v1/recommend", body), 400, "invalid-request"
+    )
 
 
 def test_similar_items(service, recommender):
@@ -223,11 +280,18 @@ def test_intervals_stay_within_the_range_of_the_ratings(tmp_path):
         {"user": [n // 9 for n in range(180)], "item": [n % 9 for n in range(180)]}
     )
     ratings = pairs.with_columns(rating=pl.Series([1.0, 5.0] * 90))
-    Recommender("bayes", factors=2).fit(Ratings.from_frame(ratings)).save(tmp_path / "model")
+    Recommender("bayes", factors=2).fit(Ratings.from_frame(ratings)).save(
+        tmp_path / "model"
+    )
     with Application(create_app(str(tmp_path / "model"))) as bayes:
-        body = {"pairs": [{"user": 0, "item": 0}, {"user": 0, "item": 1}], "confidence": 0.99}
+        body = {
+            "pairs": [{"user": 0, "item": 0}, {"user": 0, "item": 1}],
+            "confidence": 0.99,
+        }
         rows = bayes.ready().post("/v1/predict", body).json["predictions"]
-    assert all(1 <= each["low"] <= each["prediction"] <= each["high"] <= 5 for each in rows)
+    assert all(
+        1 <= each["low"] <= each["prediction"] <= each["high"] <= 5 for each in rows
+    )
     assert {1, 5} & {end for each in rows for end in (each["low"], each["high"])}
 
 
@@ -246,7 +310,10 @@ def test_what_is_known_of_items_and_users(service, recommender):
     item = service.get("/v1/items/4").json
     frame = recommender.ratings.to_frame()
     rated = frame.filter(pl.col("item") == 4)["rating"]
-    assert (item["count"], item["mean"]) == (len(rated), pytest.approx(rated.mean(), rel=1e-6))
+    assert (item["count"], item["mean"]) == (
+        len(rated),
+        pytest.approx(rated.mean(), rel=1e-6),
+    )
     assert item["features"] == {"title": "The Film 4", "genre": "Drama", "year": 1983}
     new = service.get("/v1/items/41").json
     assert (new["count"], new["mean"]) == (0, None)
@@ -278,19 +345,33 @@ def test_an_index_is_searched(service):
 
 def test_an_index_is_not_served_next_to_others_in_the_place_of_a_model(saved):
     for others in ({"index": str(saved["index"])}, {"model_b": str(saved["als"])}):
-        with pytest.raises(DataError, match="is an index of documents, served alone; leave out"):
+        with pytest.raises(
+            DataError, match="is an index of documents, served alone; leave out"
+        ):
             create_app(str(saved["index"]), **others)
 
 
 def test_settings_that_cannot_work_are_errors_at_the_start(saved, tmp_path):
     model, index = str(saved["als"]), str(saved["index"])
     for settings, message in [
-        ({"index": str(saved["ials"])}, "ials is a model, not an index of `recsys lsi index`"),
+        (
+            {"index": str(saved["ials"])},
+            "ials is a model, not an index of `recsys lsi index`",
+        ),
         ({"model_b": index}, "index is an index of documents, not a model"),
-        ({"events": str(tmp_path / "no" / "x.jsonl")}, "cannot be written: there is no directory"),
+        (
+            {"events": str(tmp_path / "no" / "x.jsonl")},
+            "cannot be written: there is no directory",
+        ),
         ({"log": str(tmp_path)}, "cannot be written: it is a directory"),
-        ({"cors": ("shop.example",)}, "such as https://shop.example, with a scheme and without"),
-        ({"cors": ("https://shop.example/",)}, "without a path; got 'https://shop.example/'"),
+        (
+            {"cors": ("shop.example",)},
+            "such as https://shop.example, with a scheme and without",
+        ),
+        (
+            {"cors": ("https://shop.example/",)},
+            "without a path; got 'https://shop.example/'",
+        ),
     ]:
         with pytest.raises(DataError, match=message):
             create_app(model, **settings)
@@ -323,7 +404,9 @@ def test_ids_in_paths_may_have_any_character(tmp_path):
             escaped = quote(name, safe="")
             assert service.get(f"/v1/recommend/{escaped}?n=1").json["user"] == name
             assert service.get(f"/v1/items/{escaped}").json["item"] == name
-            answer = service.get(f"/v1/explain/{escaped}/{quote(names[0], safe='')}").json
+            answer = service.get(
+                f"/v1/explain/{escaped}/{quote(names[0], safe='')}"
+            ).json
             assert (answer["user"], answer["item"]) == (name, "a/b")
 
 
@@ -348,10 +431,20 @@ def test_metrics_count_requests_by_route_and_status(service):
     service.get("/v1/recommend/105")
     service.get("/v1/recommend/8")
     page = service.get("/metrics").body.decode()
-    assert 'recsys_request_seconds_count{route="/v1/recommend/{user}",status="200"}' in page
-    assert 'recsys_request_seconds_count{route="/v1/recommend/{user}",status="404"}' in page
+    assert (
+        'recsys_request_seconds_count{route="/v1/recommend/{user}",status="200"}'
+        in page
+    )
+    assert (
+        'recsys_request_seconds_count{route="/v1/recommend/{user}",status="404"}'
+        in page
+    )
     assert 'recsys_model_age_seconds{slot="model_a"}' in page
-    lost = next(line for line in page.splitlines() if line.startswith("recsys_unknown_users_total"))
+    lost = next(
+        line
+        for line in page.splitlines()
+        if line.startswith("recsys_unknown_users_total")
+    )
     assert float(lost.split()[1]) >= 1
 
 
@@ -373,8 +466,13 @@ def test_an_api_key_guards_answers_and_not_health(saved):
 def test_other_sites_may_ask_only_if_named(saved):
     origin = {"origin": "https://shop.example"}
     with Application(create_app(str(saved["als"]))) as closed:
-        assert "access-control-allow-origin" not in closed.get("/health/live", origin).headers
-    with Application(create_app(str(saved["als"]), cors=("https://shop.example",))) as service:
+        assert (
+            "access-control-allow-origin"
+            not in closed.get("/health/live", origin).headers
+        )
+    with Application(
+        create_app(str(saved["als"]), cors=("https://shop.example",))
+    ) as service:
         found = service.ready().get("/v1/recommend/105", origin)
         assert found.headers["access-control-allow-origin"] == "https://shop.example"
 
@@ -386,15 +484,22 @@ def test_limits(saved):
         long = {"users": [105], "where": "year > 0" + " " * 200}
         problem(service.post("/v1/recommend", long), 413, "too-large")
         problem(service.get("/v1/recommend/105?n=21"), 400, "invalid-request")
-        detail = problem(service.post("/v1/recommend", {"users": [1] * 4}), 400, "invalid-request")
+        detail = problem(
+            service.post("/v1/recommend", {"users": [1] * 4}), 400, "invalid-request"
+        )
         assert detail == "A request must have 1 to 3 users; got 4."
 
 
 def test_a_request_has_a_limit_of_all_its_items(service):
     detail = problem(
-        service.post("/v1/recommend", {"users": [105] * 200, "n": 1000}), 400, "invalid-request"
+        service.post("/v1/recommend", {"users": [105] * 200, "n": 1000}),
+        400,
+        "invalid-request",
     )
-    assert detail == "A request must be for at most 100,000 items in total; got 200 times 1,000."
+    assert (
+        detail
+        == "A request must be for at most 100,000 items in total; got 200 times 1,000."
+    )
 
 
 @pytest.mark.parametrize(
@@ -421,17 +526,27 @@ def test_an_answer_that_takes_too_long_is_a_problem(saved, monkeypatch):
 
 def test_variants_are_shared_out_by_a_hash_of_the_user(saved, tmp_path):
     log = tmp_path / "requests.jsonl"
-    settings: dict[str, Any] = {"model_b": str(saved["ials"]), "share": 0.3, "log": str(log)}
+    settings: dict[str, Any] = {
+        "model_b": str(saved["ials"]),
+        "share": 0.3,
+        "log": str(log),
+    }
     with Application(create_app(str(saved["als"]), **settings)) as service:
         service.ready()
-        answers = [service.get(f"/v1/recommend/{user}?n=2").json for user in range(100, 160)]
+        answers = [
+            service.get(f"/v1/recommend/{user}?n=2").json for user in range(100, 160)
+        ]
         for answer in answers:
             assert answer["variant"] == variant_of(answer["user"], 0.3)
-            assert answer["model"].startswith({"a": "als@", "b": "ials@"}[answer["variant"]])
+            assert answer["model"].startswith(
+                {"a": "als@", "b": "ials@"}[answer["variant"]]
+            )
         assert 5 < sum(each["variant"] == "b" for each in answers) < 35
         forced = service.get("/v1/recommend/100?variant=b&n=2").json
         assert forced["variant"] == "b"
-        many = service.post("/v1/recommend", {"users": [*range(100, 160)], "n": 2}).json["results"]
+        many = service.post(
+            "/v1/recommend", {"users": [*range(100, 160)], "n": 2}
+        ).json["results"]
         assert many == answers
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert len(lines) == 121
@@ -450,7 +565,9 @@ def test_a_misspelt_parameter_is_an_error(service):
 
 def test_lists_may_be_empty_and_conditions_may_not_be_expensive(service):
     assert service.get("/v1/recommend/105?where=year=1").json["items"] == []
-    several = service.post("/v1/recommend", {"users": [105, 106], "where": "year = 1"}).json
+    several = service.post(
+        "/v1/recommend", {"users": [105, 106], "where": "year = 1"}
+    ).json
     assert [each["items"] for each in several["results"]] == [[], []]
     target = "/v1/recommend/105?where=LPAD(title, 999999999, 'x') = ''"
     detail = problem(service.get(target), 400, "invalid-request")

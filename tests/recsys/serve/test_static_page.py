@@ -32,7 +32,9 @@ def ratings_of(n_items: int = 12, *, implicit: bool = False) -> Ratings:
     users, items = np.nonzero(rng.random((30, n_items)) < 0.5)
     values = 1.0 + (users + items) % 5
     titles = [HOSTILE, *map(str, range(1, n_items))]
-    table = pl.DataFrame({"item": range(n_items), "title": titles, "price": np.nan, "day": DAY})
+    table = pl.DataFrame(
+        {"item": range(n_items), "title": titles, "price": np.nan, "day": DAY}
+    )
     frame = pl.DataFrame({"user": users, "item": items, "rating": values})
     frame = frame.with_columns(timestamp=1_000_000 * (users * 7 % 11) + 3600 * items)
     return Ratings.from_frame(frame, implicit=implicit, item_table=table)
@@ -52,7 +54,9 @@ def contents(html: str) -> dict[str, Any]:
     """Return the data of a page, without the arrays."""
     packed = re.search('id="data">([A-Za-z0-9+/=]*)</script>', html)[1]
     whole = gzip.decompress(base64.b64decode(packed))
-    found: dict[str, Any] = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])
+    found: dict[str, Any] = json.loads(
+        whole[8 : 8 + int.from_bytes(whole[:8], "little")]
+    )
     return found
 
 
@@ -81,7 +85,9 @@ def test_users_and_items_can_be_left_out(als, ratings):
     counts = np.bincount(ratings.indices, minlength=12)
     best = np.sort(np.argsort(-counts, kind="stable")[:5])
     assert found["items"]["ids"] == [str(item) for item in ratings.items.take(best)]
-    assert {row["item"] for row in found["models"]["a"]["map"]["items"]} == {*found["items"]["ids"]}
+    assert {row["item"] for row in found["models"]["a"]["map"]["items"]} == {
+        *found["items"]["ids"]
+    }
     assert found["card"]["title"] == "Films & more"
     assert found["items"]["features"][0]["day"] == "2026-01-31"
     assert found["card"]["remark"] == "5 items in this page"
@@ -98,7 +104,9 @@ def test_a_second_model_may_have_its_items_in_another_order(als, ratings):
 
 
 def test_a_model_without_a_closed_form_is_an_error_that_names_those_with_one(ratings):
-    with pytest.raises(DataError, match=r"The random model has no closed form .* als, bayes, bias"):
+    with pytest.raises(
+        DataError, match=r"The random model has no closed form .* als, bayes, bias"
+    ):
         static_page(Recommender("random").fit(ratings))
 
 
@@ -125,7 +133,9 @@ def test_the_arithmetic_of_a_page_is_that_of_the_model(name, parameters, ratings
     form = closed_form(recommender.model, ratings, everything, np.arange(2))
     history = {3: 5.0, 7: 1.0, 11: 4.0}
     new = recommender.fold_in(history)
-    found = form_scores(form, np.array([*history]), np.array([*history.values()], np.float32))
+    found = form_scores(
+        form, np.array([*history]), np.array([*history.values()], np.float32)
+    )
     np.testing.assert_allclose(found, new.model.scores([0])[0], rtol=2e-4, atol=1e-4)
 
 
@@ -149,9 +159,9 @@ def test_scores_that_differ_from_the_algebra_are_an_error(monkeypatch, ratings):
 
 @pytest.mark.parametrize("name", ["als", "softimpute", "spectral", "ease", "bayes"])
 def test_the_map_places_the_most_rated_items(name, ratings):
-    fitted = Recommender(name, **({} if name in ("softimpute", "ease") else {"factors": 3})).fit(
-        ratings
-    )
+    fitted = Recommender(
+        name, **({} if name in ("softimpute", "ease") else {"factors": 3})
+    ).fit(ratings)
     found = Facts(fitted, name).map(5)
     assert len(found["items"]) == 5
     counts = [row["count"] for row in found["items"]]
@@ -164,11 +174,15 @@ def test_the_map_places_the_most_rated_items(name, ratings):
 
 @pytest.mark.parametrize("name", ["als", "ease"])
 def test_a_model_of_one_item_has_a_page_without_warnings(name):
-    frame = pl.DataFrame({"user": range(20), "item": 7, "rating": [1.0, 2.0, 4.0, 5.0] * 5})
+    frame = pl.DataFrame(
+        {"user": range(20), "item": 7, "rating": [1.0, 2.0, 4.0, 5.0] * 5}
+    )
     only = Recommender(name).fit(Ratings.from_frame(frame))
     assert static_page(only).n_items == 1  # warnings are errors
     if name == "ease":
-        with pytest.raises(ProblemError, match="ease model do not differ, and so there is no map"):
+        with pytest.raises(
+            ProblemError, match="ease model do not differ, and so there is no map"
+        ):
             Facts(only, name).map(5)
 
 

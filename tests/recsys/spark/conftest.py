@@ -56,7 +56,12 @@ def toy_fit(spark, toy, tmp_path_factory):
     path, steps = tmp_path_factory.mktemp("toy") / "model", []
     schema = "user string, item smallint, rating double"
     frame = spark.createDataFrame(toy.to_dicts(), schema)
-    parameters = {"factors": 3, "iterations": 2, "test_fraction": 0.2, "random_state": 5}
+    parameters = {
+        "factors": 3,
+        "iterations": 2,
+        "test_fraction": 0.2,
+        "random_state": 5,
+    }
     fit(frame, str(path), **parameters, broadcast_limit=0, on_step=steps.append)
     return ToyFit(path, parameters, steps)
 

@@ -42,8 +42,13 @@ def start_cluster(folder: str, conf: dict[str, str]) -> str:
     """Start a master, and a worker with a core for each executor; return the URL of the master."""
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
-    deploy, settings = SparkContext._jvm.org.apache.spark.deploy, SparkContext._jvm.SparkConf(True)
+    SparkContext._ensure_initialized(
+        conf=SparkConf(loadDefaults=False).setAll(list(conf.items()))
+    )
+    deploy, settings = (
+        SparkContext._jvm.org.apache.spark.deploy,
+        SparkContext._jvm.SparkConf(True),
+    )
     master = deploy.master.Master.startRpcEnvAndEndpoint(HOST, 0, 0, settings)
     urls = SparkContext._gateway.new_array(SparkContext._jvm.java.lang.String, 1)
     urls[0] = f"spark://{HOST}:{master._1().address().port()}"
@@ -57,7 +62,9 @@ def start_cluster(folder: str, conf: dict[str, str]) -> str:
 def parent_of(process: int) -> int:
     """Return the process above another, 0 if there is none any more."""
     try:
-        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        return int(
+            Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1]
+        )
     except (FileNotFoundError, ProcessLookupError):
         return 0
 
@@ -65,7 +72,9 @@ def parent_of(process: int) -> int:
 def executors() -> list[int]:
     """Return the processes that the worker has started."""
     java = SparkContext._gateway.proc.pid
-    processes = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+    processes = [
+        int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()
+    ]
     return [process for process in processes if parent_of(process) == java]
 
 
@@ -91,7 +100,9 @@ def main(ratings: str, folder: str, parameters: str, java: str) -> None:
             killed.append(executors()[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    conf = CONF | {f"spark.{part}.extraJavaOptions": java for part in ("driver", "executor")}
+    conf = CONF | {
+        f"spark.{part}.extraJavaOptions": java for part in ("driver", "executor")
+    }
     master = start_cluster(folder, conf)
     out = Path(folder) / "out"
     with spark_session(master, conf) as session:
@@ -100,10 +111,14 @@ def main(ratings: str, folder: str, parameters: str, java: str) -> None:
         try:
             with (
                 spark_session(master),
-                staged(session, str(out / "failed"), lambda _: True, overwrite=False) as place,
+                staged(
+                    session, str(out / "failed"), lambda _: True, overwrite=False
+                ) as place,
             ):
                 session.range(4).write.parquet(place.child("first").uri)
-                broken = map_in_arrow(session.range(0, 4, 1, 1), kill_executor, "id bigint")
+                broken = map_in_arrow(
+                    session.range(0, 4, 1, 1), kill_executor, "id bigint"
+                )
                 broken.write.parquet(place.child("second").uri)
         except EngineError as error:
             failure = str(error)

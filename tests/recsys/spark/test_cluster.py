@@ -15,9 +15,13 @@ PROGRAM = Path(__file__).with_name("on_a_cluster.py")
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 
 
-@pytest.mark.skipif(not LONG, reason="a minute of all processors; HYPOTHESIS_PROFILE=long runs it")
+@pytest.mark.skipif(
+    not LONG, reason="a minute of all processors; HYPOTHESIS_PROFILE=long runs it"
+)
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-def test_an_executor_killed_in_the_middle_changes_nothing(toy, toy_fit, quick_java, tmp_path):
+def test_an_executor_killed_in_the_middle_changes_nothing(
+    toy, toy_fit, quick_java, tmp_path
+):
     ratings = tmp_path / "ratings.parquet"
     toy.write_parquet(ratings)
     (tmp_path / "out").mkdir()
@@ -35,9 +39,13 @@ def test_an_executor_killed_in_the_middle_changes_nothing(toy, toy_fit, quick_ja
     assert "An executor of Spark died, again after every retry" in found["failure"]
     assert [each.name for each in (tmp_path / "out").iterdir()] == ["model"]
     disturbed, undisturbed = (
-        Recommender.load(path).model for path in (tmp_path / "out" / "model", toy_fit.path)
+        Recommender.load(path).model
+        for path in (tmp_path / "out" / "model", toy_fit.path)
     )
     for name in ("user_factors", "user_bias", "item_factors", "item_bias"):
         np.testing.assert_allclose(
-            getattr(disturbed, name), getattr(undisturbed, name), atol=1e-4, err_msg=name
+            getattr(disturbed, name),
+            getattr(undisturbed, name),
+            atol=1e-4,
+            err_msg=name,
         )

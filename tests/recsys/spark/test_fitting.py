@@ -24,7 +24,9 @@ def rmse(model, train, test):
     )
     u, i = users[test.user_index_of_nonzeros()], items[test.indices]
     known = (u >= 0) & (i >= 0)
-    predicted = np.clip(model.predict(u[known], i[known]), train.values.min(), train.values.max())
+    predicted = np.clip(
+        model.predict(u[known], i[known]), train.values.min(), train.values.max()
+    )
     return float(np.sqrt(np.mean((predicted - test.values[known]) ** 2)))
 
 
@@ -65,7 +67,9 @@ def test_it_is_an_ordinary_model(case, tmp_path):
     np.testing.assert_array_equal(again.model.item_factors, opened.model.item_factors)
 
 
-def test_blocks_give_what_whole_vectors_give_and_what_als_folds_in(spark, toy, tmp_path):
+def test_blocks_give_what_whole_vectors_give_and_what_als_folds_in(
+    spark, toy, tmp_path
+):
     from recsys.spark.fitting import SOLVED, dense_vectors, half_sweep, row_solver
     from recsys.spark.results import Place
 
@@ -73,15 +77,22 @@ def test_blocks_give_what_whole_vectors_give_and_what_als_folds_in(spark, toy, t
     model = make_model("als", factors=3).fit(ratings)
     vectors = model.item_factors, model.item_bias
     table = [
-        (i, 1, float(b), row.tolist()) for i, (row, b) in enumerate(zip(*vectors, strict=True))
+        (i, 1, float(b), row.tolist())
+        for i, (row, b) in enumerate(zip(*vectors, strict=True))
     ]
     parts = [slice(*pair) for pair in pairwise(ratings.indptr)]
     rows = [
-        (u, ratings.indices[p].tolist(), ratings.values[p].tolist()) for u, p in enumerate(parts)
+        (u, ratings.indices[p].tolist(), ratings.values[p].tolist())
+        for u, p in enumerate(parts)
     ]
-    frame = spark.createDataFrame(rows, "index int, others array<int>, values array<float>")
+    frame = spark.createDataFrame(
+        rows, "index int, others array<int>, values array<float>"
+    )
     solver = row_solver(model.get_params(), model.global_mean, model.rating_std)
-    for name, others in (("whole", vectors), ("blocked", spark.createDataFrame(table, SOLVED))):
+    for name, others in (
+        ("whole", vectors),
+        ("blocked", spark.createDataFrame(table, SOLVED)),
+    ):
         place = Place(spark, str(tmp_path / name))
         solved = half_sweep(frame, others, solver, 3, place)
         factors, bias = dense_vectors(solved, ratings.n_users, 3)
@@ -117,9 +128,13 @@ def test_implicit_feedback_is_fitted_by_ials_as_on_one_machine(
 ):
     from recsys.spark import fit
 
-    pairs = spark.createDataFrame(toy.drop("rating").to_dicts(), "user string, item smallint")
+    pairs = spark.createDataFrame(
+        toy.drop("rating").to_dicts(), "user string, item smallint"
+    )
     given = {"factors": 3, "iterations": 1, **penalties}
-    result = fit(pairs, str(tmp_path / "model"), broadcast_limit=broadcast_limit, **given)
+    result = fit(
+        pairs, str(tmp_path / "model"), broadcast_limit=broadcast_limit, **given
+    )
     assert (result.model, result.implicit) == ("ials", True)
     opened = Recommender.load(tmp_path / "model")
     assert (opened.ratings.values == 1).all()
@@ -135,7 +150,9 @@ def test_implicit_feedback_is_fitted_by_ials_as_on_one_machine(
     # One more sweep from these items is a sweep of the local engine.
     weights = opened.ratings.matrix.astype(np.float32)
     options = dict(zip(("regularization", "unobserved_weight"), chosen, strict=True))
-    first = next(implicit_sweeps(weights, 3, start=model.item_factors.copy(), **options))
+    first = next(
+        implicit_sweeps(weights, 3, start=model.item_factors.copy(), **options)
+    )
     ours, theirs = first.row_factors, model.user_factors  # whose axes are others
     np.testing.assert_allclose(ours @ ours.T, theirs @ theirs.T, atol=1e-3)
 
@@ -146,13 +163,21 @@ def test_implicit_feedback_is_fitted_by_ials_as_on_one_machine(
         ({"model": "bayes"}, "On Spark the models are als and ials; got 'bayes'"),
         ({"factors": 0}, "factors must be at least 1; got 0"),
         ({"linked": True}, "The als model has no links on Spark"),
-        ({"nonsense": 1}, "The als model has no parameter 'nonsense'; it has factors, "),
+        (
+            {"nonsense": 1},
+            "The als model has no parameter 'nonsense'; it has factors, ",
+        ),
         ({"test_fraction": 1.5}, "test_fraction must be between 0 and 1; got 1.5"),
-        ({"columns": Request(implicit=True), "model": "als"}, "needs ratings with values, but"),
+        (
+            {"columns": Request(implicit=True), "model": "als"},
+            "needs ratings with values, but",
+        ),
         ({"duplicates": "any"}, "duplicates must be last, .*; got 'any'"),
     ],
 )
-def test_what_cannot_be_is_rejected_and_leaves_nothing(spark, case, tmp_path, options, message):
+def test_what_cannot_be_is_rejected_and_leaves_nothing(
+    spark, case, tmp_path, options, message
+):
     from recsys.spark import fit
 
     with pytest.raises(DataError, match=message):
@@ -163,9 +188,13 @@ def test_what_cannot_be_is_rejected_and_leaves_nothing(spark, case, tmp_path, op
 def test_a_fit_that_breaks_down_is_rejected(spark):
     from recsys.spark.fitting import _mean_residual
 
-    solved = spark.createDataFrame([(0, 3, float("nan"))], "index int, count int, bias float")
+    solved = spark.createDataFrame(
+        [(0, 3, float("nan"))], "index int, count int, bias float"
+    )
     parameters = make_model("als", regularization=1e-9).get_params()
-    with pytest.raises(DataError, match="single precision with regularization 1e-09 and count_pow"):
+    with pytest.raises(
+        DataError, match="single precision with regularization 1e-09 and count_pow"
+    ):
         _mean_residual(parameters, solved, 3)
 
 
@@ -173,7 +202,9 @@ def test_all_ratings_held_out(spark, tmp_path):
     from recsys.spark import fit
 
     one = spark.createDataFrame([(1, 2, 3.0)], "user int, item int, rating double")
-    with pytest.raises(DataError, match="No ratings remain to fit to: all are held out; lower"):
+    with pytest.raises(
+        DataError, match="No ratings remain to fit to: all are held out; lower"
+    ):
         fit(one, str(tmp_path / "model"), test_fraction=0.999999)
 
 
@@ -181,7 +212,9 @@ def test_what_is_in_the_way_stays(spark, case, tmp_path):
     from recsys.spark import fit
 
     (tmp_path / "mine").mkdir()
-    with pytest.raises(ModelFileError, match="mine exists and was not written by the Spark engine"):
+    with pytest.raises(
+        ModelFileError, match="mine exists and was not written by the Spark engine"
+    ):
         fit(str(case.train_file), str(tmp_path / "mine"), overwrite=True)
     with pytest.raises(ModelFileError, match="is already a result of the Spark engine"):
         fit(str(case.train_file), str(case.path))
@@ -202,7 +235,9 @@ def copied(case, tmp_path):
 def test_a_missing_part_is_noticed(copied):
     part = next((copied / "items").glob("*.parquet"))
     part.unlink()
-    with pytest.raises(ModelFileError, match=r"copy is damaged: items/part-.* is missing"):
+    with pytest.raises(
+        ModelFileError, match=r"copy is damaged: items/part-.* is missing"
+    ):
         Recommender.load(copied)
 
 
@@ -211,21 +246,28 @@ def test_links_in_a_result_are_not_followed(copied):
     elsewhere = copied.with_name("elsewhere")
     part.rename(elsewhere)
     part.symlink_to(elsewhere)
-    with pytest.raises(ModelFileError, match=f"{part.name} is not a file; links are not followed"):
+    with pytest.raises(
+        ModelFileError, match=f"{part.name} is not a file; links are not followed"
+    ):
         Recommender.load(copied)
 
 
 def test_a_part_of_another_size_is_noticed(copied):
     part = next((copied / "users").glob("*.parquet"))
     part.write_bytes(part.read_bytes()[:-1])
-    with pytest.raises(ModelFileError, match=r"is damaged: users/part-.* bytes instead of"):
+    with pytest.raises(
+        ModelFileError, match=r"is damaged: users/part-.* bytes instead of"
+    ):
         Recommender.load(copied)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 9, "package_version": "8.1"}, "written by lowrank-recsys 8.1"),
+        (
+            {"format_version": 9, "package_version": "8.1"},
+            "written by lowrank-recsys 8.1",
+        ),
         ({"parameters": 3}, "model.json: Expected `object`, got `int`"),
         ({"model": "magic"}, "the Spark engine has no model 'magic'"),
         ({"files": {"../../x": 1}}, "the file '../../x' is outside it"),
@@ -258,7 +300,10 @@ def test_items_that_are_not_numbered_from_zero(copied):
         (None, "has no readable model.json"),
         ("{", "is damaged, or not a model of the Spark engine: model.json: "),
         ("[" * 100_000, "is damaged, or not a model of the Spark engine: model.json: "),
-        ("[]", "not a model of the Spark engine: model.json: Expected `object`, got `array`"),
+        (
+            "[]",
+            "not a model of the Spark engine: model.json: Expected `object`, got `array`",
+        ),
     ],
 )
 def test_a_file_that_is_not_a_manifest_is_an_error(tmp_path, content, message):

@@ -11,8 +11,14 @@ def test_singular_values_of_the_ratings(spark, case):
 
     train = case.train
     shape = (train.n_users, train.n_items)
-    A = sp.csr_array((train.values.astype(np.float64), train.indices, train.indptr), shape=shape)
-    rows = spark.read.parquet(f"{case.path}/users").select("index", "others", "values").cache()
+    A = sp.csr_array(
+        (train.values.astype(np.float64), train.indices, train.indptr), shape=shape
+    )
+    rows = (
+        spark.read.parquet(f"{case.path}/users")
+        .select("index", "others", "values")
+        .cache()
+    )
     options = {"indices": "others", "n_columns": train.n_items, "order": "index"}
     found = truncated_svd(rows, 5, **options, tol=1e-8, center=True, random_state=0)
     local = lowrank.truncated_svd(A, 5, center=True, tol=1e-10, random_state=0)

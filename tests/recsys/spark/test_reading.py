@@ -54,7 +54,9 @@ def test_whole_numbers_as_floats_and_times_as_they_come(spark):
     import datetime
 
     day = datetime.date(1970, 1, 3)
-    found = table(spark, [(7.0, 2, "3", day)], "user double, item int, rating string, time date")
+    found = table(
+        spark, [(7.0, 2, "3", day)], "user double, item int, rating string, time date"
+    )
     assert found.frame.collect() == [(7, 2, 3.0, 2 * 86400.0)]
 
 
@@ -64,7 +66,9 @@ def test_no_rows(spark, tmp_path):
     with pytest.raises(DataError, match="There are no ratings: the data have no rows"):
         table(spark, [], "user int, item int, rating double")
     frame = spark.createDataFrame([(1, 2)], "user int, item int")
-    frame.write.parquet(str(tmp_path / "pairs"))  # a folder whose files tell what they are
+    frame.write.parquet(
+        str(tmp_path / "pairs")
+    )  # a folder whose files tell what they are
     assert read_ratings(spark, str(tmp_path / "pairs"), Request()).frame.count() == 1
 
 
@@ -81,7 +85,9 @@ def test_more_ids_than_an_index_has_room_for(spark, tmp_path, monkeypatch):
 def test_files_that_are_not_there(spark, tmp_path):
     from recsys.spark.reading import read_ratings
 
-    with pytest.raises(DataError, match=r"There is no file or folder .*nowhere that Spark can see"):
+    with pytest.raises(
+        DataError, match=r"There is no file or folder .*nowhere that Spark can see"
+    ):
         read_ratings(spark, str(tmp_path / "nowhere"), Request())
 
 
@@ -89,7 +95,9 @@ def test_a_movielens_directory_and_a_tab_separated_file(spark, tmp_path):
     from recsys.spark.reading import read_ratings
 
     (tmp_path / "movies.csv").write_text("movieId,title\n1,Heat\n")
-    (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n7,1,4.5,100\n")
+    (tmp_path / "ratings.csv").write_text(
+        "userId,movieId,rating,timestamp\n7,1,4.5,100\n"
+    )
     (tmp_path / "other.tsv").write_text("user\titem\nann\ttea\n")
     whole = read_ratings(spark, str(tmp_path), Request())
     assert whole.frame.collect() == [(7, 1, 4.5, 100.0)]
@@ -137,11 +145,15 @@ def test_repeated_pairs_are_merged(spark, policy, value):
         ("error", "1 pairs of user and item are repeated"),
     ],
 )  # fmt: skip
-def test_repeated_pairs_that_nothing_decides_are_rejected(spark, tmp_path, policy, message):
+def test_repeated_pairs_that_nothing_decides_are_rejected(
+    spark, tmp_path, policy, message
+):
     from recsys.spark.reading import encode
     from recsys.spark.results import Place
 
-    found = table(spark, [row[:3] for row in REPEATED], "user int, item int, rating double")
+    found = table(
+        spark, [row[:3] for row in REPEATED], "user int, item int, rating double"
+    )
     scratch = Place(spark, str(tmp_path))
     with pytest.raises(DataError, match=message):
         encode(found.frame, scratch, duplicates=policy, test_fraction=0, random_state=0)
@@ -154,7 +166,9 @@ UNITS = {
     "nanoseconds": lambda at: at * 10**9,
     "days of Excel": lambda at: at / 86_400 + 25_569,
     "ticks of .NET": lambda at: at * 10**7 + 621_355_968 * 10**9,
-    "digits (YYYYMMDDhhmmss)": lambda at: int(f"{datetime.fromtimestamp(at, UTC):%Y%m%d%H%M%S}"),
+    "digits (YYYYMMDDhhmmss)": lambda at: int(
+        f"{datetime.fromtimestamp(at, UTC):%Y%m%d%H%M%S}"
+    ),
 }
 
 
@@ -187,7 +201,9 @@ def test_rows_of_the_future_and_of_never_are_left_out(spark):
         "1 row before 1990 (1985-07-12 07:06:40 UTC)",
     )
     texts = [f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}" for at in HOURS]
-    seconds, remarks = timed(spark, [*texts, "9999-12-31", "infinity", "0000-00-00"], "string")
+    seconds, remarks = timed(
+        spark, [*texts, "9999-12-31", "infinity", "0000-00-00"], "string"
+    )
     assert seconds == [*HOURS, None, None, None]
     assert "3 rows left out whose time means" in remarks[0]
     early = Request(rules=RowRules.of(as_of=HOURS[20] - 86_400))
@@ -200,12 +216,18 @@ def test_texts_are_read_in_the_order_that_a_day_tells(spark):
     texts = [f"{datetime.fromtimestamp(at, UTC):%d.%m.%Y %H:%M:%S}" for at in HOURS]
     told = "18.05.2025"
     assert timed(spark, [*texts, told], "string")[0][:-1] == HOURS
-    american = [f"{datetime.fromtimestamp(at, UTC):%m/%d/%Y %I:%M:%S %p}" for at in HOURS]
+    american = [
+        f"{datetime.fromtimestamp(at, UTC):%m/%d/%Y %I:%M:%S %p}" for at in HOURS
+    ]
     assert timed(spark, [*american, "05/18/2025"], "string")[0][:-1] == HOURS
     seconds, remarks = timed(spark, texts, "string")
     assert seconds == [None] * 40
-    assert "time not used (time '07.06.2025 12:52:05' may be of either order" in remarks[0]
-    with pytest.raises(DataError, match=r"in each row; 40 of 40 rows do not: time '07\.06\.2025"):
+    assert (
+        "time not used (time '07.06.2025 12:52:05' may be of either order" in remarks[0]
+    )
+    with pytest.raises(
+        DataError, match=r"in each row; 40 of 40 rows do not: time '07\.06\.2025"
+    ):
         timed(spark, texts, "string", Request(timestamp="time"))
     given = Request(rules=RowRules.of(time_format="%d.%m.%Y %H:%M:%S"))
     assert timed(spark, texts, "string", given)[0] == HOURS

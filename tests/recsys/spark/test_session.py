@@ -37,7 +37,9 @@ def test_pyspark_is_missing(monkeypatch):
 def test_java_is_missing(no_session, monkeypatch, tmp_path):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EngineError, match="needs Java 17 or newer, but there is no java"):
+    with pytest.raises(
+        EngineError, match="needs Java 17 or newer, but there is no java"
+    ):
         opened("local[1]")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(EngineError, match=r"JAVA_HOME, .*, has no bin/java"):
@@ -48,17 +50,23 @@ def test_the_master_is_out_of_reach(no_session):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         master = f"spark://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(EngineError, match=rf"{master} cannot be reached \(connection refused"):
+        with pytest.raises(
+            EngineError, match=rf"{master} cannot be reached \(connection refused"
+        ):
             opened(master)
 
 
 def test_the_master_is_not_one(no_session):
-    with pytest.raises(EngineError, match=r"The master must be local, local\[N\].*; got 'moon'"):
+    with pytest.raises(
+        EngineError, match=r"The master must be local, local\[N\].*; got 'moon'"
+    ):
         opened("moon")
 
 
 def test_another_session_is_running(spark):
-    with pytest.raises(EngineError, match=r"with the master local\[2\] is running, so yarn cannot"):
+    with pytest.raises(
+        EngineError, match=r"with the master local\[2\] is running, so yarn cannot"
+    ):
         opened("yarn")
     with spark_session("local[2]") as same:
         assert same is spark
@@ -70,7 +78,9 @@ def test_the_failure_of_a_job_is_one_sentence(spark):
     def broken(batches):
         raise OverflowError("the well is dry")
 
-    said = pytest.raises(EngineError, match=r"Spark failed: .*OverflowError: the well is dry")
+    said = pytest.raises(
+        EngineError, match=r"Spark failed: .*OverflowError: the well is dry"
+    )
     with said as info, explained():
         map_in_arrow(spark.range(2), broken, "id bigint").count()
     assert "\n" not in str(info.value)
@@ -107,7 +117,10 @@ def test_errors_of_others_pass_unchanged():
             "Command exited with code 137\nDriver stacktrace:",
             r"An executor of Spark died, again after every retry.*\(Command exited with code 137\)",
         ),
-        ("java.lang.OutOfMemoryError: Java heap space", "Spark ran out of memory; give it more"),
+        (
+            "java.lang.OutOfMemoryError: Java heap space",
+            "Spark ran out of memory; give it more",
+        ),
         (
             "ModuleNotFoundError: No module named 'recsys'",
             "executors have no package lowrank-recsys .Py4JJava",
@@ -116,7 +129,10 @@ def test_errors_of_others_pass_unchanged():
             "Job 3 cancelled because SparkContext was shut down",
             "cluster is gone or has stopped the appl",
         ),
-        ("[JAVA_GATEWAY_EXITED] Java gateway process exited", "Java could not start Spark"),
+        (
+            "[JAVA_GATEWAY_EXITED] Java gateway process exited",
+            "Java could not start Spark",
+        ),
         (
             "boom\nCaused by: java.io.IOException: No space left",
             "Spark failed: java.io.IOExc.*left",
@@ -130,7 +146,9 @@ def test_sentences(text, sentence):
 
 
 def test_java_is_gone():
-    gone = pytest.raises(EngineError, match="The Java process of Spark is gone; its log above may")
+    gone = pytest.raises(
+        EngineError, match="The Java process of Spark is gone; its log above may"
+    )
     with gone, explained():
         raise ConnectionRefusedError(111, "Connection refused")
 
@@ -180,7 +198,9 @@ def test_a_failed_job_leaves_nothing_half_written(spark, tmp_path):
     from recsys.spark.results import staged
 
     def fail():
-        with staged(spark, str(tmp_path / "out"), lambda place: True, overwrite=False) as folder:
+        with staged(
+            spark, str(tmp_path / "out"), lambda place: True, overwrite=False
+        ) as folder:
             spark.range(3).write.parquet(folder.child("part").uri)
             assert any(tmp_path.iterdir())
             raise RuntimeError("in the middle")

@@ -71,7 +71,9 @@ def test_equal_scores_are_in_the_order_of_one_machine(
     from recsys.spark import evaluate, recommend, topn
 
     monkeypatch.setattr(topn, "_LEAST_BLOCK", 1 + coarse.ratings.n_items // 3)
-    monkeypatch.setattr(topn, "obscurity", lambda counts, *_: np.zeros(len(counts), np.float32))
+    monkeypatch.setattr(
+        topn, "obscurity", lambda counts, *_: np.zeros(len(counts), np.float32)
+    )
     recommend(str(case.path), str(tmp_path / "top"), 20, broadcast_limit=limit)
     here = coarse.recommend(n=20).drop("title", strict=False)
     assert here.filter(user=here["user"][0])["score"].n_unique() < 5
@@ -79,26 +81,36 @@ def test_equal_scores_are_in_the_order_of_one_machine(
     found = evaluate(str(case.path), str(case.test_file), 10, broadcast_limit=limit)
     splits = shared_test({"als": coarse.ratings}, read_ratings(case.test_file)).splits
     names = [f"{kind}@10" for kind in ("precision", "recall", "ndcg")]
-    expected = measure([coarse], splits, metrics=["precision", "recall", "ndcg"], resamples=0)
+    expected = measure(
+        [coarse], splits, metrics=["precision", "recall", "ndcg"], resamples=0
+    )
     measured = [found.metrics[name].value for name in names]
     assert measured == pytest.approx(expected.table.select(names).row(0))
 
 
-def test_seen_items_are_kept_where_asked_for_and_a_folder_is_replaced(spark, case, tmp_path):
+def test_seen_items_are_kept_where_asked_for_and_a_folder_is_replaced(
+    spark, case, tmp_path
+):
     from recsys.spark import recommend
 
     top = tmp_path / "top"
     shutil.copytree(case.path / "items", top)
-    with pytest.raises(ModelFileError, match="was not written by the Spark engine, so it is not"):
+    with pytest.raises(
+        ModelFileError, match="was not written by the Spark engine, so it is not"
+    ):
         recommend(str(case.path), str(top), 2, overwrite=True)
     shutil.rmtree(top)
     top.write_text("a file")
-    with pytest.raises(ModelFileError, match="was not written by the Spark engine, so it is not"):
+    with pytest.raises(
+        ModelFileError, match="was not written by the Spark engine, so it is not"
+    ):
         recommend(str(case.path), str(top), 2, overwrite=True)
     top.unlink()
     top.mkdir()
     (top / "notes.txt").write_text("mine")
-    with pytest.raises(ModelFileError, match="was not written by the Spark engine, so it is not"):
+    with pytest.raises(
+        ModelFileError, match="was not written by the Spark engine, so it is not"
+    ):
         recommend(str(case.path), str(top), 2, overwrite=True)
     (top / "notes.txt").unlink()
     nothing = pl.DataFrame({"user": [1], "item": [1], "rank": [1], "score": [1.0]})
@@ -114,11 +126,17 @@ def test_seen_items_are_kept_where_asked_for_and_a_folder_is_replaced(spark, cas
 def test_unknown_items_and_models_are_said(spark, case, tmp_path):
     from recsys.spark import recommend
 
-    with pytest.raises(UnknownIdError, match=r"The model has no item 'zz1', 'zz2', 'zz3', \.\.\."):
-        recommend(str(case.path), str(tmp_path / "top"), items=["zz1", "zz2", "zz3", "zz4"])
+    with pytest.raises(
+        UnknownIdError, match=r"The model has no item 'zz1', 'zz2', 'zz3', \.\.\."
+    ):
+        recommend(
+            str(case.path), str(tmp_path / "top"), items=["zz1", "zz2", "zz3", "zz4"]
+        )
     with pytest.raises(DataError, match="n must be at least 1; got 0"):
         recommend(str(case.path), str(tmp_path / "top"), 0)
-    with pytest.raises(ModelFileError, match="There is no model of the Spark engine in "):
+    with pytest.raises(
+        ModelFileError, match="There is no model of the Spark engine in "
+    ):
         recommend(str(tmp_path / "none"), str(tmp_path / "top"))
     assert list(tmp_path.iterdir()) == []
 
@@ -127,16 +145,23 @@ def test_it_measures_as_one_machine_does(spark, case):
     from recsys.spark import evaluate
 
     relevant_from = 4.0
-    found = evaluate(str(case.path), str(case.test_file), 10, relevant_from=relevant_from)
+    found = evaluate(
+        str(case.path), str(case.test_file), 10, relevant_from=relevant_from
+    )
     opened = Recommender.load(case.path)
     split = split_from_pair(opened.ratings, read_ratings(case.test_file))
     known = split.without_new().test
     pairs = known.user_index_of_nonzeros(), known.indices
     predicted = clip_to_range(opened.model.predict(*pairs), opened.training)
     values = ranking_by_hand(opened, known.to_frame(), relevant_from)
-    wanted = {"rmse": rmse(predicted, known.values), "mae": mae(predicted, known.values)}
+    wanted = {
+        "rmse": rmse(predicted, known.values),
+        "mae": mae(predicted, known.values),
+    }
     wanted |= {f"{name}@10": mean(each) for name, each in values.items()}
-    assert {name: metric.value for name, metric in found.metrics.items()} == pytest.approx(wanted)
+    assert {
+        name: metric.value for name, metric in found.metrics.items()
+    } == pytest.approx(wanted)
     assert found.metrics["ndcg@10"].count == len(values["ndcg"])
     low, high = found.metrics["ndcg@10"].interval
     half = 1.96 * stdev(values["ndcg"]) / math.sqrt(len(values["ndcg"]))
@@ -150,7 +175,11 @@ def test_it_measures_as_one_machine_does(spark, case):
 
 def ranking_by_hand(opened, test, relevant_from):
     """Return the metrics at 10 of each user with relevant test items, out of plain loops."""
-    relevant = test if relevant_from is None else test.filter(pl.col("rating") >= relevant_from)
+    relevant = (
+        test
+        if relevant_from is None
+        else test.filter(pl.col("rating") >= relevant_from)
+    )
     wanted = {user: set(items["item"]) for (user,), items in relevant.group_by("user")}
     values = {"precision": [], "recall": [], "ndcg": []}
     for (user,), top in opened.recommend(list(wanted), n=10).group_by("user"):
@@ -159,7 +188,9 @@ def ranking_by_hand(opened, test, relevant_from):
         values["precision"].append(sum(hits) / 10)
         values["recall"].append(sum(hits) / len(wanted[user]))
         best = sum(gains[: len(wanted[user])])
-        values["ndcg"].append(sum(g for g, hit in zip(gains, hits, strict=False) if hit) / best)
+        values["ndcg"].append(
+            sum(g for g, hit in zip(gains, hits, strict=False) if hit) / best
+        )
     return values
 
 
@@ -177,9 +208,13 @@ def test_what_cannot_be_measured(spark, case, tmp_path):
 
     with pytest.raises(DataError, match="n must be at least 1; got 0"):
         evaluate(str(case.path), str(case.test_file), 0)
-    with pytest.raises(DataError, match="No test rating is high enough to be relevant; lower rele"):
+    with pytest.raises(
+        DataError, match="No test rating is high enough to be relevant; lower rele"
+    ):
         evaluate(str(case.path), str(case.test_file), relevant_from=99)
     strangers = tmp_path / "strangers.csv"
     strangers.write_text("user,item,rating\n-5,-6,3\n")
-    with pytest.raises(DataError, match="No test rating has both a user and an item of the model"):
+    with pytest.raises(
+        DataError, match="No test rating has both a user and an item of the model"
+    ):
         evaluate(str(case.path), str(strangers))
