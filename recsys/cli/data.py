@@ -69,9 +69,9 @@ def inspect(
     from recsys.auto import choose_model
     from recsys.models.registry import make_model
 
-    found = inputs.load_ratings(ratings, reader)
-    choice = choose_model(found)
-    facts = _described(found)
+    loaded = inputs.load_ratings(ratings, reader)
+    choice = choose_model(loaded)
+    facts = _described(loaded)
     facts["ratings"]["kind"] = "implicit" if choice.ratings.implicit else "explicit"
     names, first = ", ".join(map(str, choice.candidates)), choice.candidates[0]
     found_by = (
@@ -79,12 +79,12 @@ def inspect(
     )
     plan = "fit would compare" if choice.is_open else "fit would choose"
     facts[plan] = {**found_by, "because": choice.reason}
-    models = [make_model(each.model) for each in choice.candidates]
+    models = [make_model(candidate.model) for candidate in choice.candidates]
     used = inputs.featured(choice.ratings, reader, models, unrated=True)
     for side in ("item", "user"):
         if (features := getattr(used, f"{side}_features")) is not None:
             facts[plan][f"features of {side}s"] = str(features.encoder)
-    document = {"command": "data inspect", "read_as": str(found.source), **facts}
+    document = {"command": "data inspect", "read_as": str(loaded.source), **facts}
     write_facts(facts, output, document)
 
 
@@ -109,12 +109,12 @@ def sample(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with unfinished_directory(target) as unfinished:
-            for each in sample_path().iterdir():
-                if each.suffix in (".csv", ".md"):
-                    shutil.copyfile(each, unfinished / each.name)
+            for file in sample_path().iterdir():
+                if file.suffix in (".csv", ".md"):
+                    shutil.copyfile(file, unfinished / file.name)
             target.mkdir(exist_ok=True)
-            for each in unfinished.iterdir():
-                each.replace(target / each.name)
+            for file in unfinished.iterdir():
+                file.replace(target / file.name)
     except OSError as error:
         reason = f"The sample cannot be copied to {out}: {error.strerror}."
         raise CommandError(reason) from error
@@ -132,8 +132,8 @@ data.add_command(sample)
 def _quantiles(values: npt.NDArray[Any]) -> dict[str, float]:
     import numpy as np
 
-    found = np.quantile(values, [0, 0.25, 0.5, 0.75, 1])
-    return dict(zip(_QUARTILES, map(float, found), strict=True))
+    quantiles = np.quantile(values, [0, 0.25, 0.5, 0.75, 1])
+    return dict(zip(_QUARTILES, map(float, quantiles), strict=True))
 
 
 def _described(ratings: Ratings) -> dict[str, dict[str, Any]]:
@@ -281,9 +281,9 @@ def write_spectrum(
         plotting.scree(s, k=rank, total=total, rule="elbow", ax=axes)
         with atomic_file(Path(plot)) as stream:
             figure.savefig(stream, dpi=150, format=Path(plot).suffix[1:].lower())
-    kept = cumulative[-1] if len(s) else 1.0
+    share = cumulative[-1] if len(s) else 1.0
     values = counted(len(s), "singular value")
-    note(report.format(values=values, count=len(s), elbow=rank, kept=f"{kept:.1%}"))
+    note(report.format(values=values, count=len(s), elbow=rank, kept=f"{share:.1%}"))
     bars = []
     for value in s / (s.max(initial=0.0) or 1.0):
         full, eighths = divmod(round(value * _BAR * 8), 8)

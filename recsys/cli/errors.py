@@ -111,8 +111,8 @@ def _report(error: BaseException, state: State) -> int:
         return error.exit_code
     # Escape control characters of file names, which could move the cursor.
     text = _sentence(error)
-    shown = (c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
-    _print(f"Error: {''.join(shown)}")
+    printable = (c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
+    _print(f"Error: {''.join(printable)}")
     for hint in getattr(error, "__notes__", ()):
         _print(hint)
     return 1

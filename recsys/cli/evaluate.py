@@ -148,7 +148,7 @@ def _run(
     if request.report is not None:  # its curves also show shorter lists
         ns = tuple(sorted({*ns, *(n for n in _CURVE if n < max(ns))}))
     with Activity("Evaluating") as activity:
-        found = evaluation.evaluate(
+        result = evaluation.evaluate(
             models,
             splits,
             ns,
@@ -160,30 +160,30 @@ def _run(
             random_state=request.fitting.seed,
             on_step=lambda label, step: activity.step(step, f"Fitting {label}"),
         )
-    models = {name: getattr(each, "model", each) for name, each in models.items()}
-    _report_counts(found, request.splitting.method)
+    models = {name: getattr(model, "model", model) for name, model in models.items()}
+    _report_counts(result, request.splitting.method)
     if request.per_user is not None:
         Output(Path(request.per_user)).write(
-            _without_empty(only(found, request.n).per_user)
+            _without_empty(only(result, request.n).per_user)
         )
         note(f"the values of each user are in {request.per_user}")
     if request.report is not None:
         from recsys.cli.versions import write_report
 
-        write_report(found, models, request.report)
-    return models, only(found, request.n), gates
+        write_report(result, models, request.report)
+    return models, only(result, request.n), gates
 
 
 def _are_models(request: _Request) -> bool:
     """Return whether the request is for saved models."""
-    others = [place for place in request.ratings if not inputs.is_model(place)]
-    found = [place for place in request.ratings if place not in others]
-    if found and others:
+    not_models = [source for source in request.ratings if not inputs.is_model(source)]
+    saved = [source for source in request.ratings if source not in not_models]
+    if saved and not_models:
         hint = "name saved models only, with --test FILE"
         raise click.UsageError(
-            f"{found[0]} is a saved model and {others[0]} is not; {hint}."
+            f"{saved[0]} is a saved model and {not_models[0]} is not; {hint}."
         )
-    return bool(found) and request.train is None
+    return bool(saved) and request.train is None
 
 
 def _prepared(
@@ -193,27 +193,27 @@ def _prepared(
     if _are_models(request):
         return _saved(request, at_least)
     if request.ratings and request.test and not request.train:
-        place, hint = (
+        path, hint = (
             request.ratings[0],
             "--test FILE needs saved models, or --train FILE",
         )
-        if not Path(place).exists():
-            raise CommandError(nothing_at(Path(place)))
-        raise click.UsageError(f"{place} is not a saved model; {hint}.")
+        if not Path(path).exists():
+            raise CommandError(nothing_at(Path(path)))
+        raise click.UsageError(f"{path} is not a saved model; {hint}.")
     if request.model and len(set(request.model)) < at_least:
         raise click.UsageError(
             "Give at least two models to compare, each with --model."
         )
     pair, seed = (request.train, request.test), request.fitting.seed
-    found = load_splits(request.ratings, pair, request.splitting, seed, request.reader)
-    splits = [found] if isinstance(found, evaluation.Split) else [*found]
+    loaded = load_splits(request.ratings, pair, request.splitting, seed, request.reader)
+    splits = [loaded] if isinstance(loaded, evaluation.Split) else [*loaded]
     names = _chosen_models(request.model, splits)
     models = _unfitted(names, request.fitting)
-    bare = [getattr(each, "model", each) for each in models.values()]
-    inputs.note_weights(bare, splits[0].train)
+    plain_models = [getattr(item, "model", item) for item in models.values()]
+    inputs.note_weights(plain_models, splits[0].train)
     return models, [
-        replace(each, train=inputs.featured(each.train, request.reader, bare))
-        for each in splits
+        replace(item, train=inputs.featured(item.train, request.reader, plain_models))
+        for item in splits
     ]
 
 
@@ -221,14 +221,19 @@ def _unfitted(names: Sequence[str], fitting: cli.FitOptions) -> dict[str, Any]:
     """Return models by label; "als:no-features" is `als` to fit without features."""
     from recsys.models.registry import make_model
 
-    plain = {label: label.partition(":")[0] for label in names}
-    parameters = inputs.parameters_for([*dict.fromkeys(plain.values())], fitting)
+    names_of_labels = {label: label.partition(":")[0] for label in names}
+    parameters = inputs.parameters_for(
+        [*dict.fromkeys(names_of_labels.values())], fitting
+    )
     models = {
-        label: make_model(name, **parameters[name]) for label, name in plain.items()
+        label: make_model(name, **parameters[name])
+        for label, name in names_of_labels.items()
     }
     return {
-        label: each if label in plain.values() else evaluation.WithoutFeatures(each)
-        for label, each in models.items()
+        label: unfitted
+        if label in names_of_labels.values()
+        else evaluation.WithoutFeatures(unfitted)
+        for label, unfitted in models.items()
     }
 
 
@@ -239,28 +244,28 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
     """
     from recsys.provenance import without_weights
 
-    places, fitting = [*dict.fromkeys(request.ratings)], request.fitting
+    paths, fitting = [*dict.fromkeys(request.ratings)], request.fitting
     if request.test is None:
         hint = "add --test FILE, with ratings that it was not fitted to"
-        raise click.UsageError(f"{places[0]} is a saved model; {hint}.")
-    for given in (
+        raise click.UsageError(f"{paths[0]} is a saved model; {hint}.")
+    for option in (
         *request.splitting.given,
         *(["--new keep"] if request.new == "keep" else []),
     ):
-        raise click.UsageError(f"{given} does not apply to a saved model.")
+        raise click.UsageError(f"{option} does not apply to a saved model.")
     if fitting.given and not request.model:
         raise click.UsageError(
             "A saved model is evaluated as it is; leave out parameters."
         )
-    if len(places) + len(set(request.model)) < at_least:
+    if len(paths) + len(set(request.model)) < at_least:
         hint = "name another saved model, or --model NAME"
         raise click.UsageError(f"Give at least two models to compare: {hint}.")
-    loaded = [inputs.load_model(place) for place in places]
+    loaded = [inputs.load_model(path) for path in paths]
     first = loaded[0]
     reading = without_weights(first.provenance.reading)
     like = reading | {"implicit": first.ratings.implicit}
     test = inputs.load_ratings(request.test, request.reader, like)
-    saved = dict(zip(_labels(places, loaded, request.model), loaded, strict=True))
+    saved = dict(zip(_labels(paths, loaded, request.model), loaded, strict=True))
     trainings = {label: loaded_model.ratings for label, loaded_model in saved.items()}
     shared = evaluation.shared_test(trainings, test, repeats=request.splitting.repeats)
     for count, reason in (
@@ -270,22 +275,25 @@ def _saved(request: _Request, at_least: int) -> tuple[dict[str, Any], dict[str, 
         if count:
             note(f"{counted(count, 'test rating')} {reason} left out")
     splits = dict(shared.splits)
-    own = next(iter(splits.values()))
-    names = _chosen_models(request.model, [own]) if request.model else []
-    fresh = _unfitted(names, fitting)
-    bare = [getattr(each, "model", each) for each in fresh.values()]
-    inputs.note_weights(bare, own.train)
-    if fresh and own.train.feature_request is None:
-        own = replace(own, train=inputs.featured(own.train, request.reader, bare))
-    return saved | fresh, splits | dict.fromkeys(fresh, own)
+    first_split = next(iter(splits.values()))
+    names = _chosen_models(request.model, [first_split]) if request.model else []
+    unfitted = _unfitted(names, fitting)
+    plain_models = [getattr(model, "model", model) for model in unfitted.values()]
+    inputs.note_weights(plain_models, first_split.train)
+    if unfitted and first_split.train.feature_request is None:
+        first_split = replace(
+            first_split,
+            train=inputs.featured(first_split.train, request.reader, plain_models),
+        )
+    return saved | unfitted, splits | dict.fromkeys(unfitted, first_split)
 
 
 def _labels(
     places: Sequence[str], loaded: Sequence[Recommender], names: Sequence[str]
 ) -> list[str]:
     """Return labels of saved models: names of models or directories, or paths."""
-    kinds = [each.model.name for each in loaded]
-    directories = [Path(place).name for place in places]
+    kinds = [recommender.model.name for recommender in loaded]
+    directories = [Path(path).name for path in places]
     for labels in (kinds if len(places) == 1 else directories, directories):
         if len({*labels}) == len(places) and not {*labels, ""} & {*names}:
             return labels
@@ -301,10 +309,10 @@ def _chosen_models(names: Sequence[str], splits: list[Split]) -> list[str]:
     choice = choose_model(splits[0].train)
     if choice.ratings.implicit != splits[0].train.implicit:
         note(f"{choice.reason}; use --model to treat them as ratings")
-        for place, split in enumerate(splits):
+        for number, split in enumerate(splits):
             train, test = as_implicit(split.train), as_implicit(split.test)
             history = None if split.history is None else as_implicit(split.history)
-            splits[place] = replace(split, train=train, test=test, history=history)
+            splits[number] = replace(split, train=train, test=test, history=history)
     defaults: tuple[str, ...] = _EXPLICIT
     if splits[
         0
@@ -320,20 +328,22 @@ def _report_counts(found: Evaluation, method: str | None) -> None:
     counts, folds = found.counts, len(found.splits)
     note(f"held out: {found.held_out}")
     tested, users = counted(counts["test_ratings"], "rating"), counts["users_evaluated"]
-    together = f" ({folds} folds together)" if folds > 1 else ""
+    all_folds = f" ({folds} folds together)" if folds > 1 else ""
     trained = f"trained on {counts['train_ratings']:,} and tested on {tested}"
-    note(f"{trained}; recommended to {counted(users, 'user')}{together}")
+    note(f"{trained}; recommended to {counted(users, 'user')}{all_folds}")
     if counts["known_pairs"]:
-        known = counted(counts["known_pairs"], "test pair")
-        note(f"{known} left out that the training part has (--repeats keep tests them)")
+        known_pairs = counted(counts["known_pairs"], "test pair")
+        note(
+            f"{known_pairs} left out that the training part has (--repeats keep tests them)"
+        )
     if counts["new_ratings"]:
         done = "left out" if found.settings.new == "drop" else "kept"
         new = f"{counted(counts['new_users'], 'user')} and {counted(counts['new_items'], 'item')}"
         rated = counted(counts["new_ratings"], "test rating")
         note(f"{rated} of users or items without training ratings {done} (new: {new})")
-    everyone = users + counts["users_without_test_items"]
-    if found.splits[0].method == "time" and method is None and users < everyone / 2:
-        few = f"only {users:,} of {everyone:,} users have ratings that new"
+    n_users = users + counts["users_without_test_items"]
+    if found.splits[0].method == "time" and method is None and users < n_users / 2:
+        few = f"only {users:,} of {n_users:,} users have ratings that new"
         note(f"{few}; --method per-user or --method leave-last measures all users")
     if found.settings.candidates is not None or found.splits[0].method == "items":
         from recsys.evaluation.results import ranking
@@ -424,8 +434,8 @@ def tables(found: Evaluation, noun: str = "users") -> tuple[list[pl.DataFrame], 
     def columns(decimals: int) -> dict[str, list[str]]:
         seconds = [name for name in found.table.columns if name.endswith("_seconds")]
         times = [f"{name.removesuffix('_seconds')}, seconds" for name in seconds]
-        shown = [*(named(name, found) for name in names), *times]
-        return {"metric": shown} | {
+        headers = [*(named(name, found) for name in names), *times]
+        return {"metric": headers} | {
             row["model"]: [cell(row["model"], name, decimals) for name in names]
             + [f"{row[name]:.4f}" for name in seconds]
             for row in found.table.to_dicts()
@@ -452,7 +462,7 @@ def tables(found: Evaluation, noun: str = "users") -> tuple[list[pl.DataFrame], 
             tables.append({"metric": tables[0]["metric"]})
         tables[-1][label] = texts
     return [
-        pl.DataFrame(each) for each in tables
+        pl.DataFrame(column_set) for column_set in tables
     ], legend if found.settings.resamples else ""
 
 
@@ -490,7 +500,9 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
     table = pl.DataFrame(cells)
     narrower = (table.drop(names) for names in ([], ["p"], [interval], ["p", interval]))
     fitting = (
-        each for each in narrower if _width(each.to_dict(as_series=False)) <= terminal
+        narrow
+        for narrow in narrower
+        if _width(narrow.to_dict(as_series=False)) <= terminal
     )
     return next(fitting, table.drop("p", interval)), legend
 
@@ -525,9 +537,9 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
     if engine.on_spark:
         from recsys.cli.spark import evaluate_on_spark
 
-        others = cli.given_in(request).keys() - {"--test", "-n"}
+        unusable = cli.given_in(request).keys() - {"--test", "-n"}
         is_more = (
-            others
+            unusable
             or request.splitting.given
             or request.fitting.given
             or len(request.n) > 1
@@ -535,23 +547,23 @@ def evaluate(request: _Request, output: Output, engine: cli.EngineOptions) -> No
         require(not is_more, "--engine spark takes MODEL --test FILE, and one -n.")
         is_there = len(request.ratings) == 1 and request.test is not None
         require(is_there, "--engine spark needs MODEL --test FILE.")
-        place, test, reader = request.ratings[0], str(request.test), request.reader
-        evaluate_on_spark(place, test, request.n[0], engine, reader, output)
+        source, test, reader = request.ratings[0], str(request.test), request.reader
+        evaluate_on_spark(source, test, request.n[0], engine, reader, output)
         return
-    models, found, gates = _run(request)
-    document = _document("evaluate", models, found)
-    output.write_document(document, _without_empty(found.table), *tables(found))
-    labels = found.table["model"].to_list()
+    models, result, gates = _run(request)
+    document = _document("evaluate", models, result)
+    output.write_document(document, _without_empty(result.table), *tables(result))
+    labels = result.table["model"].to_list()
     saved = list(dict.fromkeys(request.ratings)) if _are_models(request) else []
     if request.candidates is None and not request.diversity:
         from recsys.versions import record
 
-        for place, label in zip(saved, labels, strict=False):
-            if record(place, found, label, shown(request.test or "")):
-                note(f"the metrics are kept in {Path(place) / 'metrics.json'}")
+        for source, label in zip(saved, labels, strict=False):
+            if record(source, result, label, shown(request.test or "")):
+                note(f"the metrics are kept in {Path(source) / 'metrics.json'}")
     judged = labels[: len(saved)] or labels
     report_verdicts(
-        [verdict for gate in gates for verdict in gate.verdicts(found, judged)]
+        [verdict for gate in gates for verdict in gate.verdicts(result, judged)]
     )
 
 
@@ -595,14 +607,14 @@ def compare(
             online, request.ratings, request.reader, output, request.fitting.seed
         )
         return
-    models, found, gates = _run(request, at_least=2)
+    models, result, gates = _run(request, at_least=2)
     sentence = (
         "A test needs a metric that two models have, and at least two users with it."
     )
-    require(not found.comparisons.is_empty(), sentence)
-    document = _document("compare", models, found)
-    output.write_document(document, found.comparisons, *_differences(found))
-    others = found.table["model"].to_list()[1:]
+    require(not result.comparisons.is_empty(), sentence)
+    document = _document("compare", models, result)
+    output.write_document(document, result.comparisons, *_differences(result))
+    challengers = result.table["model"].to_list()[1:]
     report_verdicts(
-        [verdict for gate in gates for verdict in gate.verdicts(found, others)]
+        [verdict for gate in gates for verdict in gate.verdicts(result, challengers)]
     )

@@ -375,20 +375,22 @@ def _users_to_forget(
 
     column = old.provenance.reading.get("user")
     are_integers = old.ratings.users.dtype.is_integer()
-    wanted = WantedUsers(changes.forget_user, column, are_integers=are_integers)
-    typed = list(wanted.ids)
+    selection = WantedUsers(changes.forget_user, column, are_integers=are_integers)
+    typed = list(selection.ids)
     listed: list[str] = []
     for path in changes.forget_users:
         ids = read_ids(path, "user", column)
         listed += WantedUsers(ids, are_integers=are_integers).ids
     users = list(dict.fromkeys([*typed, *listed]))
-    wanted = WantedUsers(users, column, are_integers=are_integers)
+    selection = WantedUsers(users, column, are_integers=are_integers)
     if not users:
-        return _Forgotten(users, users, wanted)
-    logged = {user for log in changes.log for user in search_log(log, wanted).users}
+        return _Forgotten(users, users, selection)
+    logged = {user for log in changes.log for user in search_log(log, selection).users}
     parts = [old.ratings] if new is None else [old.ratings, new]
-    known = are_known(Ids(users, "user", sort=False), *parts)
-    in_model = [user for user, is_known in zip(users, known, strict=True) if is_known]
+    is_known_user = are_known(Ids(users, "user", sort=False), *parts)
+    in_model = [
+        user for user, is_known in zip(users, is_known_user, strict=True) if is_known
+    ]
     elsewhere = [user for user in users if user in logged and user not in {*in_model}]
     if elsewhere:
         note(f"not in the model, only in the logs: {enumerated(elsewhere, _NAMED)}")
@@ -400,7 +402,7 @@ def _users_to_forget(
         )
     # A user who was typed is an error if unknown; lists may be treated again.
     return _Forgotten(
-        users, [*in_model, *(user for user in unknown if user in {*typed})], wanted
+        users, [*in_model, *(user for user in unknown if user in {*typed})], selection
     )
 
 

@@ -111,7 +111,7 @@ class Option(click.Option):
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """Convert the value, or each value of a comma-separated list."""
         if self.commas and value is not None:
-            value = [part.strip() for each in value for part in str(each).split(",")]
+            value = [part.strip() for entry in value for part in str(entry).split(",")]
         try:
             return super().type_cast_value(ctx, value)
         except click.BadParameter:
@@ -139,15 +139,15 @@ class Option(click.Option):
         try:
             return super().handle_parse_result(ctx, opts, args)
         except click.BadParameter as error:
-            places: dict[Any, list[str]] = {
+            origins: dict[Any, list[str]] = {
                 ParameterSource.ENVIRONMENT: [
                     *filter(os.environ.get, variables(self, ctx))
                 ],
                 ParameterSource.DEFAULT_MAP: [FILE_NAME],
             }
-            for place in places.get(ctx.get_parameter_source(str(self.name)), [])[:1]:
+            for origin in origins.get(ctx.get_parameter_source(str(self.name)), [])[:1]:
                 vars(error)["message"] += (
-                    f" It is set in {place}."  # declared final by Click
+                    f" It is set in {origin}."  # declared final by Click
                 )
             raise
 
@@ -164,13 +164,13 @@ class _WithExamples(click.Command):
     ) -> None:
         """List the options by section, those of every verb last."""
         sections: dict[str, list[tuple[str, str]]] = {}
-        others: dict[str, list[str]] = {}
+        by_details: dict[str, list[str]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is None or not isinstance(param, click.Option):
                 continue
             if details := getattr(param, "details", ""):
-                others.setdefault(details, []).append(param.opts[0])
+                by_details.setdefault(details, []).append(param.opts[0])
             else:
                 sections.setdefault(getattr(param, "section", EVERYWHERE), []).append(
                     record
@@ -179,11 +179,13 @@ class _WithExamples(click.Command):
         for section, records in sections.items():
             with formatter.section(section if len(sections) > 1 else "Options"):
                 formatter.write_dl(records)
-        for details, names in others.items():
+        for details, names in by_details.items():
             with formatter.section(details):
-                more = [f"and {len(names) - _FEW} more"] if len(names) > _MANY else []
+                ellipsis = (
+                    [f"and {len(names) - _FEW} more"] if len(names) > _MANY else []
+                )
                 formatter.write_text(
-                    ", ".join([*names[:_FEW], *more] if more else names)
+                    ", ".join([*names[:_FEW], *ellipsis] if ellipsis else names)
                 )
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
@@ -233,23 +235,23 @@ class Command(_WithExamples):
             ctx.default_map = defaults_of(ctx)
         ctx.allow_extra_args = True  # an error of Click quotes them, also passwords
         try:
-            rest = super().parse_args(ctx, args)
+            surplus = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             name = shown(error.option_name)
             message = f"No such option {name!r}. {self._hint(name)}".rstrip()
             raise click.UsageError(message, ctx) from error
-        if rest and not ctx.resilient_parsing:
-            raise self._surplus(rest, ctx)
+        if surplus and not ctx.resilient_parsing:
+            raise self._surplus(surplus, ctx)
         if self.one_of and not ctx.resilient_parsing:
             self._choose_one(ctx)
-        return rest
+        return surplus
 
     def _surplus(self, words: Sequence[str], ctx: click.Context) -> click.UsageError:
         """Return the error for superfluous words."""
-        places = [
+        arguments = [
             p.make_metavar(ctx) for p in self.params if isinstance(p, click.Argument)
         ]
-        expected = " and ".join(places) or "no arguments"
+        expected = " and ".join(arguments) or "no arguments"
         hint = self.hints.get("", "Quote values that contain spaces.")
         noun = "argument" if len(words) == 1 else "arguments"
         listed = " ".join(map(shown, words))
@@ -262,30 +264,31 @@ class Command(_WithExamples):
         """Return a question that suggests options for an unknown name."""
         if unknown in self.hints:
             return self.hints[unknown]
-        known = {
+        names = {
             o: None for p in self.params if isinstance(p, click.Option) for o in p.opts
         }
-        meant = [name for name in known if unknown in _ELSEWHERE.get(name, "").split()]
-        bare = {name.lstrip("-"): name for name in known}
+        meant = [name for name in names if unknown in _ELSEWHERE.get(name, "").split()]
+        without_dashes = {name.lstrip("-"): name for name in names}
         meant = meant or [
-            bare[each] for each in close_matches(unknown.lstrip("-"), bare, 3)
+            without_dashes[match]
+            for match in close_matches(unknown.lstrip("-"), without_dashes, 3)
         ]
         return f"Did you mean {' or '.join(meant)}?" if meant else ""
 
     def _choose_one(self, ctx: click.Context) -> None:
         """Keep the given group of options; the command line overrides settings."""
         groups = self.one_of.values()
-        given = {n for n in chain(*groups) if ctx.params[n] not in (None, (), False)}
+        used = {n for n in chain(*groups) if ctx.params[n] not in (None, (), False)}
         typed = {
             n
-            for n in given
+            for n in used
             if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE
         }
-        chosen = [group for group in groups if not (typed or given).isdisjoint(group)]
-        for name in given.difference(*chosen):
+        chosen = [group for group in groups if not (typed or used).isdisjoint(group)]
+        for name in used.difference(*chosen):
             ctx.params[name] = () if isinstance(ctx.params[name], tuple) else None
-        *others, last = self.one_of
-        choices = f"{', '.join(others)} or {last}"
+        *first_choices, last = self.one_of
+        choices = f"{', '.join(first_choices)} or {last}"
         if len(chosen) > 1:
             raise click.UsageError(f"Give only one of {choices}.", ctx)
         if self.required and not chosen:
@@ -303,19 +306,20 @@ class Group(_WithExamples, click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, imported if necessary; None if the name is unknown."""
-        found = self.commands.get(cmd_name)
-        return found.load() if isinstance(found, Verb) else found
+        command = self.commands.get(cmd_name)
+        return command.load() if isinstance(command, Verb) else command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the verb that the first word names; an error quotes what may be shown of it."""
-        first, *rest = args
-        return super().resolve_command(ctx, [shown(first), *rest])
+        first, *arguments = args
+        return super().resolve_command(ctx, [shown(first), *arguments])
 
     def _short_helps(self) -> list[tuple[str, str]]:
         return [
-            (name, each.get_short_help_str(100)) for name, each in self.commands.items()
+            (name, command.get_short_help_str(100))
+            for name, command in self.commands.items()
         ]
 
     def format_commands(
@@ -351,25 +355,25 @@ def defaults_of(ctx: click.Context) -> dict[str, Any]:
 def settings(ctx: click.Context) -> dict[str, str]:
     """Return all settings outside the command line, as "fit --threads": "2 (RECSYS_THREADS)"."""
     root = ctx.find_root()
-    table, found, known = _read(root), {}, set()
-    for each in _verbs(root):
-        defaults = _of_verb(table, each)
-        for option in _options(each.command):
-            names = variables(option, each)
-            known.update(names)
-            flag = f"{each.command_path.partition(' ')[2]} --{_setting(option).replace('_', '-')}"
+    table, resolved, variable_names = _read(root), {}, set()
+    for verb in _verbs(root):
+        defaults = _of_verb(table, verb)
+        for option in _options(verb.command):
+            names = variables(option, verb)
+            variable_names.update(names)
+            flag = f"{verb.command_path.partition(' ')[2]} --{_setting(option).replace('_', '-')}"
             is_secret = getattr(option, "secret", False)
             if setting := next(filter(os.environ.get, names), None):
                 value = _HIDDEN if is_secret else shown(os.environ[setting])
-                found[flag] = f"{value} ({setting})"
+                resolved[flag] = f"{value} ({setting})"
             elif option.name in defaults:
                 value = _HIDDEN if is_secret else _shown_value(defaults[option.name])
-                found[flag] = f"{value} ({FILE_NAME})"
+                resolved[flag] = f"{value} ({FILE_NAME})"
     for name in sorted(os.environ):
-        if name.startswith(f"{PREFIX}_") and name not in known:
+        if name.startswith(f"{PREFIX}_") and name not in variable_names:
             value = _HIDDEN if _SECRETS.search(name) else shown(os.environ[name])
-            found[name] = f"{value} (sets no option)"
-    return found
+            resolved[name] = f"{value} (sets no option)"
+    return resolved
 
 
 def _shown_value(value: Any) -> Any:
@@ -399,8 +403,10 @@ def _setting(option: click.Parameter) -> str:
 
 
 def _options(command: click.Command) -> list[click.Option]:
-    options = (each for each in command.params if isinstance(each, click.Option))
-    return [each for each in options if not each.is_eager]
+    options = (
+        parameter for parameter in command.params if isinstance(parameter, click.Option)
+    )
+    return [parameter for parameter in options if not parameter.is_eager]
 
 
 def _verbs(ctx: click.Context) -> Iterator[click.Context]:
@@ -418,19 +424,19 @@ def _of_verb(table: Mapping[str, Any], ctx: click.Context) -> dict[str, Any]:
     """Return the settings of a verb: those of its table, of its group, and of all verbs."""
     levels: list[Any] = [table]
     for name in ctx.command_path.split()[1:]:
-        own = levels[-1].get(name)
+        section = levels[-1].get(name)
         levels.append(
-            own if isinstance(own, dict) else {}
+            section if isinstance(section, dict) else {}
         )  # an option may have the name of a verb
     values = {
         k: v for level in levels for k, v in level.items() if not isinstance(v, dict)
     }
     return {
-        str(each.name): [value]
-        if each.multiple and not isinstance(value, list)
+        str(option.name): [value]
+        if option.multiple and not isinstance(value, list)
         else value
-        for each in _options(ctx.command)
-        if (value := values.get(_setting(each))) is not None
+        for option in _options(ctx.command)
+        if (value := values.get(_setting(option))) is not None
     }
 
 
@@ -457,7 +463,7 @@ def _normalised(value: Any) -> Any:
     """Return a table with underscores in its keys."""
     if not isinstance(value, dict):
         return value
-    return {key.replace("-", "_"): _normalised(each) for key, each in value.items()}
+    return {key.replace("-", "_"): _normalised(entry) for key, entry in value.items()}
 
 
 def _check(table: Mapping[str, Any], ctx: click.Context, where: str) -> None:
@@ -465,7 +471,7 @@ def _check(table: Mapping[str, Any], ctx: click.Context, where: str) -> None:
     group = ctx.command if isinstance(ctx.command, click.Group) else None
     names = group.list_commands(ctx) if group else []
     options = {
-        _setting(each) for verb in _verbs(ctx) for each in _options(verb.command)
+        _setting(option) for verb in _verbs(ctx) for option in _options(verb.command)
     }
     for key, value in table.items():
         if isinstance(value, dict) and key in names and group is not None:
@@ -477,7 +483,7 @@ def _check(table: Mapping[str, Any], ctx: click.Context, where: str) -> None:
                 f"{where}{key}.",
             )
         elif isinstance(value, dict) or key not in options:
-            near = close_matches(key, sorted({*names, *options}), 1)
-            hint = f"; did you mean {near[0].replace('_', '-')!r}?" if near else "."
+            close = close_matches(key, sorted({*names, *options}), 1)
+            hint = f"; did you mean {close[0].replace('_', '-')!r}?" if close else "."
             full = f"{where}{key}".replace("_", "-")
             raise CommandError(f"{FILE_NAME} sets {full!r}, which no command has{hint}")

@@ -133,13 +133,13 @@ def _of_installation(ctx: click.Context) -> dict[str, dict[str, Any]]:
 
 def library_versions(names: Sequence[str] = LIBRARIES) -> dict[str, str]:
     """Return the installed version of each library, in the order of `names`."""
-    found = {}
+    versions = {}
     for name in names:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
 @command(
@@ -179,7 +179,7 @@ def completion(shell: str) -> None:
     required=False,
     type=PLACE,
     shell_complete=lambda ctx, param, text: [
-        each for each in MODELS if each.startswith(text)
+        entry for entry in MODELS if entry.startswith(text)
     ],
 )
 @output_options
@@ -195,27 +195,27 @@ def models(name: str | None, output: Output) -> None:
     from recsys.models.registry import model_class, parameters
 
     if name is None:
-        rows = [{"model": each, "use": model_class(each).summary} for each in MODELS]
+        rows = [{"model": entry, "use": model_class(entry).summary} for entry in MODELS]
         frame = pl.DataFrame(rows)
         output.write_document({"command": "models", "models": rows}, frame)
         return
     declared, summary = parameters(name), model_class(name).summary
     described = [
-        {field: getattr(each, field) for field in each.__dataclass_fields__}
-        | {"type": each.type.__name__, "choices": list(each.choices)}
-        for each in declared
+        {field: getattr(entry, field) for field in entry.__dataclass_fields__}
+        | {"type": entry.type.__name__, "choices": list(entry.choices)}
+        for entry in declared
     ]
     rows = [
         {
-            "parameter": each.name,
-            "default": word(each.default),
-            "values": _values(each),
+            "parameter": entry.name,
+            "default": word(entry.default),
+            "values": _values(entry),
             "tuned": ""
-            if each.low is None or each.high is None
-            else f"{each.low:g}:{each.high:g}{':log' if each.log else ''}",
-            "description": each.description,
+            if entry.low is None or entry.high is None
+            else f"{entry.low:g}:{entry.high:g}{':log' if entry.log else ''}",
+            "description": entry.description,
         }
-        for each in declared
+        for entry in declared
     ]
     columns = ("parameter", "default", "values", "tuned", "description")
     frame = pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String))

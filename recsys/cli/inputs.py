@@ -59,12 +59,12 @@ def load_ratings(
         If a source is a saved model.
     """
     sources = [sources] if isinstance(sources, str) else sources
-    for each in sources:
-        if is_model(each):
+    for source in sources:
+        if is_model(source):
             raise CommandError(
-                f"{each} is a saved model; a file of ratings is needed here."
+                f"{source} is a saved model; a file of ratings is needed here."
             )
-        if has_password(each):
+        if has_password(source):
             note(_VISIBLE)
     from recsys.readers import read_ratings
 
@@ -112,17 +112,19 @@ def _request(
     """Return the columns to read of a file that is not of ratings; of `like`, those not given."""
     from recsys.data.columns import Request
 
-    given = {
+    named = {
         "user": reader.user_col,
         "item": reader.item_col,
         "encoding": reader.encoding,
     }
-    given |= others
+    named |= others
     earlier = {
-        name: each for name, each in (like or {}).items() if given.get(name, "") is None
+        name: value
+        for name, value in (like or {}).items()
+        if named.get(name, "") is None
     }
     return Request(
-        **(given | earlier), sep=reader.sep, optional=frozenset(earlier) - {"encoding"}
+        **(named | earlier), sep=reader.sep, optional=frozenset(earlier) - {"encoding"}
     )
 
 
@@ -177,9 +179,9 @@ def open_recommender(
 
         request, tables = _request(reader, recommender.provenance.reading), {}
         for ids in (recommender.ratings.items, recommender.ratings.users):
-            place = getattr(reader, f"{ids.kind}_table")
-            if place is not None:  # replaces the table stored in the model
-                table, remark = read_table(place, ids, request, of_new=True)
+            table_source = getattr(reader, f"{ids.kind}_table")
+            if table_source is not None:  # replaces the table stored in the model
+                table, remark = read_table(table_source, ids, request, of_new=True)
                 tables[f"{ids.kind}_table"] = table
                 note(remark)
                 _note_unknown_levels(
@@ -189,7 +191,7 @@ def open_recommender(
     ratings = load_ratings(path, reader)
     is_given = source is not ParameterSource.DEFAULT
     planned, used, reason = plan_fit(fitting, ratings, reader, compare=is_given)
-    before, after = ((each.implicit, each.weighted) for each in (ratings, used))
+    before, after = ((data.implicit, data.weighted) for data in (ratings, used))
     if reason is not None and before != after:
         note(reason)
     fitted = fit_recommender(planned, used)
@@ -208,11 +210,11 @@ def _note_unknown_levels(
     if encoder is not None:
         new = table.frame.filter(ids.find(table.frame[ids.kind]) < 0)
         unknown = encoder.unknown(replace(table, frame=new))
-        found = [
+        unknown_levels = [
             f"{column} = {level}" for column in unknown for level in unknown[column]
         ]
-        if found:
-            note(f"not known to the model: {enumerated(found, _NAMED)}")
+        if unknown_levels:
+            note(f"not known to the model: {enumerated(unknown_levels, _NAMED)}")
 
 
 def plan_fit(
@@ -235,7 +237,9 @@ def plan_fit(
         note_weights([recommender.model], ratings)
         used = featured(ratings, reader, [recommender.model], unrated=True)
         return recommender, used, None
-    names = dict.fromkeys(each.model for each in choose_model(ratings).candidates)
+    names = dict.fromkeys(
+        candidate.model for candidate in choose_model(ratings).candidates
+    )
     parameters_for(names, fitting, shared=False)  # raises if they do not apply
     auto = Auto(random_state=fitting.seed, threads=fitting.threads)
     auto.requested(
@@ -243,7 +247,8 @@ def plan_fit(
     )
     choice = auto.choose(ratings)
     models = [
-        each.unfitted(fitting.seed, fitting.threads) for each in choice.candidates
+        candidate.unfitted(fitting.seed, fitting.threads)
+        for candidate in choice.candidates
     ]
     used = featured(choice.ratings, reader, models, unrated=True)
     verb = "comparing" if choice.is_open else "chose"
@@ -285,16 +290,17 @@ def featured(
         return ratings
     from recsys.data.encoder import FeatureBlocks, with_features
 
-    found = with_features(ratings, named, unrated=unrated)
-    for side in (found.item_features, found.user_features):
+    with_tables = with_features(ratings, named, unrated=unrated)
+    for side in (with_tables.item_features, with_tables.user_features):
         if isinstance(side, FeatureBlocks):
             kind = side.encoder.kind
-            more = side.matrix.shape[0] - len(getattr(ratings, f"{kind}s"))
-            new = f"; {counted(more, kind)} without ratings known by features only" * (
-                more > 0
+            n_unrated = side.matrix.shape[0] - len(getattr(ratings, f"{kind}s"))
+            new = (
+                f"; {counted(n_unrated, kind)} without ratings known by features only"
+                * (n_unrated > 0)
             )
             note(f"features of {kind}s: {side.encoder}{new}")
-    return found
+    return with_tables
 
 
 def requested_features(reader: ReaderOptions) -> list[str] | None:
@@ -337,9 +343,11 @@ def parameters_for(
     everywhere = (
         {"random_state": fitting.seed, "threads": fitting.threads} if shared else {}
     )
-    found = {
-        model: {name: value for name, value in everywhere.items() if name in known}
-        for model, known in declared.items()
+    values_by_model = {
+        model: {
+            name: value for name, value in everywhere.items() if name in declared_names
+        }
+        for model, declared_names in declared.items()
     }
     context = click.get_current_context(silent=True)
     for prefix, name, value in sorted(fitting.given, key=lambda each: bool(each[0])):
@@ -363,8 +371,8 @@ def parameters_for(
                 name, {prefix: declared[prefix]} if prefix else declared
             )
         for model in owners:
-            found[model][name] = _converted(declared[model][name], str(value))
-    return found
+            values_by_model[model][name] = _converted(declared[model][name], str(value))
+    return values_by_model
 
 
 def _not_a_parameter(
@@ -375,16 +383,19 @@ def _not_a_parameter(
 
     models = " or ".join(declared)
     if owners := [
-        each for each in MODELS if name in {p.name for p in parameters(each)}
+        entry for entry in MODELS if name in {p.name for p in parameters(entry)}
     ]:
-        shown = f"--{name}" if name in NAMED else f"-p {name}"
+        flag = f"--{name}" if name in NAMED else f"-p {name}"
         return click.UsageError(
-            f"{shown} does not apply to {models}; leave it out. It is for {', '.join(owners)}."
+            f"{flag} does not apply to {models}; leave it out. It is for {', '.join(owners)}."
         )
-    known = {p: None for each in declared.values() for p in each if p not in _SHARED}
-    near = close_matches(name, known, 1)
-    hint = f"; did you mean {near[0]}?" if near else "."
-    listed = f"{', '.join(known) or 'none'}; `recsys models {next(iter(declared))}` describes them."
+    all_names = {
+        p: None for entry in declared.values() for p in entry if p not in _SHARED
+    }
+    close = close_matches(name, all_names, 1)
+    hint = f"; did you mean {close[0]}?" if close else "."
+    listed = ", ".join(all_names) or "none"
+    listed += f"; `recsys models {next(iter(declared))}` describes them."
     have = "has no" if len(declared) == 1 else "have no"
     models = models.replace(" or ", " and ")
     return click.UsageError(f"{models} {have} parameter {name!r}{hint} It has {listed}")
@@ -439,14 +450,16 @@ def listed_ids(texts: Iterable[str], ids: Ids) -> list[str]:
     """
     from recsys.data.ids import as_written
 
-    found: list[str] = []
+    listed: list[str] = []
     for text in (as_written(text, ids) for text in texts):
         parts = [
-            as_written(part, ids) for each in text.split(",") if (part := each.strip())
+            as_written(part, ids)
+            for piece in text.split(",")
+            if (part := piece.strip())
         ]
         is_list = ids.find([text])[0] < 0 and bool((ids.find(parts) >= 0).any())
-        found += parts if is_list else [text]
-    return list(dict.fromkeys(found))
+        listed += parts if is_list else [text]
+    return list(dict.fromkeys(listed))
 
 
 def known_ids(path: str, recommender: Recommender, kind: str) -> Sequence[Any]:
@@ -455,8 +468,10 @@ def known_ids(path: str, recommender: Recommender, kind: str) -> Sequence[Any]:
 
     ids: Ids = getattr(recommender.ratings, f"{kind}s")
     listed = read_ids(path, kind, recommender.provenance.reading.get(kind))
-    known = _known(path, listed, ids, f"{ids.kind}s are not in the data")
-    return [each for each, is_known in zip(listed, known, strict=True) if is_known]
+    mask = _known(path, listed, ids, f"{ids.kind}s are not in the data")
+    return [
+        listed_id for listed_id, is_known in zip(listed, mask, strict=True) if is_known
+    ]
 
 
 def known_block(
@@ -470,30 +485,32 @@ def known_block(
         note(f"{path} blocks nothing: it lists no items")
         return frame
     items = recommender.ratings.items
-    known = _known(
+    mask = _known(
         path, frame["item"], items, "rows are of items that are not in the data"
     )
     if "user" in frame.columns:
         note(f"{path} blocks {counted(len(frame), 'pair')} of a user and an item")
-    return frame.filter(known)
+    return frame.filter(mask)
 
 
 def _known(
     path: str, listed: Sequence[Any] | pl.Series, ids: Ids, finding: str
 ) -> list[bool]:
     """Return which ids are known, report how many are not, and raise if none is."""
-    known: list[bool] = (ids.find(listed) >= 0).tolist()
-    if not any(known):
+    mask: list[bool] = (ids.find(listed) >= 0).tolist()
+    if not any(mask):
         ids.index(listed)  # raises, with the closest ids
-    if n_unknown := known.count(False):
-        note(f"{path}: {n_unknown:,} of {len(known):,} {finding}, ignored")
-    return known
+    if n_unknown := mask.count(False):
+        note(f"{path}: {n_unknown:,} of {len(mask):,} {finding}, ignored")
+    return mask
 
 
 def note_unknown(listed: Sequence[Any], ids: Ids, answer: str) -> None:
     """Report which of the listed ids are unknown, and how they are treated."""
     pairs = zip(listed, ids.find(listed), strict=True)
-    unknown = list(dict.fromkeys(str(each) for each, place in pairs if place < 0))
+    unknown = list(
+        dict.fromkeys(str(listed_id) for listed_id, index in pairs if index < 0)
+    )
     if unknown:
         note(f"unknown {ids.kind}s: {enumerated(unknown, _NAMED)}; {answer}")
 
@@ -518,32 +535,35 @@ def find_title(ratings: Ratings, text: str) -> Any:
         without_year = texts.str.to_lowercase().str.replace(r"\s*\(\d{4}\)\s*$", "")
         return without_year.str.replace(r"^(.+), (the|a|an)$", "$2 $1")
 
-    lower, bare = titles.str.to_lowercase(), plain(titles)
-    wanted, wanted_bare = text.lower(), plain(pl.Series([text]))[0]
+    lower, simplified = titles.str.to_lowercase(), plain(titles)
+    lower_text, simple_text = text.lower(), plain(pl.Series([text]))[0]
     for matches in (
         titles == text,
-        lower == wanted,
-        bare == wanted_bare,
-        lower.str.starts_with(wanted) | bare.str.starts_with(wanted_bare),
-        lower.str.contains(wanted, literal=True)
-        | bare.str.contains(wanted_bare, literal=True),
+        lower == lower_text,
+        simplified == simple_text,
+        lower.str.starts_with(lower_text) | simplified.str.starts_with(simple_text),
+        lower.str.contains(lower_text, literal=True)
+        | simplified.str.contains(simple_text, literal=True),
     ):
-        if len(found := matches.fill_null(False).arg_true().to_list()):
-            return _only(text, ratings, found)
-    n_words, known = wanted_bare.count(" ") + 1, dict[str, str]()
-    for name, title in zip(bare.to_list(), titles.to_list(), strict=True):
+        if len(indices := matches.fill_null(False).arg_true().to_list()):
+            return _only(text, ratings, indices)
+    n_words, titles_of_starts = simple_text.count(" ") + 1, dict[str, str]()
+    for name, title in zip(simplified.to_list(), titles.to_list(), strict=True):
         words = (name or "").split()
         for start in range(
             len(words) - n_words + 1
         ):  # all phrases with as many words as the text
-            known.setdefault(
+            titles_of_starts.setdefault(
                 " ".join(words[start : start + n_words]).strip(",:!?."), title
             )
-    known |= {name: title for name, title in zip(bare, titles, strict=True) if name}
-    near = dict.fromkeys(
-        known[each] for each in close_matches(wanted_bare, known, _NAMED)
+    titles_of_starts |= {
+        name: title for name, title in zip(simplified, titles, strict=True) if name
+    }
+    suggestions = dict.fromkeys(
+        titles_of_starts[match]
+        for match in close_matches(simple_text, titles_of_starts, _NAMED)
     )
-    raise CommandError(f"No title is or contains {text!r}.{did_you_mean(near)}")
+    raise CommandError(f"No title is or contains {text!r}.{did_you_mean(suggestions)}")
 
 
 def _only(text: str, ratings: Ratings, found: list[int]) -> Any:
@@ -556,8 +576,8 @@ def _only(text: str, ratings: Ratings, found: list[int]) -> Any:
     assert ratings.titles is not None  # of several items, some were found by title
     pairs = zip(items, ratings.titles.gather(found), strict=True)
     lines = [f"  {item}  {title}" for item, title in pairs]
-    more = len(lines) - _CANDIDATES
-    lines[_CANDIDATES:] = [f"  and {more:,} more"] if more > 0 else []
+    n_hidden = len(lines) - _CANDIDATES
+    lines[_CANDIDATES:] = [f"  and {n_hidden:,} more"] if n_hidden > 0 else []
     head = f"{len(found):,} titles match {text!r}; use one of their ids instead:"
     raise CommandError("\n".join([head, *lines]))
 
@@ -576,7 +596,7 @@ def described_history(
 
     ratings, training, history = recommender.ratings, recommender.training, {}
     rated = [(text, _best_rating(recommender)) for text in like]
-    least, most = plausible_range(ratings)
+    lowest, highest = plausible_range(ratings)
     for text in rate:
         title, _, number = text.rpartition("=")
         try:
@@ -591,17 +611,17 @@ def described_history(
             raise CommandError(
                 "The model is fitted to implicit feedback; use --like, not --rate."
             )
-        if not least <= rating <= most:
+        if not lowest <= rating <= highest:
             low, high = usual_scale(ratings)
             raise CommandError(
                 f"--rate {text!r}: the ratings are between {low:g} and {high:g}."
             )
         rated.append((title.strip(), rating))
     for text, rating in rated:
-        place = int(ratings.items.find([text])[0])
-        if place < 0 and ratings.titles is None:
+        index = int(ratings.items.find([text])[0])
+        if index < 0 and ratings.titles is None:
             ratings.items.index([text])  # raises, with the closest ids
-        if place < 0:
+        if index < 0:
             item = find_title(ratings, text)
         else:  # an id may also be the title of another item
             titled = (
@@ -609,7 +629,7 @@ def described_history(
                 if ratings.titles is None
                 else (ratings.titles == text).arg_true().to_list()
             )
-            item = _only(text, ratings, sorted({place, *titled}))
+            item = _only(text, ratings, sorted({index, *titled}))
         if item in history:
             raise CommandError(
                 f"Item {item} is liked or rated twice, once as {text!r}."

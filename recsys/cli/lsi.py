@@ -127,11 +127,11 @@ def index(
     from recsys.storage import check_target
 
     check_target(out, INDEX, overwrite=force)
-    found = reading.open(documents)
+    source = reading.open(documents)
     spoken = None if language == "none" else language
     fitted = lsi.LSI(dimensions, method=method, language=spoken, random_state=seed)
     with Activity("Indexing") as activity:
-        fitted.fit(_watched(found, activity))
+        fitted.fit(_watched(source, activity))
     fitted.save(out, overwrite=force)
     facts = fitted.training_
     empty = (
@@ -200,10 +200,10 @@ def query(
     command = "lsi query"
     if text is None:
         require(not explain, "--explain ID takes one TEXT, not --queries.")
-        found = _answers(
+        answers = _answers(
             loaded, str(queries), n, reading, method=method, parts=explain is not None
         )
-        output.write(found, command=command, n=n)
+        output.write(answers, command=command, n=n)
     elif explain:
         frame = loaded.explain(text, explain, method=method)
         score = float(frame["contribution"].sum())
@@ -261,9 +261,9 @@ def terms(
     from recsys.lsi.vectorizer import normalised
 
     loaded = lsi.Index.load(index)
-    known = loaded.terms_.find(words) >= 0
+    mask = loaded.terms_.find(words) >= 0
     terms = [
-        w if k else normalised(w).strip() for w, k in zip(words, known, strict=True)
+        w if k else normalised(w).strip() for w, k in zip(words, mask, strict=True)
     ]
     output.write(loaded.similar_terms(terms, n), command="lsi terms", n=n)
 
@@ -339,10 +339,10 @@ def add(
         loaded = lsi.LSI.load(index)
         ids = loaded.documents_.ids.values
         last = ids.max() if ids.dtype.is_integer() else None
-        found = reading.open(documents, after=last if isinstance(last, int) else 0)
+        source = reading.open(documents, after=last if isinstance(last, int) else 0)
         with Activity("Adding") as activity:
             added = loaded.add_documents(
-                _watched(found, activity), method=method, replace=replace
+                _watched(source, activity), method=method, replace=replace
             )
         loaded.save(target, overwrite=force or out is None)
     note(
@@ -381,8 +381,8 @@ def remove(
         loaded = lsi.LSI.load(index)
         removed = loaded.remove_documents(list(ids))
         loaded.save(target, overwrite=force or out is None)
-    left = counted(len(loaded.documents_), "document")
-    note(f"removed {counted(removed, 'document')}, saved in {target}; {left} left")
+    remaining = counted(len(loaded.documents_), "document")
+    note(f"removed {counted(removed, 'document')}, saved in {target}; {remaining} left")
 
 
 @cli.command(
@@ -436,7 +436,7 @@ def evaluate(
         labels += batch.ids
         texts += batch.texts
     note(documents.decision.replace("document", "query"))
-    found = evaluate_search(
+    result = evaluate_search(
         loaded,
         labels,
         texts,
@@ -445,31 +445,31 @@ def evaluate(
         ),
         methods=[*dict.fromkeys(method)] or _METHODS,
     )
-    note(found.splits[0].description)
+    note(result.splits[0].description)
     if per_query is not None:
-        per_user = found.per_user.rename({"model": "method", "user": "query"})
+        per_user = result.per_user.rename({"model": "method", "user": "query"})
         Output(Path(per_query)).write(per_user)
         note(f"the metrics of each query are in {per_query}")
     document = {
         "command": "lsi evaluate",
         "index": index,
         "counts": {
-            name: found.counts[name] for name in ("queries", "documents", "judgements")
+            name: result.counts[name] for name in ("queries", "documents", "judgements")
         },
         "definitions": {
-            name: metric.definition for name, metric in found.measured.items()
+            name: metric.definition for name, metric in result.measured.items()
         },
         "intervals": INTERVALS.replace("users", "queries"),
         "tests": TESTS.replace("users", "queries").replace("models", "methods"),
-        "metrics": found.metrics.drop("kind", "n")
+        "metrics": result.metrics.drop("kind", "n")
         .rename({"model": "method", "users": "queries"})
         .to_dicts(),
-        "comparisons": found.comparisons.drop("kind", "n")
+        "comparisons": result.comparisons.drop("kind", "n")
         .rename({"model": "method"})
         .to_dicts(),
     }
-    frame = found.table.rename({"model": "method"})
-    output.write_document(document, frame, *tables(found, "queries"))
+    frame = result.table.rename({"model": "method"})
+    output.write_document(document, frame, *tables(result, "queries"))
 
 
 @cli.command("info", examples=["recsys lsi info index", "recsys lsi info index --json"])

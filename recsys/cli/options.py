@@ -76,11 +76,11 @@ def command(
     """
 
     def decorate(function: Verb) -> Command:
-        own = inspect.signature(function).parameters.items()
+        declared = inspect.signature(function).parameters.items()
         verb = common_options(function)
-        for parameter, each in reversed([*own]):
-            if isinstance(each.default, Field):
-                verb = _option_of(parameter, each.default)(verb)
+        for parameter, argument in reversed([*declared]):
+            if isinstance(argument.default, Field):
+                verb = _option_of(parameter, argument.default)(verb)
         return click.command(name=name, cls=Command, examples=examples, **settings)(
             verb
         )
@@ -112,8 +112,8 @@ def bundle(keyword: str, make: Callable[..., Any], *options: Decorator) -> Decor
     def decorate(function: Verb) -> Verb:
         @functools.wraps(function)
         def verb(*args: Any, **values: Any) -> Any:
-            made = make(**{name: values.pop(name) for name in names})
-            return function(*args, **{keyword: made}, **values)
+            record = make(**{name: values.pop(name) for name in names})
+            return function(*args, **{keyword: record}, **values)
 
         added: Verb = verb
         for add in reversed(options):
@@ -144,10 +144,13 @@ def declared_in(
     """Return the options that a bundle declares; the help lists `named` ones by name only."""
     return [
         _option_of(
-            each.name, each, section=section, details=details * (each.name in named)
+            option.name,
+            option,
+            section=section,
+            details=details * (option.name in named),
         )
-        for each in fields(bundled)
-        if each.metadata
+        for option in fields(bundled)
+        if option.metadata
     ]
 
 
@@ -160,9 +163,10 @@ def _option_of(name: str, declaration: Any, **shared: Any) -> Decorator:
 def given_in(bundled: Any) -> dict[str, Any]:
     """Return the options of a bundle that differ from their defaults, as on the command line."""
     return {
-        (each.metadata["names"] or [f"--{each.name.replace('_', '-')}"])[0]: value
-        for each in fields(bundled)
-        if each.metadata and (value := getattr(bundled, each.name)) != each.default
+        (option.metadata["names"] or [f"--{option.name.replace('_', '-')}"])[0]: value
+        for option in fields(bundled)
+        if option.metadata
+        and (value := getattr(bundled, option.name)) != option.default
     }
 
 
@@ -313,9 +317,11 @@ def reader_options(
 ) -> Decorator:
     """Add the options for reading as `reader`; the help describes some and names the others."""
     elsewhere = "More options for reading, as in `recsys data inspect --help`"
-    shown = {"all": None, "columns": _COLUMNS, "none": ()}[described]
+    described_names = {"all": None, "columns": _COLUMNS, "none": ()}[described]
     named = [
-        n for n in ReaderOptions.__annotations__ if shown is not None and n not in shown
+        n
+        for n in ReaderOptions.__annotations__
+        if described_names is not None and n not in described_names
     ]
     options = declared_in(ReaderOptions, "Reading", elsewhere, named)
     return bundle("reader", ReaderOptions, *options)
@@ -382,18 +388,18 @@ class _ParameterType(click.ParamType[Any]):
 
         chosen = ctx.params.get("model") or ()
         models = (chosen,) if isinstance(chosen, str) else chosen
-        found = {}
-        for model in [each for each in models if each in MODELS] or MODELS:
-            for each in parameters(model):
-                values = each.choices or (
-                    ("true", "false") if each.type is bool else ("",)
+        completions = {}
+        for model in [entry for entry in models if entry in MODELS] or MODELS:
+            for entry in parameters(model):
+                values = entry.choices or (
+                    ("true", "false") if entry.type is bool else ("",)
                 )
-                is_named = incomplete.startswith(f"{each.name}=")
+                is_named = incomplete.startswith(f"{entry.name}=")
                 for text in values if is_named else ("",):
-                    found[f"{each.name}={text}"] = each.description
+                    completions[f"{entry.name}={text}"] = entry.description
         return [
             CompletionItem(k, help=v)
-            for k, v in found.items()
+            for k, v in completions.items()
             if k.startswith(incomplete)
         ]
 
@@ -506,7 +512,7 @@ def _destination(
     if suffix and is_typed("output"):
         claims.add(suffix)
     if typed and len(claims) > 1 and claims != {"json", "jsonl"}:
-        named = [f"--format {each}" for each in typed] + ([str(path)] if path else [])
+        named = [f"--format {form}" for form in typed] + ([str(path)] if path else [])
         raise click.UsageError(
             f"{' and '.join(named)} contradict each other; leave out one."
         )

@@ -275,11 +275,11 @@ class _Parquet(Sink):
     def finish(self) -> None:
         import polars as pl
 
-        whole = self.batches[0]
+        joined = self.batches[0]
         if len(self.batches) > 1:
-            whole = self.folder / "joined.parquet"
-            pl.scan_parquet(self.batches).sink_parquet(whole)
-        with whole.open("rb") as source:
+            joined = self.folder / "joined.parquet"
+            pl.scan_parquet(self.batches).sink_parquet(joined)
+        with joined.open("rb") as source:
             shutil.copyfileobj(source, self.stream)
 
 
@@ -394,12 +394,12 @@ def write_facts(
     )  # name a section only once for human readers
     rows = [
         (
-            "" if is_table and place else section,
+            "" if is_table and number else section,
             str(name),
             _fact(value, for_people=is_table),
         )
         for section, values in facts.items()
-        for place, (name, value) in enumerate(values.items())
+        for number, (name, value) in enumerate(values.items())
     ]
     output.write_document(
         document or facts, pl.DataFrame(rows, schema=columns, orient="row")
@@ -457,7 +457,9 @@ def report_verdicts(verdicts: Sequence[Verdict]) -> None:
     for verdict in verdicts:
         if not verdict.failed:
             note(f'not "{verdict.gate}": {verdict.reason}')
-    if failed := [f'"{each.gate}": {each.reason}' for each in verdicts if each.failed]:
+    if failed := [
+        f'"{judged.gate}": {judged.reason}' for judged in verdicts if judged.failed
+    ]:
         raise CommandError(f"Failed by {'; by '.join(failed)}.")
 
 

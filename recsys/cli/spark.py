@@ -57,9 +57,9 @@ def fit_on_spark(
 
     # Without a name, the model is one of these two, depending on the data.
     models = [fitting.model] if fitting.model else ["als", "implicit-als"]
-    given = inputs.parameters_for(models, fitting, shared=False).values()
+    by_model = inputs.parameters_for(models, fitting, shared=False).values()
     parameters: dict[str, Any] = {
-        name: value for found in given for name, value in found.items()
+        name: value for values in by_model for name, value in values.items()
     }
     with _on_cluster("Fitting on Spark", engine) as cluster:
         result = spark.fit(
@@ -137,9 +137,9 @@ def evaluate_on_spark(
 
     columns = _columns(reader)
     with _on_cluster("Evaluating on Spark", engine) as cluster:
-        found = spark.evaluate(model, test, n, columns=columns, **cluster)
-    counts = found.counts
-    for remark in found.remarks:
+        result = spark.evaluate(model, test, n, columns=columns, **cluster)
+    counts = result.counts
+    for remark in result.remarks:
         note(remark)
     note(
         f"tested on {counted(counts['test_ratings'], 'rating')}; recommended to "
@@ -147,14 +147,14 @@ def evaluate_on_spark(
         f"{counted(counts['unknown_ratings'], 'test rating')} of unknown users or items left out"
     )
     row = {"model": model} | {
-        name: metric.value for name, metric in found.metrics.items()
+        name: metric.value for name, metric in result.metrics.items()
     }
     table = pl.DataFrame([row | {"users": counts["users_evaluated"]}])
     if output.resolved_format != "json":
         output.write(table)
         return
     metrics: dict[str, dict[str, Any]] = {}
-    for name, metric in found.metrics.items():
+    for name, metric in result.metrics.items():
         users = {"interval": metric.interval, "users": metric.count}
         metrics[name] = {"value": metric.value}
         metrics[name] |= {"ratings": metric.count} if name in ("rmse", "mae") else users
@@ -173,10 +173,12 @@ def evaluate_on_spark(
 @contextmanager
 def _on_cluster(title: str, engine: EngineOptions) -> Iterator[dict[str, Any]]:
     """Yield the common arguments of the functions of `recsys.spark`, and show their progress."""
-    wrong = next((each for each in engine.conf if not all(each.partition("="))), None)
+    wrong = next(
+        (entry for entry in engine.conf if not all(entry.partition("="))), None
+    )
     if wrong is not None:
         raise CommandError(f"--conf must be of the form K=V; got {wrong!r}.")
-    conf = dict(each.split("=", 1) for each in engine.conf)
+    conf = dict(entry.split("=", 1) for entry in engine.conf)
     with Activity(title) as activity:
         yield {"master": engine.master, "conf": conf, "say": activity.say}
 

@@ -156,7 +156,7 @@ def load_splits(
             raise click.UsageError(
                 f"{splitting.given[0]} applies to RATINGS, not to --train."
             )
-        found: Split | list[Split] = read_pair(
+        loaded: Split | list[Split] = read_pair(
             str(train), str(test), read, repeats=splitting.repeats
         )
     elif len(sources) > 1 or sources[0] == "-" or not is_split(sources[0]):
@@ -175,24 +175,26 @@ def load_splits(
                 f"{source} is split already, into {names}; leave out {flags}."
             )
         note(f"{source} is a split; its files are used as they are")
-        found = read_split(source, read)
+        loaded = read_split(source, read)
     if (
-        isinstance(found, evaluation.Split)
-        and found.method == "given"
-        and len(found.test.values)
+        isinstance(loaded, evaluation.Split)
+        and loaded.method == "given"
+        and len(loaded.test.values)
     ):
-        known, tested = found.train.timestamps, found.test.timestamps
+        train_times, test_times = loaded.train.timestamps, loaded.test.timestamps
         newer = (
-            0 if known is None or tested is None else int((known > tested.min()).sum())
+            0
+            if train_times is None or test_times is None
+            else int((train_times > test_times.min()).sum())
         )
         if newer:
-            those = (
+            n_newer = (
                 f"{counted(newer, 'training rating')} {'is' if newer == 1 else 'are'}"
             )
             note(
-                f"{those} newer than the oldest test rating, so this is not a split by time"
+                f"{n_newer} newer than the oldest test rating, so this is not a split by time"
             )
-    return found
+    return loaded
 
 
 @cli.command(
@@ -245,13 +247,13 @@ def split(
 
     splitting.check()
     check_split_target(out, overwrite=force)
-    whole = inputs.load_ratings(ratings, reader)
-    check_columns(whole, keep_col)
+    loaded = inputs.load_ratings(ratings, reader)
+    check_columns(loaded, keep_col)
     features = inputs.requested_features(reader)
-    columns = useful_columns(whole, features, keep_col)
+    columns = useful_columns(loaded, features, keep_col)
     if columns is not None:
         note(str(columns))
-    parts = make_splits(whole, splitting, seed)
+    parts = make_splits(loaded, splitting, seed)
     save_split(
         parts,
         out,

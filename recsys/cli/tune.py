@@ -120,7 +120,7 @@ def tune(
     from recsys.evaluation import tuning
     from recsys.models.registry import make_model
 
-    wanted = dict(map(_range, ranges))
+    search_ranges = dict(map(_range, ranges))
     if search.metric is not None:
         tuning.check_metric_name(search.metric)
     if fitting.model is not None:
@@ -131,18 +131,19 @@ def tune(
         require(inner.method != "leave-last", sentence)
         inner = replace(inner, test_fraction=validation_fraction)
     if fitting.model is None:
-        model, own, data = _chosen(data, fitting, reader)
+        model, fixed_values, data = _chosen(data, fitting, reader)
         has_values = reader.rating_col is not None or reader.weight_col is not None
         reader = replace(reader, implicit=data.implicit and not has_values)
     else:
-        model, own = fitting.model, {}
+        model, fixed_values = fitting.model, {}
     data = inputs.featured(data, reader, [make_model(model)])
     with Activity(f"Tuning {model}") as activity:
-        found = tuning.tune(
+        tuned = tuning.tune(
             model,
             data,
-            ranges=wanted,
-            fixed=own | inputs.parameters_for([model], fitting, shared=False)[model],
+            ranges=search_ranges,
+            fixed=fixed_values
+            | inputs.parameters_for([model], fitting, shared=False)[model],
             validation=lambda held: _single(make_splits(held, inner, fitting.seed)),
             random_state=fitting.seed,
             threads=fitting.threads,
@@ -153,13 +154,13 @@ def tune(
             ),
             **vars(search),
         )
-    commands = _commands(found, (ratings, train), fitting, splitting, reader)
+    commands = _commands(tuned, (ratings, train), fitting, splitting, reader)
     if search.relevant_from is not None and "evaluate" in commands:
         commands["evaluate"] += f" --relevant-from {search.relevant_from:g}"
     output.write_document(
-        _document(found, search.sampler, fitting, commands), _frame(found)
+        _document(tuned, search.sampler, fitting, commands), _frame(tuned)
     )
-    note(_summary(found))
+    note(_summary(tuned))
     for purpose, line in commands.items():
         note(f"{purpose}: {line}", verbatim=True)
 
@@ -171,7 +172,7 @@ def _chosen(
     from recsys.auto import Auto, choose_model
 
     choice = choose_model(data)
-    names = dict.fromkeys(each.model for each in choice.candidates)
+    names = dict.fromkeys(option.model for option in choice.candidates)
     auto = Auto(random_state=fitting.seed, threads=fitting.threads)
     auto.among(
         choice.given(inputs.parameters_for(names, fitting, shared=False)), blends=False
@@ -185,10 +186,10 @@ def _chosen(
 
 def _log_of(search: _Search) -> Callable[[Trial, Trial], None]:
     """Return a function that reports each trial, and at first those already in the study."""
-    place = itertools.count()
+    counter = itertools.count()
 
     def log(trial: Trial, best: Trial) -> None:
-        if next(place) == 0 and trial.number:
+        if next(counter) == 0 and trial.number:
             note(f"continuing after {counted(trial.number, 'trial')} of {search.study}")
         result = "pruned" if trial.value is None else f"{trial.value:.4f}"
         values = ", ".join(
@@ -212,7 +213,7 @@ def _range(text: str) -> tuple[str, Range]:
         if scale not in ([], ["log"]):
             raise ValueError
         numbers = [float(x) if set(x) & set(".eEnN") else int(x) for x in (low, high)]
-        found = Range(numbers[0], numbers[1], log=bool(scale))
+        search_range = Range(numbers[0], numbers[1], log=bool(scale))
     except DataError as error:
         raise click.BadParameter(f"{text!r}: {error}", param_hint="--range") from None
     except ValueError:
@@ -220,7 +221,7 @@ def _range(text: str) -> tuple[str, Range]:
             f"must be NAME=LOW:HIGH or NAME=LOW:HIGH:log; got {text!r}.",
             param_hint="--range",
         ) from None
-    return name.strip().replace("-", "_"), found
+    return name.strip().replace("-", "_"), search_range
 
 
 def _training_data(
@@ -282,13 +283,13 @@ def _summary(found: Tuning) -> str:
     held_out = (
         f"{counted(found.validation_ratings, 'validation rating')} ({found.held_out})"
     )
-    reached = f"{found.metric} {best.value:.4f}"
+    score = f"{found.metric} {best.value:.4f}"
     fitted = {**found.defaults, **found.fixed, **best.parameters}.get("iterations")
     if best.iterations not in (None, fitted):  # the printed commands have it, too
-        reached += f" after {best.iterations} of {fitted} iterations"
+        score += f" after {best.iterations} of {fitted} iterations"
     if best.number == first.number:
-        return f"the defaults are the best of {trials}: {reached}, on {held_out}"
-    return f"the best of {trials}: {reached}, {first.value:.4f} with the defaults, on {held_out}"
+        return f"the defaults are the best of {trials}: {score}, on {held_out}"
+    return f"the best of {trials}: {score}, {first.value:.4f} with the defaults, on {held_out}"
 
 
 def _document(
@@ -309,7 +310,9 @@ def _document(
         "model": found.model,
         "metric": found.metric,
         "sampler": sampler,
-        "ranges": {name: asdict(each) for name, each in found.ranges.items()},
+        "ranges": {
+            name: asdict(search_range) for name, search_range in found.ranges.items()
+        },
         "fixed": found.fixed,
         "default_value": found.trials[0].value,
         "value": found.best.value,

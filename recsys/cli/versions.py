@@ -86,12 +86,12 @@ def list_(directory: str, output: Output) -> None:
 
     from recsys.versions import list_versions
 
-    found = list_versions(directory)
-    rows = found.to_dicts()
-    kinds = {name: name.partition("@")[0] for name in found.columns}
-    shown = [*_SHOWN, *(name for name in found.columns if kinds[name] in _METRICS)]
-    shown += [name for name in ("tag",) if found[name].count()]
-    table = found.select(shown).with_columns(
+    versions = list_versions(directory)
+    rows = versions.to_dicts()
+    kinds = {name: name.partition("@")[0] for name in versions.columns}
+    columns = [*_SHOWN, *(name for name in versions.columns if kinds[name] in _METRICS)]
+    columns += [name for name in ("tag",) if versions[name].count()]
+    table = versions.select(columns).with_columns(
         pl.Series(
             "version", [row["version"] + f" {_MARK}" * row["latest"] for row in rows]
         ),
@@ -99,8 +99,8 @@ def list_(directory: str, output: Output) -> None:
             "created", [str(row["created"])[:16].replace("T", " ") for row in rows]
         ),
     )
-    legend = f"{_MARK} latest" if found["latest"].any() else ""
-    output.write_document({"versions": rows}, found, table, legend)
+    legend = f"{_MARK} latest" if versions["latest"].any() else ""
+    output.write_document({"versions": rows}, versions, table, legend)
 
 
 @cli.command(
@@ -189,26 +189,26 @@ def monitor(
         {name: value for name, (value, *_) in before.metrics.items()} if before else {}
     )
     with Activity("Measuring"):
-        found = evaluation.monitor(
+        result = evaluation.monitor(
             loaded, new, n, reference=reference, random_state=seed
         )
     if report is not None:
         sentence = "No report: no new rating has a known user and a known item."
-        require(found.evaluation is not None, sentence, CommandError)
+        require(result.evaluation is not None, sentence, CommandError)
         models = {loaded.model.name: loaded.model}
         write_report(
-            cast("Evaluation", found.evaluation), models, report, monitoring=found
+            cast("Evaluation", result.evaluation), models, report, monitoring=result
         )
-    rows = found.table.to_dicts()
+    rows = result.table.to_dicts()
     document: dict[str, Any] = {
         "command": "monitor",
         "model": loaded.provenance.version,
         "period": loaded.provenance.period,
         "values": {row.pop("name"): row for row in rows},
-        "groups": found.groups.to_dicts(),
+        "groups": result.groups.to_dicts(),
     }
-    output.write_document(document, found.table, _shown(found))
-    report_verdicts([gate.bounded(found.values, loaded.model.name) for gate in gates])
+    output.write_document(document, result.table, _shown(result))
+    report_verdicts([gate.bounded(result.values, loaded.model.name) for gate in gates])
 
 
 def _shown_words() -> list[str]:
@@ -309,16 +309,16 @@ def compare_online(
     if "timestamp" not in columns:
         note("the clicks have no times: each counts for the last list with its item")
     with Activity("Testing"):
-        found = online_test(lists, columns, random_state=seed)
+        result = online_test(lists, columns, random_state=seed)
     for variant in ("a", "b"):
-        of = found.counts[variant]
-        shown = f"{counted(of['lists'], 'list')} to {counted(of['users'], 'user')}"
-        note(f"{variant}: {shown}, of {', '.join(of['models'])}")
-    used, total = found.counts["clicks_on_lists"], found.counts["clicks"]
+        of = result.counts[variant]
+        counts = f"{counted(of['lists'], 'list')} to {counted(of['users'], 'user')}"
+        note(f"{variant}: {counts}, of {', '.join(of['models'])}")
+    used, total = result.counts["clicks_on_lists"], result.counts["clicks"]
     note(f"{used:,} of {counted(total, 'click')} are on an item of a list before them")
-    if n := found.counts["users_of_both"]:
+    if n := result.counts["users_of_both"]:
         note(f"{counted(n, 'user')} with lists of both models left out")
-    if n := found.counts["lists_of_strangers"]:
+    if n := result.counts["lists_of_strangers"]:
         note(
             f"{counted(n, 'list')} of users without a name, or without a variant, left out"
         )
@@ -326,14 +326,14 @@ def compare_online(
         "command": "compare",
         "version": __version__,
         "seed": seed,
-        "counts": found.counts,
-        "confidence": found.confidence,
+        "counts": result.counts,
+        "confidence": result.confidence,
         "intervals": "percentile bootstrap over users",
         "tests": _TESTS,
         "definitions": CLICKS,
-        "comparisons": found.metrics.to_dicts(),
+        "comparisons": result.metrics.to_dicts(),
     }
-    output.write_document(document, found.metrics, *_table(found))
+    output.write_document(document, result.metrics, *_table(result))
 
 
 def _table(found: OnlineTest) -> tuple[Any, str]:
