@@ -24,6 +24,8 @@ from lowrank.completion.nuclear_norm import (
 )
 from lowrank.completion.observed import (
     Entries,
+    check_not_negative,
+    entry_weights,
     hold_out,
     observed_entries,
     root_mean_square,
@@ -72,12 +74,13 @@ class Completion:
     row_bias, column_bias : ndarrays of shape (n,) and (m,)
         Without biases, these and `mean` are zero.
     factors : LowRank
+        With `nonnegative`, no number in them is negative.
     method : str
         "als" or "soft-impute".
     regularization : float
         The penalty lambda of the method.
     rmse : float
-        Root mean squared error over the known entries.
+        Root mean squared error over the known entries, by their weights.
     held_out_rmse : float or None
         Root mean squared error over held-out entries, if the rank or the penalty was chosen by it.
         It is the minimum over all candidates, and therefore slightly optimistic.
@@ -155,8 +158,10 @@ def complete(
     k: int | None = None,
     *,
     method: str = "als",
+    weights: MatrixLike | None = None,
+    nonnegative: bool = False,
     regularization: float | None = None,
-    biases: bool = True,
+    biases: bool | None = None,
     tol: float = 1e-4,
     max_iter: int = 500,
     random_state: RandomStateLike = 0,
@@ -179,14 +184,20 @@ def complete(
         "als" fits factors with k columns and penalised squares by alternating least squares.
         "soft-impute" penalises the sum of the singular values, a convex problem whose solution
         determines the rank; the biases are fitted before and subtracted.
+    weights : scipy.sparse matrix or array, or array-like, of shape (n, m), optional
+        Weights of the known entries in the sum of squares, for "als": not negative, by default 1.
+        A weight of 2 stands for an entry twice, a weight of 0 for an unknown entry.
+    nonnegative : bool
+        Whether the factors must not be negative, for "als". Without biases, no entry of X may then
+        be negative either, and no entry of the completed matrix is.
     regularization : float, optional
         Positive penalty lambda in units of the standard deviation of the entries (without `biases`,
         of their root mean square), by default chosen by held-out error. "als" multiplies it by the
-        square root of the number of entries of each row and column. "soft-impute" lowers the
-        singular values by it. See `lowrank.completion.als.als_sweeps` and
+        square root of the number of entries (with weights, of their sum) of each row and column.
+        "soft-impute" lowers the singular values by it. See `lowrank.completion.als.als_sweeps` and
         `lowrank.completion.nuclear_norm.soft_impute` for references.
-    biases : bool
-        Whether to fit a mean and biases.
+    biases : bool, optional
+        Whether to fit a mean and biases, by default unless `nonnegative`.
     tol : float, default 1e-4
         "als" ends after a sweep that lowers the objective by at most this share of it;
         "soft-impute" when the duality gap is at most this share of the objective.
@@ -201,7 +212,8 @@ def complete(
         If X is not real, or k is not an integer.
     ArgumentError
         If X has no known entries, stores an entry twice, or has an infinity; if `method` is
-        unknown; if `k` or `regularization` is out of its range, or cannot be chosen because X has
+        unknown; if X or the weights are negative where they must not be, or `weights` have another
+        shape; if `k` or `regularization` is out of its range, or cannot be chosen because X has
         only one entry; or if `tol` is not positive or `max_iter` is below 1.
 
     Warns
@@ -219,7 +231,20 @@ def complete(
     True
     """
     check_choice(method, METHODS)
+    if method != "als" and (weights is not None or nonnegative):
+        name = "weights" if weights is not None else "nonnegative=True"
+        raise ArgumentError(
+            f"{name} must come with method='als'; got method={method!r}."
+        )
     known = observed_entries(X)
+    if biases is None:
+        biases = not nonnegative
+    if nonnegative and not biases:
+        check_not_negative(known, "X", " with nonnegative=True")
+    of_entries = None
+    if weights is not None:
+        of_entries = entry_weights(weights, known)
+        known, of_entries = _without_zero_weights(known, of_entries)
     rank = checked_rank(k, min(known.shape), "min(X.shape)", or_none=True) or None
     if regularization is not None:
         check_positive(regularization, "regularization")
@@ -233,8 +258,11 @@ def complete(
     unit = 2.0**exponent
     if exponent:
         known = (known.astype(np.float64) / unit).astype(known.dtype)
-    fit = _by_als if method == "als" else _by_soft_impute
-    found = fit(known, rank, regularization, biases, random_state, stop)
+    if method == "als":
+        problem = _Problem(known, of_entries, biases, nonnegative, random_state)
+        found = _by_als(problem, rank, regularization, stop)
+    else:
+        found = _by_soft_impute(known, rank, regularization, biases, random_state, stop)
     scale = found.factors.dtype.type(unit)
     half = exponent // 2  # split between the two factors: one alone might overflow
     left, right = found.factors.left, found.factors.right
@@ -254,23 +282,56 @@ class _Stop(NamedTuple):
     max_iter: int
 
 
+class _Problem(NamedTuple):
+    """The entries to fit with their weights, and the form of the model."""
+
+    X: csr_array
+    weights: FloatArray | None
+    biases: bool
+    nonnegative: bool
+    seed: int
+
+    def held_out(self) -> tuple[_Problem, Entries, FloatArray | None]:
+        """Split into a problem of most entries, and the other entries with their weights."""
+        X = self.X
+        if self.weights is None:
+            kept, others = hold_out(X, _TEST_FRACTION, self.seed)
+            return self._replace(X=kept), others, None
+        places = sparse.csr_array(
+            (np.arange(X.nnz), X.indices, X.indptr), shape=X.shape
+        )
+        kept_places, other_places = hold_out(places, _TEST_FRACTION, self.seed)
+        chosen = kept_places.data
+        structure = kept_places.indices, kept_places.indptr
+        kept = sparse.csr_array((X.data[chosen], *structure), shape=X.shape)
+        others = other_places._replace(values=X.data[other_places.values])
+        problem = self._replace(X=kept, weights=self.weights[chosen])
+        return problem, others, self.weights[other_places.values]
+
+
+def _without_zero_weights(
+    X: csr_array, weights: FloatArray
+) -> tuple[csr_array, FloatArray]:
+    """Return the entries of positive weight, and their weights in the type of X."""
+    positive = weights > 0
+    if not positive.all():
+        rows, columns, values = Entries.of(X).where(positive)
+        indptr = np.searchsorted(rows, np.arange(X.shape[0] + 1))
+        X = sparse.csr_array((values, columns, indptr), shape=X.shape)
+    return X, weights[positive].astype(X.dtype)
+
+
 def _by_als(
-    X: csr_array,
-    k: int | None,
-    regularization: float | None,
-    biases: bool,
-    seed: int,
-    stop: _Stop,
+    problem: _Problem, k: int | None, regularization: float | None, stop: _Stop
 ) -> Completion:
-    chosen = None
+    X, chosen = problem.X, None
     if k is None or regularization is None:
         ranks = [rank for rank in _RANKS if rank <= min(X.shape)] if k is None else [k]
         penalties = _PENALTIES if regularization is None else (regularization,)
-        kept, others = hold_out(X, _TEST_FRACTION, seed)
-        chosen = _lowest(_bests_of_ranks(kept, others, ranks, penalties, biases, seed))
+        chosen = _lowest(_bests_of_ranks(problem, ranks, penalties))
         k, regularization = chosen.k, chosen.regularization
     decreases: list[float] = []
-    fitted = _fitted_als(X, k, regularization, biases, seed, stop, decreases)
+    fitted = _fitted_als(problem, k, regularization, stop, decreases)
     if decreases and decreases[-1] > stop.tol:
         warnings.warn(
             f"The last sweep lowered the objective by {decreases[-1]:.1e} of it, more than "
@@ -290,17 +351,15 @@ def _by_als(
         factors=LowRank(fitted.row_factors, fitted.column_factors),
         method="als",
         regularization=regularization,
-        rmse=_error_at(fitted, Entries.of(X)),
+        rmse=_error_at(fitted, Entries.of(X), problem.weights),
         held_out_rmse=chosen and chosen.error,
     )
 
 
 def _fitted_als(
-    X: csr_array,
+    problem: _Problem,
     k: int,
     regularization: float,
-    biases: bool,
-    seed: int,
     stop: _Stop,
     decreases: list[float],
 ) -> BiasedFactors | None:
@@ -309,9 +368,15 @@ def _fitted_als(
     The share by which each sweep lowers the objective is appended to `decreases`.
     """
     previous = math.inf
-    rounding = _OBJECTIVE_ROUNDING * float(np.finfo(X.dtype).eps)
+    rounding = _OBJECTIVE_ROUNDING * float(np.finfo(problem.X.dtype).eps)
     sweeps = als_sweeps(
-        X, k, regularization=regularization, biases=biases, random_state=seed
+        problem.X,
+        k,
+        regularization=regularization,
+        biases=problem.biases,
+        weights=problem.weights,
+        nonnegative=problem.nonnegative,
+        random_state=problem.seed,
     )
     for sweep in islice(sweeps, stop.max_iter):
         if not math.isfinite(sweep.objective):
@@ -333,24 +398,19 @@ class _Candidate(NamedTuple):
 
 
 def _bests_of_ranks(
-    kept: csr_array,
-    others: Entries,
-    ranks: Sequence[int],
-    penalties: Sequence[float],
-    biases: bool,
-    seed: int,
+    problem: _Problem, ranks: Sequence[int], penalties: Sequence[float]
 ) -> Iterator[_Candidate]:
     """Yield the best penalty of each rank.
 
     The first rank tries all penalties, each later rank those from the neighbour of the previous
     best downwards: the rank that fits without noise needs a much smaller penalty.
     """
+    kept, others, weights = problem.held_out()
 
     def candidate(k: int, penalty: float) -> _Candidate:
-        fitted = _fitted_als(kept, k, penalty, biases, seed, _Stop(*_CANDIDATE), [])
-        return _Candidate(
-            _HOPELESS if fitted is None else _error_at(fitted, others), k, penalty
-        )
+        fitted = _fitted_als(kept, k, penalty, _Stop(*_CANDIDATE), [])
+        error = _HOPELESS if fitted is None else _error_at(fitted, others, weights)
+        return _Candidate(error, k, penalty)
 
     near, patience = penalties, _PATIENCE
     for k in ranks:
@@ -372,14 +432,16 @@ def _lowest(candidates: Iterable[_Candidate], patience: int = _PATIENCE) -> _Can
     return best
 
 
-def _error_at(fitted: BiasedFactors, entries: Entries) -> float:
-    """Return the root mean squared error over the given entries."""
+def _error_at(
+    fitted: BiasedFactors, entries: Entries, weights: FloatArray | None
+) -> float:
+    """Return the root mean squared error over the given entries, by their weights."""
     rows, columns, values = entries
     predicted = LowRank(fitted.row_factors, fitted.column_factors).entries(
         rows, columns
     )
     predicted += fitted.row_bias[rows] + fitted.column_bias[columns]
-    return root_mean_square(values - predicted - fitted.mean)
+    return root_mean_square(values - predicted - fitted.mean, weights)
 
 
 def _by_soft_impute(

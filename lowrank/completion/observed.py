@@ -91,6 +91,89 @@ def observed_entries(X: MatrixLike) -> csr_array:
     return found
 
 
+def entry_weights(weights: MatrixLike, X: csr_array) -> FloatArray:
+    """Check the weights of a matrix with missing entries; return those of its entries, in order.
+
+    Entries that sparse weights do not store have weight 0. The weights of unknown entries are not
+    used, and may be NaN.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError
+        If the weights are not a real matrix in the shape of X, are negative, are not finite at a
+        known entry, or are 0 at all of them.
+    """
+    array: Any = weights
+    if not sparse.issparse(weights):
+        array = (
+            np.ma.getdata(weights)
+            if isinstance(weights, np.ma.MaskedArray)
+            else as_array(weights)
+        )
+    real_matrix(array.dtype, array.shape, "weights")
+    if array.shape != X.shape:
+        raise ArgumentError(
+            f"weights must have the shape of X, {X.shape}; got {array.shape}."
+        )
+    check_not_negative(array, "weights")
+    rows, columns, _ = Entries.of(X)
+    values = _values_at(array, rows, columns)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise ArgumentError(
+            f"weights must be finite; got {values[bad[0]]} at row {rows[bad[0]]}, column "
+            f"{columns[bad[0]]}."
+        )
+    if not values.any():
+        raise ArgumentError(
+            "weights must be positive at a known entry of X; all are 0."
+        )
+    return values
+
+
+def check_not_negative(X: Any, name: str, hint: str = "") -> None:
+    """Check that no entry of a dense or sparse matrix is negative.
+
+    Raises
+    ------
+    ArgumentError
+        With the first negative entry in row-major order, and its place.
+    """
+    matrix: Any = X
+    if sparse.issparse(X):
+        coo = matrix.tocoo()
+        negative = coo.data < 0
+        rows, columns, values = coo.row[negative], coo.col[negative], coo.data[negative]
+    else:
+        rows, columns = np.nonzero(X < 0)
+        values = X[rows, columns]
+    if values.size:
+        first = np.lexsort((columns, rows))[0]
+        raise ArgumentError(
+            f"{name} must not be negative{hint}; got {values[first]} at row {rows[first]}, column "
+            f"{columns[first]}."
+        )
+
+
+def _values_at(
+    matrix: Any, rows: NDArray[np.intp], columns: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """Return the entries of a dense or sparse matrix at pairs of positions, in row-major order."""
+    if not sparse.issparse(matrix):
+        return np.asarray(matrix[rows, columns], np.float64)
+    sparse_matrix: Any = matrix
+    coo = sparse_matrix.tocoo()
+    wanted = rows.astype(np.int64) * coo.shape[1] + columns
+    stored = coo.row.astype(np.int64) * coo.shape[1] + coo.col
+    places = np.searchsorted(wanted, stored)
+    is_wanted = wanted[np.minimum(places, wanted.size - 1)] == stored
+    # Entries that are stored twice are added up.
+    sums: Any = np.bincount(
+        places[is_wanted], coo.data[is_wanted], minlength=wanted.size
+    )
+    return np.asarray(sums, np.float64)
+
+
 def hold_out(
     X: csr_array, test_fraction: float, random_state: RandomStateLike
 ) -> tuple[csr_array, Entries]:
@@ -124,6 +207,9 @@ def sum_of_squares(values: FloatArray) -> float:
     return float(wide @ wide)
 
 
-def root_mean_square(values: FloatArray) -> float:
+def root_mean_square(values: FloatArray, weights: FloatArray | None = None) -> float:
     """Return the root of the mean of the squares, accumulated in float64."""
-    return math.sqrt(sum_of_squares(values) / values.size)
+    if weights is None:
+        return math.sqrt(sum_of_squares(values) / values.size)
+    squares = values.astype(np.float64) ** 2
+    return math.sqrt(float(weights @ squares) / float(weights.sum(dtype=np.float64)))

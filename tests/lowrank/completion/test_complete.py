@@ -399,3 +399,159 @@ def test_bad_arguments_raise(arguments, error, message):
 def test_repr_says_what_was_done():
     result = complete(table()[0], k=2, regularization=1.0)
     assert repr(result).startswith("Completion(shape=(60, 40), method='als', rank=2, ")
+
+
+def weights_of(X, seed=5):
+    weights = np.random.default_rng(seed).exponential(size=X.shape)
+    weights[::4, ::3] = 0
+    return weights
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_weights_are_the_same_in_any_container(dtype, nonnegative):
+    X = np.abs(table(mean=6.0)[0]).astype(dtype)
+    weights = weights_of(X)
+    unused = np.where(
+        np.isnan(X), np.nan, weights
+    )  # weights of unknown entries do not matter
+    options = {"regularization": 0.1, "nonnegative": nonnegative}
+    expected = complete(X, 2, weights=weights, **options)
+    assert expected.toarray().dtype == dtype
+    for kind in (sp.csr_array, sp.csc_array, sp.coo_array):
+        for given_weights in (weights, unused, kind(weights)):
+            result = complete(as_sparse(X, kind), 2, weights=given_weights, **options)
+            np.testing.assert_array_equal(result.toarray(), expected.toarray())
+
+
+def test_an_entry_of_weight_zero_is_unknown():
+    X = table()[0]
+    weights = (np.random.default_rng(1).random(X.shape) < 0.8).astype(float)
+    without = complete(np.where(weights > 0, X, np.nan), 2, regularization=0.1)
+    changed = np.where(weights > 0, X, 1e6)
+    for weighted in (
+        complete(X, 2, weights=weights, regularization=0.1),
+        complete(changed, 2, weights=weights, regularization=0.1),
+    ):
+        np.testing.assert_allclose(weighted.toarray(), without.toarray(), rtol=1e-9)
+        assert weighted.rmse == pytest.approx(without.rmse)
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_weights_are_repetitions_of_entries(nonnegative):
+    """The weighted objective at a solution is that of the repeated entries, and is at its least."""
+    X = np.abs(table(n=20, m=15)[0])
+    weights = np.random.default_rng(0).integers(1, 4, X.shape).astype(float)
+    options = {"regularization": 0.2, "biases": False, "tol": 1e-12, "max_iter": 5000}
+    result = complete(X, 2, weights=weights, nonnegative=nonnegative, **options)
+    rows, columns = np.nonzero(~np.isnan(X))
+    times = weights[rows, columns].astype(int)
+    rows, columns = np.repeat(rows, times), np.repeat(columns, times)
+    values = X[rows, columns]
+    root = np.sqrt(np.mean(values**2))
+    assert result.rmse == pytest.approx(rms(values - result.predict(rows, columns)))
+    left, right = result.factors.left, result.factors.right
+
+    def objective(left, right):
+        error = values - np.einsum("ij,ij->i", left[rows], right[columns])
+        penalties = [
+            np.sqrt(np.bincount(at, minlength=len(side))) @ (side**2).sum(axis=1)
+            for at, side in ((rows, left), (columns, right))
+        ]
+        return error @ error + 0.2 * root * sum(penalties)
+
+    least = objective(left, right)
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        moved = [side + 1e-3 * rng.normal(size=side.shape) for side in (left, right)]
+        if nonnegative:
+            moved = [np.maximum(side, 0) for side in moved]
+        assert objective(*moved) >= least * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, as_sparse])
+@pytest.mark.parametrize("k", [1, 5, 16, 17])
+def test_nonnegative_factors_and_completed_matrices(kind, k):
+    X = np.abs(table(n=20, m=17)[0])
+    result = complete(kind(X), k, nonnegative=True, regularization=0.1)
+    assert min(result.factors.left.min(), result.factors.right.min()) >= 0
+    assert result.toarray().min() >= 0
+    assert result.mean == 0
+    assert not result.row_bias.any()
+    assert result.rank == k
+
+
+def test_the_rank_of_nonnegative_factors_is_found():
+    rng = np.random.default_rng(0)
+    full = rng.gamma(0.5, size=(150, 3)) @ rng.gamma(0.5, size=(3, 90))
+    X = np.where(rng.random(full.shape) < 0.5, full, np.nan)
+    result = complete(X, nonnegative=True)
+    assert 2 <= result.rank <= 4
+    unknown = np.isnan(X)
+    assert rms((result.toarray() - full)[unknown]) < 0.1 * rms(full[unknown])
+    weighted = complete(X, nonnegative=True, weights=np.where(unknown, np.nan, 3.0))
+    assert weighted.rank == result.rank
+    assert rms((weighted.toarray() - full)[unknown]) < 0.1 * rms(full[unknown])
+
+
+def test_biases_of_nonnegative_factors_are_fitted_on_request():
+    X = table()[0] - 10  # negative entries are then allowed
+    result = complete(X, 2, nonnegative=True, biases=True, regularization=0.1)
+    assert result.mean < 0
+    assert min(result.factors.left.min(), result.factors.right.min()) >= 0
+
+
+def with_entry(value):
+    matrix = np.ones((4, 3))
+    matrix[2, 1] = value
+    return matrix
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array, sp.csc_array])
+@pytest.mark.parametrize(
+    ("X", "weights", "message"),
+    [
+        (1.0, -2.0, r"weights must not be negative; got -2.0 at row 2, column 1"),
+        (1.0, np.nan, r"weights must be finite; got nan at row 2, column 1"),
+        (1.0, np.inf, r"weights must be finite; got inf at row 2, column 1"),
+        (
+            -2.0,
+            1.0,
+            r"X must not be negative with nonnegative=True; got -2.0 at row 2, column 1",
+        ),
+        (np.inf, 1.0, "X must be finite; got infinity at row 2, column 1"),
+    ],
+)
+def test_bad_weights_and_negative_entries_are_named_with_their_place(
+    kind, X, weights, message
+):
+    given_weights = kind(with_entry(weights))
+    with pytest.raises(ValueError, match=message):
+        complete(kind(with_entry(X)), 1, weights=given_weights, nonnegative=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"weights": np.ones((3, 4))},
+            r"weights must have the shape of X, \(4, 3\); got \(3, 4\)",
+        ),
+        (
+            {"weights": np.zeros((4, 3))},
+            "weights must be positive at a known entry of X",
+        ),
+        ({"weights": np.ones(3)}, "weights must be two-dimensional"),
+        (
+            {"weights": np.ones((4, 3)), "method": "soft-impute"},
+            "weights must come with method='als'",
+        ),
+        (
+            {"nonnegative": True, "method": "soft-impute"},
+            "nonnegative=True must come with",
+        ),
+    ],
+)
+def test_arguments_that_do_not_fit_raise(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        complete(with_entry(2.0), 1, **arguments)
