@@ -179,23 +179,27 @@ def evaluate(
     splits: list[SplitInfo] = []
     mark = ""
     several = isinstance(split, Iterable) and not isinstance(split, Split | Mapping)
-    for each in split if several else [split]:
-        own = each if isinstance(each, Mapping) else dict.fromkeys(labelled, each)
+    for part in split if several else [split]:
+        split_by_label = (
+            part if isinstance(part, Mapping) else dict.fromkeys(labelled, part)
+        )
         prepared: dict[int, tuple[RankingTask, SplitInfo]] = {}
         for label, model in labelled.items():
-            mine = _split_of(label, own)
+            mine = _split_of(label, split_by_label)
             if id(mine) not in prepared:
-                as_is = isinstance(each, Mapping) or any(
+                as_is = isinstance(part, Mapping) or any(
                     isinstance(m, Recommender) and m.ratings.shape == mine.train.shape
                     for m in labelled.values()
                 )
-                known = _with_features(mine, labelled.values(), features)
-                prepared[id(mine)] = _prepare(known, settings, measured, as_is=as_is)
+                featured = _with_features(mine, labelled.values(), features)
+                prepared[id(mine)] = _prepare(featured, settings, measured, as_is=as_is)
             listen = None if on_step is None else partial(on_step, label)
             task = prepared[id(mine)][0]
             runs[label].append(_measure(model, task, settings.ns, measured, listen))
         splits.append(next(iter(prepared.values()))[1])
-        mark = mark or fingerprint(*_split_of(next(iter(labelled)), own).parts)
+        mark = mark or fingerprint(
+            *_split_of(next(iter(labelled)), split_by_label).parts
+        )
     if not splits:
         raise DataError("split must hold at least one Split; got none.")
     if splits[0].method in COLD:  # these splits test new users or items
@@ -235,8 +239,8 @@ def _labelled(
     else:
         labelled = {}
         several = isinstance(models, Iterable) and not isinstance(models, str)
-        given: Iterable[Any] = cast(Iterable[Any], models) if several else [models]
-        for model in given:
+        sequence: Iterable[Any] = cast(Iterable[Any], models) if several else [models]
+        for model in sequence:
             named = model.model if isinstance(model, Recommender) else model
             label = named if isinstance(named, str) else getattr(named, "name", None)
             if label is None or isinstance(model, type):
@@ -317,9 +321,16 @@ class RankingTask:
             drawn = sample_candidates(
                 split, relevant, candidates, random_state, allowed
             )
-        known = Catalogue.of(split.train) if catalogue else None
+        train_catalogue = Catalogue.of(split.train) if catalogue else None
         return cls(
-            split, relevant, users, n, drawn, known, allowed, random_state=random_state
+            split,
+            relevant,
+            users,
+            n,
+            drawn,
+            train_catalogue,
+            allowed,
+            random_state=random_state,
         )
 
     @property
@@ -330,8 +341,12 @@ class RankingTask:
     @cached_property
     def profile(self) -> Doubles | None:
         """`Catalogue.profile` of the users, if there is a catalogue."""
-        known = self.catalogue
-        return None if known is None else known.profile(self.split.seen, self.users)
+        catalogue = self.catalogue
+        return (
+            None
+            if catalogue is None
+            else catalogue.profile(self.split.seen, self.users)
+        )
 
     def recommend(self, model: Model) -> Lists:
         """Return each user's n best items, padded with -1, shape (n_ranked, n)."""
@@ -339,9 +354,9 @@ class RankingTask:
         scorer: Scorer = model
         if self.candidates is not None:
             scorer = _Among(model, self.candidates)
-        seen = None
+        seen_pairs = None
         if self.candidates is None and self.split.repeats == "drop":
-            seen = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
+            seen_pairs = CsrPairs(self.split.seen.indptr, self.split.seen.indices)
         users, items = self.split.test.users, self.split.test.items
         ties = user_ties(items.hashes, users.hashes[self.users], self.random_state)
 
@@ -350,7 +365,7 @@ class RankingTask:
                 scorer,
                 self.users[queries],
                 n,
-                exclude=seen,
+                exclude=seen_pairs,
                 allowed=self.allowed,
                 ties=ties.take(queries),
             )
@@ -415,9 +430,9 @@ def sample_candidates(
 
 def draw_items(draws: Ties, user: int, eligible: Indices, n: int) -> NDArray[np.int32]:
     """Draw n of the eligible items, or all if they are fewer: the first in the user's order."""
-    places = draws.places(np.full(len(eligible), user), eligible)
+    ranks = draws.places(np.full(len(eligible), user), eligible)
     if n < len(eligible):
-        eligible = eligible[np.argpartition(places, n)[:n]]
+        eligible = eligible[np.argpartition(ranks, n)[:n]]
     return eligible.astype(np.int32)
 
 
@@ -432,9 +447,9 @@ class _Among:
     def scores(self, users: Indices) -> NDArray[np.floating[Any]]:
         """Return the scores of all items, minus infinity for items other than candidates."""
         scores = checked_scores(self._model, users)
-        others = np.ones(scores.shape, np.bool_)
-        others[self._candidates(users)] = False
-        scores[others] = -np.inf
+        excluded = np.ones(scores.shape, np.bool_)
+        excluded[self._candidates(users)] = False
+        scores[excluded] = -np.inf
         return scores
 
     def _factor_form(self, users: Indices) -> FactorForm | None:
@@ -507,10 +522,12 @@ def check_folding(model: Model, split: Split) -> None:
     """
     if split.history is None or isinstance(model, FoldsInUsers):
         return
-    able = ", ".join(sorted(m for m in MODELS if hasattr(model_class(m), "with_users")))
+    names = ", ".join(
+        sorted(m for m in MODELS if hasattr(model_class(m), "with_users"))
+    )
     raise DataError(
         f"The {model.name} model cannot fold in new users, as a split by users requires; these "
-        f"models can: {able}."
+        f"models can: {names}."
     )
 
 
@@ -572,8 +589,8 @@ def _measure(
     seconds = fitted - start, time.perf_counter() - fitted
 
     n_ratings, n_relevant = np.diff(test.indptr), np.diff(task.relevant.indptr)
-    known = ("squared_error", "absolute_error")
-    columns: dict[str, Any] = dict.fromkeys(known, np.full(test.n_users, np.nan))
+    error_names = ("squared_error", "absolute_error")
+    columns: dict[str, Any] = dict.fromkeys(error_names, np.full(test.n_users, np.nan))
     residuals, training, timed = None, recommender.training, False
     overall: dict[str, float] = {}
     if not training["implicit"] and not test.implicit and served.predicts_ratings:
@@ -607,7 +624,8 @@ def _measure(
     users = np.flatnonzero(n_ratings)
     numbers = {"relevant": n_relevant[users], "ratings": n_ratings[users]}
     series = {
-        name: pl.Series(each[users], nan_to_null=True) for name, each in columns.items()
+        name: pl.Series(per_user[users], nan_to_null=True)
+        for name, per_user in columns.items()
     }
     frame = pl.DataFrame({"user": test.users.take(users), **numbers, **series})
     return Measurement(frame, overall, residuals, steps, *seconds, timed)
@@ -626,7 +644,7 @@ def measure_lists(
     DataError
         If a custom metric does not return one value per user.
     """
-    known, aligned = task.catalogue, dict[str, Any](n_relevant=task.n_relevant)
+    catalogue, aligned = task.catalogue, dict[str, Any](n_relevant=task.n_relevant)
     listed, n_items = lists, task.split.train.n_items
     if task.allowed is not None:  # number the allowed items only
         n_items = int(np.count_nonzero(task.allowed))
@@ -636,22 +654,26 @@ def measure_lists(
     blocks: dict[str, list[Doubles]] = {
         f"{m.name}@{n}": [] for m in of_lists for n in ns
     }
-    whole: dict[str, Any] = {}
-    if known is not None:
-        whole = {name: getattr(known, name) for name in known.__slots__}
+    catalogue_arrays: dict[str, Any] = {}
+    if catalogue is not None:
+        catalogue_arrays = {
+            name: getattr(catalogue, name) for name in catalogue.__slots__
+        }
         aligned["profile"] = task.profile
     step = max(1, _BLOCK // lists.shape[1])  # limits temporary arrays
     for rows in pieces(len(lists), step):
         users = task.users[rows]
         hits = hit_matrix(lists[rows], users, task.relevant)
-        arrays = whole | {name: values[rows] for name, values in aligned.items()}
+        arrays = catalogue_arrays | {
+            name: values[rows] for name, values in aligned.items()
+        }
         for metric, n in itertools.product(of_lists, ns):
             arrays |= {"lists": lists[rows, :n], "hits": hits[:, :n]}
             if metric.influence is None:
-                found = metric._of_users(arrays)
+                metric_values = metric._of_users(arrays)
             else:
-                found = metric.influence(listed[rows, :n], counts[n])
-            values = np.asarray(found, dtype=np.float64)
+                metric_values = metric.influence(listed[rows, :n], counts[n])
+            values = np.asarray(metric_values, dtype=np.float64)
             if values.shape != users.shape:
                 raise DataError(
                     f"The metric {metric.name} must return one value per user, shape "
@@ -663,4 +685,4 @@ def measure_lists(
         for metric, n in itertools.product(of_lists, ns)
         if metric.influence is not None
     }
-    return {name: np.concatenate(each) for name, each in blocks.items()}, overall
+    return {name: np.concatenate(parts) for name, parts in blocks.items()}, overall

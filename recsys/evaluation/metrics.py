@@ -71,8 +71,12 @@ class Metric:
     @property
     def needs(self) -> tuple[str, ...]:
         """Names of the parameters of the function that have no default."""
-        found = signature(self.function).parameters.values()
-        return tuple(each.name for each in found if each.default is each.empty)
+        arguments = signature(self.function).parameters.values()
+        return tuple(
+            argument.name
+            for argument in arguments
+            if argument.default is argument.empty
+        )
 
     def _of_users(self, arrays: Mapping[str, Any]) -> Any:
         """Return the value of each user; `arrays` maps parameter names to arguments."""
@@ -132,39 +136,43 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
     """
     if metrics is None:
         return tuple(METRICS.values())
-    names, own = set(), {}
-    for each in [metrics] if isinstance(metrics, str | Metric) else metrics:
-        if isinstance(each, str):
-            check_choice("metric", each, METRICS)
-            names.add(each)
+    names, custom = set(), {}
+    for requested in [metrics] if isinstance(metrics, str | Metric) else metrics:
+        if isinstance(requested, str):
+            check_choice("metric", requested, METRICS)
+            names.add(requested)
             continue
-        if not isinstance(each, Metric):
-            if not callable(each):
+        if not isinstance(requested, Metric):
+            if not callable(requested):
                 raise DataError(
-                    f"A metric must be a name, a function or a Metric; got {each!r}."
+                    f"A metric must be a name, a function or a Metric; got {requested!r}."
                 )
-            name = getattr(each, "__name__", type(each).__name__)
-            lines = (getattr(each, "__doc__", None) or "").strip().splitlines() or [
-                "custom metric"
-            ]
-            each = Metric(name, each, lines[0])
-        if each.name in METRICS or each.name in own or not each.name.isidentifier():
+            name = getattr(requested, "__name__", type(requested).__name__)
+            lines = (
+                getattr(requested, "__doc__", None) or ""
+            ).strip().splitlines() or ["custom metric"]
+            requested = Metric(name, requested, lines[0])
+        if (
+            requested.name in METRICS
+            or requested.name in custom
+            or not requested.name.isidentifier()
+        ):
             hint = ": define it with def, or make it a Metric" * (
-                each.name == "<lambda>"
+                requested.name == "<lambda>"
             )
             raise DataError(
-                f"A custom metric must have a new name; got {each.name!r}{hint}."
+                f"A custom metric must have a new name; got {requested.name!r}{hint}."
             )
-        unknown = set(each.needs) - _OF_LISTS - _OF_CATALOGUE
+        unknown = set(requested.needs) - _OF_LISTS - _OF_CATALOGUE
         if unknown:
             raise DataError(
-                f"The parameters of the metric {each.name} must be among "
+                f"The parameters of the metric {requested.name} must be among "
                 f"{', '.join(sorted(_OF_LISTS | _OF_CATALOGUE))}; got {', '.join(sorted(unknown))}."
             )
-        own[each.name] = each
+        custom[requested.name] = requested
     return (
         *(metric for name, metric in METRICS.items() if name in names),
-        *own.values(),
+        *custom.values(),
     )
 
 
@@ -350,8 +358,8 @@ def recommended_counts(lists: Lists, n_items: int) -> NDArray[np.int64]:
 
 def coverage_influence(lists: Lists, counts: Counts) -> Doubles:
     """Return minus the share of items recommended only to each user, shape (n_users,)."""
-    alone = (counts == 1)[lists] & (lists >= 0)
-    return np.asarray(-np.count_nonzero(alone, axis=1) / len(counts))
+    is_only_list = (counts == 1)[lists] & (lists >= 0)
+    return np.asarray(-np.count_nonzero(is_only_list, axis=1) / len(counts))
 
 
 @_metric(
@@ -413,10 +421,10 @@ def diversity(lists: Lists, vectors: Doubles) -> Doubles:
 
 def _list_sums(lists: Lists, values: Doubles) -> Doubles:
     """Sum the rows of `values` over each list, shape (n_users, k)."""
-    given = lists >= 0
+    is_item = lists >= 0
     indptr = np.zeros(len(lists) + 1, dtype=np.int64)
-    np.cumsum(np.count_nonzero(given, axis=1), out=indptr[1:])
-    items, shape = lists[given], (len(lists), len(values))
+    np.cumsum(np.count_nonzero(is_item, axis=1), out=indptr[1:])
+    items, shape = lists[is_item], (len(lists), len(values))
     return np.asarray(
         sp.csr_array((np.ones(len(items)), items, indptr), shape=shape) @ values
     )
@@ -433,19 +441,21 @@ def gini_influence(lists: Lists, counts: Counts) -> Doubles:
     n_items = len(counts)
     ascending = np.sort(counts)
     weighted = float(np.arange(1, n_items + 1) @ ascending)
-    given = lists >= 0
+    is_item = lists >= 0
     rank_of = (np.searchsorted(ascending, counts) + 1).astype(np.int32)
     first = rank_of[lists]
-    first *= given
+    first *= is_item
     first.sort(axis=1)
     is_first = np.ones(first.shape, dtype=np.bool_)
     is_first[:, 1:] = first[:, 1:] != first[:, :-1]
     columns = np.arange(first.shape[1], dtype=np.int32)
     start_of_equals = np.maximum.accumulate(is_first * columns, axis=1)
-    lost = (first + (columns - start_of_equals)) * (first > 0)
-    total = ascending.sum() - np.count_nonzero(given, axis=1)
-    rest = 2 * (weighted - lost.sum(axis=1)) - (n_items + 1) * total
-    after = np.divide(rest, n_items * total, out=np.zeros(len(lists)), where=total > 0)
+    removed = (first + (columns - start_of_equals)) * (first > 0)
+    total = ascending.sum() - np.count_nonzero(is_item, axis=1)
+    numerator = 2 * (weighted - removed.sum(axis=1)) - (n_items + 1) * total
+    after = np.divide(
+        numerator, n_items * total, out=np.zeros(len(lists)), where=total > 0
+    )
     return np.asarray(after - gini(counts))
 
 

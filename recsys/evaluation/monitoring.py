@@ -85,9 +85,9 @@ class Monitoring:
         """Shares of the groups that define the drift: drift, group, before, now."""
         parts = [
             pl.DataFrame(
-                {"group": each.groups, "before": each.before, "now": each.now}
+                {"group": shift.groups, "before": shift.before, "now": shift.now}
             ).select(pl.lit(name).alias("drift"), pl.all())
-            for name, each in self.drift.items()
+            for name, shift in self.drift.items()
         ]
         empty = {
             "drift": pl.String,
@@ -140,37 +140,37 @@ def monitor(
     >>> 0 < found.values["unknown_users"] < 1
     True
     """
-    known = recommender.ratings
+    train = recommender.ratings
     if not new.n_ratings:
         raise DataError("There are no new ratings to monitor.")
-    if new.implicit and not known.implicit:
+    if new.implicit and not train.implicit:
         raise DataError("The model was fitted to ratings, and the new data have none.")
     rows: list[_Row] = [
         ("new_ratings", new.n_ratings, None, None, None, "ratings in the new data")
     ]
-    rows += _unknown(known, new, confidence)
+    rows += _unknown(train, new, confidence)
     drift = {
-        "ratings": rating_stability(known, new),
-        "popularity": popularity_stability(known, new),
+        "ratings": rating_stability(train, new),
+        "popularity": popularity_stability(train, new),
     }
-    found_drift = {name: each for name, each in drift.items() if each is not None}
-    for name, each in found_drift.items():
-        what = f"{_DRIFTS[name]}: {each.verdict}"
-        rows.append((f"{name}_drift", each.index, None, None, each.chance, what))
-    if not known.implicit:
-        rows.append(_means(known, new, confidence))
+    found_drift = {name: shift for name, shift in drift.items() if shift is not None}
+    for name, shift in found_drift.items():
+        what = f"{_DRIFTS[name]}: {shift.verdict}"
+        rows.append((f"{name}_drift", shift.index, None, None, shift.chance, what))
+    if not train.implicit:
+        rows.append(_means(train, new, confidence))
     rated = new.items.take(np.flatnonzero(has_items(new)))
-    of_known = known.items.find(rated)
-    covered = has_items(known)[of_known[of_known >= 0]].sum() / max(
-        1, has_items(known).sum()
+    of_known = train.items.find(rated)
+    covered = has_items(train)[of_known[of_known >= 0]].sum() / max(
+        1, has_items(train).sum()
     )
     said = "share of the known items with new ratings"
     rows.append(("catalogue_used", covered, None, None, None, said))
     try:
-        splits = shared_test({recommender.model.name: known}, new).splits
+        splits = shared_test({recommender.model.name: train}, new).splits
     except DataError:  # no usable test rating
         return Monitoring(pl.DataFrame(rows, _SCHEMA, orient="row"), found_drift, None)
-    found = evaluate(
+    result = evaluate(
         {recommender.model.name: recommender},
         splits,
         n,
@@ -179,12 +179,12 @@ def monitor(
         random_state=random_state,
     )
     before = {"rmse": recommender.training.get("train_rmse")} | dict(reference or {})
-    for row in found.metrics.filter(pl.col("kind").is_in(list(_METRICS))).to_dicts():
+    for row in result.metrics.filter(pl.col("kind").is_in(list(_METRICS))).to_dicts():
         said, earlier = _METRICS[row["kind"]], before.get(row["metric"])
         rows.append(
             (row["metric"], row["value"], row["low"], row["high"], earlier, said)
         )
-    return Monitoring(pl.DataFrame(rows, _SCHEMA, orient="row"), found_drift, found)
+    return Monitoring(pl.DataFrame(rows, _SCHEMA, orient="row"), found_drift, result)
 
 
 def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[_Row]:
@@ -192,13 +192,13 @@ def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[_Row]:
     from scipy.stats import binomtest  # slow to import
 
     rows: list[_Row] = []
-    for kind, code, there in (
+    for kind, code, has_pairs in (
         ("user", new.user_index_of_nonzeros(), has_ratings(known)),
         ("item", new.indices, has_items(known)),
     ):
         rated = np.unique(code)
-        place = getattr(known, f"{kind}s").find(getattr(new, f"{kind}s").values)
-        is_known = (place >= 0) & there[place]
+        indices = getattr(known, f"{kind}s").find(getattr(new, f"{kind}s").values)
+        is_known = (indices >= 0) & has_pairs[indices]
         missing = int((~is_known[rated]).sum())
         low, high = binomtest(missing, len(rated)).proportion_ci(confidence, "wilson")
         said = f"share of the {len(rated):,} {kind}s that the model has no ratings of"
@@ -215,8 +215,8 @@ def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[_Row]:
 
 def _means(known: Ratings, new: Ratings, confidence: float) -> _Row:
     """Return the mean of the new ratings, and that of the newest ratings of the model."""
-    places = latest(known, new.n_ratings)
-    before = known.values if places is None else known.values_at(places)
+    positions = latest(known, new.n_ratings)
+    before = known.values if positions is None else known.values_at(positions)
     mean, half = float(new.values.mean(dtype=np.float64)), 0.0
     if new.n_ratings > 1:
         error = float(new.values.std(dtype=np.float64, ddof=1)) / sqrt(new.n_ratings)
@@ -275,12 +275,12 @@ def read_lists(path: str | Path) -> pl.DataFrame:
         name: [] for name in ("user", "variant", "model", "time")
     }
     items: list[list[str]] = []
-    for each in _lines(Path(path)):
-        columns["user"].append(None if each.user is None else str(each.user))
-        columns["variant"].append(each.variant)
-        columns["model"].append(each.model)
-        columns["time"].append(each.time)
-        items.append([str(one.item) for one in each.items])
+    for line in _lines(Path(path)):
+        columns["user"].append(None if line.user is None else str(line.user))
+        columns["variant"].append(line.variant)
+        columns["model"].append(line.model)
+        columns["time"].append(line.time)
+        items.append([str(one.item) for one in line.items])
     if not items:
         raise DataError(f"{path} has no recommendations.")
     types = dict.fromkeys(columns, pl.String)
@@ -337,10 +337,12 @@ def online_test(
     DataError
         If a model has no lists to users who can be included.
     """
-    known = lists.filter(pl.col("user").is_not_null() & pl.col("variant").is_not_null())
-    n_variants = known.group_by("user").agg(pl.col("variant").n_unique().alias("n"))
+    assigned = lists.filter(
+        pl.col("user").is_not_null() & pl.col("variant").is_not_null()
+    )
+    n_variants = assigned.group_by("user").agg(pl.col("variant").n_unique().alias("n"))
     both = n_variants.filter(pl.col("n") > 1)["user"]
-    used = known.filter(~pl.col("user").is_in(both.implode()))
+    used = assigned.filter(~pl.col("user").is_in(both.implode()))
     if used["variant"].n_unique() < 2:
         raise DataError(
             "The log has no lists of two models to different users; `recsys serve --model-b OTHER "
@@ -359,9 +361,9 @@ def online_test(
             ("b", used.filter(variant="b")),
         )
     }
-    strangers = lists.filter(pl.col("user").is_null() | pl.col("variant").is_null())
+    unassigned = lists.filter(pl.col("user").is_null() | pl.col("variant").is_null())
     left_out = {
-        "lists_of_strangers": strangers["list"].n_unique(),
+        "lists_of_strangers": unassigned["list"].n_unique(),
         "users_of_both": len(both),
         "clicks": len(clicks["user"]),
         "clicks_on_lists": len(clicked),
@@ -372,24 +374,26 @@ def online_test(
 
 def _clicked(lists: pl.DataFrame, clicks: Mapping[str, pl.Series]) -> pl.DataFrame:
     """Return the distinct clicks on lists: list, item and rank."""
-    given = pl.DataFrame(
+    click_frame = pl.DataFrame(
         [clicks[name].cast(pl.String).alias(name) for name in ("user", "item")]
     )
     if "timestamp" in clicks:
         seconds = unix_seconds(clicks["timestamp"])
         # Use the end of the second, because a list in the same second may precede the click.
-        given = given.with_columns((seconds.cast(pl.Int64) * 1000 + 999).alias("time"))
+        click_frame = click_frame.with_columns(
+            (seconds.cast(pl.Int64) * 1000 + 999).alias("time")
+        )
     else:
-        given = given.with_columns(time=pl.lit(2**62, pl.Int64))
-    shown = lists.select("user", "item", "list", "rank", "time").sort("time")
-    found = given.sort("time").join_asof(
-        shown,
+        click_frame = click_frame.with_columns(time=pl.lit(2**62, pl.Int64))
+    recommended = lists.select("user", "item", "list", "rank", "time").sort("time")
+    matches = click_frame.sort("time").join_asof(
+        recommended,
         on="time",
         by=["user", "item"],
         strategy="backward",
         check_sortedness=False,
     )
-    return found.drop_nulls("list").select("list", "item", "rank").unique()
+    return matches.drop_nulls("list").select("list", "item", "rank").unique()
 
 
 def _per_user(lists: pl.DataFrame, clicked: pl.DataFrame) -> pl.DataFrame:
@@ -397,10 +401,10 @@ def _per_user(lists: pl.DataFrame, clicked: pl.DataFrame) -> pl.DataFrame:
     by_list = clicked.group_by("list").agg(
         pl.len().alias("clicks"), (1 / pl.col("rank").min()).alias("first")
     )
-    whole = lists.group_by("list").agg(
+    by_user_list = lists.group_by("list").agg(
         pl.col("user").first(), pl.col("variant").first()
     )
-    joined = whole.join(by_list, on="list", how="left").with_columns(
+    joined = by_user_list.join(by_list, on="list", how="left").with_columns(
         pl.col("clicks", "first").fill_null(0)
     )
     return (

@@ -94,11 +94,11 @@ def html_report(
         str, Curves
     ] = {  # shares of the groups of each drift, by number of the group
         name: {
-            when: [*enumerate(getattr(each, when), start=1)]
+            when: [*enumerate(getattr(shift, when), start=1)]
             for when in ("before", "now")
         }
-        for name, each in (monitoring.drift if monitoring else {}).items()
-        if len(each.groups) > 1
+        for name, shift in (monitoring.drift if monitoring else {}).items()
+        if len(shift.groups) > 1
     }
     cells: dict[str, dict[str, Any]] = {}
     for row in found.metrics.to_dicts():
@@ -140,9 +140,10 @@ def _curves(found: Evaluation) -> dict[str, Any]:
     residuals: Curves = {}
     for model in models:
         bins = found.residuals.filter(pl.col("model") == model)
-        whole = bins["count"].sum() or 1
+        n_ratings = bins["count"].sum() or 1
         residuals[model] = [
-            ((b["low"] + b["high"]) / 2, b["count"] / whole) for b in bins.to_dicts()
+            ((b["low"] + b["high"]) / 2, b["count"] / n_ratings)
+            for b in bins.to_dicts()
         ]
     far = max(
         (abs(x) for s in residuals.values() for x, y in s if y >= _NEGLIGIBLE),
@@ -162,11 +163,11 @@ def _curves(found: Evaluation) -> dict[str, Any]:
     one = found.per_user.filter(pl.col("model") == models[0])
     counts = one["ratings"].drop_nulls().sort().to_list()
     end = len(counts) - 1
-    places = (round(i * end / 60) for i in range(61))
+    positions = (round(i * end / 60) for i in range(61))
     varied = end > 0 and counts[0] != counts[-1]
     ends = {
-        kind: {model: points[-1][1] for model, points in each.items() if points}
-        for kind, each in lengths.items()
+        kind: {model: points[-1][1] for model, points in by_model.items() if points}
+        for kind, by_model in lengths.items()
     }
     best = ends.get("ndcg", {})
     return {
@@ -174,16 +175,21 @@ def _curves(found: Evaluation) -> dict[str, Any]:
             k: [(m, x, best[m]) for m, x in e.items() if m in best]
             for k, e in ends.items()
         },
-        "lengths": {kind: each for kind, each in lengths.items() if any(each.values())},
+        "lengths": {
+            kind: by_model
+            for kind, by_model in lengths.items()
+            if any(by_model.values())
+        },
         "residuals": {
-            m: [p for p in each if abs(p[0]) <= far] for m, each in residuals.items()
+            m: [p for p in by_model if abs(p[0]) <= far]
+            for m, by_model in residuals.items()
         },
         "learning": {
             "RMSE on the training ratings": errors,
             "Objective, 1 after the first iteration": objectives,
         },
         "learned": {model: errors[model] + objectives[model] for model in errors},
-        "activity": [(i / end * 100, counts[i]) for i in dict.fromkeys(places)]
+        "activity": [(i / end * 100, counts[i]) for i in dict.fromkeys(positions)]
         if varied
         else [],
     }
@@ -210,12 +216,12 @@ class Axis:
         log: bool = False,
     ) -> Axis:
         """Return the axis that shows all values except None, with some room at both ends."""
-        known = [value for value in values if value is not None]
-        low, high = min(known), max(known)
+        present = [value for value in values if value is not None]
+        low, high = min(present), max(present)
         room = (high - low) * padding
         if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
             room = abs(low) * 0.1 or 1.0
-        marks = sorted(set(known)) if log else None
+        marks = sorted(set(present)) if log else None
         low, high = low if low == 0 or log else low - room, high + room
         return cls(
             low, high, start, end, ticks(low, high) if marks is None else marks, log
@@ -250,19 +256,19 @@ def name_boxes(
     spots: Sequence[tuple[str, float, float]], x_axis: Axis, y_axis: Axis, width: float
 ) -> list[Box | None]:
     """Return a box for the name next to each point of a chart; None where there is no room."""
-    places = [(name, x_axis(x), y_axis(y)) for name, x, y in spots]
-    taken = [(x - 5, y - 5, x + 5, y + 5) for _, x, y in places]
+    points = [(name, x_axis(x), y_axis(y)) for name, x, y in spots]
+    occupied = [(x - 5, y - 5, x + 5, y + 5) for _, x, y in points]
     boxes: list[Box | None] = []
-    for name, x, y in places:
+    for name, x, y in points:
         long = len(_cut(name, 120)) * _CHARACTER
         for dx, dy in ((8, -7), (-8 - long, -7), (-long / 2, -19), (-long / 2, 5)):
-            left, top, right, bottom = box = x + dx, y + dy, x + dx + long, y + dy + 14
+            start, top, right, bottom = box = x + dx, y + dy, x + dx + long, y + dy + 14
             overlaps = any(
-                left < r and o < right and top < q and p < bottom
-                for o, p, r, q in taken
+                start < r and o < right and top < q and p < bottom
+                for o, p, r, q in occupied
             )
-            if left > x_axis.start and right < width and top > 20 and not overlaps:
-                taken.append(box)
+            if start > x_axis.start and right < width and top > 20 and not overlaps:
+                occupied.append(box)
                 boxes.append(box)
                 break
         else:
@@ -286,5 +292,5 @@ def plain(value: float, *, sign: bool = False) -> str:
 
 
 def _cut(text: str, room: float) -> str:
-    most = max(1, int(room / _CHARACTER))
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    n_characters = max(1, int(room / _CHARACTER))
+    return text if len(text) <= n_characters else f"{text[: n_characters - 1]}…"

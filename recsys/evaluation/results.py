@@ -267,8 +267,10 @@ def summarize(
 ) -> dict[str, pl.DataFrame]:
     """Return the frames of an `Evaluation` by name, given one measurement per model."""
     columns = {column for run in runs.values() for column in run.values.columns}
-    there = [m for m in metrics if m.name not in ERRORS or {*ERRORS[m.name]} <= columns]
-    named_values = value_names(there, settings.ns)
+    computable = [
+        m for m in metrics if m.name not in ERRORS or {*ERRORS[m.name]} <= columns
+    ]
+    named_values = value_names(computable, settings.ns)
     ratios = {
         (model, name): ratio
         for model, run in runs.items()
@@ -300,17 +302,17 @@ def summarize(
             continue
         measured.append((model, name, metric.name, n, value, low, high, users))
     values = pl.DataFrame(measured, schema=_MEASURED, orient="row")
-    found = {(model, name): value for model, name, _, _, value, *_ in measured}
-    together = {
+    value_of = {(model, name): value for model, name, _, _, value, *_ in measured}
+    only_together = {
         f"{m.name}@{n}" for m in metrics if m.scope == "catalogue" for n in settings.ns
     }
     users_of = [
-        run.values.drop(together & {*run.values.columns}) for run in runs.values()
+        run.values.drop(only_together & {*run.values.columns}) for run in runs.values()
     ]
     empty = pl.DataFrame(schema=_BINS)
     bins = [empty if run.residuals is None else run.residuals for run in runs.values()]
     return {
-        "table": _table(runs, found, [name for *_, name in named_values]),
+        "table": _table(runs, value_of, [name for *_, name in named_values]),
         "metrics": values,
         "comparisons": _comparisons(
             list(runs), named_values, ratios, replicates, settings
@@ -423,8 +425,8 @@ def best_model(found: Evaluation, metric: str) -> str | None:
     """Return the model with the best value; None if the metric has no direction."""
     direction = found.measured[metric.partition("@")[0]].direction
     values = found.metrics.filter(pl.col("metric") == metric)
-    place = (values["value"] * direction).arg_max() if direction else None
-    return None if place is None else str(values["model"][place])
+    position = (values["value"] * direction).arg_max() if direction else None
+    return None if position is None else str(values["model"][position])
 
 
 def significantly_worse(found: Evaluation) -> set[tuple[str, str]]:
@@ -442,19 +444,19 @@ def significantly_worse(found: Evaluation) -> set[tuple[str, str]]:
 def only(found: Evaluation, ns: Sequence[int]) -> Evaluation:
     """Return the evaluation restricted to lists of the lengths `ns`."""
     ns = tuple(sorted(set(ns)))
-    others = [f"@{n}" for n in found.settings.ns if n not in ns]
+    other_lengths = [f"@{n}" for n in found.settings.ns if n not in ns]
 
     def without(frame: pl.DataFrame) -> pl.DataFrame:
         return frame.select(
-            c for c in frame.columns if f"@{c.partition('@')[2]}" not in others
+            c for c in frame.columns if f"@{c.partition('@')[2]}" not in other_lengths
         )
 
-    kept = pl.col("n").is_null() | pl.col("n").is_in(ns)
+    has_length = pl.col("n").is_null() | pl.col("n").is_in(ns)
     return replace(
         found,
         table=without(found.table),
-        metrics=found.metrics.filter(kept),
-        comparisons=found.comparisons.filter(kept),
+        metrics=found.metrics.filter(has_length),
+        comparisons=found.comparisons.filter(has_length),
         per_user=without(found.per_user),
         settings=replace(found.settings, ns=ns),
     )
@@ -499,26 +501,27 @@ class Gate:
         DataError
             If the condition has another form, or its metric is unknown.
         """
-        found = _FORM.fullmatch(text)
+        match = _FORM.fullmatch(text)
         try:
-            bound = float(found["bound"]) if found and found["bound"] else None
+            bound = float(match["bound"]) if match and match["bound"] else None
         except ValueError:
-            found = None
-        if found is None or (bound is not None and bound != bound):
+            match = None
+        if match is None or (bound is not None and bound != bound):
             raise DataError(
                 f'A condition must be "METRIC worse" or "METRIC < X" (or <=, >, >=); got {text!r}.'
             )
-        name = found["name"]
-        full = [each for each in names if each.partition("@")[0] == name]
+        name = match["name"]
+        full = [candidate for candidate in names if candidate.partition("@")[0] == name]
         if name not in names and len(full) != 1:
-            bare = {each.partition("@")[0]: each for each in names}
-            near = full or [
-                bare[each] for each in close_matches(name.partition("@")[0], bare, 3)
+            full_names = {candidate.partition("@")[0]: candidate for candidate in names}
+            suggestions = full or [
+                full_names[candidate]
+                for candidate in close_matches(name.partition("@")[0], full_names, 3)
             ]
             raise DataError(
-                f"No value is named {name!r}; there are {', '.join(near or names)}."
+                f"No value is named {name!r}; there are {', '.join(suggestions or names)}."
             )
-        return cls(name if name in names else full[0], found["sign"], bound)
+        return cls(name if name in names else full[0], match["sign"], bound)
 
     def is_met(self, value: float) -> bool:
         """Return whether a value is beyond the bound; NaN is not.
@@ -559,10 +562,10 @@ class Gate:
         """
         if self.sign is not None:
             of_models = found.metrics.filter(pl.col("metric") == self.name)
-            known = {
+            value_of = {
                 row["model"]: {self.name: row["value"]} for row in of_models.to_dicts()
             }
-            return [self.bounded(known.get(model, {}), model) for model in models]
+            return [self.bounded(value_of.get(model, {}), model) for model in models]
         return [
             self._tested(found, str(found.table["model"][0]), model) for model in models
         ]

@@ -76,8 +76,8 @@ def split_from_pair(
     n_known = 0
     if repeats == "drop":
         test, n_known = without_pairs_of(train if history is None else history, test)
-    about = dict(parameters or {})
-    split = Split(train, test, history, method, about, repeats, n_known)
+    described = dict(parameters or {})
+    split = Split(train, test, history, method, described, repeats, n_known)
     if split.new_ratings == split.test.n_ratings:
         raise DataError(NOTHING_KNOWN)
     split.check()
@@ -133,36 +133,39 @@ def shared_test(
                     "in one of them and texts in the other."
                 )
     masks = [unknown_and_known(train, test) for train in trainings.values()]
-    unknown, known = (np.any(each, axis=0) for each in zip(*masks, strict=True))
+    unknown, in_train = (
+        np.any(masks_of_kind, axis=0) for masks_of_kind in zip(*masks, strict=True)
+    )
     if repeats == "keep":
-        known = np.zeros_like(known)
-    if (unknown | known).all():
-        found = (
-            f"{name} was fitted to {np.sum(seen):,}, and lacks the user or item of {np.sum(new):,}"
-            for name, (new, seen) in zip(trainings, masks, strict=True)
+        in_train = np.zeros_like(in_train)
+    if (unknown | in_train).all():
+        reasons = (
+            f"{name} was fitted to {np.sum(trained):,}, and lacks the user or item of "
+            f"{np.sum(new):,}"
+            for name, (new, trained) in zip(trainings, masks, strict=True)
         )
         raise DataError(
-            f"None of {len(unknown):,} test ratings can be used: {'; '.join(found)}."
+            f"None of {len(unknown):,} test ratings can be used: {'; '.join(reasons)}."
         )
-    kept = test.take(~(unknown | known))
+    usable = test.take(~(unknown | in_train))
     splits = {
-        label: Split(train, _aligned(kept, train.users, train.items), repeats=repeats)
+        label: Split(train, _aligned(usable, train.users, train.items), repeats=repeats)
         for label, train in trainings.items()
     }
-    return SharedTest(splits, int(unknown.sum()), int((known & ~unknown).sum()))
+    return SharedTest(splits, int(unknown.sum()), int((in_train & ~unknown).sum()))
 
 
 def unknown_and_known(train: Ratings, test: Ratings) -> tuple[Mask, Mask]:
     """Mark test ratings of users or items without training ratings, and those that repeat one."""
     users = train.users.find(test.users.values)[test.user_index_of_nonzeros()]
     items = train.items.find(test.items.values)[test.indices]
-    there = (
+    has_ids = (
         (users >= 0)
         & (items >= 0)
         & has_ratings(train)[users]
         & has_items(train)[items]
     )
-    return ~there, there & has_pairs(train, users * np.int64(train.n_items) + items)
+    return ~has_ids, has_ids & has_pairs(train, users * np.int64(train.n_items) + items)
 
 
 def _aligned(part: Ratings, users: Ids, items: Ids) -> Ratings:
@@ -271,13 +274,13 @@ def _pair(
             )
     names = ("method", "parameters") if manifest else ()
     described: dict[str, Any] = {name: getattr(manifest, name) for name in names}
-    known = read(train)
-    held_out = read(test, like=_like(known))
-    earlier = None if history is None else read(history, like=_like(known))
+    train_part = read(train)
+    held_out = read(test, like=_like(train_part))
+    earlier = None if history is None else read(history, like=_like(train_part))
     if manifest is not None:
         repeats = manifest.repeats
     split = split_from_pair(
-        known, held_out, history=earlier, repeats=repeats, **described
+        train_part, held_out, history=earlier, repeats=repeats, **described
     )
     if manifest is not None and manifest.fingerprint != fingerprint(*split.parts):
         raise DataError(

@@ -126,8 +126,8 @@ class Split:
     @property
     def is_new(self) -> Mask:
         """Mask of the test ratings by new users or of new items, shape (n_test,)."""
-        known = has_ratings(self.seen)[self.test.user_index_of_nonzeros()]
-        return ~(known & has_items(self.train)[self.test.indices])
+        has_history = has_ratings(self.seen)[self.test.user_index_of_nonzeros()]
+        return ~(has_history & has_items(self.train)[self.test.indices])
 
     @property
     def new_ratings(self) -> int:
@@ -164,8 +164,10 @@ class Split:
                 f"user {user!r} for item {item!r}; hold out other ratings."
             )
         if self.history is not None:
-            places = self.train.users.find(test.users.values)
-            both = np.flatnonzero((places >= 0) & has_ratings(self.train)[places])
+            user_indices = self.train.users.find(test.users.values)
+            both = np.flatnonzero(
+                (user_indices >= 0) & has_ratings(self.train)[user_indices]
+            )
             if len(both):
                 raise DataError(
                     f"The training part has ratings of {counted(len(both), 'held-out user')}, the "
@@ -407,14 +409,14 @@ def without_pairs_of(train: Ratings, test: Ratings) -> tuple[Ratings, int]:
     DataError
         If no test pair remains.
     """
-    known = has_pairs(train, pair_keys(test))
-    n_known = int(np.count_nonzero(known))
+    in_train = has_pairs(train, pair_keys(test))
+    n_known = int(np.count_nonzero(in_train))
     if n_known and n_known == test.n_ratings:
         raise DataError(
             f"The training part has all {counted(n_known, 'pair')} of the test part, so that "
             "nothing new is tested; --repeats keep (repeats='keep') tests repeated pairs, too."
         )
-    return (test.take(~known) if n_known else test), n_known
+    return (test.take(~in_train) if n_known else test), n_known
 
 
 def default_split(
@@ -479,9 +481,13 @@ def held_out_users(
         int((counts > 0).sum()),
     )
     every = np.ones(data.n_items, dtype=np.bool_)
-    theirs = restricted(data, held, every)
-    tested = _random_mask(theirs, test_fraction, random_state, at_least=1)
-    parts = restricted(data, ~held, every), theirs.take(tested), theirs.take(~tested)
+    of_held_users = restricted(data, held, every)
+    tested = _random_mask(of_held_users, test_fraction, random_state, at_least=1)
+    parts = (
+        restricted(data, ~held, every),
+        of_held_users.take(tested),
+        of_held_users.take(~tested),
+    )
     shares = {"user_fraction": user_fraction, "test_fraction": test_fraction}
     return Split(*parts, "users", shares | {"random_state": random_state})
 
@@ -556,24 +562,24 @@ def _held(
     n_rated: int | None = None,
 ) -> Mask:
     """Draw a share of the eligible users or items, but not all with ratings."""
-    places = np.flatnonzero(eligible)
-    n_held = round(len(places) * fraction) if 0 < fraction < 1 else 0
-    if not 0 < n_held < (n_rated or len(places)):
+    candidates = np.flatnonzero(eligible)
+    n_held = round(len(candidates) * fraction) if 0 < fraction < 1 else 0
+    if not 0 < n_held < (n_rated or len(candidates)):
         raise DataError(
             f"{name} must be between 0 and 1 and leave both parts non-empty; "
-            f"got {fraction} of {len(places):,}."
+            f"got {fraction} of {len(candidates):,}."
         )
     rng = _rng(random_state)
-    return _mask(len(eligible), rng.permutation(places)[:n_held])
+    return _mask(len(eligible), rng.permutation(candidates)[:n_held])
 
 
 def _cold_split(
     data: Ratings, held: Mask, method: str, shares: dict[str, float], random_state: int
 ) -> Split:
     """Return the split that holds out the marked ratings and a random share of the others."""
-    others = np.flatnonzero(~held)
-    n_test = _n_test(len(others), shares["test_fraction"])
-    drawn = _rng(random_state, 1).permutation(others)[:n_test]
+    not_held = np.flatnonzero(~held)
+    n_test = _n_test(len(not_held), shares["test_fraction"])
+    drawn = _rng(random_state, 1).permutation(not_held)[:n_test]
     mask = held | _mask(len(held), drawn)
     return _split(data, mask, method, **shares, random_state=random_state)
 
@@ -625,17 +631,17 @@ def _random_mask(
     """Draw the rounded share of each user's ratings, but never all."""
     share = fraction if 0 < fraction < 1 else 0.0
     counts = np.diff(ratings.indptr)
-    wanted = np.maximum(np.floor(counts * share + 0.5).astype(np.int64), at_least)
+    n_selected = np.maximum(np.floor(counts * share + 0.5).astype(np.int64), at_least)
     keys = _rng(random_state).random(ratings.n_ratings)
-    place = _place_in_row(ratings, np.lexsort((keys, ratings.user_index_of_nonzeros())))
-    return place < np.repeat(np.minimum(wanted, counts - 1), counts)
+    rank = _place_in_row(ratings, np.lexsort((keys, ratings.user_index_of_nonzeros())))
+    return rank < np.repeat(np.minimum(n_selected, counts - 1), counts)
 
 
 def _place_in_row(ratings: Ratings, order: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the position of each rating within its user, for an order grouped by user."""
-    place = np.empty(ratings.n_ratings, dtype=np.int64)
-    place[order] = np.arange(ratings.n_ratings)
-    return np.asarray(place - np.repeat(ratings.indptr[:-1], np.diff(ratings.indptr)))
+    ranks = np.empty(ratings.n_ratings, dtype=np.int64)
+    ranks[order] = np.arange(ratings.n_ratings)
+    return np.asarray(ranks - np.repeat(ratings.indptr[:-1], np.diff(ratings.indptr)))
 
 
 class Folds(Sequence[Split]):
@@ -651,7 +657,7 @@ class Folds(Sequence[Split]):
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
-            return [self[each] for each in range(len(self))[place]]
+            return [self[number] for number in range(len(self))[place]]
         held_out = _mask(self._ratings.n_ratings, self._tests[place])
         parameters = {"fold": range(1, len(self) + 1)[place], "folds": len(self)}
         parameters["random_state"] = self._random_state
@@ -696,5 +702,5 @@ def pair_keys(ratings: Ratings) -> NDArray[np.int64]:
 
 def has_pairs(ratings: Ratings, keys: NDArray[np.int64]) -> Mask:
     """Mark the keys (see `pair_keys`) of pairs that have a rating."""
-    known = np.append(pair_keys(ratings), -1)
-    return np.asarray(known[np.searchsorted(known[:-1], keys)] == keys)
+    train_keys = np.append(pair_keys(ratings), -1)
+    return np.asarray(train_keys[np.searchsorted(train_keys[:-1], keys)] == keys)

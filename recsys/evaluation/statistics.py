@@ -35,8 +35,8 @@ class Ratio:
     @classmethod
     def mean(cls, values: Doubles) -> Ratio:
         """Return the mean over the users whose value is not NaN."""
-        known = ~np.isnan(values)
-        return cls(np.where(known, values, 0.0), known.astype(np.float64))
+        is_known = ~np.isnan(values)
+        return cls(np.where(is_known, values, 0.0), is_known.astype(np.float64))
 
     @property
     def value(self) -> float:
@@ -60,23 +60,23 @@ def bootstrap(ratios: list[Ratio], resamples: int, random_state: int = 0) -> Dou
     """
     n_users = len(ratios[0].above)
     above = np.column_stack([ratio.above for ratio in ratios])
-    below, place = np.unique(
+    below, inverse = np.unique(
         [ratio.below for ratio in ratios], axis=0, return_inverse=True
     )
     rng = np.random.default_rng(random_state)
-    found = np.empty((resamples, len(ratios)))
+    samples = np.empty((resamples, len(ratios)))
     step = max(1, _BLOCK // n_users)
     for start in range(0, resamples, step):
         n = min(step, resamples - start)
         drawn = rng.integers(0, n_users, (n, n_users)) + np.arange(n)[:, None] * n_users
         counts = np.bincount(drawn.ravel(), minlength=n * n_users)
         weights = counts.reshape(n, n_users).astype(np.float64)
-        totals = (weights @ below.T)[:, place.ravel()]
+        totals = (weights @ below.T)[:, inverse.ravel()]
         nothing = np.full(totals.shape, np.nan)
-        found[start : start + n] = np.divide(
+        samples[start : start + n] = np.divide(
             weights @ above, totals, out=nothing, where=totals > 0
         )
-    return np.column_stack([ratio.of(found[:, j]) for j, ratio in enumerate(ratios)])
+    return np.column_stack([ratio.of(samples[:, j]) for j, ratio in enumerate(ratios)])
 
 
 def percentiles(replicates: Doubles, confidence: float) -> Doubles:
@@ -125,18 +125,18 @@ def sign_flip(
         return p_values
     units = (differences[:, undecided] / scale[undecided]).astype(np.float32)
     limit = observed[undecided] / scale[undecided] - _ROUNDING
-    n_users, whole = len(units), units.sum(axis=0)
+    n_users, totals = len(units), units.sum(axis=0)
     rng = np.random.default_rng(random_state)
-    reached = np.zeros(len(undecided), dtype=np.int64)
+    n_extreme = np.zeros(len(undecided), dtype=np.int64)
     row = 4 * math.ceil(n_users / 32)  # bytes are drawn in fours
     step = max(1, _BLOCK // n_users)
     for start in range(0, flips, step):
         n = min(step, flips - start)
         bits = np.frombuffer(rng.bytes(n * row), dtype=np.uint8).reshape(n, row)
         positive = np.unpackbits(bits, axis=1, count=n_users).astype(np.float32)
-        sums = 2 * (positive @ units) - whole
-        reached += np.count_nonzero(np.abs(sums) >= limit, axis=0)
-    p_values[undecided] = (1 + reached) / (1 + flips)
+        sums = 2 * (positive @ units) - totals
+        n_extreme += np.count_nonzero(np.abs(sums) >= limit, axis=0)
+    p_values[undecided] = (1 + n_extreme) / (1 + flips)
     return p_values
 
 
@@ -161,26 +161,30 @@ def shuffled_groups(
     """
     above = np.column_stack([ratio.above for ratio in ratios])
     below = np.column_stack([ratio.below for ratio in ratios])
-    whole = above.sum(axis=0), below.sum(axis=0)
+    totals = above.sum(axis=0), below.sum(axis=0)
 
     def difference(weights: NDArray[np.floating]) -> Doubles:
-        ours, of_ours = weights @ above, weights @ below
+        sum_above, of_ours = weights @ above, weights @ below
         with np.errstate(invalid="ignore", divide="ignore"):  # an empty group
-            return np.asarray(ours / of_ours - (whole[0] - ours) / (whole[1] - of_ours))
+            return np.asarray(
+                sum_above / of_ours - (totals[0] - sum_above) / (totals[1] - of_ours)
+            )
 
     n_users, share = len(second), float(second.mean())
     observed = np.abs(difference(second.astype(np.float64)))
     shuffles = min(shuffles, max(_FEWEST, _SHUFFLED // n_users))
     rng = np.random.default_rng(random_state)
-    reached = np.zeros(len(ratios), dtype=np.int64)
+    n_extreme = np.zeros(len(ratios), dtype=np.int64)
     step = max(1, _BLOCK // n_users)
     for start in range(0, shuffles, step):
         drawn = (
             rng.random((min(step, shuffles - start), n_users), dtype=np.float32) < share
         )
-        found = np.abs(difference(drawn.astype(np.float64)))
-        reached += np.count_nonzero(~(found < observed * (1 - _ROUNDING)), axis=0)
-    return np.asarray((1 + reached) / (1 + shuffles))
+        differences = np.abs(difference(drawn.astype(np.float64)))
+        n_extreme += np.count_nonzero(
+            ~(differences < observed * (1 - _ROUNDING)), axis=0
+        )
+    return np.asarray((1 + n_extreme) / (1 + shuffles))
 
 
 def holm(p_values: ArrayLike) -> Doubles:

@@ -103,9 +103,9 @@ class Tuning:
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters for the final fit: the fixed ones, the best ones, and the iterations."""
-        found = {**self.fixed, **self.best.parameters}
-        kept = self.best.iterations
-        return found if kept is None else found | {"iterations": kept}
+        values = {**self.fixed, **self.best.parameters}
+        iterations = self.best.iterations
+        return values if iterations is None else values | {"iterations": iterations}
 
 
 def tune(
@@ -215,21 +215,21 @@ def tune(
     hold_out = validation or (
         lambda held: default_split(held, test_fraction, random_state)
     )
-    whole = hold_out(data)
-    whole.check()
-    split = whole.without_new()
+    all_held_out = hold_out(data)
+    all_held_out.check()
+    split = all_held_out.without_new()
     if not split.test.n_ratings:
         raise DataError(
-            f"No rating of the validation part ({whole.description}) has both a user and an item "
-            "with other ratings, so no trial can be measured; hold out fewer ratings, or at random "
-            "if these are the newest."
+            f"No rating of the validation part ({all_held_out.description}) has both a "
+            "user and an item with other ratings, so no trial can be measured; hold out "
+            "fewer ratings, or at random if these are the newest."
         )
     check_folding(make_model(model, **fixed), split)
     settings = {"random_state": random_state, "threads": threads}
     common = {
-        each.name: settings[each.name]
-        for each in parameters(model)
-        if each.name in settings
+        entry.name: settings[entry.name]
+        for entry in parameters(model)
+        if entry.name in settings
     }
     common |= fixed
     sample = _sample_users(split, random_state)
@@ -237,9 +237,9 @@ def tune(
         model, metric, searched, fixed, common, split, sample, relevant_from
     )
     mark = fingerprint(data)
-    kept = _open_study(study, task.identity(mark, random_state), task)
-    _search(kept, task, sampler, trials, timeout, random_state, on_trial, on_step)
-    done = tuple(task.finished(kept))
+    opened = _open_study(study, task.identity(mark, random_state), task)
+    _search(opened, task, sampler, trials, timeout, random_state, on_trial, on_step)
+    done = tuple(task.finished(opened))
     request = model, metric, searched, fixed, make_model(model).get_params()
     numbers = split.train.n_ratings, split.test.n_ratings
     return Tuning(*request, done, task.best(done), mark, *numbers, split.description)
@@ -285,9 +285,11 @@ class _Objective:
 
     def identity(self, mark: str, random_state: int) -> dict[str, Any]:
         """Return the arguments that identify a study, as JSON values."""
-        known = self.split.parameters.items()
+        described = self.split.parameters.items()
         held_out = {
-            name: value for name, value in known if name not in ("random_state", "cut")
+            name: value
+            for name, value in described
+            if name not in ("random_state", "cut")
         }
         arguments = {
             "training data": mark,
@@ -305,17 +307,22 @@ class _Objective:
     def suggest(self, trial: optuna.Trial, is_first: bool) -> dict[str, float | None]:
         """Return the values of a trial; the first one has the defaults."""
         if is_first:
-            known = make_model(self.model, **self.common).get_params()
-            return {name: known[name] for name in self.ranges}
+            defaults = make_model(self.model, **self.common).get_params()
+            return {name: defaults[name] for name in self.ranges}
         values: dict[str, float | None] = {}
-        for name, each in self.ranges.items():
-            if each.integer:
-                found: float = trial.suggest_int(
-                    name, int(each.low), int(each.high), log=each.log
+        for name, search_range in self.ranges.items():
+            if search_range.integer:
+                number: float = trial.suggest_int(
+                    name,
+                    int(search_range.low),
+                    int(search_range.high),
+                    log=search_range.log,
                 )
             else:
-                found = trial.suggest_float(name, each.low, each.high, log=each.log)
-            values[name] = each.rounded(found)
+                number = trial.suggest_float(
+                    name, search_range.low, search_range.high, log=search_range.log
+                )
+            values[name] = search_range.rounded(number)
         return values
 
     def run(
@@ -357,12 +364,12 @@ class _Objective:
 
         try:
             # The fit accepts validation ratings of training users only.
-            given = (
+            held_out = (
                 self.split.test
                 if self.minimize and self.split.history is None
                 else None
             )
-            model.fit(self.split.train, on_step=each, validation=given)
+            model.fit(self.split.train, on_step=each, validation=held_out)
             value = self._value(model, self.split)
             if not math.isfinite(value):
                 raise DataError(
@@ -408,13 +415,13 @@ class _Objective:
         return [
             Trial(
                 number,
-                dict(each.user_attrs["parameters"]),
-                "complete" if each.state == TrialState.COMPLETE else "pruned",
-                each.value if each.state == TrialState.COMPLETE else None,
-                each.user_attrs.get("iterations"),
-                each.user_attrs.get("seconds", 0.0),
+                dict(run.user_attrs["parameters"]),
+                "complete" if run.state == TrialState.COMPLETE else "pruned",
+                run.value if run.state == TrialState.COMPLETE else None,
+                run.user_attrs.get("iterations"),
+                run.user_attrs.get("seconds", 0.0),
             )
-            for number, each in enumerate(done)
+            for number, run in enumerate(done)
         ]
 
     def best(self, trials: Sequence[Trial]) -> Trial:
@@ -439,7 +446,11 @@ def _search(
 
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     n = max(2, math.floor((trials - 1) ** (1 / len(task.ranges)) + 1e-9))
-    cells = list(itertools.product(*(each.grid(n) for each in task.ranges.values())))
+    cells = list(
+        itertools.product(
+            *(search_range.grid(n) for search_range in task.ranges.values())
+        )
+    )
     order = np.random.default_rng(random_state).permutation(len(cells))
     while (number := len(done := task.finished(study))) < trials:
         until = deadline if number else math.inf
@@ -511,9 +522,9 @@ def _open_study(
         study = new(storage=storage, study_name="recsys", load_if_exists=True)
         if not (done := task.finished(study)) and "identity" not in study.user_attrs:
             study.set_user_attr("identity", identity)
-        known = dict(study.user_attrs["identity"])
+        stored = dict(study.user_attrs["identity"])
         different = [
-            name for name, value in identity.items() if known.get(name) != value
+            name for name, value in identity.items() if stored.get(name) != value
         ]
         if not different and any(
             set(trial.parameters) != set(task.ranges) for trial in done
@@ -554,12 +565,14 @@ def _search_space(
     model: str, metric: str, ranges: Mapping[str, Range], fixed: Mapping[str, Any]
 ) -> dict[str, Range]:
     """Return the ranges of the parameters to tune, after checks of the given ranges."""
-    known = {each.name: each for each in parameters(model)}
-    others = "random_state", "threads"
+    declared = {entry.name: entry for entry in parameters(model)}
+    not_tuned = "random_state", "threads"
     numbers = [
-        n for n, each in known.items() if each.type in (int, float) and n not in others
+        n
+        for n, entry in declared.items()
+        if entry.type in (int, float) and n not in not_tuned
     ]
-    for name, given in ranges.items():
+    for name, search_range in ranges.items():
         if name in fixed:
             raise DataError(
                 f"{name} cannot be both fixed and tuned; leave out one of them."
@@ -569,18 +582,22 @@ def _search_space(
             raise DataError(
                 f"The {model} model has no numeric parameter {name!r} to tune; it has {listed}."
             )
-        if not isinstance(given, Range):
+        if not isinstance(search_range, Range):
             raise DataError(
-                f"The range of {name} must be a Range(low, high); got {given!r}."
+                f"The range of {name} must be a Range(low, high); got {search_range!r}."
             )
-        if known[name].type is int and not given.integer:
-            ends = f"{given.low} to {given.high}"
+        if declared[name].type is int and not search_range.integer:
+            ends = f"{search_range.low} to {search_range.high}"
             raise DataError(f"The range of {name} must have integer ends; got {ends}.")
-    own = {name: each.range for name, each in known.items() if each.range is not None}
+    default_ranges = {
+        name: entry.range for name, entry in declared.items() if entry.range is not None
+    }
     if metric in RATING_METRICS:
-        own.pop("popularity", None)  # affects rankings only
+        default_ranges.pop("popularity", None)  # affects rankings only
     searched = {
-        name: each for name, each in (own | dict(ranges)).items() if name not in fixed
+        name: entry
+        for name, entry in (default_ranges | dict(ranges)).items()
+        if name not in fixed
     }
     if not searched:
         raise DataError(f"The {model} model has no parameter left to tune.")
@@ -615,7 +632,7 @@ def check_metric_name(metric: str) -> None:
     kind, _, n = metric.partition("@")
     ranks = kind in RANKING_METRICS and n.isdecimal() and int(n) > 0
     if not ranks and metric not in RATING_METRICS:
-        ranking = ", ".join(f"{each}@N" for each in RANKING_METRICS)
+        ranking = ", ".join(f"{name}@N" for name in RANKING_METRICS)
         raise DataError(
             f"metric must be one of {', '.join(RATING_METRICS)}, {ranking} (as in ndcg@10); "
             f"got {metric!r}."

@@ -223,14 +223,18 @@ def read_ratings(
         "duplicates": duplicates,
     }
     every |= {"item_table": item_table, "user_table": user_table, **named, **options}
-    given = {name: value for name, value in every.items() if value is not None}
+    options_given = {name: value for name, value in every.items() if value is not None}
     sources = _listed(source)
-    of_parts = _of_parts(sources, given, like, implicit=implicit)
-    given |= {name: of_parts.pop(name) for name in _KEPT_OF_PARTS if name in of_parts}
-    chosen = _with_earlier(given, like or {}, sources, query)
+    of_parts = _of_parts(sources, options_given, like, implicit=implicit)
+    options_given |= {
+        name: of_parts.pop(name) for name in _KEPT_OF_PARTS if name in of_parts
+    }
+    chosen = _with_earlier(options_given, like or {}, sources, query)
     policy, encoding = check_policy(chosen.get("duplicates")), chosen.get("encoding")
     requested = {**chosen, **of_parts}
-    request = request_of(requested, given, like, {*options}, implicit=implicit, sep=sep)
+    request = request_of(
+        requested, options_given, like, {*options}, implicit=implicit, sep=sep
+    )
     rules = request.rules
 
     def pick(names: Sequence[str], where: str) -> Roles:
@@ -257,17 +261,19 @@ def read_ratings(
             data.left_out
         )
         for ids in (ratings.items, ratings.users):
-            place = chosen.get(f"{ids.kind}_table")
-            if place is None:
+            table_source = chosen.get(f"{ids.kind}_table")
+            if table_source is None:
                 first = like is None  # not those of other data, in an update
-                known, remark = (
+                features, remark = (
                     _neighbouring_table(data, ids, request) if first else (None, "")
                 )
             else:
                 if (earlier := (like or {}).get(f"{ids.kind}s")) is not None:
                     ids = earlier.union(ids.values)
-                known, remark = read_table(_in_database(place, sources), ids, request)
-            tables[f"{ids.kind}_table"] = known
+                features, remark = read_table(
+                    _in_database(table_source, sources), ids, request
+                )
+            tables[f"{ids.kind}_table"] = features
             remarks += [remark] if remark else []
     assert ratings.source is not None
     origin = replace(ratings.source, tables="; ".join(remarks))
@@ -298,7 +304,7 @@ def _remedy(error: DataError) -> str:
 
 def _listed(source: SourceLike) -> list[str]:
     several = [source] if isinstance(source, str | os.PathLike) else source
-    return [located(os.fspath(place)) for place in several]
+    return [located(os.fspath(address)) for address in several]
 
 
 def _with_earlier(
@@ -317,11 +323,13 @@ def _with_earlier(
     ):
         earlier.pop("table", None)
     for name in ("item_table", "user_table"):
-        place = earlier.get(name)
+        table_source = earlier.get(name)
         is_file = (
-            addresses[:1] == [None] and isinstance(place, str) and not is_address(place)
+            addresses[:1] == [None]
+            and isinstance(table_source, str)
+            and not is_address(table_source)
         )
-        if is_file and not Path(str(place)).exists():
+        if is_file and not Path(str(table_source)).exists():
             del earlier[name]  # the model has its own copy of the table
     return completed(given, earlier)
 
@@ -398,12 +406,12 @@ def sample_path() -> Path:
     # backend that is not a directory.
     package = Path(__file__).resolve().parents[1]
     files = "ratings.csv", "items.csv"
-    places = package / "sample" / "data", package.parent / "data"
-    for place in places:
-        if all((place / name).is_file() for name in files):
-            return place
+    folders = package / "sample" / "data", package.parent / "data"
+    for folder in folders:
+        if all((folder / name).is_file() for name in files):
+            return folder
     raise DataError(
-        f"The sample data ({' and '.join(files)}) are neither in {places[0]} nor in {places[1]}; "
+        f"The sample data ({' and '.join(files)}) are neither in {folders[0]} nor in {folders[1]}; "
         "reinstall lowrank-recsys to get them."
     )
 
@@ -424,10 +432,12 @@ def as_ratings(
     listed = (
         data if isinstance(data, Sequence) and not isinstance(data, str) else [data]
     )
-    if listed and all(isinstance(each, str | os.PathLike) for each in listed):
+    if listed and all(isinstance(part, str | os.PathLike) for part in listed):
         return read_ratings(cast(SourceLike, data), like=like, as_of=as_of)
-    given = {} if as_of is None else {"as_of": as_of}
-    return ratings_of_frame(cast(FrameLike, data), given, like, implicit=False)
+    reading_options = {} if as_of is None else {"as_of": as_of}
+    return ratings_of_frame(
+        cast(FrameLike, data), reading_options, like, implicit=False
+    )
 
 
 def read_raw(
@@ -486,12 +496,16 @@ def _of_folders(path: str, request: Request) -> dict[str, tuple[str, pl.Series]]
     if {"year", "month", "day"} <= {*folders}:
         parts = (folders.pop(name).zfill(2) for name in ("year", "month", "day"))
         folders["date"] = "-".join(parts)
-    found: dict[str, tuple[str, pl.Series]] = {}
+    values: dict[str, tuple[str, pl.Series]] = {}
     for role in ("user", "item", "event", "timestamp"):
-        place = usual_column([*folders], role, path)
-        name = getattr(request, role) or (None if place is None else [*folders][place])
+        position = usual_column([*folders], role, path)
+        name = getattr(request, role) or (
+            None if position is None else [*folders][position]
+        )
         if role == "timestamp" and name is None:
-            name = next((each for each in ("day", "dt", "ds") if each in folders), None)
+            name = next(
+                (folder for folder in ("day", "dt", "ds") if folder in folders), None
+            )
         if name in folders:
             value = pl.Series([folders[name]])
             if role == "timestamp":
@@ -499,8 +513,8 @@ def _of_folders(path: str, request: Request) -> dict[str, tuple[str, pl.Series]]
             elif role != "event":
                 value = integers_if_whole(value)
             if not value.null_count():
-                found[role] = str(name), value
-    return found
+                values[role] = str(name), value
+    return values
 
 
 def read_table(
@@ -534,12 +548,14 @@ def _neighbouring_table(
 ) -> tuple[Features | None, str]:
     """Read a table of items or users next to the ratings; the remark tells why one is not used."""
     names = [] if data.folder is None else table_files(data.folder.names(), ids.kind)
-    name = next((each for each in names if "/" not in each), None)
+    name = next((neighbour for neighbour in names if "/" not in neighbour), None)
     if data.folder is None or name is None or name == data.name.rpartition("/")[2]:
         return None, ""
     try:
-        with open_data(data.folder.fetch(name), request.encoding, guess=True) as found:
-            features = _read(replace(found, name=name), ids, request)
+        with open_data(
+            data.folder.fetch(name), request.encoding, guess=True
+        ) as table_file:
+            features = _read(replace(table_file, name=name), ids, request)
         if not (features.rows_of(ids) >= 0).any():
             return None, f"{name} not used (other ids)"
         other = "user" if ids.kind == "item" else "item"
@@ -557,7 +573,7 @@ def _read(data: DataFile, ids: Ids, request: Request) -> Features:
     """Return the typed table in a file, with a column for the years at the end of titles."""
     read = [_frame(part, getattr(request, ids.kind)) for part in data.parts or (data,)]
     frame = pl.concat([part for part, _ in read], how="diagonal_relaxed")
-    untyped = all(each for _, each in read)
+    untyped = all(is_text for _, is_text in read)
     features = _features(frame, ids, request, data.name, untyped=untyped)
     if features.title is not None and "year" not in map(str.lower, features.kinds):
         year = features.frame[features.title].str.extract(_YEAR).cast(pl.Int64)
@@ -572,20 +588,22 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
     """Return all columns of a file, and whether they are strings whose types are unknown."""
     if (name := plain_name(data.name)) in _MOVIELENS:
         names, separator, change = _MOVIELENS[name]
-        found: list[list[str | None]] = []
+        table_rows: list[list[str | None]] = []
         for number, line in enumerate(data.lines()):
             has_names = number == 0 and is_known_name(line.split(separator)[0].strip())
             if line.strip() and not has_names:
                 cells = change(re.sub(r"[\r\n]+$", "", line).split(separator))[
                     : len(names)
                 ]
-                if not found and len(cells) < len(names):
+                if not table_rows and len(cells) < len(names):
                     raise DataError(
                         f"{data.name} has no header; its columns need names."
                     )
-                filled = [each.strip() or None for each in cells]
-                found.append(filled + [None] * (len(names) - len(filled)))
-        return pl.DataFrame(found, dict.fromkeys(names, pl.String), orient="row"), True
+                filled = [series.strip() or None for series in cells]
+                table_rows.append(filled + [None] * (len(names) - len(filled)))
+        return pl.DataFrame(
+            table_rows, dict.fromkeys(names, pl.String), orient="row"
+        ), True
     layout = detect(data, Request(item=column))
     if layout.kind == "parquet":
         with reading_parquet(data.name):
@@ -607,13 +625,15 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
     frame = _texts(data, layout)
     if layout.separator == ";":
         with_commas = [
-            each for each in frame if each.str.contains(",", literal=True).any()
+            series for series in frame if series.str.contains(",", literal=True).any()
         ]
         decimals = [
-            each.name for each in with_commas if each.str.contains(_COMMA_NUMBER).all()
+            series.name
+            for series in with_commas
+            if series.str.contains(_COMMA_NUMBER).all()
         ]
-        plain = pl.col(decimals).str.replace_all(".", "", literal=True)
-        frame = frame.with_columns(plain.str.replace(",", ".", literal=True))
+        without_points = pl.col(decimals).str.replace_all(".", "", literal=True)
+        frame = frame.with_columns(without_points.str.replace(",", ".", literal=True))
     title = title_column(frame.columns)
     typed = zip(frame.columns, layout.types, strict=False)  # few files have types
     lists = [name for name, kind in typed if kind == _LIST and name != title]
@@ -623,16 +643,18 @@ def _frame(data: DataFile, column: str | None) -> tuple[pl.DataFrame, bool]:
 def _texts(data: DataFile, layout: Layout) -> pl.DataFrame:
     """Return all columns of a delimited file as strings, null where a field is empty."""
     names: dict[str, str] = {}
-    for place, name in enumerate(layout.names):
-        plain = name if name and name not in names.values() else f"column_{place + 1}"
-        while plain in names.values():
-            plain += "_"
-        names[str(place)] = plain
-    roles = {place: int(place) for place in names}
-    found: list[Mapping[str, Column]] = []
-    if not parse(data, layout, roles, dict.fromkeys(roles, "text"), found.append):
-        found = [read_carefully(data, layout, roles, pad=True)]
-    frame = pl.concat(map(pl.DataFrame, found)).select(*names).rename(names)
+    for position, name in enumerate(layout.names):
+        unique_name = (
+            name if name and name not in names.values() else f"column_{position + 1}"
+        )
+        while unique_name in names.values():
+            unique_name += "_"
+        names[str(position)] = unique_name
+    roles = {position: int(position) for position in names}
+    batches: list[Mapping[str, Column]] = []
+    if not parse(data, layout, roles, dict.fromkeys(roles, "text"), batches.append):
+        batches = [read_carefully(data, layout, roles, pad=True)]
+    frame = pl.concat(map(pl.DataFrame, batches)).select(*names).rename(names)
     return frame.with_columns(pl.when(pl.all().str.len_bytes() > 0).then(pl.all()))
 
 
@@ -666,10 +688,10 @@ def _has_ids(values: pl.Series, ids: Ids) -> bool:
     """Return whether a column has distinct values that match half of them or half of `ids`."""
     if values.dtype != pl.String and not values.dtype.is_integer():
         return False
-    known = values.drop_nulls()
-    if not len(known) or not known.is_unique().all():
+    present = values.drop_nulls()
+    if not len(present) or not present.is_unique().all():
         return False
-    return 2 * int((ids.find(known) >= 0).sum()) >= min(len(known), len(ids))
+    return 2 * int((ids.find(present) >= 0).sum()) >= min(len(present), len(ids))
 
 
 def _described(
@@ -699,12 +721,12 @@ def _described(
 
 def _forms(ids: pl.Series) -> set[str]:
     """Return the forms of ids, such as "A-a" for "SKU-0042"."""
-    plain = (
+    forms = (
         ids.cast(pl.String)
         .str.replace_all("[0-9a-z]+", "a")
         .str.replace_all("[A-Z]+", "A")
     )
-    return set(plain.unique())
+    return set(forms.unique())
 
 
 _MovieLens: TypeAlias = tuple[Sequence[str], str, Callable[[list[str]], list[str]]]

@@ -84,7 +84,7 @@ def page(text: str) -> tuple[str, str | None]:
         node.decompose()
     body = tree.body
     words = [] if body is None else body.text(separator="\n").split("\n")
-    lines = (" ".join(each.split()) for each in words)
+    lines = (" ".join(block.split()) for block in words)
     return " ".join(line for line in lines if line), title or None
 
 
@@ -99,12 +99,12 @@ def _smart(lines: Iterable[str], place: str) -> Iterator[Marked]:
         return Marked(start, _identity(identity), text.strip(), title or None)
 
     for number, line in enumerate(lines, 1):
-        if found := _RECORD.match(line):
+        if match := _RECORD.match(line):
             if identity:
                 yield record()
-            identity, start, field, fields = found[1], number, "", {}
-        elif found := _FIELD.match(line):
-            field = found[1]
+            identity, start, field, fields = match[1], number, "", {}
+        elif match := _FIELD.match(line):
+            field = match[1]
         elif identity:
             fields.setdefault(field, []).append(line)
         elif line.strip():
@@ -131,13 +131,16 @@ def _trec(lines: Iterable[str], place: str) -> Iterator[Marked]:
             raise DataError(f"{place}, line {start}: the document has no <DOCNO>.")
         head = _HEAD.search(text)
         title = None if head is None else _plain(head[2]) or None
-        rest = text.replace(label[0], " ", 1)
+        remainder = text.replace(label[0], " ", 1)
         if text.lstrip().lower().startswith("<top"):
             # By convention the query is the title; if there is none, the rest of the topic.
-            rest, title = title or _LABEL.sub(" ", rest.split("<narr>")[0]), None
+            remainder, title = (
+                title or _LABEL.sub(" ", remainder.split("<narr>")[0]),
+                None,
+            )
         elif head is not None:
-            rest = rest.replace(head[0], " ", 1)
-        yield Marked(start, _identity(label[1]), _plain(rest), title)
+            remainder = remainder.replace(head[0], " ", 1)
+        yield Marked(start, _identity(label[1]), _plain(remainder), title)
     if "".join(parts).strip():
         raise DataError(f"{place}, line {start}: the document is not closed by </DOC>.")
 
@@ -168,8 +171,8 @@ def _blocks(lines: Iterable[str], place: str) -> Iterator[Marked]:
 
 def _identity(text: str) -> int | str:
     """Return an id, as an integer if possible: ``.I 007`` is document 7."""
-    plain = text.lstrip("0") or "0" if text.isdecimal() else text
-    return int(plain) if CANONICAL_INTEGER.match(plain) else text
+    digits = text.lstrip("0") or "0" if text.isdecimal() else text
+    return int(digits) if CANONICAL_INTEGER.match(digits) else text
 
 
 def _plain(text: str) -> str:
@@ -255,14 +258,14 @@ def read_judgements(
     ]
     query, document, relevance, form = _roles(columns)
     values = []
-    for (number, _), each in zip(rows, relevance, strict=True):
+    for (number, _), grade in zip(rows, relevance, strict=True):
         try:
-            value = float(each)
+            value = float(grade)
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
             message = (
-                f"{name}, line {number}: the relevance must be a number; got {each!r}."
+                f"{name}, line {number}: the relevance must be a number; got {grade!r}."
             )
             raise DataError(message)
         values.append(value)
@@ -329,12 +332,17 @@ def places_of(
     if all(isinstance(value, int) for value in values):
         is_padded = any(_unpadded(text) != text for text in distinct)
         unchanged = (_WITHOUT_ZEROS if is_padded else "", _unpadded)
-    others = [(_WITHOUT_ZEROS, _unpadded), ("by the numbers they end in", _last_number)]
-    for words, read in (unchanged, *others):
-        places = {
-            read(label): place for place, label in enumerate(labels) if read(label)
+    other_readings = [
+        (_WITHOUT_ZEROS, _unpadded),
+        ("by the numbers they end in", _last_number),
+    ]
+    for words, read in (unchanged, *other_readings):
+        position_of = {
+            read(label): position
+            for position, label in enumerate(labels)
+            if read(label)
         }
-        n_matched = sum(read(text) in places for text in distinct)
+        n_matched = sum(read(text) in position_of for text in distinct)
         is_certain = read is unchanged[1] or (
             n_matched >= _LEAST_MATCHED * len(distinct)
             and _stay_distinct(labels, read)
@@ -342,7 +350,7 @@ def places_of(
         )
         if n_matched and is_certain:
             return np.array(
-                [places.get(read(text), -1) for text in texts], np.int64
+                [position_of.get(read(text), -1) for text in texts], np.int64
             ), words
     return np.full(len(texts), -1, np.int64), ""
 
@@ -361,8 +369,8 @@ def _stay_distinct(texts: Sequence[str], read: Callable[[str], str]) -> bool:
 
 def _last_number(text: str) -> str:
     """Return the number at the end of a text without leading zeros, or an empty text."""
-    found = _TRAILING.search(text)
-    return "" if found is None else _unpadded(found[1])
+    match = _TRAILING.search(text)
+    return "" if match is None else _unpadded(match[1])
 
 
 def _unpadded(text: str) -> str:

@@ -101,17 +101,17 @@ class Scratch:
             raise DataError(
                 f"There is no encoding {encoding!r}; usual ones are utf-8, latin-1 and utf-16."
             ) from None
-        target, place = self.new(), 0
+        target, offset = self.new(), 0
         with path.open("rb") as source, target.open("wb") as sink:
             try:
                 while block := source.read(_BLOCK):
                     sink.write(decoder.decode(block).encode())
-                    place += len(block)
+                    offset += len(block)
                 sink.write(decoder.decode(b"", final=True).encode())
             except UnicodeError as error:
                 reason = str(error)  # such as UTF-16 without its mark
                 if isinstance(error, UnicodeDecodeError):
-                    reason = f"{error.reason} near byte {place + error.start}"
+                    reason = f"{error.reason} near byte {offset + error.start}"
                 raise DataError(
                     f"{name} is not in the encoding {encoding}: {reason}."
                 ) from None
@@ -176,7 +176,7 @@ def unpacked(path: Path, name: str, scratch: Scratch) -> Path:
     for _ in range(_LAYERS):
         with path.open("rb") as stream:
             head = stream.read(8)
-        magic = next((each for each in PACKED if head.startswith(each)), None)
+        magic = next((prefix for prefix in PACKED if head.startswith(prefix)), None)
         if magic is None:
             return path
         opener = _PACKERS.get(magic) or _zstd()
@@ -238,13 +238,13 @@ def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
         logging.getLogger("fastexcel").setLevel(logging.ERROR)  # not of empty columns
         book = fastexcel.read_excel(path)
         names = list(book.sheet_names)
-        filled = [each for each in names if book.load_sheet(each, n_rows=1).height]
+        filled = [cell for cell in names if book.load_sheet(cell, n_rows=1).height]
     except fastexcel.FastExcelError as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise DataError(f"{name} is a damaged workbook: {reason}.") from None
     if sheet is not None and sheet not in names:
-        near = close_matches(sheet, names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}."
+        close = close_matches(sheet, names, 1)
+        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}."
         raise DataError(f"{name} has no sheet {sheet!r}; {hint}")
     if sheet is None and len(filled) > 1:
         raise DataError(
@@ -255,7 +255,7 @@ def write_sheet(path: Path, name: str, sheet: str | None, target: Path) -> str:
     top = book.load_sheet(
         chosen, header_row=None, n_rows=_TITLES, dtypes="string"
     ).to_polars()
-    filled = [sum(each is not None for each in row) for row in top.rows()]
+    filled = [sum(cell is not None for cell in row) for row in top.rows()]
     header = next((row for row, n in enumerate(filled) if n > 1), 0)  # skips a title
     frame: pl.DataFrame = book.load_sheet(chosen, header_row=header).to_polars()
     frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
@@ -289,7 +289,9 @@ def write_rows(path: Path, name: str, form: str, target: Path) -> None:
         if matrix.dtype.kind in "iu":
             matrix = matrix.astype(np.int64)  # which holds sums of repeated entries
         matrix.sum_duplicates()
-        users, items = (np.asarray(each, np.int64) + first for each in matrix.coords)
+        users, items = (
+            np.asarray(coordinates, np.int64) + first for coordinates in matrix.coords
+        )
         frame = pl.DataFrame({"user": users, "item": items, "rating": matrix.data})
         frame.write_parquet(target, compression="uncompressed")
     except (
@@ -320,7 +322,9 @@ def write_lines(path: Path, name: str, target: Path) -> None:
             f"{name} is not JSON: {reason[:1].lower()}{reason[1:]}."
         ) from None
     with target.open("wb") as sink:
-        sink.writelines(bytes(each).translate(_ONE_LINE) + b"\n" for each in objects)
+        sink.writelines(
+            bytes(record).translate(_ONE_LINE) + b"\n" for record in objects
+        )
 
 
 def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
@@ -335,7 +339,7 @@ def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
         If the URL has no file, its server cannot be reached, or the package that reads such URLs is
         not installed. The message has no password and no query string.
     """
-    shown = located(url)
+    label = located(url)
     url = whole(url)
     scheme = url.partition("://")[0].strip().lower()
     if scheme.partition("+")[0] in _DATABASES:
@@ -352,11 +356,11 @@ def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
             settings = {"client_kwargs": {"timeout": limit}}
         system, path = fsspec.core.url_to_fs(url, **settings)
         files = []
-        for each in [path] if settings else _data_files(system, path):
+        for remote in [path] if settings else _data_files(system, path):
             target = scratch.new()
-            system.get_file(each, str(target))
-            name = located(each).partition("?")[0].rpartition("/")[2]
-            files.append((name or shown, target))
+            system.get_file(remote, str(target))
+            name = located(remote).partition("?")[0].rpartition("/")[2]
+            files.append((name or label, target))
     except ImportError as error:
         needed = missing_extra(error.name or "fsspec", "remote")
         if scheme in _PACKAGES:
@@ -369,9 +373,9 @@ def download(url: str, scratch: Scratch) -> list[tuple[str, Path]]:
             raise DataError(
                 f"{scheme}:// is not a kind of address that can be read."
             ) from None
-        raise DataError(f"{shown} cannot be read: {_reason(error)}.") from None
+        raise DataError(f"{label} cannot be read: {_reason(error)}.") from None
     if not files:
-        raise DataError(f"There is nothing at {shown}.")
+        raise DataError(f"There is nothing at {label}.")
     return files
 
 
@@ -395,9 +399,11 @@ def _reason(error: Exception) -> str:
 def _data_files(system: Any, path: str) -> list[str]:
     """Return the files of a folder or pattern, without hidden files and marks such as _SUCCESS."""
     if glob.has_magic(path):
-        found = system.glob(path)
+        matches = system.glob(path)
     else:
-        found = system.find(path) if system.isdir(path) else [path]
+        matches = system.find(path) if system.isdir(path) else [path]
     return sorted(
-        each for each in found if not each.rpartition("/")[2].startswith(("_", "."))
+        match
+        for match in matches
+        if not match.rpartition("/")[2].startswith(("_", "."))
     )

@@ -120,8 +120,8 @@ def detect(data: DataFile, request: Request) -> Layout:
         return Layout("parquet")
     with data.path.open("rb") as stream:
         head = stream.read(_HEAD)
-        while head.lstrip().count(b"\n") < 2 and (more := stream.read(len(head))):
-            head += more
+        while head.lstrip().count(b"\n") < 2 and (block := stream.read(len(head))):
+            head += block
         is_whole = not stream.read(1)
     data.check_text(head)
     lines = list(io.StringIO(head.decode("utf-8-sig", errors="replace")))
@@ -176,12 +176,14 @@ def _delimited(
             lines[1:], blank + 1, data, replace(request, sep=separator or excel[1])
         )
     sign = begin[0]
-    others = [line for line in lines[1:] if line.strip() and line.lstrip()[0] != sign]
-    if sign in "#%" and sign != separator and others:
-        mark = separator or sniff_separator(others) or ","
-        first, rows = split_rows(lines[:1], mark)[0], split_rows(others, mark)
+    rest_of_lines = [
+        line for line in lines[1:] if line.strip() and line.lstrip()[0] != sign
+    ]
+    if sign in "#%" and sign != separator and rest_of_lines:
+        mark = separator or sniff_separator(rest_of_lines) or ","
+        first, rows = split_rows(lines[:1], mark)[0], split_rows(rest_of_lines, mark)
         if first[0].strip() == sign or len({len(first), *map(len, rows[:1])}) > 1:
-            n_lines = next(n for n, line in enumerate(lines) if line in others)
+            n_lines = next(n for n, line in enumerate(lines) if line in rest_of_lines)
             return _delimited(lines[n_lines:], blank + n_lines, data, request)
     separator = separator or sniff_separator(lines)
     rows = split_rows(lines, separator) if separator else []
@@ -200,8 +202,8 @@ def _delimited(
         )
     names = names_without_header(first, rows, separator, data.name, request)
     if names is None:
-        plain, types = without_types(first)
-        names, sample = tuple(plain), tuple(rows[1:])
+        untyped_names, types = without_types(first)
+        names, sample = tuple(untyped_names), tuple(rows[1:])
         return Layout("delimited", separator, names, True, blank + 1, sample, types)
     if names == BY_PLACE and all(
         _OF_AMAZON.fullmatch("".join(row[:2])) for row in rows
@@ -269,10 +271,10 @@ def csv_rows(
 
 def _with_doubled_quotes(line: str, separator: str) -> str:
     """Replace escaped quotes by doubled ones, if the line is a valid record only then."""
-    for each in (line, line.replace('\\"', '""')):
+    for variant in (line, line.replace('\\"', '""')):
         with suppress(csv.Error):
-            list(csv.reader([each], delimiter=separator, strict=True))
-            return each
+            list(csv.reader([variant], delimiter=separator, strict=True))
+            return variant
     return line
 
 
@@ -387,7 +389,8 @@ def read_fast(
 ) -> Rows | None:
     """Read with polars; return None if this fails or gives unexpected nulls."""
     kinds = {
-        role: _kind(role, place, layout, time_format) for role, place in roles.items()
+        role: _kind(role, position, layout, time_format)
+        for role, position in roles.items()
     }
 
     def read() -> Rows | None:
@@ -400,17 +403,19 @@ def read_fast(
         return None
     # Some values may have another type than the sample.
     missing = {role for role, column in rows.columns.items() if column.null_count()}
-    others = dict.fromkeys((role for role in missing if kinds[role] == "id"), "name")
-    strings = [*others, *_whole_numbers(layout, roles, kinds)]
+    text_roles = dict.fromkeys(
+        (role for role in missing if kinds[role] == "id"), "name"
+    )
+    strings = [*text_roles, *_whole_numbers(layout, roles, kinds)]
     if "%" in kinds.get("timestamp", ""):
         times: Any = rows.arrays.get("timestamp", rows.columns.get("timestamp"))
-        others |= (
+        text_roles |= (
             {"timestamp": "text"}
             if "timestamp" in missing or times.min() < YEAR_1000
             else {}
         )
-    if others:
-        kinds |= others
+    if text_roles:
+        kinds |= text_roles
         rows = read()
     if rows is None or any(
         c.null_count() for role, c in rows.columns.items() if role not in OPTIONAL_ROLES
@@ -425,7 +430,9 @@ def read_fast(
     for role in strings:
         rows.columns[role] = integers_if_whole(rows.spread().columns[role])
     names = {
-        role: layout.names[place] for role, place in roles.items() if layout.has_header
+        role: layout.names[position]
+        for role, position in roles.items()
+        if layout.has_header
     }
     return None if _has_bad_ids(rows, kinds, names) else rows
 
@@ -499,9 +506,9 @@ def read_carefully(
     """
     width = len(layout.names)
     schema = dict.fromkeys(roles, pl.String) | {LINE: pl.Int64}
-    found = records(data, layout, bad, headers)
+    numbered = records(data, layout, bad, headers)
     frames = [pl.DataFrame(schema=schema)]
-    while block := list(islice(found, _CHUNK)):
+    while block := list(islice(numbered, _CHUNK)):
         rows = []
         for line, fields in block:
             if pad and not any(map(str.strip, fields[width:])):
@@ -514,15 +521,17 @@ def read_carefully(
             bad.add(data.at(line), f"found {count}, expected {width}{hint}.")
         if rows:
             columns = list(zip(*rows, strict=True))
-            chosen = (columns[place] for place in (*roles.values(), width))
+            chosen = (columns[position] for position in (*roles.values(), width))
             frames.append(pl.DataFrame(dict(zip(schema, chosen, strict=True)), schema))
-    whole = pl.concat(frames).to_dict()
-    whole |= {role: whole[role].str.strip_chars() for role in roles}
-    for role in (each for each in ("user", "item") if each in roles):
-        whole[role] = integers_if_whole(whole[role])
+    columns_by_role = pl.concat(frames).to_dict()
+    columns_by_role |= {role: columns_by_role[role].str.strip_chars() for role in roles}
+    for role in (side for side in ("user", "item") if side in roles):
+        columns_by_role[role] = integers_if_whole(columns_by_role[role])
     if "rating" in roles and layout.separator == _COMMA_WITH:
-        whole["rating"] = whole["rating"].str.replace(_COMMA, "$1.$2")
-    return whole
+        columns_by_role["rating"] = columns_by_role["rating"].str.replace(
+            _COMMA, "$1.$2"
+        )
+    return columns_by_role
 
 
 def records(
@@ -541,11 +550,11 @@ def records(
         If quotes do not match or a byte is not UTF-8, unless bad rows are left out. The message has
         the file and line.
     """
-    seen: list[str] = []  # lines of the record
+    record: list[str] = []  # lines of the record
 
     def lines() -> Iterator[str]:
         for line in data.lines(bad):
-            seen.append(line)
+            record.append(line)
             yield line
 
     reader: Iterator[list[str]]
@@ -555,7 +564,7 @@ def records(
         reader = csv_rows(lines(), layout.separator)
     begin, is_header = 1, layout.has_header
     while True:
-        seen.clear()
+        record.clear()
         rows, problem = [], ""
         try:
             rows = [next(reader)]
@@ -563,10 +572,10 @@ def records(
             return
         except csv.Error as error:
             problem = str(error)
-        if problem or (len(seen) > 1 and len(rows[0]) != len(layout.names)):
-            rows = _otherwise_quoted(seen, layout) or rows
+        if problem or (len(record) > 1 and len(rows[0]) != len(layout.names)):
+            rows = _otherwise_quoted(record, layout) or rows
         if not rows:
-            bad.add(data.at(begin), f"the quotes don't match ({problem}).", len(seen))
+            bad.add(data.at(begin), f"the quotes don't match ({problem}).", len(record))
         for line, fields in enumerate(rows, begin):
             if "".join(fields).strip():
                 if not is_header and _is_header(fields, layout):
@@ -575,7 +584,7 @@ def records(
                 elif not is_header:
                     yield line, fields
                 is_header = False
-        begin += len(seen)
+        begin += len(record)
 
 
 def _is_header(fields: Sequence[str], layout: Layout) -> bool:
@@ -598,10 +607,10 @@ def _otherwise_quoted(lines: Sequence[str], layout: Layout) -> list[list[str]]:
     ):
         return []
     quoted, pair = re.compile('"(.*)"'), '""'
-    found = [[(field, quoted.fullmatch(field)) for field in row] for row in rows]
+    matched = [[(field, quoted.fullmatch(field)) for field in row] for row in rows]
     return [
-        [each[1].replace(pair, '"') if each else field for field, each in row]
-        for row in found
+        [match[1].replace(pair, '"') if match else field for field, match in row]
+        for row in matched
     ]
 
 
@@ -625,10 +634,10 @@ def parse(
         )
     parser = _Parser(layout, roles, kinds)
     size, n_bytes, n_rows = data.path.stat().st_size, 0, 0
-    for found in _in_turns(parser.parsed, _blocks(data.path, layout.skip)):
-        if found is None:
+    for parsed in _in_turns(parser.parsed, _blocks(data.path, layout.skip)):
+        if parsed is None:
             return False
-        columns, n_read = found
+        columns, n_read = parsed
         n_bytes += n_read
         if n_filled := len(next(iter(columns.values()), ())):
             take(columns)
@@ -685,15 +694,16 @@ class _Parser:
             return {}, size
         n_rows = block.count(b"\n") + (not block.endswith(b"\n"))
         # Numbers in canonical form are parsed directly, and are always reliable.
-        places = self.roles
+        positions = self.roles
         numeric = sorted(
-            (r for r in places if self.kinds[r] in _NUMBERS), key=places.__getitem__
+            (r for r in positions if self.kinds[r] in _NUMBERS),
+            key=positions.__getitem__,
         )
         arrays = [np.empty(n_rows, _NUMBERS[self.kinds[role]]) for role in numeric]
         form = (
             self.layout.separator,
             len(self.layout.names),
-            [places[role] for role in numeric],
+            [positions[role] for role in numeric],
         )
         filled = backends.active.read_rows(
             np.frombuffer(block, np.uint8), *form, arrays
@@ -701,7 +711,7 @@ class _Parser:
         columns: dict[str, Column] = {}
         if filled >= 0:
             columns = {
-                r: each[:filled] for r, each in zip(numeric, arrays, strict=True)
+                r: array[:filled] for r, array in zip(numeric, arrays, strict=True)
             }
         roles = [role for role in self.roles if role not in columns]
         if not roles:
@@ -728,7 +738,7 @@ class _Parser:
         self, block: bytes, mark: str, is_quoted: bool, roles: list[str]
     ) -> pl.DataFrame | None:
         """Read all columns, so that polars detects long rows; return None if it fails."""
-        every = [pl.col(str(place)) for place in range(len(self.layout.names))]
+        every = [pl.col(str(position)) for position in range(len(self.layout.names))]
         with_commas, is_literal = (
             self.layout.separator == _COMMA_WITH,
             is_quoted and mark == _TAB,

@@ -174,7 +174,7 @@ class Documents:
                 suppress(OSError, zipfile.BadZipFile),
                 zipfile.ZipFile(path) as archive,
             ):
-                count = sum(not each.is_dir() for each in archive.infolist())
+                count = sum(not member.is_dir() for member in archive.infolist())
                 if count > 1:
                     raise DataError(
                         f"{path.name} is an archive of {count:,} files; unpack it, and index the "
@@ -256,7 +256,9 @@ class Documents:
 
     def _directory(self, folder: Path) -> Iterator[Document]:
         name = f"{folder.resolve().name}/"
-        paths = [folder / each for each in Directory(folder).names(below=True)]
+        paths = [
+            folder / file_name for file_name in Directory(folder).names(below=True)
+        ]
         collection = _collection(folder, paths)
         if collection is not None:
             with open_data(collection, self._encoding) as data:
@@ -270,19 +272,19 @@ class Documents:
                 )
             return
         self.decision = f"{name}: a directory of texts, ids are file names"
-        pages, left = 0, list[str]()
+        pages, binary_files = 0, list[str]()
         for path in paths:
             label = path.relative_to(folder).as_posix()
             if (
                 head_of(path, _HEAD).startswith(ZIP)
                 or parse_address(str(path)) is not None
             ):
-                left.append(label)
+                binary_files.append(label)
                 continue
             with open_data(path, self._encoding) as data:
                 head = head_of(data.path, _HEAD)
                 if b"\0" in head or data.is_parquet:
-                    left.append(label)
+                    binary_files.append(label)
                     continue
                 text = "".join(replace(data, name=f"{name}{label}").lines())
                 title = None
@@ -294,10 +296,12 @@ class Documents:
             self.decision += (
                 f"; {counted(pages, 'page')} of HTML without tags and scripts"
             )
-        if left:
-            listed = ", ".join(left[:_NAMED]) + ", ..." * (len(left) > _NAMED)
+        if binary_files:
+            listed = ", ".join(binary_files[:_NAMED]) + ", ..." * (
+                len(binary_files) > _NAMED
+            )
             self.decision += (
-                f"; {counted(len(left), 'binary file')} left out ({listed})"
+                f"; {counted(len(binary_files), 'binary file')} left out ({listed})"
             )
 
     def _table(
@@ -319,15 +323,17 @@ class Documents:
             layout = separator_name(separator)
             names, types = without_types([name.strip() for name in header])
             if types:
-                known = (name and without_types([name])[0][0] for name in self._columns)
-                self._columns = _Columns(*known)
+                chosen = (
+                    name and without_types([name])[0][0] for name in self._columns
+                )
+                self._columns = _Columns(*chosen)
             read = lambda _: _delimited_rows(data, separator, names)  # noqa: E731
         if not names:
             raise DataError(f"{data.name} is empty.")
-        wanted = self._columns
-        if wanted.text is None:
-            wanted = wanted._replace(text=_text_column(names, wanted, read))
-        columns = _chosen(names, wanted, data.name)
+        requested = self._columns
+        if requested.text is None:
+            requested = requested._replace(text=_text_column(names, requested, read))
+        columns = _chosen(names, requested, data.name)
         if (name := _item_column(names, columns)) is not None:
             values = [row.get(name) for _, row in read(columns._replace(id=name))]
             if len({*values} - {None, ""}) == len(values):
@@ -338,14 +344,14 @@ class Documents:
         self.decision = f"{data.name}: {', '.join(parts)}"
         for number, row in read(columns):
             identity = after + number if columns.id is None else row.get(columns.id)
-            place = f"{data.name}, {unit} {number}"
+            location = f"{data.name}, {unit} {number}"
             if identity is None or identity == "":
-                raise DataError(f"{place}: the id is missing.")
+                raise DataError(f"{location}: the id is missing.")
             if type(identity) is not int:
-                identity = _plain(identity, place, "id")
-            text = _plain(row.get(str(columns.text)), place, "text")
+                identity = _plain(identity, location, "id")
+            text = _plain(row.get(str(columns.text)), location, "text")
             title = None if columns.title is None else row.get(columns.title)
-            title = None if title is None else _plain(title, place, "title")
+            title = None if title is None else _plain(title, location, "title")
             yield number, Document(identity, text, title)
 
 
@@ -465,7 +471,9 @@ def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
 
     def first(names: Sequence[str], known: Sequence[str]) -> str | None:
         lower = {name.lower(): name for name in reversed(names)}
-        return next((lower[each] for each in known if each in lower), None)
+        return next(
+            (lower[usual_name] for usual_name in known if usual_name in lower), None
+        )
 
     text = wanted.text or first(names, _TEXT) or (names[0] if len(names) == 1 else None)
     if text is None:
@@ -473,9 +481,11 @@ def _chosen(names: list[str], wanted: _Columns, place: str) -> _Columns:
             f"{place} has no column that is evidently the text; it has {listed}. Name it "
             "with --text-col (text_col)."
         )
-    rest = [name for name in names if name != text]
+    other_names = [name for name in names if name != text]
     chosen = _Columns(
-        text, wanted.id or first(rest, _ID), wanted.title or first(rest, _TITLE)
+        text,
+        wanted.id or first(other_names, _ID),
+        wanted.title or first(other_names, _TITLE),
     )
     for name in chosen:
         if name is not None and names.count(name) > 1:
@@ -501,10 +511,12 @@ def _text_column(
 
 def _item_column(names: Sequence[str], columns: _Columns) -> str | None:
     """Return the column of items (sku, asin, product_id, ...) if there is no id column."""
-    taken = [
+    used = [
         names.index(name) for name in (columns.text, columns.title) if name in names
     ]
     with suppress(DataError):  # several columns have usual names
-        place = usual_column(names, "item", taken=taken) if columns.id is None else None
-        return None if place is None else names[place]
+        position = (
+            usual_column(names, "item", taken=used) if columns.id is None else None
+        )
+        return None if position is None else names[position]
     return None

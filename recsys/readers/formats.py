@@ -66,18 +66,20 @@ def read_table_rows(
 ) -> Rows:
     """Read an open table of a database."""
     names, batches = table.names, Batches(min(table.estimate() or 0, _MOST_EXPECTED))
-    with table.batches(data.on_rows) as found:
-        frames = (cast(pl.DataFrame, pl.from_arrow(batch)) for batch in found)
+    with table.batches(data.on_rows) as record_batches:
+        frames = (cast(pl.DataFrame, pl.from_arrow(batch)) for batch in record_batches)
         first = next(frames)
         roles, description = assign_roles(
             names,
             request,
             data.name,
             required,
-            lambda place: _sample(first[names[place]]),
+            lambda position: _sample(first[names[position]]),
         )
         for frame in chain((first,), frames):
-            batches.add({role: frame[names[place]] for role, place in roles.items()})
+            batches.add(
+                {role: frame[names[position]] for role, position in roles.items()}
+            )
     rows = replace(_with_integers(batches.rows()), name=_name_of_ratings(names, roles))
     return _numbered(rows, data, description, request)
 
@@ -90,7 +92,7 @@ def _name_of_ratings(names: Sequence[str], roles: Roles) -> str:
 def _with_integers(rows: Rows) -> Rows:
     """Convert ids to integers if possible, because databases often store numbers as texts."""
     columns = rows.distinct if rows.arrays else rows.columns
-    for role in (each for each in ("user", "item") if each in columns):
+    for role in (side for side in ("user", "item") if side in columns):
         column = columns[role]
         if isinstance(column.dtype, pl.Categorical) and not column.null_count():
             columns[role] = integers_if_whole(column)
@@ -130,14 +132,16 @@ def read_parquet(
     types = parquet_columns(data)
     names, scan = list(data.columns or types), pl.scan_parquet(data.path, glob=False)
 
-    def times(place: int) -> list[Any]:
-        return _sample(scan.select(names[place]).head(SAMPLE).collect()[names[place]])
+    def times(position: int) -> list[Any]:
+        return _sample(
+            scan.select(names[position]).head(SAMPLE).collect()[names[position]]
+        )
 
     with reading_parquet(data.name):
         roles, description = assign_roles(names, request, data.name, required, times)
-        chosen = {role: pl.col(names[place]) for role, place in roles.items()}
-        for role, place in roles.items():
-            if types[names[place]] == pl.Binary:
+        chosen = {role: pl.col(names[position]) for role, position in roles.items()}
+        for role, position in roles.items():
+            if types[names[position]] == pl.Binary:
                 chosen[role] = _text(
                     chosen[role], scan, f"{data.name}: the column of {role}s"
                 )
@@ -171,7 +175,7 @@ def read_parquet(
 def _text(binary: pl.Expr, scan: pl.LazyFrame, where: str) -> pl.Expr:
     """Return a column of bytes as texts, or as UUIDs if they are 16 bytes that are not text."""
     head = scan.select(binary.alias("id")).head(SAMPLE).collect()["id"].drop_nulls()
-    letters = "".join(each.decode(errors="replace") for each in head)
+    letters = "".join(value.decode(errors="replace") for value in head)
     if "\ufffd" not in letters and min(letters, default=" ") > "\b":
         return binary.cast(pl.String)
     if (head.bin.size() != _UUID_BYTES).any():
@@ -202,7 +206,7 @@ def read_jsonl(
         sample = [_with_paths(fields, paths) for fields in sample]
         names = _keys(sample)
     is_alone = len(sample) == 1 and not paths
-    if is_alone and any(isinstance(each, list | dict) for each in sample[0].values()):
+    if is_alone and any(isinstance(field, list | dict) for field in sample[0].values()):
         raise DataError(
             f"{data.name} is one nested JSON object, with the keys {', '.join(names)}; write one "
             "object per rating, one per line or in an array."
@@ -216,7 +220,7 @@ def read_jsonl(
         request,
         data.name,
         required,
-        lambda place: [row.get(names[place]) for row in sample],
+        lambda position: [row.get(names[position]) for row in sample],
     )
     bad, lines = BadRows(request.rules.bad_rows), pl.Series(dtype=pl.Int64)
     rows = (
@@ -228,16 +232,18 @@ def read_jsonl(
             (n, _with_paths(fields, paths)) for n, fields in json_objects(data, bad)
         )
         for line, fields in (
-            (n, row) for n, each in objects for row in _unnested(each, nested)
+            (n, row) for n, field in objects for row in _unnested(field, nested)
         ):
-            found = {role: fields.get(names[place]) for role, place in roles.items()}
+            by_role = {
+                role: fields.get(names[position]) for role, position in roles.items()
+            }
             problem = next(
-                filter(None, (_problem(role, found[role]) for role in found)), None
+                filter(None, (_problem(role, by_role[role]) for role in by_role)), None
             )
             if problem is not None:
                 bad.add(data.at(line), problem)
                 continue
-            for role, value in (found | {"line": line}).items():
+            for role, value in (by_role | {"line": line}).items():
                 values[role].append(value)
         lines = pl.Series(values.pop("line"), dtype=pl.Int64)
         columns = {role: _series(role, column) for role, column in values.items()}
@@ -317,8 +323,8 @@ def _unnested(fields: dict[str, Any], key: str | None) -> list[dict[str, Any]]:
         return [fields]
     around = {name: value for name, value in fields.items() if name != key}
     return [
-        around | (each if isinstance(each, dict) else {str(key): each})
-        for each in elements
+        around | (element if isinstance(element, dict) else {str(key): element})
+        for element in elements
     ]
 
 
@@ -375,21 +381,21 @@ def _read_fast(
     if _GLOB.intersection(str(data.path)):
         return None  # scan_ndjson always treats the name as a pattern
     schema: dict[str, pl.DataType] = {}
-    for role, place in roles.items():
-        types = {type(fields.get(names[place])) for fields in sample}
+    for role, position in roles.items():
+        types = {type(fields.get(names[position])) for fields in sample}
         if role == "rating" and types == {bool}:
-            schema[names[place]] = pl.Boolean()
+            schema[names[position]] = pl.Boolean()
         elif role == "rating" and types <= {int, float}:
-            schema[names[place]] = pl.Float64()
+            schema[names[position]] = pl.Float64()
         elif role in OPTIONAL_ROLES and types <= {str, type(None)}:
-            schema[names[place]] = pl.String()
+            schema[names[position]] = pl.String()
         elif role != "rating" and types in ({int}, {str}):
-            schema[names[place]] = pl.Int64() if types == {int} else pl.String()
+            schema[names[position]] = pl.Int64() if types == {int} else pl.String()
         else:
             return None
     try:
         plan = pl.scan_ndjson(data.path, schema=schema)
-        chosen = {role: pl.col(names[place]) for role, place in roles.items()}
+        chosen = {role: pl.col(names[position]) for role, position in roles.items()}
         batches = Batches()
         for frame in plan.select(**chosen).collect_batches(engine="streaming"):
             batches.add(frame.to_dict())
@@ -428,7 +434,7 @@ def _series(role: str, values: list[Any]) -> pl.Series:
         except (OverflowError, TypeError):
             pass
     return pl.Series(
-        role, [None if each is None else str(each) for each in values], pl.String
+        role, [None if entry is None else str(entry) for entry in values], pl.String
     )
 
 
@@ -444,13 +450,13 @@ def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) ->
     wrong = numbers.list.eval(pl.element().is_null()).list.any()
     if wrong.any():
         at = wrong.arg_max() or 0
-        odd = tokens[at].filter(numbers[at].is_null())[0][:40]
+        first_bad = tokens[at].filter(numbers[at].is_null())[0][:40]
         problem = (
             "is not an integer; in LightGCN lines a user and its items are integers."
         )
-        bad.add(data.at(lines["row"][at]), f"{odd!r} {problem}", int(wrong.sum()))
-    numbers, order, places = (
-        each.filter(~wrong) for each in (numbers, order, lines["row"])
+        bad.add(data.at(lines["row"][at]), f"{first_bad!r} {problem}", int(wrong.sum()))
+    numbers, order, line_rows = (
+        column.filter(~wrong) for column in (numbers, order, lines["row"])
     )
     user, items = order if counted else numbers.list.first(), numbers.list.slice(1)
     busy, ends = items.list.len() > 0, items.list.len().cum_sum()
@@ -462,7 +468,7 @@ def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) ->
         layout += f", {len(idle):,} user{'s' * (len(idle) > 1)} without items"
 
     def place(row: int) -> Spot:
-        return data.at(places[int((ends <= row).sum())])
+        return data.at(line_rows[int((ends <= row).sum())])
 
     return Rows(pairs.to_dict(), layout, place, idle, bad)
 
@@ -527,11 +533,13 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
     first_name, first = parts[0]
     every, roles = [rows for _, rows in parts], {*first.columns, *first.arrays}
     for name, rows in parts:
-        if odd := sorted({*rows.columns, *rows.arrays} ^ roles):
-            has, lacks = (first_name, name) if odd[0] in roles else (name, first_name)
+        if unshared := sorted({*rows.columns, *rows.arrays} ^ roles):
+            has, lacks = (
+                (first_name, name) if unshared[0] in roles else (name, first_name)
+            )
             raise DataError(
-                f"{has} has a {odd[0]} column and {lacks} has none; read together, all files need "
-                "the same ones."
+                f"{has} has a {unshared[0]} column and {lacks} has none; read together, "
+                "all files need the same ones."
             )
     sizes = [len((rows.arrays or rows.columns)["item"]) for rows in every]
     ends, batches = list(accumulate(sizes)), Batches(sum(sizes))
@@ -559,10 +567,10 @@ def joined(parts: Sequence[tuple[str, Rows]]) -> Rows:
             spot = Spot((part, *cause.spot.order), cause.spot.text)
             bad.add_cause(replace(cause, spot=spot))
     idle = [rows.idle_users for rows in every if rows.idle_users is not None]
-    about: dict[str, Any] = {"layout": first.layout, "place": place, "bad": bad}
-    about |= {"name": first.name, "untyped": first.untyped.intersection(*untyped)}
-    about |= {
+    shared: dict[str, Any] = {"layout": first.layout, "place": place, "bad": bad}
+    shared |= {"name": first.name, "untyped": first.untyped.intersection(*untyped)}
+    shared |= {
         "in_seconds": in_seconds == {True},
         "idle_users": concatenated(idle) if idle else None,
     }
-    return replace(batches.rows(), **about)
+    return replace(batches.rows(), **shared)

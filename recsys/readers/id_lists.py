@@ -67,9 +67,9 @@ def read_block(path: str, request: Request) -> pl.DataFrame:
 def _listed_ids(data: DataFile, kind: str, requested: str | None) -> list[Any]:
     """Return the ids in all files."""
     ids = [
-        each
+        listed_id
         for part in data.parts or (data,)
-        for each in _ids_of(part, kind, requested)
+        for listed_id in _ids_of(part, kind, requested)
     ]
     if not ids:
         raise NoRowsError(f"{data.name} lists no {kind}s; one id per line is expected.")
@@ -205,9 +205,9 @@ def _column_of(
     if requested is not None:
         return requested if requested in names else None
     if len(names) == 1:
-        plain = {kind, f"{kind}id", f"{kind}_id"} | (
+        usual_names = {kind, f"{kind}id", f"{kind}_id"} | (
             {"movieid"} if kind == "item" else set()
         )
-        return names[0] if names[0].strip().lower() in plain else None
-    place = usual_column(names, kind, "the list")
-    return None if place is None else names[place]
+        return names[0] if names[0].strip().lower() in usual_names else None
+    position = usual_column(names, kind, "the list")
+    return None if position is None else names[position]

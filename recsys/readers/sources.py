@@ -140,7 +140,7 @@ class Directory:
         """Return the names of the files in the directory, with `below` also in subdirectories."""
         paths = self.path.rglob("*") if below else self.path.iterdir()
         names = [
-            each.relative_to(self.path).as_posix() for each in paths if each.is_file()
+            path.relative_to(self.path).as_posix() for path in paths if path.is_file()
         ]
         return sorted(name for name in names if not f"/{name}".count("/."))
 
@@ -284,12 +284,12 @@ def open_data(
     """
     check_process()
     listed = [source] if isinstance(source, str | PathLike) else list(source)
-    sources = [located(fspath(place)) for place in listed]
+    sources = [located(fspath(address)) for address in listed]
     if not sources:
         raise DataError("Name a file, a folder or a database to read.")
     with ExitStack() as stack:
         opener = _Opener(stack, encoding, guess, table, query, pick, on_rows, stream)
-        files = [file for place in sources for file in opener.files(place)]
+        files = [file for address in sources for file in opener.files(address)]
         if (table or query) and not opener.has_tables:
             option = "--table" if table else "--query"
             raise DataError(
@@ -341,9 +341,9 @@ class _Opener:
             if _URL.match(whole(source)):
                 files = download(source, self.scratch)
                 return [
-                    each
+                    entry
                     for name, copy in files
-                    for each in self._opened(copy, name, None)
+                    for entry in self._opened(copy, name, None)
                 ]
             if isinstance(source, Location):
                 raise DataError(
@@ -351,18 +351,18 @@ class _Opener:
                     "PORT/DATABASE, or https://HOST/PATH."
                 )
             if (workbook := _WORKBOOK.fullmatch(source)) and not path.exists():
-                place = Path(workbook["place"])
-                return [self._sheet(place, place.name, workbook["sheet"])]
+                sheet_path = Path(workbook["place"])
+                return [self._sheet(sheet_path, sheet_path.name, workbook["sheet"])]
         if path.exists() or not glob.has_magic(source):
             return self._local(path, path.name or source)
         # Hidden files, and marks such as Spark's _SUCCESS, are not data.
-        found = (Path(each) for each in sorted(glob.glob(source, recursive=True)))  # noqa: PTH207
-        paths = [each for each in found if not each.name.startswith("_")]
+        matches = (Path(entry) for entry in sorted(glob.glob(source, recursive=True)))  # noqa: PTH207
+        paths = [entry for entry in matches if not entry.name.startswith("_")]
         if "**" in source:  # matches directories and also the files in them
-            paths = [each for each in paths if each.is_file()]
+            paths = [entry for entry in paths if entry.is_file()]
         if not paths:
             raise DataError(f"No file matches the pattern {source}.")
-        return [each for match in paths for each in self._local(match, str(match))]
+        return [entry for match in paths for entry in self._local(match, str(match))]
 
     def _local(self, path: Path, name: str) -> list[DataFile]:
         try:
@@ -376,7 +376,8 @@ class _Opener:
                         )
                 names = folder.names()
                 if not any(
-                    data_suffix(each) in (*_TABLE_SUFFIXES, ".txt") for each in names
+                    data_suffix(member) in (*_TABLE_SUFFIXES, ".txt")
+                    for member in names
                 ):
                     names = folder.names(below=True) or names
                 return self._members(folder, names, name, name)
@@ -395,29 +396,33 @@ class _Opener:
         self, folder: Directory | Zip, names: list[str], place: str, prefix: str
     ) -> list[DataFile]:
         """Return the files of ratings in a directory or zip."""
-        found = list[DataFile]()
+        members = list[DataFile]()
         for name in _candidates(names, place):
-            near = folder.next_to(name) if isinstance(folder, Zip) else folder
-            found += self._opened(folder.fetch(name), prefix + name, near)
-        if len(found) > 1 and self.pick is not None:
-            judged = {each.name: _has_ratings(each.path, self.pick) for each in found}
+            neighbours = folder.next_to(name) if isinstance(folder, Zip) else folder
+            members += self._opened(folder.fetch(name), prefix + name, neighbours)
+        if len(members) > 1 and self.pick is not None:
+            judged = {
+                member.name: _has_ratings(member.path, self.pick) for member in members
+            }
             if any(judged.values()):
-                others = [
+                unusable = [
                     name.removeprefix(prefix)
                     for name in judged
                     if judged[name] is False
                 ]
-                found = [each for each in found if judged[each.name] is not False]
-                found[0] = replace(found[0], left_out=enumerated(others, _LISTED))
-        if len(found) > 1 and not _are_parts(found):
+                members = [
+                    member for member in members if judged[member.name] is not False
+                ]
+                members[0] = replace(members[0], left_out=enumerated(unusable, _LISTED))
+        if len(members) > 1 and not _are_parts(members):
             listed = enumerated(
-                [each.name.removeprefix(prefix) for each in found], _LISTED
+                [member.name.removeprefix(prefix) for member in members], _LISTED
             )
             raise DataError(
                 f"{place} holds several files that may be the ratings ({listed}); name the one to "
                 "read."
             )
-        return found
+        return members
 
     def _opened(
         self, path: Path, name: str, folder: Directory | Zip | None
@@ -515,26 +520,30 @@ def _candidates(names: list[str], place: str) -> list[str]:
     if any(re.search(r"(^|/)arrays/\w+\.npy$", name) for name in names):
         raise DataError(f"{place} has the arrays of a saved model, but no model.json.")
     names = [name for name in names if not plain_name(name).startswith("_")]
-    known = {*_NOT_RATINGS, *table_files(names, "item"), *table_files(names, "user")}
+    table_names = {
+        *_NOT_RATINGS,
+        *table_files(names, "item"),
+        *table_files(names, "user"),
+    }
     tables = [
-        n for n in names if plain_name(n) not in known and n not in known
+        n for n in names if plain_name(n) not in table_names and n not in table_names
     ] or names
-    others = [n for n in tables if "readme" not in plain_name(n)]
+    data_tables = [n for n in tables if "readme" not in plain_name(n)]
     by_claim = [
         [n for n in names if n.count("/") == depth and plain_name(n) == usual]
         for depth in sorted({name.count("/") for name in names})
         for usual in _RATING_FILES
     ]
-    by_claim.append([n for n in others if "rating" in plain_name(n)])
+    by_claim.append([n for n in data_tables if "rating" in plain_name(n)])
     by_claim.append([n for n in tables if data_suffix(n) in _TABLE_SUFFIXES])
-    by_claim.append([n for n in others if data_suffix(n) == ".txt"])
-    found = next(filter(None, by_claim), [])
-    if not found:
+    by_claim.append([n for n in data_tables if data_suffix(n) == ".txt"])
+    candidates = next(filter(None, by_claim), [])
+    if not candidates:
         held = f"it holds {enumerated(names, _LISTED)}" if names else "it is empty"
         raise DataError(
             f"{place} holds no ratings file, such as ratings.csv, ratings.dat or u.data; {held}."
         )
-    return found
+    return candidates
 
 
 def _are_parts(files: Sequence[DataFile]) -> bool:
@@ -543,13 +552,13 @@ def _are_parts(files: Sequence[DataFile]) -> bool:
     Later parts may have a few more columns. Text without a header is compared by the number of
     fields. The files of a split are not parts.
     """
-    names = [plain_name(each.name) for each in files]
+    names = [plain_name(file.name) for file in files]
     is_split = any(_OF_A_SPLIT.search(PurePosixPath(name).stem) for name in names)
     if is_split or len(set(map(data_suffix, names))) > 1:
         return False
     heads = set()
-    for each in files:
-        fields = _first_fields(each.path)
+    for file in files:
+        fields = _first_fields(file.path)
         if fields[:1] == [_OBJECT]:
             fields = [_OBJECT]
         elif any(map(_NUMBER.fullmatch, fields)):
@@ -618,7 +627,7 @@ def data_suffix(name: str) -> str:
 
 def plain_name(name: str) -> str:
     """Return a file name in lower case, without folders and suffixes of compression."""
-    plain = name.rpartition("/")[2].lower()
+    lower_name = name.rpartition("/")[2].lower()
     for packer in _PACKERS:
-        plain = plain.removesuffix(packer)
-    return plain
+        lower_name = lower_name.removesuffix(packer)
+    return lower_name
