@@ -70,7 +70,7 @@ class Plan:
     wider : str or None
         How grades exceed the range of the last fit.
     untimed : str or None
-        Times that are lost, because either the old or the new ratings have none.
+        Times of new ratings that are lost, because the old ones have none.
     """
 
     change: Change
@@ -133,6 +133,7 @@ def planned(
             recommender.ratings.implicit and not old.implicit
         ):  # equal values are grades now
             reading |= {"feedback": "grades", "common": None}
+    _check_times(old, new, as_of)
     now = present(as_of)
     change = change_of(old, new, window=window, forget=forget, now=now)
     if change.after.seconds is not None:
@@ -148,12 +149,31 @@ def planned(
     return replace(plan, change=change, source=source)
 
 
+def _check_times(old: Ratings, new: Ratings | None, as_of: Moment | None) -> None:
+    """Check that the new events have times if the old ones do, or if the present time was given.
+
+    Raises
+    ------
+    DataError
+    """
+    has_new = new is not None and new.nnz > 0
+    new_times = new.seconds if new is not None and has_new else None
+    if old.seconds is not None and has_new and new_times is None:
+        raise DataError(
+            "The new events have no times, but the events of the model have: name the column of "
+            "times with --timestamp-col (timestamp=), or add one. For a model without times, fit "
+            "all events again without their times."
+        )
+    if as_of is not None and old.seconds is None and new_times is None:
+        raise DataError(
+            "--as-of (as_of=) needs times, and the events of the model have none; leave it out."
+        )
+
+
 def _lost_times(old: Ratings, new: Ratings | None) -> str | None:
-    """Return a remark if only the old or only the new ratings have times."""
-    if new is None or not new.nnz or (old.seconds is None) == (new.seconds is None):
+    """Return a remark if only the new ratings have times."""
+    if new is None or not new.nnz or old.seconds is not None or new.seconds is None:
         return None
-    if new.seconds is None:
-        return "the new events have no times, so that the times of all earlier ones are dropped"
     return "the times of the new events are dropped, because the earlier ones have none"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypedDict, get_args
 
@@ -104,9 +104,9 @@ class RowRules:
     """Checked `RowOptions`: times in seconds, and the maximum share of bad rows (None: raise).
 
     `weights` tells that the column in the role of ratings has weights, and `feedback` what an
-    earlier reading has decided on it. `now` is the present time, unless `as_of` has set another
-    one. `adds` is true for rows that are added to others, of which few may be in the range of
-    times.
+    earlier reading has decided on it. `now` is the present time, and `has_as_of` whether `as_of`
+    has set it. `adds` is true for rows that are added to others, of which few may be in the range
+    of times.
     """
 
     event_weights: EventWeights | None = None
@@ -120,6 +120,7 @@ class RowRules:
     weights: bool = False
     feedback: Kind | None = None
     now: int = field(default_factory=present, compare=False)
+    has_as_of: bool = field(default=False, compare=False)
     adds: bool = field(default=False, compare=False)
 
     @classmethod
@@ -184,6 +185,7 @@ class RowRules:
             limit,
             ends,
             now=present(as_of),
+            has_as_of=as_of is not None,
         )
 
 
@@ -439,6 +441,7 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if numbers is not None and not np.isfinite(numbers).all():
         rows.decode()
     if rows.arrays and _is_plain(rows, rules):
+        check_as_of(rules, rows.arrays)
         rows.implicit = "rating" not in rows.arrays
         _decide(rows, rules)
         if rows.arrays:
@@ -468,6 +471,7 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
         if several is not None:
             raise several from None
         raise
+    check_as_of(rules, columns)
     if rules.since is not None or rules.until is not None:
         _keep_range(rows, rules)
     if "event" in columns:
@@ -481,6 +485,20 @@ def prepared(rows: Rows, rules: RowRules) -> Rows:
     if rules.half_life is not None:
         _check_half_life(rows, rules.half_life)
     return rows
+
+
+def check_as_of(rules: RowRules, roles: Collection[str]) -> None:
+    """Check that there is a column of times if the present time was given.
+
+    Raises
+    ------
+    DataError
+    """
+    if rules.has_as_of and "timestamp" not in roles:
+        raise DataError(
+            "--as-of (as_of=) needs a column of times, which --timestamp-col (timestamp=) names; "
+            "leave it out if there is none."
+        )
 
 
 def _once(series: pl.Series) -> Any:

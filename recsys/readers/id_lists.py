@@ -22,7 +22,7 @@ from recsys.data.ids import (
     is_bad_id,
 )
 from recsys.data.ratings import build_ratings
-from recsys.data.rows import RowRules, Rows, prepared
+from recsys.data.rows import RowRules, Rows, check_as_of, prepared
 from recsys.errors import DataError
 from recsys.readers import read_raw
 from recsys.readers.delimited import Layout, read_carefully, read_fast
@@ -160,9 +160,12 @@ def read_history(path: str, request: Request, items: Ids) -> pl.DataFrame:
             raw = read_raw(data, request, ("item",)).plain()
             raw.columns.pop("user", None)
         else:
+            check_as_of(request.rules, ())
             return pl.DataFrame({"item": _listed_ids(data, "item", request.item)})
         columns = raw.columns
-        if request.rules != RowRules():  # merge repeated pairs, with summed weights
+        if (
+            request.rules.has_as_of or request.rules != RowRules()
+        ):  # merge repeated pairs, with summed weights
             has_users = "user" in columns
             if not has_users:
                 columns["user"] = pl.Series(["new"]).new_from_index(

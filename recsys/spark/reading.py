@@ -11,6 +11,7 @@ import numpy as np
 
 from recsys.data.columns import Request, choose_columns
 from recsys.data.feedback import Feedback, judge
+from recsys.data.rows import check_as_of
 from recsys.errors import DataError
 from recsys.spark.results import Place, written
 from recsys.spark.times import timed
@@ -92,6 +93,7 @@ def checked_ratings(frame: DataFrame, request: Request, path: str) -> RatingsTab
             f"{path}: Spark uses no weights (--weight-col); fit on one machine."
         )
     roles = choose_columns(frame.columns, request, path)
+    check_as_of(request.rules, roles)
     names = {role: frame.columns[place] for role, place in roles.items()}
     kinds = {role: frame.dtypes[place][1] for role, place in roles.items()}
     # Rename columns, since a dot in a name would mean a field of a struct.

@@ -348,7 +348,10 @@ def test_a_new_fit_has_a_reason():
     rng = np.random.default_rng(1)
     many = pl.DataFrame(
         {"user": np.arange(150) + 1000, "item": rng.integers(100, 130, 150)}
-    ).with_columns(rating=pl.Series(rng.choice([1.0, 2.0, 3.0, 4.0, 5.0], 150)))
+    ).with_columns(
+        rating=pl.Series(rng.choice([1.0, 2.0, 3.0, 4.0, 5.0], 150)),
+        timestamp=pl.lit(int(OLD.timestamps.max())),
+    )
     said = before.update(Ratings.from_frame(many)).training["update"]
     assert "added and removed ratings are " in said
     same = many.head(60).with_columns(rating=pl.lit(1.0))
@@ -377,7 +380,8 @@ def test_small_updates_add_up_to_a_new_fit():
     for day in range(12):
         rows = {"user": np.full(15, 5000 + day), "item": rng.permutation(30)[:15] + 100}
         new = pl.DataFrame(rows).with_columns(
-            rating=pl.Series(rng.choice([1.0, 2, 3, 4, 5], 15))
+            rating=pl.Series(rng.choice([1.0, 2, 3, 4, 5], 15)),
+            timestamp=pl.lit(int(OLD.timestamps.max())),
         )
         updated = updated.update(Ratings.from_frame(new))
         n_fits += updated.training["update"].startswith("fitted again")

@@ -214,7 +214,9 @@ def test_an_update_remembers_columns_tables_and_the_window(run, shop):
 
 
 def test_an_update_says_what_it_did_and_why(run, model):
-    Path("new.csv").write_text("user,item,rating\n77,500,4.5\n77,101,2\n")
+    Path("new.csv").write_text(
+        "user,item,rating,time\n77,500,4.5,2004-06-01\n77,101,2,2004-06-01\n"
+    )
     said = run("update", model, "new.csv", "--out", "m2").stderr
     assert "folded in 1 user (1 new) and 2 items (1 new), without a new fit" in said
     facts = json.loads(run("info", "m2", "--json").stdout)
@@ -263,7 +265,7 @@ def test_versions_are_listed_with_what_was_measured(run, models):
     measured = table(run("evaluate", "models/one", "--test", "p/test.csv"))
     assert one["rmse"] == measured["rmse"][0]
     assert len(json.loads(Path("models/one/metrics.json").read_text())["measured"]) == 2
-    Path("new.csv").write_text("user,item,rating\n77,500,4.5\n")
+    Path("new.csv").write_text("user,item,rating,time\n77,500,4.5,2004-06-01\n")
     run("update", "models/one", "new.csv", "--out", "models/two")
     rows = json.loads(run("versions", "list", models, "--json").stdout)["versions"]
     two = next(row for row in rows if row["version"] == "two")
@@ -290,7 +292,7 @@ def test_the_link_moves_and_every_command_follows_it(run, models):
     assert run("recommend", "models/latest", "--user", 1).stdout == (
         run("recommend", "models/old", "--user", 1).stdout
     )
-    Path("new.csv").write_text("user,item,rating\n77,500,4.5\n")
+    Path("new.csv").write_text("user,item,rating,time\n77,500,4.5,2004-06-01\n")
     run("update", "models/latest", "new.csv", "--force")
     assert Path("models/latest").readlink() == Path("old")
     assert 77 in Recommender.load("models/old").ratings.users.values
@@ -315,7 +317,7 @@ def test_where_links_are_not_allowed_the_link_is_a_file(run, models, monkeypatch
     assert table(run("versions", "list", models)).filter("latest")[
         "version"
     ].to_list() == ["one"]
-    Path("new.csv").write_text("user,item,rating\n77,500,4.5\n")
+    Path("new.csv").write_text("user,item,rating,time\n77,500,4.5,2004-06-01\n")
     run("update", "models/latest", "new.csv", "--force")
     assert 77 in Recommender.load("models/one").ratings.users.values
     assert table(run("recommend", "models/latest", "--user", 77, "-n", 1)).height == 1

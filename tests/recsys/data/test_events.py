@@ -344,14 +344,14 @@ def test_without_times_a_repetition_cannot_be_told_and_that_is_said():
     )
 
 
-def test_an_update_says_which_times_it_drops():
+def test_an_update_has_times_if_the_model_has():
     rows = pl.DataFrame({"user": [1, 2], "item": [7, 7], "rating": [3, 4]})
     timed = Ratings.from_frame(rows.with_columns(timestamp=pl.lit("2025-06-02")))
     untimed = Ratings.from_frame(rows)
-    changes = Recommender("bias").fit(timed).update(untimed).training["changes"]
-    assert (
-        "the new events have no times, so that the times of all earlier ones" in changes
-    )
+    cure = "The new events have no times, but .* name the column of times with --timestamp-col"
+    for news in (untimed, rows):
+        with pytest.raises(DataError, match=cure):
+            Recommender("bias").fit(timed).update(news)
     changes = Recommender("bias").fit(untimed).update(timed).training["changes"]
     assert (
         "the times of the new events are dropped, because the earlier ones" in changes
@@ -359,6 +359,28 @@ def test_an_update_says_which_times_it_drops():
     assert (
         "times" not in Recommender("bias").fit(timed).update(timed).training["changes"]
     )
+
+
+def test_the_present_time_needs_times(tmp_path):
+    rows = pl.DataFrame({"user": [1, 2], "item": [7, 7], "rating": [3, 4]})
+    rows.write_csv(tmp_path / "r.csv")
+    with pytest.raises(
+        DataError, match="needs a column of times, which --timestamp-col"
+    ):
+        Ratings.from_frame(rows, as_of="2025-06-01")
+    with pytest.raises(
+        DataError, match="needs a column of times, which --timestamp-col"
+    ):
+        read_ratings(tmp_path / "r.csv", as_of="2025-06-01")
+    fitted = Recommender("bias").fit(rows)
+    with pytest.raises(DataError, match="needs a column of times"):
+        fitted.update(rows, as_of="2025-06-01")
+    for news in (None, Ratings.from_frame(rows)):
+        with pytest.raises(
+            DataError, match="needs times, and the events of the model have"
+        ):
+            fitted.update(news, as_of="2025-06-01")
+    assert fitted.update(rows, refit=True).ratings.seconds is None
 
 
 def test_kinds_without_a_weight_of_their_own_may_be_any_number():
