@@ -118,13 +118,12 @@ def test_tables(tmp_path):
 
 def test_prometheus_reads_what_the_service_counts():
     pytest.importorskip("prometheus_client")
-    from recsys.serve.service import Counters
+    from recsys.serve.metrics import Counters
 
     for name in ("prometheus.yml", "rules.yml"):
         assert yaml.safe_load(BLOCKS[name][1])
     rules = yaml.safe_load(BLOCKS["rules.yml"][1])["groups"][0]["rules"]
-    service = type("Service", (), {"slots": {}})()
-    counters = Counters(service)
+    counters = Counters({})
     counters.reloads.labels("model").inc()
     counters.rejected.labels("model").inc()
     counters.observe("/v1/recommend/{user}", 200, 0.001)

@@ -10,10 +10,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import FileResponse, PlainTextResponse
+from fastapi.responses import FileResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.staticfiles import StaticFiles
@@ -22,8 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from lowrank.errors import LowRankError
 from recsys import __version__
 from recsys.errors import RecsysError
-from recsys.serve.bodies import ProblemBody
-from recsys.serve.gate import Gate
+from recsys.serve.middleware import Middleware
 from recsys.serve.problems import (
     KINDS,
     MEDIA_TYPE,
@@ -33,6 +33,7 @@ from recsys.serve.problems import (
     without_hint,
 )
 from recsys.serve.routes import Answer, health, metrics, routes, with_the_api_key
+from recsys.serve.schemas import ProblemBody
 from recsys.serve.service import Service
 from recsys.serve.settings import Settings
 
@@ -51,7 +52,7 @@ _STATUS = {404: "not-found", 405: "wrong-method"}
 
 
 class _Application(FastAPI):
-    """Routes behind a gate, which answers the most frequent requests itself."""
+    """Routes behind a middleware, which answers the most frequent requests itself."""
 
     entry: ASGIApp
 
@@ -100,13 +101,14 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
         version=__version__,
         description="Recommendations from a saved model.",
         lifespan=lifespan,
+        openapi_url=None,  # which would encode the document for each request
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
     app.openapi = partial(_described, app)  # type: ignore[method-assign]
     app.state.service = service
-    app.entry = app.state.gate = Gate(super(_Application, app).__call__, service)
+    app.entry = Middleware(super(_Application, app).__call__, service)
     if chosen.cors:
         app.entry = CORSMiddleware(
             app.entry,
@@ -124,6 +126,7 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
         dependencies=[Depends(with_the_api_key)],
     )
     app.mount("/page", StaticFiles(directory=PAGE, check_dir=False), name="page")
+    app.add_api_route("/openapi.json", _description, include_in_schema=False)
     app.add_api_route("/", shown("index.html"), include_in_schema=False)
     app.add_api_route("/docs", shown("reference.html"), include_in_schema=False)
     for kind in (
@@ -135,6 +138,14 @@ def create_app(model: str | Settings, **settings: Any) -> FastAPI:
     ):
         app.add_exception_handler(kind, _problem)
     return app
+
+
+async def _description(request: Request) -> Response:
+    """Return the bytes of the OpenAPI document, which are made once."""
+    app = request.app
+    if not hasattr(app.state, "description"):
+        app.state.description = msgspec.json.encode(app.openapi())
+    return Response(app.state.description, media_type="application/json")
 
 
 def _described(app: FastAPI) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from recsys.data.age import event_time_problem
 from recsys.data.ids import Ids, id_problem
 from recsys.data.rows import ANY_EVENT, NO_EVENT, rating_problem
 from recsys.errors import DataError
-from recsys.serve.facts import Id, Json
+from recsys.serve.catalogue import Id, Json
 
 _MOST_TIMES = 1_000_000  # a value may be so many times the largest one of the model
 
 if TYPE_CHECKING:
     from recsys.recommender import Recommender
-    from recsys.serve.bodies import EventBody
+    from recsys.serve.schemas import EventBody
 
 
 def event_records(bodies: Sequence[EventBody]) -> list[Json]:

@@ -11,12 +11,12 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import AfterValidator
 
 from recsys.data.ids import Ids
-from recsys.serve import bodies
-from recsys.serve.answers import request_of
+from recsys.serve import schemas
+from recsys.serve.catalogue import Id, Json
 from recsys.serve.events import checked_events, event_records
-from recsys.serve.facts import Id, Json
+from recsys.serve.metrics import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
 from recsys.serve.problems import KINDS, MEDIA_TYPE, ProblemError, unauthorized
-from recsys.serve.service import MEDIA_TYPE as MEDIA_TYPE_OF_METRICS
+from recsys.serve.responses import request_of
 from recsys.serve.service import Service, Variant
 from recsys.serve.settings import LENGTH
 
@@ -159,8 +159,8 @@ async def live() -> dict[str, str]:
 
 @health.get(
     "/ready",
-    response_model=bodies.ReadyBody,
-    responses={503: {"model": bodies.ReadyBody}},
+    response_model=schemas.ReadyBody,
+    responses={503: {"model": schemas.ReadyBody}},
 )
 async def ready(service: Served) -> Answer:
     """Report whether requests are answered, and which models were rejected."""
@@ -170,7 +170,7 @@ async def ready(service: Served) -> Answer:
 @_route(
     "GET",
     "/recommend/{user}",
-    bodies.ListBody,
+    schemas.ListBody,
     "recommendations",
     "unknown-id",
     check=_with_a_key,
@@ -217,7 +217,7 @@ def _listed_ids(texts: list[str], ids: Ids) -> list[str]:
 @_route(
     "POST",
     "/recommend",
-    bodies.ListBody | bodies.ListsBody,
+    schemas.ListBody | schemas.ListsBody,
     "recommendations",
     "unknown-id",
     "too-large",
@@ -226,7 +226,7 @@ def _listed_ids(texts: list[str], ids: Ids) -> list[str]:
 async def recommend_to(
     request: Request,
     service: Served,
-    body: bodies.RecommendRequest,
+    body: schemas.RecommendRequest,
     variant: OfVariant = None,
 ) -> Answer:
     """Recommend items to several users, or to a new user.
@@ -271,7 +271,7 @@ async def recommend_to(
 @_route(
     "GET",
     "/similar/{item}",
-    bodies.SimilarBody,
+    schemas.SimilarBody,
     "items",
     "unknown-id",
     check=_with_a_key,
@@ -288,7 +288,7 @@ async def similar(
 @_route(
     "GET",
     "/explain/{user}/{item}",
-    bodies.ExplanationBody,
+    schemas.ExplanationBody,
     "recommendations",
     "unknown-id",
     check=sees_users,
@@ -308,13 +308,13 @@ async def explain(
 @_route(
     "POST",
     "/predict",
-    bodies.PredictionsBody,
+    schemas.PredictionsBody,
     "recommendations",
     "unknown-id",
     "too-large",
 )
 async def predict(
-    service: Served, body: bodies.PredictRequest, variant: OfVariant = None
+    service: Served, body: schemas.PredictRequest, variant: OfVariant = None
 ) -> Answer:
     """Predict ratings, with intervals if the model supports them."""
     service.check_batch(len(body.pairs), "pairs")
@@ -325,53 +325,55 @@ async def predict(
     )
 
 
-@_route("GET", "/items", bodies.ItemsBody, "items", check=_with_a_key)
+@_route("GET", "/items", schemas.ItemsBody, "items", check=_with_a_key)
 async def items(
     service: Served, q: Annotated[str, Query(max_length=200)] = "", n: N = LENGTH
 ) -> Answer:
     """Search items by title or id; without a text, list those with the most ratings."""
     return Answer(
-        await service.run(service.answers().facts.items, q, service.check_n(n))
+        await service.run(service.answers().catalogue.items, q, service.check_n(n))
     )
 
 
-@_route("GET", "/items/{item}", bodies.ItemBody, "items", "unknown-id")
+@_route("GET", "/items/{item}", schemas.ItemBody, "items", "unknown-id")
 async def item(service: Served, item: PathId) -> Answer:
     """Return facts about an item."""
-    return Answer(await service.run(service.answers().facts.item, item))
+    return Answer(await service.run(service.answers().catalogue.item, item))
 
 
-@_route("GET", "/users", bodies.UsersBody, "users", check=sees_users)
+@_route("GET", "/users", schemas.UsersBody, "users", check=sees_users)
 async def users(service: Served, n: N = LENGTH) -> Answer:
     """List the users with the most ratings."""
-    return Answer(await service.run(service.answers().facts.users, service.check_n(n)))
+    return Answer(
+        await service.run(service.answers().catalogue.users, service.check_n(n))
+    )
 
 
 @_route(
-    "GET", "/users/{user}", bodies.UserBody, "users", "unknown-id", check=sees_users
+    "GET", "/users/{user}", schemas.UserBody, "users", "unknown-id", check=sees_users
 )
 async def user(service: Served, user: PathId, n: N = 100) -> Answer:
     """Return facts about a user, with the highest ratings."""
     return Answer(
-        await service.run(service.answers().facts.user, user, service.check_n(n))
+        await service.run(service.answers().catalogue.user, user, service.check_n(n))
     )
 
 
-@_route("GET", "/map", bodies.MapBody, "model", "not-available")
+@_route("GET", "/map", schemas.MapBody, "model", "not-available")
 async def item_map(service: Served, n: N = 500, variant: OfVariant = None) -> Answer:
     """Return a map of the items with the most ratings."""
     return Answer(
-        await service.run(service.answers(variant).facts.map, service.check_n(n))
+        await service.run(service.answers(variant).catalogue.map, service.check_n(n))
     )
 
 
-@_route("GET", "/spectrum", bodies.SpectrumBody, "model", "not-available")
+@_route("GET", "/spectrum", schemas.SpectrumBody, "model", "not-available")
 async def spectrum(service: Served, variant: OfVariant = None) -> Answer:
     """Return the singular values of the model."""
-    return Answer(await service.run(service.answers(variant).facts.spectrum))
+    return Answer(await service.run(service.answers(variant).catalogue.spectrum))
 
 
-@_route("GET", "/model", bodies.ModelBody, "model", "not-available")
+@_route("GET", "/model", schemas.ModelBody, "model", "not-available")
 async def model(service: Served, variant: OfVariant = None) -> Answer:
     """Describe the model: parameters, data, metrics, abilities."""
     found = service.answers(variant).describe()
@@ -382,7 +384,7 @@ async def model(service: Served, variant: OfVariant = None) -> Answer:
 
 
 @_route(
-    "GET", "/search", bodies.SearchBody, "search", "not-available", check=_with_a_key
+    "GET", "/search", schemas.SearchBody, "search", "not-available", check=_with_a_key
 )
 async def search(
     service: Served,
@@ -396,14 +398,14 @@ async def search(
 @_route(
     "POST",
     "/events",
-    bodies.StoredBody,
+    schemas.StoredBody,
     "events",
     "not-available",
     "too-large",
     "not-stored",
     status_code=201,
 )
-async def store(service: Served, body: bodies.EventsBody) -> Answer:
+async def store(service: Served, body: schemas.EventsBody) -> Answer:
     """Store events for the next `recsys update`; the answer confirms that they are on disk.
 
     An event that is sent again with the same `id` is added once.

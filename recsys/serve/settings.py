@@ -138,7 +138,7 @@ def _check_log(path: Path, keys: Sequence[str], noun: str) -> None:
         raise DataError(
             f"{path} cannot be written: there is no directory {path.parent}."
         )
-    from recsys.serve.journals import (
+    from recsys.serve.event_log import (
         check_journal,
     )  # with imports that the help does not need
 

@@ -20,8 +20,8 @@ from lowrank.kernels.topk import Ties
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
-from recsys.serve.closed_forms import Form, closed_form, form_size, scores_new
-from recsys.serve.facts import Facts, id_texts
+from recsys.serve.browser_model import Form, closed_form, form_size, scores_new
+from recsys.serve.catalogue import Catalogue, id_texts
 from recsys.serve.problems import ProblemError
 from recsys.topn import Cosine, top_n
 
@@ -90,7 +90,7 @@ def static_page(
     n = known if n_items is None else min(n_items, known)
     for each in models.values():
         _check_size(each, n)
-    facts = Facts(recommender, recommender.model.name)
+    facts = Catalogue(recommender, recommender.model.name)
     chosen = facts.most_rated(n)
     featured = (
         recommender.model.uses_features
@@ -139,7 +139,7 @@ def _check_size(recommender: Recommender, n: int) -> None:
     )
 
 
-def _items(facts: Facts, items: Indices) -> Form:
+def _items(facts: Catalogue, items: Indices) -> Form:
     ratings, titles = facts.ratings, facts.ratings.titles
     places = Ties(ratings.items.hashes).places(items, items)
     found: Form = {
@@ -184,7 +184,7 @@ def _model(
     }
     with suppress(DataError):  # the page then shows a message
         found["similar"] = _neighbours(each, items)
-    facts = Facts(each, each.model.name)
+    facts = Catalogue(each, each.model.name)
     with suppress(ProblemError):
         found["map"] = facts.map(min(len(items), _ON_MAP))
     with suppress(ProblemError):

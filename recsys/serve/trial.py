@@ -98,13 +98,11 @@ def _signal_name(number: int) -> str:
 
 def main(path: str) -> None:
     """Load a model or index as the service does, and print the outcome as JSON."""
-    from recsys.schema import INDEX_FORMAT, format_of
-    from recsys.serve.service import load_answers, load_search
+    from recsys.serve.loading import load_served
 
-    load = load_search if format_of(path) == INDEX_FORMAT else load_answers
     error = None
     try:
-        load(Path(path))
+        load_served(Path(path))
     except (RecsysError, OSError, MemoryError) as failure:
         error = str(failure)
     sys.stdout.buffer.write(msgspec.json.encode(Outcome(error)))

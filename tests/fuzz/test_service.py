@@ -20,7 +20,7 @@ from serving import Application
 from recsys import Ratings, Recommender
 from recsys.lsi import LSI
 from recsys.serve import create_app
-from recsys.serve.bodies import ProblemBody
+from recsys.serve.schemas import ProblemBody
 from recsys.serve.settings import Limits
 
 IDS = st.sampled_from(

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from lowrank import kernels
 from recsys import Ratings, Recommender
 from recsys.cli.main import cli
-from recsys.serve.answers import Answers
-from recsys.serve.closed_forms import closed_form, form_scores
+from recsys.serve.browser_model import closed_form, form_scores
+from recsys.serve.responses import Responses
 from recsys.serve.static_page import _items
 
 N_ITEMS = 60
@@ -76,7 +76,7 @@ def test_all_doors_give_the_same_lists(recommender, tmp_path):
     ]
     printed = json.loads(CliRunner().invoke(cli, arguments).stdout)["rows"]
     assert [row["item"] for row in printed] == expected["item"].to_list()
-    answers = Answers(recommender, "model").best(np.arange(len(users)), 40)
+    answers = Responses(recommender, "model").best(np.arange(len(users)), 40)
     served = [row["item"] for answer in answers for row in answer["items"]]
     assert list(map(str, served)) == expected["item"].cast(pl.String).to_list()
 
@@ -139,9 +139,9 @@ def test_equally_similar_items_are_not_in_the_order_of_the_ids():
 @pytest.mark.parametrize("model", ["popular", "sparse-ease"])
 def test_the_page_has_the_order_of_the_service(model):
     recommender = Recommender(model).fit(Ratings.from_frame(frame_of()))
-    answers = Answers(recommender, "model")
+    answers = Responses(recommender, "model")
     items = np.arange(recommender.ratings.n_items)
-    ties = _items(answers.facts, items)["ties"]
+    ties = _items(answers.catalogue, items)["ties"]
     form = closed_form(
         recommender.model, recommender.ratings, items, np.zeros(0, np.int64)
     )

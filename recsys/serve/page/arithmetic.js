@@ -1,6 +1,6 @@
 // Fold-ins in the browser: the scores of a user from the ratings in the user's history.
 //
-// For each kind of closed form (see recsys/serve/closed_forms.py), a function of a form and a history
+// For each kind of closed form (see recsys/serve/browser_model.py), a function of a form and a history
 // returns `{scores, reasons}`: the scores of all items, and a function that returns the contributions
 // to the score of one item, as pairs of a key and an amount. Keys are positions in the history, or
 // names of features. A history is `{items, values, user}`: positions of items in the catalogue, their

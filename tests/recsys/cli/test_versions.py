@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 
 from recsys import Recommender
-from recsys.serve.service import Slot, load_answers
+from recsys.serve.loading import load_responses
+from recsys.serve.slots import Slot
 
 SECRET = "margarethe-von-trotta"
 
@@ -307,7 +308,7 @@ def test_where_links_are_not_allowed_the_link_is_a_file(run, models, monkeypatch
     run("versions", "promote", "models/one")
     assert Path("models/latest").read_text() == "one\n"
     assert "bias" in run("info", "models/latest").stdout
-    served = Slot("models/latest", load_answers)
+    served = Slot("models/latest", load_responses)
     assert served.check()
     assert served.current.name == Recommender.load("models/one").provenance.version
     run("versions", "promote", "models/old")

@@ -19,8 +19,8 @@ from recsys import Recommender, read_ratings
 from recsys.cli.main import cli
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError
-from recsys.serve import create_app, journals
-from recsys.serve.journals import append_lines
+from recsys.serve import create_app, event_log
+from recsys.serve.event_log import append_lines
 
 EVENT = {
     "user": 105,
@@ -50,7 +50,7 @@ def test_events_are_lines_that_update_reads(saved, tmp_path):
 
 
 def test_lines_are_appended_where_there_are_no_locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(journals, "fcntl", None)  # as on Windows
+    monkeypatch.setattr(event_log, "fcntl", None)  # as on Windows
     for line in (b"1\n", b"2\n"):
         append_lines(tmp_path / "log", line, durable=True)
     assert (tmp_path / "log").read_bytes() == b"1\n2\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,7 +20,10 @@ import pytest
 from serving import Application, Command
 
 from recsys.serve import create_app
-from recsys.serve.service import Slot, load_answers
+from recsys.serve.loading import load_responses
+from recsys.serve.responses import Responses
+from recsys.serve.settings import Limits
+from recsys.serve.slots import Slot
 from recsys.serve.trial import Trial
 
 
@@ -125,7 +129,7 @@ def test_models_are_replaced_damaged_and_deleted_under_load(saved, model):
 def test_a_moved_link_is_followed(saved, tmp_path):
     link = tmp_path / "latest"
     link.symlink_to(saved["als"])
-    slot = Slot(str(link), load_answers)
+    slot = Slot(str(link), load_responses)
     assert slot.check()
     assert not slot.check()
     first = slot.current
@@ -149,7 +153,7 @@ def program(path: Path, text: str) -> str:
 def test_a_model_that_ends_the_process_that_loads_it_is_rejected(
     saved, model, tmp_path, monkeypatch, text
 ):
-    slot = Slot(str(model), load_answers, Trial())
+    slot = Slot(str(model), load_responses, Trial())
     assert slot.check()
     first = slot.current
     monkeypatch.setattr(sys, "executable", program(tmp_path / "python", text))
@@ -166,7 +170,7 @@ def test_a_model_that_ends_the_process_that_loads_it_is_rejected(
 def test_a_model_is_loaded_without_a_trial_where_none_is_possible(
     saved, model, tmp_path, monkeypatch, text
 ):
-    slot = Slot(str(model), load_answers, Trial())
+    slot = Slot(str(model), load_responses, Trial())
     assert slot.check()
     monkeypatch.setattr(sys, "executable", program(tmp_path / "python", text))
     replace(model, saved["ials"])
@@ -177,7 +181,7 @@ def test_a_model_is_loaded_without_a_trial_where_none_is_possible(
 
 
 def test_a_rejected_model_is_tried_again_when_any_file_changes(saved, model, tmp_path):
-    slot = Slot(str(model), load_answers, Trial())
+    slot = Slot(str(model), load_responses, Trial())
     assert slot.check()
     new = shutil.copytree(saved["ials"], tmp_path / "new")
     array = new / "arrays" / "item_factors.npy"
@@ -191,7 +195,7 @@ def test_a_rejected_model_is_tried_again_when_any_file_changes(saved, model, tmp
 
 
 def test_a_model_that_arrives_file_by_file_is_served_when_it_is_complete(saved, model):
-    slot = Slot(str(model), load_answers)
+    slot = Slot(str(model), load_responses)
     assert slot.check()
     files = [path for path in saved["ials"].rglob("*") if path.is_file()]
     for file in sorted(
@@ -231,7 +235,6 @@ def test_before_the_first_model_there_are_no_answers(saved, tmp_path):
         assert service.ready().get("/v1/recommend/105").status == 200
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
 def test_a_killed_worker_is_replaced_and_the_others_go_on(model):
     with Command(model, "--workers", "2") as service:
         eventually(lambda: len(service.workers()) == 2)
@@ -239,9 +242,9 @@ def test_a_killed_worker_is_replaced_and_the_others_go_on(model):
         with load(service) as count:
             eventually(lambda: count[200, b"als"] > 50)
             os.kill(before[0], signal.SIGKILL)
-            eventually(lambda: len(set(service.workers()) - set(before)) == 1)
-            loaded = b'recsys_reloads_total{slot="model_a"} 2.0'
-            eventually(lambda: loaded in service.get("/metrics").body)
+            eventually(lambda: len(set(service.workers()) - set(before)) == 1, 60)
+            loaded = b'recsys_reloads_total{slot="model_a"} 3.0'
+            eventually(lambda: loaded in service.get("/metrics").body, 60)
         failed = sum(n for kind, n in count.items() if kind != (200, b"als"))
         assert failed <= 3  # those that the worker was answering
         assert before[1] in service.workers()
@@ -255,34 +258,24 @@ def test_a_killed_worker_is_replaced_and_the_others_go_on(model):
         )  # of all workers, also of the one that has ended
         code, said = service.stop()
     assert code == 0
-    assert "ended with code -9" in said
+    assert f"Child process [{before[0]}] died" in said
     assert (
-        said.count("serving als@") == 2
-    )  # before the fork, and by the worker that came later
+        said.count("serving als@") == 3
+    )  # by each worker, and by the one that came later
 
 
-STARTS_THREADS = """
-import polars as pl
-from recsys.serve import answers, server
-
-server._HANGS = 1
-warm = answers.Answers.warm
-answers.Answers.warm = lambda self: (warm(self), pl.Series([1, 2]).gather([0]))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
-def test_workers_use_polars_though_loading_starts_its_threads_and_end_with_their_supervisor(
-    model, tmp_path
-):
-    (tmp_path / "sitecustomize.py").write_text(STARTS_THREADS)
-    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(tmp_path)}
-    with Command(model, "--workers", "2", env=environment) as service:
+def test_workers_end_with_their_supervisor(model):
+    with Command(model, "--workers", "2") as service:
         workers = service.workers()
         assert len(workers) == 2
         assert {service.get("/v1/users/105").status for _ in range(4)} == {200}
         service.process.kill()
-        eventually(lambda: not any(Path(f"/proc/{each}").exists() for each in workers))
+        eventually(
+            lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers)
+        )
+
+
+LIVE = b"GET /health/live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
 
 
 def raw(service: Command, *parts: bytes) -> bytes:
@@ -328,6 +321,86 @@ def test_slow_and_oversized_requests_are_cut_off(bounded):
     )
     assert raw(bounded, b"\x16\x03\x01 nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert bounded.get("/v1/recommend/105").status == 200
+
+
+def memory(service: Command) -> int:
+    """Return the megabytes of the service."""
+    status = Path(f"/proc/{service.process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) // 1024
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_endless_trailers_take_neither_memory_nor_time(bounded):
+    body = b'{"history":[{"item":3}]}'
+    head = (
+        b"POST /v1/recommend HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    )
+    head += b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n" % (len(body), body)
+    before = memory(bounded)
+    reply = raw(bounded, head, *[b"x:y\r\n" * 10_000] * 200)
+    assert reply.startswith((b"HTTP/1.1 408 ", b""))
+    assert memory(bounded) < before + 20
+    assert bounded.get("/health/live").status == 200
+
+
+def test_an_answer_that_is_not_read_ends_its_connection(bounded):
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", bounded.port))
+        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nhost: a\r\n\r\n" * 100)
+        connection.settimeout(1)
+
+        def is_reset() -> bool:
+            try:
+                connection.sendall(b"G")
+            except OSError:
+                return True
+            return False
+
+        eventually(is_reset)
+
+
+def test_connections_beyond_the_limit_get_a_problem(saved):
+    with Command(saved["als"], "--timeout", "2") as service:
+        idle = [
+            socket.create_connection(("127.0.0.1", service.port)) for _ in range(1000)
+        ]
+        reply = raw(service, b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert reply.startswith(b"HTTP/1.1 503 ")
+        assert b"application/problem+json" in reply
+        eventually(lambda: b" 200 " in raw(service, LIVE)[:20])
+        for connection in idle:
+            connection.close()
+
+
+def test_a_request_without_its_key_is_answered_before_its_body(saved):
+    with Command(saved["als"], "--api-key", "k") as service:
+        head = b"POST /v1/recommend HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n{"
+        assert raw(service, head).startswith(
+            b"HTTP/1.1 401 "
+        )  # and the connection is closed
+
+
+def test_work_stops_when_its_answer_has_timed_out(saved, monkeypatch):
+    n_pieces = 0
+
+    def slow_piece(*_: object) -> None:
+        nonlocal n_pieces
+        n_pieces += 1
+        time.sleep(0.05)
+
+    monkeypatch.setattr(Responses, "_explain", slow_piece)
+    app = create_app(str(saved["als"]), limits=Limits(seconds=0.2), host="127.0.0.1")
+    with Application(app) as service:
+        service.ready()
+        reply = service.post(
+            "/v1/recommend", {"users": list(range(100, 160)), "explain": True}
+        )
+        assert (reply.status, reply.json["type"]) == (503, "/docs#timeout")
+        service.sleep(0.2)
+        stopped_at = n_pieces
+        service.sleep(0.3)
+    assert n_pieces == stopped_at < 60
 
 
 def test_requests_of_one_connection_are_answered_in_their_order(bounded):

@@ -18,7 +18,7 @@ import pytest
 
 from recsys import Recommender
 from recsys.data.ratings import Ratings
-from recsys.serve.answers import Answers
+from recsys.serve.responses import Responses
 from recsys.serve.static_page import static_page
 
 N_USERS, N_ITEMS = 60, 40
@@ -285,7 +285,7 @@ def test_titles_are_found_as_by_the_service(calculator, fitted):
     script = (
         """(texts) => Promise.all(texts.map((text) => app.source.items(text, 20)))"""
     )
-    answers = Answers(fitted, "als").facts
+    answers = Responses(fitted, "als").catalogue
     for text, found in zip(texts, calculator.evaluate(script, texts), strict=True):
         expected = answers.items(text, 20)
         assert (found["items"], found["total"]) == (

@@ -17,7 +17,7 @@ from recsys import Ratings, Recommender
 from recsys.cli.main import cli
 from recsys.errors import DataError
 from recsys.serve import create_app
-from recsys.serve.bodies import ProblemBody
+from recsys.serve.schemas import ProblemBody
 from recsys.serve.service import variant_of
 from recsys.serve.settings import Limits
 
@@ -513,9 +513,9 @@ def test_deeply_nested_bodies_are_a_problem(service, text):
 def test_an_answer_that_takes_too_long_is_a_problem(saved, monkeypatch):
     import time
 
-    from recsys.serve.facts import Facts
+    from recsys.serve.catalogue import Catalogue
 
-    monkeypatch.setattr(Facts, "items", lambda *_: time.sleep(0.5))
+    monkeypatch.setattr(Catalogue, "items", lambda *_: time.sleep(0.5))
     limits = Limits(seconds=0.05, waiting=2)
     with Application(create_app(str(saved["als"]), limits=limits)) as service:
         service.ready()

@@ -18,8 +18,8 @@ from recsys import Recommender
 from recsys.data.ratings import Ratings
 from recsys.errors import DataError, UnknownIdError
 from recsys.serve import static_page as pages
-from recsys.serve.closed_forms import closed_form, form_scores
-from recsys.serve.facts import Facts
+from recsys.serve.browser_model import closed_form, form_scores
+from recsys.serve.catalogue import Catalogue
 from recsys.serve.problems import ProblemError
 from recsys.serve.static_page import static_page
 
@@ -162,7 +162,7 @@ def test_the_map_places_the_most_rated_items(name, ratings):
     fitted = Recommender(
         name, **({} if name in ("softimpute", "ease") else {"factors": 3})
     ).fit(ratings)
-    found = Facts(fitted, name).map(5)
+    found = Catalogue(fitted, name).map(5)
     assert len(found["items"]) == 5
     counts = [row["count"] for row in found["items"]]
     assert counts == sorted(np.bincount(ratings.indices).tolist(), reverse=True)[:5]
@@ -183,14 +183,14 @@ def test_a_model_of_one_item_has_a_page_without_warnings(name):
         with pytest.raises(
             ProblemError, match="ease model do not differ, and so there is no map"
         ):
-            Facts(only, name).map(5)
+            Catalogue(only, name).map(5)
 
 
 def test_the_spectrum_is_that_of_the_scores_without_biases(als):
     model = als.model
     scores = model.user_factors.astype(float) @ model.item_factors.astype(float).T
-    found = Facts(als, "als").spectrum()
+    found = Catalogue(als, "als").spectrum()
     np.testing.assert_allclose(found["values"], np.linalg.svd(scores)[1][:3], rtol=1e-5)
     assert found["rank"] == 3
     with pytest.raises(ProblemError, match="popular model has no factors"):
-        Facts(Recommender("popular").fit(als.ratings), "popular").spectrum()
+        Catalogue(Recommender("popular").fit(als.ratings), "popular").spectrum()

@@ -1,4 +1,4 @@
-"""Facts about the items and users of a model as JSON objects: titles, counts, histories."""
+"""Catalogue about the items and users of a model as JSON objects: titles, counts, histories."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from recsys.models.abilities import HasItemVectors
 from recsys.models.base import FactorModel, Indices
 from recsys.predictions import unsupported
 from recsys.recommender import Recommender
+from recsys.serve.deadline import check_time
 from recsys.serve.problems import ProblemError
 
 if TYPE_CHECKING:
     from recsys.models.base import Model
 
 Id: TypeAlias = int | str
-"""Id in a request: a number, or text. Answers have ids as text (see `id_texts`)."""
+"""Id in a request: a number, or text. Responses have ids as text (see `id_texts`)."""
 Json: TypeAlias = dict[str, Any]
 """JSON object of strings, Python numbers, lists and objects."""
 
@@ -32,8 +33,8 @@ _LONGEST_SEARCH = 200  # maximum number of characters of a query
 _ENDS = 3  # number of items named at each end of an axis
 
 
-class Facts:
-    """Facts about one fitted model, its items and its users; answers contain its `name`."""
+class Catalogue:
+    """Catalogue about one fitted model, its items and its users; answers contain its `name`."""
 
     def __init__(self, recommender: Recommender, name: str) -> None:
         self.recommender, self.ratings, self.name = (
@@ -81,14 +82,13 @@ class Facts:
             rank = np.zeros(len(counts), np.int64)
         else:
             titles = self._plain_titles
-            starts, begins, contains, *words = (
-                titles.str.starts_with(wanted).to_numpy(),
-                *(
-                    titles.str.contains(each, literal=True).to_numpy()
-                    for each in (f" {wanted}", wanted, *wanted.split())
-                ),
-            )
-            within = np.logical_and.reduce(words)
+            starts = titles.str.starts_with(wanted).to_numpy()
+            begins = titles.str.contains(f" {wanted}", literal=True).to_numpy()
+            contains = titles.str.contains(wanted, literal=True).to_numpy()
+            within = np.ones(len(titles), np.bool_)
+            for word in wanted.split():
+                check_time()
+                within &= titles.str.contains(word, literal=True).to_numpy()
             rank = np.where(starts, 1, np.where(begins, 2, np.where(contains, 3, 4)))
             if (place := self.ratings.items.place(text.strip())) >= 0:
                 rank[place], within[place] = 0, True

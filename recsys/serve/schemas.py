@@ -155,7 +155,7 @@ class ItemsBody(_Body):
 
 
 class ItemBody(CountedItem):
-    """Facts about an item."""
+    """Catalogue about an item."""
 
     mean: Finite | None = Field(
         None, description="Mean of the ratings; null without ratings."
@@ -179,7 +179,7 @@ class UsersBody(_Body):
 
 
 class UserBody(_Body):
-    """Facts about a user; the history has the highest ratings first."""
+    """Catalogue about a user; the history has the highest ratings first."""
 
     user: IdText
     count: Count
@@ -222,7 +222,7 @@ class SpectrumBody(_Body):
 
 
 class ModelBody(_Body):
-    """Facts about the model: parameters, data, metrics."""
+    """Catalogue about the model: parameters, data, metrics."""
 
     model: str
     name: str = Field(examples=["als"])

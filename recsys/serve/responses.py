@@ -1,4 +1,4 @@
-"""Answers of a model as JSON objects: recommendations with reasons, items, users, the map of items.
+"""Responses of a model as JSON objects: recommendations with reasons, similar items, predictions.
 
 The HTTP service and the page of `recsys explore` give the same answers. The most common one, the
 best items of known users, is computed without data frames: factors, a top-k search, ids.
@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from lowrank.kernels import pieces
 from recsys.errors import DataError
 from recsys.filters import check_modest
 from recsys.models import abilities
@@ -23,12 +24,14 @@ from recsys.models.histories import Histories
 from recsys.predictions import clip_to_range, unsupported, user_contributions
 from recsys.recommender import Recommender
 from recsys.reranking import Request
-from recsys.serve.facts import Facts, Id, Json, id_texts, numbers, short
+from recsys.serve.catalogue import Catalogue, Id, Json, id_texts, numbers, short
+from recsys.serve.deadline import check_time
 from recsys.topn import Cosine, CsrPairs, TopN, top_n
 
 History: TypeAlias = tuple[NDArray[np.int32], Floats]
 """Indices of items in ascending order, and their ratings."""
 
+_PIECE = 2**25  # scores of the users that are ranked together: some 0.3 s
 _REASONS = 3  # number of reasons of a recommendation
 _DESCRIBED = ("created", "source", "fingerprint", "package_version")
 _FORMAT = (
@@ -69,8 +72,8 @@ def request_of(
     return cast(Request, found | {"cold_start": unknown})
 
 
-class Answers:
-    """Answers of one fitted model, which never changes.
+class Responses:
+    """Responses of one fitted model, which never changes.
 
     The answers contain the `name` of the model. The `manifest` is the contents of its model.json.
     """
@@ -81,7 +84,7 @@ class Answers:
         self.recommender = recommender
         self.name = name
         self.manifest = manifest or {}
-        self.facts = Facts(recommender, name)
+        self.catalogue = Catalogue(recommender, name)
         self.ratings = ratings = recommender.ratings
         self._best = recommender.training["rating_max"] or 1.0  # rating of a liked item
         self._seen = CsrPairs(ratings.indptr, ratings.indices)
@@ -89,6 +92,8 @@ class Answers:
             recommender.model.uses_features
         )  # items without ratings have scores, too
         self._new = recommender._new if marks else None
+        # A kernel cannot be stopped, so that long work is done in pieces.
+        self._piece = max(1, _PIECE // self.ratings.n_items)
         recommender._known_users.prepare()
 
     def warm(self) -> None:
@@ -97,7 +102,7 @@ class Answers:
         if history := self.history(
             [(item, None) for item in self.ratings.items.values.head(1)]
         ):
-            self.for_strangers([history], 1)
+            self.best_of_histories([history], 1)
         with suppress(DataError):  # a model without similarities
             self.neighbours([0][: self.ratings.n_items], 1)
 
@@ -141,7 +146,7 @@ class Answers:
         }
         if not values or -1 in values:
             return None
-        low, high = self.facts.plausible
+        low, high = self.catalogue.plausible
         if not all(low <= each <= high for each in values.values()):
             return None
         indices = np.array(sorted(values), np.int32)
@@ -175,7 +180,7 @@ class Answers:
             columns["timestamp"] = [time.timestamp() for time in times]
         return pl.DataFrame(columns, strict=False)
 
-    def for_strangers(self, histories: Sequence[History], n: int) -> list[Json]:
+    def best_of_histories(self, histories: Sequence[History], n: int) -> list[Json]:
         """Return the n best items of new users, given as results of `history`."""
         ends = np.cumsum([0, *(len(indices) for indices, _ in histories)])
         indices, values = (
@@ -195,7 +200,7 @@ class Answers:
         ties = self.recommender._known_users.ties
         for top in top_n(scorer, places, n, exclude=itself, ties=ties):
             self._append(top, lists)
-        named = zip(self.facts.names(places), lists, strict=True)
+        named = zip(self.catalogue.names(places), lists, strict=True)
         return [name | {"items": rows, "model": self.name} for name, rows in named]
 
     def _lists(
@@ -212,13 +217,16 @@ class Answers:
         """
         lists: list[list[Json]] = [[] for _ in users]
         options = self.recommender._known_users.options
-        for top in top_n(model, users, n, exclude=seen, **options):
-            self._append(top, lists)
-            if shown is not None:
-                for at in np.unique(top.rows):
-                    self._explain(
-                        shown, users[at], lists[at], top.items[top.rows == at]
-                    )
+        for part in pieces(len(users), self._piece):
+            check_time()
+            for top in top_n(model, users[part], n, exclude=seen, **options):
+                self._append(top, lists[part])
+                if shown is None:
+                    continue
+                for row in np.unique(top.rows):
+                    check_time()
+                    items = top.items[top.rows == row]
+                    self._explain(shown, users[part][row], lists[part][row], items)
         return lists
 
     def _append(self, top: TopN, lists: list[list[Json]]) -> None:
@@ -249,7 +257,7 @@ class Answers:
         if request.keys() == {"cold_start"} and not explain and features is None:
             rated_items = self.history(history.items())
             if rated_items is not None:
-                return self.for_strangers([rated_items], n)[0] | {"user": label}
+                return self.best_of_histories([rated_items], n)[0] | {"user": label}
         rated = {
             item: self._best if value is None else value
             for item, value in history.items()
@@ -265,12 +273,12 @@ class Answers:
 
     def similar(self, item: Id, n: int) -> Json:
         """Return the n items most similar to an item."""
-        return self.neighbours([self.facts.place(item)], n)[0]
+        return self.neighbours([self.catalogue.place(item)], n)[0]
 
     def explain(self, user: Id, item: Id, n: int) -> Json:
         """Return the score of an item for a user as a sum over ratings and features."""
         row = int(self.ratings.users.index([user])[0])
-        place = self.facts.place(item)
+        place = self.catalogue.place(item)
         found, terms, reasons = self._reasons(
             self.recommender, row, np.array([place]), n
         )[0]
@@ -279,7 +287,7 @@ class Answers:
         total = float(terms.sum(dtype=np.float64))
         return {
             "user": str(self.ratings.users.values[row]),
-            **self.facts.named(place),
+            **self.catalogue.named(place),
             "score": short(base + popularity + total),
             "base": short(base),
             "popularity": short(popularity),
@@ -371,7 +379,11 @@ class Answers:
         policy: str,
     ) -> list[Json]:
         """Return recommendations with all options of `Recommender.recommend`."""
-        frame = recommender.recommend(list(users), n, **request)
+        frames = []
+        for part in pieces(len(users), self._piece):
+            check_time()
+            frames.append(recommender.recommend(list(users[part]), n, **request))
+        frame = pl.concat(frames, how="vertical_relaxed")  # ids may be text in one
         ids, items = recommender.ratings.users, self.ratings.items
         known = ids.find(users)
         places = items.find(frame["item"])
@@ -390,6 +402,7 @@ class Answers:
             start, end = blocks.get(label, (0, 0))
             own = rows[start:end]
             if explain and row >= 0:
+                check_time()
                 self._explain(recommender, row, own, places[start:end])
             answers.append(self._answer(label, own, policy if row >= 0 else "popular"))
         return answers
@@ -409,7 +422,7 @@ class Answers:
         history, found = user_contributions(
             recommender.model, recommender.ratings, user, items, self.ratings
         )
-        names = self.facts.names(history.indices)
+        names = self.catalogue.names(history.indices)
         values = [None if self.ratings.implicit else v for v in numbers(history.values)]
         described: list[Json] = [
             named | {"value": value} for named, value in zip(names, values, strict=True)
@@ -442,7 +455,7 @@ class Answers:
     def _rows(self, items: Indices, ranks: NDArray[Any], scores: Floats) -> list[Json]:
         ids = id_texts(self.ratings.items, items)
         columns: Json = {"item": ids, "rank": ranks.tolist(), "score": numbers(scores)}
-        columns["title"] = self.facts.titles(items)
+        columns["title"] = self.catalogue.titles(items)
         if self._new is not None:
             columns["new"] = self._new[items].tolist()
         return [

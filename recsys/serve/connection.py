@@ -1,0 +1,171 @@
+"""Connections with limits of time and size, around the HTTP protocol of uvicorn.
+
+uvicorn limits neither the time and size of a request's head nor the time in which an
+answer is read, and it rejects connections beyond its limit with plain text. The class
+here passes the events of `asyncio` on to the protocol, and counts bytes and seconds in
+between. It uses nothing else of uvicorn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar, copy_context
+from typing import Any, ClassVar
+
+import msgspec
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from recsys.serve.problems import ProblemError
+from recsys.serve.settings import Limits
+
+IDLE = 30  # seconds after which a connection without a request is closed
+_READ = 2**14  # bytes of one read; a server without this limit reads 256 KB at once
+_LINGER = 1  # seconds for a client to read why it is rejected
+_REJECTION = (
+    b"HTTP/1.1 %d %s\r\ncontent-type: application/problem+json\r\n"
+    b"content-length: %d\r\nconnection: close\r\n\r\n%s"
+)
+
+
+class BoundedConnection(asyncio.BufferedProtocol):
+    """Connection whose requests and answers are limited in time and size.
+
+    The middleware finds it in `CONNECTION`, and reports when the application begins and
+    ends to answer: it limits these times itself. The head of a request must arrive within
+    `limits.seconds` and `limits.head` bytes. A body is read as fast as the application
+    takes it; trailers are no body, so reading stops after `limits.head` bytes of them. An
+    answer must be read within `limits.seconds` where it does not fit into the buffers.
+    """
+
+    n_open: ClassVar[int] = 0
+
+    def __init__(self, limits: Limits, **options: Any) -> None:
+        self._limits = limits
+        self._http: Any = AutoHTTPProtocol(**options)
+        self._loop = asyncio.get_running_loop()
+        self._buffer = memoryview(bytearray(_READ))
+        # Tasks of requests inherit the context in which their data are received.
+        self._context = copy_context()
+        self._context.run(CONNECTION.set, self)
+        self._received = 0  # bytes since the application has last taken some
+        self._is_answering = False
+        self._is_unread = False
+        self._is_rejected = False
+        self._is_paused = False
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Accept the connection, or reject it if too many are open."""
+        self._transport = transport
+        BoundedConnection.n_open += 1
+        self._context.run(self._http.connection_made, transport)
+        self._expire_after(self._limits.seconds)
+        if BoundedConnection.n_open > self._limits.connections:
+            sentence = f"{self._limits.connections:,} connections are open; try again."
+            self._reject("busy", sentence)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer for the next read."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Pass received data on, and stop reading if the application takes none of it."""
+        if self._is_rejected:  # the rest of the request
+            return
+        if not (self._received or self._is_answering or self._is_unread):
+            self._expire_after(self._limits.seconds)  # the head has begun
+        self._received += nbytes
+        self._context.run(self._http.data_received, bytes(self._buffer[:nbytes]))
+        if self._received > self._limits.head and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._is_paused = True
+            # If the head is complete, the application begins before the next call.
+            self._loop.call_soon(self._check_head)
+
+    def _check_head(self) -> None:
+        if not self._is_answering and self._received > self._limits.head:
+            self._reject("too-large", "The head is too long.", 431)
+
+    def request_started(self) -> None:
+        """Leave the limits of time to the application, which has a whole head."""
+        self._is_answering = True
+        self.body_taken()
+        if not self._is_unread:
+            self._cancel()
+
+    def body_taken(self) -> None:
+        """Continue to read, because the application has taken what was received."""
+        self._received = 0
+        if self._is_paused and not self._transport.is_closing():
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def request_finished(self) -> None:
+        """Limit the time until the next request."""
+        self._is_answering = False
+        self.body_taken()
+        if not self._is_unread:
+            self._expire_after(IDLE)
+
+    def pause_writing(self) -> None:
+        """Limit the time in which the client must read an answer."""
+        self._http.pause_writing()
+        self._is_unread = True
+        self._expire_after(self._limits.seconds)
+
+    def resume_writing(self) -> None:
+        """End the limit on reading an answer."""
+        self._http.resume_writing()
+        self._is_unread = False
+        self._cancel()
+        if not self._is_answering:
+            self._expire_after(IDLE)
+
+    def eof_received(self) -> bool | None:
+        """Pass the end of the data on."""
+        ended: bool | None = self._http.eof_received()
+        return ended
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the limits, and wake the application."""
+        BoundedConnection.n_open -= 1
+        self._cancel()
+        self._context.run(self._http.connection_lost, exc)
+
+    def _expire_after(self, seconds: float) -> None:
+        self._cancel()
+        self._deadline = self._loop.call_later(seconds, self._expire)
+
+    def _cancel(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _expire(self) -> None:
+        """Close the connection; what the client has not read by now is lost."""
+        if self._is_rejected or self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._reject("slow-request", "The request did not arrive in time.")
+
+    def _reject(self, kind: str, sentence: str, status: int | None = None) -> None:
+        """Answer with a problem, and close the connection."""
+        if self._transport.is_closing():
+            self._transport.abort()
+            return
+        self._is_rejected = True
+        document = ProblemError(kind, sentence).document()
+        if status is not None:
+            document["status"] = status
+        body = msgspec.json.encode(document)
+        title = document["title"].encode()
+        self._transport.write(_REJECTION % (document["status"], title, len(body), body))
+        # Closing at once would reset the connection, and the answer with it.
+        self._transport.write_eof()
+        self._expire_after(_LINGER)
+
+
+CONNECTION: ContextVar[BoundedConnection | None] = ContextVar(
+    "connection", default=None
+)
+"""Connection of the request that is being answered; None on another server."""

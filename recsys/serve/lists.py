@@ -1,0 +1,128 @@
+"""Route for the most frequent requests: the list of an id or of a history.
+
+It answers requests without options but `n`, from the bytes of a request to the bytes of the
+list. Requests that arrive together share one search. The routes of `routes.py` answer all
+others, and what is wrong in one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+
+from recsys.serve.batching import Batches
+from recsys.serve.service import Service, Variant
+from recsys.serve.settings import LENGTH
+
+_RECOMMEND = b"/v1/recommend/"
+_SIMILAR = b"/v1/similar/"
+_N_ONLY = re.compile(rb"(?:n=([1-9][0-9]{0,8}))?")
+
+PATH_OF_HISTORIES = b"/v1/recommend"
+
+
+class PendingList(NamedTuple):
+    """JSON of a list that is being computed, and the route that it belongs to."""
+
+    route: str
+    text: Awaitable[bytes]
+
+
+class _Rating(msgspec.Struct, forbid_unknown_fields=True):
+    item: int | str
+    value: float | None = None
+
+
+class _History(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a request of a new user without a name."""
+
+    history: list[_Rating]
+    n: int = LENGTH
+
+
+_HISTORY = msgspec.json.Decoder(_History)
+
+
+class Lists:
+    """Route for lists; its methods return None for requests that it does not answer."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._batches = Batches(service.run)
+
+    def of_id(self, path: bytes, query: bytes) -> PendingList | None:
+        """Return the list of a known user or an item."""
+        options = _N_ONLY.fullmatch(query)
+        if options is None or not (self._service.models and self._service.is_ready):
+            return None
+        n = int(options[1] or LENGTH)
+        if n > self._service.limits.items:
+            return None
+        if path.startswith(_RECOMMEND):
+            return self._best(_text(path, _RECOMMEND), n)
+        if path.startswith(_SIMILAR):
+            return self._similar(_text(path, _SIMILAR), n)
+        return None
+
+    def _best(self, user: str, n: int) -> PendingList | None:
+        variant = self._service.variant(user)
+        responses = self._service.answers(variant)
+        index = responses.ratings.users.place(user)
+        if index < 0:
+            return None
+        text = self._batches.ask(responses.best, f"best {responses.name}", index, n)
+        if variant is None and self._service.log is None:
+            return PendingList("/v1/recommend/{user}", text)
+        return PendingList("/v1/recommend/{user}", self._logged(text, variant))
+
+    async def _logged(
+        self, text: asyncio.Future[bytes], variant: Variant | None
+    ) -> bytes:
+        """Add the variant to a list, and log it."""
+        body = await text
+        if variant is not None:
+            body = b'{"variant":"%s",%s' % (variant.encode(), body[1:])
+        if self._service.log is not None:
+            self._service.log.add(body)
+        return body
+
+    def _similar(self, item: str, n: int) -> PendingList | None:
+        responses = self._service.answers()
+        index = responses.ratings.items.place(item)
+        if index < 0:
+            return None
+        name = f"similar {responses.name}"
+        text = self._batches.ask(responses.neighbours, name, index, n)
+        return PendingList("/v1/similar/{item}", text)
+
+    def of_history(self, content: bytes) -> PendingList | None:
+        """Return the list of a new user, described by the ratings in a body."""
+        service = self._service
+        if len(service.models) != 1 or service.log is not None or not service.is_ready:
+            return None
+        try:
+            body = _HISTORY.decode(content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        if not 1 <= len(body.history) <= service.limits.batch:
+            return None
+        if not 1 <= body.n <= service.limits.items:
+            return None
+        responses = service.answers()
+        history = responses.history(
+            (rating.item, rating.value) for rating in body.history
+        )
+        if history is None:
+            return None
+        name = f"history {responses.name}"
+        text = self._batches.ask(responses.best_of_histories, name, history, body.n)
+        return PendingList("/v1/recommend", text)
+
+
+def _text(path: bytes, prefix: bytes) -> str:
+    return unquote(path[len(prefix) :].decode("latin-1"))

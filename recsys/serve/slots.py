@@ -1,0 +1,153 @@
+"""Slots for saved models and indexes, which may be replaced at any time."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from recsys.errors import RecsysError
+from recsys.saved_arrays import MANIFEST, resolved
+from recsys.serve.problems import ProblemError
+from recsys.serve.signatures import Contents, Signature, contents_of, signature_of
+from recsys.serve.trial import Trial
+
+T = TypeVar("T")
+
+_PATIENCE = 60.0  # seconds until a load that the system has failed is tried again
+_RENAMES = 0.1  # seconds for which a path may be missing between two renames
+_FOLDERS = re.compile(r"(?<![^\s'\"(=])/(?:[^\s'\"/]+/)*(?=[^\s'\"/])")  # absolute path
+
+_log = logging.getLogger("recsys.serve")
+
+
+class Slot(Generic[T]):
+    """Slot for a saved model, or index, that may be replaced at any time.
+
+    `check` loads a directory that was renamed to the path, or that a moved link points to.
+    Requests in progress keep the old model. If the new one cannot be loaded, it is rejected
+    and the old one is kept, until anything in the directory changes. The path is resolved
+    at every check; `load` takes the real path and returns the object to serve. After the
+    first check, a model is loaded in another process before, with `trial`: if it crashes,
+    the model is rejected as well.
+
+    Attributes
+    ----------
+    current : object or None
+        Served object; None before the first success.
+    rejected : str or None
+        Reason for which the model at the path is not served, without folders: anybody may
+        read it.
+    """
+
+    def __init__(
+        self, path: str, load: Callable[[Path], T], trial: Trial | None = None
+    ) -> None:
+        self.path = path
+        self._load = load
+        self._trial = trial
+        self.current: T | None = None
+        self.rejected: str | None = None
+        self._is_running = False
+        self._signature: Signature | None = None
+        self._contents: Contents = ()
+        self._retry_time = math.inf
+
+    def loaded(self) -> T:
+        """Return the served object.
+
+        Raises
+        ------
+        ProblemError
+            If none is loaded yet.
+        """
+        if self.current is None:
+            reason = self.rejected or f"{Path(self.path).name} is being loaded."
+            raise ProblemError("not-ready", reason)
+        return self.current
+
+    def check(self) -> bool | None:
+        """Load a new model from the path; return whether it is served, None if none is new.
+
+        Only one thread at a time may call it.
+        """
+        while self._has_changed():
+            signature = signature_of(self.path)
+            contents = contents_of(self.path)
+            try:
+                loaded = self._load_tried(Path(os.path.realpath(resolved(self.path))))
+            except (RecsysError, OSError, MemoryError) as error:
+                is_served = self.current is not None and self.rejected is None
+                if signature is None and is_served:
+                    time.sleep(_RENAMES)
+                if signature_of(self.path) != signature:  # replaced meanwhile
+                    continue
+                self._reject(error, signature, contents)
+                return False
+            self._is_running = True
+            self._signature = signature
+            self.current = loaded
+            self.rejected = None
+            return True
+        return None
+
+    def stop(self) -> None:
+        """End a load in another process."""
+        if self._trial is not None:
+            self._trial.stop()
+
+    def _has_changed(self) -> bool:
+        """Return whether to load what is at the path."""
+        if not self._is_running or signature_of(self.path) != self._signature:
+            return True
+        if self.rejected is None:
+            return False
+        has_new_contents = contents_of(self.path) != self._contents
+        return has_new_contents or time.monotonic() > self._retry_time
+
+    def _load_tried(self, path: Path) -> T:
+        """Load a directory, after the first one only if another process can."""
+        is_replacement = self._is_running and (path / MANIFEST).is_file()
+        if self._trial is not None and is_replacement and not self._trial.check(path):
+            _log.warning(
+                "%s is loaded without a trial: no other process can be started.", path
+            )
+        return self._load(path)
+
+    def _reject(
+        self, error: Exception, signature: Signature | None, contents: Contents
+    ) -> None:
+        """Keep the served model, and remember what was at the path."""
+        reason = without_folders(str(error), self.path)
+        if reason != self.rejected or signature != self._signature:
+            state = "is not served" if self.current is None else "is served as before"
+            _log.error("%s %s %s until it is replaced.", error, self.path, state)
+        # A full memory or a broken mount may be over, though no file has changed.
+        is_of_system = isinstance(error.__cause__ or error, OSError | MemoryError)
+        self._retry_time = time.monotonic() + _PATIENCE if is_of_system else math.inf
+        self._is_running = True
+        self._signature = signature
+        self._contents = contents
+        self.rejected = reason
+
+
+def without_folders(sentence: str, path: str) -> str:
+    """Return a sentence with the names of files and folders, but not where they are.
+
+    Examples
+    --------
+    >>> without_folders("There is no saved model in /srv/my shop/latest.", "/srv/my shop/latest")
+    'There is no saved model in latest.'
+    >>> without_folders("Permission denied: '/srv/model.json'", "models/latest")
+    "Permission denied: 'model.json'"
+    """
+    real = os.path.realpath(resolved(path))
+    spellings = {path, str(Path(path).absolute()), real}
+    for spelling in sorted(spellings, key=len, reverse=True):
+        sentence = sentence.replace(spelling, Path(spelling).name or spelling)
+    return _FOLDERS.sub("", sentence)
