@@ -92,8 +92,8 @@ def located(source: str) -> str:
     """
     if isinstance(source, Location):
         return source
-    shown = _shown(source)
-    return source if shown == source else Location(shown, source)
+    public = _shown(source)
+    return source if public == source else Location(public, source)
 
 
 def shown(source: str) -> str:
@@ -106,8 +106,8 @@ def has_password(source: str) -> bool:
     location = located(source)
     if not isinstance(location, Location):
         return False
-    place, _ = split_table(location.whole)
-    if (server := parse_server(place)) is not None:
+    address, _ = split_table(location.whole)
+    if (server := parse_server(address)) is not None:
         return not {"password", "sslpassword"}.isdisjoint(server.settings)
     if location.endswith("...") or location == UNNAMED:
         return True
@@ -122,8 +122,8 @@ def whole(source: str) -> str:
 
 def scheme_of(source: str) -> str | None:
     """Return the scheme of an address in lower case, or None for a path."""
-    found = _SCHEME.match(source)
-    return None if found is None else found[1].lower()
+    match = _SCHEME.match(source)
+    return None if match is None else match[1].lower()
 
 
 def is_postgresql(source: str) -> bool:
@@ -142,14 +142,14 @@ def split_table(source: str) -> tuple[str, str | None]:
     parts = _TABLE.fullmatch(source)
     if parts is None:
         return source, None
-    place, table = parts["place"], parts["table"]
-    scheme = scheme_of(place)
+    address, table = parts["place"], parts["table"]
+    scheme = scheme_of(address)
     if scheme is not None and scheme not in _FILES:
         # Without a slash after the host, the text may be a user and a password.
-        hosts, slash, _ = place.partition("://")[2].partition("/")
+        hosts, slash, _ = address.partition("://")[2].partition("/")
         if not (slash or "?" in hosts) or _NOT_OF_TABLES.search(table):
             return source, None
-    return place, table
+    return address, table
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -228,15 +228,15 @@ def parse_server(source: str) -> Server | None:
         if (keyword, decoded) == ("ssl", "true"):  # of JDBC, which libpq knows as well
             keyword, decoded = "sslmode", "require"
         settings[keyword] = decoded
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in settings.items():
         if value is None:
             return None
         if value:
-            given[name] = value
+            values[name] = value
     # A password with @ and ? looks like a host with options, one of which has an @.
     is_plain = parts["user"] is None or "@" not in (parts["options"] or "")
-    return Server(given, is_plain)
+    return Server(values, is_plain)
 
 
 def _decoded(text: str) -> str | None:
@@ -258,27 +258,27 @@ def _shown(source: str) -> str:
     """Return the part of a source that may be shown."""
     if not any(mark in source for mark in ":=@"):
         return source
-    place, table = split_table(source)
-    if os.path.lexists(source) or os.path.lexists(place):
+    address, table = split_table(source)
+    if os.path.lexists(source) or os.path.lexists(address):
         return source
     ending = "" if table is None else f"::{table}"
-    scheme = scheme_of(place)
-    if is_postgresql(place):
-        server = parse_server(place)
-        shown = f"{scheme}:..." if server is None else str(server)
-        return shown if shown.endswith("...") else f"{shown}{ending}"
+    scheme = scheme_of(address)
+    if is_postgresql(address):
+        server = parse_server(address)
+        public = f"{scheme}:..." if server is None else str(server)
+        return public if public.endswith("...") else f"{public}{ending}"
     if scheme in _FILES:
-        path = place.lstrip()[len(scheme) + 1 :].partition("?")[0]
+        path = address.lstrip()[len(scheme) + 1 :].partition("?")[0]
         return f"{scheme}:..." if _looks_secret(path) else f"{scheme}:{path}{ending}"
-    if scheme is not None and place[len(scheme) + 1 :].startswith("/"):
+    if scheme is not None and address[len(scheme) + 1 :].startswith("/"):
         return _shown_url(source, scheme)
     return UNNAMED if _looks_secret(source) and not _DRIVE.match(source) else source
 
 
 def _shown_url(url: str, scheme: str) -> str:
     """Return scheme, host, port and path of a URL."""
-    rest = url.lstrip()[len(scheme) + 1 :]
-    parts = _URL.fullmatch(rest)
+    remainder = url.lstrip()[len(scheme) + 1 :]
+    parts = _URL.fullmatch(remainder)
     if parts is None:
         return f"{scheme}:..."
     host, port, path = parts["host"], parts["port"] or "", parts["path"]

@@ -57,8 +57,8 @@ class Candidate:
     def unfitted(self, random_state: int, threads: int | None) -> Model:
         """Return the unfitted model, with the seed and threads if it has these parameters."""
         shared = {"random_state": random_state, "threads": threads}
-        known = {each.name for each in parameters(self.model)}
-        used = {name: value for name, value in shared.items() if name in known}
+        names = {entry.name for entry in parameters(self.model)}
+        used = {name: value for name, value in shared.items() if name in names}
         return make_model(self.model, **used | self.params)
 
 
@@ -97,18 +97,19 @@ class Choice:
         remain, each with the parameters that it has.
         """
         of_candidates = {
-            each.model: params.get(each.model, {}) for each in self.candidates
+            candidate.model: params.get(candidate.model, {})
+            for candidate in self.candidates
         }
-        names = {name for own in of_candidates.values() for name in own}
-        able = [
-            each
-            for each in self.candidates
-            if of_candidates[each.model].keys() >= names
+        names = {name for values in of_candidates.values() for name in values}
+        complete = [
+            candidate
+            for candidate in self.candidates
+            if of_candidates[candidate.model].keys() >= names
         ]
         candidates: list[Candidate] = []
-        for each in able or self.candidates:
+        for candidate in complete or self.candidates:
             with_them = Candidate(
-                each.model, each.params | dict(of_candidates[each.model])
+                candidate.model, candidate.params | dict(of_candidates[candidate.model])
             )
             if with_them not in candidates:
                 candidates.append(with_them)
@@ -162,12 +163,12 @@ def choose_model(ratings: Ratings) -> Choice:
     if ratings.n_ratings < _ENOUGH:
         factors = min(model_class("als")().get_params()["factors"], *ratings.shape)
         return Choice((Candidate("als", {"factors": factors}),), ratings, reason)
-    found = [Candidate("als")]
+    candidates = [Candidate("als")]
     if ratings.n_ratings <= _MOST_FOR_LINKED:
-        found.append(Candidate("als", {"linked": True}))
+        candidates.append(Candidate("als", {"linked": True}))
     if ratings.n_ratings <= _MOST_FOR_BAYES:
-        found.append(Candidate("bayes"))
-    return Choice(tuple(found), ratings, reason)
+        candidates.append(Candidate("bayes"))
+    return Choice(tuple(candidates), ratings, reason)
 
 
 def _for_interactions(ratings: Ratings, reason: str) -> Choice:
@@ -229,7 +230,9 @@ class Auto(Model):
     @property
     def _request(self) -> FitRequest:
         """The request for a choice, with the parameters of the candidates."""
-        candidates = {name: dict(own) for name, own in self._candidate_params.items()}
+        candidates = {
+            name: dict(values) for name, values in self._candidate_params.items()
+        }
         return replace(
             super()._request, candidates=candidates, is_compared=self._is_compared
         )
@@ -263,7 +266,7 @@ class Auto(Model):
         """Return whether some candidate uses features."""
         if self._choice is None:
             return True
-        models = (each.unfitted(0, None) for each in self._choice.candidates)
+        models = (candidate.unfitted(0, None) for candidate in self._choice.candidates)
         return any(model.uses_features for model in models)
 
     def among(self, choice: Choice, *, blends: bool = True) -> Self:
@@ -289,15 +292,17 @@ class Auto(Model):
         self.findings: list[str] = []
         self._compared: list[Model] = []
         if self.ratings.n_items > _FEW_ITEMS:  # may include items without ratings
-            found = tuple(
-                Candidate("sparse-ease", each.params) if each.model == "ease" else each
-                for each in choice.candidates
+            candidates = tuple(
+                Candidate("sparse-ease", candidate.params)
+                if candidate.model == "ease"
+                else candidate
+                for candidate in choice.candidates
             )
-            choice = replace(choice, candidates=found)
+            choice = replace(choice, candidates=candidates)
         self.candidate = choice.candidates[0]
         if choice.is_open and (folds := HeldOut.folds(self.ratings, self.random_state)):
             compare = self._by_lists if self.ratings.implicit else self._by_error
-            self.candidate, self._compared, metric, shown, verdict = compare(
+            self.candidate, self._compared, metric, scores, verdict = compare(
                 choice, folds
             )
             held_out = sum(fold.test.n_ratings for fold in folds)
@@ -305,7 +310,7 @@ class Auto(Model):
             where = f" of {len(folds)} splits" if len(folds) > 1 else ""
             self.findings = [
                 f"compared {choice}",
-                f"{metric} on {counted(held_out, f'held-out {what}')}{where}: {', '.join(shown)}",
+                f"{metric} on {counted(held_out, f'held-out {what}')}{where}: {', '.join(scores)}",
                 f"chose {verdict}",
             ]
         return self.candidate
@@ -318,7 +323,7 @@ class Auto(Model):
             vars(self).pop("_choice", None)  # which is that of these ratings
         self._report(f"fitting {winner}")
         fitted = winner.unfitted(self.random_state, self.threads)
-        trials = {each.name: each for each in self._compared}
+        trials = {trial.name: trial for trial in self._compared}
         fitted._fit_like(trials, self.ratings, on_step=on_step, validation=validation)
         vars(self)["_winner"] = fitted
 
@@ -327,7 +332,8 @@ class Auto(Model):
     ) -> Iterator[tuple[HeldOut, list[Model]]]:
         """Yield each fold with the candidates fitted to its training data."""
         models = [
-            each.unfitted(self.random_state, self.threads) for each in choice.candidates
+            candidate.unfitted(self.random_state, self.threads)
+            for candidate in choice.candidates
         ]
         names, number, total = (
             cycle(choice.candidates),
@@ -343,33 +349,33 @@ class Auto(Model):
     def _by_error(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
         """Choose the model of ratings with the lowest RMSE."""
         fold, models = next(self._trials(choice, folds))
-        errors = [fold.rmse(each) for each in models]
+        errors = [fold.rmse(trial) for trial in models]
         best = 0
         for number, error in enumerate(errors):
             if error < errors[best] * (1 - _GAIN):
                 best = number
         gain = min(errors[:best] + errors[best + 1 :]) / errors[best] - 1
-        shown = [
+        scores = [
             f"{c} {error:.4f}"
             for c, error in zip(choice.candidates, errors, strict=True)
         ]
         verdict = f"{abs(gain):.1%} {'better' if gain >= 0 else 'worse'} than the next"
-        found = choice.candidates[best]
-        return _Verdict(found, models, "RMSE", shown, f"{found}, {verdict}")
+        chosen = choice.candidates[best]
+        return _Verdict(chosen, models, "RMSE", scores, f"{chosen}, {verdict}")
 
     def _by_lists(self, choice: Choice, folds: Sequence[HeldOut]) -> _Verdict:
         """Choose the model of interactions, or blend, with the highest NDCG."""
         tried = self._trials(choice, folds)
         lists = Lists.joined([fold.lists(trials := models) for fold, models in tried])
-        heights = [lists.ndcg(each) for each in np.eye(len(trials))]
-        means = [float(each.mean()) for each in heights]
-        shown = [f"{c} {x:.4f}" for c, x in zip(choice.candidates, means, strict=True)]
+        heights = [lists.ndcg(unit) for unit in np.eye(len(trials))]
+        means = [float(unit.mean()) for unit in heights]
+        scores = [f"{c} {x:.4f}" for c, x in zip(choice.candidates, means, strict=True)]
         best = int(np.argmax(means))
-        found, height = choice.candidates[best], heights[best]
+        chosen, height = choice.candidates[best], heights[best]
         next_best = max(means[:best] + means[best + 1 :])
-        verdict = f"{found}, {means[best] / max(next_best, 1e-9) - 1:.1%} better than the next"
+        verdict = f"{chosen}, {means[best] / max(next_best, 1e-9) - 1:.1%} better than the next"
         least = _GAIN_OF_MANY if self.ratings.n_ratings > _MANY else _GAIN
-        blends = self._blends and not any(each.params for each in choice.candidates)
+        blends = self._blends and not any(unit.params for unit in choice.candidates)
         for members, weights, higher in growing_blends(lists, best) if blends else ():
             names = [choice.candidates[member].model for member in members]
             shares = [f"{weight:.2f}" for weight in weights]
@@ -378,7 +384,7 @@ class Auto(Model):
             )
             if not weights.all():
                 break
-            shown.append(f"{blend} {higher.mean():.4f}")
+            scores.append(f"{blend} {higher.mean():.4f}")
             error = (higher - height).std() / np.sqrt(len(height))
             if (higher - height).mean() <= max(least * height.mean(), error):
                 break
@@ -388,8 +394,8 @@ class Auto(Model):
                 f"{choice.candidates[best]}"
             )
             params = {"members": ",".join(names), "weights": ",".join(shares)}
-            found = Candidate("blend", params)
-        return _Verdict(found, trials, f"NDCG@{TOP}", shown, verdict)
+            chosen = Candidate("blend", params)
+        return _Verdict(chosen, trials, f"NDCG@{TOP}", scores, verdict)
 
     def _chosen(self, ratings: Ratings) -> tuple[Model, Ratings, str | None]:
         return self.chosen, self.ratings, "; ".join(self.findings) or None

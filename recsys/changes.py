@@ -83,8 +83,10 @@ class Change:
     @property
     def n_new(self) -> tuple[int, int]:
         """Numbers of new users and new items."""
-        known = (self.users >= 0).sum(), (self.items >= 0).sum()
-        return self.after.n_users - int(known[0]), self.after.n_items - int(known[1])
+        n_known = (self.users >= 0).sum(), (self.items >= 0).sum()
+        return self.after.n_users - int(n_known[0]), self.after.n_items - int(
+            n_known[1]
+        )
 
     @cached_property
     def outdated(self) -> Indices:
@@ -97,7 +99,8 @@ class Change:
         counts = counts[self.changed_items].astype(np.float64)
         earlier = np.maximum(counts - self.touches, 0)
         steps = [
-            np.floor(np.log1p(each) / np.log1p(_GROWTH)) for each in (earlier, counts)
+            np.floor(np.log1p(n_ratings) / np.log1p(_GROWTH))
+            for n_ratings in (earlier, counts)
         ]
         grown = (steps[0] != steps[1]) | (self.touches >= _GROWTH * counts)
         return np.asarray(self.changed_items[grown])
@@ -139,7 +142,7 @@ def like_old(
         return old, new if limit is not None else new.without_values()
     if new.feedback is not None and new.feedback.kind == "counts":
         raise DataError(f"The model has grades, and {new.feedback.reason}.")
-    kinds = ["implicit" if each.implicit else "explicit" for each in (old, new)]
+    kinds = ["implicit" if ratings.implicit else "explicit" for ratings in (old, new)]
     raise DataError(
         f"The new ratings must be {kinds[0]}, as those of the model are; got {kinds[1]} ones."
     )
@@ -162,9 +165,9 @@ def wider_range(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> str 
     if new.implicit or not len(outside) or not has_grades(old):
         return None
     if old.scale is None:
-        least, most = min(low, float(values.min())), max(high, float(values.max()))
+        lowest, highest = min(low, float(values.min())), max(high, float(values.max()))
         before = f"all were {low:g}" if low == high else f"from {low:g} to {high:g}"
-        return f"grades are from {least:g} to {most:g}, at the last fit {before}"
+        return f"grades are from {lowest:g} to {highest:g}, at the last fit {before}"
     user, item = new.user_index_of_nonzeros()[outside[0]], new.indices[outside[0]]
     raise DataError(
         f"Rating {values[outside[0]]:g} of item {new.items.values[int(item)]!r} by "
@@ -180,8 +183,8 @@ def check_range(values: npt.NDArray[Any], known: Ratings) -> None:
     ------
     DataError
     """
-    least, most = plausible_range(known)
-    outside = values[(values < least) | (values > most)]
+    lowest, highest = plausible_range(known)
+    outside = values[(values < lowest) | (values > highest)]
     if len(outside):
         low, high = usual_scale(known)
         raise DataError(
@@ -219,9 +222,9 @@ def usual_scale(ratings: Ratings) -> tuple[float, float]:
         return ratings.scale
     levels = ratings.distribution()[0]
     low, high = float(levels[0]), float(levels[-1])
-    for least, most in _SCALES:
-        if least <= low and high <= most:
-            return least, most
+    for lowest, highest in _SCALES:
+        if lowest <= low and high <= highest:
+            return lowest, highest
     return low, high
 
 
@@ -260,18 +263,18 @@ def change_of(
     """
     length = None if window is None else duration(window, "window")
     forgotten = None if forget is None else Ids(forget, "user")
-    whole, newer = old, new
+    before, newer = old, new
     if forgotten is not None:
         _check_known(forgotten, old, new)
-        whole = _without_rows(old, forgotten)
+        before = _without_rows(old, forgotten)
         newer = None if new is None else _without_rows(new, forgotten)
     if newer is not None:
-        whole = _with_ids_of(whole, newer)
-        newer = newer.renumbered(whole.users, whole.items)
-    leaving = np.zeros(whole.n_users, np.bool_)
+        before = _with_ids_of(before, newer)
+        newer = newer.renumbered(before.users, before.items)
+    leaving = np.zeros(before.n_users, np.bool_)
     if forgotten is not None:
-        leaving = forgotten.find(whole.users.values) >= 0
-    parts = [whole] if newer is None else [whole, newer]
+        leaving = forgotten.find(before.users.values) >= 0
+    parts = [before] if newer is None else [before, newer]
     rule = _common_rule(parts)
     if length is not None or rule.half_life is not None:
         _check_times(parts, "A window" if length is not None else "A half-life")
@@ -283,7 +286,7 @@ def change_of(
         fading = replace(reach, first=reach.last - FADED * rule.half_life)
         _check_reach(parts, leaving, fading, f"--half-life {rule.half_life / DAY:g}d")
     users = _touched_users(parts, rule, leaving, reach)
-    parts[0] = _of_users(whole, users)
+    parts[0] = _of_users(before, users)
     entries = _joined_events(parts, rule)
     selected = ~leaving[entries.rows]
     n_late = 0
@@ -299,25 +302,25 @@ def change_of(
         entries = entries.take(selected)
     collected = collect(
         entries,
-        whole.shape,
+        before.shape,
         rule,
         implicit=old.implicit,
         known_order=_common_order(parts),
     )
-    _check_unrepeated(collected.csr, whole)
+    _check_unrepeated(collected.csr, before)
     n_added = n_selected - collected.n_same - (n_old - n_removed)
-    after = whole
+    after = before
     if n_added or n_removed or not _is_same_rule(old.rule, rule):
-        after = with_rows(whole, collected, users)
+        after = with_rows(before, collected, users)
     if new is not None and new.source is not None:
         name = f"{new.source.name} and earlier ratings"
         after = replace(after, source=replace(new.source, name=name, options={}))
     has_users, has_items = _with_events(after)
-    lost_users = (_mask_of(removed_rows, whole.n_users) & ~has_users) & ~described(
-        whole, "user"
+    lost_users = (_mask_of(removed_rows, before.n_users) & ~has_users) & ~described(
+        before, "user"
     )
-    lost_items = (_mask_of(removed_columns, whole.n_items) & ~has_items) & ~described(
-        whole, "item"
+    lost_items = (_mask_of(removed_columns, before.n_items) & ~has_items) & ~described(
+        before, "item"
     )
     after = restricted(after, ~(lost_users | leaving), ~lost_items)
     return replace(
@@ -581,12 +584,12 @@ def _compared(old: Ratings, after: Ratings) -> Change:
     stays = np.zeros(old.n_users, np.bool_)
     stays[users >= 0] = same_count[users[users >= 0]]
     mine = np.flatnonzero(np.repeat(stays, np.diff(old.indptr)))
-    theirs = np.flatnonzero(np.repeat(same_count, counts))
-    differs = items[old.indices[mine]] != after.indices[theirs]
-    differs |= old.values_at(mine) != after.values_at(theirs)
+    positions_after = np.flatnonzero(np.repeat(same_count, counts))
+    differs = items[old.indices[mine]] != after.indices[positions_after]
+    differs |= old.values_at(mine) != after.values_at(positions_after)
     if old.seconds is not None and after.seconds is not None:
-        differs |= old.seconds[mine] != after.seconds[theirs]
-    rows = np.searchsorted(after.indptr, theirs[differs], side="right") - 1
+        differs |= old.seconds[mine] != after.seconds[positions_after]
+    rows = np.searchsorted(after.indptr, positions_after[differs], side="right") - 1
     changed[rows] = True
     touches = _touches(old, after, users, items, changed)
     is_new_item = np.ones(after.n_items, np.bool_)
@@ -608,23 +611,25 @@ def _touches(
     was_changed = users < 0
     was_changed[users >= 0] = changed[users[users >= 0]]
     mine = np.flatnonzero(np.repeat(was_changed, np.diff(old.indptr)))
-    theirs = np.flatnonzero(np.repeat(changed, np.diff(after.indptr)))
+    positions_after = np.flatnonzero(np.repeat(changed, np.diff(after.indptr)))
     n_items = np.int64(max(after.n_items, 1))
     old_rows = users[np.searchsorted(old.indptr, mine, side="right") - 1]
     old_items = items[old.indices[mine]]
-    rows = np.searchsorted(after.indptr, theirs, side="right") - 1
-    pairs = rows * n_items + after.indices[theirs]
+    rows = np.searchsorted(after.indptr, positions_after, side="right") - 1
+    pairs = rows * n_items + after.indices[positions_after]
     old_pairs = np.where(
         (old_rows < 0) | (old_items < 0), -1, old_rows * n_items + old_items
     )
-    touches = np.bincount(after.indices[theirs], minlength=after.n_items)
+    touches = np.bincount(after.indices[positions_after], minlength=after.n_items)
     # An unchanged rating of a changed user does not touch its item; a removed one does.
     positions = np.minimum(np.searchsorted(pairs, old_pairs), max(len(pairs) - 1, 0))
     remains = np.zeros(len(old_pairs), np.bool_)
     if len(pairs):
         remains = pairs[positions] == old_pairs
     is_same = remains.copy()
-    is_same[remains] = _are_equal(old, mine[remains], after, theirs[positions[remains]])
+    is_same[remains] = _are_equal(
+        old, mine[remains], after, positions_after[positions[remains]]
+    )
     touches -= np.bincount(old_items[is_same], minlength=after.n_items)
     removed = old_items[~remains]
     touches += np.bincount(removed[removed >= 0], minlength=after.n_items)
@@ -649,9 +654,9 @@ def _check_known(users: Ids, old: Ratings, new: Ratings | None) -> None:
     UnknownIdError
         The message names the closest ids.
     """
-    known = are_known(users, *(part for part in (old, new) if part is not None))
-    if not known.all():
-        old.users.index(users.values.filter(~known))
+    mask = are_known(users, *(part for part in (old, new) if part is not None))
+    if not mask.all():
+        old.users.index(users.values.filter(~mask))
 
 
 def _without_rows(ratings: Ratings, users: Ids) -> Ratings:
@@ -663,15 +668,15 @@ def _without_rows(ratings: Ratings, users: Ids) -> Ratings:
 
 def are_known(users: Ids, *parts: Ratings) -> npt.NDArray[np.bool_]:
     """Return which users are in some of the ratings, or in their tables of users."""
-    known = np.zeros(len(users), np.bool_)
+    mask = np.zeros(len(users), np.bool_)
     for part in parts:
         tables = [part.users.values]
         if part.user_table is not None:
             tables.append(part.user_table.frame["user"])
         for ids in tables:
             indices = users.find(ids)
-            known[indices[indices >= 0]] = True
-    return known
+            mask[indices[indices >= 0]] = True
+    return mask
 
 
 def _with_ids_of(old: Ratings, new: Ratings) -> Ratings:
@@ -691,13 +696,13 @@ def _with_ids_of(old: Ratings, new: Ratings) -> Ratings:
 
 def _united(known: Ids, others: Ids) -> Ids:
     """Return the union of ids, in the type of the known ones."""
-    theirs = known.like(others.values)
-    if theirs.null_count():
-        first = others.values.filter(theirs.is_null())[0]
+    converted = known.like(others.values)
+    if converted.null_count():
+        first = others.values.filter(converted.is_null())[0]
         raise DataError(
             f"The model has integer {known.kind} ids; {first!r} cannot be among them."
         )
-    return known.union(theirs)
+    return known.union(converted)
 
 
 def encoded_rows(
@@ -711,19 +716,19 @@ def encoded_rows(
     encoder: FeatureEncoder | None = getattr(features, "encoder", None)
     if features is None or encoder is None or table is None:
         return None
-    places = known.find(ids.values)
-    fresh = places < 0
+    indices = known.find(ids.values)
+    is_updated = indices < 0
     if new is not None:
-        fresh |= new.rows_of(ids) >= 0
-    if not fresh.any():
+        is_updated |= new.rows_of(ids) >= 0
+    if not is_updated.any():
         return features
     from scipy.sparse import vstack
 
-    some = Ids(ids.values.filter(fresh), ids.kind)
+    updated_ids = Ids(ids.values.filter(is_updated), ids.kind)
     stacked = vstack(
-        [features.matrix, encoder.transform(table, some).matrix], format="csr"
+        [features.matrix, encoder.transform(table, updated_ids).matrix], format="csr"
     )
-    rows = places.copy()
-    rows[fresh] = len(known) + np.arange(len(some))
+    rows = indices.copy()
+    rows[is_updated] = len(known) + np.arange(len(updated_ids))
     encoded: GroupedFeatures = replace(cast(Any, features), matrix=stacked[rows])
     return encoded

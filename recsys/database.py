@@ -90,9 +90,9 @@ class Address:
 
     def of_table(self, table: str) -> str:
         """Return the source of another table in the same database."""
-        place = whole(self.place)
+        address = whole(self.place)
         scheme = "" if self.kind == "postgresql" else f"{self.kind}:///"
-        return located(f"{scheme}{place}::{table}")
+        return located(f"{scheme}{address}::{table}")
 
     def __str__(self) -> str:
         table = "" if self.table is None else f"::{self.table}"
@@ -127,33 +127,33 @@ def parse_address(
     >>> parse_address("events.csv") is None
     True
     """
-    source, shown = whole(text), located(text)
-    if Path(shown).exists():
-        kind, place, named = _kind_of_file(Path(source)), source, None
+    source, label = whole(text), located(text)
+    if Path(label).exists():
+        kind, address, named = _kind_of_file(Path(source)), source, None
     else:
-        kind, place, named = _parsed(source, shown)
+        kind, address, named = _parsed(source, label)
     if kind is None:
         return None
     if sum(name is not None for name in (named, table, query)) > 1:
         raise DataError(
-            f"{shown}: name one table, with ::TABLE or --table, or give one --query."
+            f"{label}: name one table, with ::TABLE or --table, or give one --query."
         )
-    return Address(kind, place, named or table, query)
+    return Address(kind, address, named or table, query)
 
 
 def _parsed(source: str, shown: str) -> tuple[Kind | None, str, str | None]:
     """Return the kind of a database, its place, and the table that its address names."""
-    place, table = split_table(source)
-    if is_postgresql(place):
-        if parse_server(place) is None:
+    address, table = split_table(source)
+    if is_postgresql(address):
+        if parse_server(address) is None:
             raise DataError(
                 f"{shown} is not the address of a database; write postgresql://USER@HOST:PORT/"
                 "DATABASE, with %-codes for special characters of the password (%40 for @)."
             )
-        return "postgresql", located(place), table
-    scheme = scheme_of(place)
+        return "postgresql", located(address), table
+    scheme = scheme_of(address)
     if scheme in ("sqlite", "duckdb"):
-        path = place.lstrip()[len(f"{scheme}:") :]
+        path = address.lstrip()[len(f"{scheme}:") :]
         is_hidden = isinstance(
             shown, Location
         )  # options, or a user, which files do not have
@@ -163,7 +163,7 @@ def _parsed(source: str, shown: str) -> tuple[Kind | None, str, str | None]:
                 f"{shown} is not the address of a database; write {scheme}:///{right}."
             )
         return cast("Kind", scheme), path.removeprefix("///"), table
-    return _kind_of_file(Path(place)), place, table
+    return _kind_of_file(Path(address)), address, table
 
 
 def _kind_of_file(path: Path) -> Kind | None:
@@ -360,8 +360,8 @@ class TableRows:
         plan = str(
             self._database.rows(f"EXPLAIN (FORMAT JSON) SELECT * FROM {self._source}")
         )
-        found = re.search(r'"(?:Plan Rows|Estimated Cardinality)": "?(\d+)', plan)
-        return int(found[1]) if found else None
+        match = re.search(r'"(?:Plan Rows|Estimated Cardinality)": "?(\d+)', plan)
+        return int(match[1]) if match else None
 
     @contextmanager
     def batches(
@@ -396,10 +396,10 @@ class TableRows:
         from pyarrow.parquet import ParquetWriter
 
         # Without compression and encoding, because the file is read only once, immediately.
-        plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
+        uncompressed: dict[str, Any] = {"compression": "none", "use_dictionary": False}
         with self.batches(on_rows) as batches:
             first = next(batches)
-            with ParquetWriter(target, first.schema, **plain) as writer:
+            with ParquetWriter(target, first.schema, **uncompressed) as writer:
                 for batch in chain((first,), batches):
                     writer.write_batch(batch)
 
@@ -425,14 +425,16 @@ def open_table(address: Address, pick: Pick | None = None) -> Iterator[TableRows
         names = tuple(schema.names)
         roles = dict.fromkeys(range(len(names)), "")
         if pick is not None:
-            roles = {place: role for role, place in pick(names, str(address)).items()}
+            roles = {
+                position: role for role, position in pick(names, str(address)).items()
+            }
         columns = []
-        for place, role in sorted(roles.items()):
-            if (n := names.count(names[place])) > 1:
+        for position, role in sorted(roles.items()):
+            if (n := names.count(names[position])) > 1:
                 raise DataError(
-                    f"{address} has {n} columns named {names[place]!r}; rename them with AS."
+                    f"{address} has {n} columns named {names[position]!r}; rename them with AS."
                 )
-            columns.append(_expression(schema.field(place), role, address))
+            columns.append(_expression(schema.field(position), role, address))
         yield TableRows(address, names, database, source, tuple(columns))
 
 
@@ -442,32 +444,36 @@ def _resolved(database: Database) -> tuple[Address, str]:
     tables = database.rows(
         _TABLES[address.kind]
     )  # schema ("" for the default) and name
-    known = {
+    by_label = {
         f"{schema}.{name}" if schema else name: (schema, name)
         for schema, name in tables
     }
-    listed = enumerated([*known], _LISTED)
-    if not known:
+    listed = enumerated([*by_label], _LISTED)
+    if not by_label:
         raise DataError(f"{address} holds no tables.")
-    wanted = address.table
-    if wanted is None:
-        wanted = next(iter(known))
-        if len(known) > 1:
+    requested = address.table
+    if requested is None:
+        requested = next(iter(by_label))
+        if len(by_label) > 1:
             raise DataError(
-                f"{address} holds the tables {listed}; name one: {address}::{wanted}, or --table "
-                f"{wanted}."
+                f"{address} holds the tables {listed}; name one: "
+                f"{address}::{requested}, or --table {requested}."
             )
-    folded = [name for name in known if name.casefold() == wanted.casefold()]
-    if wanted not in known and len(folded) != 1:
-        bare = [key for key, (_, name) in known.items() if name == wanted]
-        near = bare or close_matches(wanted, known, 3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it holds {listed}."
-        raise DataError(
-            f"{replace(address, table=None)} has no table {wanted!r}; {hint}"
+    folded = [name for name in by_label if name.casefold() == requested.casefold()]
+    if requested not in by_label and len(folded) != 1:
+        unqualified = [key for key, (_, name) in by_label.items() if name == requested]
+        suggestions = unqualified or close_matches(requested, by_label, 3)
+        hint = (
+            f"did you mean {' or '.join(suggestions)}?"
+            if suggestions
+            else f"it holds {listed}."
         )
-    name = wanted if wanted in known else folded[0]
+        raise DataError(
+            f"{replace(address, table=None)} has no table {requested!r}; {hint}"
+        )
+    name = requested if requested in by_label else folded[0]
     return replace(address, table=name), ".".join(
-        quoted(each) for each in known[name] if each
+        quoted(part) for part in by_label[name] if part
     )
 
 

@@ -62,12 +62,12 @@ class Stability:
     def verdict(self) -> str:
         """The difference in words."""
         if self.is_shift:
-            found = "a shift"
+            described = "a shift"
         elif self.index <= self.chance:
-            found = "no more than by chance"
+            described = "no more than by chance"
         else:
-            found = "a little" if self.index < SHIFT / 2 else "some"
-        return f"{found} ({SHIFT:g} or more is a shift)"
+            described = "a little" if self.index < SHIFT / 2 else "some"
+        return f"{described} ({SHIFT:g} or more is a shift)"
 
 
 def stability(
@@ -93,20 +93,25 @@ def stability(
     >>> round(same.index, 2), round(other.index, 2), same.is_shift, other.is_shift
     (0.0, 0.88, False, True)
     """
-    counts = [np.asarray(each, dtype=np.float64) for each in (before, now)]
+    counts = [
+        np.asarray(group_counts, dtype=np.float64) for group_counts in (before, now)
+    ]
     if counts[0].shape != counts[1].shape or counts[0].ndim != 1:
         raise DataError("The counts of both samples must be of the same groups.")
-    n, m = (float(each.sum()) for each in counts)
+    n, m = (float(group_counts.sum()) for group_counts in counts)
     if not (n and m):
         raise DataError("There is nothing to compare: a sample is empty.")
-    some = (counts[0] + counts[1]) > 0
-    p, q = (np.maximum(each[some], 0.5) / each.sum() for each in counts)
+    is_filled = (counts[0] + counts[1]) > 0
+    p, q = (
+        np.maximum(group_counts[is_filled], 0.5) / group_counts.sum()
+        for group_counts in counts
+    )
     index = float(np.sum((q - p) * np.log(q / p)))
-    freedom = max(1, int(some.sum()) - 1)
+    freedom = max(1, int(is_filled.sum()) - 1)
     # Wilson and Hilferty's approximation of the quantile of chi-squared.
     spread = 2 / (9 * freedom)
     quantile = freedom * (1 - spread + _QUANTILE * spread**0.5) ** 3
-    names = groups or tuple(map(str, range(1, len(some) + 1)))
+    names = groups or tuple(map(str, range(1, len(is_filled) + 1)))
     return Stability(
         index, quantile * (1 / n + 1 / m), counts[0] / n, counts[1] / m, names
     )
@@ -131,11 +136,13 @@ def rating_stability(known: Ratings, new: Ratings) -> Stability | None:
     """
     if known.implicit or new.implicit or not new.n_ratings:
         return None
-    places = latest(known, new.n_ratings)
-    if places is None:
+    latest_positions = latest(known, new.n_ratings)
+    if latest_positions is None:
         values, before = known.distribution()
     else:
-        values, before = np.unique(known.values_at(places), return_counts=True)
+        values, before = np.unique(
+            known.values_at(latest_positions), return_counts=True
+        )
     new_values, now = new.distribution()
     grades = np.union1d(values, new_values)
     if len(grades) > 2 * _GROUPS:
@@ -150,8 +157,8 @@ def rating_stability(known: Ratings, new: Ratings) -> Stability | None:
         edges = (grades[:-1] + grades[1:]) / 2
         names = tuple(f"{grade:g}" for grade in grades)
     earlier, later = (
-        np.bincount(np.searchsorted(edges, each), weights=n, minlength=len(names))
-        for each, n in ((values, before), (new_values, now))
+        np.bincount(np.searchsorted(edges, levels), weights=n, minlength=len(names))
+        for levels, n in ((values, before), (new_values, now))
     )
     return stability(earlier, later, names)
 
@@ -162,11 +169,11 @@ def popularity_stability(known: Ratings, new: Ratings) -> Stability | None:
     Each group of items has a tenth of all known ratings, from the most popular to the least popular
     items. Ratings of new items are ignored.
     """
-    places = known.items.find(new.items.values)[new.indices]
-    places = places[places >= 0]
+    item_indices = known.items.find(new.items.values)[new.indices]
+    item_indices = item_indices[item_indices >= 0]
     counts = np.bincount(known.indices, minlength=known.n_items)
-    places = places[counts[places] > 0]
-    if not len(places):
+    item_indices = item_indices[counts[item_indices] > 0]
+    if not len(item_indices):
         return None
     order = np.argsort(-counts, kind="stable")
     share = (np.cumsum(counts[order]) - counts[order] / 2) / counts.sum()
@@ -175,7 +182,8 @@ def popularity_stability(known: Ratings, new: Ratings) -> Stability | None:
     recent = latest(known, new.n_ratings)
     indices = known.indices if recent is None else known.indices[recent]
     before, now = (
-        np.bincount(group[each], minlength=_GROUPS) for each in (indices, places)
+        np.bincount(group[group_items], minlength=_GROUPS)
+        for group_items in (indices, item_indices)
     )
     sizes = np.bincount(group[counts > 0], minlength=_GROUPS)
     names = tuple(

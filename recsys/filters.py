@@ -99,12 +99,14 @@ def without_blocked(
     import scipy.sparse as sp
 
     rows, columns = users.find(pairs["user"]), items.find(pairs["item"])
-    strangers = others.find(pairs["user"])
-    rows = np.where((rows < 0) & (strangers >= 0), len(users) + strangers, rows)
-    known = (rows >= 0) & (columns >= 0)
+    unknown_rows = others.find(pairs["user"])
+    rows = np.where((rows < 0) & (unknown_rows >= 0), len(users) + unknown_rows, rows)
+    is_known = (rows >= 0) & (columns >= 0)
     shape = (len(seen[0]) - 1, len(items))
-    ones = np.ones(int(known.sum()), np.int8)
-    blocked = sp.coo_array((ones, (rows[known], columns[known])), shape=shape).tocsr()
+    ones = np.ones(int(is_known.sum()), np.int8)
+    blocked = sp.coo_array(
+        (ones, (rows[is_known], columns[is_known])), shape=shape
+    ).tocsr()
     rated = sp.csr_array(
         (np.ones(len(seen[1]), np.int8), seen[1], seen[0]), shape=shape
     )
@@ -147,7 +149,7 @@ def rows_where(
     >>> rows_where("year < 2000", Ratings.from_frame(pairs, item_table=films))
     array([False,  True])
     """
-    ids, place = (
+    ids, label = (
         (ratings.items, "where") if kind == "item" else (ratings.users, "where_user")
     )
     features: Features | None = getattr(ratings, f"{kind}_table")
@@ -162,45 +164,45 @@ def rows_where(
     if isinstance(condition, str):
         if not condition.strip():
             raise DataError(
-                f"{place}: the condition is empty; the columns are {columns}."
+                f"{label}: the condition is empty; the columns are {columns}."
             )
-        bare = _TEXT.sub(" ", condition)
-        denied = ["\\"] if "\\" in condition else _DENIED.findall(bare)
+        without_texts = _TEXT.sub(" ", condition)
+        denied = ["\\"] if "\\" in condition else _DENIED.findall(without_texts)
         if denied:
-            raise DataError(f"{place}: {denied[0]!r} is not allowed in {condition!r}.")
-        if len(re.findall(r"[^\W\d]\w*|[^\w\s,]", bare)) > _MOST_WORDS:
+            raise DataError(f"{label}: {denied[0]!r} is not allowed in {condition!r}.")
+        if len(re.findall(r"[^\W\d]\w*|[^\w\s,]", without_texts)) > _MOST_WORDS:
             raise DataError(
-                f"{place}: the condition has more than {_MOST_WORDS} words and signs."
+                f"{label}: the condition has more than {_MOST_WORDS} words and signs."
             )
     elif not isinstance(condition, pl.Expr):
         raise DataError(
-            f"{place}: the condition must be text or an expression; got {condition!r}."
+            f"{label}: the condition must be text or an expression; got {condition!r}."
         )
     try:
         if isinstance(condition, str):
-            found = _evaluated(condition, table, features)
+            met = _evaluated(condition, table, features)
         else:
-            found = table.select(condition.alias("met")).to_series()
+            met = table.select(condition.alias("met")).to_series()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         expression = re.search(
             r"regex parse error:.*?^error: (.*?)$", str(error), re.S | re.M
         )
         reason = re.split(r"; valid columns|\n", str(error))[0].rstrip(".")
         reason = f"regular expression: {expression[1]}" if expression else reason
-        odd = next((name for name in table.columns if not name.isidentifier()), "")
-        odd = f', a name such as "{odd}" in double ones' if odd else odd
+        hint = next((name for name in table.columns if not name.isidentifier()), "")
+        hint = f', a name such as "{hint}" in double ones' if hint else hint
         raise DataError(
-            f"{place}: {condition!r} cannot be used: {reason}; the columns are {columns}, and text "
-            f"is in single quotes{odd}."
+            f"{label}: {condition!r} cannot be used: {reason}; the columns are {columns}, and text "
+            f"is in single quotes{hint}."
         ) from None
-    if found.dtype != pl.Boolean:
+    if met.dtype != pl.Boolean:
         raise DataError(
-            f"{place}: {condition!r} cannot be used: it is not a condition but gives {found.dtype} "
+            f"{label}: {condition!r} cannot be used: it is not a condition but gives {met.dtype} "
             f"values; the columns are {columns}."
         )
-    if len(found) != len(table):
-        found = found.new_from_index(0, len(table))
-    return found.fill_null(False).to_numpy()
+    if len(met) != len(table):
+        met = met.new_from_index(0, len(table))
+    return met.fill_null(False).to_numpy()
 
 
 def check_modest(condition: str) -> None:
@@ -211,12 +213,16 @@ def check_modest(condition: str) -> None:
     DataError
         If the condition calls a function that may be expensive, or joins texts.
     """
-    bare = _TEXT.sub(" quoted ", condition)  # quotes may also enclose a function name
-    called = [name for name in _CALL.findall(bare) if not _MODEST.fullmatch(name)]
-    if "||" in bare or called:
-        found = called[0] if called else "||"
+    without_texts = _TEXT.sub(
+        " quoted ", condition
+    )  # quotes may also enclose a function name
+    called = [
+        name for name in _CALL.findall(without_texts) if not _MODEST.fullmatch(name)
+    ]
+    if "||" in without_texts or called:
+        denied = called[0] if called else "||"
         raise DataError(
-            f"where: {found} is not allowed in a condition; allowed are functions such as LOWER, "
+            f"where: {denied} is not allowed in a condition; allowed are functions such as LOWER, "
             "LENGTH, COALESCE and ROUND."
         )
 
@@ -268,8 +274,8 @@ def _check_dates(expression: pl.Expr, table: pl.DataFrame) -> None:
         nodes += inputs
         try:
             sides = [
-                table.select(each.alias("side")).to_series().explode()
-                for each in inputs
+                table.select(operand.alias("side")).to_series().explode()
+                for operand in inputs
             ]
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
             continue  # it stops the whole condition, unless it is of the texts of dates
@@ -277,13 +283,13 @@ def _check_dates(expression: pl.Expr, table: pl.DataFrame) -> None:
             continue
         compares = re.match(r"\[\(|.*is_in\(", str(node)) is not None  # unlike LIKE
         for side in sides:
-            odd = [f"{value!r}" for value in side if not _is_date(value)]
+            not_dates = [f"{value!r}" for value in side if not _is_date(value)]
             if side.dtype.is_numeric() or (
-                compares and side.dtype == pl.String and odd
+                compares and side.dtype == pl.String and not_dates
             ):
-                found = odd[0] if odd else "numbers"
+                example = not_dates[0] if not_dates else "numbers"
                 raise pl.exceptions.InvalidOperationError(
-                    f"dates compare with texts such as '2023-01-31', not with {found}"
+                    f"dates compare with texts such as '2023-01-31', not with {example}"
                 )
 
 

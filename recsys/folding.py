@@ -231,22 +231,22 @@ def _entries(
     users: Any, items: Any, frame: pl.DataFrame, known: Ratings, needs_values: bool
 ) -> Entries:
     """Return entries with the values and times that a model of `known` uses."""
-    found = Entries(users, items)
+    entries = Entries(users, items)
     if "rating" in frame.columns:
         values = rating_values(frame["rating"]).to_numpy()
         if needs_values:
             check_range(values, known)
         is_one = known.implicit and not known.weighted
-        found.values = None if is_one else Values.of(values)
+        entries.values = None if is_one else Values.of(values)
     elif needs_values:
         raise DataError(
             "The model needs ratings with values, but the history has no column 'rating'."
         )
     if known.seconds is not None and "timestamp" in frame.columns:
-        found.seconds = compact_times(
+        entries.seconds = compact_times(
             unix_seconds(frame["timestamp"], exact=True).to_numpy()
         )
-    return found
+    return entries
 
 
 def _ratings(
@@ -254,17 +254,19 @@ def _ratings(
 ) -> Ratings:
     """Return ratings of new users or of new items, with `table` as their table."""
     side, ids = ("user", users) if items is known.items else ("item", items)
-    own = table_of(table, ids) or getattr(known, f"{side}_table")
-    if own is not None and not (own.rows_of(ids) >= 0).any():
-        own = None
+    side_table = table_of(table, ids) or getattr(known, f"{side}_table")
+    if side_table is not None and not (side_table.rows_of(ids) >= 0).any():
+        side_table = None
     encoder: FeatureEncoder | None
     encoder = getattr(getattr(known, f"{side}_features"), "encoder", None)
     features = (
-        encoder.transform(own, ids) if encoder is not None and own is not None else None
+        encoder.transform(side_table, ids)
+        if encoder is not None and side_table is not None
+        else None
     )
     changes: dict[str, Any] = {
         f"{side}s": ids,
-        f"{side}_table": own,
+        f"{side}_table": side_table,
         f"{side}_features": features,
     }
     (data, levels), count = csr.values, csr.n_duplicates
@@ -285,10 +287,10 @@ def is_new(ratings: Ratings, rated: Ratings) -> npt.NDArray[np.bool_] | None:
     """
     if ratings.item_features is None:
         return None
-    found: npt.NDArray[np.bool_] = (
+    mask: npt.NDArray[np.bool_] = (
         np.bincount(rated.indices, minlength=rated.n_items) == 0
     )
-    return found if found.any() else None
+    return mask if mask.any() else None
 
 
 def with_tables(
@@ -303,13 +305,15 @@ def with_tables(
 
     If the model `learns`, unknown items and users in the tables are added to it.
     """
-    for given, ids in ((item_table, ratings.items), (user_table, ratings.users)):
-        table, name = table_of(given, ids), f"{ids.kind}_table"
-        kept: Features | None = getattr(ratings, name)
+    for new_table, ids in ((item_table, ratings.items), (user_table, ratings.users)):
+        table, name = table_of(new_table, ids), f"{ids.kind}_table"
+        old_table: Features | None = getattr(ratings, name)
         if table is None:
             continue
-        if kept is not None and not (table.rows_of(ids) >= 0).any():  # new ids only
-            table = kept.updated(table)
+        if (
+            old_table is not None and not (table.rows_of(ids) >= 0).any()
+        ):  # new ids only
+            table = old_table.updated(table)
         changes: dict[str, Any] = {name: table}
         ratings = replace(ratings, **changes)
         if learns:
@@ -333,11 +337,11 @@ def extended(model: Model, ratings: Ratings, table: Features) -> tuple[Model, Ra
 
     wider = with_ids(ratings, old, table)
     ids: Ids = getattr(wider, f"{side}s")
-    whole: Any = encoded_rows(features, table, None, old, ids)
-    if whole is None or whole is features:
+    extended_features: Any = encoded_rows(features, table, None, old, ids)
+    if extended_features is None or extended_features is features:
         return model, ratings
-    fresh = old.find(ids.values) < 0
-    order = np.argsort(ids.find(pl.concat([old.values, ids.values.filter(fresh)])))
-    changed: dict[str, Any] = {f"{side}_features": whole}
-    added = replace(whole, matrix=whole.matrix[fresh])
+    is_added = old.find(ids.values) < 0
+    order = np.argsort(ids.find(pl.concat([old.values, ids.values.filter(is_added)])))
+    changed: dict[str, Any] = {f"{side}_features": extended_features}
+    added = replace(extended_features, matrix=extended_features.matrix[is_added])
     return model.widened(side, order, added), replace(wider, **changed)

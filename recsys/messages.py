@@ -36,8 +36,8 @@ def enumerated(
     >>> enumerated(["ape", "bee", "cat"], 2), enumerated(["ape", "bee"], 2, repr)
     ('ape, bee and 1 more', "'ape', 'bee'")
     """
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(map(shown, names[:most])) + more
+    remainder = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(shown, names[:most])) + remainder
 
 
 def html_table(caption: str, facts: Mapping[str, object]) -> str:
@@ -67,7 +67,7 @@ def lasting(seconds: float) -> str:
     """
     units = {"years": 365.25 * 86400, "days": 86400, "hours": 3600, "minutes": 60}
     unit, size = next(
-        (each for each in units.items() if seconds >= each[1]), ("seconds", 1)
+        (entry for entry in units.items() if seconds >= entry[1]), ("seconds", 1)
     )
     return f"{seconds / size:.2g} {unit}"
 
@@ -84,8 +84,8 @@ def system_error(error: BaseException) -> int | None:
     """
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
-    found = re.search(r"\(os error (\d+)\)", str(error))
-    return int(found[1]) if found else None
+    match = re.search(r"\(os error (\d+)\)", str(error))
+    return int(match[1]) if match else None
 
 
 def system_reason(error: BaseException) -> str | None:
@@ -130,24 +130,24 @@ def close_matches(text: str, others: Iterable[str], n: int) -> list[str]:
     from heapq import nlargest
 
     matcher = SequenceMatcher(b=text)
-    found, left = [], _WORK
+    matches, budget = [], _WORK
     for other in others:
         matcher.set_seq1(other)
         if matcher.real_quick_ratio() < _SIMILAR:
             continue
-        left -= len(other)
-        if left < 0:
+        budget -= len(other)
+        if budget < 0:
             break
         if matcher.quick_ratio() < _SIMILAR:
             continue
-        left -= len(text) * len(other)
-        if left < 0:
+        budget -= len(text) * len(other)
+        if budget < 0:
             break
         if (ratio := matcher.ratio()) >= _SIMILAR:
-            found.append(
+            matches.append(
                 (ratio, sorted(other) == sorted(text), other.startswith(text), other)
             )
-    return [other for *_, other in nlargest(n, found)]
+    return [other for *_, other in nlargest(n, matches)]
 
 
 def did_you_mean(near: Iterable[str]) -> str:
@@ -174,20 +174,21 @@ def nothing_at(path: Path) -> str:
         return f"{path} is a broken symbolic link."
     if not path.parent.is_dir():
         return f"There is no file {path}: the directory {path.parent} does not exist."
-    there = sorted(
-        path.parent.iterdir(), key=lambda each: each.suffix.startswith(path.suffix)
+    siblings = sorted(
+        path.parent.iterdir(),
+        key=lambda sibling: sibling.suffix.startswith(path.suffix),
     )
     stems = {
-        each.name.partition(".")[0]: each for each in there
+        sibling.name.partition(".")[0]: sibling for sibling in siblings
     }  # the same suffix comes last
     begin = path.name.partition(".")[0]
-    near = [stems[stem] for stem in close_matches(begin, stems, 1)]
-    near = [
-        each
-        for each in near
-        if begin in stems or close_matches(path.name, [each.name], 1)
+    close = [stems[stem] for stem in close_matches(begin, stems, 1)]
+    close = [
+        sibling
+        for sibling in close
+        if begin in stems or close_matches(path.name, [sibling.name], 1)
     ]
-    hint = f" Did you mean {near[0]}?" if near else ""
+    hint = f" Did you mean {close[0]}?" if close else ""
     return f"There is no file or directory {path}.{hint}"
 
 

@@ -56,13 +56,13 @@ def predicted_pairs(
     ------
     DataError
     """
-    model, ratings, told = fitted.model, fitted.ratings, {}
+    model, ratings, times_of_pairs = fitted.model, fitted.ratings, {}
     if isinstance(pairs, Sequence):
         are_pairs = all(
             isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs
         )
         if not (pairs and are_pairs) or any(
-            np.ndim(each) for each in pairs[0]
+            np.ndim(part) for part in pairs[0]
         ):  # two lists of ids
             raise DataError(
                 "Pairs must be a frame with the columns user and item, or a list of (user, item) "
@@ -74,13 +74,13 @@ def predicted_pairs(
         frame = of_roles(pairs, ("user", "item"), ("timestamp",) * model.uses_times)
         user, item = frame["user"], frame["item"]
         if "timestamp" in frame.columns:
-            told["times"] = unix_seconds(frame["timestamp"]).to_numpy()
+            times_of_pairs["times"] = unix_seconds(frame["timestamp"]).to_numpy()
     if cold_start == "error":
         users, items = ratings.users.index(user), ratings.items.index(item)
-        predicted = model.predict(users, items, **told)
+        predicted = model.predict(users, items, **times_of_pairs)
     else:
         users, items = ratings.users.find(user), ratings.items.find(item)
-        predicted = _predict_cold(model, popular, users, items, **told)
+        predicted = _predict_cold(model, popular, users, items, **times_of_pairs)
     if model.predicts_ratings:
         predicted = clip_to_range(predicted, fitted.training)
     columns = [
@@ -93,11 +93,11 @@ def predicted_pairs(
             raise unsupported(
                 model, abilities.HasUncertainty, "estimate its uncertainty"
             )
-        known = (users >= 0) & (items >= 0)
-        found = np.full(len(users), np.nan, dtype=np.float32)
-        at = {name: times[known] for name, times in told.items()}
-        found[known] = model.predict_std(users[known], items[known], **at)
-        columns.append(pl.Series("std", found, nan_to_null=True))
+        is_known = (users >= 0) & (items >= 0)
+        deviations = np.full(len(users), np.nan, dtype=np.float32)
+        at = {name: times[is_known] for name, times in times_of_pairs.items()}
+        deviations[is_known] = model.predict_std(users[is_known], items[is_known], **at)
+        columns.append(pl.Series("std", deviations, nan_to_null=True))
     return pl.DataFrame(columns)
 
 
@@ -121,16 +121,16 @@ def imputed(
         )
     rows, columns = _distinct(ratings.users, users), _distinct(ratings.items, items)
     size = max(1, _BLOCK_PAIRS // max(1, len(columns)))
-    place = np.full(ratings.n_items, -1)
-    place[columns] = np.arange(len(columns))
+    position_of = np.full(ratings.n_items, -1)
+    position_of[columns] = np.arange(len(columns))
 
     def frame(block: Indices) -> pl.DataFrame:
-        wanted = np.ones((len(block), len(columns)), dtype=np.bool_)
+        is_missing = np.ones((len(block), len(columns)), dtype=np.bool_)
         if missing_only:
             at, rated = CsrPairs(ratings.indptr, ratings.indices)(block)
-            known = place[rated] >= 0
-            wanted[at[known], place[rated[known]]] = False
-        at, among = np.nonzero(wanted)
+            has_column = position_of[rated] >= 0
+            is_missing[at[has_column], position_of[rated[has_column]]] = False
+        at, among = np.nonzero(is_missing)
         users, items = block[at], columns[among]
         predicted = clip_to_range(model.predict(users, items), fitted.training)
         ids = ratings.users.take(users), ratings.items.take(items)
@@ -144,9 +144,9 @@ def _distinct(ids: Ids, queries: IdsLike | None) -> Indices:
     """Return the distinct indices of ids in the order of the queries; by default all indices."""
     if queries is None:
         return np.arange(len(ids))
-    found = ids.index(listed(queries))
-    _, first = np.unique(found, return_index=True)
-    return found[np.sort(first)]
+    indices = ids.index(listed(queries))
+    _, first = np.unique(indices, return_index=True)
+    return indices[np.sort(first)]
 
 
 def explained(
@@ -180,31 +180,31 @@ def explained(
         }
     )
     order = np.argsort(-np.abs(terms), kind="stable")
-    shown, rest = order[:n], order[n:] if n is not None else order[:0]
+    largest, smaller = order[:n], order[n:] if n is not None else order[:0]
     both = {"base": explanation.base, "popularity": explanation.popularity}
-    whole = {name: float(each[0]) for name, each in both.items() if each is not None}
-    others = {"part": ["others"], "contribution": [terms[rest].sum(dtype=float)]}
+    sums = {name: float(share[0]) for name, share in both.items() if share is not None}
+    remainder = {"part": ["others"], "contribution": [terms[smaller].sum(dtype=float)]}
     frames = [
-        pl.DataFrame({"part": [*whole], "contribution": [*whole.values()]}),
-        rows[shown],
+        pl.DataFrame({"part": [*sums], "contribution": [*sums.values()]}),
+        rows[largest],
     ]
-    frames += [pl.DataFrame(others)] if len(rest) else []
+    frames += [pl.DataFrame(remainder)] if len(smaller) else []
     frame = pl.concat(frames, how="diagonal_relaxed")
-    places, contribution = frame["item"], frame["contribution"].cast(pl.Float32)
+    item_indices, contribution = frame["item"], frame["contribution"].cast(pl.Float32)
     frame = frame.with_columns(
-        ratings.items.values.gather(places).alias("item"), contribution
+        ratings.items.values.gather(item_indices).alias("item"), contribution
     )
-    wanted = [
+    columns = [
         "part",
         "item",
         *["rating"] * (not ratings.implicit),
         *["feature"] * bool(features),
     ]
-    found = frame.select(*wanted, "contribution")
+    selected = frame.select(*columns, "contribution")
     return (
-        found
+        selected
         if titles is None
-        else found.with_columns(titles.gather(places).alias("title"))
+        else selected.with_columns(titles.gather(item_indices).alias("title"))
     )
 
 
@@ -217,10 +217,10 @@ def _feature_shares(
     for side, prefix in (("item", ""), ("user", "user: ")):
         of_side = getattr(explanation, f"{side}_features")
         if of_side is not None:
-            there = np.flatnonzero(of_side[0])
+            positions = np.flatnonzero(of_side[0])
             names = getattr(fitted, f"{side}_features").names
-            named += [f"{prefix}{names[at]}" for at in there]
-            shares.append(of_side[0, there])
+            named += [f"{prefix}{names[at]}" for at in positions]
+            shares.append(of_side[0, positions])
     return named, shares
 
 
@@ -238,10 +238,10 @@ def user_contributions(
     """
     if not isinstance(model, abilities.Explains):
         raise unsupported(model, abilities.Explains, "explain its scores")
-    own = slice(ratings.indptr[user], ratings.indptr[user + 1])
-    rated, values = ratings.indices[own], ratings.values_at(own)
+    positions = slice(ratings.indptr[user], ratings.indptr[user + 1])
+    rated, values = ratings.indices[positions], ratings.values_at(positions)
     history = Histories(np.array([0, len(rated)], dtype=np.int64), rated, values)
-    known: list[Known] = []  # features, an argument of only a few models
+    with_features: list[Known] = []  # features, an argument of only a few models
     both = (ratings.user_features, [user]), (ratings.item_features, items)
     if model.uses_features and any(features is not None for features, _ in both):
         of_user, of_items = (
@@ -249,8 +249,8 @@ def user_contributions(
             for features, at in both
         )
         raters = Histories(*csr_arrays(fitted.matrix[:, items].T.tocsr()))
-        known.append(Known(of_user, of_items, raters))
-    return history, model.contributions(history, items, *known)
+        with_features.append(Known(of_user, of_items, raters))
+    return history, model.contributions(history, items, *with_features)
 
 
 def ranked(
@@ -300,10 +300,10 @@ def similarity(model: Model, side: str, counts: NDArray[np.int64]) -> Scorer:
         similar = abilities.HasItemVectors | abilities.HasItemSimilarity
         ability: Any = similar if side == "item" else abilities.HasUserVectors
         raise unsupported(model, ability, f"find similar {side}s")
-    told: Floats = np.zeros(len(counts), np.float32)
+    reliability: Floats = np.zeros(len(counts), np.float32)
     if isinstance(model, abilities.KnowsFeatures) and model.knows(side):
-        vectors, told = model.comparable(side)
-    confidence = (counts + _SUPPORT * told) / (counts + _SUPPORT)
+        vectors, reliability = model.comparable(side)
+    confidence = (counts + _SUPPORT * reliability) / (counts + _SUPPORT)
     return Cosine(vectors, confidence=confidence.astype(np.float32))
 
 
@@ -337,10 +337,12 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
         for space, encoded in zip(spaces, words, strict=True)
     ]
     unknown = [
-        [word for word in first if all(word in each for each in others)]
-        for first, *others in zip(*(each.unknown for each in words), strict=True)
+        [word for word in first if all(word in text_rows for text_rows in other_texts)]
+        for first, *other_texts in zip(
+            *(text_rows.unknown for text_rows in words), strict=True
+        )
     ]
-    rows = sparse.hstack([each.rows for each in words], format="csr")
+    rows = sparse.hstack([text_rows.rows for text_rows in words], format="csr")
     check_words(unknown, np.diff(rows.indptr) == 0)
     vectors, queries = (
         np.hstack([space.vectors for space in spaces]),
@@ -351,11 +353,11 @@ def text_similarity(ratings: Ratings, texts: Sequence[str]) -> Cosine:
 
 def unsupported(model: Model, ability: Any, action: str) -> DataError:
     """Return the error for a model that lacks an ability; it names the models that have it."""
-    able = ", ".join(
+    names = ", ".join(
         name for name in sorted(MODELS) if issubclass(model_class(name), ability)
     )
     return DataError(
-        f"The {model.name} model cannot {action}; these models can: {able or 'none'}."
+        f"The {model.name} model cannot {action}; these models can: {names or 'none'}."
     )
 
 
@@ -382,7 +384,7 @@ def _predict_cold(
         raise DataError(
             f"The {model.name} model has no biases; use cold_start='popular' instead."
         )
-    known = (users >= 0) & (items >= 0)
-    at = {name: times[known] for name, times in told.items()}
-    predicted[known] = model.predict(users[known], items[known], **at)
+    is_known = (users >= 0) & (items >= 0)
+    at = {name: times[is_known] for name, times in told.items()}
+    predicted[is_known] = model.predict(users[is_known], items[is_known], **at)
     return predicted

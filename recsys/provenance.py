@@ -112,25 +112,27 @@ def remembered(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Tables are saved by name only. Frames are not, nor addresses with a user or a password.
     """
-    kept: dict[str, Any] = {
+    stored: dict[str, Any] = {
         name: value
         for name in REMEMBERED
         if (value := options.get(name)) is not None
         and not (name.endswith("_table") and not isinstance(value, str))
         and not (isinstance(value, str) and isinstance(located(value), Location))
     }
-    for name in kept.keys() & {
+    for name in stored.keys() & {
         "item_table",
         "user_table",
     }:  # for updates in other folders
-        file, mark, of_database = kept[name].partition("::")
+        file, mark, of_database = stored[name].partition("::")
         if "://" not in file and Path(file).exists():
-            kept[name] = f"{Path(file).absolute()}{mark}{of_database}"
-    if "event_weights" in kept:
-        kept["event_weights"] = {k: float(v) for k, v in kept["event_weights"].items()}
-    if "scale" in kept:
-        kept["scale"] = list(map(float, kept["scale"]))
-    return kept
+            stored[name] = f"{Path(file).absolute()}{mark}{of_database}"
+    if "event_weights" in stored:
+        stored["event_weights"] = {
+            k: float(v) for k, v in stored["event_weights"].items()
+        }
+    if "scale" in stored:
+        stored["scale"] = list(map(float, stored["scale"]))
+    return stored
 
 
 def without_weights(reading: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,9 +161,9 @@ def period_of(ratings: Ratings) -> tuple[str, str] | None:
     times = ratings.seconds
     if times is None or not len(times):
         return None
-    ends = (timedelta(seconds=int(each)) for each in (times.min(), times.max()))
+    ends = (timedelta(seconds=int(seconds)) for seconds in (times.min(), times.max()))
     try:
-        first, last = (datetime(1970, 1, 1, tzinfo=UTC) + each for each in ends)
+        first, last = (datetime(1970, 1, 1, tzinfo=UTC) + seconds for seconds in ends)
     except OverflowError:  # before the year 1
         return None
     return first.isoformat(timespec="seconds"), last.isoformat(timespec="seconds")
@@ -181,9 +183,9 @@ def fingerprint(*parts: Ratings) -> str:
         digest.update(
             part.indptr[np.append(True, rated)].astype("<i8", copy=False).data
         )
-        places = (np.cumsum(used) - 1).astype("<i4")
+        columns = (np.cumsum(used) - 1).astype("<i4")
         for block in blocks:
-            digest.update(places[part.indices[block]].data)
+            digest.update(columns[part.indices[block]].data)
         for block in blocks:  # values, decoded if ratings are stored as codes
             digest.update(np.ascontiguousarray(part.values_at(block), "<f4").data)
     return f"sha256:{digest.hexdigest()}"

@@ -268,7 +268,7 @@ class Recommender:
                 "them to the model itself."
             )
         check_columns(self.ratings, keep_columns)
-        about = replace(
+        provenance = replace(
             self.provenance,
             tag=tag or self.provenance.tag,
             keep_columns=tuple(
@@ -276,7 +276,7 @@ class Recommender:
             ),
         )
         save_model(
-            Saved(self.model, self.ratings, self.training, about),
+            Saved(self.model, self.ratings, self.training, provenance),
             path,
             overwrite=overwrite,
         )
@@ -490,17 +490,26 @@ class Recommender:
             and new (Boolean) if items may have no ratings. Items with equal scores are in a random
             order of their ids, which is the same for all users.
         """
-        others = (items, block, where, history, where_user, user_features, at_most, per)
-        plain = exclude_seen and not diversity and cold_start in ("error", "popular")
+        restrictions = (
+            items,
+            block,
+            where,
+            history,
+            where_user,
+            user_features,
+            at_most,
+            per,
+        )
+        is_plain = exclude_seen and not diversity and cold_start in ("error", "popular")
         if (
-            plain
+            is_plain
             and type(users) in (int, str)
-            and all(option is None for option in others)
+            and all(option is None for option in restrictions)
         ):
-            place = self.ratings.users.place(cast(IdLike, users))
-            if place >= 0:
-                (top,) = self._known_users.best(np.array([place]), n)
-                label = self.ratings.users.values.slice(place, 1).alias("user")
+            index = self.ratings.users.place(cast(IdLike, users))
+            if index >= 0:
+                (top,) = self._known_users.best(np.array([index]), n)
+                label = self.ratings.users.values.slice(index, 1).alias("user")
                 new = self._new if self.model.uses_features else None
                 return ranked(
                     top, label, self.ratings.items, titles=self._titles, new=new
@@ -534,15 +543,15 @@ class Recommender:
         cold_start = request.get("cold_start", "error")
         check_choice("cold_start", cold_start, ("error", "popular"))
         history, features = request.get("history"), request.get("user_features")
-        known = (
+        folded = (
             self
             if history is features is None
             else self.fold_in(history, user_features=features)
         )
-        popular = None if cold_start == "error" or users is None else known._popular
-        search = known.model, known.ratings, users, n, request, known._new, popular
+        popular = None if cold_start == "error" or users is None else folded._popular
+        search = folded.model, folded.ratings, users, n, request, folded._new, popular
         labels, blocks, new = requested(*search)
-        ids, titles = known.ratings.items, known._titles
+        ids, titles = folded.ratings.items, folded._titles
         return (ranked(top, labels, ids, titles=titles, new=new) for top in blocks)
 
     def similar_items(
@@ -600,10 +609,10 @@ class Recommender:
         self, kind: str, queries: IdsLike, n: int, scorer: Scorer
     ) -> pl.DataFrame:
         ids: Ids = getattr(self.ratings, f"{kind}s")
-        places = ids.index(listed(queries))
+        indices = ids.index(listed(queries))
         ties = Ties(ids.hashes)
-        blocks = top_n(scorer, places, n, exclude=Cosine.exclude_itself, ties=ties)
-        return self._joined(blocks, ids.take(places), ids)
+        blocks = top_n(scorer, indices, n, exclude=Cosine.exclude_itself, ties=ties)
+        return self._joined(blocks, ids.take(indices), ids)
 
     def _joined(
         self, blocks: Iterator[TopN], labels: pl.Series, ids: Ids
@@ -635,8 +644,10 @@ class Recommender:
     @cached_property
     def _known_users(self) -> KnownUsers:
         rated = None if self._new is None or self.model.uses_features else ~self._new
-        seen = CsrPairs(self.ratings.indptr, self.ratings.indices)
-        return KnownUsers(self.model, seen, rated, Ties(self.ratings.items.hashes))
+        seen_pairs = CsrPairs(self.ratings.indptr, self.ratings.indices)
+        return KnownUsers(
+            self.model, seen_pairs, rated, Ties(self.ratings.items.hashes)
+        )
 
     @cached_property
     def _popular(self) -> Popular:
@@ -700,14 +711,16 @@ class Recommender:
             of the training ratings, or a score if the model does not predict ratings.
         """
         check_choice("cold_start", cold_start, ("error", "bias", "popular"))
-        known = (
+        folded = (
             self if user_features is None else self.fold_in(user_features=user_features)
         )
-        given: Any = pairs if item is None else [(pairs, item)]
-        popular = known._popular if cold_start == "popular" else None
-        fitted = Saved(known.model, known.ratings, known.training)
-        found = predictions.predicted_pairs(fitted, given, cold_start, popular, std=std)
-        return found if item is None or std else float(found["prediction"][0])
+        all_pairs: Any = pairs if item is None else [(pairs, item)]
+        popular = folded._popular if cold_start == "popular" else None
+        fitted = Saved(folded.model, folded.ratings, folded.training)
+        predicted = predictions.predicted_pairs(
+            fitted, all_pairs, cold_start, popular, std=std
+        )
+        return predicted if item is None or std else float(predicted["prediction"][0])
 
     def impute(
         self,
@@ -746,5 +759,7 @@ class Recommender:
             raise DataError(
                 "Scores of folded-in items cannot be explained; update(ratings) adds the items."
             )
-        known = self.ratings, self._counts_from.get("item", self.ratings)
-        return predictions.explained(self.model, *known, user, item, n, self._titles)
+        counted_ratings = self.ratings, self._counts_from.get("item", self.ratings)
+        return predictions.explained(
+            self.model, *counted_ratings, user, item, n, self._titles
+        )

@@ -143,7 +143,7 @@ def _implied_request(ratings: Ratings) -> FeatureRequest | None:
     from recsys.data.blocks import TextBlock
 
     features: list[Any] = [ratings.item_features, ratings.user_features]
-    encoders = [each.encoder for each in features if hasattr(each, "encoder")]
+    encoders = [side.encoder for side in features if hasattr(side, "encoder")]
     blocks = [block for encoder in encoders for block in encoder.blocks]
     if not blocks:
         return None

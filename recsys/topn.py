@@ -258,10 +258,10 @@ def select(
         chosen &= losses <= np.where(np.isnan(cut), np.float32(np.inf), cut)[:, None]
     rows, items = np.divmod(np.flatnonzero(chosen), max(1, scores.shape[1]))
     found = -losses[rows, items] if exact is None else exact(rows, items)
-    kept = _largest(rows, items, found, n, ties)
-    rows, items, found = rows[kept], items[kept], found[kept]
-    places = items if ties is None else ties.places(rows, items)
-    order = np.lexsort((places, -found, rows))
+    selected = _largest(rows, items, found, n, ties)
+    rows, items, found = rows[selected], items[selected], found[selected]
+    tie_ranks = items if ties is None else ties.places(rows, items)
+    order = np.lexsort((tie_ranks, -found, rows))
     counts = np.bincount(rows, minlength=len(scores))
     ranks = np.arange(1, len(rows) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
     order = order[ranks <= n]
@@ -280,20 +280,22 @@ def _largest(
 
     Rows in which many items have the same score would take long to sort.
     """
-    kept = np.ones(len(rows), np.bool_)
+    is_selected = np.ones(len(rows), np.bool_)
     counts = np.bincount(rows)
     ends = np.cumsum(counts)
     for row in np.flatnonzero(counts > n + _MANY):
         part = slice(ends[row] - counts[row], ends[row])
         losses = -scores[part]
         cut = np.partition(losses, n - 1)[n - 1]
-        kept[part] = losses < cut
+        is_selected[part] = losses < cut
         equal = part.start + np.flatnonzero(losses == cut)
-        places = (
+        tie_ranks = (
             items[equal] if ties is None else ties.places(rows[equal], items[equal])
         )
-        kept[equal[np.argsort(places)[: n - np.count_nonzero(kept[part])]]] = True
-    return kept
+        is_selected[
+            equal[np.argsort(tie_ranks)[: n - np.count_nonzero(is_selected[part])]]
+        ] = True
+    return is_selected
 
 
 def inverse_lengths(vectors: Floats) -> Floats:
@@ -420,17 +422,17 @@ def _by_factors(
     exclude: Exclude | None,
     options: SearchOptions,
 ) -> TopN:
-    seen = None  # pairs to leave out, in the form of the kernel
+    seen_pairs = None  # pairs to leave out, in the form of the kernel
     if isinstance(exclude, CsrPairs):
-        seen = kernels.Seen(users, exclude.indptr, exclude.indices)
+        seen_pairs = kernels.Seen(users, exclude.indptr, exclude.indices)
     elif exclude is not None:
         rows, items = exclude(users)
         order = np.argsort(rows, kind="stable")
         indptr = np.searchsorted(rows[order], np.arange(len(users) + 1))
-        seen = kernels.Seen(
+        seen_pairs = kernels.Seen(
             np.arange(len(users)), indptr, items[order].astype(np.int32)
         )
-    found = top_k(
+    best = top_k(
         form.users,
         form.items,
         n,
@@ -438,11 +440,11 @@ def _by_factors(
         bias=form.bias,
         weight=form.weight,
         sparse=form.sparse,
-        seen=seen,
+        seen=seen_pairs,
         **options,
     )
-    rows, columns = np.nonzero(np.arange(found.items.shape[1]) < found.counts[:, None])
-    items, scores = found.items[rows, columns], found.scores[rows, columns]
+    rows, columns = np.nonzero(np.arange(best.items.shape[1]) < best.counts[:, None])
+    items, scores = best.items[rows, columns], best.scores[rows, columns]
     if form.link is not None:
         scores = form.link(scores)
     return TopN(rows, items.astype(np.int64), (columns + 1).astype(np.int32), scores)

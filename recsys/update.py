@@ -213,8 +213,8 @@ def updated(
         result.training["seconds"] = round(time.perf_counter() - start, 3)
         n_new, solved = change.n_new, (len(change.changed_users), len(change.outdated))
         parts = [
-            counted(n, noun) + (f" ({fresh:,} new)" if fresh else "")
-            for n, noun, fresh in zip(solved, ("user", "item"), n_new, strict=True)
+            counted(n, noun) + (f" ({n_added:,} new)" if n_added else "")
+            for n, noun, n_added in zip(solved, ("user", "item"), n_new, strict=True)
             if n
         ] or ["nothing"]
         finding = f"folded in {' and '.join(parts)}, without a new fit"
@@ -252,11 +252,15 @@ def _counts(recommender: Recommender, change: Change) -> dict[str, Any]:
     training, after = recommender.training, change.after
     folded_before = training.get("folded", 0)
     n_changed = change.n_added + change.n_removed
-    found = {"users": after.n_users, "items": after.n_items, "ratings": after.n_ratings}
+    summary = {
+        "users": after.n_users,
+        "items": after.n_items,
+        "ratings": after.n_ratings,
+    }
     if not after.implicit and after.n_ratings:
-        found["rating_min"] = min(training["rating_min"], after.value_range()[0])
-        found["rating_max"] = max(training["rating_max"], after.value_range()[1])
-    return found | {"folded": folded_before + n_changed}
+        summary["rating_min"] = min(training["rating_min"], after.value_range()[0])
+        summary["rating_max"] = max(training["rating_max"], after.value_range()[1])
+    return summary | {"folded": folded_before + n_changed}
 
 
 def reason_to_refit(
@@ -300,21 +304,21 @@ def reason_to_refit(
         return f"weights have halved {aged:.3g} times since the last fit"
     if new is None:
         return None
-    for what, found in (
+    for what, shift in (
         ("ratings", rating_stability(change.before, new)),
         ("popularity", popularity_stability(change.before, new)),
     ):
-        if found is not None and found.is_shift:
-            return f"the distribution of {what} has shifted (stability index {found.index:.2f})"
+        if shift is not None and shift.is_shift:
+            return f"the distribution of {what} has shifted (stability index {shift.index:.2f})"
     return None
 
 
 def _inability(model: Model, change: Change) -> str | None:
     parts = model.parts if isinstance(model, Blend) else [model]
-    lost = bool((change.items < 0).any())
+    loses_items = bool((change.items < 0).any())
     for part in parts:
         if isinstance(part, HistoryModel):
-            if lost or change.n_new[1]:
+            if loses_items or change.n_new[1]:
                 return f"{part.name} learns about new items in a fit only"
         elif not isinstance(part, FoldingModel):
             return f"{part.name} does not fold in ratings"
@@ -339,13 +343,15 @@ def folded(model: Model, change: Change) -> Model:
     grown = _moved(model, change)
     ratings, outdated = change.after, change.outdated
     raters = _raters(ratings, outdated)
-    everyone = np.union1d(change.changed_users, raters.indices)
+    affected_users = np.union1d(change.changed_users, raters.indices)
     if not model.predicts_ratings and (len(outdated) or (change.items < 0).any()):
-        everyone = np.arange(ratings.n_users)  # for whom all items count, rated or not
+        affected_users = np.arange(
+            ratings.n_users
+        )  # for whom all items count, rated or not
     passes = (
         [("user", change.changed_users), ("item", outdated)] if len(outdated) else []
     )
-    for side, rows in (*passes, ("user", everyone)):
+    for side, rows in (*passes, ("user", affected_users)):
         if not len(rows):
             continue
         if (
@@ -357,9 +363,9 @@ def folded(model: Model, change: Change) -> Model:
             vectors = grown.user_factors
             nothing = ~vectors[change.changed_users].any(axis=1)
             vectors[change.changed_users[nothing]] = vectors.mean(axis=0)
-        known = getattr(ratings, f"{side}_features")
-        if known is not None:
-            known = replace(known, matrix=known.matrix[rows])
+        side_features = getattr(ratings, f"{side}_features")
+        if side_features is not None:
+            side_features = replace(side_features, matrix=side_features.matrix[rows])
         if side == "user":
             arrays = (
                 ratings.indptr,
@@ -368,10 +374,10 @@ def folded(model: Model, change: Change) -> Model:
                 ratings.seconds,
             )
             coded = Histories(*arrays).take(rows)
-            own = replace(coded, values=Values(coded.values, ratings.levels).at())
+            histories = replace(coded, values=Values(coded.values, ratings.levels).at())
         else:
-            own = raters
-        grown._put(folded_in(grown, side, own, known), side, rows)
+            histories = raters
+        grown._put(folded_in(grown, side, histories, side_features), side, rows)
     return grown
 
 
@@ -380,13 +386,13 @@ def _raters(ratings: Ratings, items: Indices) -> Histories:
     row_of = np.full(ratings.n_items, -1, np.int32)
     row_of[items] = np.arange(len(items))
     rows = row_of[ratings.indices]
-    places = np.flatnonzero(rows >= 0)
-    rows = rows[places]
-    places = places[np.argsort(rows, kind="stable")]
-    users = np.searchsorted(ratings.indptr, places, side="right") - 1
+    positions = np.flatnonzero(rows >= 0)
+    rows = rows[positions]
+    positions = positions[np.argsort(rows, kind="stable")]
+    users = np.searchsorted(ratings.indptr, positions, side="right") - 1
     indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=len(items))))
-    times = None if ratings.seconds is None else ratings.seconds[places]
-    values = ratings.values_at(places)
+    times = None if ratings.seconds is None else ratings.seconds[positions]
+    values = ratings.values_at(positions)
     return Histories(indptr.astype(np.int64), users.astype(np.int32), values, times)
 
 
@@ -396,7 +402,7 @@ def _moved(model: Model, change: Change) -> Model:
     moves = zip(
         ("user", "item"), (change.users, change.items), change.after.shape, strict=True
     )
-    for side, places, size in moves:
+    for side, new_indices, size in moves:
         rows[side] = np.full(size, -1)
-        rows[side][places[places >= 0]] = np.flatnonzero(places >= 0)
+        rows[side][new_indices[new_indices >= 0]] = np.flatnonzero(new_indices >= 0)
     return type(model)._from_arrays(model.get_params(), model._rearranged(**rows))

@@ -35,8 +35,8 @@ class SavedColumns:
         saved = enumerated(self.saved, _NAMED) if self.saved else "none"
         sentence = f"columns of users that are saved: {saved}"
         if self.left_out:
-            others = enumerated(self.left_out, _NAMED)
-            sentence += f"; left out: {others} (--keep-col NAME saves a column)"
+            left_out = enumerated(self.left_out, _NAMED)
+            sentence += f"; left out: {left_out} (--keep-col NAME saves a column)"
         return sentence
 
 
@@ -48,13 +48,13 @@ def saved_columns(ratings: Ratings, named: Iterable[str] = ()) -> SavedColumns |
     table = ratings.user_table
     if table is None or not table.kinds:
         return None
-    wanted = {*named}
+    columns = {*named}
     encoder: FeatureEncoder | None = getattr(ratings.user_features, "encoder", None)
     if encoder is not None:
-        wanted.update(block.column for block in encoder.blocks)
+        columns.update(block.column for block in encoder.blocks)
     if ratings.feature_request is not None:
-        wanted.update(ratings.feature_request.columns or ())
-    return _divided(table, wanted)
+        columns.update(ratings.feature_request.columns or ())
+    return _divided(table, columns)
 
 
 def useful_columns(
@@ -121,7 +121,7 @@ def check_columns(ratings: Ratings, named: Iterable[str]) -> None:
     for name in named:
         if name not in kinds:
             listed = ", ".join(kinds) or "none"
-            near = did_you_mean(close_matches(name, kinds, 1))
+            hint = did_you_mean(close_matches(name, kinds, 1))
             raise DataError(
-                f"There is no column {name!r} of users to keep; there are {listed}.{near}"
+                f"There is no column {name!r} of users to keep; there are {listed}.{hint}"
             )

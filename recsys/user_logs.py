@@ -87,8 +87,8 @@ class WantedUsers:
         are_integers: bool = False,
     ) -> None:
         self._are_integers = are_integers
-        plain = (self.plain(user) for user in users)
-        self.ids = list(dict.fromkeys(user for user in plain if user is not None))
+        normalised = (self.plain(user) for user in users)
+        self.ids = list(dict.fromkeys(user for user in normalised if user is not None))
         self._known = frozenset(self.ids)
         self._keys = {*_KEYS, column} - {None}
         texts = "|".join(map(re.escape, self.ids)) or "(?!)"
@@ -198,10 +198,10 @@ def _erase(
     *,
     only_complete: bool = False,
 ) -> None:
-    for place, line in _lines_of(stream, wanted, search, only_complete=only_complete):
-        stream.seek(place)
+    for offset, line in _lines_of(stream, wanted, search, only_complete=only_complete):
+        stream.seek(offset)
         stream.write(b" " * len(line.rstrip(b"\r\n")))
-        stream.seek(place + len(line))
+        stream.seek(offset + len(line))
 
 
 def torn_lines(path: str | Path, wanted: WantedUsers) -> tuple[Path, int]:
@@ -236,10 +236,10 @@ def _lines_of(
 
     Lines are counted in `search`. With `only_complete`, stop before a last line without end.
     """
-    place = stream.tell()
+    offset = stream.tell()
     while line := stream.readline():
         if only_complete and not line.endswith(b"\n"):
-            stream.seek(place)
+            stream.seek(offset)
             return
         search.n_read += 1
         users = set() if not line.strip() else _named_in(line, wanted)
@@ -250,8 +250,8 @@ def _lines_of(
         elif users:
             search.n_lines += 1
             search.users |= users
-            yield place, line
-        place += len(line)
+            yield offset, line
+        offset += len(line)
 
 
 def _named_in(line: bytes, wanted: WantedUsers) -> set[str] | None:

@@ -167,21 +167,23 @@ def dated(seconds: npt.NDArray[np.number], now: int, place: Place) -> Dated:
     remarks = []
     for rows, noun in ((future, FUTURE), (never, MEANT_NEVER)):
         if rows.any():
-            shown = _places(np.flatnonzero(rows), seconds, place)
+            described = _places(np.flatnonzero(rows), seconds, place)
             remarks.append(
-                f"{counted(int(np.count_nonzero(rows)), 'row')} {noun} ({shown})"
+                f"{counted(int(np.count_nonzero(rows)), 'row')} {noun} ({described})"
             )
     left_out = future | never
     n_left_out = int(np.count_nonzero(left_out))
     check_left_out(n_left_out, len(seconds), remarks, now)
     if early.any():
-        places = np.flatnonzero(early)
-        if len(places) < len(seconds) - n_left_out:
-            shown = _places(places, seconds, place)
-            remarks.append(f"{counted(len(places), 'row')} {EARLY} ({shown})")
+        early_rows = np.flatnonzero(early)
+        if len(early_rows) < len(seconds) - n_left_out:
+            described = _places(early_rows, seconds, place)
+            remarks.append(f"{counted(len(early_rows), 'row')} {EARLY} ({described})")
         else:
             remarks.append(
-                all_early(int(seconds[places].min()), int(seconds[places].max()))
+                all_early(
+                    int(seconds[early_rows].min()), int(seconds[early_rows].max())
+                )
             )
     return Dated(~left_out if n_left_out else None, remarks)
 
@@ -214,8 +216,8 @@ def _places(
 ) -> str:
     """Return the places and times of the first rows."""
     first = [f"{place(int(row))}: {short_time(seconds[row])}" for row in rows[:_NAMED]]
-    more = [f"and {len(rows) - _NAMED:,} more"] if len(rows) > _NAMED else []
-    return "; ".join([*first, *more])
+    remainder = [f"and {len(rows) - _NAMED:,} more"] if len(rows) > _NAMED else []
+    return "; ".join([*first, *remainder])
 
 
 def reference_time(seconds: npt.NDArray[np.number], now: int) -> float:
@@ -299,14 +301,14 @@ def _last_dropped(seconds: npt.NDArray[np.number], start: float) -> float | None
     n_stay = int(np.count_nonzero(stays))
     if not n_stay or n_stay > (1 - NEARLY_ALL) * len(seconds):
         return None
-    others = seconds[~stays]
+    leaving = seconds[~stays]
     if n_stay > _FEW_EVENTS:
-        low, high = np.quantile(others, _BULK)
+        low, high = np.quantile(leaving, _BULK)
         span = max(float(high - low) / (_BULK[1] - _BULK[0]), 1.0)
         share = min(1.0, (float(seconds.max()) - start) / span)
-        if n_stay > _SPARSE * share * len(others):
+        if n_stay > _SPARSE * share * len(leaving):
             return None
-    return float(others.max())
+    return float(leaving.max())
 
 
 def faded_remark(n_users: int, half_life: float) -> str:

@@ -68,9 +68,9 @@ class Block(ABC):
 
     def rows(self, values: pl.Series) -> csr_array:
         """Return the features of values, csr_array of shape (n, n_features)."""
-        found = self._encoded(self.suited(values))
-        found.data = (found.data * self.scale).astype(np.float32)
-        return found
+        encoded = self._encoded(self.suited(values))
+        encoded.data = (encoded.data * self.scale).astype(np.float32)
+        return encoded
 
     def unknown(self, values: pl.Series) -> list[str]:
         """Return the values that are not among the learned levels; none without levels."""
@@ -95,8 +95,8 @@ class NumberBlock(Block):
 
     @property
     def names(self) -> list[str]:
-        own = [f"{self.column} near {knot:g}" for knot in self.knots]
-        return own + [f"{self.column} missing"] * self.has_missing
+        names = [f"{self.column} near {knot:g}" for knot in self.knots]
+        return names + [f"{self.column} missing"] * self.has_missing
 
     def suited(self, values: pl.Series) -> pl.Series:
         dtype = values.dtype
@@ -122,11 +122,11 @@ class DateBlock(Block):
 
     @classmethod
     def of(cls, values: pl.Series) -> Self:
-        known = values.drop_nulls()
+        dates = values.drop_nulls()
         return cls(
             column=values.name,
-            knots=_knots(_days(known).to_numpy()),
-            seasonal=known.dt.ordinal_day().n_unique()
+            knots=_knots(_days(dates).to_numpy()),
+            seasonal=dates.dt.ordinal_day().n_unique()
             > 2,  # else only the years differ
             has_missing=values.null_count() > 0,
         )
@@ -134,9 +134,9 @@ class DateBlock(Block):
     @property
     def names(self) -> list[str]:
         days = self.knots.astype(np.int64).astype("datetime64[D]")
-        own = [f"{self.column} near {day}" for day in days]
-        own += [f"{self.column} (winter)", f"{self.column} (spring)"] * self.seasonal
-        return own + [f"{self.column} missing"] * self.has_missing
+        names = [f"{self.column} near {day}" for day in days]
+        names += [f"{self.column} (winter)", f"{self.column} (spring)"] * self.seasonal
+        return names + [f"{self.column} missing"] * self.has_missing
 
     def suited(self, values: pl.Series) -> pl.Series:
         if values.dtype == pl.Date or isinstance(values.dtype, pl.Datetime):
@@ -196,12 +196,12 @@ class LevelBlock(Block):
 
     def _encoded(self, values: pl.Series) -> csr_array:
         elements = _elements(values)
-        rows, found = elements["row"].to_numpy(), self.levels.find(elements["level"])
-        kept = (found >= 0) | self.has_rare
-        columns = np.where(found < 0, len(self.levels), found)[kept]
+        rows, codes = elements["row"].to_numpy(), self.levels.find(elements["level"])
+        has_column = (codes >= 0) | self.has_rare
+        columns = np.where(codes < 0, len(self.levels), codes)[has_column]
         shape = (len(values), len(self.levels) + self.has_rare)
         entries = sparse.coo_array(
-            (np.ones(len(columns)), (rows[kept], columns)), shape
+            (np.ones(len(columns)), (rows[has_column], columns)), shape
         )
         matrix = entries.tocsr()
         matrix.data = np.minimum(matrix.data, 1)  # several rare elements count once
@@ -288,10 +288,10 @@ class TextBlock(Block):
         """Return the number of occurrences of each known word in each text."""
         words = word_frame(values)
         columns = self.terms.find(words["word"])
-        known = columns >= 0
+        is_term = columns >= 0
         entries = (
-            np.ones(int(known.sum()), np.float32),
-            (words["row"].to_numpy()[known], columns[known]),
+            np.ones(int(is_term.sum()), np.float32),
+            (words["row"].to_numpy()[is_term], columns[is_term]),
         )
         return sparse.coo_array(entries, (len(values), len(self.terms))).tocsr()
 
@@ -340,10 +340,10 @@ def _days(dates: pl.Series) -> pl.Series:
 def _elements(values: pl.Series) -> pl.DataFrame:
     """Return elements of lists, or single values, as strings with the numbers of their rows."""
     rows = pl.Series("row", np.arange(len(values)))
-    found = pl.DataFrame([rows, values.alias("level")])
+    elements = pl.DataFrame([rows, values.alias("level")])
     if isinstance(values.dtype, pl.List):
-        found = found.explode("level")
-    return found.drop_nulls().with_columns(pl.col("level").cast(pl.String))
+        elements = elements.explode("level")
+    return elements.drop_nulls().with_columns(pl.col("level").cast(pl.String))
 
 
 def _sparse(columns: Sequence[Floats], n: int) -> csr_array:

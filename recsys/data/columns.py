@@ -151,13 +151,15 @@ class Request:
         if rating is None:
             return
         weight = self.needed.get("weight")
-        others = {
+        other_options = {
             "weight": weight is not None,
             "implicit": self.implicit,
             "event_weights": self.rules.event_weights is not None,
             "half_life": self.rules.half_life is not None,
         }
-        other = next((name for name, is_given in others.items() if is_given), None)
+        other = next(
+            (name for name, is_given in other_options.items() if is_given), None
+        )
         if other is not None:
             option = _option_for(other, where, weight if other == "weight" else None)
             raise DataError(
@@ -176,8 +178,10 @@ def completed(options: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[st
             superseded.add("event_weights")
     if "weight" in options:
         superseded.add("feedback")
-    kept = {name: value for name, value in earlier.items() if name not in superseded}
-    return {**kept, **options}
+    remaining = {
+        name: value for name, value in earlier.items() if name not in superseded
+    }
+    return {**remaining, **options}
 
 
 def request_of(
@@ -235,34 +239,41 @@ def choose_columns(
     """
     request.check(where)
     chosen: dict[str, int | None] = {}
-    for role, wanted in request.columns.items():
-        found = [place for place, name in enumerate(names) if name == wanted]
-        for plain in map(plain_name, (wanted, *without_types([wanted])[0])):
-            found = found or [
-                p for p, name in enumerate(names) if plain_name(name) == plain
+    for role, requested in request.columns.items():
+        positions = [
+            position for position, name in enumerate(names) if name == requested
+        ]
+        for simplified in map(plain_name, (requested, *without_types([requested])[0])):
+            positions = positions or [
+                p for p, name in enumerate(names) if plain_name(name) == simplified
             ]
-        if not found and role == "weight" and role in request.optional:
-            found = [
+        if not positions and role == "weight" and role in request.optional:
+            positions = [
                 p for p, name in enumerate(names) if plain_name(name) == _JOURNAL_WEIGHT
             ]
-        if not found:
+        if not positions:
             if role in request.optional:
                 continue
             raise DataError(
-                f"{where} has no column {wanted!r}; its columns are {quoted(names)}."
+                f"{where} has no column {requested!r}; its columns are {quoted(names)}."
             )
-        if len(found) > 1:
+        if len(positions) > 1:
             raise DataError(
-                f"{where} has {len(found)} columns named {wanted!r}; rename one of them."
+                f"{where} has {len(positions)} columns named {requested!r}; rename one of them."
             )
         other = next(
-            (each for each, taken in chosen.items() if taken == found[0]), None
+            (
+                chosen_role
+                for chosen_role, used_position in chosen.items()
+                if used_position == positions[0]
+            ),
+            None,
         )
         if other is not None:
             raise DataError(
-                f"{where}: column {names[found[0]]!r} cannot be both {other} and {role}."
+                f"{where}: column {names[positions[0]]!r} cannot be both {other} and {role}."
             )
-        chosen[role] = found[0]
+        chosen[role] = positions[0]
     for role in ("user", "item", "rating", "timestamp"):
         if role not in chosen:
             chosen[role] = usual_column(names, role, where, set(chosen.values()))
@@ -304,7 +315,7 @@ def choose_columns(
         )
     if weight is not None:
         chosen["rating"] = weight
-    return {role: place for role in _ROLES if (place := chosen[role]) is not None}
+    return {role: position for role in _ROLES if (position := chosen[role]) is not None}
 
 
 def _missing_columns(
@@ -361,9 +372,16 @@ def is_known_name(name: str) -> bool:
 
 def title_column(names: Sequence[str]) -> str | None:
     """Return the name of the first column with a usual name for titles, or None."""
-    plain = {plain_name(name): name for name in reversed(names)}
+    by_simple_name = {plain_name(name): name for name in reversed(names)}
     usual = " ".join(_ALIASES["title"]).split()
-    return next((plain[known] for known in usual if known in plain), None)
+    return next(
+        (
+            by_simple_name[usual_name]
+            for usual_name in usual
+            if usual_name in by_simple_name
+        ),
+        None,
+    )
 
 
 def of_roles(
@@ -373,9 +391,11 @@ def of_roles(
     frame, chosen = as_frame(frame), {}
     names = column_names(frame)
     for role in (*required, *others):
-        place = names.index(role) if role in names else usual_column(names, role, FRAME)
-        if place is not None or role in required:
-            chosen[role if place is None else names[place]] = role
+        position = (
+            names.index(role) if role in names else usual_column(names, role, FRAME)
+        )
+        if position is not None or role in required:
+            chosen[role if position is None else names[position]] = role
     ids = [name for name, role in chosen.items() if role in ("user", "item")]
     return to_polars(frame, list(chosen), mixed=ids).rename(chosen)
 
@@ -394,13 +414,13 @@ def id_column(
     """
     if wanted in names:
         return wanted
-    plain = {plain_name(name): name for name in reversed(names)}
+    by_simple_name = {plain_name(name): name for name in reversed(names)}
     if wanted is not None:
-        for each in map(plain_name, (wanted, *without_types([wanted])[0])):
-            if each in plain:
-                return plain[each]
-    place = usual_column(names, kind, where)
-    return plain.get("id") if place is None else names[place]
+        for simple_name in map(plain_name, (wanted, *without_types([wanted])[0])):
+            if simple_name in by_simple_name:
+                return by_simple_name[simple_name]
+    position = usual_column(names, kind, where)
+    return by_simple_name.get("id") if position is None else names[position]
 
 
 def usual_column(
@@ -414,16 +434,16 @@ def usual_column(
         If two columns match equally well.
     """
     for tier in _ALIASES[role]:
-        known = tier.split()
-        found = [
+        usual_names = tier.split()
+        positions = [
             p
             for p, name in enumerate(names)
-            if p not in taken and _is_one_of(name, known)
+            if p not in taken and _is_one_of(name, usual_names)
         ]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            either = " and ".join(repr(names[place]) for place in found)
+        if len(positions) == 1:
+            return positions[0]
+        if positions:
+            either = " and ".join(repr(names[position]) for position in positions)
             raise DataError(
                 f"{where} has several columns that may be the {role}: {either}; choose one "
                 f"with {_option(role, where)}."
@@ -432,8 +452,8 @@ def usual_column(
 
 
 def _is_one_of(name: str, known: Collection[str]) -> bool:
-    plain = plain_name(_UNIT.sub("", name))
-    return plain in known or _ID_WORD.sub("id", plain) in known
+    simplified = plain_name(_UNIT.sub("", name))
+    return simplified in known or _ID_WORD.sub("id", simplified) in known
 
 
 def without_types(names: list[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -444,10 +464,10 @@ def without_types(names: list[str]) -> tuple[list[str], tuple[str, ...]]:
     >>> without_types(["user_id:token", "rating:float"])
     (['user_id', 'rating'], ('token', 'float'))
     """
-    typed = [found for name in names if (found := _TYPED.fullmatch(name))]
+    typed = [match for name in names if (match := _TYPED.fullmatch(name))]
     if len(typed) < len(names):
         return names, ()
-    return [found[1] for found in typed], tuple(found[2] for found in typed)
+    return [match[1] for match in typed], tuple(match[2] for match in typed)
 
 
 def plain_name(name: str) -> str:
@@ -480,7 +500,7 @@ def assign_roles(
     roles = choose_columns(names, request, where, required)
     if request.rating is not None and "rating" in roles:
         kinds = sorted(
-            {text for each in sample(roles["rating"]) if (text := str(each).strip())}
+            {text for cell in sample(roles["rating"]) if (text := str(cell).strip())}
         )
         if 1 < len(kinds) <= _LISTED and all(
             k.isalpha() and not is_truth(k) for k in kinds
@@ -491,24 +511,28 @@ def assign_roles(
                 f"--event-weight {','.join(f'{kind}=1' for kind in kinds[:2])} (event=, "
                 "event_weights=); 0 leaves a kind out."
             )
-    parts = {role: f"{role} = {names[place]}" for role, place in roles.items()}
-    if (place := roles.get("rating")) is not None and _holds_weights(
-        place, names, request
+    parts = {role: f"{role} = {names[position]}" for role, position in roles.items()}
+    if (position := roles.get("rating")) is not None and _holds_weights(
+        position, names, request
     ):
-        parts["rating"] = f"weight = {names[place]}"
+        parts["rating"] = f"weight = {names[position]}"
     used, form = set(roles.values()), request.rules.time_format
     if "timestamp" in roles and request.timestamp is None:
         times = sample(roles["timestamp"])
-        is_number = form is None and any(_DIGITS.fullmatch(str(each)) for each in times)
+        is_number = form is None and any(_DIGITS.fullmatch(str(cell)) for cell in times)
         if not is_number and not any(may_be_time(value, form) for value in times):
             value = next((value for value in times if value not in (None, "")), "")
-            shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
+            quoted_value = (
+                repr(shortened(value)) if isinstance(value, str) else repr(value)
+            )
             hint = time_problem(value, form).rstrip(".").partition("; ")[2]
-            reason = f"{shown} is not a time that can be read{'; ' * bool(hint)}{hint}"
+            reason = f"{quoted_value} is not a time that can be read{'; ' * bool(hint)}{hint}"
             parts["timestamp"] = f"{names[roles.pop('timestamp')]} not used ({reason})"
     if "rating" not in roles:
         parts["item"] += ", no rating: implicit feedback"
-    unused = [name for place, name in enumerate(names) if place not in used and name]
+    unused = [
+        name for position, name in enumerate(names) if position not in used and name
+    ]
     if unused and ("rating" not in roles or "timestamp" not in roles):
         parts["unused"] = f"not used: {enumerated(unused, _NAMED)}"
     return roles, ", ".join(parts.values())
@@ -544,32 +568,34 @@ def names_without_header(
     filled = [field for field in first if field]
     words = [field for field in filled if not NUMBER.fullmatch(field)]
     is_numbered = named and all(name.isdecimal() for name in named)
-    known = any(is_known_name(word) or word in named for word in words)
-    if known or (not is_numbered and words == filled):
+    is_header = any(is_known_name(word) or word in named for word in words)
+    if is_header or (not is_numbered and words == filled):
         return None
-    places = [
-        place
-        for place in range(len(first))
+    positions = [
+        position
+        for position in range(len(first))
         if separator.strip()
-        or any("".join(row[place : place + 1]).strip() for row in rows)
+        or any("".join(row[position : position + 1]).strip() for row in rows)
     ]
     called = dict.fromkeys(range(len(first)), "") | {
-        place: str(place + 1) for place in places
+        position: str(position + 1) for position in positions
     }
-    if len(places) > len(BY_PLACE):
+    if len(positions) > len(BY_PLACE):
         if requested:
             return tuple(called.values())
-        such, hint = by_number(rows), wide_hint(len(places))
+        such, hint = by_number(rows), wide_hint(len(positions))
         such = f"; name them by number, such as {such}" * ("item" in such or not hint)
-        raise DataError(f"{where} has no header and {len(places)} columns{such}.{hint}")
+        raise DataError(
+            f"{where} has no header and {len(positions)} columns{such}.{hint}"
+        )
     if not requested and is_time(first[1]) and not first[1].isdecimal():
         raise DataError(
             f"{where} has no header, and its second column has times ({first[1]!r}); name the "
             f"columns by number, such as {by_number(rows)}."
         )
-    for place, role in zip(places, BY_PLACE, strict=False):
-        if role in named or (role not in requested and called[place] not in named):
-            called[place] = role
+    for position, role in zip(positions, BY_PLACE, strict=False):
+        if role in named or (role not in requested and called[position] not in named):
+            called[position] = role
     return tuple(called.values())
 
 
@@ -580,20 +606,20 @@ def by_number(rows: Sequence[Sequence[str]]) -> str:
     ignored.
     """
     stripped = (
-        [text.strip() for text in each] for each in zip_longest(*rows, fillvalue="")
+        [text.strip() for text in cells] for cells in zip_longest(*rows, fillvalue="")
     )
     columns = dict(enumerate(stripped, 1))
     telling = {
-        n: each
-        for n, each in columns.items()
-        if len({*each}) > 1 and not _is_counter(each)
+        n: cells
+        for n, cells in columns.items()
+        if len({*cells}) > 1 and not _is_counter(cells)
     }
     if len(telling) > 1:
         columns = telling
 
-    def where(fits: Callable[[str], object], taken: Collection[int]) -> list[int]:
+    def where(fits: Callable[[str], object], used: Collection[int]) -> list[int]:
         return [
-            n for n, each in columns.items() if n not in taken and all(map(fits, each))
+            n for n, cells in columns.items() if n not in used and all(map(fits, cells))
         ]
 
     def number(text: str) -> float:
@@ -605,15 +631,17 @@ def by_number(rows: Sequence[Sequence[str]]) -> str:
     dates = where(lambda text: not text or is_date(text), ())
     ids = where(lambda text: text and not _FRACTION.fullmatch(text), dates)[:2]
     times = dates or where(_SECONDS.fullmatch, ids)[-1:]
-    taken = [*ids, *times]
-    grades = where(lambda text: 0 <= number(text) <= _GRADES, taken)
-    numbers = where(lambda text: number(text) < _LARGE, taken)
+    used = [*ids, *times]
+    grades = where(lambda text: 0 <= number(text) <= _GRADES, used)
+    numbers = where(lambda text: number(text) < _LARGE, used)
     rated = grades or numbers * (len(numbers) == 1)
-    kinds = where(_KIND.fullmatch, taken) * (not rated)
+    kinds = where(_KIND.fullmatch, used) * (not rated)
     events = [n for n in kinds if len({*columns[n]}) <= _LISTED]
-    found = (ids, ids[1:], rated, times, events)
-    roles = zip((*BY_PLACE, "event"), found, strict=True)
-    return " ".join(f"{_OPTIONS[role]} {places[0]}" for role, places in roles if places)
+    by_role = (ids, ids[1:], rated, times, events)
+    roles = zip((*BY_PLACE, "event"), by_role, strict=True)
+    return " ".join(
+        f"{_OPTIONS[role]} {positions[0]}" for role, positions in roles if positions
+    )
 
 
 def _is_counter(texts: Sequence[str]) -> bool:

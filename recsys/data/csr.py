@@ -76,17 +76,17 @@ class Keys:
         self, keys: npt.NDArray[np.int32] | npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int32]:
         """Return the code of each key, adding new keys."""
-        rest: npt.NDArray[Any] = np.ascontiguousarray(keys)
-        found = codes = np.empty(len(rest), np.int32)
+        remaining: npt.NDArray[Any] = np.ascontiguousarray(keys)
+        all_codes = codes = np.empty(len(remaining), np.int32)
         while True:
-            there = self._distinct, self.count, self._slots
-            done, self.count = backends.active.code_keys(rest, codes, *there)
-            if done == len(rest):
-                return found
-            rest, codes, known = rest[done:], codes[done:], self.values
+            table = self._distinct, self.count, self._slots
+            done, self.count = backends.active.code_keys(remaining, codes, *table)
+            if done == len(remaining):
+                return all_codes
+            remaining, codes, distinct = remaining[done:], codes[done:], self.values
             self._make(2 * len(self._distinct))
-            again = np.empty(len(known), np.int32)
-            backends.active.code_keys(known, again, self._distinct, 0, self._slots)
+            again = np.empty(len(distinct), np.int32)
+            backends.active.code_keys(distinct, again, self._distinct, 0, self._slots)
 
     def _make(self, room: int) -> None:
         self._distinct, self._slots = (
@@ -118,11 +118,11 @@ class Values(NamedTuple):
         """Sort the levels, and renumber the codes in place."""
         order = np.argsort(levels, kind="stable")
         if not (order[1:] > order[:-1]).all():
-            places = np.empty(len(order), np.uint8)
-            places[order] = np.arange(len(order), dtype=np.uint8)
+            ranks = np.empty(len(order), np.uint8)
+            ranks[order] = np.arange(len(order), dtype=np.uint8)
             for start in range(0, len(codes), _CHUNK):
                 part = codes[start : start + _CHUNK]
-                part[:] = places[part]
+                part[:] = ranks[part]
         return cls(codes, levels[order])
 
     @classmethod
@@ -298,10 +298,10 @@ class Batches:
             column.dtype, pl.Categorical
         ):  # looks up each category, not each value
             categories: Any = column.dtype
-            known: pl.Series = categories.categories.to_series().cast(
+            recoded: pl.Series = categories.categories.to_series().cast(
                 self._texts[role].dtype
             )
-            return known.gather(column.to_physical()).alias(role)
+            return recoded.gather(column.to_physical()).alias(role)
         return column.cast(pl.String).cast(self._texts[role].dtype)
 
 
@@ -342,17 +342,17 @@ class _Growing:
 
 def concatenated(series: list[pl.Series]) -> pl.Series:
     """Concatenate columns, as numbers if all are numbers and else as strings."""
-    types = {each.dtype for each in series}
-    if len(types) > 1 and all(isinstance(each, pl.Categorical) for each in types):
+    types = {column.dtype for column in series}
+    if len(types) > 1 and all(isinstance(column, pl.Categorical) for column in types):
         shared = pl.Categorical(pl.Categories.random())
-        return pl.concat([each.cast(pl.String).cast(shared) for each in series])
+        return pl.concat([column.cast(pl.String).cast(shared) for column in series])
     if len(types) > 1:
         target: type[pl.DataType] = pl.String
-        if all(each.is_integer() for each in types):
+        if all(column.is_integer() for column in types):
             target = pl.Int64
-        elif all(each.is_numeric() for each in types):
+        elif all(column.is_numeric() for column in types):
             target = pl.Float64
-        series = [each.cast(target) for each in series]
+        series = [column.cast(target) for column in series]
     return pl.concat(series)
 
 
@@ -375,12 +375,12 @@ class Entries:
         values = self.values
         if values is not None:
             values = Values(cast(Any, values.data[selected]), values.levels)
-        others = {
+        optional = {
             name: array[selected]
             for name in ("seconds", "kinds", "keys", "positions")
             if (array := getattr(self, name)) is not None
         }
-        return Entries(self.rows[selected], self.columns[selected], values, **others)
+        return Entries(self.rows[selected], self.columns[selected], values, **optional)
 
 
 def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
@@ -393,17 +393,17 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
         rounded number, or the ids of events are not of single events.
     """
     columns: Any = rows.arrays or rows.columns
-    known = rows.distinct
+    distinct = rows.distinct
     users, user_codes = encode(
-        columns.pop("user"), "user", rows.idle_users, known.get("user")
+        columns.pop("user"), "user", rows.idle_users, distinct.get("user")
     )
-    items, item_codes = encode(columns.pop("item"), "item", None, known.get("item"))
+    items, item_codes = encode(columns.pop("item"), "item", None, distinct.get("item"))
     for ids, codes in ((users, user_codes), (items, item_codes)):
         if len(invalid := ids.invalid()):
             row = int(np.isin(codes, invalid).argmax())
             text = ids.values[int(codes[row])]
             raise DataError(f"{rows.place(row)}: {id_problem(text, ids.kind)}")
-    times, given = columns.pop("timestamp", None), columns.pop("rating", None)
+    times, ratings = columns.pop("timestamp", None), columns.pop("rating", None)
     kinds: pl.Series | None = columns.pop("event", None)
     if isinstance(times, pl.Series):
         times = compact_times(times.to_numpy())
@@ -419,16 +419,18 @@ def encoded(rows: Rows) -> tuple[Ids, Ids, Entries]:
             )
         entries.keys = event_keys(events)
         _check_events(entries)
-    if given is not None and rows.levels is not None:
+    if ratings is not None and rows.levels is not None:
         data: Any = (
-            given.to_numpy(writable=True) if isinstance(given, pl.Series) else given
+            ratings.to_numpy(writable=True)
+            if isinstance(ratings, pl.Series)
+            else ratings
         )
         entries.values = Values.ordered(data, rows.levels)
-    elif given is not None:  # an array has too many levels
+    elif ratings is not None:  # an array has too many levels
         entries.values = (
-            Values(given)
-            if isinstance(given, np.ndarray)
-            else Values.of(given.to_numpy())
+            Values(ratings)
+            if isinstance(ratings, np.ndarray)
+            else Values.of(ratings.to_numpy())
         )
     return users, items, entries
 
@@ -477,13 +479,13 @@ def _check_events(entries: Entries) -> None:
     assert entries.keys is not None
     sorted_keys = np.sort(entries.keys[entries.keys != 0])
     n_ids = int(np.count_nonzero(np.diff(sorted_keys))) + 1
-    most = max(_FEWEST_EVENTS, _PAIRS_OF_AN_ID * n_ids)
-    if len(sorted_keys) <= most:
+    limit = max(_FEWEST_EVENTS, _PAIRS_OF_AN_ID * n_ids)
+    if len(sorted_keys) <= limit:
         return
     keys = pl.Series("key", entries.keys)
     frame = pl.DataFrame({"key": keys, "user": entries.rows, "item": entries.columns})
     n_pairs = frame.filter(keys != 0).n_unique()
-    if n_pairs > most:
+    if n_pairs > limit:
         raise DataError(
             f"The column of ids of events has {n_ids:,} different ids for {n_pairs:,} rows of "
             "different users or items, so that these are not ids of single events; name another "
@@ -495,8 +497,8 @@ def _texts_of_events(ids: pl.Series) -> pl.Series:
     """Convert ids of events to texts, and whole numbers to the texts of integers."""
     if not ids.dtype.is_float():
         return ids.cast(pl.String).str.replace(r"^(-?[0-9]+)\.0+$", "$1")
-    whole = ids.cast(pl.Int64, strict=False)
-    return whole.cast(pl.String).zip_with(whole == ids, ids.cast(pl.String))
+    integers = ids.cast(pl.Int64, strict=False)
+    return integers.cast(pl.String).zip_with(integers == ids, ids.cast(pl.String))
 
 
 def encode(
@@ -529,22 +531,22 @@ def encode(
             .to_numpy()
         )
     low, high = (int(keys.min()), int(keys.max())) if len(keys) else (0, 0)
-    most = _FEW_PLACES + len(keys) // _ROWS_PER_PLACE
-    low = 0 if low >= 0 and high < most else low  # spares a pass over the keys
+    largest_span = _FEW_PLACES + len(keys) // _ROWS_PER_PLACE
+    low = 0 if low >= 0 and high < largest_span else low  # spares a pass over the keys
     span = high - low + 1
-    if span <= most:
+    if span <= largest_span:
         is_own = keys.dtype == np.int32 and keys.flags.writeable
         codes = keys if is_own else np.empty(len(keys), np.int32)
         if low or codes is not keys:
             np.subtract(keys, low, out=codes, casting="unsafe")
         counts = np.empty(span + 1, np.int64)
         backends.active.row_offsets(codes, counts)
-        places = np.flatnonzero(np.diff(counts))
-        distinct = pl.Series(kind, places + low)
+        used_keys = np.flatnonzero(np.diff(counts))
+        distinct = pl.Series(kind, used_keys + low)
     else:
         coded = Keys()
         codes, distinct = coded.codes(keys), pl.Series(kind, coded.values)
-        span, places = coded.count, np.arange(coded.count)
+        span, used_keys = coded.count, np.arange(coded.count)
     if known is not None:
         distinct = known.gather(distinct).alias(kind)
     distinct = distinct.cast(pl.Int64 if distinct.dtype.is_integer() else pl.String)
@@ -557,7 +559,7 @@ def encode(
             f"There may be at most {_MOST_IDS:,} {kind}s; got {len(ids):,}."
         )
     table = np.zeros(span, np.int32)
-    table[places] = ids.find(distinct)
+    table[used_keys] = ids.find(distinct)
     if (table != np.arange(span)).any():
         backends.active.look_up(codes, table, codes, default_threads.get())
     return ids, codes
@@ -672,8 +674,10 @@ def group_rows(entries: Entries, n_rows: int) -> Grouped:
 
 def sort_rows(grouped: Grouped) -> None:
     """Sort the entries of each row by column in place; repeated columns keep their order."""
-    others = [array for name, array in grouped.arrays.items() if name != "columns"]
-    _sort_by(grouped.arrays["columns"], grouped.indptr, others)
+    other_arrays = [
+        array for name, array in grouped.arrays.items() if name != "columns"
+    ]
+    _sort_by(grouped.arrays["columns"], grouped.indptr, other_arrays)
 
 
 def sort_rows_by(grouped: Grouped, keys: npt.NDArray[Any]) -> Grouped:
@@ -802,10 +806,10 @@ def compact_times(seconds: npt.NDArray[Any]) -> Times:
     if seconds.dtype == np.int32:
         return seconds
     if seconds.dtype == np.float64:
-        whole = np.floor(seconds)
-        if not np.array_equal(whole, seconds):
+        rounded = np.floor(seconds)
+        if not np.array_equal(rounded, seconds):
             return seconds
-        seconds = whole.astype(np.int64)
+        seconds = rounded.astype(np.int64)
     fits = not len(seconds) or (
         seconds.min() >= _INT32.min and seconds.max() <= _INT32.max
     )
@@ -818,9 +822,9 @@ def _moved_to_front(
     """Move the entries selected by a mask to the front of the array, and return a view of them."""
     end = 0
     for start in range(0, len(array), _CHUNK):
-        kept = array[start : start + _CHUNK][mask[start : start + _CHUNK]]
-        array[end : end + len(kept)] = kept
-        end += len(kept)
+        selected = array[start : start + _CHUNK][mask[start : start + _CHUNK]]
+        array[end : end + len(selected)] = selected
+        end += len(selected)
     return array[:end]
 
 

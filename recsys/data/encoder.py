@@ -188,9 +188,9 @@ class FeatureEncoder:
             columns = [name for name in features.kinds if name not in left_out]
         chosen, blocks = features.select(columns), []
         by_id = chosen.rows_of(ids)
-        known = chosen.frame[by_id[by_id >= 0]]  # whatever the order of the table
+        table = chosen.frame[by_id[by_id >= 0]]  # whatever the order of the table
         for name, kind in chosen.kinds.items():
-            values = known[name]
+            values = table[name]
             if values.null_count() == len(values):
                 continue
             block = KINDS[kind].of(values)
@@ -215,7 +215,7 @@ class FeatureEncoder:
         are ignored.
         """
         table = features.aligned(ids)
-        known = pl.Series(features.rows_of(ids) >= 0)
+        has_row = pl.Series(features.rows_of(ids) >= 0)
         parts = [sparse.csr_array(np.zeros((len(ids), 0), np.float32))]
         for block in self.blocks:
             values = pl.Series(block.column, [None] * len(ids), dtype=pl.Null)
@@ -223,9 +223,9 @@ class FeatureEncoder:
                 values = table[block.column]
             parts.append(block.rows(values))
         matrix: csr_array = sparse.hstack(parts, format="csr", dtype=np.float32)
-        if not known.all():  # flags of missing values are for ids with a row only
+        if not has_row.all():  # flags of missing values are for ids with a row only
             present = sparse.diags_array(
-                known.cast(pl.Float32).to_numpy(), dtype=np.float32
+                has_row.cast(pl.Float32).to_numpy(), dtype=np.float32
             )
             matrix = (present @ matrix).tocsr()
         matrix.eliminate_zeros()
@@ -250,18 +250,20 @@ class FeatureEncoder:
         DataError
             If a column does not exist, a number or date cannot be read, or a category is unknown.
         """
-        given = _parsed(values) if isinstance(values, str) else dict(values)
-        given = {name: _as_text(value) for name, value in given.items()}
+        texts_by_column = _parsed(values) if isinstance(values, str) else dict(values)
+        texts_by_column = {
+            name: _as_text(value) for name, value in texts_by_column.items()
+        }
         columns = {block.column: block for block in self.blocks}
-        for name, text in given.items():
+        for name, text in texts_by_column.items():
             if name not in columns:
-                listed, near = (
+                listed, suggestions = (
                     ", ".join(columns) or "none",
                     close_matches(name, columns, 1),
                 )
                 raise DataError(
                     f"There is no feature {name!r} of {self.kind}s; there are {listed}."
-                    f"{did_you_mean(near)}"
+                    f"{did_you_mean(suggestions)}"
                 )
             block, typed = columns[name], pl.Series(name, [text])
             if (
@@ -279,38 +281,43 @@ class FeatureEncoder:
                 if known is not None and name in known.kinds:
                     levels += block.unknown(known.frame[name])
                 if unknown := [
-                    each for each in block.unknown(typed) if each not in levels
+                    level for level in block.unknown(typed) if level not in levels
                 ]:
-                    near = close_matches(unknown[0], levels, _NAMED)
-                    some = ", ".join(sorted(levels)[:_SHOWN]) + ", ..." * (
+                    suggestions = close_matches(unknown[0], levels, _NAMED)
+                    examples = ", ".join(sorted(levels)[:_SHOWN]) + ", ..." * (
                         len(levels) > _SHOWN
                     )
                     hint = (
-                        f"did you mean {' or '.join(near)}?"
-                        if near
-                        else f"known are {some}."
+                        f"did you mean {' or '.join(suggestions)}?"
+                        if suggestions
+                        else f"known are {examples}."
                     )
                     raise DataError(f"{name}: {unknown[0]!r} is unknown; {hint}")
         frame = pl.DataFrame(
-            {self.kind: ["new"], **{name: [text] for name, text in given.items()}}
+            {
+                self.kind: ["new"],
+                **{name: [text] for name, text in texts_by_column.items()},
+            }
         )
-        kinds: dict[str, FeatureKind] = dict.fromkeys(given, "category")
+        kinds: dict[str, FeatureKind] = dict.fromkeys(texts_by_column, "category")
         return self.transform(Features(frame, kinds), Ids(["new"], self.kind))
 
     def unknown(self, features: Features) -> dict[str, list[str]]:
         """Return the categories of a table that were unknown when this was fitted, by column."""
-        found = {
+        unknown_values = {
             block.column: block.unknown(features.frame[block.column])
             for block in self.blocks
             if block.column in features.kinds
         }
-        return {column: values for column, values in found.items() if values}
+        return {column: values for column, values in unknown_values.items() if values}
 
     def state(self) -> EncoderState:
         """Return the state that a saved model keeps; `from_state` is the inverse."""
         entries, levels, components = [], [pl.DataFrame(schema=_LEVELS)], {}
         for number, block in enumerate(self.blocks):
-            scalars = {each.name: getattr(block, each.name) for each in fields(block)}
+            scalars = {
+                value.name: getattr(block, value.name) for value in fields(block)
+            }
             if isinstance(block, NumberBlock | DateBlock):
                 weights, values = (
                     block.knots,
@@ -323,7 +330,7 @@ class FeatureEncoder:
                 pl.DataFrame([values.alias("level"), pl.Series("weight", weights)])
             )
             entry = {
-                name: each for name, each in scalars.items() if name not in _ARRAYS
+                name: value for name, value in scalars.items() if name not in _ARRAYS
             }
             entry |= {"form": FORMS[type(block)], "n_levels": len(values)}
             if scalars.get("components") is not None:
@@ -341,16 +348,16 @@ class FeatureEncoder:
         DataError
             If the parts of the state do not fit each other.
         """
-        types = {form: each for each, form in FORMS.items()}
+        types = {form: value for value, form in FORMS.items()}
         blocks, start = [], 0
         for number, entry in enumerate(state.entries):
-            own = state.levels.slice(start, entry["n_levels"])
+            block_levels = state.levels.slice(start, entry["n_levels"])
             start += entry["n_levels"]
-            found = types[entry["form"]]
-            names = {each.name for each in fields(found)}
-            values = {name: each for name, each in entry.items() if name in names}
+            block_type = types[entry["form"]]
+            names = {value.name for value in fields(block_type)}
+            values = {name: value for name, value in entry.items() if name in names}
             if "knots" in names:
-                values["knots"] = knots = own["weight"].to_numpy()
+                values["knots"] = knots = block_levels["weight"].to_numpy()
                 if (
                     not len(knots)
                     or not np.isfinite(knots).all()
@@ -360,22 +367,22 @@ class FeatureEncoder:
                         f"The knots of {entry['column']!r} do not increase."
                     )
             elif "levels" in names:
-                values["levels"] = Ids(own["level"], "level")
+                values["levels"] = Ids(block_levels["level"], "level")
             elif "terms" in names:
-                values["terms"] = Ids(own["level"], "term", sort=False)
-                values["weights"] = own["weight"].to_numpy()
+                values["terms"] = Ids(block_levels["level"], "term", sort=False)
+                values["weights"] = block_levels["weight"].to_numpy()
                 components = state.components.get(f"components_{number}")
                 if entry["n_directions"] != (
                     0 if components is None else len(components)
                 ) or (
                     components is not None
-                    and components.shape != (len(components), len(own))
+                    and components.shape != (len(components), len(block_levels))
                 ):
                     raise DataError(
                         f"The directions of {entry['column']!r} do not fit its words."
                     )
                 values["components"] = components
-            blocks.append(found(**values))
+            blocks.append(block_type(**values))
         encoder = cls(kind, tuple(blocks))
         if start != len(state.levels) or len(encoder.groups) != len(blocks):
             raise DataError(
@@ -453,48 +460,51 @@ def with_features(
     ('genres = Drama', 'genres = War')
     """
     tables = [(ratings.items, ratings.item_table), (ratings.users, ratings.user_table)]
-    known = dict.fromkeys(
+    all_columns = dict.fromkeys(
         name for _, table in tables if table is not None for name in table.kinds
     )
-    if not known:
+    if not all_columns:
         raise DataError(
             "There are no tables of items or users, so there are no features."
         )
     for name in columns or ():
-        if name not in known:
+        if name not in all_columns:
             raise DataError(
-                f"There is no column {name!r} of items or users; there are {', '.join(known)}."
-                f"{did_you_mean(close_matches(name, known, 1))}"
+                f"There is no column {name!r} of items or users; there are "
+                f"{', '.join(all_columns)}."
+                f"{did_you_mean(close_matches(name, all_columns, 1))}"
             )
-    found: list[FeatureBlocks | None] = []
+    blocks_of_sides: list[FeatureBlocks | None] = []
     for ids, table in tables:
-        own = columns
+        own_columns = columns
         if table is not None and columns is not None:
-            own = [name for name in columns if name in table.kinds]
-        if table is None or own == []:
-            found.append(None)
+            own_columns = [name for name in columns if name in table.kinds]
+        if table is None or own_columns == []:
+            blocks_of_sides.append(None)
             continue
         form: Texts = "terms" if texts == "auto" else texts
         encoder = FeatureEncoder.fit(
-            table, ids, own, texts=form, random_state=random_state
+            table, ids, own_columns, texts=form, random_state=random_state
         )
         if texts == "auto" and any(
             isinstance(block, TextBlock) for block in encoder.blocks
         ):
             other = FeatureEncoder.fit(
-                table, ids, own, texts="vectors", random_state=random_state
+                table, ids, own_columns, texts="vectors", random_state=random_state
             )
             encoder = _more_telling(encoder, other, ratings, table)
         if unrated and encoder.blocks:
             ratings = with_ids(ratings, ids, table)
             ids = ratings.items if table.kind == "item" else ratings.users
-        found.append(encoder.transform(table, ids) if encoder.blocks else None)
+        blocks_of_sides.append(
+            encoder.transform(table, ids) if encoder.blocks else None
+        )
     names = None if columns is None else tuple(columns)
     request = FeatureRequest(names, texts, unrated, random_state)
     return replace(
         ratings,
-        item_features=found[0],
-        user_features=found[1],
+        item_features=blocks_of_sides[0],
+        user_features=blocks_of_sides[1],
         feature_request=request,
     )
 
@@ -533,22 +543,24 @@ def _more_telling(
     counts = np.bincount(X.indices, minlength=X.shape[1])
     fold = np.random.default_rng(0).integers(0, _FOLDS, len(ids))
     folds, encoders = range(2 if len(ids) < _FEW else 1), (terms, vectors)
-    if not len(weight) or any(not counts[fold != each].any() for each in folds):
+    if not len(weight) or any(not counts[fold != encoder].any() for encoder in folds):
         return terms
-    errors, whole = np.zeros(2), 0.0
-    for place, features in enumerate(each.transform(table, ids) for each in encoders):
+    errors, total = np.zeros(2), 0.0
+    for number, features in enumerate(
+        encoder.transform(table, ids) for encoder in encoders
+    ):
         for held in folds:
-            known = np.where(fold == held, 0, counts)
-            found = fit_cold_map(rows, known, features)
-            off = rows - found.vectors(csr_arrays(features.matrix)).mean
-            own, at = np.sqrt(counts[fold == held]), fold == held
-            errors[place] += own @ (off[at].astype(np.float64) ** 2 @ weight)
-            mean = np.average(rows, axis=0, weights=np.sqrt(known))
-            whole += own @ ((rows[at] - mean) ** 2 @ weight) / 2
+            train_counts = np.where(fold == held, 0, counts)
+            cold_map = fit_cold_map(rows, train_counts, features)
+            off = rows - cold_map.vectors(csr_arrays(features.matrix)).mean
+            row_weights, at = np.sqrt(counts[fold == held]), fold == held
+            errors[number] += row_weights @ (off[at].astype(np.float64) ** 2 @ weight)
+            mean = np.average(rows, axis=0, weights=np.sqrt(train_counts))
+            total += row_weights @ ((rows[at] - mean) ** 2 @ weight) / 2
     # Rounding, which differs between machines, does not decide between equal errors.
     chosen = vectors if errors[1] < (1 - _LEAST_GAIN) * errors[0] else terms
     shares = [
-        f"{1 - error / whole:.1%}" if error < whole else "nothing" for error in errors
+        f"{1 - error / total:.1%}" if error < total else "nothing" for error in errors
     ]
     remark = f"words explain {shares[0]} of held-out {table.kind}s, vectors {shares[1]}"
     blocks = (
@@ -577,8 +589,8 @@ def _rough_vectors(X: csr_array) -> tuple[Floats, Floats]:
         rows = right * values / np.maximum(counts, 1).astype(X.dtype)[:, None]
         weight = np.ones(k)
     norms = np.linalg.norm(rows, axis=0)
-    told = norms > _ROUNDING * norms.max()  # directions beyond the rank are noise
-    return rows[:, told], weight[told]
+    is_signal = norms > _ROUNDING * norms.max()  # directions beyond the rank are noise
+    return rows[:, is_signal], weight[is_signal]
 
 
 def with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:
@@ -595,20 +607,20 @@ def with_ids(ratings: Ratings, ids: Ids, table: Features) -> Ratings:
 
 def _parsed(text: str) -> dict[str, str]:
     """Return the values in "age=30, job=student"; values may contain commas."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     last = ""
     for part in text.split(","):
         name, equals, value = part.partition("=")
         if equals and name.strip():
             last = name.strip()
-            found[last] = value.strip()
+            fields[last] = value.strip()
         elif last:
-            found[last] += f",{part}"
+            fields[last] += f",{part}"
         else:
             raise DataError(
                 f"Features are given as NAME=VALUE, NAME=VALUE, ...; got {text!r}."
             )
-    return found
+    return fields
 
 
 def _as_text(value: Any) -> str:

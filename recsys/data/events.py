@@ -359,12 +359,12 @@ def common_kinds(
 def set_kinds(entries: Entries, own: tuple[str, ...], kinds: tuple[str, ...]) -> None:
     """Replace codes of `own` kinds by codes of `kinds`; entries without one get a code, too."""
     codes = {kind: code for code, kind in enumerate(kinds)}
-    others = codes.get(ANY_EVENT, 0)
+    other_code = codes.get(ANY_EVENT, 0)
     if entries.kinds is None:
-        code = codes.get(NO_EVENT, others)
+        code = codes.get(NO_EVENT, other_code)
         entries.kinds = np.full(len(entries.rows), code, np.uint8)
     elif own != kinds:
-        table = np.array([codes.get(kind, others) for kind in own], np.uint8)
+        table = np.array([codes.get(kind, other_code) for kind in own], np.uint8)
         entries.kinds = table[entries.kinds]
 
 

@@ -145,11 +145,11 @@ class Features:
         if isinstance(table, Features):
             return table
         frame = table if isinstance(table, pl.DataFrame) else to_polars(table)
-        wanted, column = column, id_column(frame.columns, kind, column, "The table")
+        requested, column = column, id_column(frame.columns, kind, column, "The table")
         if column is None:
-            shown = ", ".join(frame.columns)
+            listed = ", ".join(frame.columns)
             raise DataError(
-                f"The table has no column {wanted or kind!r} of {kind}s; it has {shown}."
+                f"The table has no column {requested or kind!r} of {kind}s; it has {listed}."
             )
         values = frame[column]
         ids = as_id_series(
@@ -167,13 +167,13 @@ class Features:
             values = series.filter(first)
             while values.name in (kind, *kinds):
                 values = values.alias(f"{values.name}_")
-            found = _typed(values, untyped=untyped, is_title=series.name == title)
-            if found is not None and found[0].null_count() < len(found[0]):
-                columns.append(found[0])
-                kinds[values.name] = found[1]
+            typed = _typed(values, untyped=untyped, is_title=series.name == title)
+            if typed is not None and typed[0].null_count() < len(typed[0]):
+                columns.append(typed[0])
+                kinds[values.name] = typed[1]
                 if series.dtype == pl.String:
                     read_as[values.name] = "text" if untyped else "string"
-            elif found is None and series.dtype != pl.Null:
+            elif typed is None and series.dtype != pl.Null:
                 left_out.append(f"{series.name} ({_noun(series.dtype)})")
         return cls(pl.DataFrame(columns), kinds, tuple(left_out), read_as)
 
@@ -239,23 +239,23 @@ class Features:
     def rows_of(self, ids: Ids) -> npt.NDArray[np.int64]:
         """Return the row number of each id in index order, or -1 if it has no row."""
         rows = np.full(len(ids), -1, dtype=np.int64)
-        places = ids.find(self.frame[self.kind])
-        known = np.flatnonzero(places >= 0)
-        rows[places[known]] = known
+        indices = ids.find(self.frame[self.kind])
+        table_rows = np.flatnonzero(indices >= 0)
+        rows[indices[table_rows]] = table_rows
         return rows
 
     def aligned(self, ids: Ids) -> pl.DataFrame:
         """Return one row per id, in index order; ids without a row get nulls."""
         rows = pl.Series(self.rows_of(ids), dtype=pl.Int64)
-        found = self.frame.select(pl.all().gather(rows.set(rows < 0, None)))
-        return found.with_columns(ids.values.alias(self.kind))
+        gathered = self.frame.select(pl.all().gather(rows.set(rows < 0, None)))
+        return gathered.with_columns(ids.values.alias(self.kind))
 
     def matching(self, ids: Ids) -> Features:
         """Return the table with its ids converted to the type of `ids`, if all can be converted."""
-        known = ids.like(self.frame[self.kind])
-        if known.null_count():
+        converted = ids.like(self.frame[self.kind])
+        if converted.null_count():
             return self  # an id such as "007" has no integer form
-        return replace(self, frame=self.frame.with_columns(known.alias(self.kind)))
+        return replace(self, frame=self.frame.with_columns(converted.alias(self.kind)))
 
     def select(self, columns: Sequence[str]) -> Features:
         """Return the ids and the selected columns.
@@ -267,9 +267,9 @@ class Features:
         """
         for name in columns:
             if name not in self.kinds:
-                known = ", ".join(self.kinds) or "none"
+                listed = ", ".join(self.kinds) or "none"
                 raise DataError(
-                    f"There is no column {name!r} of {self.kind}s; there are {known}."
+                    f"There is no column {name!r} of {self.kind}s; there are {listed}."
                 )
         kinds = {name: self.kinds[name] for name in columns}
         read_as = {name: self.read_as[name] for name in columns if name in self.read_as}
@@ -287,10 +287,10 @@ class Features:
         for name, kind in newer.kinds.items():
             if kinds.setdefault(name, kind) != kind:
                 kinds[name] = "list" if "list" in (kind, kinds[name]) else "category"
-                both = [each._as(name, kinds[name]) for each in both]
-        frames = [each.frame for each in both]
+                both = [part._as(name, kinds[name]) for part in both]
+        frames = [part.frame for part in both]
         if frames[0].schema[self.kind] != frames[1].schema[self.kind]:
-            frames = [each.cast({self.kind: pl.String}) for each in frames]
+            frames = [part.cast({self.kind: pl.String}) for part in frames]
         frame = pl.concat(frames, how="diagonal_relaxed").unique(
             self.kind, keep="first", maintain_order=True
         )
@@ -312,17 +312,19 @@ class Features:
 
     def described(self) -> dict[str, str]:
         """Return a short description of each column, such as "list of 19" or "5 values"."""
-        found: dict[str, str] = {**self.kinds}
+        descriptions: dict[str, str] = {**self.kinds}
         for name, kind in self.kinds.items():
             if kind == "category":
-                found[name] = counted(self.frame[name].drop_nulls().n_unique(), "value")
+                descriptions[name] = counted(
+                    self.frame[name].drop_nulls().n_unique(), "value"
+                )
             elif kind == "list":
-                found[name] = (
+                descriptions[name] = (
                     f"list of {self.frame[name].explode().drop_nulls().n_unique():,}"
                 )
             elif name == self.title:
-                found[name] = "title"
-        return found
+                descriptions[name] = "title"
+        return descriptions
 
     def __str__(self) -> str:
         described = self.described().items()
@@ -404,20 +406,20 @@ def _typed_strings(
     texts = texts.set(texts == "", None)
     if is_title:
         return texts, "text"
-    given = texts.set(texts.str.to_lowercase().is_in(_MISSING), None)
-    if given.null_count() < len(given):
-        dates = _dates(given)
+    present = texts.set(texts.str.to_lowercase().is_in(_MISSING), None)
+    if present.null_count() < len(present):
+        dates = _dates(present)
         if dates is not None:
             return dates, "date"
-        typed = _plain_values(given) if untyped else None
+        typed = _plain_values(present) if untyped else None
         if typed is not None:
             return _typed(typed, untyped=False, is_title=False) or (texts, "category")
     lists = _lists(texts)
     if lists is not None:
         return lists, "list"
-    known = texts.drop_nulls()
-    words = float(known.str.count_matches(r"\S+").mean() or 0)  # type: ignore[arg-type]
-    mostly_distinct = 2 * known.n_unique() > len(known)
+    filled = texts.drop_nulls()
+    words = float(filled.str.count_matches(r"\S+").mean() or 0)  # type: ignore[arg-type]
+    mostly_distinct = 2 * filled.n_unique() > len(filled)
     is_text = words >= _MANY_WORDS or (words >= _WORDS and mostly_distinct)
     return texts, "text" if is_text else "category"
 
@@ -443,19 +445,19 @@ def _plain_values(texts: pl.Series) -> pl.Series | None:
 
 def _dates(texts: pl.Series) -> pl.Series | None:
     """Return strings as dates, or as datetimes if they have a time of day; None if neither."""
-    known = texts.drop_nulls()
-    if not known.head(_SAMPLE).str.contains(r"^.?\d|\d{4}$").all():
+    filled = texts.drop_nulls()
+    if not filled.head(_SAMPLE).str.contains(r"^.?\d|\d{4}$").all():
         return None
-    if known.str.contains(_BASIC_DATE).all():
+    if filled.str.contains(_BASIC_DATE).all():
         dates = texts.str.to_date("%Y%m%d", strict=False)
         return dates if dates.null_count() == texts.null_count() else None
-    if known.str.contains(_MOMENT).all():
+    if filled.str.contains(_MOMENT).all():
         seconds = seconds_or_null(texts)
         is_read = seconds.null_count() == texts.null_count()
         return (seconds * 10**6).cast(pl.Datetime("us")) if is_read else None
     fitting = []
     for form in _DATES:
-        if not known.head(_SAMPLE).str.to_date(form, strict=False).null_count():
+        if not filled.head(_SAMPLE).str.to_date(form, strict=False).null_count():
             dates = texts.str.to_date(form, strict=False)
             is_usual = dates.dt.year().is_between(*_YEARS).all()
             if is_usual and dates.null_count() == texts.null_count():
@@ -466,13 +468,13 @@ def _dates(texts: pl.Series) -> pl.Series | None:
 
 def _lists(texts: pl.Series) -> pl.Series | None:
     """Return strings split at the bars, or None if they are not lists."""
-    known = texts.filter(texts != _NOTHING)
-    n_split = int(known.str.contains("|", literal=True).sum())
+    filled = texts.filter(texts != _NOTHING)
+    n_split = int(filled.str.contains("|", literal=True).sum())
     if not n_split:
         return None
     parts = texts.str.split("|").list.eval(pl.element().str.strip_chars())
     parts = parts.list.eval(pl.element().filter(~pl.element().is_in(["", _NOTHING])))
     flat = parts.explode().drop_nulls()
     words = float(flat.str.count_matches(r"\S+").mean() or 0)  # type: ignore[arg-type]
-    repeated = flat.n_unique() < len(flat) or 4 * n_split >= len(known)
+    repeated = flat.n_unique() < len(flat) or 4 * n_split >= len(filled)
     return parts if words <= _LONGEST_PART and repeated else None

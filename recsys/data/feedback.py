@@ -190,12 +190,12 @@ def _has_long_tail(
 ) -> bool:
     """Return whether nearly all values are positive, and a few are much larger than most."""
     positive = levels > 0
-    n, amounts, each = int(counts.sum()), levels[positive], counts[positive]
-    n_positive = int(each.sum())
+    n, amounts, n_rows = int(counts.sum()), levels[positive], counts[positive]
+    n_positive = int(n_rows.sum())
     if not n_positive or n - n_positive > _MOST_NEGATIVE * n:
         return False
     n_odd = min(n_positive // _ROWS_PER_ODD, _FEW)
-    ends = np.cumsum(each)
+    ends = np.cumsum(n_rows)
 
     def ranked(rank: int) -> float:
         return float(amounts[np.searchsorted(ends, rank, side="right")])
@@ -206,7 +206,7 @@ def _has_long_tail(
     percentile = ranked(n_positive - 1 - max(n_odd, n_positive // _PERCENT))
     is_spread = percentile >= _SPREAD * ranked((n_positive - 1) // 2)
     is_tail = is_spread or highest <= _GAP * percentile  # not a few typing errors
-    n_small = int(each[amounts <= highest / _TAIL].sum())
+    n_small = int(n_rows[amounts <= highest / _TAIL].sum())
     return is_tail and 2 * n_small >= n_positive
 
 
@@ -215,15 +215,19 @@ def _are_small_counts(
 ) -> bool:
     """Return whether values are 1, 2, 3, ... with falling frequencies, and half of them are 1."""
     positive = levels > 0
-    n, numbers, each = int(counts.sum()), levels[positive], counts[positive]
-    n_positive = int(each.sum())
+    n, numbers, n_rows = int(counts.sum()), levels[positive], counts[positive]
+    n_positive = int(n_rows.sum())
     if n_positive < _FEWEST or n - n_positive > _MOST_NEGATIVE * n:
         return False
     is_odd = numbers != np.floor(numbers)
-    if each[is_odd].sum() > min(n // _ROWS_PER_ODD, _FEW):
+    if n_rows[is_odd].sum() > min(n // _ROWS_PER_ODD, _FEW):
         return False
-    numbers, each = numbers[~is_odd], each[~is_odd]
-    if len(numbers) < _FEWEST_LEVELS or numbers[0] != 1 or each[0] < _ONES * n_positive:
+    numbers, n_rows = numbers[~is_odd], n_rows[~is_odd]
+    if (
+        len(numbers) < _FEWEST_LEVELS
+        or numbers[0] != 1
+        or n_rows[0] < _ONES * n_positive
+    ):
         return False
-    rises = np.diff(each)
-    return bool((rises <= _NOISE * np.sqrt(each[:-1] + 1)).all())
+    rises = np.diff(n_rows)
+    return bool((rises <= _NOISE * np.sqrt(n_rows[:-1] + 1)).all())

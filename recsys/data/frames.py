@@ -88,8 +88,8 @@ def to_polars(
             )
     if isinstance(frame, pl.DataFrame):
         return frame.select(chosen)
-    places = [present.index(name) for name in chosen]
-    columns = [_pandas_column(frame.iloc[:, place], mixed) for place in places]
+    positions = [present.index(name) for name in chosen]
+    columns = [_pandas_column(frame.iloc[:, position], mixed) for position in positions]
     return pl.DataFrame(columns)
 
 
@@ -192,9 +192,9 @@ def matrix_arrays(
                 csr.eliminate_zeros()
         indptr, columns, data = csr.indptr, csr.indices, csr.data
     else:
-        given = ~np.isnan(matrix) if zeros else (matrix != 0) & ~np.isnan(matrix)
-        indptr = np.append(0, np.cumsum(given.sum(axis=1)))
-        columns, data = np.nonzero(given)[1], matrix[given]
+        is_entry = ~np.isnan(matrix) if zeros else (matrix != 0) & ~np.isnan(matrix)
+        indptr = np.append(0, np.cumsum(is_entry.sum(axis=1)))
+        columns, data = np.nonzero(is_entry)[1], matrix[is_entry]
     with np.errstate(over="ignore"):
         values = data.astype(np.float32)
     if not len(values):

@@ -151,9 +151,11 @@ class Ids:
         return isinstance(query, str) and self.place(query) >= 0
 
     def __repr__(self) -> str:
-        shown = _listed(self.values.head(_NAMED))
-        more = ", ..." if len(self) > _NAMED else ""
-        return f"Ids({self.kind}: {len(self):,} of {self.dtype}: {shown}{more})"
+        listed_ids = _listed(self.values.head(_NAMED))
+        ellipsis = ", ..." if len(self) > _NAMED else ""
+        return (
+            f"Ids({self.kind}: {len(self):,} of {self.dtype}: {listed_ids}{ellipsis})"
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ids):
@@ -199,8 +201,10 @@ class Ids:
     def like(self, values: IdsLike) -> pl.Series:
         """Convert ids to the type of these; null if impossible, as for "007" among integers."""
         series = query_series(values, self.kind)
-        found = series.cast(self.dtype, strict=False)
-        return found.set((found.cast(series.dtype) != series).fill_null(True), None)
+        converted = series.cast(self.dtype, strict=False)
+        return converted.set(
+            (converted.cast(series.dtype) != series).fill_null(True), None
+        )
 
     def union(self, values: IdsLike) -> Ids:
         """Return the union of both; all become strings if some id is not an integer."""
@@ -210,7 +214,7 @@ class Ids:
             return self
         both = [self.values, self.like(new)]
         if both[1].null_count():
-            both = [each.cast(pl.String) for each in (self.values, new)]
+            both = [part.cast(pl.String) for part in (self.values, new)]
         return Ids(pl.concat(both), self.kind)
 
     def find(self, queries: IdsLike) -> npt.NDArray[np.int64]:
@@ -224,12 +228,12 @@ class Ids:
         if self._numbers is None:
             texts = series.cast(pl.String)
             if len(texts) * _JOIN_PAYS_FROM < len(self):
-                places = self._sorted.search_sorted(texts).to_numpy().astype(np.int64)
-                places = np.minimum(places, len(self) - 1)
-                found = np.where((self._sorted[places] == texts).to_numpy(), places, -1)
+                ranks = self._sorted.search_sorted(texts).to_numpy().astype(np.int64)
+                ranks = np.minimum(ranks, len(self) - 1)
+                indices = np.where((self._sorted[ranks] == texts).to_numpy(), ranks, -1)
             elif len(self) <= _FEW:
-                known = dict(zip(self._sorted, range(len(self)), strict=True))
-                found = np.array([known.get(text, -1) for text in texts], np.int64)
+                index_of = dict(zip(self._sorted, range(len(self)), strict=True))
+                indices = np.array([index_of.get(text, -1) for text in texts], np.int64)
             else:
                 table = pl.DataFrame(
                     {"id": self._sorted, "index": np.arange(len(self))}
@@ -238,17 +242,17 @@ class Ids:
                 joined = requested.join(
                     table, on="id", how="left", maintain_order="left"
                 )
-                found = joined["index"].fill_null(-1).to_numpy(writable=True)
+                indices = joined["index"].fill_null(-1).to_numpy(writable=True)
         elif series.dtype == pl.Int64:
-            found = self._find_integers(series.to_numpy())
+            indices = self._find_integers(series.to_numpy())
         else:
             canonical = series.str.contains(CANONICAL_INTEGER.pattern)
             numbers = series.set(~canonical, None).cast(pl.Int64, strict=False)
-            found = self._find_integers(numbers.fill_null(0).to_numpy())
-            found = np.where(numbers.is_null().to_numpy(), -1, found)
-        if self._order is None or not len(found):
-            return found
-        return np.where(found < 0, -1, self._order[found])
+            indices = self._find_integers(numbers.fill_null(0).to_numpy())
+            indices = np.where(numbers.is_null().to_numpy(), -1, indices)
+        if self._order is None or not len(indices):
+            return indices
+        return np.where(indices < 0, -1, self._order[indices])
 
     def place(self, query: int | str) -> int:
         """Return the index of one id, or -1 if it is unknown; faster than `find` for one id.
@@ -261,19 +265,19 @@ class Ids:
         """
         if self._numbers is None:
             text = str(query)
-            place = bisect_left(self._sorted, text)
-            is_there = place < len(self) and self._sorted[place] == text
+            rank = bisect_left(self._sorted, text)
+            is_there = rank < len(self) and self._sorted[rank] == text
         else:
             number = query if type(query) is int else _INT64_LIMIT
             if isinstance(query, str) and CANONICAL_INTEGER.fullmatch(query):
                 number = int(query)
             if not -_INT64_LIMIT <= number < _INT64_LIMIT:
                 return -1
-            place = int(self._numbers.searchsorted(number))
-            is_there = place < len(self) and int(self._numbers[place]) == number
+            rank = int(self._numbers.searchsorted(number))
+            is_there = rank < len(self) and int(self._numbers[rank]) == number
         if not is_there:
             return -1
-        return place if self._order is None else int(self._order[place])
+        return rank if self._order is None else int(self._order[rank])
 
     def index(self, queries: IdsLike) -> npt.NDArray[np.int64]:
         """Return the index of each id; every id must be known.
@@ -285,10 +289,10 @@ class Ids:
         DataError
             If a query is null, a boolean or a fraction.
         """
-        found = self.find(queries)
-        missing = np.flatnonzero(found < 0)
+        indices = self.find(queries)
+        missing = np.flatnonzero(indices < 0)
         if not len(missing):
-            return found
+            return indices
         series = query_series(queries, self.kind)
         unknown: list[int | str] = (
             series.gather(missing).unique(maintain_order=True).to_list()
@@ -314,54 +318,52 @@ class Ids:
             table = np.full(span, -1, dtype=np.int64)
             table[numbers - numbers[0]] = np.arange(len(numbers))
             inside = (queries >= numbers[0]) & (queries <= numbers[-1])
-            found: npt.NDArray[np.int64] = table[
+            indices: npt.NDArray[np.int64] = table[
                 np.where(inside, queries - numbers[0], 0)
             ]
-            found[~inside] = -1
-            return found
-        places = np.minimum(np.searchsorted(numbers, queries), len(numbers) - 1)
-        places[numbers[places] != queries] = -1
-        return places
+            indices[~inside] = -1
+            return indices
+        ranks = np.minimum(np.searchsorted(numbers, queries), len(numbers) - 1)
+        ranks[numbers[ranks] != queries] = -1
+        return ranks
 
     def _nearest(self, unknown: int | str, to_which: str) -> str:
         """Return a hint with the ids closest to an unknown one, or with examples of ids."""
         if not len(self):
             return f"there are no {self.kind}s"
-        near: Sequence[int | str] = []
+        nearest: Sequence[int | str] = []
         if self._numbers is None:
             text, values = str(unknown), self._sorted
-            place = values.search_sorted(text)
-            low = max(place - _CLOSE_MATCH_POOL, 0)
+            rank = values.search_sorted(text)
+            low = max(rank - _CLOSE_MATCH_POOL, 0)
             pool = values.slice(low, 2 * _CLOSE_MATCH_POOL).to_list()
-            around = sorted(
-                range(len(pool)), key=lambda index: abs(low + index - place)
-            )
+            around = sorted(range(len(pool)), key=lambda index: abs(low + index - rank))
             close = close_matches(text, (pool[index] for index in around), _NAMED)
             lower = values.str.to_lowercase()
             same = lower.str.strip_chars_start("0") == text.lower().lstrip(
                 "0"
             )  # 7 for 007
-            near = [*dict.fromkeys([*values.filter(same), *close])][:_NAMED]
-            if not near and len(text) >= _LEAST_PART:
+            nearest = [*dict.fromkeys([*values.filter(same), *close])][:_NAMED]
+            if not nearest and len(text) >= _LEAST_PART:
                 within = values.filter(
                     lower.str.contains(text.lower(), literal=True)
                 ).to_frame("id")
                 within = within.sort(pl.col("id").str.len_chars(), "id")
-                near = within["id"].head(_NAMED).to_list()
+                nearest = within["id"].head(_NAMED).to_list()
         elif isinstance(unknown, int):
             clipped = min(max(unknown, -_INT64_LIMIT), _INT64_LIMIT - 1)
-            place = int(np.searchsorted(self._numbers, clipped))
-            numbers = self._numbers[max(place - _NAMED, 0) : place + _NAMED].tolist()
-            near = sorted(numbers, key=lambda each: (abs(each - unknown), each))[
+            rank = int(np.searchsorted(self._numbers, clipped))
+            numbers = self._numbers[max(rank - _NAMED, 0) : rank + _NAMED].tolist()
+            nearest = sorted(numbers, key=lambda each: (abs(each - unknown), each))[
                 :_NAMED
             ]
-        elif found := _LAST_NUMBER.search(unknown):  # 17 for "visitor-17" and "17.0"
-            number = int(found[1])
-            near = [number] if self.place(number) >= 0 else []
-        if not near:
+        elif match := _LAST_NUMBER.search(unknown):  # 17 for "visitor-17" and "17.0"
+            number = int(match[1])
+            nearest = [number] if self.place(number) >= 0 else []
+        if not nearest:
             return f"ids look like {_listed(self.values.head(_NAMED))}"
-        ids_are = "ids{} are" if len(near) > 1 else "id{} is"
-        return f"the nearest {ids_are.format(to_which)} {_listed(near)}"
+        ids_are = "ids{} are" if len(nearest) > 1 else "id{} is"
+        return f"the nearest {ids_are.format(to_which)} {_listed(nearest)}"
 
 
 def id_hashes(ids: pl.Series) -> npt.NDArray[np.uint64]:
@@ -504,8 +506,8 @@ def _exact(dtype: pl.DataType | None) -> int:
 def integers_if_whole(texts: pl.Series) -> pl.Series:
     """Convert texts to Int64 if all have the form of whole numbers, 7 or 7.0; nulls stay."""
     if isinstance(texts.dtype, pl.Categorical):
-        known = texts.unique().cast(pl.String)
-        if integers_if_whole(known) is known:
+        distinct = texts.unique().cast(pl.String)
+        if integers_if_whole(distinct) is distinct:
             return texts
         categories: Any = texts.dtype
         labels: pl.Series = categories.categories.to_series()
@@ -542,15 +544,15 @@ def _uniform(values: Any, kind: str) -> Any:
         return values
     listed = [values] if isinstance(values, int | str) else list(values)
     large = (
-        isinstance(each, int) and not -_INT64_LIMIT <= each < _INT64_LIMIT
-        for each in listed
+        isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT
+        for value in listed
     )
-    if not any(large) and not any(isinstance(each, str) for each in listed):
+    if not any(large) and not any(isinstance(value, str) for value in listed):
         return listed
-    for place, each in enumerate(listed):
-        if not isinstance(each, str | None):
-            listed[place] = str(
-                each if type(each) is int else as_id_series([each], kind)[0]
+    for position, value in enumerate(listed):
+        if not isinstance(value, str | None):
+            listed[position] = str(
+                value if type(value) is int else as_id_series([value], kind)[0]
             )
     return listed
 

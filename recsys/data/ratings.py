@@ -173,7 +173,7 @@ class Ratings:
                 continue
             if array.dtype not in dtypes or array.shape != (length,):
                 raise DataError(
-                    f"{name} must be {' or '.join(np.dtype(each).name for each in dtypes)} of "
+                    f"{name} must be {' or '.join(np.dtype(dtype).name for dtype in dtypes)} of "
                     f"shape ({length},); got {array.dtype} of shape {array.shape}."
                 )
             view = array.view()
@@ -288,8 +288,8 @@ class Ratings:
             "duplicates": duplicates,
             **options,
         }
-        given = {name: value for name, value in every.items() if value is not None}
-        ratings = ratings_of_frame(frame, given, None, implicit=implicit)
+        named = {name: value for name, value in every.items() if value is not None}
+        ratings = ratings_of_frame(frame, named, None, implicit=implicit)
         of_items, of_users = (ratings.items, item), (ratings.users, user)
         tables = table_of(item_table, *of_items), table_of(user_table, *of_users)
         return replace(ratings, item_table=tables[0], user_table=tables[1])
@@ -394,10 +394,10 @@ class Ratings:
         """Whole seconds since 1970-01-01 UTC, an int64 ndarray of shape (nnz,), or None."""
         if self.seconds is None:
             return None
-        whole = (
+        floored = (
             np.floor(self.seconds) if self.seconds.dtype == np.float64 else self.seconds
         )
-        wide = whole.astype(np.int64, copy=False)
+        wide = floored.astype(np.int64, copy=False)
         wide.flags.writeable = False
         return wide
 
@@ -634,13 +634,13 @@ class Ratings:
         assert self.events is not None
         n_items = np.int64(self.n_items)
         pairs = self.user_index_of_nonzeros() * n_items + self.indices
-        wanted = self.events.users * n_items + self.events.items
-        positions = np.searchsorted(pairs, wanted)
+        event_pairs = self.events.users * n_items + self.events.items
+        positions = np.searchsorted(pairs, event_pairs)
         positions[positions == len(pairs)] = 0
         return (
-            np.where(pairs[positions] == wanted, positions, -1)
+            np.where(pairs[positions] == event_pairs, positions, -1)
             if len(pairs)
-            else wanted * 0 - 1
+            else event_pairs * 0 - 1
         )
 
     def renumbered(self, users: Ids, items: Ids) -> Ratings:
@@ -679,8 +679,8 @@ class Ratings:
         """
         user_ids, item_ids = Ids(users, "user"), Ids(items, "item")
         indices = user_ids.find(users), item_ids.find(items)
-        bare = replace(self, item_features=None, user_features=None)
-        return bare._reordered(user_ids, item_ids, *indices)
+        without_features = replace(self, item_features=None, user_features=None)
+        return without_features._reordered(user_ids, item_ids, *indices)
 
     def _reordered(
         self,
@@ -794,12 +794,12 @@ def ratings_of_frame(
     frame = as_frame(frame)
     names = column_names(frame)
 
-    def sample(place: int) -> list[Any]:
-        return to_polars(frame.head(SAMPLE), [names[place]]).to_series().to_list()
+    def sample(position: int) -> list[Any]:
+        return to_polars(frame.head(SAMPLE), [names[position]]).to_series().to_list()
 
     roles, layout = assign_roles(names, request, FRAME, ("user", "item"), sample)
-    chosen = to_polars(frame, [names[place] for place in roles.values()])
-    columns = {role: chosen[names[place]] for role, place in roles.items()}
+    chosen = to_polars(frame, [names[position] for position in roles.values()])
+    columns = {role: chosen[names[position]] for role, position in roles.items()}
     del chosen
     name = names[roles["rating"]] if "rating" in roles else ""
     bad = BadRows(request.rules.bad_rows)
@@ -849,10 +849,10 @@ def with_options(
     """Return ratings whose source has the options of the reading, and what it has decided."""
     assert ratings.source is not None
     decided = {} if ratings.feedback is None else ratings.feedback.options
-    kept = remembered({**options, "feedback": None, "common": None, **decided})
+    stored = remembered({**options, "feedback": None, "common": None, **decided})
     if ratings.seconds is not None:
-        kept[AS_OF] = iso_time(rules.now)
-    return replace(ratings, source=replace(ratings.source, options=kept))
+        stored[AS_OF] = iso_time(rules.now)
+    return replace(ratings, source=replace(ratings.source, options=stored))
 
 
 def _usual_policy(rows: Rows) -> Policy:

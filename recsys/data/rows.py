@@ -148,9 +148,9 @@ class RowRules:
             If an option cannot be read or is out of range.
         """
         for name in unknown:
-            near = close_matches(name, (*RowOptions.__annotations__, *_COLUMNS), 1)
+            close = close_matches(name, (*RowOptions.__annotations__, *_COLUMNS), 1)
             raise TypeError(
-                f"There is no option {name!r} for rows.{did_you_mean(near)}"
+                f"There is no option {name!r} for rows.{did_you_mean(close)}"
             )
         for kind, weight in (event_weights or {}).items():
             is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
@@ -261,11 +261,11 @@ class BadRows:
     def add_cause(self, cause: Cause) -> None:
         """Record a cause of bad rows that are counted elsewhere."""
         form = _PARTICULARS.sub("", cause.problem)
-        known = self.causes.setdefault(form, Cause(cause.spot, cause.problem))
-        known.count += cause.count
-        if cause.spot < known.spot:
-            known.spot = cause.spot
-            known.problem = cause.problem
+        stored = self.causes.setdefault(form, Cause(cause.spot, cause.problem))
+        stored.count += cause.count
+        if cause.spot < stored.spot:
+            stored.spot = cause.spot
+            stored.problem = cause.problem
 
     def described(self) -> tuple[str, ...]:
         """Return one sentence for each of the causes, the most frequent first."""
@@ -297,9 +297,9 @@ class BadRows:
         percent = math.ceil(100 * share)
         if percent < 100 and "--time-format" not in self.described()[0]:
             cure = f" --bad-rows {percent}% skips them."
-        shown = f"{100 * share:.2g}%" if share < 0.1 else f"{100 * share:.0f}%"
+        percentage = f"{100 * share:.2g}%" if share < 0.1 else f"{100 * share:.0f}%"
         message = (
-            f"{counted(self.count, 'row')} of {total:,} ({shown}) cannot be read, more than "
+            f"{counted(self.count, 'row')} of {total:,} ({percentage}) cannot be read, more than "
             f"{100 * self.limit:g}%{self.listed()}{cure}"
         )
         raise BadRowsError(message, self.count, total)
@@ -349,10 +349,10 @@ class Rows:
     def spread(self) -> Self:
         """Convert arrays to columns in place, and return the rows."""
         for role in tuple(self.arrays):
-            array, known = self.arrays.pop(role), self.distinct.pop(role, None)
+            array, distinct = self.arrays.pop(role), self.distinct.pop(role, None)
             self.columns[role] = pl.Series(role, array)
-            if known is not None:
-                self.columns[role] = known.gather(array).alias(role)
+            if distinct is not None:
+                self.columns[role] = distinct.gather(array).alias(role)
         return self
 
     def decode(self) -> Self:
@@ -367,7 +367,7 @@ class Rows:
     def plain(self) -> Self:
         """Convert ids to Int64 or String and codes to numbers in place; return the rows."""
         self.decode()
-        for role in (each for each in ("user", "item") if each in self.columns):
+        for role in (side for side in ("user", "item") if side in self.columns):
             self.columns[role] = _id_column(self, role)
         return self
 
@@ -375,11 +375,11 @@ class Rows:
         """Keep the rows selected by the mask, and return the number of removed rows."""
         if mask.all():
             return 0
-        kept, place = mask.arg_true(), self.place
+        selected, place_before = mask.arg_true(), self.place
         for role in self.columns:
-            self.columns[role] = self.columns[role].gather(kept)
-        self.place = lambda row: place(kept[row])
-        return len(mask) - len(kept)
+            self.columns[role] = self.columns[role].gather(selected)
+        self.place = lambda row: place_before(selected[row])
+        return len(mask) - len(selected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -588,12 +588,12 @@ def _decide(rows: Rows, rules: RowRules) -> None:
 def _judged(rows: Rows, rules: RowRules) -> Feedback:
     """Return the decision on the values, unless it was made before or by an option."""
     kind = "grades" if rules.scale is not None else rules.feedback
-    found = _distribution(rows)
-    if kind is None and found is not None:
-        return judge(*found, rows.name)
+    distribution = _distribution(rows)
+    if kind is None and distribution is not None:
+        return judge(*distribution, rows.name)
     if kind is None:
         return judge_values(_numbers_of(rows), rows.name)
-    values = _numbers_of(rows) if found is None else found[0]
+    values = _numbers_of(rows) if distribution is None else distribution[0]
     return Feedback(
         kind, float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
     )
@@ -663,16 +663,16 @@ def _leave_out_missing(rows: Rows, missing: float) -> None:
 
 def _convert_ratings(rows: Rows, rules: RowRules) -> None:
     """Convert ratings to numbers; of a column of likes, leave out the rows that are false."""
-    given = rows.columns["rating"]
-    liked = None if rules.weights else _truths(given)
+    ratings = rows.columns["rating"]
+    liked = None if rules.weights else _truths(ratings)
     if liked is None:
         noun = "weight" if rules.weights else "rating"
-        rows.columns["rating"] = rating_values(given, rows.place, noun)
+        rows.columns["rating"] = rating_values(ratings, rows.place, noun)
         return
     if liked.null_count():
         row = liked.is_null().arg_max() or 0
         raise DataError(
-            f"{rows.place(row)}: rating {given[row]!r} is neither true nor false."
+            f"{rows.place(row)}: rating {ratings[row]!r} is neither true nor false."
         )
     del rows.columns["rating"]
     rows.implicit, rows.feedback = True, Feedback("likes", 0, 1)
@@ -692,16 +692,16 @@ def _are_whole(levels: npt.NDArray[np.float32]) -> bool:
 
 def _judge_levels(rows: Rows) -> None:
     """Leave out ratings of -1 if others are from 0 on; remark on zeros among 1, 2, 3, ..."""
-    found = _distribution(rows)
-    if found is not None:
-        levels = found[0]
+    distribution = _distribution(rows)
+    if distribution is not None:
+        levels = distribution[0]
     elif rows.arrays or rows.columns["rating"].min() not in (-1, 0):
         return
     else:
         levels = rows.columns["rating"].unique().sort().to_numpy()
     if marks_unrated(levels):
-        given = rows.decode().columns["rating"] != -1
-        left_out = counted(rows.keep(given), "row")
+        is_rated = rows.decode().columns["rating"] != -1
+        left_out = counted(rows.keep(is_rated), "row")
         rows.remarks.append(f"{left_out} left out whose rating is -1 (not rated)")
     elif levels[0] == 0 and levels[-1] in (5, 10) and _are_whole(levels):
         rows.remarks.append(
@@ -805,26 +805,26 @@ def _keep_range(rows: Rows, rules: RowRules) -> None:
         raise DataError(
             "since and until need a column of times: --timestamp-col (timestamp=)."
         )
-    times, shown = rows.columns["timestamp"].cast(pl.Float64), []
+    times, limits = rows.columns["timestamp"].cast(pl.Float64), []
     mask = pl.Series([True]).new_from_index(0, len(times))
     for name, at in (("since", rules.since), ("until", rules.until)):
         if at is not None:
             mask &= times >= at if name == "since" else times < at
             text = shown_time(at).removesuffix(" UTC").removesuffix(" 00:00:00")
-            shown.append(f"{name} {text}")
+            limits.append(f"{name} {text}")
     if rules.since is not None and not rules.adds:
         last = math.inf if rules.until is None else rules.until
-        places = (times < last).arg_true().to_numpy()
-        until = times.to_numpy()[places]
+        old_rows = (times < last).arg_true().to_numpy()
+        until = times.to_numpy()[old_rows]
         check_since(
             until,
             rules.since,
-            f"--{shown[0]}",
-            lambda row: rows.place(int(places[row])),
+            f"--{limits[0]}",
+            lambda row: rows.place(int(old_rows[row])),
         )
     rows.keep(mask)
-    kept = f"{int(mask.sum()):,} of {counted(len(times), 'row')}"
-    rows.remarks.append(f"{kept} {' '.join(shown)}")
+    described = f"{int(mask.sum()):,} of {counted(len(times), 'row')}"
+    rows.remarks.append(f"{described} {' '.join(limits)}")
 
 
 def _weigh_events(rows: Rows, rules: RowRules) -> None:
@@ -848,21 +848,24 @@ def _weigh_events(rows: Rows, rules: RowRules) -> None:
             f"There are events without a weight: {listed}; give each a weight (0 leaves "
             f"it out), or one weight to all others, such as {ANY_EVENT}=0."
         )
-    rest = weights.get(ANY_EVENT, 0.0)
-    given = {kind: float(weights.get(kind, rest)) for kind in table["kind"]}
-    coded = with_few_kinds(given)
+    other_weight = weights.get(ANY_EVENT, 0.0)
+    weight_of = {kind: float(weights.get(kind, other_weight)) for kind in table["kind"]}
+    coded = with_few_kinds(weight_of)
     rows.kind_weights = dict(sorted(coded.items()))
     positions = {kind: code for code, kind in enumerate(rows.kind_weights)}
-    codes = {kind: positions[kind if kind in coded else ANY_EVENT] for kind in given}
+    codes = {
+        kind: positions[kind if kind in coded else ANY_EVENT] for kind in weight_of
+    }
     rows.columns["event"] = kinds.replace_strict(codes, return_dtype=pl.UInt8)
     parts = [
-        f"{kind} {n:,} x {given[kind]:g}" for kind, n in table.head(_MOST_KINDS).rows()
+        f"{kind} {n:,} x {weight_of[kind]:g}"
+        for kind, n in table.head(_MOST_KINDS).rows()
     ]
-    absent = [kind for kind in weights if kind not in given and kind != ANY_EVENT]
+    absent = [kind for kind in weights if kind not in weight_of and kind != ANY_EVENT]
     parts += [f"no {kind}" for kind in absent]
     rows.remarks.append(f"events: {', '.join(parts)}")
     rows.implicit = True
-    counted_kinds = [codes[kind] for kind, weight in given.items() if weight > 0]
+    counted_kinds = [codes[kind] for kind, weight in weight_of.items() if weight > 0]
     rows.keep(rows.columns["event"].is_in(counted_kinds))
 
 
@@ -877,9 +880,9 @@ def with_few_kinds(weights: Mapping[str, float]) -> dict[str, float]:
     if len(weights) <= _MOST_CODES:
         return dict(weights)
     usual, _ = Counter(weights.values()).most_common(1)[0]
-    others = {kind: weight for kind, weight in weights.items() if weight != usual}
-    check_kinds(len(others) + 1)
-    return {**others, ANY_EVENT: usual}
+    special = {kind: weight for kind, weight in weights.items() if weight != usual}
+    check_kinds(len(special) + 1)
+    return {**special, ANY_EVENT: usual}
 
 
 def check_kinds(n_kinds: int) -> None:
@@ -976,8 +979,8 @@ def _numbers(series: pl.Series) -> pl.Series:
     if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
         raise DataError(f"Ratings must be numbers; got a column of {dtype} values.")
     numbers = series.cast(pl.Float32, strict=False)
-    odd = ~numbers.is_finite()
-    return numbers.set(odd, None) if odd.any() else numbers
+    not_finite = ~numbers.is_finite()
+    return numbers.set(not_finite, None) if not_finite.any() else numbers
 
 
 def is_truth(text: str) -> bool:

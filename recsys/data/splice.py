@@ -40,8 +40,8 @@ def with_rows(ratings: Ratings, part: Collected, users: Mask) -> Ratings:
         events = _mixed_events(ratings, part, users)
     if events is not None and ratings_tell(csr, events, part.rule, in_time_order):
         events = None
-    whole = Collected(csr, events, part.rule, in_time_order, part.n_same)
-    return with_collected(ratings, with_used_kinds(whole))
+    spliced = Collected(csr, events, part.rule, in_time_order, part.n_same)
+    return with_collected(ratings, with_used_kinds(spliced))
 
 
 class _Rows:

@@ -41,7 +41,11 @@ class PartReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             weight = WEIGHTS if is_weighted else None
             feedback = "counts" if train.weighted and not is_weighted else None
         times = [part.timestamps for part in parts]
-        newest = [int(each.max()) for each in times if each is not None and len(each)]
+        newest = [
+            int(seconds.max())
+            for seconds in times
+            if seconds is not None and len(seconds)
+        ]
         as_of = None
         if newest and max(newest) > present() + TOLERANCE:  # as `as_of` has allowed
             as_of = iso_time(max(newest))

@@ -44,23 +44,23 @@ class Unit:
         The result is null for a null, and for digits that are not a date. Infinity is
         `FOREVER`. Zero and -1 stay, because programs write them for missing times in any unit.
         """
-        bare = (numbers == 0) | (numbers == -1)
-        plain = numbers
+        is_marker = (numbers == 0) | (numbers == -1)
+        finite = numbers
         infinite = None
         if numbers.dtype.is_float():
             infinite = numbers.is_infinite()
-            plain = numbers.set(~numbers.is_finite(), None)
+            finite = numbers.set(~numbers.is_finite(), None)
         if self.form:
-            seconds = _from_digits(plain, self.form)
+            seconds = _from_digits(finite, self.form)
         elif self.per_second < 1:
-            seconds = _from_days(plain, self.origin)
+            seconds = _from_days(finite, self.origin)
         else:
-            seconds = divided(plain, int(self.per_second)) + self.origin
+            seconds = divided(finite, int(self.per_second)) + self.origin
         if seconds.dtype.is_float():
             seconds = seconds.clip(-FOREVER, FOREVER)
         if self.origin or self.form:
             seconds = seconds.zip_with(
-                ~bare.fill_null(False), numbers.cast(seconds.dtype, strict=False)
+                ~is_marker.fill_null(False), numbers.cast(seconds.dtype, strict=False)
             )
         if infinite is not None and infinite.any():
             forever = pl.select(
@@ -76,10 +76,10 @@ def divided(ticks: pl.Series, per_second: int) -> pl.Series:
     """Return ticks as Int64 seconds, or Float64 if there are fractions of a second."""
     if per_second == 1 and not ticks.dtype.is_float():
         return ticks
-    whole = ticks // per_second
-    rest = ticks - whole * per_second
-    whole = whole.clip(-FOREVER, FOREVER).cast(pl.Int64, strict=False)
-    return whole + rest / per_second if (rest != 0).any() else whole
+    seconds = ticks // per_second
+    remainders = ticks - seconds * per_second
+    seconds = seconds.clip(-FOREVER, FOREVER).cast(pl.Int64, strict=False)
+    return seconds + remainders / per_second if (remainders != 0).any() else seconds
 
 
 def _from_days(days: pl.Series, origin: int) -> pl.Series:
@@ -87,9 +87,11 @@ def _from_days(days: pl.Series, origin: int) -> pl.Series:
     if not days.dtype.is_float():
         return days.cast(pl.Int64) * _DAY + origin
     exact = days * _DAY + origin
-    whole = exact.round()
-    is_whole = bool(((exact - whole).abs() < SAME_SECOND).all())
-    return whole.clip(-FOREVER, FOREVER).cast(pl.Int64) if is_whole else exact.round(3)
+    rounded = exact.round()
+    is_whole = bool(((exact - rounded).abs() < SAME_SECOND).all())
+    return (
+        rounded.clip(-FOREVER, FOREVER).cast(pl.Int64) if is_whole else exact.round(3)
+    )
 
 
 def _from_digits(numbers: pl.Series, form: str) -> pl.Series:
@@ -219,10 +221,10 @@ def _groups(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int8]:
     Zero, -1, NaN and the end of the calendar can be of any unit.
     """
     sizes = np.abs(numbers)
-    places = np.searchsorted(_STARTS, sizes, side="left") - 1
-    within = (places >= 0) & (sizes <= _ENDS[places])
+    candidates = np.searchsorted(_STARTS, sizes, side="left") - 1
+    within = (candidates >= 0) & (sizes <= _ENDS[candidates])
     outside = np.where(sizes < BAND, SMALL, OTHER)
-    groups = np.where(within, places, outside).astype(np.int8)
+    groups = np.where(within, candidates, outside).astype(np.int8)
     groups[(numbers < 0) & (sizes < BAND)] = SMALL
     groups[(numbers == 0) | (numbers == -1) | np.isnan(numbers)] = -1
     for first, last in END_OF_CALENDAR:
@@ -238,33 +240,35 @@ def units_of(
     `counts` has the number of times in each group, and `valid` returns the share of dates among the
     numbers in the range of dates in digits.
     """
-    found = dict[Unit, list[int]]()
+    members_of = dict[Unit, list[int]]()
     for unit, groups in _OF_UNIT.items():
         members = [group for group in groups if counts[group]]
         if members:
-            found[unit] = members
-    if _EXCEL in found and counts[SMALL] > _FEW * (counts[SMALL] + counts[0]):
-        del found[_EXCEL]  # a counter, or seconds of 1970
+            members_of[unit] = members
+    if _EXCEL in members_of and counts[SMALL] > _FEW * (counts[SMALL] + counts[0]):
+        del members_of[_EXCEL]  # a counter, or seconds of 1970
     for unit in (_DATES, _MINUTES, _CLOCK, _MILLIS):
         least = _NEARLY_ALL if unit is _MINUTES else _MOSTLY
-        if unit not in found or valid(unit) >= least:
+        if unit not in members_of or valid(unit) >= least:
             continue
-        members = found.pop(unit)
+        members = members_of.pop(unit)
         if unit is _MINUTES:
-            found[_MS] = [*found.get(_MS, []), *members]
+            members_of[_MS] = [*members_of.get(_MS, []), *members]
     for unit in (_FILETIME, _TICKS):
-        own = _OF_UNIT[unit][0]
-        others = found.get(_NS, [])
-        if unit in found and others and min(others) < own < max(others):
-            found[_NS] = [
-                *others,
-                *found.pop(unit),
+        code = _OF_UNIT[unit][0]
+        in_ns = members_of.get(_NS, [])
+        if unit in members_of and in_ns and min(in_ns) < code < max(in_ns):
+            members_of[_NS] = [
+                *in_ns,
+                *members_of.pop(unit),
             ]  # nanoseconds of earlier and later years
 
     def size(unit: Unit) -> int:
-        return sum(counts[group] for group in found[unit])
+        return sum(counts[group] for group in members_of[unit])
 
-    return {unit: found[unit] for unit in sorted(found, key=size, reverse=True)}
+    return {
+        unit: members_of[unit] for unit in sorted(members_of, key=size, reverse=True)
+    }
 
 
 def usual_unit(largest: float) -> Unit:
@@ -277,8 +281,10 @@ def usual_unit(largest: float) -> Unit:
 
 def sure_unit(low: float, high: float) -> Unit | None:
     """Return the unit of times between two numbers, or None if it depends on the others."""
-    place = int(np.searchsorted(_STARTS, low, side="left")) - 1
-    unit = RANGES[place][2]
-    is_sure = place >= 0 and unit in (_S, _MS, _US, _EXCEL) and high <= _ENDS[place]
+    candidate = int(np.searchsorted(_STARTS, low, side="left")) - 1
+    unit = RANGES[candidate][2]
+    is_sure = (
+        candidate >= 0 and unit in (_S, _MS, _US, _EXCEL) and high <= _ENDS[candidate]
+    )
     never = any(first <= high and low <= last for first, last in END_OF_CALENDAR)
     return unit if is_sure and not never else None

@@ -166,8 +166,8 @@ def _timed(series: pl.Series, form: str | None, place: Place) -> Timed:
         n_others -= int((series.fill_null("") == "").sum())
         if n_numbers < max(n_others, 1):
             return Timed(_iso_seconds(series))
-        whole = series.str.strip_chars().cast(pl.Int64, strict=False)
-        series = whole if whole.null_count() == numbers.null_count() else numbers
+        integers = series.str.strip_chars().cast(pl.Int64, strict=False)
+        series = integers if integers.null_count() == numbers.null_count() else numbers
     numbers = _plain_numbers(series)
     unit = _unit(numbers, place) if form is None else UNITS[form]
     return Timed(unit.seconds(numbers), unit)
@@ -201,37 +201,39 @@ def _iso_seconds(texts: pl.Series) -> pl.Series:
     """Return dates and times in words as seconds, null where a text cannot be read."""
 
     def parsed(texts: pl.Series) -> pl.Series:
-        found = _nulls(texts)
+        microseconds = _nulls(texts)
         likely = iso_format(texts.head(1).to_list())
         for form in sorted(_ISO_FORMATS, key=lambda form: form != likely):
-            if found.null_count() == texts.null_count():
+            if microseconds.null_count() == texts.null_count():
                 break
             times = texts.str.to_datetime(form, time_unit="us", strict=False)
-            found = found.zip_with(found.is_not_null(), times.to_physical())
-        early = (found < YEAR_1000 * 10**6).fill_null(False)
+            microseconds = microseconds.zip_with(
+                microseconds.is_not_null(), times.to_physical()
+            )
+        early = (microseconds < YEAR_1000 * 10**6).fill_null(False)
         if early.any():
-            found = found.set(
+            microseconds = microseconds.set(
                 early & ~texts.str.contains(r"^\d{4}").fill_null(True), None
             )
-        return divided(found, 10**6)
+        return divided(microseconds, 10**6)
 
     texts = texts.str.strip_chars()
     if not parsed(texts.head(_SAMPLE)).null_count():
         seconds = parsed(texts)
         if not seconds.null_count():
             return seconds
-    plain = (
+    cleaned = (
         texts.str.replace(r"^(\d{4})/(\d\d?)/(\d\d?)", "$1-$2-$3")
         .str.replace(r"^([\d-]+)[Tt]", "$1 ")
         .str.replace(r"\s*(?:UTC|GMT|[Zz])$", "+00")
         .str.replace(r"(:\d\d),(\d+)", "$1.$2")
         .str.replace(r"\s+([+-]\d\d:?(?:\d\d)?)$", "$1")
     )
-    seconds = parsed(plain)
+    seconds = parsed(cleaned)
     if seconds.null_count() > texts.null_count():
         unread = texts.set(seconds.is_not_null(), None)
-        others = (_ordered_seconds(unread), _endless_seconds(unread))
-        seconds = pl.select(pl.coalesce(seconds, *others)).to_series()
+        fallbacks = (_ordered_seconds(unread), _endless_seconds(unread))
+        seconds = pl.select(pl.coalesce(seconds, *fallbacks)).to_series()
     return seconds
 
 
@@ -382,8 +384,10 @@ def _unit(numbers: pl.Series, place: Place) -> Unit:
     if len(units) < 2:
         return next(iter(units), usual_unit(max(abs(low), abs(high))))
     rows = {unit: min(tally.rows[group] for group in units[unit]) for unit in units}
-    shown = [_shown_number(numbers, rows[unit], unit, place) for unit in [*units][:2]]
-    raise DataError(two_units_problem(units, shown))
+    examples = [
+        _shown_number(numbers, rows[unit], unit, place) for unit in [*units][:2]
+    ]
+    raise DataError(two_units_problem(units, examples))
 
 
 def _shown_number(numbers: pl.Series, row: int, unit: Unit, place: Place) -> str:
@@ -411,21 +415,24 @@ def time_problem(
 
     `times` is the column that has the value.
     """
-    shown = repr(shortened(value)) if isinstance(value, str) else repr(value)
+    quoted_value = repr(shortened(value)) if isinstance(value, str) else repr(value)
     if value is None or str(value).strip() in MISSING_IDS:
         return "the time is missing."
     if form is not None:
-        return f"time {shown} does not have the format {form!r}."
+        return f"time {quoted_value} does not have the format {form!r}."
     if isinstance(value, str):
         text = value.strip()
-        if found := _DAY_AND_MONTH.fullmatch(text):
-            return f"time {shown} {_order_problem(text, found, times)}"
+        if match := _DAY_AND_MONTH.fullmatch(text):
+            return f"time {quoted_value} {_order_problem(text, match, times)}"
         if is_time(text):
             is_number = re.fullmatch(r"[-+.\d]+", text) and "-" not in text[1:]
             kinds = ("number", "dates") if is_number else ("date", "numbers")
-            return f"time {shown} is a {kinds[0]}, but other times are {kinds[1]}; choose one form."
+            return (
+                f"time {quoted_value} is a {kinds[0]}, but other times are {kinds[1]}; "
+                "choose one form."
+            )
     return (
-        f"time {shown} is neither a number nor an ISO 8601 date, such as 2024-01-31; "
+        f"time {quoted_value} is neither a number nor an ISO 8601 date, such as 2024-01-31; "
         "--time-format reads others."
     )
 
@@ -434,23 +441,23 @@ def _order_problem(text: str, found: re.Match[str], times: pl.Series | None) -> 
     """Return why a date with its year at the end cannot be read in a column of times."""
     first, mark, second, year, minutes, seconds, half = found.groups()
     if times is not None and times.dtype == pl.String and len(year) == _YEAR_DIGITS:
-        own = _orders(pl.Series([text]), mark)
+        orders_of_text = _orders(pl.Series([text]), mark)
         orders = _orders(times.str.strip_chars(), mark)
-        if own and not set(own) & set(orders):
+        if orders_of_text and not set(orders_of_text) & set(orders):
             return (
                 "has another order of day and month than other times; choose one form."
             )
-        if own and len(orders) == 1:
+        if orders_of_text and len(orders) == 1:
             return "is a date, but other times are numbers; choose one form."
-    rest = f"{mark}{'%Y' if len(year) == _YEAR_DIGITS else '%y'}"
+    ending = f"{mark}{'%Y' if len(year) == _YEAR_DIGITS else '%y'}"
     if minutes:
-        rest += " %I:%M" if half else " %H:%M"
+        ending += " %I:%M" if half else " %H:%M"
     if seconds:
-        rest += ":%S"
+        ending += ":%S"
     if half:
-        rest += " %p"
+        ending += " %p"
     pairs = ((f"%m{mark}%d", first), (f"%d{mark}%m", second))
-    forms = [f"'{days}{rest}'" for days, month in pairs if int(month) <= _MONTHS]
+    forms = [f"'{days}{ending}'" for days, month in pairs if int(month) <= _MONTHS]
     both = (
         "may be of either order of day and month"
         if len(forms) > 1
@@ -494,10 +501,10 @@ def shown_time(seconds: int, *, day: bool = False) -> str:
     ('1970-01-02 00:00:00 UTC', '1970-01-02', '100000000000000000 s after 1970')
     """
     try:
-        found = datetime(1970, 1, 1) + timedelta(seconds=int(seconds))
+        moment = datetime(1970, 1, 1) + timedelta(seconds=int(seconds))
     except OverflowError:
         return f"{seconds} s after 1970"
-    return found.date().isoformat() if day else f"{found} UTC"
+    return moment.date().isoformat() if day else f"{moment} UTC"
 
 
 def moment(value: Moment, what: str) -> int:
@@ -541,10 +548,10 @@ def duration(value: str | float, what: str) -> float:
         If the value is not a positive number of seconds (s), hours (h), days (d), weeks (w) or
         years (y).
     """
-    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([shdwy])\s*", str(value))
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([shdwy])\s*", str(value))
     seconds = 0.0
-    if found:
-        seconds = float(found[1]) * _DURATIONS[found[2]]
+    if match:
+        seconds = float(match[1]) * _DURATIONS[match[2]]
     elif isinstance(value, int | float) and not isinstance(value, bool):
         seconds = float(value)
     if not 0 < seconds < float("inf"):
