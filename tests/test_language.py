@@ -66,7 +66,7 @@ def findings(text: str) -> Iterator[str]:
             yield f"{number}: begin with a noun or an imperative: {line.strip()}"
 
 
-def test_words_are_those_of_the_field():
+def test_uses_the_words_of_the_field():
     found = [
         f"{path.relative_to(ROOT)}:{each}"
         for path in FILES

@@ -111,7 +111,7 @@ def test_the_images_have_the_same_python_which_the_project_supports():
     assert classifier in PROJECT["project"]["classifiers"]
 
 
-def test_what_is_copied_is_there_and_reaches_the_builder():
+def test_copied_files_exist_and_reach_the_builder():
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
     allowed = [line[1:] for line in ignored if line.startswith("!")]
     for name, rest in instructions():

@@ -353,7 +353,7 @@ JUNK = [
 
 
 @pytest.mark.parametrize("verb", ["recommend", "nonsense"])
-def test_words_that_are_no_text(verb, tmp_path):
+def test_rejects_arguments_that_are_not_text(verb, tmp_path):
     """In a process of its own, bytes are words that no other test can give."""
     environment = {**os.environ, "PYTHONPATH": str(Path(recsys.__file__).parents[1])}
     words = [*verb.encode().split(), *JUNK]

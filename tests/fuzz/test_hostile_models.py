@@ -282,7 +282,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", ["model.json", "a table", "arrays"])
 @pytest.mark.parametrize("other", OTHERS)
-def test_what_is_no_file_is_not_opened(saved, name, other):
+def test_opens_only_regular_files(saved, name, other):
     table = "users/0.npy" if saved.name == "als" else "documents/0.npy"
     path = saved / (table if name == "a table" else name)
     shutil.rmtree(path) if path.is_dir() else path.unlink()

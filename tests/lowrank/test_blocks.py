@@ -142,7 +142,7 @@ def test_whitening(method):
     np.testing.assert_allclose(whitened, whitening.transform(X), atol=1e-12)
 
 
-def test_where_blocks_are_no_array():
+def test_rejects_blocks_without_arrays():
     dense, stored = blocks_of(data()), blocks_of(sparse_data())
     with pytest.raises(
         ArgumentTypeError, match="must be dense; got RowBlocks of sparse blocks"

@@ -161,7 +161,7 @@ def test_weighted_half_sweep_equals_reference(name, dtype, k, nonnegative):
 @pytest.mark.parametrize("name", kernels.supported())
 @given(seed=st.integers(0, 2**32 - 1), k=st.integers(1, 20), n=st.integers(1, 40))
 @settings(max_examples=40, deadline=None)
-def test_nonnegative_rows_are_those_of_scipy(name, seed, k, n):
+def test_nonnegative_rows_equal_scipy(name, seed, k, n):
     rng = np.random.default_rng(seed)
     target = rng.exponential(size=n)
     other = rng.normal(size=(n, k))  # of both signs, so that many unknowns are at zero
@@ -540,7 +540,7 @@ def test_zeros_start_on_a_cache_line():
     ("given", "threads"),
     [("3", 3), ("4,2", 4), ("0", 2), ("", 2), ("many", 2), ("99999", 1024)],
 )
-def test_threads_are_those_of_openmp_or_the_cores(given, threads, monkeypatch):
+def test_uses_the_threads_of_openmp_or_all_cores(given, threads, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", given)
     monkeypatch.setattr(kernels, "available_cores", lambda: 2)
     assert kernels.usual_threads() == threads
@@ -592,7 +592,7 @@ def test_sums_of_rows_follow_the_definition(name, seed, n, k):
     st.integers(1, 220),
     st.sampled_from([1, 7, 60]),
 )
-def test_the_largest_scores_are_those_of_a_stable_sort(name, values, n, copies):
+def test_the_largest_scores_equal_a_stable_sort(name, values, n, copies):
     kernels.use(name)
     scores = np.tile(
         np.array(values, np.float32), copies

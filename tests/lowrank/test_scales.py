@@ -101,7 +101,7 @@ def test_probabilistic_pca_with_a_heavy_column_has_a_density(kind, dtype, conver
 @given(seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("container", ["dense", "csr", "blocks"])
-def test_random_tables_are_those_of_lapack(container, dtype, seed):
+def test_random_tables_agree_with_lapack(container, dtype, seed):
     X = mixed_table(seed)[0].astype(dtype)
     s = exact_values(X)
     k = min(4, X.shape[1] - 1)

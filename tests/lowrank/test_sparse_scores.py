@@ -80,7 +80,7 @@ def test_factors_and_sparse_part_add_up(seed, name, shape, n):
 
 @pytest.mark.parametrize("name", kernels.supported())
 @pytest.mark.parametrize("k", [0, 50, 300])
-def test_scores_are_those_of_the_pairs_in_every_bit(name, k):
+def test_scores_equal_the_pairs_in_every_bit(name, k):
     users, items, part, _ = problem(37, 400, k, seed=k)
     kernels.use(name)
     place = np.argsort(part.order)

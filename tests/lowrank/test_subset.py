@@ -111,7 +111,7 @@ def test_qr_takes_the_column_furthest_from_the_others(A, make):
         assert lengths[column] >= lengths.max() * (1 - 1e-6) - rounding
 
 
-def test_qr_pivots_are_those_of_lapack():
+def test_qr_pivots_equal_lapack():
     A = normal(30, 20)
     pivots = scipy.linalg.qr(A, mode="r", pivoting=True)[1]
     assert np.array_equal(select_columns(A, 20, method="qr").columns, pivots)

@@ -216,7 +216,7 @@ def test_awkward_numbers(data, name, prune):
 
 @pytest.mark.parametrize("name", kernels.supported())
 @pytest.mark.parametrize("k", [1, 7, 16, 33, 130])
-def test_scores_are_those_of_the_pairs_in_every_bit(name, k):
+def test_scores_equal_the_pairs_in_every_bit(name, k):
     users, items, offset, bias = problem(45, 200, k, seed=k, spread=1.5)
     kernels.use(name)
     expected = by_sorting(all_scores(users, items, offset, bias), 9)
@@ -297,7 +297,7 @@ def test_same_bits_alone_and_on_any_number_of_threads(name):
         assert listed(alone) == listed(together)[one]
 
 
-def test_the_order_of_the_search_bounds_what_is_to_come():
+def test_the_order_of_the_search_bounds_later_scores():
     users, items, _, bias = problem(40, 300, 30, seed=6, spread=2)
     order, _ = search_plan(users, items, bias, None, None, None, 10)
     reach = np.einsum("uk,ik->ui", users, items, dtype=np.float64)[:, order.items]
@@ -359,7 +359,7 @@ def test_items_that_just_reach_the_cut_are_not_pruned(name):
     assert found.items.tolist() == [[0, 1, 2, 3]] * 3
 
 
-def test_what_is_left_over_says_so():
+def test_rows_with_fewer_items_say_so():
     one = np.ones((1, 1), np.float32)
     items = np.float32([[1], [np.nan], [2]])
     found = top_k(one, items, 3)

@@ -35,7 +35,7 @@ def test_few_ratings_get_als_with_its_defaults():
     assert str(choice) == "als, 32 factors: the ratings are between 1 and 5"
 
 
-def test_factors_are_no_more_than_users_or_items():
+def test_has_at_most_as_many_factors_as_users_or_items():
     assert choose_model(explicit((50, 7))).candidates[0].params == {"factors": 7}
     assert choose_model(explicit((3, 50))).candidates[0].params == {"factors": 3}
 
@@ -182,7 +182,7 @@ def test_counts_are_told(values):
         [],
     ],
 )
-def test_ratings_are_no_counts(values):
+def test_ratings_are_not_counts(values):
     assert not are_counts(np.array(values, dtype=np.float32))
 
 

@@ -51,7 +51,7 @@ def test_known_users_get_what_the_model_gives(factors, popular, results, monkeyp
         ]
 
 
-def test_strangers_get_the_most_rated_but_what_they_must_not_get(factors, popular):
+def test_unknown_users_get_popular_items_that_are_allowed(factors, popular):
     """All items are rated by N_USERS."""
     indptr = np.array([0] * (N_USERS + 2) + [2])
     blocked = CsrPairs(indptr, np.array([0, 2], np.int32))

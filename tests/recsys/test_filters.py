@@ -287,7 +287,7 @@ def test_a_block_list_without_users_is_for_everyone(popular):
     assert "z" not in expected["item"].to_list()
 
 
-def test_blocked_pairs_of_strangers_count_for_strangers_alone(popular):
+def test_blocked_pairs_of_unknown_users_count_for_them_only(popular):
     block = {"new": ["x"], "nobody": ["y"], "a": ["nothing"]}
     found = popular.recommend(["a", "new", "other"], block=block, cold_start="popular")
     assert found.select("user", "item").rows() == [
@@ -323,12 +323,12 @@ def test_blocked_pairs_hold_for_factors_and_many_users():
         "SUM(year) OVER (ORDER BY year) > 0",
     ],
 )
-def test_conditions_of_strangers_call_no_expensive_functions(condition):
+def test_conditions_of_requests_call_no_expensive_functions(condition):
     with pytest.raises(DataError, match="is not allowed in a condition"):
         check_modest(condition)
 
 
-def test_usual_conditions_of_strangers_are_allowed():
+def test_usual_conditions_of_requests_are_allowed():
     check_modest(
         "LOWER(title) LIKE 'the %' AND (year IN (1990, 1991) OR NOT (genre = 'lpad(||)'))"
     )

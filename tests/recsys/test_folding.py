@@ -54,7 +54,7 @@ def of_user(user):
 # Users
 
 
-def test_a_known_user_as_a_stranger_gets_the_same(als):
+def test_a_known_user_folded_in_gets_the_same_list(als):
     stranger = of_user(4).with_columns(user=pl.lit("someone"))
     expected = als.recommend(4).drop("user")
     found = als.recommend(history=stranger)

@@ -71,9 +71,7 @@ def test_wrapping_keeps_words_and_assignments_whole(words, width):
         ("nope.csv", ["o.csv", ".csv", "one.csv"], None),
     ],
 )
-def test_file_names_are_similar_by_what_is_before_their_suffix(
-    tmp_path, name, there, meant
-):
+def test_file_names_are_compared_without_suffix(tmp_path, name, there, meant):
     for each in there:
         (tmp_path / each).touch()
     hint = f" Did you mean {tmp_path / meant}?" if meant else ""

@@ -171,7 +171,7 @@ def test_a_user_of_the_table_without_ratings_gets_what_the_features_say(als):
         ("old", "NAME=VALUE"),
     ],
 )
-def test_unknown_features_are_errors_with_what_is_near(als, features, message):
+def test_errors_name_features_close_to_unknown_ones(als, features, message):
     with pytest.raises(DataError, match=message):
         als.recommend(user_features=features)
 
@@ -181,7 +181,7 @@ def test_a_rare_value_of_the_table_counts_as_other(als):
     assert rare.equals(als.recommend(user_features="job=other"))
 
 
-def test_what_is_missing_for_described_users_is_named(ratings):
+def test_names_missing_columns_of_described_users(ratings):
     bare = Recommender("als", factors=4).fit(with_features(ratings, ["genres"]))
     with pytest.raises(
         DataError, match="als model was fitted without features of users; fit it"
@@ -250,7 +250,7 @@ def test_similar_texts_of_vectors(ratings):
     assert (found["similar"].str.slice(1).cast(int) % 3 == 1).all()
 
 
-def test_what_is_missing_for_texts_is_named(als, ratings):
+def test_names_missing_columns_of_texts(als, ratings):
     with pytest.raises(DataError, match="No word of the query is in the index: opera"):
         als.similar_items(text="opera")
     bare = Recommender("als", factors=4).fit(with_features(ratings, ["genres"]))

@@ -37,7 +37,7 @@ class Sure(Bias):
 # impute
 
 
-def test_imputes_what_is_missing(recommender):
+def test_imputes_missing_ratings(recommender):
     found = pl.concat(recommender.impute())
     missing = [(1, "c"), (1, "d"), (2, "b"), (2, "d"), (3, "a")]
     assert found.select("user", "item").rows() == missing
@@ -66,7 +66,7 @@ def test_imputes_in_blocks(recommender, monkeypatch):
     assert pl.concat(pieces).equals(whole)
 
 
-def test_nobody_to_impute_for_is_an_empty_frame(recommender):
+def test_no_users_to_impute_for_give_an_empty_frame(recommender):
     found = pl.concat(recommender.impute([]))
     assert found.is_empty()
     assert found.schema == pl.concat(recommender.impute()).schema

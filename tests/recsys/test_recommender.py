@@ -90,7 +90,7 @@ def test_recommends_unseen_items_best_first_with_titles(recommender):
     ]
 
 
-def test_there_is_no_title_column_without_titles():
+def test_has_no_title_column_without_titles():
     frame = Recommender("popular").fit(Ratings.from_frame(FRAME)).recommend(30)
     assert frame.columns == ["user", "item", "rank", "score"]
     assert frame["rank"].to_list() == [1, 2]
@@ -354,7 +354,7 @@ def test_bad_pairs_raise(recommender, pairs, error, message):
 COLD = pl.DataFrame({"user": [10, 99, 20, 99], "item": ["c", "a", "zz", "zz"]})
 
 
-def test_cold_pairs_by_what_is_known(recommender):
+def test_cold_pairs_use_the_known_side(recommender):
     recommender.model.item_bias[0] = 0.5
     frame = recommender.predict(COLD, cold_start="bias")
     assert frame.rows() == [

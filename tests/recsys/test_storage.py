@@ -219,7 +219,7 @@ def test_fractions_of_a_second_come_back_and_are_finite(tmp_path):
         Recommender.load(tmp_path / "model")
 
 
-def test_the_manifest_says_what_is_there(recommender, saved):
+def test_the_manifest_lists_the_files(recommender, saved):
     manifest = read_manifest(saved)
     assert manifest.model == "tiny"
     assert manifest.parameters == {}
@@ -366,7 +366,7 @@ def test_a_failure_leaves_things_as_they_were(
     assert list(tmp_path.iterdir()) == ([path] if overwrite else [])
 
 
-def test_a_full_disk_is_said(recommender, tmp_path, monkeypatch):
+def test_names_a_full_disk(recommender, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise FAILURES[2]
 
@@ -528,7 +528,7 @@ def test_whole_numbers_are_a_range_as_well(saved, recommender):
     assert 1 <= loaded.predict(pairs)["prediction"][0] <= 5
 
 
-def test_what_is_no_model(saved, tmp_path):
+def test_rejects_a_directory_without_model(saved, tmp_path):
     (tmp_path / "empty").mkdir()
     rejected(tmp_path / "empty", r"empty is not a saved model: it has no model\.json\.")
     rejected(
@@ -554,12 +554,12 @@ def test_what_is_no_model(saved, tmp_path):
         b"\xff\xfe{}".decode("latin-1"),
     ],
 )
-def test_model_json_that_is_no_json(saved, text):
+def test_rejects_a_model_json_that_is_not_json(saved, text):
     (saved / "model.json").write_text(text, encoding="latin-1")
     rejected(saved, r"model is damaged: model.json is not valid JSON\.")
 
 
-def test_model_json_that_is_no_object(saved):
+def test_rejects_a_model_json_that_is_not_an_object(saved):
     (saved / "model.json").write_text("[1]")
     rejected(saved, r"is damaged: model.json is not a JSON object\.")
 
@@ -881,7 +881,7 @@ def test_objects_are_never_unpickled(saved, tmp_path):
         b"\x93NUMPY\x01\x00v\x00{'descr': __import__('os')}",
     ],
 )
-def test_arrays_that_are_no_arrays(saved, contents):
+def test_rejects_arrays_of_other_formats(saved, contents):
     replace_file(saved, "arrays/user_bias.npy", contents)
     rejected(saved, "is damaged: arrays/user_bias.npy is not an array of numbers")
 
@@ -946,7 +946,7 @@ def test_arrays_that_do_not_agree(saved, name, array, message):
         (np.array([10, 20]), r"the model is of shape \(4, 5\), not \(4, 2\)"),
     ],
 )
-def test_ids_that_are_no_ids(saved, array, message):
+def test_rejects_damaged_ids(saved, array, message):
     replace_array(saved, "items/0.npy", array)
     rejected(saved, f"is damaged: {message}")
 
@@ -1119,7 +1119,7 @@ def test_an_array_in_the_order_of_columns_is_taken(recommender, saved):
     np.testing.assert_array_equal(loaded.item_factors, array)
 
 
-def test_a_file_that_cannot_be_read_is_said(saved, monkeypatch):
+def test_names_a_file_that_cannot_be_read(saved, monkeypatch):
     def fail(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -1299,9 +1299,7 @@ def test_shortlists_of_arrays_that_do_not_agree_raise(tmp_path, name, change):
         Recommender.load(saved)
 
 
-def test_positions_of_users_that_are_not_those_of_the_histories_raise(
-    featured, tmp_path
-):
+def test_rejects_positions_of_users_that_differ_from_the_histories(featured, tmp_path):
     ratings = with_features(featured, texts="vectors")
     Recommender("spectral", factors=3).fit(ratings).save(tmp_path / "m")
     positions = np.load(tmp_path / "m" / "arrays" / "user_positions.npy")

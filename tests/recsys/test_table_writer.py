@@ -178,7 +178,7 @@ def test_replacing_takes_a_table_that_another_has_just_created(place):
     assert place.rows() == SECOND.rows()
 
 
-def test_waiting_for_another_process_is_said(tmp_path):
+def test_says_that_it_waits_for_another_process(tmp_path):
     path = tmp_path / "shop.db"
     holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     holder.execute("BEGIN EXCLUSIVE")
@@ -362,7 +362,7 @@ def test_values_come_back_as_they_were(place, data):
     assert place.run("SELECT * FROM recs") == frame.rows()
 
 
-def test_what_a_role_of_postgresql_may_not_do_is_said_at_once(postgres):
+def test_names_missing_rights_in_postgresql_at_once(postgres):
     owner = Place(f"{postgres}::recs")
     role = Place(owner.address.replace("//shop:", "//clerk:"))
     owner.write(FIRST)

@@ -63,9 +63,7 @@ def ratings_of(table):
     st.integers(1, 12),
     st.sets(st.integers(0, 5), max_size=2),
 )
-def test_a_change_is_what_was_there_and_what_is_new_less_what_is_left_out(
-    old, new, days, users
-):
+def test_a_change_has_old_and_new_events_without_removed_ones(old, new, days, users):
     known = ratings_of(old)
     fresh = None if new is None else ratings_of(new)
     forget = [user for user in users if known.users.find([user])[0] >= 0]

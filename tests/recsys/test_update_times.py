@@ -73,7 +73,7 @@ def test_a_few_events_far_from_the_others_do_not_decide_a_window() -> None:
     assert cured.provenance.reading["as_of"] == "2022-07-03T00:00:00+00:00"
 
 
-def test_an_ordinary_window_of_a_long_history_is_no_error() -> None:
+def test_accepts_an_ordinary_window_of_a_long_history() -> None:
     before = fitted(events(4_000))
     assert before.update(None, window="30d").ratings.n_ratings < 70
 

@@ -83,9 +83,7 @@ def test_a_saved_model_has_the_columns_of_users_in_use_and_to_keep(
         ("Billing_Address", "k{}, High Street"),
     ],
 )
-def test_columns_that_identify_users_are_no_features_though_two_users_share_one(
-    ratings, tmp_path, column, value
-):
+def test_columns_that_identify_users_are_not_features(ratings, tmp_path, column, value):
     people = {"user": range(N), column: [value.format(user // 2) for user in range(N)]}
     people["country"] = ["DE", "FR"] * (N // 2)
     ratings = replace(ratings, user_table=Features.of(pl.DataFrame(people), "user"))
@@ -167,7 +165,7 @@ def test_conditions_name_columns(ratings):
     ]
 
 
-def test_a_sentence_says_what_is_saved(ratings):
+def test_describes_the_saved_columns(ratings):
     sentence = "columns of users that are saved: plan; left out: email, country, age"
     assert str(saved_columns(ratings, ["plan"])).startswith(sentence)
     table = Features.of(pl.DataFrame({"user": [1]}), "user")

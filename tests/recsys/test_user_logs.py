@@ -82,7 +82,7 @@ def test_lines_that_cannot_be_read_are_counted_and_stay(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["nowhere.jsonl", "table.csv"])
-def test_what_is_no_log_is_an_error(tmp_path, name):
+def test_rejects_a_file_that_is_not_a_log(tmp_path, name):
     (tmp_path / "table.csv").write_text("user,item\n1,2\n")
     with pytest.raises(DataError, match=r"There is no log|is not a log of JSON lines"):
         search_log(tmp_path / name, WantedUsers(["1"]))

@@ -87,7 +87,7 @@ def test_the_free_energy_never_falls(
     assert (np.diff(energies) >= -1e-6 * np.abs(energies[1:]) - 1e-6).all()
 
 
-def test_what_is_missing_and_the_noise_are_recovered():
+def test_recovers_missing_entries_and_the_noise():
     X, whole, seen = observed(noise=0.3)
     last = run(X, 4, 60)[-1]
     assert np.sqrt(np.mean((predicted(last) - whole)[~seen] ** 2)) < 0.25

@@ -112,7 +112,7 @@ def test_an_error_far_below_the_entries_is_not_a_difference_of_sums():
 
 
 @methods
-def test_recovers_what_is_unknown(method):
+def test_recovers_unknown_entries(method):
     X, full = table()
     result = complete(X, method=method)
     unknown = np.isnan(X)
@@ -149,7 +149,7 @@ def test_the_penalty_is_found_with_the_rank(seed, noise):
 
 
 @methods
-def test_what_is_chosen_is_said_and_gives_the_same_result(method):
+def test_names_the_choice_which_gives_the_same_result(method):
     X, _ = table()
     chosen = complete(X, method=method, k=4)
     given = complete(X, method=method, k=4, regularization=chosen.regularization)
@@ -159,7 +159,7 @@ def test_what_is_chosen_is_said_and_gives_the_same_result(method):
 
 
 @methods
-def test_the_held_out_error_is_near_the_error_on_what_is_unknown(method):
+def test_the_held_out_error_is_near_the_error_of_unknown_entries(method):
     X, full = table(n=120, m=60)
     result = complete(X, method=method)
     truth = np.hypot(rms((result.toarray() - full)[np.isnan(X)]), 0.1)
@@ -275,7 +275,7 @@ def test_the_matrix_has_the_biases_in_it(method):
     assert result.shape == X.shape
 
 
-def test_filling_leaves_what_is_known_alone():
+def test_filling_keeps_known_entries():
     X, _ = table()
     result = complete(X, k=2, regularization=0.1)
     before = X.copy()

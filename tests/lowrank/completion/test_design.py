@@ -73,7 +73,7 @@ def penalised(F, weight, ridge, T):
     ],
     ids=["exact", "iterated", "until close"],
 )
-def test_coefficients_are_those_of_a_ridge_regression_with_an_intercept(
+def test_coefficients_equal_a_ridge_regression_with_an_intercept(
     settings, off, monkeypatch
 ):
     for name, value in settings.items():

@@ -172,7 +172,7 @@ def test_drifts_of_rows_and_columns_are_told_apart():
     assert of_columns.variance < 0.02
 
 
-def test_noise_alone_is_no_drift():
+def test_finds_no_drift_in_noise():
     rows, times, values = simulated(0.0, 5000.0)
     drift = Drift.of(rows, 200, times, np.float64)
     for _ in range(4):

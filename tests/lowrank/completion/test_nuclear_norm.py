@@ -313,7 +313,7 @@ def test_the_held_out_error_is_what_it_says():
         assert (rank, rmse) == (Z.rank, pytest.approx(Z.rmse, rel=1e-2))
 
 
-def test_the_choice_is_near_the_best_for_what_is_unknown():
+def test_the_choice_is_near_the_best_for_unknown_entries():
     rng = np.random.default_rng(2)
     full = rng.normal(size=(90, 2)) @ rng.normal(size=(2, 60))
     X = full + 0.5 * rng.normal(size=full.shape)
@@ -339,7 +339,7 @@ def test_the_same_seed_gives_the_same_choice():
     np.testing.assert_array_equal(one.held_out_rmses, other.held_out_rmses)
 
 
-def test_a_gap_that_is_not_reached_is_said():
+def test_warns_of_a_gap_above_the_tolerance():
     X = table(n=60, m=40, noise=1.0)
     lam = 0.02 * largest_regularization(X)
     with pytest.warns(

@@ -44,7 +44,7 @@ def test_stored_zeros_of_a_sparse_matrix_are_known(kind):
         assert observed_entries(given).nnz == given.nnz == 3
 
 
-def test_what_is_not_nan_in_a_dense_array_is_known():
+def test_entries_of_a_dense_array_are_known_unless_nan():
     assert_is_table(observed_entries(TABLE))
     assert_is_table(observed_entries(TABLE.tolist()))
     assert_is_table(observed_entries(np.asfortranarray(TABLE)))

@@ -182,7 +182,7 @@ def test_without_inverses_covariances_stay_and_means_are_the_same(name):
 @pytest.mark.parametrize("name", ["reference", *COMPILED])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("k", [1, 5, 16, 33])
-def test_entries_of_products_are_those_of_the_dense_product(name, dtype, k):
+def test_entries_of_products_equal_the_dense_product(name, dtype, k):
     rng = np.random.default_rng(k)
     A = sp.random_array((40, 30), density=0.2, rng=rng, format="csr", dtype=dtype)
     left, right = (rng.normal(size=(n, k + 1)).astype(dtype) for n in A.shape)

@@ -165,7 +165,7 @@ def test_bad_value_on_the_command_line_names_no_other_source(run):
     )
 
 
-def test_info_shows_what_is_set_and_where(run, monkeypatch):
+def test_info_shows_settings_and_their_origin(run, monkeypatch):
     write("threads = 2")
     monkeypatch.setenv("RECSYS_FIT_THREADS", "1")
     monkeypatch.setenv("RECSYS_THREDS", "1")

@@ -157,7 +157,7 @@ def test_every_error_is_one_plain_line(error, said, capsys):
 
 
 @pytest.mark.filterwarnings("ignore")  # NumPy warns of the overflow
-def test_parameters_that_overflow_are_said(run, ratings):
+def test_names_parameters_that_overflow(run, ratings):
     for more in (["--out", "m"], ["--out", "m", "--test-fraction", "0.2"]):
         args = ["fit", ratings, "--model", "als", "-p", "count_power=65536", *more]
         stderr = run(*args, code=1).stderr

@@ -103,7 +103,7 @@ def test_evaluate_several_lengths(run, ratings):
     ]
 
 
-def test_what_is_repeatable_can_be_set(run, ratings, monkeypatch):
+def test_repeatable_options_can_be_set(run, ratings, monkeypatch):
     monkeypatch.setenv("RECSYS_EVALUATE_N", "4 2")
     Path("recsys.toml").write_text('[evaluate]\nmodel = ["bias", "popular"]\n')
     found = table(run("evaluate", ratings))
@@ -497,7 +497,7 @@ def test_compare_needs_two_models(run, ratings):
     assert "Give at least two models to compare" in said
 
 
-def test_learning_from_the_future_is_said_of_two_files(run, ratings):
+def test_warns_if_a_training_file_is_newer_than_the_test_file(run, ratings):
     frame = pl.read_csv(ratings / "ratings.csv").sort("timestamp")
     frame[:400].write_csv("train.csv")
     frame[400:].write_csv("test.csv")

@@ -202,7 +202,7 @@ def test_history_of_one_user_needs_no_user_column(run, model, loaded, name, cont
     assert found.select("user", "item").rows() == expected.select("user", "item").rows()
 
 
-def test_a_ragged_history_is_said_in_one_line(run, model):
+def test_a_ragged_history_is_one_sentence(run, model):
     Path("h.csv").write_text("item,rating\n103,5,1,1\n")
     said = run("recommend", model, "--history", "h.csv", code=1).stderr
     assert said.startswith("Error: h.csv")
@@ -210,14 +210,14 @@ def test_a_ragged_history_is_said_in_one_line(run, model):
 
 
 @pytest.mark.parametrize("name", ["h.parquet", "h.csv"])
-def test_a_history_that_is_no_table_raises(run, model, name):
+def test_rejects_a_history_that_is_not_a_table(run, model, name):
     Path(name).write_bytes(b"\xff\xfe\x00\xd8 no text")
     said = run("recommend", model, "--history", name, code=1).stderr
     assert said.startswith("Error: ")
     assert name in said
 
 
-def test_what_is_liked_counts_as_the_best_rating_also_if_that_is_zero(run):
+def test_likes_count_as_the_best_rating_even_if_it_is_zero(run):
     Path("x.csv").write_text("user,item,rating\n1,7,-3\n1,8,-1\n2,7,0\n2,9,-2\n")
     run("fit", "x.csv", "--out", "m", "--model", "bias")
     found = table(run("recommend", "m", "--like", "7", "--format", "csv"))

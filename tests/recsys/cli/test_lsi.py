@@ -255,7 +255,7 @@ def test_words_are_asked_for_as_they_are_typed(run, index):
     assert [row["term"] for row in found] == ["DNA"]
 
 
-def test_one_of_each_is_said_in_the_singular(run):
+def test_counts_of_one_are_in_the_singular(run):
     Path("one.txt").write_text("tea\n")
     said = run("lsi", "index", "one.txt", "--out", "one").stderr
     assert "indexed 1 document and 1 word in 1 dimension (" in said

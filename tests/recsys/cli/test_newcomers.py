@@ -123,7 +123,7 @@ def test_a_user_is_described(rows, saved):
         (["similar", "--text", "nothing here"], "No word of the query is in the index"),
     ],
 )
-def test_errors_name_what_is_near(run, saved, options, message):
+def test_errors_name_close_matches(run, saved, options, message):
     verb, *rest = options
     error = run(verb, saved / "model", *rest, code=1).output
     assert message in " ".join(error.split())
@@ -136,7 +136,7 @@ def test_errors_name_what_is_near(run, saved, options, message):
         ["--user-features", "job=soldier", "--item", "1", "--user", "3"],
     ],
 )
-def test_a_described_user_needs_items_and_nobody_else(run, saved, options):
+def test_a_described_user_needs_only_items(run, saved, options):
     error = run("predict", saved / "model", *options, code=2).output
     assert "--user-features requires --item" in error or "Choose the pairs" in error
 

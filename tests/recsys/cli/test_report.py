@@ -57,7 +57,7 @@ def test_a_hostile_file_name(run, ratings):
     assert "&lt;script&gt;alert(" in page
 
 
-def test_a_file_name_that_is_no_text(run, ratings):
+def test_rejects_a_file_name_that_is_not_text(run, ratings):
     name = os.fsdecode(b"r\xe9.html")
     run("evaluate", ratings, "--model", "popular", "--report", name, "-q")
     assert "r\\udce9.html" in Path(name).read_text(encoding="utf-8")

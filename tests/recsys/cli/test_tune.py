@@ -54,7 +54,7 @@ def test_the_document(run, ratings):
     }
 
 
-def test_the_table_and_what_is_said(run, ratings):
+def test_shows_a_table_and_a_summary(run, ratings):
     result = run("tune", ratings, *QUICK, "--model", "bias")
     table = pl.read_csv(io.StringIO(result.stdout))
     assert table["parameter"].to_list() == ["user_damping", "item_damping"]
@@ -207,7 +207,7 @@ def test_trials_are_measured_on_a_part_of_the_kind_that_is_set_aside(
     assert stored["data"] == found["data"]
 
 
-def test_what_is_said_of_the_validation_part(run, ratings):
+def test_describes_the_validation_part(run, ratings):
     said = run("tune", ratings, *QUICK, "--model", "bias").stderr
     reached = r"best of 4 trials: rmse 1\.\d{4}(, 1\.\d{4} with the defaults)?, on \d+ validation "
     assert re.search(
@@ -265,7 +265,7 @@ def test_ranges(run, ratings):
 @pytest.mark.parametrize(
     "text", ["factors", "factors=3", "factors=a:b", "f=1:2:lin", "f=1:2:"]
 )
-def test_what_is_no_range(run, ratings, text):
+def test_rejects_malformed_ranges(run, ratings, text):
     said = run("tune", ratings, "--range", text, code=2).stderr
     assert f"must be NAME=LOW:HIGH or NAME=LOW:HIGH:log; got '{text}'." in said
 

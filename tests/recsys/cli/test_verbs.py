@@ -665,7 +665,7 @@ def test_times_before_the_calendar(run):
     assert "-90000000000 s after 1970" in facts
 
 
-def test_counts_are_taken_for_contacts_and_that_is_said(run, plays):
+def test_says_that_counts_are_interactions(run, plays):
     result = run("recommend", plays, "--user", 1, "-n", 3)
     assert "chose spectral" in result.stderr
     assert (

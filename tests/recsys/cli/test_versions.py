@@ -91,7 +91,7 @@ def test_no_file_of_a_model_and_no_log_knows_a_forgotten_user(run, shop, model, 
     )
 
 
-def test_an_update_may_be_repeated_and_says_what_is_known_already(run, shop):
+def test_an_update_may_be_repeated_and_counts_known_events(run, shop):
     data, columns = shop
     new = "customer,sku,stars,at\nuser-1,item-99,5,2025-01-11\nuser-2,item-99,5,2025-01-11\n"
     Path("new.csv").write_text(new)

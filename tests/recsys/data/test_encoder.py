@@ -164,7 +164,7 @@ def test_texts_are_weighted_words_or_directions() -> None:
     )
 
 
-def test_words_are_those_of_the_index_of_texts() -> None:
+def test_words_equal_the_index_of_texts() -> None:
     """Of any script, with their weights."""
     plots = [
         "Tea, the TEA of Assam_1",

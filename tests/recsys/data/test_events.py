@@ -331,7 +331,7 @@ def test_rejects_rounded_ids_of_events(ids):
         Ratings.from_frame(pl.DataFrame(rows))
 
 
-def test_without_times_a_repetition_cannot_be_told_and_that_is_said():
+def test_says_that_repetitions_cannot_be_told_without_times():
     rows = pl.DataFrame({"user": [1, 1], "item": [7, 7], "event": ["view", "view"]})
     ratings = Ratings.from_frame(rows, event_weights=KINDS)
     assert ratings.values.tolist() == [2.0]

@@ -269,7 +269,7 @@ def test_columns_without_a_kind_are_left_out_and_said() -> None:
     assert features.left_out == ("vector (lists of numbers)", "size (nested)")
 
 
-def test_numbers_that_are_categories_are_no_addresses() -> None:
+def test_numbers_as_categories_are_not_addresses() -> None:
     frame = pl.DataFrame(
         {"user": [1, 2, 3], "zip": [1010, 1020, 1010], "email": ["a@b.org"] * 3}
     )

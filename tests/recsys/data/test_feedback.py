@@ -74,7 +74,7 @@ def frame(values, name="count"):
     )
 
 
-def test_counts_of_a_frame_are_interactions_and_that_is_said():
+def test_says_that_counts_of_a_frame_are_interactions():
     ratings = Ratings.from_frame(frame(ORDERS))
     assert ratings.implicit
     assert ratings.weighted

@@ -119,7 +119,7 @@ def test_times_that_cannot_be_read(values: list[Any], message: str) -> None:
         ("1e39", "rating 1e39 does not fit in float32."),
     ],
 )
-def test_what_is_wrong_with_a_rating(value: object, problem: str | None) -> None:
+def test_errors_explain_bad_ratings(value: object, problem: str | None) -> None:
     assert rating_problem(value) == problem
 
 
@@ -156,7 +156,7 @@ def test_a_column_that_is_there_twice_raises() -> None:
 
 
 @pytest.mark.parametrize("value", [pd.Series([1]), pl.Series([1]), [1], "ratings.csv"])
-def test_what_is_no_frame_raises(value: object) -> None:
+def test_rejects_other_types_than_frames(value: object) -> None:
     with pytest.raises(
         DataError, match=r"Expected a polars or pandas frame, .*; got (Series|list|str)"
     ):

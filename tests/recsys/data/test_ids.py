@@ -27,9 +27,7 @@ def test_a_bijection_in_sorted_order(values: list[int] | list[str]) -> None:
 
 
 @given(st.lists(INT64, min_size=1, max_size=30), st.lists(INT64, max_size=30))
-def test_find_is_minus_one_for_what_is_not_there(
-    known: list[int], asked: list[int]
-) -> None:
+def test_find_is_minus_one_for_unknown_ids(known: list[int], asked: list[int]) -> None:
     found = Ids(known, "item").find(asked)
     assert found.dtype == np.int64
     order = sorted(set(known))
@@ -216,14 +214,14 @@ def test_integers_that_need_more_than_64_bits_are_texts() -> None:
         ([b"a"], "User ids must be integers or strings; got Binary values."),
     ],
 )
-def test_values_that_are_no_ids(values: object, message: str) -> None:
+def test_rejects_values_that_cannot_be_ids(values: object, message: str) -> None:
     with pytest.raises(DataError) as caught:
         Ids(values, "user")  # type: ignore[arg-type]
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("bad", [[True], [1.5], [None]])
-def test_queries_that_are_no_ids(bad: list[object]) -> None:
+def test_rejects_queries_that_cannot_be_ids(bad: list[object]) -> None:
     for ids in (Ids([1, 2], "user"), Ids(["1", "2"], "user")):
         with pytest.raises(DataError, match=r"user id|User ids"):
             ids.find(bad)

@@ -333,7 +333,7 @@ def test_dense_array_with_nan_for_missing() -> None:
 @pytest.mark.parametrize(
     "container", [np.array, pd.DataFrame, sp.csr_array, sp.coo_array]
 )
-def test_zeros_are_no_interactions(container: Any) -> None:
+def test_zeros_are_not_interactions(container: Any) -> None:
     given = container([[0.0, 2.0, 0.0], [1.0, 0.0, 3.0]])
     assert Ratings.from_matrix(given, implicit=True).to_frame()["item"].to_list() == [
         1,
@@ -417,7 +417,7 @@ def test_masked_entries_and_zeros_that_fill_a_frame_are_missing() -> None:
 
 
 @pytest.mark.parametrize("convert", [np.array, sp.csr_array])
-def test_a_weight_of_zero_is_no_interaction(convert: Any) -> None:
+def test_a_weight_of_zero_is_not_an_interaction(convert: Any) -> None:
     weights = convert([[0.0, 2.0], [1.0, 0.0], [0.0, 0.0]])
     ratings = Ratings.from_matrix(weights, implicit=True)
     assert ratings.to_frame().rows() == [(0, 1, 2.0), (1, 0, 1.0)]

@@ -152,7 +152,7 @@ def test_the_usual_columns_of_a_frame_are_found_and_said():
 @pytest.mark.parametrize(
     "text", ["NULL", "null", "nan", "NaN", "None", "<NA>", r"\N", ""]
 )
-def test_texts_for_missing_ids_are_no_users(text):
+def test_texts_for_missing_ids_are_not_users(text):
     frame = pl.DataFrame({"user": ["a", "b", text], "item": ["NA", "y", "z"]})
     with pytest.raises(DataError, match="Row 3: the user id is missing"):
         Ratings.from_frame(frame)

@@ -125,11 +125,11 @@ def test_ratings_are_half_steps_of_known_films(
     assert set(ratings["itemId"]) == set(items["itemId"])
 
 
-def test_nobody_rates_a_film_twice(ratings: pl.DataFrame) -> None:
+def test_users_rate_a_film_once(ratings: pl.DataFrame) -> None:
     assert ratings.select("userId", "itemId").is_unique().all()
 
 
-def test_nobody_rates_a_film_before_its_year_is_over(
+def test_ratings_are_newer_than_the_film(
     items: pl.DataFrame, ratings: pl.DataFrame
 ) -> None:
     when = ratings.join(items, on="itemId").select(
@@ -225,9 +225,7 @@ def test_the_installed_copy_comes_first(
     assert sample_path() == installed
 
 
-def test_missing_files_are_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_missing_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay_sample(tmp_path / "data").joinpath("items.csv").unlink()
     monkeypatch.setattr(
         readers, "__file__", str(tmp_path / "recsys" / "readers" / "__init__.py")

@@ -112,7 +112,7 @@ def test_diversity_is_the_mean_over_pairs_where_the_rank_is_full(ratings, lists)
             assert np.isnan(value)
 
 
-def test_directions_are_those_of_the_best_approximation(ratings):
+def test_directions_equal_the_best_approximation(ratings):
     ones = np.nan_to_num(dense(ratings) * 0 + 1)
     u, s, vt = np.linalg.svd(ones)
     low = (u[:, :4] * s[:4]) @ vt[:4]

@@ -113,7 +113,7 @@ def test_the_table_has_a_row_for_each_model(split):
     assert result.settings.ns == (2, 5)
 
 
-def test_random_scores_are_no_predicted_ratings(split):
+def test_random_scores_are_not_predicted_ratings(split):
     table = evaluate(["random", "popular"], split).table
     assert table["rmse"].is_null().to_list() == [True, False]
     assert table["mae"].is_null().to_list() == [True, False]
@@ -144,7 +144,7 @@ def test_users_without_relevant_items_have_errors_only(split):
     assert frame["squared_error"].is_not_null().all()
 
 
-def test_rating_errors_are_those_of_the_recommender(split):
+def test_rating_errors_equal_the_recommender(split):
     row = evaluate(["bias"], split).table.row(0, named=True)
     test = split.test.to_frame()
     predicted = Recommender("bias").fit(split.train).predict(test)["prediction"]
@@ -164,7 +164,7 @@ class Wild(Bias):
         return super().predict(users, items) + 1000
 
 
-def test_what_is_new_is_dropped_or_kept_and_counted():
+def test_new_ids_are_dropped_or_kept_and_counted():
     nan = np.nan
     whole = Ratings.from_matrix(np.array([[5, nan, 1], [4, 3, nan], [nan, nan, 2.0]]))
     held_out = np.array([False, True, True, False, True])
@@ -207,7 +207,7 @@ def test_repeated_pairs_can_be_kept_and_are_then_recommended():
     assert (found.counts["test_ratings"], found.counts["known_pairs"]) == (1, 1)
 
 
-def test_what_is_new_plays_no_part_where_it_is_dropped(split):
+def test_dropped_ids_do_not_affect_the_metrics(split):
     train, test = split.train.to_frame(), split.test.to_frame()
     strangers = pl.DataFrame({"user": [0, 99], "item": [99, 0], "rating": [1.0, 5.0]})
     wider = pl.concat([test, strangers.cast(test.schema)])
@@ -582,7 +582,7 @@ def test_candidates_are_at_least_one(split, n):
         sample_candidates(split, split.test, n)
 
 
-def test_several_splits_that_are_no_folds_are_described_by_the_first(split):
+def test_other_splits_than_folds_are_described_by_the_first(split):
     found = evaluate(["popular"], [split, split], n=3, metrics=["ndcg"])
     assert (
         found.held_out == f"each of 2 splits in turn, the first one {split.description}"
@@ -603,7 +603,7 @@ def test_an_evaluation_says_what_it_is(split):
 
 
 @pytest.mark.parametrize("given", [None, Ratings.from_matrix([[1.0, 2.0]]), [5]])
-def test_what_is_no_split_raises(given):
+def test_rejects_other_types_than_splits(given):
     with pytest.raises(
         DataError, match=r"split must be a Split or several; got (None|Rat|int)"
     ):
@@ -668,14 +668,14 @@ def test_a_recommender_must_be_fitted(split):
 
 
 @pytest.mark.parametrize("model", [Popular, 5])
-def test_what_is_no_model_raises(split, model):
+def test_rejects_other_types_than_models(split, model):
     with pytest.raises(
         DataError, match="A model must be a name or a model object; got"
     ):
         evaluate([model], split)
 
 
-def test_own_metrics_are_measured_as_those_of_the_registry(split):
+def test_custom_metrics_are_measured_like_built_in_ones(split):
     def first(hits):
         """Whether the first recommendation is relevant."""
         return hits[:, 0]

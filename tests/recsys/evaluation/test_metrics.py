@@ -147,7 +147,7 @@ def test_hits_of_some_users():
     assert not hit_matrix(lists, users, nothing).any()
 
 
-def test_a_place_without_an_item_is_no_hit_of_the_user_before():
+def test_a_rank_without_an_item_is_not_a_hit_of_the_user_before():
     ratings = Ratings.from_matrix(np.array([[np.nan, 1.0], [1.0, np.nan]]))
     assert not hit_matrix(as_lists([[], []], 2), np.array([0, 1]), ratings).any()
 

@@ -75,7 +75,7 @@ def test_a_click_counts_once_for_the_last_list_before_it(log):
     assert found.counts["clicks_on_lists"] == 1
 
 
-def test_users_of_both_models_and_strangers_are_left_out(log):
+def test_leaves_out_users_of_both_models_and_unknown_users(log):
     lists = log(
         line("10:00:00", 1, "a", "x"),
         line("10:00:00", 2, "b", "x"),
@@ -152,11 +152,11 @@ def test_the_command_prints_the_test(log, tmp_path):
         (line("10:00:00", 1, "a", "x").replace("2026-01", "soon"), "is not a time"),
     ],
 )
-def test_what_is_no_log_is_one_sentence(log, text, message):
+def test_a_file_that_is_not_a_log_is_one_sentence(log, text, message):
     with pytest.raises(DataError, match=message):
         log(text)
 
 
-def test_one_model_is_no_test(log):
+def test_needs_two_models(log):
     with pytest.raises(DataError, match="no lists of two models"):
         online_test(log(line("10:00:00", 1, "a", "x")), clicks((1, "x")))

@@ -175,7 +175,7 @@ def test_what_there_is_not_is_left_out(ratings):
     ]
 
 
-def test_folds_and_sampled_candidates_are_said(ratings):
+def test_describes_folds_and_sampled_candidates(ratings):
     folds = list(k_fold(ratings, 3))
     page = html_report(
         evaluate(["bias", "popular"], folds, [2, 4], candidates=5, resamples=20)

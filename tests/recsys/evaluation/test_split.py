@@ -107,7 +107,7 @@ def test_empty_parts_raise(ratings, fraction):
         random_split(ratings, fraction)
 
 
-def test_a_pair_keeps_what_is_new_and_counts_it():
+def test_a_pair_keeps_new_ids_and_counts_them():
     train = frame([("1", "x", 5.0), ("2", "y", 4.0), ("3", "z", 3.0)])
     test = frame(
         [
@@ -321,7 +321,7 @@ def test_training_weights_age_from_the_newest_training_event():
     assert split.test.to_frame().rows() == [(1, 9, 200)]
 
 
-def test_what_is_learnt_is_older_than_what_is_tested(timed):
+def test_training_data_are_older_than_test_data(timed):
     split = time_split(timed, 0.2)
     assert_parted(timed, split)
     assert split.test.n_ratings >= round(0.2 * timed.n_ratings)

@@ -47,7 +47,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_what_is_saved_is_read(ratings, tmp_path, form):
+def test_saved_splits_are_read(ratings, tmp_path, form):
     split = random_split(ratings, random_state=3)
     save_split(split, tmp_path / "s", form=form)
     found = read_split(tmp_path / "s")
@@ -214,7 +214,7 @@ def test_changed_files_are_noticed(ratings, tmp_path):
     assert read_split(tmp_path / "s").method == "given"
 
 
-def test_what_is_no_split_raises(tmp_path):
+def test_rejects_other_types_than_splits(tmp_path):
     with pytest.raises(
         DataError, match="is not a split: it needs a train and a test file"
     ):
@@ -254,7 +254,7 @@ def test_a_foreign_split_json_says_nothing(ratings, tmp_path):
     ],
     ids=str,
 )
-def test_a_damaged_description_is_said(ratings, tmp_path, change):
+def test_names_a_damaged_description(ratings, tmp_path, change):
     save_split(random_split(ratings), tmp_path / "s")
     file = tmp_path / "s" / "split.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))

@@ -105,7 +105,7 @@ def chance_of_a_hit(split, candidates):
 
 
 @pytest.mark.parametrize("model", [Nothing, Levels])
-def test_the_order_of_ids_is_no_advantage(model):
+def test_the_order_of_ids_does_not_matter(model):
     split = random_split(Ratings.from_frame(frame_of()), 0.3)
     parts = [part.to_frame().select("user", "item") for part in split]
     values = []
@@ -169,7 +169,7 @@ def test_ids_as_texts_and_as_integers_have_one_answer():
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_equal_scores_are_no_advantage_in_the_comparison_of_auto(label):
+def test_equal_scores_do_not_win_the_comparison_of_auto(label):
     """The candidates of another model that are good do not help a model of equal scores."""
     ratings = Ratings.from_frame(frame_of(LABELS[label]))
     fold = HeldOut.of(ratings, 0)

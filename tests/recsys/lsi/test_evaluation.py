@@ -24,7 +24,7 @@ def judged(*rows):
     return Judgements(frame.cast({"relevance": pl.Float64}), "by hand")
 
 
-def test_measures_are_those_of_the_definitions():
+def test_measures_equal_their_definitions():
     lsi = LSI(3).fit(TEXTS, ids=[1, 2, 3, 4, 5])
     found = evaluate_search(
         lsi,
@@ -106,7 +106,7 @@ def of_trec(ranked, relevant):
 
 @given(st.integers(0, 2**32))
 @settings(max_examples=25, deadline=None)
-def test_measures_are_those_of_trec_eval_with_documents_that_are_not_there(seed):
+def test_measures_equal_trec_eval_with_missing_documents(seed):
     draw = random.Random(seed)
     words = ["tea", "milk", "bread", "water", "salt", "ice"]
     ids = [f"d{n}" for n in range(30)]

@@ -48,7 +48,7 @@ def test_scores_are_the_cosines_of_the_coordinates(index, everyday):
     assert len(found) == len(everyday)
 
 
-def test_coordinates_are_those_of_the_singular_value_decomposition(index):
+def test_coordinates_equal_the_singular_value_decomposition(index):
     rows = index.document_weights().toarray().astype(np.float64)
     U, s, Vt = np.linalg.svd(rows, full_matrices=False)
     np.testing.assert_allclose(index.singular_values_, s[:5], rtol=1e-4)
@@ -122,7 +122,7 @@ def test_similar_terms(index):
     assert found.columns == ["term", "similar", "rank", "score"]
 
 
-def test_unknown_words_are_said_and_left_out(index):
+def test_names_unknown_words_and_leaves_them_out(index):
     with pytest.warns(
         UnknownTermWarning, match=r"^Not in the index: zebra, xylophone\.$"
     ):
@@ -174,7 +174,7 @@ def test_ids_and_titles():
         lsi.similar_documents("aa")
 
 
-def test_a_word_is_no_integer_id():
+def test_a_word_is_not_an_integer_id():
     lsi = LSI(1).fit(["a ship", "a boat and a ship", "an ocean"], ids=[10, 20, 30])
     with pytest.raises(
         UnknownIdError, match="Unknown document 'ship'; ids look like 10, 20"
@@ -270,7 +270,7 @@ def test_words_of_every_script_are_found(texts, query, found):
     assert set(best.filter(best["score"] > 0.5)["document"]) == found
 
 
-def test_emoji_alone_are_no_words():
+def test_emoji_alone_are_not_words():
     with pytest.raises(DataError, match="There are no words in any of the 2 documents"):
         LSI().fit(["\U0001f389", "\U0001f388 \U0001f469\u200d\U0001f680"])
 
@@ -294,7 +294,7 @@ def test_a_vocabulary_may_have_capitals():
     assert lsi.explain("dna", 0, method="lsi")["term"].to_list() == ["DNA"]
 
 
-def test_the_default_number_of_dimensions_is_said(everyday):
+def test_names_the_default_number_of_dimensions(everyday):
     lsi = LSI().fit(everyday)
     assert lsi.n_components_ == 5
     assert lsi.training_["dimensions_by"].startswith(
@@ -418,7 +418,7 @@ def test_columns_of_coordinates_have_names(index):
     assert list(index.get_feature_names_out()) == [f"lsi{i}" for i in range(5)]
 
 
-def test_what_is_no_part_of_the_package_is_rejected():
+def test_rejects_unknown_parts_of_the_package():
     assert {"LSI", "Documents"} <= set(dir(recsys.lsi))
     with pytest.raises(AttributeError, match=r"No recsys\.lsi attribute lsa"):
         recsys.lsi.lsa  # noqa: B018

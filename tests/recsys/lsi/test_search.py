@@ -173,7 +173,7 @@ def test_a_language_is_known_by_its_stop_words(language):
     assert detect(words | {"usb": 2000.0}) == language
 
 
-def test_stems_are_those_of_the_library():
+def test_stems_equal_the_library():
     german = Language.named("german")
     assert german.stem("krankenhäuser") == german.stem("krankenhäusern")
     assert german.stem("und") is None
@@ -199,7 +199,7 @@ def test_removed_documents_are_gone_and_replaced_ones_are_new(everyday):
         lsi.remove_documents(lsi.documents_.ids.values)
 
 
-def test_changes_lead_to_the_index_of_what_is_left(everyday, tmp_path):
+def test_changes_lead_to_the_index_of_the_remaining_documents(everyday, tmp_path):
     changed, n = LSI(5).fit(everyday * 3), 48
     changed.add_documents(everyday[:3], ids=[100, 101, 102])
     changed.remove_documents([4, 5, 101])

@@ -87,7 +87,7 @@ def test_a_changed_index_is_saved_again_in_its_place_and_elsewhere(everyday, tmp
     assert again.query("doctor", 50).equals(loaded.query("doctor", 50))
 
 
-def test_what_is_in_the_way_is_not_replaced(index, saved, tmp_path):
+def test_other_files_at_the_target_are_not_replaced(index, saved, tmp_path):
     with pytest.raises(ModelFileError, match="there is a saved index already"):
         index.save(saved)
     (tmp_path / "other").mkdir()
@@ -104,7 +104,7 @@ def rejected(path, message):
         LSI.load(path)
 
 
-def test_what_is_no_index_is_said(saved, tmp_path):
+def test_rejects_a_directory_without_index(saved, tmp_path):
     rejected(tmp_path / "indx", "There is no saved index .*; did you mean .*index")
     rejected(tmp_path, "is not a saved index: it has no model.json")
     document = json.loads((saved / "model.json").read_text())
@@ -115,7 +115,7 @@ def test_what_is_no_index_is_said(saved, tmp_path):
     )
 
 
-def test_damage_is_said(saved):
+def test_names_damaged_files(saved):
     file = saved / "arrays" / "embedding.npy"
     contents = bytearray(file.read_bytes())
     contents[-1] ^= 1

@@ -15,7 +15,7 @@ from recsys.lsi.vectorizer import Tokenizer
 
 
 @given(st.text(st.characters(codec="ascii")))
-def test_in_ascii_they_are_those_of_scikit_learn(text):
+def test_ascii_words_equal_scikit_learn(text):
     assert Tokenizer()(text) == CountVectorizer().build_analyzer()(text)
 
 

@@ -105,7 +105,7 @@ def test_a_loaded_model_folds_in(name, ratings, fitted, tmp_path):
 
 
 @those_with(FoldsInUsers)
-def test_nobody_can_be_folded_in(name, fitted):
+def test_folds_in_no_users(name, fitted):
     nothing = Histories(
         np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
     )

@@ -238,7 +238,7 @@ def test_the_groups_do_not_depend_on_the_threads_of_the_process():
     np.testing.assert_array_equal(one.item_factors, many.item_factors)
 
 
-def test_there_are_no_more_groups_than_different_items():
+def test_has_at_most_as_many_groups_as_different_items():
     ratings = Ratings.from_matrix(np.array([[1.0, 1.0, 5.0], [2.0, 2.0, 4.0]]))
     assert Clusters(clusters=3).fit(ratings).item_factors.shape == (3, 2)
 

@@ -169,7 +169,7 @@ def test_moods_are_found_and_help_predictions_for_a_time():
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "ordinal"])
-def test_predictions_for_no_time_are_those_of_a_model_without_times(likelihood):
+def test_predictions_without_time_equal_a_model_without_times(likelihood):
     model, ratings = fitted(likelihood)
     without, _ = fitted(likelihood, time=False)
     pairs = ratings.user_index_of_nonzeros(), ratings.indices

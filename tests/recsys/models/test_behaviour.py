@@ -85,7 +85,7 @@ def test_parameters_are_read_and_set_as_scikit_learn_does(name):
 
 
 @every_model
-def test_values_of_the_wrong_type_or_size_are_rejected_with_what_is_right(name):
+def test_rejects_values_of_the_wrong_type_or_size_and_names_the_right_one(name):
     for declared in parameters(name):
         with pytest.raises(DataError, match=f"{declared.name} must be .*; got "):
             make_model(

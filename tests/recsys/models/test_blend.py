@@ -166,7 +166,7 @@ def test_members_and_weights_are_checked(params, message):
         make_model("blend", **params).fit(interactions())
 
 
-def test_weights_move_to_the_models_that_agree_with_what_is_held_out():
+def test_weights_move_to_models_that_agree_with_held_out_items():
     relevant = np.zeros((50, 30), np.bool_)
     relevant[:, :3] = True
     rng = np.random.default_rng(0)
@@ -208,7 +208,7 @@ def test_of_many_users_some_are_ranked_without_what_they_have(monkeypatch):
     assert (lists.relevant.sum(axis=1) == lists.counts).all()
 
 
-def test_what_is_held_out_is_a_tenth_and_nothing_is_lost():
+def test_holds_out_a_tenth_and_loses_nothing():
     ratings = interactions(200, 100)
     train, test = HeldOut.of(ratings, 1)
     assert train.n_ratings + test.n_ratings == ratings.n_ratings

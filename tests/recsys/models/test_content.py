@@ -75,7 +75,7 @@ def history(ratings, user):
     return Histories(indptr, ratings.indices[part], ratings.values[part])
 
 
-def test_scores_are_those_of_pairs_also_of_new_users_and_items(fitted, ratings):
+def test_scores_equal_pairs_for_new_users_and_items_too(fitted, ratings):
     assert fitted.n_users, fitted.n_items == ratings.shape
     users = np.array([0, 30])
     every = np.tile(np.arange(60), 2)

@@ -47,7 +47,7 @@ def by_ridge_regressions(X, penalty):
 @given(
     st.integers(0, 10_000), st.floats(0.5, 500), st.integers(1, 15), st.integers(1, 30)
 )
-def test_the_weights_are_those_of_one_ridge_regression_per_item(
+def test_the_weights_equal_one_ridge_regression_per_item(
     seed, penalty, n_items, n_users
 ):
     ratings = interactions(seed, (n_users, n_items))

@@ -86,7 +86,7 @@ def test_arrays_of_features_are_there_together(recommender):
                 type(part)._from_arrays(part.get_params(), rest)
 
 
-def test_new_items_are_not_above_what_is_liked_anyway(recommender):
+def test_new_items_do_not_rank_above_popular_ones(recommender):
     top = recommender.recommend(n=5, exclude_seen=False)
     assert top.filter("new").height < 0.2 * top.height
 

@@ -147,7 +147,7 @@ def test_training_items_folded_in_are_the_neighbours_they_were(
     assert (two.scores(users)[:, 2:] == 0).all()
 
 
-def test_items_folded_into_knn_are_no_neighbours_of_one_another(ratings):
+def test_items_folded_into_knn_are_not_neighbours(ratings):
     model = make_model("implicit-knn").fit(ratings)
     folded = model.with_items(item_rows(ratings))
     for ask in (
@@ -168,7 +168,7 @@ def test_items_folded_into_knn_are_no_neighbours_of_one_another(ratings):
 
 
 @pytest.mark.parametrize("weighting", ["cosine", "tfidf", "bm25"])
-def test_items_that_everybody_or_nobody_has_make_no_nan(weighting):
+def test_items_of_all_or_no_users_give_no_nan(weighting):
     table = np.where(np.arange(4) < np.array([[1], [3], [4], [4]]), 1.0, np.nan)
     for some in (
         table,
@@ -286,7 +286,7 @@ def test_the_default_weight_of_an_interaction_follows_from_the_density(ratings):
     assert make_model("implicit-als", alpha=3).fit(ratings).interaction_weight == 3
 
 
-def test_contributions_of_dislikes_are_those_of_the_solution():
+def test_contributions_of_dislikes_equal_the_solution():
     """Negative weights are the library's way to say that a user surely doesn't prefer an item."""
     rng = np.random.default_rng(2)
     table = np.where(

@@ -83,11 +83,11 @@ def test_a_regularization_that_is_given_is_taken(ratings, model):
     np.testing.assert_array_equal(again.user_factors, model.user_factors)
 
 
-def test_the_seed_chooses_what_is_held_out(ratings, model):
+def test_the_seed_chooses_the_held_out_ratings(ratings, model):
     assert SoftImpute(random_state=1).fit(ratings).penalty != model.penalty
 
 
-def test_the_rank_is_at_most_what_is_asked_for(ratings):
+def test_the_rank_is_at_most_the_requested_one(ratings):
     assert SoftImpute(regularization=0.5, factors=2).fit(
         ratings
     ).item_factors.shape == (60, 2)
@@ -136,7 +136,7 @@ def test_folding_in_leaves_the_model_alone(ratings, model):
         np.testing.assert_array_equal(array, before[name])
 
 
-def test_nobody_and_users_without_ratings_can_be_folded_in(model):
+def test_folds_in_no_users_and_users_without_ratings(model):
     none = np.zeros(0, np.int32), np.zeros(0, np.float32)
     assert model.with_users(Histories(np.zeros(1, np.int64), *none)).n_users == 0
     empty = model.with_users(Histories(np.zeros(3, np.int64), *none))

@@ -37,7 +37,7 @@ def weights_of(model):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @given(seed=st.integers(0, 1000), penalty=st.floats(5, 200), n_items=st.integers(3, 30))
-def test_with_all_directions_the_weights_are_those_of_the_inverse(
+def test_with_all_directions_the_weights_equal_the_inverse(
     weighted, seed, penalty, n_items
 ):
     ratings = interactions(seed, (50, n_items), weighted=weighted)

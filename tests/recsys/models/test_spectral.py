@@ -63,7 +63,7 @@ def fitted(ratings, **params):
 
 
 @pytest.mark.parametrize("linear", [True, False])
-def test_scores_are_those_of_the_formula(data, linear):
+def test_scores_equal_the_formula(data, linear):
     ratings, R = data
     model = fitted(ratings, linear=linear)
     expected = by_the_formula(R, R, linear=linear)
@@ -88,7 +88,7 @@ def test_each_parameter_does_what_it_says(data, params, formula):
     np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
 
 
-def test_strangers_get_the_scores_of_the_formula(data, strangers):
+def test_scores_of_unknown_users_equal_the_formula(data, strangers):
     ratings, R = data
     theirs, r = strangers
     expected = by_the_formula(R, r)
@@ -285,7 +285,7 @@ def test_small_data_get_few_factors_and_none_more_than_there_are():
         ("item_order", lambda a: a // 2, "order of the items must name each item once"),
     ],
 )
-def test_arrays_that_name_nobody_are_rejected(data, name, spoil, message):
+def test_rejects_arrays_with_indices_out_of_range(data, name, spoil, message):
     model = fitted(data[0])
     with pytest.raises(ValueError, match=message):
         model._with_arrays(**{name: spoil(model._arrays()[name])})

@@ -312,7 +312,7 @@ def test_repeated_pairs_as_an_error_name_lines(read: Read, tmp_path: Path) -> No
         read_ratings(tmp_path / "p.parquet", duplicates="error")
 
 
-def test_missing_files_name_what_is_near(tmp_path: Path) -> None:
+def test_missing_files_name_close_matches(tmp_path: Path) -> None:
     (tmp_path / "ratings.csv").touch()
     with pytest.raises(DataError, match=r"no file .*ratngs\.csv\. Did you mean .*rat"):
         read_ratings(tmp_path / "ratngs.csv")
@@ -337,7 +337,7 @@ def test_ratings_in_words_are_kinds_of_events(read: Read) -> None:
     assert (likes.implicit, likes.nnz) == (True, 2)
 
 
-def test_a_format_without_times_is_said(read: Read) -> None:
+def test_rejects_a_time_format_without_times(read: Read) -> None:
     found = read("user,item,day\n1,2,31.12.2024\n", time_format="%d.%m.%Y")
     assert "no column of times for time_format: --timestamp-col names one" in str(
         found.source
@@ -487,7 +487,7 @@ def test_the_first_missing_id_is_that_of_a_user(tmp_path: Path) -> None:
         raw.plain()
 
 
-def test_categories_are_no_ratings_also_where_bad_rows_are_left_out(
+def test_rejects_categories_as_ratings_even_if_bad_rows_are_left_out(
     tmp_path: Path,
 ) -> None:
     frame = pl.DataFrame(

@@ -283,7 +283,7 @@ def test_memory_does_not_grow_with_the_text():
     assert peak < 50 * len(text * 5) / 2
 
 
-def test_an_archive_that_is_damaged_is_said_to_be(tmp_path):
+def test_names_a_damaged_archive(tmp_path):
     path = tmp_path / "x.zip"
     path.write_bytes(b"PK\x03\x04 and nothing that follows")
     rejected(path, r"^x\.zip is damaged: file is not a zip file\.$")
@@ -362,7 +362,7 @@ def test_a_table_of_recbole(tmp_path, column):
     )
 
 
-def test_columns_that_are_named_are_those_of_a_file_of_any_suffix(tmp_path):
+def test_named_columns_are_found_in_files_of_any_suffix(tmp_path):
     path = tmp_path / "films.txt"
     path.write_text("\nnr|plot|genre\n7|Toys, alive, quarrel.|Animation\n")
     assert read(path, text_col="plot", id_col="nr")[:2] == (

@@ -185,7 +185,7 @@ def test_bad_tables(shop: Path, content: str | bytes, message: str) -> None:
     assert "; items.csv not used" in str(loaded.source)
 
 
-def test_there_is_no_such_table(shop: Path) -> None:
+def test_rejects_a_missing_table(shop: Path) -> None:
     with pytest.raises(DataError, match=r"no file .*nope\.csv"):
         table_of(shop, "nope.csv")
 

@@ -267,7 +267,7 @@ def test_all_bad_rows_have_no_cure_that_is_rejected(read: Read) -> None:
         assert not getattr(caught.value, "__notes__", [])
 
 
-def test_users_whose_events_are_all_old_are_said(read: Read) -> None:
+def test_names_users_with_old_events_only(read: Read) -> None:
     old = "".join(f"{user},x,2024-01-01\n" for user in range(12))
     new = "".join(f"{user},y,2025-06-01\n" for user in range(10, 40))
     loaded = read(f"user,item,date\n{old}{new}", half_life="7d")

@@ -128,7 +128,7 @@ def test_lightgcn_lines(read: Read) -> None:
     )
 
 
-def test_a_table_with_spaces_is_no_lightgcn_file(read: Read) -> None:
+def test_a_table_with_spaces_is_not_read_as_lightgcn(read: Read) -> None:
     assert not read("1 10 4\n1 20 3\n2 10 5\n", "r.txt").implicit
     assert read("1 10 4\n2 20 3\n3 10 5\n", "r.txt").implicit
     assert not read("1 10 4\n2 20 3\n3 10 5\n", "r.txt", sep=" ").implicit

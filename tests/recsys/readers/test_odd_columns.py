@@ -60,7 +60,7 @@ def test_documents_in_lists_are_rejected_before_they_are_objects(
         list(Documents(path))
 
 
-def test_a_list_of_times_is_no_list_of_ids(tmp_path: Path) -> None:
+def test_a_list_of_times_is_not_a_list_of_ids(tmp_path: Path) -> None:
     path = tmp_path / "l.parquet"
     pl.DataFrame({"user": FAR}).write_parquet(path)
     with pytest.raises(

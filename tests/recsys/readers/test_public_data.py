@@ -292,7 +292,7 @@ def test_a_table_next_to_tabs_has_no_spaces_for_separators(read: Read) -> None:
     assert loaded.to_frame().rows() == [("A1", "B1", 4.0), ("A2", "B1", 2.0)]
 
 
-def test_what_ends_each_line_is_no_column(read: Read) -> None:
+def test_a_separator_at_the_end_of_lines_adds_no_column(read: Read) -> None:
     assert "''" not in str(read("1 100 4 \n1 101 5 \n", "ratings_data.txt").source)
 
 
@@ -431,7 +431,7 @@ def test_tables_next_to_the_ratings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["ms", "text", "parquet"])
-def test_fractions_of_a_second_decide_what_is_last(tmp_path: Path, form: str) -> None:
+def test_fractions_of_a_second_decide_the_last_event(tmp_path: Path, form: str) -> None:
     rows = [("1", "a", 5, 100), ("1", "b", 3, 900), ("1", "c", 4, 500)]
     rows += [("2", "a", 5, 900), ("2", "a", 1, 100), ("2", "b", 2, 0), ("2", "c", 2, 0)]
     frame = pl.DataFrame(rows, ["user", "item", "rating", "timestamp"], orient="row")

@@ -346,7 +346,7 @@ def test_a_folder_whose_files_may_be_outdated(
         read_ratings(tmp_path)
 
 
-def test_files_of_a_folder_that_are_no_parts(tmp_path: Path) -> None:
+def test_rejects_a_folder_of_unrelated_files(tmp_path: Path) -> None:
     for names, second in (
         ("events orders", "user,sku,n\n"),
         ("train test", "user,item,rating\n"),
@@ -492,6 +492,6 @@ def test_flipped_bytes_of_zstd_are_noticed(read: Read) -> None:
         read(bytes(raw), "x")
 
 
-def test_what_is_no_fault_of_the_file_is_not_called_damage() -> None:
+def test_errors_of_the_system_are_not_called_damage() -> None:
     with pytest.raises(KeyError, match="ours"), readable("x"):
         raise KeyError("ours")

@@ -133,7 +133,7 @@ def test_no_header_but_string_ids(read: Read) -> None:
     assert "no header" in str(loaded.source)
 
 
-def test_columns_by_number_where_there_is_no_header(read: Read) -> None:
+def test_columns_by_number_without_header(read: Read) -> None:
     numbers = {"user": "2", "item": "1", "rating": "4", "timestamp": "3"}
     loaded = read("10,1,100,4\n20,1,300,3\n", **numbers)
     assert rows(loaded) == [(1, 10, 4.0, 100), (1, 20, 3.0, 300)]
@@ -172,7 +172,7 @@ def test_decimal_commas_without_header(read: Read) -> None:
     assert rows(read("1;10;4,5\n2;10;3\n")) == [(1, 10, 4.5), (2, 10, 3.0)]
 
 
-def test_what_is_wrong_beside_decimal_commas(read: Read) -> None:
+def test_errors_next_to_decimal_commas(read: Read) -> None:
     with pytest.raises(DataError, match=r"line 4: rating 'x' is not a number\."):
         read("user;item;rating\n1;2;3,5\n1;3;4,5\n1;4;x\n")
 
@@ -182,7 +182,7 @@ def test_what_begins_with_a_number_sign_may_be_a_header_or_an_id(read: Read) -> 
     assert rows(read("#a,1\n#b,2\nc,3\n")) == [("#a", 1), ("#b", 2), ("c", 3)]
 
 
-def test_a_column_without_a_name_is_no_news(read: Read) -> None:
+def test_a_column_without_name_is_not_mentioned(read: Read) -> None:
     loaded = read(",user,item,rating,x\n0,1,10,4,a\n")
     assert "rating = rating, not used: x;" in str(loaded.source)
 
@@ -261,7 +261,7 @@ def test_milliseconds_are_recognised(read: Read) -> None:
     assert rows(read("user,item,ts\n1,10,1112486027123\n")) == [(1, 10, 1112486027.123)]
 
 
-def test_a_foreign_date_that_nobody_asked_for_is_left_alone(read: Read) -> None:
+def test_an_unused_date_of_another_form_is_ignored(read: Read) -> None:
     content = 'user,item,date\n1,10,"09 13, 2009"\n'
     loaded = read(content)
     assert rows(loaded) == [(1, 10)]

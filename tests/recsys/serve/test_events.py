@@ -49,7 +49,7 @@ def test_events_are_lines_that_update_reads(saved, tmp_path):
         assert "recsys_events_stored_total 2.0" in service.get("/metrics").body.decode()
 
 
-def test_lines_are_appended_where_there_are_no_locks(tmp_path, monkeypatch):
+def test_lines_are_appended_without_locks(tmp_path, monkeypatch):
     monkeypatch.setattr(event_log, "fcntl", None)  # as on Windows
     for line in (b"1\n", b"2\n"):
         append_lines(tmp_path / "log", line, durable=True)
@@ -394,7 +394,7 @@ def test_events_of_the_future_are_rejected(saved, tmp_path):
         assert "is more than a day after the present time" in reply.json["detail"]
 
 
-def test_without_a_log_there_is_no_place_for_events(saved):
+def test_rejects_events_without_a_log(saved):
     with Application(create_app(str(saved["als"]))) as service:
         assert service.ready().post("/v1/events", {"events": [EVENT]}).status == 404
 

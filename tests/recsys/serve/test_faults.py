@@ -211,7 +211,7 @@ def test_a_model_that_arrives_file_by_file_is_served_when_it_is_complete(saved, 
     assert slot.current.recommender.model.name == "ials"
 
 
-def test_before_the_first_model_there_are_no_answers(saved, tmp_path):
+def test_has_no_answers_before_the_first_model(saved, tmp_path):
     path = tmp_path / "model"
     with Application(create_app(str(path), check_seconds=0.01)) as service:
         service.sleep(0.2)

@@ -56,7 +56,7 @@ def problem(reply: Any, status: int, kind: str) -> str:
     return found.detail
 
 
-def test_lists_are_those_of_the_library(service, recommender):
+def test_lists_equal_the_library(service, recommender):
     expected = recommender.recommend(KNOWN, n=5)
     for target in (
         f"/v1/recommend/{KNOWN}?n=5",
@@ -179,7 +179,7 @@ def test_pairs_may_have_ids_of_several_types(service):
     assert rows[0] == rows[-1]
 
 
-def test_a_stranger_is_described_by_a_history(service, recommender):
+def test_an_unknown_user_is_described_by_a_history(service, recommender):
     body = {
         "history": [{"item": 3, "value": 5}, {"item": 9}],
         "n": 4,
@@ -197,9 +197,7 @@ def test_a_stranger_is_described_by_a_history(service, recommender):
     )
 
 
-def test_strangers_and_items_that_arrive_together_are_answered_as_alone(
-    service, recommender
-):
+def test_unknown_users_and_items_in_a_batch_are_answered_as_alone(service, recommender):
     items = [f"/v1/similar/{item}?n=4" for item in range(1, 41)]
     assert [each.body for each in service.together(*items)] == [
         service.get(target).body for target in items
@@ -306,7 +304,7 @@ def test_items_are_found_by_title_and_id(service, recommender):
     assert most["count"] == counts["count"].max()
 
 
-def test_what_is_known_of_items_and_users(service, recommender):
+def test_shows_the_columns_of_items_and_users(service, recommender):
     item = service.get("/v1/items/4").json
     frame = recommender.ratings.to_frame()
     rated = frame.filter(pl.col("item") == 4)["rating"]

@@ -208,7 +208,7 @@ def test_all_ratings_held_out(spark, tmp_path):
         fit(one, str(tmp_path / "model"), test_fraction=0.999999)
 
 
-def test_what_is_in_the_way_stays(spark, case, tmp_path):
+def test_other_files_at_the_target_stay(spark, case, tmp_path):
     from recsys.spark import fit
 
     (tmp_path / "mine").mkdir()

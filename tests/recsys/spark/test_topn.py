@@ -123,7 +123,7 @@ def test_seen_items_are_kept_where_asked_for_and_a_folder_is_replaced(
     assert [each for each in tmp_path.iterdir() if each != top] == []
 
 
-def test_unknown_items_and_models_are_said(spark, case, tmp_path):
+def test_names_unknown_items_and_models(spark, case, tmp_path):
     from recsys.spark import recommend
 
     with pytest.raises(
@@ -194,7 +194,7 @@ def ranking_by_hand(opened, test, relevant_from):
     return values
 
 
-def test_training_ratings_are_no_test(spark, case):
+def test_rejects_training_ratings_as_test(spark, case):
     from recsys.spark import evaluate
 
     with pytest.raises(
