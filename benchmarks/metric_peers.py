@@ -109,9 +109,8 @@ def of_lenskit(given, n_relevant):
     seconds, frame = fastest(measure)
     frame = frame.loc[users]
     found = {name: frame[name].to_numpy(float) for name in metrics}
-    found["recall"] *= (
-        np.minimum(n, n_relevant) / n_relevant
-    )  # it divides by N if that is less
+    # it divides by N if that is less
+    found["recall"] *= np.minimum(n, n_relevant) / n_relevant
     return seconds, found
 
 

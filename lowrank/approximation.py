@@ -167,9 +167,8 @@ class LowRank:
     def __matmul__(self, other: Any) -> Any:
         block = _operand(other, self.shape[1], 0)
         if not isinstance(other, LowRank):
-            return (
-                self.left @ (block.T @ self.right).T
-            )  # a sparse block multiplies from the left
+            # a sparse block multiplies from the left
+            return self.left @ (block.T @ self.right).T
         core = self.right.T @ other.left
         if self.rank <= other.rank:
             return LowRank(self.left, other.right @ core.T)

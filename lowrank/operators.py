@@ -35,9 +35,8 @@ _LARGEST_EXPONENT = {"float32": 120, "float64": 1000}
 _NEARLY_FULL = (
     0.9  # share of stored entries above which a column of a sparse matrix is centred
 )
-_CENTRED_BLOCK = (
-    1 << 22
-)  # number of entries centred at once: full BLAS speed, at most 32 MB
+# number of entries centred at once: full BLAS speed, at most 32 MB
+_CENTRED_BLOCK = 1 << 22
 _CONVERTED_BLOCK = 1 << 20  # number of entries converted for a product at once: 8 MB
 _IDENTITY_BLOCK = 256  # columns of the identity per product of a LinearOperator
 

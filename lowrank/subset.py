@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
 _METHODS = ("qr", "leverage", "forward", "backward")
 _CHUNK = 1 << 22  # maximum size of a temporary block of columns, in numbers
-_LARGEST_TRIANGLE = (
-    1 << 27
-)  # maximum size of the dense factor of a sparse matrix: 1 GiB
+# maximum size of the dense factor of a sparse matrix: 1 GiB
+_LARGEST_TRIANGLE = 1 << 27
 _EPS = float(np.finfo(np.float64).eps)
 _STALE = 1e-6  # recompute downdated numbers below this share of their last exact value
 # Shares of the largest singular value that pseudo-inverses leave out, until the product is accurate
@@ -496,9 +495,8 @@ class _PivotedQR:
 
     def _best(self) -> int | None:
         """Return the column to choose next, None if all are in the span."""
-        stale = (
-            self._squares < _STALE * self._fresh_squares
-        )  # downdating has lost their precision
+        # downdating has lost their precision
+        stale = self._squares < _STALE * self._fresh_squares
         if self._gains is not None and self._fresh_gains is not None:
             stale |= self._gains < _STALE * self._fresh_gains
         if len(places := np.flatnonzero(stale & self._alive)):

@@ -49,9 +49,8 @@ DTYPES = (
 MARK_PATTERN = r"[0-9a-f]{8}"
 """Pattern of the mark in the header of an array, by which a file of another model is found."""
 
-_ALWAYS_VERIFIED = (
-    2**20
-)  # size up to which the checksum of a file is verified, in bytes
+# size up to which the checksum of a file is verified, in bytes
+_ALWAYS_VERIFIED = 2**20
 _LONGEST_NAME = 255  # maximum length of a file name, in bytes
 _LONGEST_HEADER = 4096
 _MOST_AXES = 8

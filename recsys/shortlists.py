@@ -218,9 +218,8 @@ class _Model:
             raise DamageError("the ratings are not in rows")
         rated = [indices[start:stop] for start, stop in zip(starts, stops, strict=True)]
         own = np.concatenate(rated)
-        has_features = (
-            "item" in self._about["features"]
-        )  # otherwise all items have ratings
+        # otherwise all items have ratings
+        has_features = "item" in self._about["features"]
         looked_at = indices if has_features else own
         if looked_at.size and not 0 <= looked_at.min() <= looked_at.max() < n_items:
             raise DamageError("there are ratings of other items")

@@ -355,9 +355,8 @@ class _PostgreSQL(TableWriter):
             steps.append(f"INSERT INTO {table} ({names}) SELECT {names} FROM {new}")
         else:
             before, after = self._parts(new) if self._is_alike else ([], [])
-            replaces = (
-                self.if_exists == "replace"
-            )  # also a table that another has just created
+            # also a table that another has just created
+            replaces = self.if_exists == "replace"
             steps += [*before, f"DROP TABLE IF EXISTS {table}"] if replaces else []
             steps += [f"ALTER TABLE {new} RENAME TO {quoted(self._name)}", *after]
         for step in steps:
@@ -583,9 +582,8 @@ class _DuckDB(_Embedded):
     def _create(self) -> None:
         from pyarrow import ipc
 
-        folder = (
-            self.address.path.resolve().parent
-        )  # the disk that needs the space anyway
+        # the disk that needs the space anyway
+        folder = self.address.path.resolve().parent
         self._file = self._held.enter_context(TemporaryFile(dir=folder))  # noqa: SIM115
         schema = pl.DataFrame(schema=self._schema).to_arrow().schema
         self._stream = self._held.enter_context(ipc.new_stream(self._file, schema))

@@ -29,9 +29,8 @@ from recsys.models.factor_form import FactorForm
 
 Exclude = Callable[[Indices], tuple[Indices, NDArray[np.integer[Any]]]]
 
-_BLOCK_SCORES = (
-    2**23
-)  # scores of a block of users: 32 MB, and the same again for the partition
+# scores of a block of users: 32 MB, and the same again for the partition
+_BLOCK_SCORES = 2**23
 _BLOCK_RESULTS = 2**20  # maximum number of results of a block of users
 _BLOCK_FACTORS = 2**23  # user factors of a block for the kernel: 32 MB
 _SAMPLE, _TOGETHER = 16, 4  # users of a timing trial: in total, and per search

@@ -213,9 +213,8 @@ class _LinkedSide(Side):
         squares += np.diag(self.features.scatter())
         squares += noise * self.uncertainty(other, before, mean)
         dtype = self.data.dtype
-        squares += (
-            np.finfo(dtype).tiny / np.finfo(dtype).eps
-        )  # equal entries are fitted exactly
+        # equal entries are fitted exactly
+        squares += np.finfo(dtype).tiny / np.finfo(dtype).eps
         precision = np.diag(np.count_nonzero(self.seen) / squares)
         self.features.learn(precision.astype(dtype))
 

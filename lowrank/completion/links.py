@@ -328,9 +328,8 @@ class Side:
                 prior = replace(prior, features=ridge.coefficients)
                 known = ridge.design.rows
             means = prior.means(link, known)
-            penalty = (
-                link_penalty and link_penalty * typical
-            )  # not NaN without a penalty
+            # not NaN without a penalty
+            penalty = link_penalty and link_penalty * typical
             given = (
                 entries.data,
                 link,

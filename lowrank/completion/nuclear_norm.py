@@ -252,9 +252,8 @@ def soft_impute_path(
     """
     known = observed_entries(X)
     if regularizations is None:
-        largest = (
-            _spectral_norm(known, random_state) or 1.0
-        )  # zeros are fitted by any penalty
+        # zeros are fitted by any penalty
+        largest = _spectral_norm(known, random_state) or 1.0
         grid = np.geomspace(largest, largest * _GRID_END, _GRID_SIZE)
     else:
         grid = np.sort(np.asarray(regularizations, dtype=np.float64))[::-1]

@@ -22,9 +22,8 @@ from lowrank.kernels import Floats, pieces
 Doubles = NDArray[np.float64]
 
 _BLOCK = 2**14  # entries at once; their intermediate results fit in the cache
-_LEARNED_FROM = (
-    2**20
-)  # approximate maximum number of entries for learning cut points and noise
+# approximate maximum number of entries for learning cut points and noise
+_LEARNED_FROM = 2**20
 _CELLS = 256  # bins of scores; entries of a level in the same bin are treated alike
 _STEPS = 4  # quasi-Newton steps per call
 _ANCHORS = (

@@ -76,9 +76,8 @@ class Targets:
         """Update the targets given the vectors; with the sum of `squares`, learn the noise too."""
         if self.scale is None or self.codes is None:
             if squares is not None:
-                count = (
-                    len(self.data) / self.temperature + 1
-                )  # the prior has the weight of 1 entry
+                # the prior has the weight of 1 entry
+                count = len(self.data) / self.temperature + 1
                 self.noise = (squares / self.temperature + self.variance) / count
                 self.free_energy = -0.5 * count * math.log(self.noise)
                 self.rmse = math.sqrt(max(squares, 0.0) / len(self.data))

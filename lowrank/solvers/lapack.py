@@ -21,9 +21,8 @@ if TYPE_CHECKING:
         Triplets,
     )
 
-_ENTRIES = (
-    1 << 22
-)  # maximum size of a product with columns of the identity, or of rows for QR
+# maximum size of a product with columns of the identity, or of rows for QR
+_ENTRIES = 1 << 22
 _SUMMED_ROWS = 1 << 12  # number of rows whose products are added up in float32
 # For few eigenvectors of a large Gram matrix, Lanczos is tried first. If the spectrum decays, it is
 # several times faster than LAPACK; if not, it is stopped early.

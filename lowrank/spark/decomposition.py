@@ -434,9 +434,8 @@ class PCA(pca.PCA):
         svd, means, row = result.svd, result.means, result.row
         k, squares = len(result.values), result.column_squares
         variances = (result.values**2 - np.square(result.sums) / n) / (n - self.ddof)
-        whole = (
-            squares + n * np.square(row) + 2 * n * row * (means - row)
-        )  # of X, uncentred
+        # of X, uncentred
+        whole = squares + n * np.square(row) + 2 * n * row * (means - row)
         dtype: np.dtype[Any] = np.dtype(np.float32 if A.is_single else np.float64)
         eps = float(np.finfo(np.float32 if A.is_single else np.float64).eps)
         total = max(float(squares.sum()) - n * float(np.square(means - row).sum()), 0.0)

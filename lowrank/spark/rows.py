@@ -22,15 +22,12 @@ if TYPE_CHECKING:
 
 Doubles = NDArray[np.float64]
 
-_COLLECTED = (
-    2**26
-)  # maximum size of all partial sums, in bytes, that are added on the driver
-_TRIANGLES = (
-    2**29
-)  # maximum size of all triangular factors, in bytes, that the driver collects
-_CHUNK = (
-    2**22
-)  # size of a chunk of partial sums, in bytes, if they are added on the cluster
+# maximum size of all partial sums, in bytes, that are added on the driver
+_COLLECTED = 2**26
+# maximum size of all triangular factors, in bytes, that the driver collects
+_TRIANGLES = 2**29
+# size of a chunk of partial sums, in bytes, if they are added on the cluster
+_CHUNK = 2**22
 _SUMS = "part int, start bigint, sums binary"
 _WHOLE = ("int", "bigint", "smallint", "tinyint")
 _NUMBERS = ("float", "double", *_WHOLE, "decimal")

@@ -389,9 +389,8 @@ def write_facts(
     import polars as pl
 
     columns = dict.fromkeys(("section", "name", "value"), pl.String)
-    is_table = (
-        output.resolved_format == "table"
-    )  # name a section only once for human readers
+    # name a section only once for human readers
+    is_table = output.resolved_format == "table"
     rows = [
         (
             "" if is_table and number else section,

@@ -31,9 +31,8 @@ EARLY = "before 1990"
 _FEW_EVENTS = 10
 _BULK = (0.05, 0.95)  # quantiles between which events are counted as usual
 _SPARSE = 0.1  # of the usual number of events in a time of the same length
-ZONES = (
-    14 * 3600
-)  # largest offset of a time zone: midnight may be written in any of them
+# largest offset of a time zone: midnight may be written in any of them
+ZONES = 14 * 3600
 QUARTER = 900  # offsets of time zones are multiples of a quarter of an hour
 
 

@@ -55,9 +55,8 @@ _INEXACT = r"^-?[1-9][0-9]{15,}\.0+$"
 _TABLE_PAYS_FROM = (
     100_000  # number of queries for which a table is faster than a binary search
 )
-_FEW = (
-    2**16
-)  # number of string ids up to which a dict is faster than starting polars' threads
+# number of string ids up to which a dict is faster than starting polars' threads
+_FEW = 2**16
 _JOIN_PAYS_FROM = (
     10  # a join is faster than a search for more than one query per this many ids
 )
@@ -433,9 +432,8 @@ def as_id_series(values: object, kind: str, place: Place = row_place) -> pl.Seri
         return converted
     if dtype.is_integer():
         converted = series.cast(pl.Int64, strict=False)
-        return (
-            series.cast(pl.String) if converted.null_count() else converted
-        )  # such as hashes
+        # such as hashes
+        return series.cast(pl.String) if converted.null_count() else converted
     if dtype == pl.Null:
         return series.cast(pl.Int64)
     raise DataError(

@@ -732,9 +732,8 @@ class Ratings:
 
     def __str__(self) -> str:
         percent = 100 * self.density
-        filled = (
-            f"{percent:.0f}%" if percent >= 9.95 else f"{percent:.2g}%"
-        )  # two digits
+        # two digits
+        filled = f"{percent:.0f}%" if percent >= 9.95 else f"{percent:.2g}%"
         filled = "under 0.001%" if 0 < percent < 0.001 else filled
         return (
             f"{counted(self.n_users, 'user')} x {counted(self.n_items, 'item')}, "

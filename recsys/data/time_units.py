@@ -171,9 +171,8 @@ N_GROUPS = len(RANGES) + 2
 """Number of groups of times: one for each range, other small numbers, and all others."""
 
 _LAST_DAY = 253_402_214_400  # seconds at which 9999-12-31 begins
-_OF_ZONES = (
-    14 * 3600 + _DAY
-)  # seconds after it at which it has ended in every time zone
+# seconds after it at which it has ended in every time zone
+_OF_ZONES = 14 * 3600 + _DAY
 END_OF_CALENDAR = (
     (2_958_465, 2_958_466),
     (9999_12_31, 9999_12_31),

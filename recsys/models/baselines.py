@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 Doubles = NDArray[np.float64]
 
 _RANK = 16  # number of singular vectors for clustering items
-_BLOCK = (
-    2**20
-)  # ratings summed at a time, for temporary arrays of a few tens of megabytes
+# ratings summed at a time, for temporary arrays of a few tens of megabytes
+_BLOCK = 2**20
 
 
 @model

@@ -191,9 +191,8 @@ class EASE(ProfileModel, ItemItemModel):
         vectors = super()._compared(side)
         if vectors is not None and side == "item" and "item_positions" in vars(self):
             rated = self._source.item_positions[:, -1] == 0
-            vectors = (
-                vectors if rated.all() else vectors * rated
-            )  # zero for items without users
+            # zero for items without users
+            vectors = vectors if rated.all() else vectors * rated
         return vectors
 
     def _renumber(

@@ -69,9 +69,8 @@ _LABEL = "label"  # of RecBole: 1 for an interaction, 0 for none
 
 _MARK = "\x1f"  # replaces "::" for polars; not possible if the text contains it
 _TAB = "\t"  # in such files, quotes that do not enclose a field are part of it
-_CHUNK = (
-    1 << 10
-)  # records per chunk; more live objects double the time by garbage collection
+# records per chunk; more live objects double the time by garbage collection
+_CHUNK = 1 << 10
 LINE = "line"
 """Column with the line number of each row, if known."""
 _INTEGER = re.compile(r"-?\d{1,18}")

@@ -64,9 +64,8 @@ class Catalogue:
     def place(self, item: Id) -> int:
         """Return the index of an item."""
         place = self.ratings.items.place(item)
-        return (
-            place if place >= 0 else int(self.ratings.items.index([item])[0])
-        )  # raises
+        # raises
+        return place if place >= 0 else int(self.ratings.items.index([item])[0])
 
     def items(self, text: str, n: int) -> Json:
         """Return the items whose title contains all words of a text, or whose id is the text.

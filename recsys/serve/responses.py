@@ -88,9 +88,8 @@ class Responses:
         self.ratings = ratings = recommender.ratings
         self._best = recommender.training["rating_max"] or 1.0  # rating of a liked item
         self._seen = CsrPairs(ratings.indptr, ratings.indices)
-        marks = (
-            recommender.model.uses_features
-        )  # items without ratings have scores, too
+        # items without ratings have scores, too
+        marks = recommender.model.uses_features
         self._new = recommender._new if marks else None
         # A kernel cannot be stopped, so that long work is done in pieces.
         self._piece = max(1, _PIECE // self.ratings.n_items)

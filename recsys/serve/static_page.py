@@ -92,9 +92,8 @@ def static_page(
         _check_size(each, n)
     facts = Catalogue(recommender, recommender.model.name)
     chosen = facts.most_rated(n)
-    featured = (
-        recommender.model.uses_features
-    )  # otherwise, items without ratings have no scores
+    # otherwise, items without ratings have no scores
+    featured = recommender.model.uses_features
     items = np.sort(chosen[featured | (facts.counts[chosen] > 0)])
     rated = np.flatnonzero(np.diff(recommender.ratings.indptr))
     users = rated[: max(n_users, 0)]

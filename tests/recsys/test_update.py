@@ -293,9 +293,8 @@ def test_features_of_users_stay_in_models_of_interactions(name):
     kept = before.ratings.items.find(
         after.ratings.items.values
     ) != before.ratings.items.find([101])
-    tolerance = (
-        0.02 if name == "ials" else 1e-4
-    )  # its users are solved against the item anew
+    # its users are solved against the item anew
+    tolerance = 0.02 if name == "ials" else 1e-4
     np.testing.assert_allclose(
         after.model.scores(places)[:, kept],
         before.model.scores(others)[:, kept],

@@ -115,9 +115,8 @@ def test_a_full_disk(run, name, places, model, tmp_path):
 def test_a_folder_that_is_read_only(run, name, places, tmp_path):
     if "scree" in name:
         pytest.importorskip("matplotlib")
-    to = (
-        Path("/sys") if os.geteuid() == 0 else tmp_path / "to"
-    )  # root may write almost everywhere
+    # root may write almost everywhere
+    to = Path("/sys") if os.geteuid() == 0 else tmp_path / "to"
     if os.geteuid() == 0 and not to.is_dir():
         pytest.skip("root, and no /sys")
     to.mkdir(exist_ok=True)

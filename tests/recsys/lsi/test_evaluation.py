@@ -34,9 +34,8 @@ def test_measures_equal_their_definitions():
         methods=["bm25"],
     )
     ranked = lsi.query("tea", method="bm25")["document"].to_list()
-    rank = (
-        ranked.index(1) + 1
-    )  # document 3 is not found, and half of the relevant ones is lost
+    # document 3 is not found, and half of the relevant ones is lost
+    rank = ranked.index(1) + 1
     values = found.per_user.filter(user="a").row(0, named=True)
     assert values["map@1000"] == pytest.approx(1 / rank / 2)
     assert values["mrr@1000"] == pytest.approx(1 / rank)

@@ -110,9 +110,8 @@ def test_an_unseen_item_gets_the_weights_of_a_fit_with_it(block, monkeypatch):
     whole, model = (
         EASE(regularization=3, user_power=0, item_power=0.4).fit(p) for p in parts
     )
-    model.penalty = (
-        whole.penalty
-    )  # in units of interactions, of which the whole has more
+    # in units of interactions, of which the whole has more
+    model.penalty = whole.penalty
     folded = model.with_items(rows_of_items(X[:, [13, 13]]))
     expected = whole.scores(np.arange(60))[:, 13]
     np.testing.assert_allclose(folded.scores(np.arange(60))[:, 1], expected, atol=1e-4)

@@ -127,9 +127,8 @@ def item_rows(ratings):
 def test_training_items_folded_in_are_the_neighbours_they_were(
     weighting, neighbors, ratings
 ):
-    values = (
-        np.random.default_rng(3).random(ratings.n_ratings).astype(np.float32) + 1
-    )  # no ties
+    # no ties
+    values = np.random.default_rng(3).random(ratings.n_ratings).astype(np.float32) + 1
     ratings = ratings.with_values(values)
     model = make_model("implicit-knn", weighting=weighting, neighbors=neighbors).fit(
         ratings
