@@ -194,12 +194,11 @@ def explained(
     frame = frame.with_columns(
         ratings.items.values.gather(item_indices).alias("item"), contribution
     )
-    columns = [
-        "part",
-        "item",
-        *["rating"] * (not ratings.implicit),
-        *["feature"] * bool(features),
-    ]
+    columns = ["part", "item"]
+    if not ratings.implicit:
+        columns.append("rating")
+    if features:
+        columns.append("feature")
     selected = frame.select(*columns, "contribution")
     return (
         selected

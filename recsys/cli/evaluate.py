@@ -488,7 +488,7 @@ def _differences(found: Evaluation) -> tuple[pl.DataFrame, str]:
         interval: [f"[{row['low']:+.4f}, {row['high']:+.4f}]" for row in rows],
         "p": [f"{row['p_value']:.4f}" for row in rows],
         "adjusted": [
-            f"{p:.4f}" + f" {_MARK}" * (p < level)
+            f"{p:.4f} {_MARK}" if p < level else f"{p:.4f}"
             for p in found.comparisons["adjusted"]
         ],
     }

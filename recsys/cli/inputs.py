@@ -295,11 +295,11 @@ def featured(
         if isinstance(side, FeatureBlocks):
             kind = side.encoder.kind
             n_unrated = side.matrix.shape[0] - len(getattr(ratings, f"{kind}s"))
-            new = (
-                f"; {counted(n_unrated, kind)} without ratings known by features only"
-                * (n_unrated > 0)
-            )
-            note(f"features of {kind}s: {side.encoder}{new}")
+            sentence = f"features of {kind}s: {side.encoder}"
+            if n_unrated > 0:
+                unrated_ids = counted(n_unrated, kind)
+                sentence += f"; {unrated_ids} without ratings known by features only"
+            note(sentence)
     return with_tables
 
 

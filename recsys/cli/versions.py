@@ -352,7 +352,9 @@ def _table(found: OnlineTest) -> tuple[Any, str]:
                 f"[{row['low']:+.4f}, {row['high']:+.4f}]" for row in rows
             ],
             "p": [
-                f"{row['p_value']:.4f}" + " *" * (row["p_value"] < level)
+                f"{row['p_value']:.4f} *"
+                if row["p_value"] < level
+                else f"{row['p_value']:.4f}"
                 for row in rows
             ],
         }

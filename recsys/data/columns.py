@@ -327,7 +327,7 @@ def _missing_columns(
     if len(missing) > 1 and no_rating and len(names) > len(missing):
         options.append(_option("rating", where))  # the rating would be missing next
     listed = " and ".join(filter(None, (", ".join(options[:-1]), options[-1])))
-    of_frame = " of Ratings.from_frame" * (where == FRAME)
+    of_frame = " of Ratings.from_frame" if where == FRAME else ""
     sentence = (
         f"{where} has no {' and no '.join(missing)} column; its columns are {quoted(names)}. "
         f"Name {'it' if len(missing) == 1 else 'them'} with {listed}{of_frame}."
@@ -526,7 +526,9 @@ def assign_roles(
                 repr(shortened(value)) if isinstance(value, str) else repr(value)
             )
             hint = time_problem(value, form).rstrip(".").partition("; ")[2]
-            reason = f"{quoted_value} is not a time that can be read{'; ' * bool(hint)}{hint}"
+            reason = f"{quoted_value} is not a time that can be read"
+            if hint:
+                reason += f"; {hint}"
             parts["timestamp"] = f"{names[roles.pop('timestamp')]} not used ({reason})"
     if "rating" not in roles:
         parts["item"] += ", no rating: implicit feedback"
@@ -583,11 +585,12 @@ def names_without_header(
     if len(positions) > len(BY_PLACE):
         if requested:
             return tuple(called.values())
-        such, hint = by_number(rows), wide_hint(len(positions))
-        such = f"; name them by number, such as {such}" * ("item" in such or not hint)
-        raise DataError(
-            f"{where} has no header and {len(positions)} columns{such}.{hint}"
-        )
+        hint = wide_hint(len(positions))
+        numbered = by_number(rows)
+        problem = f"{where} has no header and {len(positions)} columns"
+        if "item" in numbered or not hint:
+            problem += f"; name them by number, such as {numbered}"
+        raise DataError(f"{problem}.{hint}")
     if not requested and is_time(first[1]) and not first[1].isdecimal():
         raise DataError(
             f"{where} has no header, and its second column has times ({first[1]!r}); name the "

@@ -284,9 +284,9 @@ class FeatureEncoder:
                     level for level in block.unknown(typed) if level not in levels
                 ]:
                     suggestions = close_matches(unknown[0], levels, _NAMED)
-                    examples = ", ".join(sorted(levels)[:_SHOWN]) + ", ..." * (
-                        len(levels) > _SHOWN
-                    )
+                    examples = ", ".join(sorted(levels)[:_SHOWN])
+                    if len(levels) > _SHOWN:
+                        examples += ", ..."
                     hint = (
                         f"did you mean {' or '.join(suggestions)}?"
                         if suggestions
@@ -413,7 +413,8 @@ class FeatureEncoder:
                 what = "number" if isinstance(block, NumberBlock) else "date"
             elif isinstance(block, TextBlock):
                 what += " terms" if block.components is None else " dimensions"
-                what += f"; {block.remark}" * bool(block.remark)
+                if block.remark:
+                    what += f"; {block.remark}"
             parts.append(f"{block.column} ({what})")
         return ", ".join(parts) or "none"
 

@@ -331,7 +331,8 @@ class Features:
         parts = [
             name if name == what else f"{name} ({what})" for name, what in described
         ]
-        return enumerated(parts, _NAMED) + " columns" * (len(parts) > _NAMED)
+        listed = enumerated(parts, _NAMED)
+        return f"{listed} columns" if len(parts) > _NAMED else listed
 
     def __repr__(self) -> str:
         return f"<Features of {len(self):,} {self.kind}s: {self}>"

@@ -52,11 +52,13 @@ def as_frame(frame: FrameLike) -> pl.DataFrame | pd.DataFrame:
         frame, "dtype"
     ):  # not a Series
         return pl.DataFrame(_Stream(frame))
-    is_matrix = len(getattr(frame, "shape", ())) == 2
-    raise DataError(
-        "Expected a polars or pandas frame, or an object with __arrow_c_stream__; "
-        f"got {type(frame).__name__}.{' Ratings.from_matrix takes matrices.' * is_matrix}"
+    problem = (
+        "Expected a polars or pandas frame, or an object with __arrow_c_stream__; got "
+        f"{type(frame).__name__}."
     )
+    if len(getattr(frame, "shape", ())) == 2:
+        problem += " Ratings.from_matrix takes matrices."
+    raise DataError(problem)
 
 
 def to_polars(

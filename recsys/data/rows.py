@@ -957,7 +957,11 @@ def rating_values(
 def rating_problem(value: object, noun: str = "rating") -> str | None:
     """Return a sentence on why a value cannot be a rating (or weight), or None if it can."""
     if value is None or value in MISSING_IDS:
-        return f"the {noun} is missing" + f" ({value!r})" * bool(value) + "."
+        return (
+            f"the {noun} is missing ({value!r})."
+            if value
+            else f"the {noun} is missing."
+        )
     text = str(value)
     if _THOUSANDS.fullmatch(text):
         return (

@@ -157,9 +157,9 @@ def resolve_metrics(metrics: Sequence[MetricLike] | None) -> tuple[Metric, ...]:
             or requested.name in custom
             or not requested.name.isidentifier()
         ):
-            hint = ": define it with def, or make it a Metric" * (
-                requested.name == "<lambda>"
-            )
+            hint = ""
+            if requested.name == "<lambda>":
+                hint = ": define it with def, or make it a Metric"
             raise DataError(
                 f"A custom metric must have a new name; got {requested.name!r}{hint}."
             )

@@ -257,9 +257,9 @@ def read_ratings(
             raise
         ratings = build_ratings(rows, policy, data.name)
         tables: dict[str, Any] = {}
-        remarks = [f"left out, without users and items: {data.left_out}"] * bool(
-            data.left_out
-        )
+        remarks = []
+        if data.left_out:
+            remarks.append(f"left out, without users and items: {data.left_out}")
         for ids in (ratings.items, ratings.users):
             table_source = chosen.get(f"{ids.kind}_table")
             if table_source is None:

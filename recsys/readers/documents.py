@@ -297,9 +297,9 @@ class Documents:
                 f"; {counted(pages, 'page')} of HTML without tags and scripts"
             )
         if binary_files:
-            listed = ", ".join(binary_files[:_NAMED]) + ", ..." * (
-                len(binary_files) > _NAMED
-            )
+            listed = ", ".join(binary_files[:_NAMED])
+            if len(binary_files) > _NAMED:
+                listed += ", ..."
             self.decision += (
                 f"; {counted(len(binary_files), 'binary file')} left out ({listed})"
             )

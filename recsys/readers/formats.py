@@ -262,7 +262,8 @@ def read_jsonl(
         return data.at(next(islice(json_objects(data), row, None))[0])
 
     form = f"JSON {'array' if data.unit == 'object' else 'lines'}"
-    form += f", a row for each of {nested}" * (nested is not None)
+    if nested is not None:
+        form += f", a row for each of {nested}"
     name = _name_of_ratings(names, roles)
     return replace(
         rows, layout=f"{form}, {description}", place=place_of, bad=bad, name=name
@@ -465,7 +466,8 @@ def read_lightgcn(data: DataFile, request: Request, *, counted: bool = False) ->
     kind, first = ("lines", "count") if counted else ("LightGCN lines", "user")
     layout = f"{kind} ({first} item item ...): implicit feedback"
     if len(idle):
-        layout += f", {len(idle):,} user{'s' * (len(idle) > 1)} without items"
+        noun = "user" if len(idle) == 1 else "users"
+        layout += f", {len(idle):,} {noun} without items"
 
     def place(row: int) -> Spot:
         return data.at(line_rows[int((ends <= row).sum())])
