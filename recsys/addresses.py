@@ -193,7 +193,7 @@ class Server:
 def parse_server(source: str) -> Server | None:
     """Parse the address of a PostgreSQL database (without a table), or return None.
 
-    The rules are those of libpq, so that host and database are those of the connection. Hosts must
+    The rules follow libpq, so that host and database match the connection. Hosts must
     have the form of names or numbers, and ports be numbers.
     """
     scheme = _POSTGRESQL.match(source)

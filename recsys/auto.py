@@ -448,7 +448,7 @@ class Auto(Model):
 
 
 def feedback_of(ratings: Ratings) -> Feedback:
-    """Return the decision on the values of ratings: that of the reader, or of the values."""
+    """Return the decision on the values of ratings, by the reader or from the values."""
     if ratings.feedback is not None:
         return ratings.feedback
     if ratings.scale is not None or ratings.implicit:

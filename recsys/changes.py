@@ -156,7 +156,7 @@ def wider_range(new: Ratings, old: Ratings, training: Mapping[str, Any]) -> str 
     Raises
     ------
     DataError
-        If the range is that of a scale that was given.
+        If the range was given as a scale.
     """
     ends = training["rating_min"], training["rating_max"]
     low, high = old.value_range() if None in ends else ends
@@ -196,7 +196,7 @@ def check_range(values: npt.NDArray[Any], known: Ratings) -> None:
 def plausible_range(known: Ratings) -> tuple[float, float]:
     """Return the ends between which a grade can be on the scale of the known ratings.
 
-    They are those of the scale if that was given, and otherwise of the usual scale that has all
+    They are the ends of the scale if it was given, and otherwise of the usual scale that has all
     known grades; a scale from 1 may also begin with half a star. Weights of interactions and
     ratings with many values have no ends.
     """
@@ -243,7 +243,7 @@ def change_of(
 ) -> Change:
     """Return the change of the ratings by an update.
 
-    The ratings afterwards are those of one reading of all events: the old ones, then the new ones
+    The ratings afterwards equal one reading of all events: the old ones, then the new ones
     that are not known yet, by the rule of the old ratings. Times are kept if both have them. Tables
     are merged: all columns are kept, and new rows replace old ones.
 

@@ -94,7 +94,7 @@ def without_blocked(
 ) -> Rows:
     """Return the entries of `seen` and the blocked pairs, ignoring unknown users and items.
 
-    The rows are those of `users`, followed by those of `others`, who are unknown to the model.
+    The rows are first `users`, then `others`, who are unknown to the model.
     """
     import scipy.sparse as sp
 

@@ -105,9 +105,9 @@ def folded_items(
 def _weighted_like(
     source: Any, known: Ratings, reading: Mapping[str, Any]
 ) -> Ratings | None:
-    """Return a frame of interactions with weights as those of the known ratings.
+    """Return a frame of interactions with weights like the known ratings.
 
-    They are those of the kinds, the ages and the quantities of events, as far as the frame has
+    They come from the kinds, the ages and the quantities of events, as far as the frame has
     such columns. None if it has none of them, or has weights as ratings.
     """
     if not known.implicit or isinstance(source, Mapping | list | tuple):

@@ -228,7 +228,7 @@ def user_contributions(
 ) -> tuple[Histories, Explanation]:
     """Return a user's history, and the scores of items as sums of contributions from it.
 
-    `fitted` has the training ratings; `ratings` may instead be those of folded-in users.
+    `fitted` has the training ratings; `ratings` may instead belong to folded-in users.
 
     Raises
     ------

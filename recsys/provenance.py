@@ -136,7 +136,7 @@ def remembered(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_weights(reading: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reading options without those of weights and tables, for test ratings.
+    """Return the reading options without weights and tables, for test ratings.
 
     Examples
     --------

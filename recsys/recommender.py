@@ -255,7 +255,7 @@ class Recommender:
             Free text.
         keep_columns : sequence of str, default ()
             Columns of the table of users to save, now and after updates, in addition to the columns
-            of features. Other columns of users are left out; those of items are all saved.
+            of features. Other columns of users are left out. All columns of items are saved.
 
         Raises
         ------
@@ -408,7 +408,7 @@ class Recommender:
             True always refits, as if no fit had come before, and without validation ratings; False
             never does. By default as described above.
         as_of : str, date, datetime or int, optional
-            Present time, if it is not that of the clock. Ratings later than a day after it are
+            Present time, if not the time of the clock. Ratings later than a day after it are
             left out, and ages count from the newest of the others.
 
         Raises

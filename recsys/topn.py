@@ -98,7 +98,7 @@ def top_n(
     """Find the n best items of each user.
 
     Results are yielded in blocks of users; `rows` are positions in the whole query. A block has at
-    most a million results (or those of a single user), and working memory is about 100 MB at most.
+    most a million results (or one user's), and working memory is about 100 MB at most.
 
     Parameters
     ----------

@@ -160,7 +160,7 @@ def search_log(path: str | Path, wanted: WantedUsers) -> LogSearch:
     Raises
     ------
     DataError
-        If the file is missing, or its name is not that of a JSON lines file.
+        If the file is missing, or its name has another suffix than JSON lines.
     """
     search = LogSearch()
     with _log(path).open("rb") as stream:

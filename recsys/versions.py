@@ -294,7 +294,7 @@ def _directories(directory: Path) -> list[Path]:
 
 
 def _user_ids(path: Path) -> list[pl.Series]:
-    """Return the ids of users that a saved model knows: those of ratings, and of the table.
+    """Return the ids of users that a saved model knows, from ratings and from the table.
 
     Raises
     ------

@@ -588,14 +588,14 @@ def compare(
 ) -> None:
     """Test whether models differ on held-out ratings.
 
-    The input is that of `recsys evaluate`, or several saved models and --test. Saved models may
+    The input is as for `recsys evaluate`, or several saved models and --test. Saved models may
     have been fitted to different ratings; only test ratings that are new to all of them are used.
     The output has one row per metric and pair of models: the difference (model minus other), its
     95% interval by the bootstrap over users, and the p value of a paired sign-flip test over users,
     also adjusted by Holm's method for the number of pairs. With --fail-if "METRIC worse", the exit
     code is 1 if a model is significantly worse than the first one.
 
-    With --online, the result is that of an A/B test: RATINGS are clicks (user, item, timestamp) on
+    With --online, the result is an A/B test: RATINGS are clicks (user, item, timestamp) on
     the lists in the log of a service of two models.
     """
     if online is not None:

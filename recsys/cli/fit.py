@@ -232,8 +232,8 @@ def update(
 ) -> None:
     """Add new ratings to a model, or remove old ones or users.
 
-    By default, RATINGS are read like those of the model: with the same columns, tables, weights of
-    events and half-life. Users and items may be new. The ratings are then those of one reading of
+    By default, RATINGS are read as for the model: with the same columns, tables, weights of
+    events and half-life. Users and items may be new. The ratings then equal one reading of
     all events: an event that is known already is left out, so that an update may be repeated, and
     may overlap an earlier one. An event is known by its id (--event-id-col), else by its user,
     item, time, kind and value.
@@ -295,7 +295,7 @@ def _say_plan(
 def _new_ratings(
     old: Recommender, ratings: tuple[str, ...], reader: cli.ReaderOptions
 ) -> Ratings | None:
-    """Read new ratings as those of a model were read."""
+    """Read new ratings as the ratings of a model were read."""
     from recsys.update import reading_of
 
     if not ratings:

@@ -162,7 +162,7 @@ class _WithExamples(click.Command):
     def format_options(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """List the options by section, those of every verb last."""
+        """List the options by section, with options of every verb last."""
         sections: dict[str, list[tuple[str, str]]] = {}
         by_details: dict[str, list[str]] = {}
         for param in self.get_params(ctx):
@@ -410,7 +410,7 @@ def _options(command: click.Command) -> list[click.Option]:
 
 
 def _verbs(ctx: click.Context) -> Iterator[click.Context]:
-    """Yield a context for every command below that of `ctx`."""
+    """Yield a context for every command below the command of `ctx`."""
     if not isinstance(ctx.command, click.Group):
         yield ctx
         return
@@ -421,7 +421,7 @@ def _verbs(ctx: click.Context) -> Iterator[click.Context]:
 
 
 def _of_verb(table: Mapping[str, Any], ctx: click.Context) -> dict[str, Any]:
-    """Return the settings of a verb: those of its table, of its group, and of all verbs."""
+    """Return the settings of a verb: from its table, of its group, and of all verbs."""
     levels: list[Any] = [table]
     for name in ctx.command_path.split()[1:]:
         section = levels[-1].get(name)

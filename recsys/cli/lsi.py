@@ -119,9 +119,10 @@ def index(
 ) -> None:
     """Index documents and save the index.
 
-    DOCUMENTS is a directory of text files; a CSV, TSV, JSON lines or Parquet file with a text
-    column; or a file with one document per line (- for standard input). Files may be compressed by
-    gzip or zstd. Texts are read once, a thousand at a time, and not stored.
+    DOCUMENTS is a directory of text files; a CSV, TSV, JSON lines or Parquet file with
+    a text column; or a file with one document per line (- for standard input). Files
+    may be compressed by gzip or zstd. Texts are read once, a thousand at a time, and
+    not stored.
     """
     from recsys.schema import INDEX
     from recsys.storage import check_target
@@ -190,11 +191,11 @@ def query(
 ) -> None:
     """Find the documents that match a query best.
 
-    The columns are document, rank and score, and title and snippet if they are known. The score of
-    the method hybrid is the weighted sum of the standard scores of BM25 and of the cosine
-    similarity; the score of bm25 or lsi is that value itself. For queries from a file, a first
-    column query has the line number, or the id in a table or collection. Unknown words are ignored
-    and reported.
+    The columns are document, rank and score, and title and snippet if they are known.
+    The score of the method hybrid is the weighted sum of the standard scores of BM25
+    and of the cosine similarity; the score of bm25 or lsi is that value itself. For
+    queries from a file, a first column query has the line number, or the id in a table
+    or collection. Unknown words are ignored and reported.
     """
     loaded = lsi.Index.load(index)
     command = "lsi query"
@@ -255,8 +256,8 @@ def terms(
 ) -> None:
     """List the words nearest to a word.
 
-    The score is the cosine similarity of the word vectors. The columns are term, similar, rank and
-    score.
+    The score is the cosine similarity of the word vectors. The columns are term,
+    similar, rank and score.
     """
     from recsys.lsi.vectorizer import normalised
 
@@ -283,8 +284,8 @@ def similar(
 ) -> None:
     """List the documents nearest to a document.
 
-    The score is the cosine similarity of the document vectors. The columns are document, similar,
-    rank and score, and title and snippet if they are known.
+    The score is the cosine similarity of the document vectors. The columns are
+    document, similar, rank and score, and title and snippet if they are known.
     """
     output.write(
         lsi.Index.load(index).similar_documents(list(ids), n),
@@ -327,12 +328,12 @@ def add(
 ) -> None:
     """Add documents to an index.
 
-    New documents without ids get the next numbers after those of the index. They are found by all
-    their words, ranked as in a new index. The dimensions do not know new words, which have no
-    meaning until everything is indexed again. With fold-in, the time is nearly proportional to the
-    new documents. When the reported share outside the dimensions and the
-    loss of orthogonality (both 0 for a new index) grow, update the decomposition or index
-    everything again.
+    New documents without ids get the next numbers after the last one of the index. They
+    are found by all their words, ranked as in a new index. The dimensions do not know
+    new words, which have no meaning until everything is indexed again. With fold-in,
+    the time is nearly proportional to the new documents. When the reported share
+    outside the dimensions and the loss of orthogonality (both 0 for a new index) grow,
+    update the decomposition or index everything again.
     """
     target = out or index
     with alone(target):
@@ -373,8 +374,8 @@ def remove(
 ) -> None:
     """Remove documents from an index.
 
-    The words and dimensions of the index do not change. To replace documents, use `recsys lsi add
-    --replace`.
+    The words and dimensions of the index do not change. To replace documents, use
+    `recsys lsi add --replace`.
     """
     target = out or index
     with alone(target):
@@ -420,9 +421,10 @@ def evaluate(
 ) -> None:
     """Measure an index on judged queries.
 
-    The metrics of each method are MAP over the 1,000 best documents, NDCG and precision at 10,
-    recall at 100 and MRR, with 95% intervals over queries and paired tests between methods. Queries
-    without relevant documents are left out. JSON output has definitions, intervals and tests.
+    The metrics of each method are MAP over the 1,000 best documents, NDCG and precision
+    at 10, recall at 100 and MRR, with 95% intervals over queries and paired tests
+    between methods. Queries without relevant documents are left out. JSON output has
+    definitions, intervals and tests.
     """
     from recsys.cli.evaluate import tables
     from recsys.evaluation.results import INTERVALS, TESTS
@@ -478,8 +480,9 @@ def evaluate(
 def info(index: str, output: Output) -> None:
     """Show the size and parameters of an index.
 
-    The output has the numbers of documents, words and dimensions, that of added words without
-    meaning in the dimensions until a new index, and the loss of orthogonality caused by folding in.
+    The output has the numbers of documents, words and dimensions, that of added words
+    without meaning in the dimensions until a new index, and the loss of orthogonality
+    caused by folding in.
     """
     from recsys.cli.info import manifest_facts
     from recsys.cli.output import write_facts
@@ -504,9 +507,10 @@ def scree(
 ) -> None:
     """Show the singular values of an index.
 
-    The column energy is the square of a singular value divided by the squared Frobenius norm of the
-    matrix of weighted words; cumulative is its running sum. The elbow is the point farthest below
-    the line from the first singular value to the last; `recsys lsi index -k elbow` selects it.
+    The column energy is the square of a singular value divided by the squared Frobenius
+    norm of the matrix of weighted words; cumulative is its running sum. The elbow is
+    the point farthest below the line from the first singular value to the last; `recsys
+    lsi index -k elbow` selects it.
     """
     from recsys.lsi.space import energy
 

@@ -72,7 +72,7 @@ def command(
 ) -> Callable[[Verb], Command]:
     """Return a decorator for a verb, whose help ends with `examples`.
 
-    It adds the options that the parameters of the verb declare, and those of all verbs.
+    It adds the options that the parameters of the verb declare, and the options of all verbs.
     """
 
     def decorate(function: Verb) -> Command:

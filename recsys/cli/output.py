@@ -76,7 +76,7 @@ class Output:
 
     @property
     def resolved_format(self) -> str:
-        """Requested format, that of the suffix, or database; by default table or csv.
+        """Requested format, format of the suffix, or database; by default table or csv.
 
         Raises
         ------

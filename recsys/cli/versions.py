@@ -166,14 +166,14 @@ def monitor(
         "N", "Random seed.", default=0, type=click.IntRange(min=0)
     ),
 ) -> None:
-    """Compare new ratings with those of a saved model.
+    """Compare new ratings with the ratings of a saved model.
 
     The output is a table with the shares of unknown users and items; the drift of the ratings and
     of the popularity of items since the newest ratings of the model, measured by the population
     stability index; and the errors and ranking metrics on the new ratings, with 95% intervals. The
-    column reference has the drift expected by chance, and earlier metrics: those of the fit and of
+    column reference has the drift expected by chance, and earlier metrics, of the fit and of
     the last `recsys evaluate MODEL`. JSON also has the shares of the groups that define the drift.
-    RATINGS are read like those of the model.
+    RATINGS are read as for the model.
     """
     from recsys.provenance import without_weights
     from recsys.versions import measured

@@ -143,7 +143,7 @@ def are_recent(seconds: npt.NDArray[np.number], now: int) -> bool:
 
 
 def dated(seconds: npt.NDArray[np.number], now: int, place: Place) -> Dated:
-    """Judge times of events: later ones than the present and those of "never" are left out.
+    """Judge times of events: leave out times after the present, and dates that mean "never".
 
     Times before 1990 are kept, with a remark. `place` returns the place of a row.
 

@@ -114,7 +114,7 @@ class NumberBlock(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class DateBlock(Block):
-    """Encoding of a date like that of a number, with features for the season."""
+    """Encoding of a date as a number, with features for the season."""
 
     knots: npt.NDArray[np.float64]
     seasonal: bool

@@ -170,7 +170,7 @@ class Request:
 
 
 def completed(options: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options for reading, completed by those of an earlier reading that still apply."""
+    """Return options for reading, completed by earlier options that still apply."""
     superseded: set[str] = set()
     if "rating" in options:  # ratings are not weighted, and a named column counts
         superseded = {"weight", "feedback"}
@@ -195,8 +195,8 @@ def request_of(
 ) -> Request:
     """Return the request for the options of a reading.
 
-    Options that are not `given` are those of an earlier reading, `like`. The columns that they name
-    may be missing. Other `names_of_rules` than those of `RowOptions` raise.
+    Options that are not `given` come from an earlier reading, `like`. The columns that they name
+    may be missing. Any `names_of_rules` without an option in `RowOptions` raise.
     """
     of_rows = {*RowOptions.__annotations__, *names_of_rules}
     rules = RowRules.of(

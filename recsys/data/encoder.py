@@ -166,7 +166,7 @@ class FeatureEncoder:
         ----------
         features : Features
         ids : Ids
-            Items or users, such as those of the ratings.
+            Items or users, such as `Ratings.items`.
         columns : sequence of str, optional
             Columns to use; by default all except the title, and except columns that identify
             persons (see `Features.identifying`).
@@ -574,7 +574,7 @@ def _more_telling(
 def _rough_vectors(X: csr_array) -> tuple[Floats, Floats]:
     """Return vectors of the columns of a matrix of ratings, and the weight of errors in each entry.
 
-    The weight of a factor is its mean square on the other side, and that of a bias is 1.
+    The weight of a factor is its mean square on the other side, and the weight of a bias is 1.
     """
     k = min(_FACTORS, *X.shape)
     if X.data.min() < X.data.max():

@@ -44,14 +44,16 @@ class EventRule:
     policy : {"last", "first", "mean", "sum", "error"}
         Rating of a pair with several events.
     half_life : float or None
-        Age, in seconds before the newest event, at which the weight of an event is halved.
+        Age, in seconds before the newest event, at which the weight of an event is
+        halved.
     kinds : tuple of str
         Kinds of events. A code of `Events.kinds` is a position in it.
     weights : tuple of float
         Weight of each kind.
     above : float or None
-        If given, pairs with a larger rating are interactions of weight 1, and others are left out.
-        The events keep their values, so that a refit can judge them again.
+        If given, pairs with a larger rating are interactions of weight 1, and others
+        are left out. The events keep their values, so that a refit can judge them
+        again.
     """
 
     policy: Policy = "last"
@@ -69,8 +71,9 @@ class EventRule:
 class Events:
     """Events by user, in the order of time; without times, by item.
 
-    Events of a user at the same time are in the order of the rows if these were in the order of
-    time (see `Ratings.in_time_order`), and otherwise ordered by item. The arrays are read-only.
+    Events of a user at the same time are in the order of the rows if these were in the
+    order of time (see `Ratings.in_time_order`), and otherwise ordered by item. The
+    arrays are read-only.
 
     Attributes
     ----------
@@ -125,7 +128,8 @@ class Events:
     def renumbered(self, users: Indices, n_users: int, items: Indices) -> Events:
         """Return the events with other indices; increasing, so that their order stays.
 
-        `users` and `items` have the new index of each old one. Those without events may be -1.
+        `users` and `items` have the new index of each old one. Those without events may
+        be -1.
         """
         counts = np.zeros(n_users, np.int64)
         remaining = users >= 0
@@ -149,10 +153,10 @@ class Events:
 class Collected(NamedTuple):
     """Ratings made of events.
 
-    `events` is None if the ratings tell everything: each pair has one event, and its value and
-    time are those of the rating. `in_time_order` tells for each user whether the rows were in the
-    order of time; None without times. `n_same` events were left out as repetitions of others, and
-    `n_returned` pairs because their weight is not positive.
+    `events` is None if the ratings tell everything: each pair has one event, and its
+    value and time are in the rating. `in_time_order` tells for each user whether the
+    rows were in the order of time; None without times. `n_same` events were left out as
+    repetitions of others, and `n_returned` pairs because their weight is not positive.
     """
 
     csr: CSR
@@ -178,9 +182,10 @@ def collect(
 ) -> Collected:
     """Make ratings of events, given as entries in the order of their rows.
 
-    An event is known by its id where it has one, and otherwise by its user, item, time, kind and
-    value. A repetition of a known event is left out. Without times, a repetition cannot be told.
-    `known_order` marks the users whose earlier rows were in the order of time; by default, all.
+    An event is known by its id where it has one, and otherwise by its user, item, time,
+    kind and value. A repetition of a known event is left out. Without times, a
+    repetition cannot be told. `known_order` marks the users whose earlier rows were in
+    the order of time; by default, all.
     """
     entries, n_same = _without_known_keys(entries)
     grouped = group_rows(entries, shape[0])
@@ -266,7 +271,7 @@ def _interactions(csr: CSR, above: float) -> tuple[CSR, int]:
 
 
 def event_weights(events: Events, rule: EventRule) -> npt.NDArray[np.float32]:
-    """Return the weight of each event: its own weight times that of its kind and of its age."""
+    """Return the weight of each event times the weights of its kind and its age."""
     weights = np.empty(len(events), np.float32)
     newest = None if events.seconds is None or not len(events) else events.seconds.max()
     for start in range(0, len(events), _CHUNK):

@@ -262,7 +262,7 @@ class Ratings:
         missing : float, optional
             Rating that marks a missing value, such as 0 or 99; its rows are left out.
         scale : tuple of float, optional
-            Lowest and highest grade, such as (1, 5); by default those of the data. Other ratings
+            Lowest and highest grade, such as (1, 5); by default of the data. Other ratings
             are bad rows.
         bad_rows : {"error", "skip"} or float
             Treatment of rows with a missing id or an unreadable rating or time. "error" raises at
@@ -317,7 +317,7 @@ class Ratings:
         users, items : sequence or Series of ids, optional
             Ids of the rows and columns. By default the labels of a pandas frame, else 0..n-1.
         implicit : bool
-            The values are not ratings but weights or counts of interactions; those of 0 are none.
+            The values are weights or counts, not ratings; a value of 0 means no interaction.
         item_table, user_table : frame or Features, optional
             As in `from_frame`.
 
@@ -426,7 +426,7 @@ class Ratings:
         return float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
 
     def grade_range(self) -> tuple[float, float]:
-        """Return the lowest and highest grade: those of the scale if given, else of the values."""
+        """Return the lowest and highest grade, of the scale if given, else of the values."""
         return self.value_range() if self.scale is None else self.scale
 
     def mean_and_std(self) -> tuple[float, float]:
@@ -774,7 +774,7 @@ def ratings_of_frame(
 ) -> Ratings:
     """Build ratings of a frame, without tables.
 
-    The options are those that are given, and those of an earlier reading, `like`.
+    The options are `given`, or come from an earlier reading, `like`.
 
     Raises
     ------

@@ -103,10 +103,10 @@ class RowOptions(TypedDict, total=False):
 class RowRules:
     """Checked `RowOptions`: times in seconds, and the maximum share of bad rows (None: raise).
 
-    `weights` tells that the column in the role of ratings has weights, and `feedback` what an
-    earlier reading has decided on it. `now` is the present time, and `has_as_of` whether `as_of`
-    has set it. `adds` is true for rows that are added to others, of which few may be in the range
-    of times.
+    `weights` tells that the column in the role of ratings has weights, and `feedback`
+    what an earlier reading has decided on it. `now` is the present time, and
+    `has_as_of` whether `as_of` has set it. `adds` is true for rows that are added to
+    others, of which few may be in the range of times.
     """
 
     event_weights: EventWeights | None = None
@@ -237,8 +237,8 @@ class Cause:
 class BadRows:
     """Record of unreadable rows, which raise an error or are counted and left out.
 
-    `limit` is the maximum share of bad rows, or None to raise at the first one. A row may have
-    several `causes`, by the form of their problems.
+    `limit` is the maximum share of bad rows, or None to raise at the first one. A row
+    may have several `causes`, by the form of their problems.
     """
 
     limit: float | None = None
@@ -313,18 +313,19 @@ STRICT = BadRows()
 class Rows:
     """Columns user, item, rating, timestamp, event and event_id, as far as they are known.
 
-    Before `prepared`, columns have the types of the source, or the compact types of `Batches`:
-    categories for ids, codes of `levels` for ratings, seconds for dates (`in_seconds`). Columns
-    without missing values may be `arrays` instead, with ids as numbers or as positions in
-    `distinct`. After `prepared`, columns are ids, ratings as Float32 or codes, and seconds.
-    `layout` describes the format and the columns. `place` gives the place of a row (counted from
-    0), such as "ratings.csv, line 17". Idle users have no items. `bad` counts the rows that are
-    left out. If `implicit` is true, ratings are weights. `remarks` describe changes to the rows.
-    `name` is that of the column of ratings in the header, and `feedback` the decision on it, next
-    to the `scale` of grades if it was given. `kind_weights` has the weight of each kind of event,
-    and `half_life` the age in seconds at which a weight is halved. With `guessed_times`, nobody has
-    named the column of times, and it need not be used. `untyped` ids are of a text
-    file: integers if all are whole numbers.
+    Before `prepared`, columns have the types of the source, or the compact types of
+    `Batches`: categories for ids, codes of `levels` for ratings, seconds for dates
+    (`in_seconds`). Columns without missing values may be `arrays` instead, with ids as
+    numbers or as positions in `distinct`. After `prepared`, columns are ids, ratings as
+    Float32 or codes, and seconds. `layout` describes the format and the columns.
+    `place` gives the place of a row (counted from 0), such as "ratings.csv, line 17".
+    Idle users have no items. `bad` counts the rows that are left out. If `implicit` is
+    true, ratings are weights. `remarks` describe changes to the rows. `name` is the
+    name of the column of ratings in the header, and `feedback` the decision on it, next
+    to the `scale` of grades if it was given. `kind_weights` has the weight of each kind
+    of event, and `half_life` the age in seconds at which a weight is halved. With
+    `guessed_times`, nobody has named the column of times, and it need not be used.
+    `untyped` ids are of a text file: integers if all are whole numbers.
     """
 
     columns: dict[str, pl.Series]
@@ -386,10 +387,11 @@ class Rows:
 class Source:
     """Source of ratings, and how it was read; `str()` gives one sentence.
 
-    `layout` describes the format and columns, `rows` the selection and weights of rows, `tables`
-    the tables of items and users (or why one is not used), and `duplicates` the treatment of
-    repeated (user, item) pairs. `skipped` has the first bad rows that were left out. `options` are
-    the reading options that a saved model keeps for its updates.
+    `layout` describes the format and columns, `rows` the selection and weights of rows,
+    `tables` the tables of items and users (or why one is not used), and `duplicates`
+    the treatment of repeated (user, item) pairs. `skipped` has the first bad rows that
+    were left out. `options` are the reading options that a saved model keeps for its
+    updates.
 
     Examples
     --------
@@ -428,14 +430,15 @@ class Source:
 def prepared(rows: Rows, rules: RowRules) -> Rows:
     """Select the rows to use, and convert ratings, weights and times to numbers.
 
-    Bad rows raise or are left out first. The next steps are rows without a rating or like, the
-    decision between grades and counts, the range of times, the weights of events, and the
-    half-life.
+    Bad rows raise or are left out first. The next steps are rows without a rating or
+    like, the decision between grades and counts, the range of times, the weights of
+    events, and the half-life.
 
     Raises
     ------
     DataError
-        If a row is bad, too many rows are bad, no row is left, or a rule does not fit the columns.
+        If a row is bad, too many rows are bad, no row is left, or a rule does not fit
+        the columns.
     """
     numbers = rows.arrays.get("rating") if rows.levels is None else rows.levels
     if numbers is not None and not np.isfinite(numbers).all():
@@ -905,8 +908,8 @@ def _check_half_life(rows: Rows, half_life: float) -> None:
     Raises
     ------
     DataError
-        If the data are not of interactions with times, or a few events far from the others decide
-        that the others hardly count.
+        If the data are not of interactions with times, or a few events far from the
+        others decide that the others hardly count.
     """
     if not rows.implicit:
         raise DataError(

@@ -45,7 +45,7 @@ def with_rows(ratings: Ratings, part: Collected, users: Mask) -> Ratings:
 
 
 class _Rows:
-    """Rows of two sets of arrays by user: those of marked users from the second set."""
+    """Rows of two sets of arrays by user: rows of marked users from the second set."""
 
     def __init__(
         self, old: npt.NDArray[np.int64], new: npt.NDArray[np.int64], users: Mask

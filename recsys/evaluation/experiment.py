@@ -634,7 +634,7 @@ def _measure(
 def measure_lists(
     lists: Lists, task: RankingTask, ns: Sequence[int], metrics: Sequence[Metric]
 ) -> tuple[dict[str, Doubles], dict[str, float]]:
-    """Return the metrics of each of the task's users, and those of all lists together.
+    """Return the metrics of each of the task's users, and of all lists together.
 
     `lists` has shape (n_ranked, N), and no length in `ns` exceeds N. A metric of all lists together
     refers to the allowed items; its array of users holds its change when the user is left out.

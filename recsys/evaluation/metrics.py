@@ -321,7 +321,7 @@ class Catalogue:
         return cls(counts / n_users, information, cooccurrence_vectors(train))
 
     def profile(self, seen: Ratings, users: Counts) -> Doubles:
-        """Return the mean popularity of each user's rated items; that of all ratings if none."""
+        """Return the mean popularity of each user's rated items, or of all ratings if none."""
         rows, popular = seen.user_index_of_nonzeros(), self.popularity[seen.indices]
         sums, counts = (
             np.bincount(rows, popular, minlength=seen.n_users),

@@ -1,4 +1,4 @@
-"""Monitoring of models: new ratings compared with those of a fit, and online A/B tests."""
+"""Monitoring of models: new ratings compared with a fit, and online A/B tests."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def monitor(
     confidence: float = 0.95,
     random_state: int = 0,
 ) -> Monitoring:
-    """Compare new ratings with those of a model, and evaluate the model on them.
+    """Compare new ratings with the ratings of a model, and evaluate the model on them.
 
     Unknown users and items are those without ratings in the model. Each is counted once;
     "unknown_ratings" counts their ratings. Drift is measured against the newest ratings of the
@@ -130,7 +130,7 @@ def monitor(
     Raises
     ------
     DataError
-        If there are no new ratings, or they are implicit and those of the model are not.
+        If there are no new ratings, or they are implicit and the ratings of the model are not.
 
     Examples
     --------
@@ -214,7 +214,7 @@ def _unknown(known: Ratings, new: Ratings, confidence: float) -> list[_Row]:
 
 
 def _means(known: Ratings, new: Ratings, confidence: float) -> _Row:
-    """Return the mean of the new ratings, and that of the newest ratings of the model."""
+    """Return the means of the new ratings and of the newest ratings of the model."""
     positions = latest(known, new.n_ratings)
     before = known.values if positions is None else known.values_at(positions)
     mean, half = float(new.values.mean(dtype=np.float64)), 0.0
@@ -326,7 +326,7 @@ def online_test(
     confidence: float = 0.95,
     random_state: int = 0,
 ) -> OnlineTest:
-    """Test whether users click more on the lists of model b than on those of model a.
+    """Test whether users click more on the lists of model b than on lists of model a.
 
     A click is attributed to the last list before it with this user and item. The test is over
     users; unnamed users, and users with lists of both models, are left out. `lists` is the result

@@ -557,7 +557,7 @@ class Gate:
     def verdicts(self, found: Evaluation, models: Sequence[str]) -> list[Verdict]:
         """Return the verdict for each of some models.
 
-        A model is worse if its value is worse than that of the first model of the evaluation, and
+        A model is worse if its value is worse than the value of the first model, and
         the adjusted p value of the difference is below 1 minus the confidence level.
         """
         if self.sign is not None:

@@ -539,7 +539,7 @@ def held_out_cold_users(
 ) -> Split:
     """Hold out all ratings of some users, for whom models can then use features only.
 
-    Parameters are those of `held_out_items`, for users instead of items. `held_out_users` keeps a
+    Parameters are as for `held_out_items`, for users instead of items. `held_out_users` keeps a
     history of each held-out user instead.
 
     Raises

@@ -246,7 +246,7 @@ def tune(
 
 
 def _metric_of(model: str, data: Ratings, metric: str | None) -> str:
-    """Return the metric, by default that of the model, after a check that it applies."""
+    """Return the metric, by default of the model, after a check that it applies."""
     predicts = model_class(model).predicts_ratings
     if metric is None:
         metric = "rmse" if predicts and not data.implicit else "ndcg@10"

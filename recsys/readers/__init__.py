@@ -313,7 +313,7 @@ def _with_earlier(
     sources: Sequence[str],
     query: str | None,
 ) -> dict[str, Any]:
-    """Return the given options, completed by those of an earlier reading that apply."""
+    """Return the given options, completed by an earlier reading where it applies."""
     if not like:
         return given
     earlier = {name: like[name] for name in REMEMBERED if like.get(name) is not None}

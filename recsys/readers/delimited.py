@@ -94,7 +94,7 @@ class Layout:
 
     `separator` is one character, or "::"; `names` are from the header, or given by position; `skip`
     counts the lines before the first row: blank ones, and the header; `sample` has the first rows;
-    `types` are those of the columns of an atomic file of RecBole.
+    `types` are the types of columns in an atomic file of RecBole.
     """
 
     kind: Literal["delimited", "jsonl", "parquet", "lightgcn", "counted", "netflix"]

@@ -176,7 +176,7 @@ class DataFile:
 
     @property
     def suffix(self) -> str:
-        """Suffix of the name without that of the compression: ".csv" for "ratings.csv.gz"."""
+        """Suffix of the name without compression: ".csv" for "ratings.csv.gz"."""
         return data_suffix(self.name)
 
     def check_text(self, head: bytes) -> None:
@@ -271,7 +271,7 @@ def open_data(
     are in a temporary directory that is removed at the end. Only the needed members of a zip are
     unpacked, under generated names.
 
-    `source`, `table`, `query` and `on_rows` are those of `recsys.read_ratings`. With `guess`, the
+    `source`, `table`, `query` and `on_rows` are as in `recsys.read_ratings`. With `guess`, the
     encoding is detected: UTF-8 or UTF-16, else the given one, or Latin-1. `pick` chooses the
     columns to read from a database. With `stream`, tables of databases are yielded open instead of
     as files.

@@ -33,7 +33,7 @@ class BoundedConnection(asyncio.BufferedProtocol):
     The middleware finds it in `CONNECTION`, and reports when the application begins and
     ends to answer: it limits these times itself. The head of a request must arrive within
     `limits.seconds` and `limits.head` bytes. A body is read as fast as the application
-    takes it; trailers are no body, so reading stops after `limits.head` bytes of them. An
+    takes it; trailers are not a body, so reading stops after `limits.head` bytes of them. An
     answer must be read within `limits.seconds` where it does not fit into the buffers.
     """
 
