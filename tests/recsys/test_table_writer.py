@@ -392,7 +392,7 @@ def test_names_missing_rights_in_postgresql_at_once(postgres):
         owner.run("DROP ROLE clerk")
 
 
-def test_a_table_of_postgresql_that_nothing_refers_to_is_copied_with_its_indexes(
+def test_a_table_of_postgresql_keeps_its_indexes_constraints_and_rights(
     postgres,
 ):
     place = Place(f"{postgres}::recs")
@@ -420,14 +420,12 @@ def test_a_table_of_postgresql_that_nothing_refers_to_is_copied_with_its_indexes
         assert {name: place.run(sql) for name, sql in facts.items()} == before
         names = ", ".join(f'"{name}"' for name in SECOND.columns)
         assert place.run(f"SELECT {names} FROM recs ORDER BY 1, 3") == SECOND.rows()
-        assert place.run("SELECT 'recs'::regclass::oid::bigint")[0] != (oid,)
+        assert place.run("SELECT 'recs'::regclass::oid::bigint")[0] == (oid,)
         with pytest.raises(DataError, match="violates check constraint"):
             place.write(
                 SECOND.with_columns(pl.lit(0, pl.Int32).alias("rank")), "replace"
             )
-        with pytest.raises(
-            DataError, match=r"could not create unique index|duplicate key"
-        ):
+        with pytest.raises(DataError, match="duplicate key"):
             place.write(pl.concat([SECOND, SECOND]), "replace")
         assert place.run("SELECT count(*) FROM recs") == [(len(SECOND),)]
     finally:
