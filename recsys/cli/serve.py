@@ -233,12 +233,12 @@ def explore(
     """Write a page to explore a model, as one file.
 
     The input is a saved model, or ratings to fit a model to. The page needs no server and no
-    network. Open it in a browser and mark a few items as liked; it shows recommendations and the
-    reasons for each. It can also leave items out of a user's history, and show similar items, a map
-    of the items and the singular values. The page computes the recommendations of `recsys recommend
-    --history`, for the models als, bayes, bias, blend, ease, ials, implicit-knn, popular,
-    softimpute, sparse-ease and spectral. `recsys serve` shows the same page for models of every
-    kind and size.
+    network. Open it in a browser and mark a few items as liked; it shows recommendations and
+    the reasons for each. It can also leave items out of a user's history, and show similar
+    items, a map of the items and the singular values. The page computes the recommendations
+    of `recsys recommend --history` for the models als, bayes, bias, ials, ease, sparse-ease,
+    spectral, implicit-knn and popular. For other models, it has the lists of its users;
+    `recsys serve` shows the same page for models of every kind and size.
 
     Everyone who has the file can read the ratings of the first --users in it; --users 0 leaves them
     out.

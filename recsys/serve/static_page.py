@@ -20,17 +20,20 @@ from lowrank.kernels.topk import Ties
 from recsys.errors import DataError
 from recsys.messages import counted
 from recsys.models.abilities import FoldsInUsers
-from recsys.serve.browser_model import Form, closed_form, form_size, scores_new
+from recsys.serve.browser_model import Form, browser_model, form_size, scores_new
 from recsys.serve.catalogue import Catalogue, id_texts
 from recsys.serve.problems import ProblemError
-from recsys.topn import Cosine, top_n
+from recsys.topn import Cosine, CsrPairs, Exclude, Scorer, top_n
 
 if TYPE_CHECKING:
     from recsys.models.base import Indices
     from recsys.recommender import Recommender
 
-_MOST = 48 * 2**20  # bytes of arrays: browsers open a page of 64 MB, but not of 640
-_NEIGHBOURS = 20
+_MAX_BYTES = (
+    48 * 2**20
+)  # bytes of arrays: browsers open a page of 64 MB, but not of 640
+_N_NEIGHBOURS = 20
+_LENGTH = 100  # of a list that is computed in advance
 _ON_MAP = 1000
 _WIDTH = 8  # alignment of arrays in bytes
 
@@ -82,42 +85,46 @@ def static_page(
     Raises
     ------
     DataError
-        If a model has no closed form for new users, there are too many items for one page, or the
-        second model lacks an item of the first.
+        If there are too many items for one page, or the second model lacks an item of
+        the first.
     """
-    models = {"a": recommender} | ({} if other is None else {"b": other})
-    known = recommender.ratings.n_items
-    n = known if n_items is None else min(n_items, known)
-    for each in models.values():
-        _check_size(each, n)
-    facts = Catalogue(recommender, recommender.model.name)
-    chosen = facts.most_rated(n)
-    # otherwise, items without ratings have no scores
-    featured = recommender.model.uses_features
-    items = np.sort(chosen[featured | (facts.counts[chosen] > 0)])
+    models = {"a": recommender}
+    if other is not None:
+        models["b"] = other
+    n_all = recommender.ratings.n_items
+    n = n_all if n_items is None else min(n_items, n_all)
+    for model in models.values():
+        _check_size(model, n)
+    catalogue = Catalogue(recommender, recommender.model.name)
+    items = catalogue.most_rated(n)
+    if not recommender.model.uses_features:  # items without ratings have no scores
+        items = items[catalogue.counts[items] > 0]
+    items = np.sort(items)
     rated = np.flatnonzero(np.diff(recommender.ratings.indptr))
     users = rated[: max(n_users, 0)]
-    remark = (
-        f"{counted(len(items), 'item')} in this page" if len(items) < known else None
-    )
+    remark = None
+    if len(items) < n_all:
+        remark = f"{counted(len(items), 'item')} in this page"
+    cards = {}
+    forms = {}
+    for variant, model in models.items():
+        cards[variant] = {
+            "name": model.model.name,
+            "rates": model.model.predicts_ratings,
+        }
+        forms[variant] = _model(model, recommender, items, users)
     data = {
         "card": {
-            "models": {
-                variant: {"name": each.model.name, "rates": each.model.predicts_ratings}
-                for variant, each in models.items()
-            },
+            "models": cards,
             "parameters": recommender.model.get_params(),
             "training": recommender.training,
             "title": title,
             "remark": remark,
         },
         "weighted": recommender.ratings.weighted or not recommender.ratings.implicit,
-        "items": _items(facts, items),
+        "items": _items(catalogue, items),
         "users": _users(recommender, items, users),
-        "models": {
-            variant: _model(each, recommender, items, users)
-            for variant, each in models.items()
-        },
+        "models": forms,
     }
     return StaticPage(_assembled(data), len(items), len(users))
 
@@ -125,33 +132,36 @@ def static_page(
 def _check_size(recommender: Recommender, n: int) -> None:
     """Check that the arrays for n items fit in a page."""
     model = recommender.model
-    if (size := form_size(model, n)) <= _MOST:
+    size = form_size(model, n)
+    if size <= _MAX_BYTES:
         return
-    low = max(
-        1, bisect_right(range(n), _MOST, key=partial(form_size, model)) - 1
-    )  # the most
-    digits = 10 ** max(0, len(str(low)) - 2)
+    sizes = partial(form_size, model)
+    n_fitting = max(1, bisect_right(range(n), _MAX_BYTES, key=sizes) - 1)
+    unit = 10 ** max(0, len(str(n_fitting)) - 2)  # round to two digits
     raise DataError(
-        f"A page with {n:,} items of the {model.name} model would take {size / 2**20:,.0f} MB, and "
-        f"browsers can open {_MOST // 2**20} MB; keep the most rated ones with "
-        f"n_items={low // digits * digits} (--items), or use `recsys serve`, which has no limit."
+        f"A page with {n:,} items of the {model.name} model would take "
+        f"{size / 2**20:,.0f} MB, and browsers can open {_MAX_BYTES // 2**20} MB; keep the "
+        f"most rated ones with n_items={n_fitting // unit * unit} (--items), or use "
+        "`recsys serve`, which has no limit."
     )
 
 
-def _items(facts: Catalogue, items: Indices) -> Form:
-    ratings, titles = facts.ratings, facts.ratings.titles
-    places = Ties(ratings.items.hashes).places(items, items)
-    found: Form = {
+def _items(catalogue: Catalogue, items: Indices) -> Form:
+    ratings = catalogue.ratings
+    order = Ties(ratings.items.hashes).places(items, items)
+    columns: Form = {
         "ids": id_texts(ratings.items, items),
-        "titles": None if titles is None else titles[items].to_list(),
-        "counts": facts.counts[items].astype(np.int32),
-        "ties": np.argsort(np.argsort(places)).astype(np.int32),
+        "titles": None,
+        "counts": catalogue.counts[items].astype(np.int32),
+        "ties": np.argsort(np.argsort(order)).astype(np.int32),
     }
+    if ratings.titles is not None:
+        columns["titles"] = ratings.titles[items].to_list()
     if not ratings.implicit:
-        found["means"] = facts.means[items].astype(np.float32)
+        columns["means"] = catalogue.means[items].astype(np.float32)
     if ratings.item_table is not None:
-        found["features"] = [facts.features("item", item) for item in items]
-    return found
+        columns["features"] = [catalogue.features("item", item) for item in items]
+    return columns
 
 
 def _users(recommender: Recommender, items: Indices, users: Indices) -> Form:
@@ -166,48 +176,79 @@ def _users(recommender: Recommender, items: Indices, users: Indices) -> Form:
 
 
 def _model(
-    each: Recommender, first: Recommender, items: Indices, users: Indices
+    recommender: Recommender, first: Recommender, items: Indices, users: Indices
 ) -> Form:
-    """Return the data of a model for the page; `items` and `users` are indices of the first one."""
-    if not isinstance(each.model, FoldsInUsers):
-        closed_form(each.model, each.ratings, items, users)  # raises
-    if each is not first:
-        items = each.ratings.items.index(first.ratings.items.take(items))
-        users = each.ratings.users.find(first.ratings.users.take(users))
-    found: Form = {
-        "form": closed_form(each.model, each.ratings, items, users),
-        "scores_new": scores_new(each.model),
-        "similar": None,
-        "map": None,
-        "spectrum": None,
-    }
+    """Return the data of a model; `items` and `users` are indices of the first model."""
+    if recommender is not first:
+        items = recommender.ratings.items.index(first.ratings.items.take(items))
+        users = recommender.ratings.users.find(first.ratings.users.take(users))
+    model = recommender.model
+    data: Form = {"scores_new": scores_new(model)}
+    form = None
+    if isinstance(model, FoldsInUsers):
+        form = browser_model(model, recommender.ratings, items, users)
+    if form is None:
+        data["lists"] = _lists(recommender, items, users)
+    catalogue = Catalogue(recommender, model.name)
+    data["form"] = form
+    data["similar"] = None
+    data["map"] = None
+    data["spectrum"] = None
     with suppress(DataError):  # the page then shows a message
-        found["similar"] = _neighbours(each, items)
-    facts = Catalogue(each, each.model.name)
+        data["similar"] = _neighbours(recommender, items)
     with suppress(ProblemError):
-        found["map"] = facts.map(min(len(items), _ON_MAP))
+        data["map"] = catalogue.map(min(len(items), _ON_MAP))
     with suppress(ProblemError):
-        found["spectrum"] = facts.spectrum()
-    return found
+        data["spectrum"] = catalogue.spectrum()
+    return data
+
+
+def _lists(recommender: Recommender, items: Indices, users: Indices) -> Form:
+    """Return the best items of each user of the page, without those of the history."""
+    ratings = recommender.ratings
+    seen = CsrPairs(ratings.indptr, ratings.indices)
+    return _ranked(recommender, recommender.model, users, items, _LENGTH, seen)
 
 
 def _neighbours(recommender: Recommender, items: Indices) -> Form:
-    """Return the most similar items of each, as positions in the page, padded with -1."""
-    place = np.full(recommender.ratings.n_items, -1)
-    place[items] = np.arange(len(items))
-    shape = len(items), min(_NEIGHBOURS, max(1, len(items) - 1))
-    places, scores = np.full(shape, -1, np.int32), np.zeros(shape, np.float32)
+    """Return the most similar items of each item."""
+    scorer = recommender._item_similarity
+    n = min(_N_NEIGHBOURS, max(1, len(items) - 1))
+    return _ranked(recommender, scorer, items, items, n, Cosine.exclude_itself)
+
+
+def _ranked(
+    recommender: Recommender,
+    scorer: Scorer,
+    queries: Indices,
+    items: Indices,
+    n: int,
+    exclude: Exclude,
+) -> Form:
+    """Return the n best items of each query, as positions in the page, padded with -1.
+
+    A query of -1 has none.
+    """
+    position = np.full(recommender.ratings.n_items, -1)
+    position[items] = np.arange(len(items))
+    is_allowed = position >= 0
+    if not recommender.model.uses_features:  # items without ratings have no scores
+        counts = np.bincount(recommender.ratings.indices, minlength=len(position))
+        is_allowed &= counts > 0
+    places = np.full((len(queries), n), -1, np.int32)
+    scores = np.zeros(places.shape, np.float32)
+    rows = np.flatnonzero(queries >= 0)
     blocks = top_n(
-        recommender._item_similarity,
-        items,
-        shape[1],
-        exclude=Cosine.exclude_itself,
-        allowed=place >= 0,
+        scorer,
+        queries[rows],
+        n,
+        exclude=exclude,
+        allowed=is_allowed,
         ties=Ties(recommender.ratings.items.hashes),
     )
     for top in blocks:
-        places[top.rows, top.ranks - 1] = place[top.items]
-        scores[top.rows, top.ranks - 1] = top.scores
+        places[rows[top.rows], top.ranks - 1] = position[top.items]
+        scores[rows[top.rows], top.ranks - 1] = top.scores
     return {"places": places, "scores": scores}
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from lowrank import kernels
 from recsys import Ratings, Recommender
 from recsys.cli.main import cli
-from recsys.serve.browser_model import closed_form, form_scores
+from recsys.serve.browser_model import browser_model, form_scores
 from recsys.serve.responses import Responses
 from recsys.serve.static_page import _items
 
@@ -142,7 +142,7 @@ def test_the_page_has_the_order_of_the_service(model):
     answers = Responses(recommender, "model")
     items = np.arange(recommender.ratings.n_items)
     ties = _items(answers.catalogue, items)["ties"]
-    form = closed_form(
+    form = browser_model(
         recommender.model, recommender.ratings, items, np.zeros(0, np.int64)
     )
     history = np.array([3, 10])

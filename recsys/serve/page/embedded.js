@@ -1,4 +1,4 @@
-// The answers of the service, from data inside the page: recommendations by `foldIn`.
+// The answers of the service, from data inside the page: recommendations by `foldIn`, or lists.
 "use strict";
 
 const REASONS = 3;
@@ -19,9 +19,10 @@ class Embedded {
     this.places = new Map(data.items.ids.map((id, place) => [id, place]));
     this.userPlaces = new Map(data.users.ids.map((id, place) => [id, place]));
     this.titles = data.items.ids.map((id, place) => plain(data.items.titles?.[place] ?? id));
-    for (const [variant, { form, ...others }] of Object.entries(data.models)) {
-      const found = Object.keys(others).filter((name) => name !== "scores_new" && others[name]);
-      data.card.models[variant].abilities = ["history", "explain", ...found];
+    const folds = Object.values(data.models).every(({ form }) => form); // otherwise both show users of the page
+    for (const [variant, others] of Object.entries(data.models)) {
+      const found = ["similar", "map", "spectrum"].filter((name) => others[name]);
+      data.card.models[variant].abilities = folds ? ["history", "explain", ...found] : found;
     }
     this.card = { ...data.card, ...data.card.models.a };
   }
@@ -78,41 +79,52 @@ class Embedded {
     return { user: ids[at], count: own.length, history: own, features: {} };
   }
 
+  // The list of a user of the page. Without a form, it was computed in advance, and no history changes it.
   async recommendTo(user, n, variant) {
-    const known = await this.user(user);
-    return this.folded(known.history, n, variant, this.userPlaces.get(user));
+    const known = await this.user(user), at = this.userPlaces.get(user);
+    const { form, lists } = this.of(variant);
+    return form ? this.folded(known.history, n, variant, at) : this.answer(this.ranked(lists, at, n), user, "personal", variant);
   }
 
-  async recommend(history, n, variant) { return this.folded(history, n, variant, -1); }
+  async recommend(history, n, variant) {
+    if (!this.of(variant).form) throw new Error("This page has the lists of its users only.");
+    return this.folded(history, n, variant, -1);
+  }
 
   folded(history, n, variant, user) {
     const { form, scores_new: scoresNew } = this.of(variant), counts = this.data.items.counts.data;
-    const ties = this.data.items.ties.data;
     const value = (each) => (this.data.weighted ? each.value : 1);  // interactions without weights are ones
     const sorted = history.map((each) => [this.place(each.item), value(each)]).sort((a, b) => a[0] - b[0]);
     const known = { items: sorted.map(([place]) => place), values: sorted.map(([, value]) => value), user };
     const { scores, reasons } = foldIn(form, known);
     const excluded = new Set(known.items);
     if (!scoresNew) counts.forEach((count, place) => { if (!count) excluded.add(place); });
-    const items = largest(scores, n, excluded, ties).map((place, at) => {
-      const terms = reasons(place).map(([key, contribution]) => (
-        typeof key === "string" ? { feature: key, contribution } : { ...this.named(known.items[key]), contribution }));
+    const items = largest(scores, n, excluded, this.data.items.ties.data).map((place, at) => {
+      const terms = reasons(place).map((contribution, entry) => ({ ...this.named(known.items[entry]), contribution }));
       terms.sort((a, b) => Math.abs(b.contribution) - Math.abs(a.contribution));
       const because = terms.filter((term) => term.contribution !== 0).slice(0, REASONS);
       return { ...this.named(place), rank: at + 1, score: scores[place], new: !counts[place], because };
     });
-    return { user: null, items, model: this.card.models[variant ?? "a"].name, policy: "history" };
+    return this.answer(items, null, "history", variant);
+  }
+
+  answer(items, user, policy, variant) {
+    return { user, items, model: this.card.models[variant ?? "a"].name, policy };
+  }
+
+  // Row `at` of lists that were computed in advance, padded with -1.
+  ranked({ places, scores }, at, n) {
+    const width = places.shape[1], items = [];
+    for (let j = at * width; j < (at + 1) * width && items.length < n && places.data[j] >= 0; j++) {
+      items.push({ ...this.named(places.data[j]), rank: items.length + 1, score: scores.data[j] });
+    }
+    return items;
   }
 
   async similar(item, n, variant) {
-    const found = this.of(variant).similar, at = this.place(item), items = [];
-    if (!found) throw new Error("This model does not find similar items.");
-    const width = found.places.shape[1];
-    for (let j = at * width; j < (at + 1) * width && items.length < n; j++) {
-      const place = found.places.data[j];
-      if (place >= 0) items.push({ ...this.named(place), rank: items.length + 1, score: found.scores.data[j] });
-    }
-    return { ...this.named(at), items };
+    const { similar } = this.of(variant), at = this.place(item);
+    if (!similar) throw new Error("This model does not find similar items.");
+    return { ...this.named(at), items: this.ranked(similar, at, n) };
   }
 
   async map(n, variant) {
