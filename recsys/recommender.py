@@ -179,6 +179,8 @@ class Recommender:
             Called with a `Step` after each iteration of an iterative model.
         validation : Ratings, optional
             Held-out ratings of the same users and items, on which each `Step` reports the error.
+            Models such as als keep the best iteration. The recommender does not have these
+            ratings, so a refit by `update` has all iterations, as it says.
 
         Raises
         ------

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="Recommender")
 
 _SHARE = 0.2  # of the ratings of a fit, after as many new ones all are fitted again
+_NOT_VALIDATED = (
+    "the held-out ratings that chose the iterations of the earlier fit are not in the "
+    "model, so this fit has all iterations"
+)
 _HALVINGS = 1.0  # of weights since a fit, after which all are fitted again
 
 
@@ -221,6 +225,11 @@ def updated(
     else:
         result = refitted(recommender, change.after, on_step)
         finding = f"fitted again: {reason}"
+        if (
+            recommender.model._keeps_best_sweep
+            and recommender.training.get("validation_rmse") is not None
+        ):
+            finding += f"; {_NOT_VALIDATED}"
     result.training |= {"changes": plan.description, "update": finding}
     result._is_named = recommender._is_named
     result.provenance = replace(origin.child(reading), source=plan.source)

@@ -60,7 +60,8 @@ def fit(
     ),
     test_fraction: float | None = cli.declared(
         "FRACTION",
-        "Share of the ratings to hold out, to report their RMSE after each iteration.",
+        "Share of the ratings to hold out, to report their RMSE after each iteration; the model "
+        "does not have them.",
         type=cli.SHARE,
     ),
 ) -> None:

@@ -16,7 +16,9 @@ from recsys.cli.output import Activity, note
 from recsys.messages import close_matches, counted, did_you_mean, enumerated
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
+    from numpy.typing import NDArray
 
     from recsys.data.columns import Request
     from recsys.data.encoder import FeatureBlocks, FeatureEncoder
@@ -484,25 +486,34 @@ def known_block(
     if frame.is_empty():
         note(f"{path} blocks nothing: it lists no items")
         return frame
-    items = recommender.ratings.items
-    mask = _known(
-        path, frame["item"], items, "rows are of items that are not in the data"
-    )
-    if "user" in frame.columns:
-        note(f"{path} blocks {counted(len(frame), 'pair')} of a user and an item")
-    return frame.filter(mask)
+    is_known = recommender.ratings.items.find(frame["item"]) >= 0
+    blocked = frame.filter(is_known)
+    if blocked.is_empty():
+        note(f"{path} blocks nothing: none of its items is in the data")
+        return blocked
+    _note_ignored(path, is_known, "rows are of items that are not in the data")
+    if "user" in blocked.columns:
+        note(f"{path} blocks {counted(len(blocked), 'pair')} of a user and an item")
+    return blocked
 
 
 def _known(
     path: str, listed: Sequence[Any] | pl.Series, ids: Ids, finding: str
 ) -> list[bool]:
     """Return which ids are known, report how many are not, and raise if none is."""
-    mask: list[bool] = (ids.find(listed) >= 0).tolist()
-    if not any(mask):
+    is_known = ids.find(listed) >= 0
+    if not is_known.any():
         ids.index(listed)  # raises, with the closest ids
-    if n_unknown := mask.count(False):
-        note(f"{path}: {n_unknown:,} of {len(mask):,} {finding}, ignored")
+    _note_ignored(path, is_known, finding)
+    mask: list[bool] = is_known.tolist()
     return mask
+
+
+def _note_ignored(path: str, is_known: NDArray[np.bool_], finding: str) -> None:
+    """Report how many rows of a file are ignored."""
+    n_unknown = len(is_known) - int(is_known.sum())
+    if n_unknown:
+        note(f"{path}: {n_unknown:,} of {len(is_known):,} {finding}, ignored")
 
 
 def note_unknown(listed: Sequence[Any], ids: Ids, answer: str) -> None:

@@ -123,6 +123,11 @@ class RowRules:
     has_as_of: bool = field(default=False, compare=False)
     adds: bool = field(default=False, compare=False)
 
+    @property
+    def noun(self) -> Literal["weight", "rating"]:
+        """Word for the values in the role of ratings."""
+        return "weight" if self.weights else "rating"
+
     @classmethod
     def of(
         cls,
@@ -529,7 +534,7 @@ def _convert(rows: Rows, rules: RowRules) -> None:
         ):
             columns[role] = _id_column(rows, role)
     if rules.missing is not None:
-        _leave_out_missing(rows.decode(), rules.missing)
+        _leave_out_missing(rows.decode(), rules.missing, rules.noun)
     elif rows.levels is None and "rating" in columns:  # levels are finite numbers
         _convert_ratings(rows, rules)
     if rows.feedback is None:
@@ -655,13 +660,14 @@ def _id_column(rows: Rows, role: str) -> pl.Series:
     return as_id_series(column, role, rows.place)
 
 
-def _leave_out_missing(rows: Rows, missing: float) -> None:
-    """Convert ratings to numbers, and leave out those that mark a missing value."""
+def _leave_out_missing(rows: Rows, missing: float, noun: str) -> None:
+    """Convert ratings (or weights) to numbers, and leave out those that mark a missing value."""
     if rows.implicit:
         raise DataError("missing applies to ratings, and these data have no ratings.")
-    ratings = rows.columns["rating"] = rating_values(rows.columns["rating"], rows.place)
-    left_out = counted(rows.keep(ratings != missing), "row")
-    rows.remarks.append(f"{left_out} left out whose rating is {missing:g} (missing)")
+    numbers = rating_values(rows.columns["rating"], rows.place, noun)
+    rows.columns["rating"] = numbers
+    left_out = counted(rows.keep(numbers != missing), "row")
+    rows.remarks.append(f"{left_out} left out whose {noun} is {missing:g} (missing)")
 
 
 def _convert_ratings(rows: Rows, rules: RowRules) -> None:
@@ -669,8 +675,7 @@ def _convert_ratings(rows: Rows, rules: RowRules) -> None:
     ratings = rows.columns["rating"]
     liked = None if rules.weights else _truths(ratings)
     if liked is None:
-        noun = "weight" if rules.weights else "rating"
-        rows.columns["rating"] = rating_values(ratings, rows.place, noun)
+        rows.columns["rating"] = rating_values(ratings, rows.place, rules.noun)
         return
     if liked.null_count():
         row = liked.is_null().arg_max() or 0
@@ -795,7 +800,7 @@ def _problem(role: str, value: Any, rules: RowRules, column: pl.Series) -> str:
     if role == "rating":
         if value is not None and _truths(column) is not None:
             return f"rating {value!r} is neither true nor false."
-        problem = rating_problem(value, "weight" if rules.weights else "rating")
+        problem = rating_problem(value, rules.noun)
         if problem is None and rules.scale is not None:
             return _off_scale(float(value), rules.scale)
         return str(problem)
@@ -984,7 +989,12 @@ def _numbers(series: pl.Series) -> pl.Series:
     """Convert ratings to a column of Float32, with null for values that are not finite."""
     dtype = series.dtype
     if not (dtype.is_numeric() or dtype in (pl.Boolean, pl.String, pl.Null)):
-        raise DataError(f"Ratings must be numbers; got a column of {dtype} values.")
+        hint = ""
+        if dtype == pl.Binary:
+            hint = " (bytes, at least one of them; CAST the column in a --query)"
+        raise DataError(
+            f"Ratings must be numbers; got a column of {dtype} values{hint}."
+        )
     numbers = series.cast(pl.Float32, strict=False)
     not_finite = ~numbers.is_finite()
     return numbers.set(not_finite, None) if not_finite.any() else numbers

@@ -104,6 +104,8 @@ def _sample(head: pl.Series) -> list[Any]:
     head = head.head(SAMPLE)
     if head.dtype == pl.Date or isinstance(head.dtype, pl.Datetime):
         head = head.dt.epoch("s")  # also for years out of Python's range
+    if head.dtype == pl.Binary:  # SQLite converts all values if one is bytes
+        return ["bytes"]
     is_plain = head.dtype.is_numeric() or head.dtype == pl.String
     return head.to_list() if is_plain else [str(head.dtype)]
 

@@ -362,6 +362,20 @@ def test_a_new_fit_has_a_reason():
         before.update(forget=OLD.users.values)
 
 
+@pytest.mark.parametrize("name", ["als", "bias"])
+def test_a_new_fit_says_that_it_has_no_held_out_ratings(name):
+    held_out = np.arange(OLD.n_ratings) % 10 == 0
+    train, validation = OLD.take(~held_out), OLD.take(held_out)
+    fitted = Recommender(name).fit(train, validation=validation)
+    again = fitted.update(refit=True)
+    said = "the held-out ratings that chose the iterations of the earlier fit are not"
+    assert (said in again.training["update"]) == (name == "als")
+    assert again.update(refit=True).training["update"] == "fitted again: as requested"
+    plain = Recommender(name).fit(train)
+    for key, array in plain.model._arrays().items():
+        np.testing.assert_array_equal(again.model._arrays()[key], array)
+
+
 @pytest.mark.parametrize("name", ["ials", "blend"])
 def test_a_new_fit_may_have_more_or_fewer_items(name):
     before = Recommender(name).fit(OLD)

@@ -303,6 +303,17 @@ def test_a_list_may_block_nothing_but_others_need_ids(run, model, tmp_path, text
     assert "unexpected" not in said
 
 
+@pytest.mark.parametrize("text", ["999\nzz\n", "user,item\n1,999\n"])
+def test_a_list_of_unknown_items_blocks_nothing(run, model, tmp_path, text):
+    (tmp_path / "list.csv").write_text(text)
+    plain = table(run("recommend", model, "--user", 1, "-n", 3))
+    blocked = run("recommend", model, "--user", 1, "-n", 3, "--block", "list.csv")
+    assert table(blocked).equals(plain)
+    assert "list.csv blocks nothing: none of its items is in the data" in blocked.stderr
+    said = run("recommend", model, "--user", 1, "--items", "list.csv", code=1).stderr
+    assert "Unknown item" in said
+
+
 def test_items_and_block_and_where(run, model):
     Path("items.txt").write_text("101\n102\n103\n104\n")
     Path("block.txt").write_text("103\n")

@@ -286,3 +286,12 @@ def test_says_that_times_in_single_precision_are_rounded() -> None:
     ):
         ratings = Ratings.from_frame(frame.with_columns(pl.col("time").cast(dtype)))
         assert ("times in single precision" in str(ratings.source)) == is_rounded
+
+
+def test_a_missing_weight_is_called_a_weight():
+    frame = pl.DataFrame({"user": [1, 1, 2], "item": [1, 2, 2], "quantity": [3, 99, 1]})
+    ratings = Ratings.from_frame(frame, weight="quantity", missing=99)
+    assert "1 row left out whose weight is 99 (missing)" in str(ratings.source)
+    texts = frame.with_columns(quantity=pl.Series(["3", "many", "1"]))
+    with pytest.raises(DataError, match="weight 'many' is not a number"):
+        Ratings.from_frame(texts, weight="quantity", missing=99)

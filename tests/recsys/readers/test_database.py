@@ -412,3 +412,14 @@ def test_a_time_that_never_comes(
     left_out = '1 row left out whose time means "never" ('
     assert left_out in str(ratings.source)
     assert ", row 10: " in str(ratings.source)
+
+
+def test_bytes_in_a_column_are_shown_as_such(tmp_path):
+    with sqlite3.connect(tmp_path / "shop.db") as base:
+        base.execute("CREATE TABLE r (user, item, rating, time, mark)")
+        rows = [(1, 2, 3.0, 1_700_000_000, 4.0), (2, 2, 4.0, b"late", b"five")]
+        base.executemany("INSERT INTO r VALUES (?, ?, ?, ?, ?)", rows)
+    source = str(read_ratings(f"{tmp_path}/shop.db::r").source)
+    assert "time not used ('bytes' is not a time that can be read" in source
+    with pytest.raises(DataError, match=r"Ratings must be numbers; .* CAST the column"):
+        read_ratings(f"{tmp_path}/shop.db::r", rating="mark")
