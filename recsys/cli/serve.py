@@ -179,18 +179,26 @@ def _keys(
         require(text.strip(), reason, CommandError)
     keys = [os.environ[variable] for variable in variables]
     for value in values:
-        keys += _keys_in_file(value[1:]) if value.startswith("@") else [value]
+        keys += (
+            _keys_in_file(value[1:], option.opts[0])
+            if value.startswith("@")
+            else [value]
+        )
     return tuple(keys) or None
 
 
-def _keys_in_file(path: str) -> list[str]:
-    """Return the keys in the lines of a file."""
+def _keys_in_file(path: str, option: str) -> list[str]:
+    """Return the keys in the lines of a file.
+
+    A file that is missing is not named: the text may be a key that begins with @.
+    """
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not a text file"
         raise CommandError(
-            f"The keys in {path} cannot be read: {reason.lower()}."
+            f"The file of keys after {option} @ cannot be read: {reason.lower()}. A key that "
+            "begins with @ must be in a file, or in an environment variable."
         ) from None
     keys = [line.strip() for line in lines if line.strip()]
     require(keys, f"{path} has no key; write one per line.", CommandError)

@@ -3,7 +3,8 @@
 Anybody may ask for lists of items, as long as the service has no key. Data of users need the API
 key; without one, they are only answered on a loopback address, to programs and to the pages of the
 service itself. A page of another site could otherwise read them through the browser of somebody who
-works on this computer, also under a name of its own that it resolves to 127.0.0.1.
+works on this computer, also under a name of its own that it resolves to 127.0.0.1. On a loopback
+address, events without a key are stored for programs, for these pages, and for sites that are named.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -43,6 +44,7 @@ class Access:
     def __init__(self, settings: Settings) -> None:
         self._address = settings.host
         self._allowed = {host.lower() for host in settings.allowed_hosts}
+        self._named_sites = frozenset(settings.cors)
         self._api_keys = [_digest(key.encode()) for key in settings.api_key or ()]
         self._list_keys = [_digest(key.encode()) for key in settings.list_key or ()]
 
@@ -80,6 +82,27 @@ class Access:
             return (
                 f"Data of users need an API key for requests through a proxy; {start}."
             )
+        return self._foreign(scope, "data of users")
+
+    def objection_to_events(self, level: Level, scope: Mapping[str, Any]) -> str | None:
+        """Return a sentence on why a request may not store events, or None if it may.
+
+        Without a key, a page of another site could write through a browser of this computer.
+        """
+        server = scope.get("server") or ("", None)
+        if level == "all" or not is_loopback(self._address or str(server[0])):
+            return None
+        return self._foreign(scope, "events", self._named_sites)
+
+    def _foreign(
+        self,
+        scope: Mapping[str, Any],
+        noun: str,
+        named_sites: Collection[str] = (),
+    ) -> str | None:
+        """Return a sentence if a request is for another name, or of another site's page."""
+        headers: Headers = scope["headers"]
+        server = scope.get("server") or ("", None)
         port = server[1] or _PORTS.get(scope["scheme"], 80)
         hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
         if len(hosts) > 1 or not all(
@@ -87,12 +110,17 @@ class Access:
         ):
             address = ", ".join(hosts)[:_SHOWN]
             return (
-                "Without an API key, data of users need a loopback name in the address, such as "
+                f"Without an API key, {noun} need a loopback name in the address, such as "
                 f"localhost:{port}, or one of --allowed-host (allowed_hosts=); got {address!r}."
             )
-        if self._is_of_another_site(headers, port):
+        origins = {
+            value.decode("latin-1") for name, value in headers if name == b"origin"
+        }
+        is_named = bool(origins) and origins <= {*named_sites}
+        if not is_named and self._is_of_another_site(headers, port):
             return (
-                f"Pages of other sites get data of users with an API key only; {start}."
+                f"Pages of other sites need an API key for {noun}; start the service with "
+                "--api-key (RECSYS_API_KEY, api_key=)."
             )
         return None
 

@@ -121,6 +121,15 @@ def sees_users(request: Request) -> None:
         raise ProblemError("forbidden", objection)
 
 
+def stores_events(request: Request) -> None:
+    """Reject a request that may not store events."""
+    with_the_api_key(request)
+    access = _service(request).access
+    objection = access.objection_to_events(request.state.level, request.scope)
+    if objection is not None:
+        raise ProblemError("forbidden", objection)
+
+
 health = APIRouter(prefix="/health", tags=["health"])
 routes = APIRouter(
     prefix="/v1",
@@ -403,6 +412,7 @@ async def search(
     "not-available",
     "too-large",
     "not-stored",
+    check=stores_events,
     status_code=201,
 )
 async def store(service: Served, body: schemas.EventsBody) -> Answer:

@@ -41,13 +41,14 @@ LISTS: Requests = [
     ("/v1/similar/4", None),
     ("/v1/items?q=film", None),
 ]
+EVENT = {"user": 105, "item": 4, "value": 3}
 OTHERS: Requests = [
     ("/v1/items/4", None),
     ("/v1/model", None),
     ("/v1/map", None),
     ("/v1/spectrum", None),
     ("/v1/predict", {"pairs": [{"user": 105, "item": 4}]}),
-    ("/v1/events", {"events": [{"user": 105, "item": 4, "value": 3}]}),
+    ("/v1/events", {"events": [EVENT]}),
     ("/metrics", None),
 ]
 
@@ -109,31 +110,57 @@ def test_on_a_loopback_address_all_is_answered_without_a_key(host, served):
     assert statuses(service, OTHERS) == {200, 201}
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"host": "evil.example"},  # a name that its owner resolves to 127.0.0.1
-        {"host": "evil.example:80"},
-        {"host": "localhost.evil.example"},
-        {"host": "127.0.0.1.evil.example"},
-        {"host": "evil.example@localhost"},
-        {"host": "0.0.0.0"},
-        {"host": "localhost:8000"},  # a service on another port
-        {"host": ""},
-        {"host": "localhost", "origin": "https://evil.example"},
-        {"host": "localhost", "origin": "http://localhost:3000"},
-        {"host": "localhost", "origin": "null"},
-        {"host": "evil.example", "origin": "http://evil.example"},
-        {"host": "localhost", "sec-fetch-site": "cross-site"},
-        {"host": "localhost", "sec-fetch-site": "same-site"},
-        {"host": "localhost", "x-forwarded-for": "203.0.113.7"},
-        {"host": "localhost", "forwarded": "for=203.0.113.7"},
-    ],
-)
+FOREIGN: list[dict[str, str]] = [
+    {"host": "evil.example"},  # a name that its owner resolves to 127.0.0.1
+    {"host": "evil.example:80"},
+    {"host": "localhost.evil.example"},
+    {"host": "127.0.0.1.evil.example"},
+    {"host": "evil.example@localhost"},
+    {"host": "0.0.0.0"},
+    {"host": "localhost:8000"},  # a service on another port
+    {"host": ""},
+    {"host": "localhost", "origin": "https://evil.example"},
+    {"host": "localhost", "origin": "http://localhost:3000"},
+    {"host": "localhost", "origin": "null"},
+    {"host": "evil.example", "origin": "http://evil.example"},
+    {"host": "localhost", "sec-fetch-site": "cross-site"},
+    {"host": "localhost", "sec-fetch-site": "same-site"},
+]
+FORWARDED: list[dict[str, str]] = [
+    {"host": "localhost", "x-forwarded-for": "203.0.113.7"},
+    {"host": "localhost", "forwarded": "for=203.0.113.7"},
+]
+
+
+@pytest.mark.parametrize("headers", FOREIGN + FORWARDED)
 def test_other_sites_and_proxies_get_no_data_of_users(headers, served):
     service = served()
     assert statuses(service, OF_USERS, headers) == {403}
     assert statuses(service, LISTS, headers) == {200}
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+def test_other_sites_store_no_events(headers, served, tmp_path):
+    service = served()
+    reply = service.post("/v1/events", {"events": [EVENT]}, headers)
+    assert (reply.status, reply.json["type"]) == (403, "/docs#forbidden")
+    assert "events need" in reply.json["detail"] or "for events" in reply.json["detail"]
+    journal = tmp_path / "events.jsonl"
+    assert not journal.exists() or not journal.read_bytes()
+    with_key = served(api_key="secret")
+    sent = with_key.post("/v1/events", {"events": [EVENT]}, headers | bearer("secret"))
+    assert sent.status == 201
+
+
+def test_programs_and_pages_of_the_service_store_events(served):
+    service = served(allowed_hosts=("films.local",))
+    for headers in (
+        {},
+        {"host": "localhost", "origin": "http://localhost"},
+        {"host": "films.local", "sec-fetch-site": "same-origin"},
+        *FORWARDED,
+    ):
+        assert service.post("/v1/events", {"events": [EVENT]}, headers).status == 201
 
 
 def test_pages_of_the_service_itself_get_data_of_users(served):
@@ -364,7 +391,11 @@ def test_the_command_takes_keys_from_options_files_and_the_environment(saved, tm
             {},
             "api_key must be of ASCII characters, at least one",
         ),
-        (["--api-key", "@none"], {}, "The keys in none cannot be read: no such file"),
+        (
+            ["--api-key", "@none"],
+            {},
+            "keys after --api-key @ cannot be read: no such file",
+        ),
         (["--list-key", "@empty"], {}, "empty has no key; write one per line."),
     ],
 )
@@ -380,6 +411,20 @@ def test_keys_that_are_missing_end_the_command(
     )
     assert result.exit_code == 1
     assert message in result.output
+
+
+def test_a_key_that_is_taken_for_a_file_is_not_shown(saved, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RECSYS_LIST_KEY", "@s3cret-list")
+    for words in (
+        [],
+        ["--api-key", "@s3cret-key"],
+        ["--api-key", "@" + 999 * "s3cret"],
+    ):
+        result = CliRunner().invoke(cli, ["serve", str(saved["als"]), *words])
+        assert result.exit_code == 1
+        assert "cannot be read" in result.output
+        assert "s3cret" not in result.output
 
 
 def test_info_hides_keys(monkeypatch):
