@@ -4,7 +4,7 @@ Anybody may ask for lists of items, as long as the service has no key. Data of u
 key; without one, they are only answered on a loopback address, to programs and to the pages of the
 service itself. A page of another site could otherwise read them through the browser of somebody who
 works on this computer, also under a name of its own that it resolves to 127.0.0.1. On a loopback
-address, events without a key are stored for programs, for these pages, and for sites that are named.
+address, events without a key are stored for programs, for these pages, and for sites of `cors`.
 """
 
 from __future__ import annotations
