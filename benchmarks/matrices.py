@@ -29,11 +29,26 @@ def cranfield() -> sp.csr_array:
     """Return the tf-idf matrix of the Cranfield abstracts, documents in rows."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    text = (datasets() / "cranfield" / "cran.all.1400").read_text()
-    bodies = re.findall(
-        r"^\.W\n(.*?)(?=^\.I |\Z)", text, flags=re.MULTILINE | re.DOTALL
+    return sp.csr_array(TfidfVectorizer(sublinear_tf=True).fit_transform(_abstracts()))
+
+
+def cranfield_counts() -> sp.csr_array:
+    """Return the counts of words in the Cranfield abstracts, without English stop words."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    return sp.csr_array(
+        CountVectorizer(stop_words="english").fit_transform(_abstracts())
     )
-    return sp.csr_array(TfidfVectorizer(sublinear_tf=True).fit_transform(bodies))
+
+
+def _abstracts() -> list[str]:
+    text = (datasets() / "cranfield" / "cran.all.1400").read_text()
+    return re.findall(r"^\.W\n(.*?)(?=^\.I |\Z)", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def rating_counts() -> sp.csr_array:
+    """Return ml-latest-small, 610 users x 9,724 films, with ratings as counts of stars."""
+    return read_ratings(datasets() / "ml-latest-small").matrix
 
 
 def decaying(rows: int = 20_000, columns: int = 2_000) -> np.ndarray:

@@ -14,6 +14,7 @@ from .completion.nuclear_norm import soft_impute_path as soft_impute_path
 from .errors import ArgumentError as ArgumentError
 from .errors import ArgumentTypeError as ArgumentTypeError
 from .errors import LowRankError as LowRankError
+from .nmf import NMF as NMF
 from .pca import PCA as PCA
 from .pca import MeanAlignmentWarning as MeanAlignmentWarning
 from .probabilistic import ProbabilisticPCA as ProbabilisticPCA

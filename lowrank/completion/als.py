@@ -235,7 +235,7 @@ def als_sweeps(
     k : int
         Number of factors.
     regularization : float
-        Positive penalty lambda.
+        Positive penalty lambda; with `nonnegative` and without biases, it may be zero.
     count_power : float
         The exponent g: 0 is plain ridge, 1 the weighting of Zhou et al.
     biases : bool
@@ -270,7 +270,10 @@ def als_sweeps(
     Kim and Park (2011), "Fast nonnegative matrix factorization: an active-set-like method and
     comparisons".
     """
-    check_problem(X, k, regularization=regularization)
+    if nonnegative and not biases and regularization == 0:
+        check_problem(X, k)
+    else:
+        check_problem(X, k, regularization=regularization)
     if weights is not None:
         weights = _checked_weights(weights, X)
     if start is not None and start.column_factors.shape != (X.shape[1], k):
@@ -499,6 +502,7 @@ def solve_rows(
     regularization: float,
     scale: float,
     count_power: float,
+    biases: bool = True,
     weights: Floats | None = None,
     nonnegative: bool = False,
     threads: int | None = None,
@@ -523,6 +527,8 @@ def solve_rows(
         weights=weights,
         nonnegative=nonnegative,
     )
+    if not biases:
+        rows.bias_penalty = None
     with kernels.at_most(threads):
         rows.solve(
             np.ascontiguousarray(column_factors),

@@ -391,6 +391,16 @@ def _fitted_als(
     return sweep.factors
 
 
+def chosen_rank(
+    X: csr_array, weights: FloatArray | None, regularization: float, seed: int
+) -> tuple[int, float]:
+    """Choose the number of non-negative factors by held-out error; return it with the error."""
+    problem = _Problem(X, weights, biases=False, nonnegative=True, seed=seed)
+    ranks = [rank for rank in _RANKS if rank <= min(X.shape)]
+    chosen = _lowest(_bests_of_ranks(problem, ranks, (regularization,)))
+    return chosen.k, chosen.error
+
+
 class _Candidate(NamedTuple):
     error: float
     k: int

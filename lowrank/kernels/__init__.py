@@ -411,6 +411,44 @@ def implicit_half_sweep(
     return objective
 
 
+def nonnegative_descent(
+    gram: Floats,
+    products: Floats,
+    factors: Floats,
+    *,
+    passes: int = 1,
+    threads: int | None = None,
+) -> None:
+    r"""Improve non-negative least squares that share a Gram matrix by coordinate descent.
+
+    For each row, passes over its unknowns lower :math:`x' G x - 2 p \cdot x` over one unknown
+    :math:`x_i \ge 0` at a time.
+
+    Parameters
+    ----------
+    gram : ndarray of shape (k, k), float32 or float64
+        The symmetric, positive semidefinite matrix G.
+    products : ndarray of shape (n_rows, k)
+        The vectors p.
+    factors : ndarray of shape (n_rows, k)
+        The rows x, not negative. They are updated in place.
+    passes : int
+        Number of passes over all unknowns.
+
+    References
+    ----------
+    Cichocki and Phan (2009), "Fast local algorithms for large scale nonnegative matrix and tensor
+    factorizations".
+    """
+    backends.active.nonnegative_descent(
+        np.ascontiguousarray(gram, factors.dtype),
+        np.ascontiguousarray(products, factors.dtype),
+        factors,
+        passes,
+        resolve_threads(threads),
+    )
+
+
 def pair_dots(
     left: Floats32,
     right: Floats32,

@@ -126,6 +126,17 @@ def implicit_half_sweep(
             residual[observed] = target - design @ solution
 
 
+def nonnegative_descent(
+    gram: Floats, products: Floats, factors: Floats, passes: int, threads: int
+) -> None:
+    """Minimise x'Gx - 2p'x over one unknown at a time, for all rows at once."""
+    for _ in range(passes):
+        for i, row in enumerate(gram):
+            if row[i] > 0:
+                slope = factors @ row - products[:, i]
+                factors[:, i] = np.maximum(factors[:, i] - slope / row[i], 0)
+
+
 def posterior_half_sweep(
     indptr: Ints,
     indices: Ints,

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from lowrank import PCA, ProbabilisticPCA, Whitening
+from lowrank import NMF, PCA, ProbabilisticPCA, Whitening
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::lowrank.pca.MeanAlignmentWarning"),
@@ -28,6 +28,8 @@ CHECKED = [
     Whitening(),
     Whitening("zca"),
     Whitening("zca-cor", epsilon=0.0),
+    NMF(),
+    NMF(2, unstored="missing", regularization=0.1),
 ]
 FORMATS = {
     "dense": np.ascontiguousarray,

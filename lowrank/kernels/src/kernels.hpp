@@ -77,6 +77,16 @@ struct ImplicitProblem {
     bool nonnegative;
 };
 
+// Passes of coordinate descent for each row x >= 0 of factors on  x'G x - 2 p'x,  with p its row of products.
+template <class T>
+struct DescentProblem {
+    const T* gram;      // k x k, symmetric
+    const T* products;  // n_rows x k
+    T* factors;         // n_rows x k, in and out
+    std::int64_t k;
+    std::int64_t passes;
+};
+
 // A pseudo-random function of 64 bits: SplitMix64 of Steele, Lea and Flood (2014). Inlined, so that each instruction
 // set has its own.
 [[gnu::always_inline]] inline std::uint64_t mixed(std::uint64_t x) {
@@ -214,6 +224,9 @@ struct Kernels {
     void (*implicit_rows)(const ImplicitProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
     void (*posterior_rows)(const PosteriorProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
     void (*drift_rows)(const DriftProblem<T>&, std::int64_t begin, std::int64_t end);
+    // Bytes of 64-byte-aligned scratch that the next one needs.
+    std::size_t (*descent_workspace)(std::int64_t k);
+    void (*descent_rows)(const DescentProblem<T>&, std::int64_t begin, std::int64_t end, void* workspace);
     // out_p = sum_j<k w_uj z_ij + w_uk + z_ik for the entries p = (u, i) of the rows begin:end of A, whose data are not
     // used, and vectors w and z of k factors and a bias.
     void (*entry_rows)(const Csr<T>&, const T* left, const T* right, std::int64_t k, T* out, std::int64_t begin,

@@ -111,6 +111,21 @@ void drift_smooth(In1<std::int64_t> indptr, In1<T> gaps, In1<T> data, double noi
             [&](auto begin, auto end, void*) { kernels<T>().drift_rows(problem, begin, end); });
 }
 
+// Rows that a thread takes at once: whole groups of lanes of any instruction set.
+inline constexpr std::int64_t descent_step = 256;
+
+template <class T>
+void nonnegative_descent(In2<T> gram, In2<T> products, Out2<T> factors, std::int64_t passes, int threads) {
+    const std::size_t n_rows = factors.shape(0), k = factors.shape(1);
+    require(gram.shape(0) == k && gram.shape(1) == k, "gram must be square, of the length of a vector");
+    require(products.shape(0) == n_rows && products.shape(1) == k, "products must have the shape of factors");
+    const DescentProblem<T> problem{gram.data(), products.data(), factors.data(), static_cast<std::int64_t>(k), passes};
+    const nb::gil_scoped_release release;
+    const Kernels<T>& kernel = kernels<T>();
+    on_ranges(static_cast<std::int64_t>(n_rows), descent_step, threads, kernel.descent_workspace(problem.k),
+              [&](auto begin, auto end, void* memory) { kernel.descent_rows(problem, begin, end, memory); });
+}
+
 template <class T>
 void add_typed(nb::module_& m) {
     add(m, "als_half_sweep", &als_half_sweep<T>, "indptr", "indices", "data", "other", "other_bias", "shift",
@@ -124,6 +139,7 @@ void add_typed(nb::module_& m) {
     add(m, "posterior_half_sweep", &posterior_half_sweep<T>, "indptr", "indices", "data", "other", "shift", "prior",
         "weight", "prior_right", "noise_variance", "draws", "covariance", "vectors", "objective", "log_det", "threads",
         nb::arg("invert") = true);
+    add(m, "nonnegative_descent", &nonnegative_descent<T>, "gram", "products", "factors", "passes", "threads");
     add(m, "drift_smooth", &drift_smooth<T>, "indptr", "gaps", "data", "noise", "variance", "scale", "means",
         "variances", "evidence", "threads");
 }

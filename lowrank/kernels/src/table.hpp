@@ -4,6 +4,7 @@
 
 #include "als.hpp"
 #include "basis.hpp"
+#include "descent.hpp"
 #include "drift.hpp"
 #include "implicit.hpp"
 #include "posterior.hpp"
@@ -16,7 +17,8 @@ namespace lowrank::LOWRANK_ISA {
 
 template <class T>
 constexpr Kernels<T> kernels() {
-    return {sweep_workspace<T>, als_rows<T>, implicit_rows<T>, posterior_rows<T>, drift_rows<T>, entry_rows<T>,
+    return {sweep_workspace<T>, als_rows<T>, implicit_rows<T>, posterior_rows<T>, drift_rows<T>,
+            descent_workspace<T>, descent_rows<T>, entry_rows<T>,
             matmat_rows<T>, rmatmat_cols<T>, coefficient_rows<T>, distance_rows<T>, pack_columns<T>,
             product_rows<false, T>, product_rows<true, T>};
 }
